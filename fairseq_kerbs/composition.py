@@ -1,0 +1,139 @@
+"""Input embeddings composed from the senses of the previous word (Section 4.1.1, Eq. 6–7).
+
+    e_t = Σ_j q_t^j w_i^j,   i = ŷ_{t−1},   q_t^j = P(s_{t−1} = ⟨i,j⟩ | ŷ_{0:t−1}) / Σ_k (same for k)
+
+The posterior weights q need h_{t−1}, the context vector that predicted ŷ_{t−1}. Where there is
+none (first position, pass 0 of a parallel decoder) the prior stands in: usage U, normalized
+inside the word.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_kerbs.kernels import Kernel, apply_kernel, compute_dtype, safe_norm
+from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.senses import SenseTable
+
+
+def prior_weights(usage: Tensor, table: SenseTable) -> Tensor:
+    """Usage normalized inside each word; uniform where a word's senses were never used.
+
+    Args:
+        usage: U of Eq. 13, [M].
+        table: senses of every word.
+
+    Returns:
+        [V, K]; 0 at padding, rows sum to 1.
+    """
+    used = usage.double()[table.senses] * table.mask  # [V, K]
+    total = used.sum(1, keepdim=True)
+    uniform = table.mask / table.mask.sum(1, keepdim=True)
+    # far below float32's range a quotient of decayed usages carries no information
+    seen = total > 1e-30
+    return torch.where(seen, used / torch.where(seen, total, 1.0), uniform).to(usage.dtype)
+
+
+def posterior_weights(
+    h: Tensor, rows: Tensor, theta: Tensor, mask: Tensor, kernel: Kernel
+) -> Tensor:
+    """Probability of each sense of a known word, given the context vector that predicted it.
+
+    The normalizer of Eq. 5 cancels inside the word, so its few senses suffice.
+
+    Args:
+        h: context vectors h_{t−1}, [..., d].
+        rows: embeddings of the word's senses, [..., K, d].
+        theta: their kernel parameters, [..., K].
+        mask: True at real senses, [..., K].
+        kernel: kernel of the output layer.
+
+    Returns:
+        [..., K]; 0 at padding, sums to 1.
+    """
+    dtype = compute_dtype(h, rows, theta)
+    wide_h, wide_rows = h.to(dtype), rows.to(dtype)
+    x = (wide_rows @ wide_h.unsqueeze(-1)).squeeze(-1)  # [..., K]
+    logits = apply_kernel(kernel, x, safe_norm(wide_h), safe_norm(wide_rows).squeeze(-1), theta)
+    return logits.masked_fill(~mask, -torch.inf).softmax(-1)
+
+
+class ComposedEmbedding(nn.Module):
+    """Embedding of words as mixtures of the output layer's sense rows: tied by construction.
+
+    Has what fairseq asks of an embedding (``embedding_dim``, ``padding_idx``, ``weight``). The
+    output layer is referred to, not owned: its parameters appear once in the state dict.
+
+    Args:
+        layer: output layer whose rows are composed.
+        padding_idx: word whose embedding is 0.
+        posterior: compose with Eq. 6–7; otherwise always with the prior.
+    """
+
+    def __init__(self, layer: OutputLayer, padding_idx: int, posterior: bool = True) -> None:
+        super().__init__()
+        self._reference = [layer]  # in a list, so that it is no submodule
+        self.padding_idx = padding_idx
+        self.embedding_dim, self.num_embeddings = layer.embed_dim, layer.vocab_size
+        # one sense a word: every composition is that sense
+        self.posterior = posterior and layer.total_senses > layer.vocab_size
+
+    @property
+    def layer(self) -> OutputLayer:
+        """The output layer whose rows are composed."""
+        return self._reference[0]
+
+    @property
+    def weight(self) -> Tensor:
+        """Rows of all senses, [M, d]."""
+        return self.layer.weight
+
+    def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
+        """Embed words, each with its own context vector where one is given.
+
+        Args:
+            words: [...] word numbers.
+            contexts: [..., d] context vectors that predicted them; None composes with the prior.
+
+        Returns:
+            [..., d]
+        """
+        layer = self.layer
+        table = layer.table
+        senses, mask = table.senses[words], table.mask[words]  # [..., K]
+        if table.senses.shape[1] == 1 or layer.total_senses == layer.vocab_size:
+            return self._hide_padding(F.embedding(senses[..., 0], layer.weight), words)
+        rows = F.embedding(senses, layer.weight)  # [..., K, d]
+        if contexts is None or not self.posterior:
+            weights = prior_weights(layer.usage, table)[words]
+        else:
+            weights = posterior_weights(contexts, rows, layer.theta[senses], mask, layer.kernel)
+        composed = (weights.to(rows.dtype).unsqueeze(-2) @ rows).squeeze(-2)  # [..., d]
+        return self._hide_padding(composed, words)
+
+    def embed_sequence(self, words: Tensor, features: Tensor | None) -> Tensor:
+        """Embed a whole input sequence for a parallel decoder.
+
+        Position t holds ŷ_{t−1}; its context vector is the feature of position t − 1. The first
+        position, and one that follows padding, is composed with the prior.
+
+        Args:
+            words: [batch, len] previous output tokens.
+            features: [batch, len, d] of an earlier pass; None composes all with the prior.
+
+        Returns:
+            [batch, len, d]
+        """
+        if features is None or not self.posterior or words.shape[1] < 2:
+            return self(words)
+        first = self(words[:, :1])  # [batch, 1, d]
+        rest = self(words[:, 1:], features[:, :-1])  # [batch, len − 1, d]
+        after_padding = words[:, :-1].eq(self.padding_idx)
+        if after_padding.any():
+            rest = torch.where(after_padding.unsqueeze(-1), self(words[:, 1:]), rest)
+        return torch.cat([first, rest], dim=1)
+
+    def _hide_padding(self, embedded: Tensor, words: Tensor) -> Tensor:
+        return embedded.masked_fill(words.eq(self.padding_idx).unsqueeze(-1), 0.0)

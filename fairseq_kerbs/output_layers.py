@@ -1,0 +1,210 @@
+"""Output layers: from a context vector to word probabilities (Sections 3 and 4.1).
+
+Every layer offers ``log_probs``, ``nll`` and ``predict``, in the manner of
+``torch.nn.AdaptiveLogSoftmaxWithLoss``, and works in any PyTorch model. Training with KerBS:
+
+    layer = KerbsOutputLayer(embed_dim=288, vocab_size=10_000, total_senses=30_000)
+    loss = layer.nll(h, target, reduction="mean")      # records statistics while training
+    loss.backward(); optimizer.step()
+    layer.update_statistics(decay=1e-5)                # Eq. 12–13, after every update
+    if step % 200 == 0:
+        moves = layer.reallocate("paper")              # Algorithm 1
+        reset_moments(optimizer, layer.sense_parameters(), moves.senses)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_kerbs.kernels import Kernel, build_kernel
+from fairseq_kerbs.likelihood import kerbs_log_probs, nll_with_evidence
+from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings, reallocate
+from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
+
+
+class OutputLayer(nn.Module):
+    """Base of the layers that score senses with one kernel.
+
+    Args:
+        embed_dim: size d of context vectors and sense embeddings.
+        vocab_size: number of words V.
+        total_senses: number of senses M.
+        max_senses: most senses of one word.
+        kernel: name of a kernel, or a kernel.
+
+    Attributes:
+        weight: sense embeddings W, [M, d]; normal with deviation d^−½.
+        theta: kernel parameters θ, [M]; a parameter where the kernel has one, else zeros.
+        inventory: allocation of senses to words, and its statistics.
+    """
+
+    theta: Tensor
+
+    def __init__(
+        self,
+        embed_dim: int,
+        vocab_size: int,
+        total_senses: int,
+        *,
+        max_senses: int = 4,
+        kernel: str | Kernel = "kerbs",
+    ) -> None:
+        super().__init__()
+        self.embed_dim, self.vocab_size, self.total_senses = embed_dim, vocab_size, total_senses
+        self.kernel = build_kernel(kernel)
+        self.inventory = SenseInventory(vocab_size, total_senses, max_senses)
+        self.weight = nn.Parameter(torch.empty(total_senses, embed_dim))
+        if self.kernel.has_theta:
+            self.theta = nn.Parameter(torch.empty(total_senses))
+        else:
+            self.register_buffer("theta", torch.zeros(total_senses), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw W and θ at random, as Section 4.2 begins."""
+        nn.init.normal_(self.weight, std=self.embed_dim**-0.5)
+        if self.kernel.has_theta:
+            nn.init.normal_(self.theta, self.kernel.theta_mean, self.kernel.theta_std)
+
+    @property
+    def table(self) -> SenseTable:
+        """Senses of every word."""
+        return self.inventory.table
+
+    @property
+    def usage(self) -> Tensor:
+        """Usage U of every sense, [M]."""
+        return self.inventory.usage
+
+    def sense_parameters(self) -> list[nn.Parameter]:
+        """Parameters whose rows belong to senses."""
+        return [value for value in (self.weight, self.theta) if isinstance(value, nn.Parameter)]
+
+    def log_probs(self, h: Tensor) -> Tensor:
+        """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32."""
+        return kerbs_log_probs(
+            h,
+            self.weight,
+            self.theta,
+            self.inventory.word_of_sense,
+            self.vocab_size,
+            kernel=self.kernel,
+            table=self.table,
+        )
+
+    def predict(self, h: Tensor) -> Tensor:
+        """Most probable word for each context vector, [..., d] -> [...]."""
+        with torch.no_grad():
+            return self.log_probs(h).argmax(-1)
+
+    def nll(
+        self,
+        h: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "sum",
+    ) -> Tensor:
+        """Negative log-likelihood of target words in nats; records statistics while training.
+
+        Args:
+            h: context vectors, [..., d].
+            target: target words, [...].
+            ignore_index: targets with this value give no loss.
+            label_smoothing: ε, over words.
+            reduction: "sum", "mean" or "none".
+
+        Returns:
+            A scalar, or [...] for "none".
+        """
+        loss, _, _ = self.nll_with_evidence(
+            h,
+            target,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+        )
+        return loss
+
+    def nll_with_evidence(
+        self,
+        h: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "sum",
+    ) -> tuple[Tensor, Tensor, Evidence]:
+        """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses."""
+        loss, token_nll, evidence = nll_with_evidence(
+            h.reshape(-1, self.embed_dim),
+            self.weight,
+            self.theta,
+            self.inventory.word_of_sense,
+            target.reshape(-1),
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+            kernel=self.kernel,
+            table=self.table,
+        )
+        if self.training:
+            self.inventory.record(target.reshape(-1), evidence)
+        if reduction == "none":
+            loss = loss.view(target.shape)
+        return loss, token_nll.view(target.shape), evidence
+
+    def extra_repr(self) -> str:
+        return f"embed_dim={self.embed_dim}, kernel={self.kernel.name}"
+
+
+class SoftmaxOutputLayer(OutputLayer):
+    """Plain softmax (Eq. 3): one sense a word, inner product. The baseline on the same code path.
+
+    Args:
+        embed_dim: size d of context vectors and word embeddings.
+        vocab_size: number of words V.
+    """
+
+    def __init__(self, embed_dim: int, vocab_size: int) -> None:
+        super().__init__(embed_dim, vocab_size, vocab_size, max_senses=1, kernel="lin")
+
+
+class KerbsOutputLayer(OutputLayer):
+    """Kernelized Bayesian softmax (Section 4): several senses a word, a kernel with learned θ.
+
+    Args:
+        embed_dim: size d of context vectors and sense embeddings.
+        vocab_size: number of words V.
+        total_senses: number of senses M, V ≤ M ≤ V·max_senses.
+        max_senses: most senses of one word.
+        kernel: name of a kernel, or a kernel.
+
+    Raises:
+        ValueError: the sense numbers do not fit each other, or no kernel has that name.
+    """
+
+    def update_statistics(self, decay: float) -> Tensor:
+        """Take what was recorded into log P and U (Eq. 12–13); returns the number of targets."""
+        return self.inventory.update(decay)
+
+    @torch.no_grad()
+    def reallocate(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
+        """Move senses as a policy finds right (Algorithm 1); moved vectors stay as they are.
+
+        The optimizer's moments of the moved rows still are another word's: see
+        :func:`fairseq_kerbs.reallocation.reset_moments`.
+
+        Args:
+            policy: name of a policy.
+            settings: its hyper-parameters.
+
+        Returns:
+            the moves that were made.
+        """
+        moves = reallocate(self.inventory, policy, settings)
+        if moves.reset_theta and self.kernel.has_theta:
+            self.theta[moves.senses.to(self.theta.device)] = MOVED_THETA
+        return moves

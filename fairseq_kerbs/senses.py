@@ -1,0 +1,274 @@
+"""The sense inventory: which sense belongs to which word, and how well each serves (Section 4.2).
+
+Sense m is row m of the output layer's weights; word ``word_of_sense[m]`` owns it. Every word owns
+between 1 and ``max_senses`` senses, at all times. The inventory also keeps the two moving
+statistics that reallocation reads: log P of each word (Eq. 12) and the usage U of each sense
+(Eq. 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class SenseTable(NamedTuple):
+    """Senses of every word as a padded table, for gathers.
+
+    Attributes:
+        senses: [V, K] sense numbers, ascending; padding repeats the word's first sense.
+        mask: [V, K] True at real entries. K is the largest number of senses of a word.
+    """
+
+    senses: Tensor
+    mask: Tensor
+
+
+class Evidence(NamedTuple):
+    """What one batch says about the senses: a by-product of the likelihood, without gradient.
+
+    Attributes:
+        log_prob: [N] log P(y_t = ŷ_t) of each target word; 0 at ignored positions.
+        senses: [N, K] senses of the target word, padded as in :class:`SenseTable`.
+        sense_prob: [N, K] P(s_t = m) of those senses (Eq. 5); 0 at padding and ignored positions.
+        counted: [N] False at ignored positions.
+    """
+
+    log_prob: Tensor
+    senses: Tensor
+    sense_prob: Tensor
+    counted: Tensor
+
+
+def build_sense_table(word_of_sense: Tensor, vocab_size: int, width: int | None = None) -> SenseTable:
+    """Invert ``word_of_sense``.
+
+    Args:
+        word_of_sense: [M] word of each sense.
+        vocab_size: number of words V.
+        width: K of the table; by default the largest number of senses of a word.
+
+    Raises:
+        ValueError: a word has no sense, or more than ``width``, or a word number is outside [0, V).
+    """
+    if word_of_sense.numel() and not 0 <= int(word_of_sense.min()) <= int(word_of_sense.max()) < vocab_size:
+        raise ValueError(f"word_of_sense names a word outside the vocabulary of {vocab_size} words.")
+    counts = torch.bincount(word_of_sense, minlength=vocab_size)
+    if int(counts.min()) < 1:
+        raise ValueError(f"Word {int(counts.argmin())} has no sense; every word needs at least one.")
+    most = int(counts.max())
+    if width is None:
+        width = most
+    if most > width:
+        raise ValueError(f"Word {int(counts.argmax())} has {most} senses; at most {width} are allowed.")
+    by_word = torch.argsort(word_of_sense, stable=True)  # [M] senses grouped by word
+    first = counts.cumsum(0) - counts  # [V] where each word's group begins
+    slot = torch.arange(width, device=word_of_sense.device)
+    mask = slot < counts.unsqueeze(1)  # [V, K]
+    position = first.unsqueeze(1) + torch.where(mask, slot, 0)
+    return SenseTable(by_word[position], mask)
+
+
+def random_allocation(
+    vocab_size: int, total_senses: int, max_senses: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """Allocate senses to words at random: one to each, the rest uniformly over the free places.
+
+    Senses 0 … V−1 are the first senses of words 0 … V−1, as the rows of a plain softmax would be.
+
+    Returns:
+        word_of_sense, [total_senses].
+
+    Raises:
+        ValueError: fewer senses than words, or more than ``max_senses`` times the words.
+    """
+    if max_senses < 1:
+        raise ValueError(f"--max-senses is {max_senses}, but every word needs at least one sense.")
+    if total_senses < vocab_size:
+        raise ValueError(
+            f"--total-senses gives {total_senses} senses for {vocab_size} words, but every word "
+            "needs at least one: use a factor of 1.0 or more."
+        )
+    if total_senses > vocab_size * max_senses:
+        raise ValueError(
+            f"--total-senses gives {total_senses} senses for {vocab_size} words, more than "
+            f"--max-senses {max_senses} of each: lower the factor to at most {max_senses} or raise "
+            "--max-senses."
+        )
+    places = torch.randperm(vocab_size * (max_senses - 1), generator=generator)
+    extra = places[: total_senses - vocab_size] % vocab_size
+    return torch.cat([torch.arange(vocab_size), extra])
+
+
+class SenseInventory(nn.Module):
+    """Sense allocation and its statistics, as buffers that travel in the checkpoint.
+
+    Args:
+        vocab_size: number of words V.
+        total_senses: number of senses M (M_sum of Algorithm 1).
+        max_senses: most senses one word may own.
+        generator: source of randomness of the first allocation (default: torch's global one).
+
+    Attributes:
+        word_of_sense: [M] owner of each sense.
+        usage: [M] U of Eq. 13; starts at 1/M.
+        log_prob: [V] log P of Eq. 12; starts at 0.
+        interval_count, interval_prob, interval_usage: [V], [V], [M] sums of target occurrences,
+            of P(ŷ_t) and of the senses' posteriors inside their word since the last reallocation;
+            the policy ``released`` reads these.
+    """
+
+    word_of_sense: Tensor
+    usage: Tensor
+    log_prob: Tensor
+    interval_count: Tensor
+    interval_prob: Tensor
+    interval_usage: Tensor
+
+    def __init__(
+        self,
+        vocab_size: int,
+        total_senses: int,
+        max_senses: int = 4,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.vocab_size, self.total_senses, self.max_senses = vocab_size, total_senses, max_senses
+        allocation = random_allocation(vocab_size, total_senses, max_senses, generator)
+        self.register_buffer("word_of_sense", allocation)
+        self.register_buffer("usage", torch.full((total_senses,), 1.0 / total_senses))
+        self.register_buffer("log_prob", torch.zeros(vocab_size))
+        self.register_buffer("interval_count", torch.zeros(vocab_size))
+        self.register_buffer("interval_prob", torch.zeros(vocab_size))
+        self.register_buffer("interval_usage", torch.zeros(total_senses))
+        self._table: SenseTable | None = None
+        # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
+        # between processes (DDP) must not overwrite what each process has seen.
+        self._pending: Tensor | None = None
+        self.recording = True
+
+    # ------------------------------------------------------------ allocation
+
+    @property
+    def table(self) -> SenseTable:
+        """Senses of every word, [V, max_senses]; rebuilt after the allocation changes."""
+        if self._table is None or self._table.senses.device != self.word_of_sense.device:
+            self._table = build_sense_table(self.word_of_sense, self.vocab_size, self.max_senses)
+        return self._table
+
+    def senses_per_word(self) -> Tensor:
+        """Number of senses of every word, [V]."""
+        return torch.bincount(self.word_of_sense, minlength=self.vocab_size)
+
+    @torch.no_grad()
+    def move(self, senses: Tensor, words: Tensor) -> None:
+        """Give sense ``senses[k]`` to word ``words[k]``, in this order.
+
+        Args:
+            senses: [K] sense numbers; one that occurs twice ends with its last word.
+            words: [K] the words that receive them.
+
+        Raises:
+            ValueError: the result would leave a word without a sense or with too many; nothing
+                is changed then.
+        """
+        allocation = self.word_of_sense.clone()
+        for sense, word in zip(senses.tolist(), words.tolist(), strict=True):
+            allocation[sense] = word
+        self._table = build_sense_table(allocation, self.vocab_size, self.max_senses)
+        self.word_of_sense.copy_(allocation)
+
+    # ------------------------------------------------------------ statistics, Eq. 12–13
+
+    def _pending_parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        if self._pending is None or self._pending.device != self.usage.device:
+            fresh = self.usage.new_zeros(3 * self.vocab_size + 2 * self.total_senses)
+            self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
+        v, m = self.vocab_size, self.total_senses
+        parts = self._pending.split([v, v, v, m, m])
+        return parts[0], parts[1], parts[2], parts[3], parts[4]
+
+    @property
+    def pending(self) -> Tensor:
+        """Sums recorded since :meth:`update`, one flat tensor: processes add theirs up in place."""
+        self._pending_parts()
+        assert self._pending is not None
+        return self._pending
+
+    @torch.no_grad()
+    def record(self, target: Tensor, evidence: Evidence) -> None:
+        """Add a batch to the pending sums (nothing else changes until :meth:`update`).
+
+        Args:
+            target: [N] target words.
+            evidence: by-products of their likelihood.
+        """
+        if not self.recording:
+            return
+        log_prob, prob, count, usage, posterior = self._pending_parts()
+        counted = evidence.counted.to(log_prob.dtype)
+        words = torch.where(evidence.counted, target, 0)
+        token_log_prob = evidence.log_prob.to(log_prob.dtype) * counted
+        token_prob = token_log_prob.exp() * counted
+        log_prob.index_add_(0, words, token_log_prob)
+        prob.index_add_(0, words, token_prob)
+        count.index_add_(0, words, counted)
+        joint = evidence.sense_prob.to(usage.dtype)  # [N, K]
+        share = joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
+        usage.index_add_(0, evidence.senses.flatten(), joint.flatten())
+        posterior.index_add_(0, evidence.senses.flatten(), share.flatten())
+
+    @torch.no_grad()
+    def update(self, decay: float) -> Tensor:
+        """One step of Eq. 12 and 13 with what was recorded, and forget that.
+
+        The recursion is written for one target at a time. The n targets of one parameter update
+        have no order, so they enter together: the old value decays by (1 − β)^n and every target
+        adds its term undecayed. For n = 1 this is the printed recursion, and the statistics do not
+        depend on how the same tokens are cut into batches but for terms of order nβ.
+
+        Args:
+            decay: β, within [0, 1).
+
+        Returns:
+            number of targets that were recorded, a scalar tensor.
+        """
+        log_prob, prob, count, usage, posterior = self._pending_parts()
+        targets = count.sum()
+        keep = (1.0 - decay) ** targets
+        self.log_prob.mul_(keep).add_(log_prob)
+        self.usage.mul_(keep).add_(usage, alpha=decay)
+        self.interval_count.add_(count)
+        self.interval_prob.add_(prob)
+        self.interval_usage.add_(posterior)
+        self.pending.zero_()
+        return targets
+
+    @torch.no_grad()
+    def start_interval(self) -> None:
+        """Forget the sums of the interval between two reallocations."""
+        for total in (self.interval_count, self.interval_prob, self.interval_usage):
+            total.zero_()
+
+    # ------------------------------------------------------------ nn.Module plumbing
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SenseInventory:
+        # .half() and .bfloat16() move the statistics but must not round them
+        exact = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)
+        for name, buffer in exact.items():
+            moved = self._buffers[name]
+            if moved is not None and moved.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(moved.device)
+        self._table = None
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self._table = self._pending = None
+
+    def extra_repr(self) -> str:
+        return f"words={self.vocab_size}, senses={self.total_senses}, max_senses={self.max_senses}"
