@@ -1,0 +1,6 @@
+"""Architectures, registered with fairseq on import."""
+
+from fairseq_kerbs.models.recurrent_kerbs import GruKerbsModel, LstmKerbsModel
+from fairseq_kerbs.models.transformer_kerbs import TransformerKerbsModel
+
+__all__ = ["GruKerbsModel", "LstmKerbsModel", "TransformerKerbsModel"]

@@ -1,0 +1,203 @@
+"""Flags that all architectures share, and the output layer that they describe.
+
+fairseq reads the types of configuration fields as they are: annotations are not postponed here.
+"""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, NoReturn
+
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_kerbs.kernels import KERNELS
+from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
+
+OUTPUT_LAYERS = ("kerbs", "softmax")
+
+
+@dataclass
+class KerbsConfig(FairseqDataclass):
+    """Flags of the output layer, of composition and of reallocation."""
+
+    output_layer: ChoiceEnum(OUTPUT_LAYERS) = field(  # type: ignore[valid-type]
+        default="kerbs", metadata={"help": "output layer: KerBS, or plain softmax as the baseline"}
+    )
+    kernel: ChoiceEnum(list(KERNELS)) = field(  # type: ignore[valid-type]
+        default="kerbs", metadata={"help": "kernel that scores context vectors against senses"}
+    )
+    total_senses: float = field(
+        default=3.0, metadata={"help": "senses in all, as a multiple of the target vocabulary"}
+    )
+    max_senses: int = field(default=4, metadata={"help": "most senses of one word"})
+    reallocation: ChoiceEnum([*POLICIES, "none"]) = field(  # type: ignore[valid-type]
+        default="paper",
+        metadata={"help": "which senses move to which words: Algorithm 1, the authors' code, none"},
+    )
+    reallocation_interval: int = field(
+        default=200, metadata={"help": "updates between two reallocations (Q of Algorithm 1)"}
+    )
+    sense_decay: float = field(
+        default=1e-5,
+        metadata={"help": "decay by target token of usage and log P (beta of Eq. 12-13)"},
+    )
+    log_prob_threshold: float = field(
+        default=-100.0,
+        metadata={"help": "a word whose log P (Eq. 12) is lower takes a sense (epsilon, <= 0)"},
+    )
+    composition: ChoiceEnum(["posterior", "prior"]) = field(  # type: ignore[valid-type]
+        default="posterior",
+        metadata={"help": "weights of a word's senses in its input embedding (Eq. 6-7)"},
+    )
+    composition_passes: int = field(
+        default=1,
+        metadata={"help": "decoder passes that refine posteriors in parallel decoders (0 = prior)"},
+    )
+
+
+@dataclass
+class RecurrentKerbsConfig(KerbsConfig):
+    """Flags of lstm_kerbs and gru_kerbs."""
+
+    hidden_size: int = field(default=512, metadata={"help": "units of each recurrent layer"})
+    embed_dim: int = field(default=256, metadata={"help": "size of word and sense embeddings"})
+    layers: int = field(default=1, metadata={"help": "layers of the encoder and of the decoder"})
+    dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings and outputs"})
+
+
+def fill_defaults(args: Any, config: type[FairseqDataclass]) -> None:
+    """Set every field of ``config`` that ``args`` lacks to its default."""
+    for item in fields(config):
+        if item.default is not MISSING and getattr(args, item.name, None) is None:
+            setattr(args, item.name, item.default)
+
+
+def as_namespace(args: Any) -> argparse.Namespace:
+    """Arguments as a plain namespace, also where fairseq-hydra-train passes a configuration."""
+    if OmegaConf.is_config(args):
+        container: Any = OmegaConf.to_container(args, resolve=True)
+        return argparse.Namespace(**container)
+    if not isinstance(args, argparse.Namespace):
+        return argparse.Namespace(**vars(args))
+    return args
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with one sentence."""
+    raise SystemExit(f"fairseq_kerbs: error: {message}")
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Turn a wrong value into one sentence and a non-zero exit, without a traceback."""
+    try:
+        yield
+    except ValueError as error:
+        fail(str(error))
+
+
+@dataclass(frozen=True)
+class SenseSchedule:
+    """When and how the training hook updates and moves senses.
+
+    Attributes:
+        policy: name of a reallocation policy, or "none".
+        interval: parameter updates between reallocations, Q.
+        decay: β of Eq. 12–13.
+        settings: hyper-parameters of the policy.
+    """
+
+    policy: str
+    interval: int
+    decay: float
+    settings: ReallocationSettings
+
+
+def build_schedule(args: Any) -> SenseSchedule:
+    """Read the schedule from flags.
+
+    Raises:
+        ValueError: a flag is out of range; the message names it.
+    """
+    interval, decay = int(args.reallocation_interval), float(args.sense_decay)
+    threshold = float(args.log_prob_threshold)
+    if interval < 1:
+        raise ValueError(
+            f"--reallocation-interval is {interval}, but it counts updates and must be 1 or more "
+            "(to switch reallocation off use --reallocation none)."
+        )
+    if not 0.0 <= decay < 1.0:
+        raise ValueError(f"--sense-decay is {decay}, but it must be within [0, 1).")
+    if threshold > 0.0:
+        raise ValueError(
+            f"--log-prob-threshold is {threshold}, but log P is never positive: use 0 or less."
+        )
+    return SenseSchedule(
+        str(args.reallocation), interval, decay, ReallocationSettings(log_prob_threshold=threshold)
+    )
+
+
+def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLayer:
+    """Output layer that the flags describe.
+
+    Raises:
+        ValueError: the flags do not fit the vocabulary or each other.
+    """
+    if args.output_layer == "softmax":
+        layer: OutputLayer = SoftmaxOutputLayer(embed_dim, vocab_size)
+        layer.inventory.recording = False
+        return layer
+    return KerbsOutputLayer(
+        embed_dim,
+        vocab_size,
+        round(float(args.total_senses) * vocab_size),
+        max_senses=int(args.max_senses),
+        kernel=str(args.kernel),
+    )
+
+
+def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
+    """End with one sentence where a checkpoint holds another output layer than the model.
+
+    Args:
+        layer: the model's layer.
+        state_dict: parameters and buffers of the checkpoint.
+        prefix: name of the layer in it, with a final dot.
+    """
+    expected = layer.state_dict()
+    found = {key[len(prefix) :] for key in state_dict if key.startswith(prefix)}
+    if not found:
+        fail(f"the checkpoint has no '{prefix}weight': it is no model of fairseq_kerbs.")
+    if found != set(expected):
+        fail(
+            "the checkpoint was trained with another --output-layer or --kernel than this model "
+            f"(it has {', '.join(sorted(found))})."
+        )
+    words, senses = state_dict[f"{prefix}inventory.log_prob"].shape[0], state_dict[
+        f"{prefix}weight"
+    ].shape[0]
+    if words != layer.vocab_size:
+        fail(
+            f"the checkpoint has a target dictionary of {words} words, the data has one of "
+            f"{layer.vocab_size}: use the data that the model was trained on."
+        )
+    if senses != layer.total_senses:
+        fail(
+            f"the checkpoint has {senses} senses, this model {layer.total_senses}: give the "
+            f"--total-senses that it was trained with ({senses / words:.6g})."
+        )
+    if state_dict[f"{prefix}weight"].shape[1] != layer.embed_dim:
+        fail(
+            f"the checkpoint has sense embeddings of size {state_dict[f'{prefix}weight'].shape[1]}"
+            f", this model of size {layer.embed_dim}: give the embedding size of the checkpoint."
+        )
+    most = int(state_dict[f"{prefix}inventory.word_of_sense"].bincount().max())
+    if most > layer.inventory.max_senses:
+        fail(
+            f"a word of the checkpoint has {most} senses, this model allows "
+            f"{layer.inventory.max_senses}: give --max-senses {most} or more."
+        )

@@ -1,0 +1,307 @@
+"""Attention sequence-to-sequence models with a KerBS (or plain softmax) output layer (Section 5.1).
+
+Bidirectional recurrent encoder, recurrent decoder with attention and input feeding. The decoder
+steps through time in training as in decoding, so the Bayesian composition of Eq. 6–7 is exact: the
+input at step t is composed with the posterior of step t − 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import (
+    FairseqEncoder,
+    FairseqEncoderDecoderModel,
+    FairseqIncrementalDecoder,
+    register_model,
+    register_model_architecture,
+)
+from fairseq.models.lstm import AttentionLayer
+from fairseq.utils import convert_padding_direction
+from torch import Tensor, nn
+
+from fairseq_kerbs.composition import ComposedEmbedding
+from fairseq_kerbs.models.options import (
+    RecurrentKerbsConfig,
+    as_namespace,
+    build_output_layer,
+    build_schedule,
+    check_checkpoint,
+    fill_defaults,
+    user_errors,
+)
+from fairseq_kerbs.models.reallocation_hook import install_hook
+
+MAX_POSITIONS = 100_000
+
+
+class EncoderOut(NamedTuple):
+    """What the decoder needs of the source.
+
+    Attributes:
+        outputs: [src_len, batch, hidden].
+        states: first decoder states of every layer, [layers, batch, hidden]; for LSTM a pair.
+        padding: [src_len, batch] True at padding.
+    """
+
+    outputs: Tensor
+    states: tuple[Tensor, ...]
+    padding: Tensor
+
+
+class RecurrentEncoder(FairseqEncoder):
+    """Bidirectional LSTM or GRU; each direction has half of the hidden units.
+
+    Args:
+        cell: "lstm" or "gru".
+        dictionary: source dictionary.
+        embed_dim: size of source embeddings.
+        hidden_size: units of a layer, an even number.
+        layers: number of layers.
+        dropout: dropout of embeddings and of each layer's output.
+    """
+
+    def __init__(
+        self, cell: str, dictionary: Any, embed_dim: int, hidden_size: int, layers: int, dropout: float
+    ) -> None:
+        super().__init__(dictionary)
+        self.padding_idx, self.hidden_size, self.layers = dictionary.pad(), hidden_size, layers
+        self.embed_tokens = nn.Embedding(len(dictionary), embed_dim, self.padding_idx)
+        nn.init.normal_(self.embed_tokens.weight, std=embed_dim**-0.5)
+        nn.init.zeros_(self.embed_tokens.weight[self.padding_idx])
+        recurrent = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
+        self.rnn = recurrent(
+            embed_dim,
+            hidden_size // 2,
+            layers,
+            dropout=dropout if layers > 1 else 0.0,
+            bidirectional=True,
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None, **_: Any) -> EncoderOut:
+        """Encode source tokens [batch, src_len], padded on either side."""
+        tokens = convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
+        lengths = tokens.ne(self.padding_idx).sum(1)
+        embedded = self.dropout(self.embed_tokens(tokens)).transpose(0, 1)  # [src_len, batch, d]
+        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), enforce_sorted=False)
+        packed_outputs, final = self.rnn(packed)
+        outputs, _ = nn.utils.rnn.pad_packed_sequence(packed_outputs, total_length=tokens.shape[1])
+        finals = final if isinstance(final, tuple) else (final,)
+        states = tuple(self._join_directions(state) for state in finals)
+        return EncoderOut(self.dropout(outputs), states, tokens.eq(self.padding_idx).t())
+
+    def _join_directions(self, state: Tensor) -> Tensor:
+        # [layers · 2, batch, hidden/2] -> [layers, batch, hidden]
+        parts = state.view(self.layers, 2, state.shape[1], -1)
+        return torch.cat([parts[:, 0], parts[:, 1]], dim=-1)
+
+    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
+        """Reorder the batch for beam search."""
+        return EncoderOut(
+            encoder_out.outputs.index_select(1, new_order),
+            tuple(state.index_select(1, new_order) for state in encoder_out.states),
+            encoder_out.padding.index_select(1, new_order),
+        )
+
+    def max_positions(self) -> int:
+        """Longest source."""
+        return MAX_POSITIONS
+
+
+class _Memory(NamedTuple):
+    """Decoder state between two steps; every tensor has the batch in its first dimension.
+
+    Attributes:
+        states: for each of the cell's states (h; for LSTM also c), [batch, layers, hidden].
+        attended: attention output that is fed in at the next step, [batch, hidden].
+        context: context vector h_{t−1} of the output layer, [batch, d]; None before step 1.
+    """
+
+    states: tuple[Tensor, ...]
+    attended: Tensor
+    context: Tensor | None
+
+
+class RecurrentKerbsDecoder(FairseqIncrementalDecoder):
+    """Recurrent decoder with attention; forward returns context vectors for the output layer.
+
+    Args:
+        cell: "lstm" or "gru".
+        dictionary: target dictionary.
+        embed_tokens: composed input embedding, which refers to the output layer.
+        hidden_size: units of a layer.
+        layers: number of layers.
+        dropout: dropout of embeddings and outputs.
+
+    Attributes:
+        output: the output layer.
+    """
+
+    def __init__(
+        self,
+        cell: str,
+        dictionary: Any,
+        embed_tokens: ComposedEmbedding,
+        hidden_size: int,
+        layers: int,
+        dropout: float,
+    ) -> None:
+        super().__init__(dictionary)
+        self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
+        embed_dim = embed_tokens.embedding_dim
+        make_cell = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell]
+        sizes = [embed_dim + hidden_size] + [hidden_size] * (layers - 1)
+        self.cells = nn.ModuleList([make_cell(size, hidden_size) for size in sizes])
+        self.attention = AttentionLayer(hidden_size, hidden_size, hidden_size)
+        self.to_context = nn.Linear(hidden_size, embed_dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, dict[str, list[Tensor]]]:
+        """Context vectors [batch, len, d], and attention [batch, len, src_len].
+
+        In step-by-step decoding only of the last token: [batch, 1, d].
+        """
+        memory = None
+        if incremental_state is not None:
+            memory = self.get_incremental_state(incremental_state, "memory")
+            prev_output_tokens = prev_output_tokens[:, -1:]
+        if memory is None:
+            memory = self._first_memory(encoder_out)
+        contexts, attentions = [], []
+        for words in prev_output_tokens.unbind(1):
+            memory, attention = self._step(words, memory, encoder_out)
+            contexts.append(memory.context)
+            attentions.append(attention)
+        if incremental_state is not None:
+            self.set_incremental_state(incremental_state, "memory", memory)
+        return torch.stack(contexts, 1), {"attn": [torch.stack(attentions, 1)]}
+
+    def _first_memory(self, encoder_out: EncoderOut) -> _Memory:
+        states = tuple(state.transpose(0, 1) for state in encoder_out.states)
+        return _Memory(states, torch.zeros_like(states[0][:, 0]), None)
+
+    def _step(
+        self, words: Tensor, memory: _Memory, encoder_out: EncoderOut
+    ) -> tuple[_Memory, Tensor]:
+        """One step of Eq. 1–2 with the composition of Eq. 6–7; words [batch]."""
+        embedded = self.dropout(self.embed_tokens(words, memory.context))  # [batch, d]
+        below = torch.cat([embedded, memory.attended], dim=1)
+        new_states: list[tuple[Tensor, ...]] = []
+        for number, cell in enumerate(self.cells):
+            old = tuple(state[:, number] for state in memory.states)
+            new = cell(below, old if len(old) > 1 else old[0])
+            new_states.append(new if isinstance(new, tuple) else (new,))
+            below = new_states[-1][0]
+            if number + 1 < len(self.cells):
+                below = self.dropout(below)
+        attended, attention = self.attention(below, encoder_out.outputs, encoder_out.padding)
+        attended = self.dropout(attended)  # [batch, hidden]
+        states = tuple(torch.stack(layers, 1) for layers in zip(*new_states, strict=True))
+        return _Memory(states, attended, self.to_context(attended)), attention.t()
+
+    def reorder_incremental_state(
+        self, incremental_state: dict[str, Any], new_order: Tensor
+    ) -> None:
+        """Reorder states, fed-in attention and context vectors with the beam."""
+        memory = self.get_incremental_state(incremental_state, "memory")
+        if memory is None:
+            return
+        states = tuple(state.index_select(0, new_order) for state in memory.states)
+        context = memory.context.index_select(0, new_order)
+        reordered = _Memory(states, memory.attended.index_select(0, new_order), context)
+        self.set_incremental_state(incremental_state, "memory", reordered)
+
+    def get_normalized_probs(
+        self, net_output: tuple[Tensor, Any], log_probs: bool, sample: Any = None
+    ) -> Tensor:
+        """Word (log-)probabilities of context vectors [batch, len, d], in float32."""
+        scores: Tensor = self.output.log_probs(net_output[0])
+        return scores if log_probs else scores.exp()
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Features as they are: words are scored in :meth:`get_normalized_probs`."""
+        return features
+
+    def max_positions(self) -> int:
+        """Longest target."""
+        return MAX_POSITIONS
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+        """Refuse checkpoints of another output layer, with one sentence."""
+        check_checkpoint(self.output, state_dict, f"{name}.output.")
+        return state_dict
+
+
+class _RecurrentKerbsModel(FairseqEncoderDecoderModel):
+    """Sequence to sequence with attention (Section 5.1); subclasses name the cell."""
+
+    cell: str
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Flags of :class:`RecurrentKerbsConfig`."""
+        gen_parser_from_dataclass(parser, RecurrentKerbsConfig(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> _RecurrentKerbsModel:
+        """Build the model and make the task reallocate its senses.
+
+        Raises:
+            SystemExit: a flag is wrong; the message is one sentence that names it.
+        """
+        args = as_namespace(args)
+        base_recurrent_architecture(args)
+        with user_errors():
+            if args.hidden_size % 2:
+                raise ValueError(
+                    f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
+                    "share it: use an even number."
+                )
+            schedule = build_schedule(args)
+            sizes = (args.hidden_size, args.layers, args.dropout)
+            encoder = RecurrentEncoder(cls.cell, task.source_dictionary, args.embed_dim, *sizes)
+            dictionary = task.target_dictionary
+            layer = build_output_layer(args, len(dictionary), args.embed_dim)
+            embed = ComposedEmbedding(layer, dictionary.pad(), args.composition == "posterior")
+            decoder = RecurrentKerbsDecoder(cls.cell, dictionary, embed, *sizes)
+        install_hook(task, schedule)
+        return cls(encoder, decoder)
+
+
+@register_model("lstm_kerbs")
+class LstmKerbsModel(_RecurrentKerbsModel):
+    """LSTM sequence to sequence with attention and an output layer of ours."""
+
+    cell = "lstm"
+
+
+@register_model("gru_kerbs")
+class GruKerbsModel(_RecurrentKerbsModel):
+    """GRU sequence to sequence with attention and an output layer of ours (Eq. 2)."""
+
+    cell = "gru"
+
+
+@register_model_architecture("lstm_kerbs", "lstm_kerbs")
+@register_model_architecture("gru_kerbs", "gru_kerbs")
+def base_recurrent_architecture(args: Any) -> None:
+    """Hidden size 512, embedding 256: the paper's sizes for machine translation."""
+    fill_defaults(args, RecurrentKerbsConfig)
+
+
+@register_model_architecture("lstm_kerbs", "lstm_kerbs_dialog")
+@register_model_architecture("gru_kerbs", "gru_kerbs_dialog")
+def dialog_architecture(args: Any) -> None:
+    """Hidden size 1024, embedding 512: the paper's sizes for dialog."""
+    args.hidden_size = getattr(args, "hidden_size", None) or 1024
+    args.embed_dim = getattr(args, "embed_dim", None) or 512
+    fill_defaults(args, RecurrentKerbsConfig)
