@@ -177,9 +177,10 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             "the checkpoint was trained with another --output-layer or --kernel than this model "
             f"(it has {', '.join(sorted(found))})."
         )
-    words, senses = state_dict[f"{prefix}inventory.log_prob"].shape[0], state_dict[
-        f"{prefix}weight"
-    ].shape[0]
+    words, senses = (
+        state_dict[f"{prefix}inventory.log_prob"].shape[0],
+        state_dict[f"{prefix}weight"].shape[0],
+    )
     if words != layer.vocab_size:
         fail(
             f"the checkpoint has a target dictionary of {words} words, the data has one of "

@@ -64,7 +64,13 @@ class RecurrentEncoder(FairseqEncoder):
     """
 
     def __init__(
-        self, cell: str, dictionary: Any, embed_dim: int, hidden_size: int, layers: int, dropout: float
+        self,
+        cell: str,
+        dictionary: Any,
+        embed_dim: int,
+        hidden_size: int,
+        layers: int,
+        dropout: float,
     ) -> None:
         super().__init__(dictionary)
         self.padding_idx, self.hidden_size, self.layers = dictionary.pad(), hidden_size, layers
@@ -81,9 +87,11 @@ class RecurrentEncoder(FairseqEncoder):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, src_tokens: Tensor, src_lengths: Tensor | None = None, **_: Any) -> EncoderOut:
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Tensor | None = None, **_: Any
+    ) -> EncoderOut:
         """Encode source tokens [batch, src_len], padded on either side."""
-        tokens = convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
+        tokens: Tensor = convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
         lengths = tokens.ne(self.padding_idx).sum(1)
         embedded = self.dropout(self.embed_tokens(tokens)).transpose(0, 1)  # [src_len, batch, d]
         packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), enforce_sorted=False)
@@ -170,7 +178,7 @@ class RecurrentKerbsDecoder(FairseqIncrementalDecoder):
 
         In step-by-step decoding only of the last token: [batch, 1, d].
         """
-        memory = None
+        memory: Any = None
         if incremental_state is not None:
             memory = self.get_incremental_state(incremental_state, "memory")
             prev_output_tokens = prev_output_tokens[:, -1:]
@@ -235,7 +243,9 @@ class RecurrentKerbsDecoder(FairseqIncrementalDecoder):
         """Longest target."""
         return MAX_POSITIONS
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    def upgrade_state_dict_named(
+        self, state_dict: dict[str, Tensor], name: str
+    ) -> dict[str, Tensor]:
         """Refuse checkpoints of another output layer, with one sentence."""
         check_checkpoint(self.output, state_dict, f"{name}.output.")
         return state_dict

@@ -100,7 +100,7 @@ class KerbsTransformerDecoder(TransformerDecoderBase):
         scores: Tensor = self.output.log_probs(net_output[0])
         return scores if log_probs else scores.exp()
 
-    def extract_features(  # type: ignore[override]
+    def extract_features(
         self,
         prev_output_tokens: Tensor,
         encoder_out: Any,
@@ -140,13 +140,9 @@ class KerbsTransformerDecoder(TransformerDecoderBase):
         earlier = state.setdefault(_PASSES, [{"state": {}} for _ in range(self.passes)])
         last_step: Tensor | None = None  # features of the pass before, at the step before
         for stream in earlier:
-            now, _ = self._one_pass(
-                last_step, tokens, encoder_out, stream["state"], one_step=True
-            )
+            now, _ = self._one_pass(last_step, tokens, encoder_out, stream["state"], one_step=True)
             last_step, stream["features"] = stream.get("features"), now
-        return self._one_pass(
-            last_step, tokens, encoder_out, state, *args, one_step=True, **kwargs
-        )
+        return self._one_pass(last_step, tokens, encoder_out, state, *args, one_step=True, **kwargs)
 
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor

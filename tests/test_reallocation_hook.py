@@ -1,0 +1,191 @@
+"""The training hook: once per update, moments of moved rows, master copies, statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fairseq.optim import build_optimizer
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from omegaconf import OmegaConf
+
+from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
+from fairseq_kerbs.reallocation import MOVED_THETA
+from tests.fairseq_fixtures import make_batch, make_model, make_task
+
+FLAGS = {"reallocation_interval": 2, "log_prob_threshold": -0.01, "sense_decay": 0.01}
+
+
+class PlainOptimizer:
+    """As much of fairseq's optimizer wrapper as the hook and the task ask for."""
+
+    def __init__(self, model: Any) -> None:
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+
+def training(name: str = "transformer", **flags: Any) -> tuple[Any, Any, Any, Any]:
+    """Task, model in training mode, criterion and optimizer."""
+    task = make_task()
+    model = make_model(name, task, **(FLAGS | flags)).train()
+    criterion = KerbsCrossEntropyCriterion(task, False, 0.0)
+    return task, model, criterion, PlainOptimizer(model)
+
+
+def one_update(parts: tuple[Any, Any, Any, Any], update: int, batches: int = 1) -> None:
+    """One parameter update on ``batches`` micro-batches, as fairseq's trainer makes it."""
+    task, model, criterion, optimizer = parts
+    optimizer.optimizer.zero_grad()
+    for number in range(batches):
+        sample = make_batch(seed=10 * update + number)
+        task.train_step(sample, model, criterion, optimizer, update)
+    task.optimizer_step(optimizer, model=model, update_num=update)
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+@pytest.mark.parametrize("batches", [1, 3])
+def test_senses_move_once_every_interval(name: str, batches: int) -> None:
+    parts = training(name)
+    inventory = parts[1].decoder.output.inventory
+    for update in range(6):
+        before = inventory.word_of_sense.clone()
+        one_update(parts, update, batches)
+        moved = bool((inventory.word_of_sense != before).any())
+        assert moved == (update % 2 == 1), update
+        assert int(inventory.senses_per_word().min()) >= 1
+        assert int(inventory.senses_per_word().max()) <= 4
+
+
+def test_moments_of_moved_rows_alone_are_forgotten() -> None:
+    parts = training()
+    layer, optimizer = parts[1].decoder.output, parts[3].optimizer
+    one_update(parts, 0)
+    before = layer.inventory.word_of_sense.clone()
+    one_update(parts, 1)
+    moved = layer.inventory.word_of_sense != before
+    assert moved.any() and not moved.all()
+    for parameter in (layer.weight, layer.theta):
+        for moment in ("exp_avg", "exp_avg_sq"):
+            value = optimizer.state[parameter][moment].reshape(len(moved), -1)
+            assert value[moved].abs().sum() == 0
+            assert (value[~moved].abs().sum(1) > 0).any()
+    torch.testing.assert_close(layer.theta[moved], torch.full_like(layer.theta[moved], MOVED_THETA))
+
+
+def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
+    parts = training()
+    task, model, criterion, optimizer = parts
+    inventory = model.decoder.output.inventory
+    task.train_step(make_batch(), model, criterion, optimizer, 0, ignore_grad=True)
+    assert inventory.pending.abs().sum() == 0 and inventory.recording
+    one_update(parts, 0)
+    counted = float(inventory.interval_count.sum())
+    one_update(parts, 0)  # mixed precision repeats an update that overflowed
+    assert float(inventory.interval_count.sum()) == counted
+    assert inventory.pending.abs().sum() == 0
+
+
+def test_reallocation_none_keeps_the_allocation_and_the_statistics_alive() -> None:
+    parts = training(reallocation="none")
+    inventory = parts[1].decoder.output.inventory
+    before = inventory.word_of_sense.clone()
+    for update in range(4):
+        one_update(parts, update)
+    assert torch.equal(inventory.word_of_sense, before)
+    assert float(inventory.log_prob.min()) < -1.0
+
+
+def test_a_second_model_of_the_task_does_not_stack_hooks() -> None:
+    task = make_task()
+    make_model("transformer", task)
+    step = task.optimizer_step
+    make_model("transformer", task)
+    assert task.optimizer_step is step
+
+
+def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    task, model, _, optimizer = training()
+    for update in range(2):
+        task.optimizer_step(optimizer, model=model, update_num=update)
+    assert "--criterion kerbs_cross_entropy" in caplog.text
+
+
+@pytest.mark.parametrize("flatten", [True, False])
+def test_moves_reach_the_float32_master_copy_of_fp16_training(flatten: bool) -> None:
+    task = make_task()
+    model = make_model("lstm", task, **FLAGS).train()
+    layer = model.decoder.output
+    config = OmegaConf.create(
+        {
+            "common": {
+                "fp16_no_flatten_grads": not flatten,
+                "fp16_scale_window": 128,
+                "fp16_init_scale": 4,
+                "fp16_scale_tolerance": 0.0,
+                "threshold_loss_scale": None,
+                "min_loss_scale": 1e-4,
+            },
+            "optimization": {"update_freq": [1], "lr": [1e-3]},
+            "optimizer": {
+                "_name": "adam",
+                "lr": [1e-3],
+                "adam_betas": "(0.9, 0.98)",
+                "adam_eps": 1e-8,
+                "weight_decay": 0.0,
+                "use_old_adam": True,
+                "fp16_adam_stats": False,
+                "tpu": False,
+            },
+            "distributed_training": {"distributed_world_size": 1},
+        }
+    )
+    optimizer = _fp16_optimizer(config, list(model.parameters()), flatten)
+    criterion = KerbsCrossEntropyCriterion(task, False, 0.0)
+    for update in range(2):
+        optimizer.zero_grad()
+        before = layer.inventory.word_of_sense.clone()
+        loss, _, _ = criterion(model, make_batch(seed=update))
+        optimizer.backward(loss)
+        task.optimizer_step(optimizer, model=model, update_num=update)
+    moved = layer.inventory.word_of_sense != before
+    assert moved.any()
+    kept = layer.theta.detach().clone()
+    optimizer._sync_fp32_params_to_fp16()  # the copy that would undo a move made in the model only
+    assert torch.equal(layer.theta.detach(), kept)
+    assert float((layer.theta[moved] - MOVED_THETA).detach().abs().max()) < 1e-9
+    moments = _moments_of(optimizer, layer.weight)
+    assert moments[moved].abs().sum() == 0 and moments[~moved].abs().sum() > 0
+
+
+def _fp16_optimizer(config: Any, parameters: list[Any], flatten: bool) -> Any:
+    if not flatten:
+        return FP16Optimizer.build_optimizer(config, parameters)
+    # what build_optimizer does on a GPU, where alone it can flatten
+    flat = torch.nn.Parameter(torch.cat([value.data.float().flatten() for value in parameters]))
+    flat.grad = torch.zeros_like(flat)
+    masters = {parameters[0].device.index: flat}
+    return FP16Optimizer(config, parameters, build_optimizer(config.optimizer, [masters]), masters)
+
+
+def _moments_of(optimizer: Any, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """First moments of a parameter, found by value in the master copy."""
+    if isinstance(optimizer.fp32_params, dict):
+        (master,) = optimizer.fp32_params.values()
+        offset = 0
+        for other in optimizer.fp16_params:
+            if other is parameter:
+                break
+            offset += other.numel()
+        place = slice(offset, offset + parameter.numel())
+        torch.testing.assert_close(master.data[place].view_as(parameter), parameter.data)
+        return optimizer.optimizer.state[master]["exp_avg"][place].view_as(parameter)
+    for other, master in zip(optimizer.fp16_params, optimizer.fp32_params, strict=True):
+        if other is parameter:
+            return optimizer.optimizer.state[master]["exp_avg"]
+    raise AssertionError("the parameter has no master copy")
