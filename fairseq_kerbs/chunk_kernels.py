@@ -106,8 +106,8 @@ class ChunkInnerProduct(ChunkKernel):
 class ChunkKerbs(ChunkKernel):
     """The KerBS kernel (Eq. 9) as s = |h||w| a E with E = e^{−θc} − 1, a = −g(θ)/θ.
 
-    θ = 0 stands for 1e-12 (1e-30 in float64) here: that near, the kernel is h·w to the last bit, and
-    the large a meets an E that is exact for tiny arguments.
+    θ = 0 stands for 1e-12 (1e-30 in float64) here: that near, the kernel is h·w to the last bit,
+    and the large a meets an E that is exact for tiny arguments.
 
     With P = G·∂s/∂x = G·g·(E + 1), homogeneity in |h| and |w| gives the gradients along h and w
     from Σ G s = Σ |h||w| a G E, and dθ from the same sums, with a' = da/dθ:

@@ -1,6 +1,6 @@
 """Input embeddings composed from the senses of the previous word (Section 4.1.1, Eq. 6–7).
 
-    e_t = Σ_j q_t^j w_i^j,   i = ŷ_{t−1},   q_t^j = P(s_{t−1} = ⟨i,j⟩ | ŷ_{0:t−1}) / Σ_k (same for k)
+    e_t = Σ_j q_t^j w_i^j,  i = ŷ_{t−1},  q_t^j = P(s_{t−1} = ⟨i,j⟩) / Σ_k P(s_{t−1} = ⟨i,k⟩)
 
 The posterior weights q need h_{t−1}, the context vector that predicted ŷ_{t−1}. Where there is
 none (first position, pass 0 of a parallel decoder) the prior stands in: usage U, normalized
@@ -54,10 +54,12 @@ def posterior_weights(
         [..., K]; 0 at padding, sums to 1.
     """
     dtype = compute_dtype(h, rows, theta)
-    wide_h, wide_rows = h.to(dtype), rows.to(dtype)
-    x = (wide_rows @ wide_h.unsqueeze(-1)).squeeze(-1)  # [..., K]
-    logits = apply_kernel(kernel, x, safe_norm(wide_h), safe_norm(wide_rows).squeeze(-1), theta)
-    return logits.masked_fill(~mask, -torch.inf).softmax(-1)
+    with torch.autocast(h.device.type, enabled=False):
+        wide_h, wide_rows = h.to(dtype), rows.to(dtype)
+        x = (wide_rows @ wide_h.unsqueeze(-1)).squeeze(-1)  # [..., K]
+        row_norm = safe_norm(wide_rows).squeeze(-1)  # [..., K]
+        logits = apply_kernel(kernel, x, safe_norm(wide_h), row_norm, theta)
+        return logits.masked_fill(~mask, -torch.inf).softmax(-1)
 
 
 class ComposedEmbedding(nn.Module):

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 THETA_LIMIT = 64.0
-"""|θ| beyond which the KerBS kernel stays as it is at the limit: e^64 squared fits float32."""
+"""|θ| beyond which the KerBS kernel stays as it is at the limit: e^64 = 6e27 leaves float32 room
+for |h||w| to 1e9."""
 
 _SERIES_BELOW = 0.3  # |z| under which φ1' is summed as a series in float32: see _phi1_slope
 
@@ -236,7 +237,7 @@ class _KernelFunction(torch.autograd.Function):
     """Autograd node of a kernel over broadcast x, |h|, |w|, θ: saves inputs only."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor
     ) -> Tensor:
         ctx.kernel = kernel

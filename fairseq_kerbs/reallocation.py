@@ -132,7 +132,8 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     Since the last reallocation, word i occurred n_i times as target, with probabilities that sum
     to p_i. Of the words in the more frequent half that own fewer than ``max_senses`` senses, those
     with the lowest (n_i/p_i)/√n_i receive one sense each, at most ``max_moves``·V words (but one
-    at least); each gets the sense least used in the interval among words with more than one. Vectors, θ and usage stay.
+    at least); each gets the sense least used in the interval among words with more than one.
+    Vectors, θ and usage stay.
     """
     count, prob = inventory.interval_count.double(), inventory.interval_prob.double()
     half = torch.argsort(count, descending=True, stable=True)[: inventory.vocab_size // 2]
@@ -167,11 +168,10 @@ def _moves(
     usage: list[float],
     reset_theta: bool = True,
 ) -> Moves:
-    whole = {"dtype": torch.long}
     return Moves(
-        torch.tensor(senses, **whole),
-        torch.tensor(sources, **whole),
-        torch.tensor(words, **whole),
+        torch.tensor(senses, dtype=torch.long),
+        torch.tensor(sources, dtype=torch.long),
+        torch.tensor(words, dtype=torch.long),
         torch.tensor(usage, dtype=torch.float64),
         reset_theta,
     )
@@ -199,8 +199,9 @@ def reallocate(
     moves = POLICIES[policy](inventory, settings or ReallocationSettings())
     if len(moves):
         inventory.move(moves.senses, moves.words)
-        for sense, usage in zip(moves.senses.tolist(), moves.usage.tolist(), strict=True):
-            inventory.usage[sense] = usage
+        last = dict(zip(moves.senses.tolist(), moves.usage.tolist(), strict=True))
+        moved = torch.tensor(list(last), device=inventory.usage.device)
+        inventory.usage[moved] = inventory.usage.new_tensor(list(last.values()))
     inventory.start_interval()
     return moves
 

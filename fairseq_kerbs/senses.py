@@ -8,6 +8,7 @@ statistics that reallocation reads: log P of each word (Eq. 12) and the usage U 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -43,7 +44,9 @@ class Evidence(NamedTuple):
     counted: Tensor
 
 
-def build_sense_table(word_of_sense: Tensor, vocab_size: int, width: int | None = None) -> SenseTable:
+def build_sense_table(
+    word_of_sense: Tensor, vocab_size: int, width: int | None = None
+) -> SenseTable:
     """Invert ``word_of_sense``.
 
     Args:
@@ -54,16 +57,25 @@ def build_sense_table(word_of_sense: Tensor, vocab_size: int, width: int | None 
     Raises:
         ValueError: a word has no sense, or more than ``width``, or a word number is outside [0, V).
     """
-    if word_of_sense.numel() and not 0 <= int(word_of_sense.min()) <= int(word_of_sense.max()) < vocab_size:
-        raise ValueError(f"word_of_sense names a word outside the vocabulary of {vocab_size} words.")
+    if (
+        word_of_sense.numel()
+        and not 0 <= int(word_of_sense.min()) <= int(word_of_sense.max()) < vocab_size
+    ):
+        raise ValueError(
+            f"word_of_sense names a word outside the vocabulary of {vocab_size} words."
+        )
     counts = torch.bincount(word_of_sense, minlength=vocab_size)
     if int(counts.min()) < 1:
-        raise ValueError(f"Word {int(counts.argmin())} has no sense; every word needs at least one.")
+        raise ValueError(
+            f"Word {int(counts.argmin())} has no sense; every word needs at least one."
+        )
     most = int(counts.max())
     if width is None:
         width = most
     if most > width:
-        raise ValueError(f"Word {int(counts.argmax())} has {most} senses; at most {width} are allowed.")
+        raise ValueError(
+            f"Word {int(counts.argmax())} has {most} senses; at most {width} are allowed."
+        )
     by_word = torch.argsort(word_of_sense, stable=True)  # [M] senses grouped by word
     first = counts.cumsum(0) - counts  # [V] where each word's group begins
     slot = torch.arange(width, device=word_of_sense.device)
@@ -176,8 +188,11 @@ class SenseInventory(nn.Module):
                 is changed then.
         """
         allocation = self.word_of_sense.clone()
-        for sense, word in zip(senses.tolist(), words.tolist(), strict=True):
-            allocation[sense] = word
+        last = dict(zip(senses.tolist(), words.tolist(), strict=True))
+        if last:
+            allocation[allocation.new_tensor(list(last))] = allocation.new_tensor(
+                list(last.values())
+            )
         self._table = build_sense_table(allocation, self.vocab_size, self.max_senses)
         self.word_of_sense.copy_(allocation)
 
@@ -226,21 +241,32 @@ class SenseInventory(nn.Module):
         """One step of Eq. 12 and 13 with what was recorded, and forget that.
 
         The recursion is written for one target at a time. The n targets of one parameter update
-        have no order, so they enter together: the old value decays by (1 − β)^n and every target
-        adds its term undecayed. For n = 1 this is the printed recursion, and the statistics do not
-        depend on how the same tokens are cut into batches but for terms of order nβ.
+        have no order, so this takes the mean of the recursion over all orders: the old value
+        decays by (1 − β)^n, every target's term by the mean of (1 − β)^0 … (1 − β)^(n−1), which is
+        (1 − (1 − β)^n)/(nβ). For n = 1 this is the printed recursion, and a stationary stream of
+        targets gives the same statistics whatever the batch size.
 
         Args:
             decay: β, within [0, 1).
 
         Returns:
             number of targets that were recorded, a scalar tensor.
+
+        Raises:
+            ValueError: β is outside [0, 1).
         """
+        if not 0.0 <= decay < 1.0:
+            raise ValueError(f"--sense-decay is {decay}; it must be at least 0 and less than 1.")
         log_prob, prob, count, usage, posterior = self._pending_parts()
         targets = count.sum()
-        keep = (1.0 - decay) ** targets
-        self.log_prob.mul_(keep).add_(log_prob)
-        self.usage.mul_(keep).add_(usage, alpha=decay)
+        # in float64: float32 would round 1 − β itself
+        exponent = targets.double() * math.log1p(-decay)
+        keep = exponent.exp()
+        fresh = torch.where(
+            exponent < 0, -exponent.expm1() / (targets.double() * decay).clamp_min(1e-300), 1.0
+        )
+        self.log_prob.mul_(keep).add_(log_prob * fresh)
+        self.usage.mul_(keep).add_(usage * (fresh * decay))
         self.interval_count.add_(count)
         self.interval_prob.add_(prob)
         self.interval_usage.add_(posterior)
@@ -266,7 +292,9 @@ class SenseInventory(nn.Module):
         self._table = None
         return self
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._table = self._pending = None
 

@@ -19,19 +19,19 @@ MODELS = {
     "gru": GruKerbsModel,
 }
 SIZES: dict[str, dict[str, Any]] = {
-    "transformer": dict(
-        encoder_embed_dim=16,
-        decoder_embed_dim=16,
-        encoder_ffn_embed_dim=24,
-        decoder_ffn_embed_dim=24,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        dropout=0.0,
-    ),
-    "lstm": dict(hidden_size=12, embed_dim=10, layers=2, dropout=0.0),
-    "gru": dict(hidden_size=12, embed_dim=10, layers=1, dropout=0.0),
+    "transformer": {
+        "encoder_embed_dim": 16,
+        "decoder_embed_dim": 16,
+        "encoder_ffn_embed_dim": 24,
+        "decoder_ffn_embed_dim": 24,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "dropout": 0.0,
+    },
+    "lstm": {"hidden_size": 12, "embed_dim": 10, "layers": 2, "dropout": 0.0},
+    "gru": {"hidden_size": 12, "embed_dim": 10, "layers": 1, "dropout": 0.0},
 }
 
 

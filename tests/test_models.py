@@ -151,7 +151,9 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: dict[str, Any], n
     with pytest.raises(SystemExit) as ending:
         make_model(name, **flags)
     message = str(ending.value)
-    assert named in message and "\n" not in message and message.startswith("fairseq_kerbs: error:")
+    assert named in message
+    assert "\n" not in message
+    assert message.startswith("fairseq_kerbs: error:")
 
 
 @pytest.mark.parametrize(

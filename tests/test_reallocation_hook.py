@@ -69,7 +69,8 @@ def test_moments_of_moved_rows_alone_are_forgotten() -> None:
     before = layer.inventory.word_of_sense.clone()
     one_update(parts, 1)
     moved = layer.inventory.word_of_sense != before
-    assert moved.any() and not moved.all()
+    assert moved.any()
+    assert not moved.all()
     for parameter in (layer.weight, layer.theta):
         for moment in ("exp_avg", "exp_avg_sq"):
             value = optimizer.state[parameter][moment].reshape(len(moved), -1)
@@ -83,7 +84,8 @@ def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
     task, model, criterion, optimizer = parts
     inventory = model.decoder.output.inventory
     task.train_step(make_batch(), model, criterion, optimizer, 0, ignore_grad=True)
-    assert inventory.pending.abs().sum() == 0 and inventory.recording
+    assert inventory.pending.abs().sum() == 0
+    assert inventory.recording
     one_update(parts, 0)
     counted = float(inventory.interval_count.sum())
     one_update(parts, 0)  # mixed precision repeats an update that overflowed
@@ -160,7 +162,8 @@ def test_moves_reach_the_float32_master_copy_of_fp16_training(flatten: bool) -> 
     assert torch.equal(layer.theta.detach(), kept)
     assert float((layer.theta[moved] - MOVED_THETA).detach().abs().max()) < 1e-9
     moments = _moments_of(optimizer, layer.weight)
-    assert moments[moved].abs().sum() == 0 and moments[~moved].abs().sum() > 0
+    assert moments[moved].abs().sum() == 0
+    assert moments[~moved].abs().sum() > 0
 
 
 def _fp16_optimizer(config: Any, parameters: list[Any], flatten: bool) -> Any:

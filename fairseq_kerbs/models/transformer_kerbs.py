@@ -108,7 +108,7 @@ class KerbsTransformerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Features of all positions [batch, len, d], or of the last one in decoding [batch, 1, d]."""
+        """Features of all positions [batch, len, d]; in decoding of the last one [batch, 1, d]."""
         if incremental_state is not None:
             return self._next_features(
                 prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
