@@ -9,6 +9,9 @@ more, because it is homogeneous in |h| and in |w|.
 
 from __future__ import annotations
 
+import functools
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,6 +25,21 @@ from fairseq_kerbs.kernels import (
 )
 
 State = tuple[Tensor, ...]
+
+_HIGHER_TERMS = 5  # Taylor terms beyond the degree that are folded into the polynomial
+
+
+@functools.cache
+def _economization(degree: int) -> Tensor:
+    """c^{degree+1} … as combinations of c^1 … c^degree, exact at the Chebyshev nodes, in float64.
+
+    ``degree`` is even, so that no node is 0, where every power agrees anyway.
+    """
+    steps = torch.arange(degree, dtype=torch.float64)
+    nodes = torch.cos((steps + 0.5) * (math.pi / degree)).unsqueeze(1)  # [degree, 1]
+    low = nodes ** (steps + 1)
+    high = nodes ** torch.arange(degree + 1, degree + 1 + _HIGHER_TERMS, dtype=torch.float64)
+    return torch.linalg.solve(low, high)  # [degree, _HIGHER_TERMS]
 
 
 class ChunkKernel:
@@ -114,15 +132,16 @@ class ChunkKerbs(ChunkKernel):
 
         h·dh = Σ_m G s,    w·dW = Σ_n G s,    dθ = |w| a' Σ_n |h| G E + w·(Pᵀ h)/θ
 
-    The last cancels for small θ. There dθ = |w| Σ_n |h| G Σ_k α_k(θ) c^k, α_k the derivative by θ
-    of the Taylor coefficient g(θ)(−θ)^{k−1}/k! of the kernel in c.
+    The last cancels for small θ. There dθ = |w| Σ_n |h| G Σ_k α_k(θ) c^k with the polynomial in c
+    that meets ∂K/∂θ at the Chebyshev nodes of [−1, 1]: in float32, degree 8 is right to 5e-7 |h||w|
+    up to |θ| = 1, where the sums lose one digit.
     """
 
     def __init__(self, kernel: Kernel, w_norm: Tensor, theta: Tensor) -> None:
         super().__init__(kernel, w_norm, theta)
         dtype = theta.dtype
         wide = dtype == torch.float64
-        tiny, limit, self._degree = (1e-30, 0.05, 10) if wide else (1e-12, 0.25, 8)
+        tiny, limit, self._degree = (1e-30, 0.25, 10) if wide else (1e-12, 1.0, 8)
         bounded = theta.clamp(-THETA_LIMIT, THETA_LIMIT).double()
         safe = torch.where(bounded.abs() < tiny, tiny, bounded)
         gain, slope = kerbs_gain(bounded)
@@ -136,22 +155,22 @@ class ChunkKerbs(ChunkKernel):
         self._by_product = torch.where(large, 1.0 / safe, 0.0).to(dtype)
         self._small = small.nonzero().flatten()
         self._all_small = self._small.numel() == theta.numel()
-        self._alpha = self._taylor(bounded[small], gain[small], slope[small]).to(dtype)
+        self._alpha = self._theta_slope(bounded[small], gain[small], slope[small]).to(dtype)
         self._weighted_e = torch.zeros_like(w_norm)  # Σ_n |h| G E
 
     def reset(self) -> None:
         super().reset()
         self._weighted_e.zero_()
 
-    def _taylor(self, theta: Tensor, gain: Tensor, slope: Tensor) -> Tensor:
+    def _theta_slope(self, theta: Tensor, gain: Tensor, slope: Tensor) -> Tensor:
         """α_1 … α_degree, [degree, senses with small θ]."""
-        rows, factorial = [], 1.0
-        for k in range(1, self._degree + 1):
-            factorial *= k
-            power = (-theta) ** (k - 1)
-            power_slope = -(k - 1) * (-theta) ** max(0, k - 2)
-            rows.append((slope * power + gain * power_slope) / factorial)
-        return torch.stack(rows)
+        rows = []  # Taylor: the derivative by θ of g(θ)(−θ)^{k−1}/k!
+        power, lower = torch.ones_like(theta), torch.zeros_like(theta)  # (−θ)^{k−1}, and k−2
+        for k in range(1, self._degree + _HIGHER_TERMS + 1):
+            rows.append((slope * power - (k - 1) * gain * lower) / math.factorial(k))
+            power, lower = power * -theta, power
+        low, high = rows[: self._degree], rows[self._degree :]
+        return torch.stack(low) + _economization(self._degree).to(theta.device) @ torch.stack(high)
 
     def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, State]:
         cosine = x.mul_(safe_inverse(h_norm)).mul_(self._inverse_w)

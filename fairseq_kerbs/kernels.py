@@ -272,8 +272,9 @@ def apply_kernel(
         float32 (float64 where an input is), of the broadcast shape.
     """
     dtype = compute_dtype(x, h_norm, w_norm, theta)
+    whole = x.expand(torch.broadcast_shapes(x.shape, h_norm.shape, w_norm.shape, theta.shape))
     result: Tensor = _KernelFunction.apply(
-        kernel, x.to(dtype), h_norm.to(dtype), w_norm.to(dtype), theta.to(dtype)
+        kernel, whole.to(dtype), h_norm.to(dtype), w_norm.to(dtype), theta.to(dtype)
     )
     return result
 

@@ -1,0 +1,1 @@
+"""What the senses of a trained model learned."""

@@ -1,0 +1,154 @@
+"""Which sense a trained model uses where: posteriors over senses in reference translations."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.output_layers import OutputLayer
+
+BPE_MARK = "@@"
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """One word of a reference that is a single token, and the senses that predicted it.
+
+    Attributes:
+        line: number of the sentence in its file, from 0.
+        index: number of this word form in the sentence, from 0.
+        word: the word.
+        senses: numbers of the word's senses.
+        posterior: P(sense | word, context) of each (Eq. 7), adds up to 1.
+        tokens: words of the whole sentence, subwords joined.
+        position: where in ``tokens`` the word stands.
+    """
+
+    line: int
+    index: int
+    word: str
+    senses: tuple[int, ...]
+    posterior: tuple[float, ...]
+    tokens: tuple[str, ...]
+    position: int
+
+    @property
+    def sense(self) -> int:
+        """The most probable sense."""
+        return self.senses[max(range(len(self.senses)), key=self.posterior.__getitem__)]
+
+
+def load_model(checkpoint: Path, data: Path) -> tuple[Any, Any]:
+    """Load a checkpoint of fairseq_kerbs and its task.
+
+    Args:
+        checkpoint: a file of fairseq-train. It is a pickle: open only files that you trust.
+        data: folder of binarized data with the checkpoint's dictionaries.
+
+    Returns:
+        model in evaluation mode, and task.
+
+    Raises:
+        UserError: a file is missing or the checkpoint is no model of ours.
+    """
+    if not checkpoint.is_file():
+        raise UserError(f"there is no checkpoint {checkpoint}")
+    if not data.is_dir():
+        raise UserError(f"there is no folder {data}; --data names what fairseq-preprocess wrote")
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+    from fairseq import checkpoint_utils
+
+    import fairseq_kerbs.criterions
+    import fairseq_kerbs.models  # noqa: F401  (both register)
+
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+        [str(checkpoint)], arg_overrides={"data": str(data)}
+    )
+    model = models[0].eval()
+    if not isinstance(getattr(getattr(model, "decoder", None), "output", None), OutputLayer):
+        raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
+    return model, task
+
+
+def joined_words(pieces: list[str]) -> tuple[list[str], list[int | None]]:
+    """Join BPE pieces; for every word also the position of its token, None where it has several.
+
+    >>> joined_words(["a", "ban@@", "k"])
+    (['a', 'bank'], [0, None])
+    """
+    words: list[str] = []
+    positions: list[int | None] = []
+    begun = ""
+    for position, piece in enumerate(pieces):
+        if piece.endswith(BPE_MARK):
+            begun += piece[: -len(BPE_MARK)]
+            continue
+        words.append(begun + piece)
+        positions.append(None if begun else position)
+        begun = ""
+    if begun:
+        words.append(begun)
+        positions.append(None)
+    return words, positions
+
+
+@torch.no_grad()
+def occurrences(model: Any, task: Any, split: str) -> Iterator[Occurrence]:
+    """Go through a split by teacher forcing.
+
+    Args:
+        model: a model of ours.
+        task: its task.
+        split: name of the split, such as "test".
+
+    Yields:
+        every word of the references that is a single token, in no particular order.
+
+    Raises:
+        UserError: the data have no such split.
+    """
+    try:
+        task.load_dataset(split)
+    except FileNotFoundError as error:
+        raise UserError(f"--split: {error}") from error
+    dictionary, layer = task.target_dictionary, model.decoder.output
+    batches = task.get_batch_iterator(
+        task.dataset(split), max_tokens=4000, max_positions=None
+    ).next_epoch_itr(shuffle=False)
+    for batch in batches:
+        features, _ = model(**batch["net_input"])
+        target = batch["target"]  # [batch, len]
+        _, _, evidence = layer.nll_with_evidence(features, target, ignore_index=dictionary.pad())
+        joint = evidence.sense_prob.view(*target.shape, -1)  # [batch, len, K]
+        posterior = joint / joint.sum(-1, keepdim=True).clamp_min(1e-38)
+        for row, line in enumerate(batch["id"].tolist()):
+            yield from _sentence(line, target[row], posterior[row], layer, dictionary)
+
+
+def _sentence(
+    line: int, target: torch.Tensor, posterior: torch.Tensor, layer: OutputLayer, dictionary: Any
+) -> Iterator[Occurrence]:
+    numbers = [n for n in target.tolist() if n not in (dictionary.pad(), dictionary.eos())]
+    words, positions = joined_words([dictionary[n] for n in numbers])
+    senses, mask = layer.table
+    seen: dict[str, int] = {}
+    for place, (word, position) in enumerate(zip(words, positions, strict=True)):
+        index = seen[word] = seen.get(word, -1) + 1
+        if position is None:
+            continue
+        own = mask[numbers[position]]
+        yield Occurrence(
+            line,
+            index,
+            word,
+            tuple(senses[numbers[position]][own].tolist()),
+            tuple(posterior[position][own].tolist()),
+            tuple(words),
+            place,
+        )

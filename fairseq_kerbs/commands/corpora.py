@@ -1,0 +1,130 @@
+"""``fairseq-kerbs toy`` and ``prepare``: making data."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.commands import Subparsers
+
+
+def add_toy(commands: Subparsers) -> None:
+    """The embedded corpus."""
+    parser = commands.add_parser(
+        "toy",
+        help="write the embedded corpus with gold senses",
+        description="Write the embedded German-like to English-like corpus: "
+        "{train,valid,test}.{de,en} and the gold senses of ambiguous English words "
+        "in {train,valid,test}.senses.tsv (line, occurrence, word, German lemma).",
+    )
+    parser.add_argument("folder", type=Path, help="folder to write to")
+    for split, size in (("train", 20000), ("valid", 500), ("test", 500)):
+        parser.add_argument(
+            f"--{split}", type=int, default=size, metavar="N", help="pairs [%(default)s]"
+        )
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="[%(default)s]")
+    parser.set_defaults(run=_run_toy)
+
+
+def _run_toy(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.corpora.toy import write_toy_corpus
+
+    sizes = write_toy_corpus(args.folder, args.train, args.valid, args.test, args.seed)
+    listing = ", ".join(f"{split} {size}" for split, size in sizes.items())
+    print(f"{args.folder}: {listing} pairs")
+    return 0
+
+
+def add_prepare(commands: Subparsers) -> None:
+    """Raw parallel text to binarized data."""
+    parser = commands.add_parser(
+        "prepare",
+        help="raw parallel text to fairseq data",
+        description="Tokenize raw parallel text (Moses), drop overlong training pairs, learn and "
+        "apply BPE, and binarize into DEST/bin. Finished steps are not repeated.",
+    )
+    text = parser.add_argument_group("text (PREFIX stands for PREFIX.de and PREFIX.en, say)")
+    text.add_argument("--train", required=True, metavar="PREFIX")
+    text.add_argument("--valid", required=True, metavar="PREFIX")
+    text.add_argument("--test", required=True, metavar="PREFIX[,PREFIX...]")
+    text.add_argument("--source-lang", required=True, metavar="LANG")
+    text.add_argument("--target-lang", required=True, metavar="LANG")
+    text.add_argument("--dest", required=True, type=Path, metavar="DIR", help="folder to work in")
+    _add_token_flags(parser)
+    _add_unit_flags(parser)
+    parser.add_argument("--workers", type=int, metavar="N", help="processes [all cores]")
+    parser.set_defaults(run=_run_prepare)
+
+
+def _add_token_flags(parser: argparse.ArgumentParser) -> None:
+    tokens = parser.add_argument_group("tokens")
+    for side in ("source", "target"):
+        tokens.add_argument(
+            f"--{side}-moses",
+            default="",
+            metavar="LANG",
+            help=f"language of the Moses rules [--{side}-lang]",
+        )
+    tokens.add_argument("--lowercase", action="store_true", help="lower-case all text")
+    tokens.add_argument(
+        "--escape", action="store_true", help="write special characters as XML entities"
+    )
+    tokens.add_argument(
+        "--max-words",
+        type=int,
+        default=80,
+        metavar="N",
+        help="drop training pairs with more words on a side [%(default)s]",
+    )
+
+
+def _add_unit_flags(parser: argparse.ArgumentParser) -> None:
+    units = parser.add_argument_group("subwords and dictionaries")
+    units.add_argument(
+        "--bpe",
+        choices=("joint", "separate", "none"),
+        default="joint",
+        help="merges learned on both languages together, or on each [%(default)s]",
+    )
+    units.add_argument(
+        "--merges", type=int, default=10000, metavar="N", help="BPE merges to learn [%(default)s]"
+    )
+    units.add_argument(
+        "--vocabulary-threshold",
+        type=int,
+        default=0,
+        metavar="N",
+        help="joint BPE: split what a language's training text has less often [off]",
+    )
+    units.add_argument(
+        "--joined-dictionary", action="store_true", help="one dictionary for both languages"
+    )
+
+
+def _run_prepare(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.corpora.mapping import usable_cores
+    from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
+
+    settings = PrepareSettings(
+        train=args.train,
+        valid=args.valid,
+        tests=tuple(args.test.split(",")),
+        source_lang=args.source_lang,
+        target_lang=args.target_lang,
+        dest=args.dest,
+        source_moses=args.source_moses,
+        target_moses=args.target_moses,
+        lowercase=args.lowercase,
+        escape=args.escape,
+        max_words=args.max_words,
+        bpe=args.bpe,
+        merges=args.merges,
+        vocabulary_threshold=args.vocabulary_threshold,
+        joined_dictionary=args.joined_dictionary,
+        workers=usable_cores() if args.workers is None else args.workers,
+    )
+    prepare(settings, report=partial(print, flush=True))  # a log shows each step as it starts
+    return 0

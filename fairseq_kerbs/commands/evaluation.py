@@ -1,0 +1,78 @@
+"""``fairseq-kerbs detokenize`` and ``score``: from fairseq-generate's output to text and BLEU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.commands import Subparsers
+
+
+def add_detokenize(commands: Subparsers) -> None:
+    """Raw text of generated or tokenized text."""
+    parser = commands.add_parser(
+        "detokenize",
+        help="raw text of fairseq-generate's output",
+        description="Join subwords and undo Moses tokenization: of fairseq-generate's output (best "
+        "hypotheses, in the order of the corpus) or of tokenized text.",
+    )
+    parser.add_argument("input", nargs="?", default="-", help="file to read [standard input]")
+    parser.add_argument("--lang", required=True, help="language of the text")
+    parser.add_argument("--unescape", action="store_true", help="undo XML entities")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file [standard output]")
+    parser.set_defaults(run=_run_detokenize)
+
+
+def _run_detokenize(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.corpora.files import atomic_write, read_lines
+    from fairseq_kerbs.evaluation.generated import detokenize_lines
+
+    path = "/dev/stdin" if args.input == "-" else args.input
+    lines = read_lines(path)
+    texts = detokenize_lines(lines, language=args.lang, name=path, unescape=args.unescape)
+    content = "".join(text + "\n" for text in texts)
+    if args.output is None:
+        sys.stdout.buffer.write(content.encode("utf-8"))
+        sys.stdout.buffer.flush()
+    else:
+        with atomic_write(args.output) as stream:
+            stream.write(content)
+    return 0
+
+
+def add_score(commands: Subparsers) -> None:
+    """Detokenized BLEU."""
+    parser = commands.add_parser(
+        "score",
+        help="detokenized BLEU with its signature",
+        description="sacreBLEU of fairseq-generate's output (or tokenized text), detokenized, "
+        "against raw references.",
+    )
+    parser.add_argument("--hypotheses", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--reference", required=True, type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--lang", default="en", help="language of the text [%(default)s]")
+    parser.add_argument("--lowercase", action="store_true", help="compare without case")
+    parser.add_argument(
+        "--tokenize", metavar="NAME", help="sacreBLEU's tokenizer [by language; 13a for most]"
+    )
+    parser.add_argument("--unescape", action="store_true", help="undo XML entities in hypotheses")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.set_defaults(run=_run_score)
+
+
+def _run_score(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.evaluation.bleu import score_file
+
+    result = score_file(
+        args.hypotheses,
+        args.reference,
+        language=args.lang,
+        lowercase=args.lowercase,
+        tokenize=args.tokenize,
+        unescape=args.unescape,
+    )
+    print(result.as_json() if args.format == "json" else result.as_text())
+    return 0

@@ -1,0 +1,1 @@
+"""Corpora: the embedded one, and raw parallel text made ready for fairseq."""

@@ -1,0 +1,92 @@
+"""Binarization of parallel text by fairseq-preprocess, checked and put in place at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairseq_kerbs.corpora.files import PARTIAL, iter_lines
+from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.host import find_program, quoted, run_program
+
+
+def binarize(
+    texts: Mapping[str, str],
+    counts: Mapping[str, int],
+    languages: tuple[str, str],
+    target: Path,
+    *,
+    joined_dictionary: bool,
+    workers: int,
+) -> dict[str, int]:
+    """Run fairseq-preprocess and give its result the name `target`, which is replaced.
+
+    The program writes to a temporary folder, whose line counts are compared with `counts` before it
+    is renamed. Its output goes to ``preprocess.log`` beside `target`.
+
+    Args:
+        texts: prefix of the text of each split: train, valid, test, test1, …
+        counts: sentence pairs of each split.
+        languages: source and target suffix.
+
+    Returns:
+        The number of types in each language's dictionary (without fairseq's special symbols).
+
+    Raises:
+        UserError: the program failed, or left out lines.
+    """
+    temporary = target.with_name(f"{PARTIAL}{os.getpid()}-{target.name}")
+    log = target.with_name("preprocess.log")
+    tests = [text for split, text in texts.items() if split.startswith("test")]
+    command = [find_program("fairseq-preprocess")]
+    command += ["--source-lang", languages[0], "--target-lang", languages[1]]
+    command += ["--trainpref", texts["train"], "--validpref", texts["valid"]]
+    command += ["--testpref", ",".join(tests), "--destdir", str(temporary)]
+    command += ["--workers", str(workers)]
+    command += ["--joined-dictionary"] if joined_dictionary else []
+    try:
+        _run_logged(command, log)
+        _check_counts(temporary, counts, languages)
+        (temporary / "preprocess.log").unlink(missing_ok=True)  # the same text as `log`
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return {
+        language: sum(1 for _ in iter_lines(target / f"dict.{language}.txt"))
+        for language in languages
+    }
+
+
+def _run_logged(command: list[str], log: Path) -> None:
+    with log.open("w", encoding="utf-8") as stream:
+        stream.write(quoted(command) + "\n")
+        stream.flush()
+        status = run_program(command, stdout=stream, stderr=subprocess.STDOUT)
+    if status != 0:
+        raise UserError(f"fairseq-preprocess failed with status {status}; its output is in {log}")
+
+
+def _check_counts(folder: Path, counts: Mapping[str, int], languages: tuple[str, str]) -> None:
+    pair = "-".join(languages)
+    for language in languages:
+        for split, expected in counts.items():
+            found = binarized_lines(folder / f"{split}.{pair}.{language}.idx")
+            if found != expected:
+                raise UserError(
+                    f"fairseq-preprocess wrote {found} of {expected} lines of {split}.{language}; "
+                    "run again with --workers 1"
+                )
+
+
+def binarized_lines(index: Path) -> int:
+    """Number of sentences in a binarized file, from the header of fairseq's mmap index."""
+    with index.open("rb") as stream:
+        magic, _, _, count = struct.unpack("<9sQBQ", stream.read(26))
+    if magic != b"MMIDIDX\x00\x00":
+        raise ValueError(f"{index} is not an index of fairseq's mmap format")
+    return int(count)

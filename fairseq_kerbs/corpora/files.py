@@ -1,0 +1,78 @@
+"""Reading lines strictly and writing files so that no half-written one bears its final name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from fairseq_kerbs.errors import UserError
+
+PARTIAL = ".partial-"
+"""Prefix of the temporary name that a file or folder has while it is being written."""
+
+
+def iter_lines(path: Path | str) -> Iterator[str]:
+    r"""The lines of a UTF-8 text file, split at ``\n`` alone and without it.
+
+    Characters such as U+2028 or U+0085, at which ``str.splitlines`` would cut too, stay inside
+    their line, so that two files stay parallel. A carriage return before the newline and a byte
+    order mark at the start are dropped.
+
+    Raises:
+        UserError: the file is missing or a folder, or a line is not UTF-8 (file and line named).
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as stream:
+            for number, raw in enumerate(stream, start=1):
+                raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+                try:
+                    line = raw.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1}); "
+                        "convert the file to UTF-8 first"
+                    ) from None
+                yield line.removeprefix("\ufeff") if number == 1 else line
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder; a text file was expected") from None
+    except PermissionError:
+        raise UserError(f"{path}: no permission to read it") from None
+
+
+def read_lines(path: Path | str) -> list[str]:
+    """`iter_lines` as a list."""
+    return list(iter_lines(path))
+
+
+@contextmanager
+def atomic_write(path: Path | str) -> Iterator[TextIO]:
+    r"""Open a UTF-8 text file (newline ``\n``) that appears under its name only when complete.
+
+    The text goes to a temporary name in the same folder, is flushed to disk, and is renamed at the
+    end; after an exception the temporary file is removed and an earlier file of that name is kept.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sha256_of(path: Path | str) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,137 @@
+"""A record of finished steps, so that an interrupted or repeated preparation does only what is due.
+
+``manifest.json`` keeps, for each step, the SHA-256 of its inputs, its settings and the SHA-256 of
+its outputs. A step is skipped when all three still hold.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fairseq_kerbs.corpora.files import PARTIAL, atomic_write, sha256_of
+from fairseq_kerbs.errors import UserError
+
+NAME = "manifest.json"
+_VERSION = 1
+
+
+def fingerprint(path: Path) -> str | None:
+    """SHA-256 of a file, or of a folder's file names and contents; None where there is nothing."""
+    if path.is_dir():
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        listing = "\n".join(f"{file.relative_to(path)} {sha256_of(file)}" for file in files)
+        return hashlib.sha256(listing.encode()).hexdigest()
+    return sha256_of(path) if path.is_file() else None
+
+
+class Manifest:
+    """The steps already done in one folder; see `step`.
+
+    `product` is the last output: it is removed as soon as any step is due, so that a run that is
+    interrupted after a change never leaves the product of other settings behind.
+    """
+
+    def __init__(self, folder: Path, product: Path, report: Callable[[str], None] = print) -> None:
+        """Open the folder's manifest, or start one.
+
+        Raises:
+            UserError: the manifest is not readable as one of this version.
+        """
+        self._folder = folder
+        self._product = product
+        self._path = folder / NAME
+        self._report = report
+        self._steps: dict[str, dict[str, Any]] = {}
+        if self._path.exists():
+            try:
+                stored = json.loads(self._path.read_text(encoding="utf-8"))
+                if stored["version"] != _VERSION:
+                    raise ValueError("another version")
+                self._steps = dict(stored["steps"])
+            except (ValueError, KeyError, TypeError):
+                raise UserError(
+                    f"{self._path} is not a manifest of this version; remove {folder} first"
+                ) from None
+        else:
+            self._save()
+
+    def _save(self) -> None:
+        with atomic_write(self._path) as stream:
+            json.dump({"version": _VERSION, "steps": self._steps}, stream, indent=1, sort_keys=True)
+            stream.write("\n")
+
+    def step(
+        self,
+        name: str,
+        *,
+        inputs: Mapping[str, Path],
+        settings: Mapping[str, Any],
+        outputs: Sequence[Path],
+        action: Callable[[], dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Run `action`, unless the manifest shows that it was done with these inputs and settings.
+
+        `inputs` maps a role to a file (roles, not paths, are recorded: a folder may be moved).
+        `action` must create every one of `outputs` under its final name at once, and returns
+        figures to keep. Returns those figures, of now or of the recorded run.
+        """
+        record: dict[str, Any] = {
+            "inputs": {role: fingerprint(path) for role, path in inputs.items()},
+            "settings": json.loads(json.dumps(dict(settings))),
+        }
+        known = self._steps.get(name)
+        if known is not None and known == {
+            **record,
+            "result": known["result"],
+            "outputs": self._fingerprints(outputs),
+        }:
+            self._report(f"{name}: already done")
+            return dict(known["result"])
+        if self._steps.pop(name, None) is not None:
+            self._save()
+        shutil.rmtree(self._product, ignore_errors=True)
+        self._report(f"{name} ...")
+        record["result"] = action()
+        record["outputs"] = self._fingerprints(outputs)
+        self._steps[name] = record
+        self._save()
+        return dict(record["result"])
+
+    def _fingerprints(self, paths: Sequence[Path]) -> dict[str, str | None]:
+        return {str(path.relative_to(self._folder)): fingerprint(path) for path in paths}
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Create a working folder, keep other runs out of it, and clear what an interrupted one left.
+
+    Raises:
+        UserError: the folder holds other things than a preparation, or another run is using it.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; --dest needs a folder")
+    ours = not folder.is_dir() or (folder / NAME).exists()
+    if not ours and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+        raise UserError(
+            f"{folder} exists and was not made by 'fairseq-kerbs prepare'; "
+            "name another folder with --dest"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as lock:
+        try:  # a record lock: gone when this process is, and not inherited by its workers
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"another run is preparing {folder}; wait for its end") from None
+        for leftover in folder.rglob(PARTIAL + "*"):
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
+        yield

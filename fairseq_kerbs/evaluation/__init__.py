@@ -1,0 +1,1 @@
+"""Evaluation: BLEU with its signature, and what it reads."""
