@@ -23,6 +23,10 @@ from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings,
 from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
 
 
+SENSE_INITS = ("random", "shared")
+SHARED_COSINE = 0.95
+
+
 class OutputLayer(nn.Module):
     """Base of the layers that score senses with one kernel.
 
@@ -32,6 +36,7 @@ class OutputLayer(nn.Module):
         total_senses: number of senses M.
         max_senses: most senses of one word.
         kernel: name of a kernel, or a kernel.
+        sense_init: how vectors begin, see :meth:`reset_parameters`.
 
     Attributes:
         weight: sense embeddings W, [M, d]; normal with deviation d^−½.
@@ -49,8 +54,14 @@ class OutputLayer(nn.Module):
         *,
         max_senses: int = 4,
         kernel: str | Kernel = "kerbs",
+        sense_init: str = "random",
     ) -> None:
         super().__init__()
+        if sense_init not in SENSE_INITS:
+            raise ValueError(
+                f"--sense-init: there is no '{sense_init}'; choose one of {', '.join(SENSE_INITS)}."
+            )
+        self.sense_init = sense_init
         self.embed_dim, self.vocab_size, self.total_senses = embed_dim, vocab_size, total_senses
         self.kernel = build_kernel(kernel)
         self.inventory = SenseInventory(vocab_size, total_senses, max_senses)
@@ -62,8 +73,19 @@ class OutputLayer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw W and θ at random, as Section 4.2 begins."""
+        """Draw W and θ at random, as Section 4.2 begins.
+
+        ``sense_init`` "random" draws every sense alone: most senses of a word then lie so far from
+        its contexts that one of them wins them all. "shared" draws the senses of a word around one
+        vector, with a cosine of about :data:`SHARED_COSINE` to it, so that all of them begin alive.
+        """
         nn.init.normal_(self.weight, std=self.embed_dim**-0.5)
+        if self.sense_init == "shared":
+            with torch.no_grad():
+                owners = self.inventory.word_of_sense
+                center = self.weight[self.table.senses[:, 0]][owners]  # [M, d]
+                own = (1.0 - SHARED_COSINE**2) ** 0.5 * self.weight
+                self.weight.copy_(SHARED_COSINE * center + own)
         if self.kernel.has_theta:
             nn.init.normal_(self.theta, self.kernel.theta_mean, self.kernel.theta_std)
 
@@ -181,6 +203,7 @@ class KerbsOutputLayer(OutputLayer):
         total_senses: number of senses M, V ≤ M ≤ V·max_senses.
         max_senses: most senses of one word.
         kernel: name of a kernel, or a kernel.
+        sense_init: "random" (the paper) or "shared", see :meth:`reset_parameters`.
 
     Raises:
         ValueError: the sense numbers do not fit each other, or no kernel has that name.

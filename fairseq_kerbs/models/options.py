@@ -14,7 +14,12 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS
-from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.output_layers import (
+    SENSE_INITS,
+    KerbsOutputLayer,
+    OutputLayer,
+    SoftmaxOutputLayer,
+)
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 
 OUTPUT_LAYERS = ("kerbs", "softmax")
@@ -34,6 +39,10 @@ class KerbsConfig(FairseqDataclass):
         default=3.0, metadata={"help": "senses in all, as a multiple of the target vocabulary"}
     )
     max_senses: int = field(default=4, metadata={"help": "most senses of one word"})
+    sense_init: ChoiceEnum(SENSE_INITS) = field(  # type: ignore[valid-type]
+        default="random",
+        metadata={"help": "first vectors: each sense's own (the paper), or around one of its word"},
+    )
     reallocation: ChoiceEnum([*POLICIES, "none"]) = field(  # type: ignore[valid-type]
         default="paper",
         metadata={"help": "which senses move to which words: Algorithm 1, the authors' code, none"},
@@ -157,6 +166,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         round(float(args.total_senses) * vocab_size),
         max_senses=int(args.max_senses),
         kernel=str(args.kernel),
+        sense_init=str(args.sense_init),
     )
 
 

@@ -1,0 +1,32 @@
+# Sourced by the scripts that run the plugin: finds the checkout and a Python that has fairseq.
+# Sets CHECKOUT and PYTHON, and defines usage and kerbs.
+
+CHECKOUT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+
+# Print the comment at the head of the script.
+usage() {
+  sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+}
+
+# Choose the checkout's .venv, else the active environment if it has fairseq.
+find_python() {
+  local candidate
+  if [ -x "$CHECKOUT/.venv/bin/python" ]; then
+    candidate=$CHECKOUT/.venv/bin/python
+  else
+    candidate=$(command -v python3 || true)
+  fi
+  if [ -z "$candidate" ] || ! "$candidate" -P -c \
+      'import importlib.util as u, sys; sys.exit(u.find_spec("fairseq") is None)' 2>/dev/null; then
+    echo "$(basename -- "$0"): no fairseq found; run $CHECKOUT/scripts/install.sh first" >&2
+    exit 1
+  fi
+  PYTHON=$candidate
+}
+
+# Become `fairseq-kerbs` with the arguments given, from this checkout.
+kerbs() {
+  find_python
+  export PYTHONPATH="$CHECKOUT${PYTHONPATH:+:$PYTHONPATH}"
+  exec "$PYTHON" -P -m fairseq_kerbs.cli "$@"
+}

@@ -1,0 +1,47 @@
+"""Package description of fairseq_kerbs; scripts/install.sh installs it with a working fairseq."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="fairseq_kerbs",
+    version="0.1.0",
+    description="Kernelized Bayesian Softmax for fairseq: every word may have several senses",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="The fairseq_kerbs authors",
+    license="MIT",
+    license_files=["LICENSE"],
+    python_requires=">=3.11,<3.14",
+    packages=find_packages(include=["fairseq_kerbs", "fairseq_kerbs.*"]),
+    install_requires=[
+        # scripts/fairseq_wheel builds 0.12.2+kerbs1, which satisfies this.
+        "fairseq==0.12.2",
+        "numpy",
+        "PyYAML",
+        "sacrebleu>=2.4",
+        # Its rules for prefixes and apostrophes change with the version, and BLEU with them.
+        "sacremoses==0.1.1",
+        "subword-nmt>=0.3.8",
+        # What --tensorboard-logdir of fairseq writes with, through torch.utils.tensorboard.
+        "tensorboard",
+        "torch",
+        "tqdm",
+    ],
+    extras_require={
+        "dev": [
+            "hypothesis",
+            "mpmath",
+            "mypy",
+            "pytest",
+            "pytest-timeout",
+            "ruff",
+            "scipy",
+            "setuptools",
+            "types-PyYAML",
+        ],
+    },
+    entry_points={"console_scripts": ["fairseq-kerbs = fairseq_kerbs.cli:main"]},
+    zip_safe=False,
+)

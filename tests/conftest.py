@@ -1,0 +1,24 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+import torch
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the commands that tests start
+torch.set_num_threads(1)
+
+# Derandomized: a run says the same today and tomorrow. No deadline: time decides nothing.
+hypothesis.settings.register_profile(
+    "project", deadline=None, derandomize=True, database=None, max_examples=60
+)
+hypothesis.settings.load_profile("project")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test begins with the same state of torch's generator."""
+    torch.manual_seed(1)

@@ -1,0 +1,311 @@
+"""Raw parallel text to fairseq data: what comes out, what is repeated, what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.corpora.binarize import binarize, binarized_lines
+from fairseq_kerbs.corpora.files import PARTIAL, read_lines
+from fairseq_kerbs.corpora.manifest import NAME
+from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
+from fairseq_kerbs.corpora.toy import write_toy_corpus
+from fairseq_kerbs.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A raw corpus with lines that the filter must drop."""
+    folder = tmp_path_factory.mktemp("raw")
+    write_toy_corpus(folder, train=6000, valid=60, test=50)
+    for language, lines in (
+        ("de", "\n  \nEin Wort.\n" + "lang " * 80 + ".\n" + "lang " * 80 + "\n"),
+        ("en", "Empty source.\nBlank source.\n\nToo long.\nJust right.\n"),
+    ):
+        with (folder / f"train.{language}").open("a", encoding="utf-8") as stream:
+            stream.write(lines)
+    return folder
+
+
+def settings_for(raw: Path, dest: Path) -> PrepareSettings:
+    return PrepareSettings(
+        train=str(raw / "train"),
+        valid=str(raw / "valid"),
+        tests=(str(raw / "test"), str(raw / "valid")),
+        source_lang="de",
+        target_lang="en",
+        dest=dest,
+        merges=1500,
+        joined_dictionary=True,
+        workers=2,
+    )
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file but those that name times or places."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("preprocess.log", ".lock")
+    }
+
+
+@pytest.fixture(scope="module")
+def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dest = tmp_path_factory.mktemp("prepared") / "dest"
+    prepare(settings_for(raw, dest), report=lambda line: None)
+    return dest
+
+
+@pytest.mark.slow
+def test_training_is_filtered_and_the_other_splits_are_whole(prepared: Path) -> None:
+    german, english = (read_lines(prepared / "clean" / f"train.{lang}") for lang in ("de", "en"))
+    assert len(german) == len(english) == 6001
+    assert english[-1] == "Just right ."
+    assert len(german[-1].split()) == 80
+    assert read_lines(prepared / "tok" / "train.en")[-3:] == ["", "Too long .", "Just right ."]
+    for split, lines in (("train", 6001), ("valid", 60), ("test", 50), ("test1", 60)):
+        for language in ("de", "en"):
+            index = prepared / "bin" / f"{split}.de-en.{language}.idx"
+            assert binarized_lines(index) == lines
+
+
+@pytest.mark.slow
+def test_binarized_text_is_the_subword_text(prepared: Path) -> None:
+    from fairseq.data import Dictionary, data_utils
+
+    source = Dictionary.load(str(prepared / "bin" / "dict.de.txt"))
+    target = Dictionary.load(str(prepared / "bin" / "dict.en.txt"))
+    assert source == target  # joined
+    for split in ("train", "valid", "test", "test1"):
+        for language, dictionary in (("de", source), ("en", target)):
+            data = data_utils.load_indexed_dataset(
+                str(prepared / "bin" / f"{split}.de-en.{language}"), dictionary
+            )
+            texts = [dictionary.string(data[i]) for i in range(len(data))]
+            assert texts == read_lines(prepared / "bpe" / f"{split}.{language}")
+
+
+@pytest.mark.slow
+def test_finished_run_is_not_repeated(raw: Path, prepared: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*") if path.is_file()}
+    lines: list[str] = []
+    prepare(settings_for(raw, prepared), report=lines.append)
+    assert not [line for line in lines if line.endswith("...")]
+    after = {path: path.stat().st_mtime_ns for path in prepared.rglob("*") if path.is_file()}
+    assert after == before
+
+
+@pytest.mark.slow
+def test_changed_setting_repeats_what_depends_on_it(raw: Path, prepared: Path) -> None:
+    before = tree(prepared)
+    lines: list[str] = []
+    other = replace(settings_for(raw, prepared), max_words=20)
+    prepare(other, report=lines.append)
+    repeated = {line.removesuffix(" ...") for line in lines if line.endswith("...")}
+    assert {"filter train", "learn BPE codes", "fairseq-preprocess"} <= repeated
+    assert not [step for step in repeated if step.startswith("tokenize")]
+    assert tree(prepared)["bin/dict.en.txt"] != before["bin/dict.en.txt"]
+    prepare(settings_for(raw, prepared), report=lines.append)
+    assert tree(prepared) == before
+
+
+def kill_after(line: str, command: list[str]) -> None:
+    """Run until a line is printed, then SIGKILL."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        for printed in process.stdout:
+            if printed.rstrip("\n") == line:
+                process.kill()
+                break
+        else:
+            pytest.fail(f"never printed {line!r}")
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_killed_runs_leave_nothing_half_written_and_resume(
+    raw: Path, prepared: Path, tmp_path: Path
+) -> None:
+    """Killed four times in different steps, the folder ends up like an uninterrupted run's."""
+    prepare(settings_for(raw, prepared), report=lambda line: None)
+    whole = tree(prepared)
+    s = settings_for(raw, tmp_path / "dest")
+    command = [
+        sys.executable, "-m", "fairseq_kerbs.cli", "prepare", "--dest", str(s.dest),
+        "--train", s.train, "--valid", s.valid, "--test", ",".join(s.tests),
+        "--source-lang", "de", "--target-lang", "en", "--merges", "1500", "--workers", "2",
+        "--joined-dictionary",
+    ]  # fmt: skip
+    for step in (
+        "tokenize train.de",
+        "learn BPE codes",
+        "apply BPE train.en",
+        "fairseq-preprocess",
+    ):
+        kill_after(f"{step} ...", command)
+        for name, content in tree(s.dest).items():
+            if name != NAME and PARTIAL not in name:
+                assert content == whole[name], f"{name} is half-written"
+        assert not (s.dest / "bin").exists()
+    lines: list[str] = []
+    prepare(s, report=lines.append)
+    assert [line for line in lines if line.endswith("...")] == ["fairseq-preprocess ..."]
+    assert tree(s.dest) == whole
+
+
+@pytest.mark.slow
+def test_vocabulary_threshold_keeps_rare_units_out(raw: Path, tmp_path: Path) -> None:
+    settings = replace(settings_for(raw, tmp_path / "dest"), vocabulary_threshold=30)
+    prepare(settings, report=lambda line: None)
+    for language in ("de", "en"):
+        counts = {
+            unit: int(count)
+            for unit, count in map(
+                str.split, read_lines(tmp_path / "dest" / "bpe" / f"vocabulary.{language}")
+            )
+        }
+        used = {
+            unit
+            for line in read_lines(tmp_path / "dest" / "bpe" / f"test.{language}")
+            for unit in line.split()
+        }
+        # What cannot be split further is the only exception.
+        assert all(counts[u] >= 30 or len(u.removesuffix("@@")) == 1 for u in used if u in counts)
+        assert [u for u in counts if counts[u] < 30 and len(u.removesuffix("@@")) > 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["separate", "none"])
+def test_other_bpe_modes(raw: Path, tmp_path: Path, mode: str) -> None:
+    settings = replace(
+        settings_for(raw, tmp_path / "dest"), bpe=mode, merges=300, joined_dictionary=False
+    )
+    folder = prepare(settings, report=lambda line: None)
+    bpe = tmp_path / "dest" / "bpe"
+    assert bpe.exists() == (mode == "separate")
+    if mode == "separate":
+        assert len(read_lines(bpe / "codes.de")) == len(read_lines(bpe / "codes.en")) == 301
+        assert (bpe / "codes.de").read_bytes() != (bpe / "codes.en").read_bytes()
+    else:
+        words = {w for line in read_lines(tmp_path / "dest/clean/train.en") for w in line.split()}
+        types = {line.split()[0] for line in read_lines(folder / "dict.en.txt")}
+        assert types - {"madeupword0000", "madeupword0001", "madeupword0002"} >= words
+
+
+@pytest.mark.slow
+def test_binarization_that_went_wrong_leaves_the_old_data(raw: Path, tmp_path: Path) -> None:
+    target = tmp_path / "bin"
+    target.mkdir()
+    (target / "dict.de.txt").write_text("old\n")
+    texts = {split: str(raw / split) for split in ("train", "valid", "test")}
+    for split, lines, message in (
+        ("test", 51, r"wrote 50 of 51 lines of test\.de"),
+        ("nowhere", 50, r"fairseq-preprocess failed with status 1; .*preprocess\.log"),
+    ):
+        with pytest.raises(UserError, match=message):
+            binarize(
+                texts | {"test": str(raw / split)},
+                {"train": 6005, "valid": 60, "test": lines},
+                ("de", "en"),
+                target,
+                joined_dictionary=False,
+                workers=1,
+            )
+        assert (target / "dict.de.txt").read_text() == "old\n"
+        assert {file.name for file in tmp_path.iterdir()} == {"bin", "preprocess.log"}
+
+
+def _unequal(folder: Path) -> None:
+    with (folder / "train.en").open("a") as stream:
+        stream.write("One more.\n")
+
+
+def _empty(folder: Path) -> None:
+    (folder / "valid.de").write_text("")
+
+
+def _missing(folder: Path) -> None:
+    (folder / "test.en").unlink()
+
+
+def _not_utf8(folder: Path) -> None:
+    lines = (folder / "train.de").read_bytes().split(b"\n")
+    lines[2] = "Straße".encode("latin-1")
+    (folder / "train.de").write_bytes(b"\n".join(lines))
+
+
+def _empty_test_line(folder: Path) -> None:
+    lines = read_lines(folder / "test.de")
+    lines[4] = " \u00a0\x07"
+    (folder / "test.de").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _all_too_long(folder: Path) -> None:
+    count = len(read_lines(folder / "train.de"))
+    (folder / "train.de").write_text(("lang " * 90 + "\n") * count)
+
+
+WRONG_INPUT: list[tuple[Callable[[Path], None], str]] = [
+    (_unequal, r"train.de has 20 lines and .*train.en has 21; parallel files need the same number"),
+    (_empty, r"valid.de is empty; it must hold one sentence a line"),
+    (_missing, r"test.en: no such file"),
+    (_not_utf8, r"train.de, line 3: not valid UTF-8"),
+    (_empty_test_line, r"test.de, line 5: empty; validation and test text need a sentence"),
+    (_all_too_long, r"no pair of .*train is left after the filter; raise --max-words"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), WRONG_INPUT)
+def test_wrong_input(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
+    raw = tmp_path / "raw"
+    write_toy_corpus(raw, train=20, valid=10, test=10)
+    spoil(raw)
+    dest = tmp_path / "dest"
+    with pytest.raises(UserError, match=message) as caught:
+        prepare(settings_for(raw, dest), report=lambda line: None)
+    assert "\n" not in str(caught.value)
+    assert not (dest / "bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_lang": "de"}, "--source-lang and --target-lang must differ"),
+        ({"source_lang": "xx"}, "--source-moses: Moses has no rules for language 'xx'"),
+        ({"target_moses": "yy"}, "--target-moses: Moses has no rules for language 'yy'"),
+        ({"bpe": "both"}, "--bpe must be one of joint, separate, none"),
+        ({"merges": 0}, "--merges must be at least 1"),
+        ({"max_words": 0}, "--max-words must be at least 1"),
+        ({"workers": 0}, "--workers must be at least 1"),
+        ({"vocabulary_threshold": -1}, "--vocabulary-threshold must not be negative"),
+        ({"vocabulary_threshold": 5, "bpe": "none"}, "needs --bpe joint"),
+        ({"dest": Path("a,b")}, "below a comma"),
+    ],
+)
+def test_wrong_settings(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    settings = settings_for(tmp_path, tmp_path / "dest")
+    with pytest.raises(UserError, match=message):
+        prepare(replace(settings, **change), report=lambda line: None)  # type: ignore[arg-type]
+    assert not (tmp_path / "dest").exists()
+
+
+def test_existing_folder_of_other_things(tmp_path: Path) -> None:
+    write_toy_corpus(tmp_path / "raw", train=20, valid=10, test=10)
+    with pytest.raises(UserError, match="was not made by 'fairseq-kerbs prepare'"):
+        prepare(settings_for(tmp_path / "raw", tmp_path / "raw"), report=lambda line: None)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file"):
+        prepare(settings_for(tmp_path / "raw", tmp_path / "file"), report=lambda line: None)

@@ -1,0 +1,74 @@
+"""BLEU is sacreBLEU's, on raw text, with its signature."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.evaluation.bleu import corpus_bleu, score_file
+
+REFERENCE = ["The cat sat on the mat.", "Anna's dog barks, doesn't it?"]
+HYPOTHESES = ["The cat sat on a mat.", "Anna's dog barks, doesn't it?"]
+
+
+def test_hand_computed_value() -> None:
+    """Two 13a-tokenized lines of 7 tokens; precisions 13/14, 10/12, 7/10, 5/8."""
+    result = corpus_bleu(HYPOTHESES, [REFERENCE])
+    assert result.score == pytest.approx(
+        100 * math.exp(sum(map(math.log, (13 / 14, 10 / 12, 7 / 10, 5 / 8))) / 4)
+    )
+    assert result.sentences == 2
+
+
+def test_equals_the_sacrebleu_command_with_the_same_signature(tmp_path: Path) -> None:
+    (tmp_path / "ref").write_text("\n".join(REFERENCE) + "\n")
+    (tmp_path / "hyp").write_text("\n".join(HYPOTHESES) + "\n")
+    files = [str(tmp_path / "ref"), "-i", str(tmp_path / "hyp")]
+    command = [sys.executable, "-m", "sacrebleu", *files, "-w", "6"]
+    theirs = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    result = corpus_bleu(HYPOTHESES, [REFERENCE])
+    assert result.score == pytest.approx(theirs["score"], abs=1e-5)
+    assert result.signature == theirs["signature"]
+    assert result.signature in result.as_text()
+    assert json.loads(result.as_json())["bleu"] == result.score
+
+
+def test_case_and_several_references() -> None:
+    lower = [line.lower() for line in REFERENCE]
+    assert corpus_bleu(lower, [REFERENCE]).score < 100
+    folded = corpus_bleu(lower, [REFERENCE], lowercase=True)
+    assert folded.score == pytest.approx(100)
+    assert "case:lc" in folded.signature
+    double = corpus_bleu(HYPOTHESES, [REFERENCE, HYPOTHESES])
+    assert double.score == pytest.approx(100)
+    assert "nrefs:2" in double.signature
+
+
+def test_generated_file_is_joined_ordered_and_detokenized(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text(
+        "H-1\t-0.1\tAnna 's dog bar@@ ks , doesn 't it ?\nH-0\t-0.2\tThe cat sat on a mat .\n"
+    )
+    (tmp_path / "ref").write_text("\n".join(REFERENCE) + "\n")
+    result = score_file(tmp_path / "out", [tmp_path / "ref"], language="en")
+    assert result == corpus_bleu(HYPOTHESES, [REFERENCE])
+
+
+def test_numbers_of_lines_must_agree(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("H-0\t-0.1\ta\n")
+    (tmp_path / "ref").write_text("a\nb\n")
+    with pytest.raises(UserError, match=r"out has 1 hypotheses but .*ref has 2 lines"):
+        score_file(tmp_path / "out", [tmp_path / "ref"], language="en")
+    with pytest.raises(UserError, match="1 hypotheses but 2 reference lines"):
+        corpus_bleu(["a"], [["a", "b"]])
+
+
+@pytest.mark.parametrize(("hypotheses", "references"), [([], [[]]), (["a"], [])])
+def test_nothing_to_compare(hypotheses: list[str], references: list[list[str]]) -> None:
+    with pytest.raises(UserError, match="at least one"):
+        corpus_bleu(hypotheses, references)

@@ -1,0 +1,285 @@
+"""The mathematics once more, literally and slowly: what the tests hold fairseq_kerbs against.
+
+Nothing here is imported from the package. mpmath evaluates Eq. 9 as it is printed; torch code keeps
+every tokens × senses matrix; recursions run one token, one word, one sense at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mpmath
+import torch
+from torch import Tensor
+
+# ------------------------------------------------------------------------- Eq. 9 in mpmath
+
+Vector = tuple[float, ...]
+
+
+def _parts(h: Sequence[mpmath.mpf], w: Sequence[mpmath.mpf]) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """|h||w| and cos(h, w)."""
+    norms = mpmath.sqrt(sum(a * a for a in h)) * mpmath.sqrt(sum(b * b for b in w))
+    return norms, sum(a * b for a, b in zip(h, w, strict=True)) / norms
+
+
+def _eq9(h: Sequence[mpmath.mpf], w: Sequence[mpmath.mpf], theta: mpmath.mpf) -> mpmath.mpf:
+    norms, cosine = _parts(h, w)
+    if theta == 0:
+        return norms * cosine
+    a = -theta / (2 * (mpmath.exp(-theta) + theta - 1))
+    return norms * (a * mpmath.exp(-theta * cosine) - a)
+
+
+def _eq9_released(
+    h: Sequence[mpmath.mpf], w: Sequence[mpmath.mpf], theta: mpmath.mpf
+) -> mpmath.mpf:
+    norms, cosine = _parts(h, w)
+    if cosine <= 0:
+        return norms * cosine
+    t = mpmath.exp(mpmath.mpf("-0.5") + 4.5 * mpmath.tanh((theta + 0.5) / 4.5))
+    return norms * t * (mpmath.exp(t * cosine) - 1) / (2 * (mpmath.exp(t) - t - 1))
+
+
+class KernelReference(NamedTuple):
+    """Value and gradients, rounded to float64 at the very end."""
+
+    value: float
+    by_h: list[float]
+    by_w: list[float]
+    by_theta: float
+
+
+@functools.cache
+def kernel_reference(h: Vector, w: Vector, theta: float, name: str = "kerbs") -> KernelReference:
+    """Kernel and its derivatives (central differences with step 1e-15) by mpmath, 70 digits."""
+    kernel = {"kerbs": _eq9, "kerbs_released": _eq9_released}[name]
+    with mpmath.workdps(70):
+        exact = [mpmath.mpf(float(v)) for v in [*h, *w, theta]]
+        d = len(h)
+
+        def at(values: list[mpmath.mpf]) -> mpmath.mpf:
+            return kernel(values[:d], values[d : 2 * d], values[2 * d])
+
+        def slope(i: int) -> float:
+            def moved(value: mpmath.mpf) -> mpmath.mpf:
+                return at([*exact[:i], value, *exact[i + 1 :]])
+
+            step = mpmath.mpf("1e-15")
+            return float((moved(exact[i] + step) - moved(exact[i] - step)) / (2 * step))
+
+        slopes = [slope(i) for i in range(2 * d + 1)]
+        return KernelReference(float(at(exact)), slopes[:d], slopes[d : 2 * d], slopes[2 * d])
+
+
+# ------------------------------------------------------------------------- naive torch
+
+
+def as_leaves(h: Tensor, w: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Copies that collect gradients."""
+    copies = [value.detach().clone().requires_grad_() for value in (h, w, theta)]
+    return copies[0], copies[1], copies[2]
+
+
+def naive_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str = "kerbs") -> Tensor:
+    """All logits [N, M] by plain autograd operations, in the dtype of the inputs."""
+    x = h @ w.t()
+    if kernel == "lin":
+        return x
+    norms = h.norm(dim=1, keepdim=True) * w.norm(dim=1)
+    cosine = x / norms
+    if kernel == "kerbs_released":
+        t = torch.exp(-0.5 + 4.5 * torch.tanh((theta + 0.5) / 4.5))
+        curved = norms * t * (torch.exp(t * cosine.clamp_min(0)) - 1) / (2 * (t.exp() - t - 1))
+        return torch.where(cosine > 0, curved, x)
+    # Eq. 9 as printed, and for |θ| < 1 its quotient of power series with both z cancelled
+    small = theta.abs() < 1.0
+    inside, outside = torch.where(small, theta, 0.0), torch.where(small, 1.0, theta)
+    a = -outside / (2 * (torch.exp(-outside) + outside - 1))
+    printed = norms * (a * torch.exp(-outside * cosine) - a)
+    above = sum((-inside * cosine) ** k / float(math.factorial(k + 1)) for k in range(20))
+    below = sum((-inside) ** k / float(math.factorial(k + 2)) for k in range(20))
+    return torch.where(small, norms * cosine * above / (2 * below), printed)
+
+
+def naive_word_log_probs(logits: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tensor:
+    """Eq. 5 over all senses, then Eq. 4: scatter of [N, M] senses over [N, V] words."""
+    log_sense = logits.log_softmax(1)
+    index = word_of_sense.expand_as(log_sense)
+    empty = torch.full((logits.shape[0], vocab_size), -torch.inf, dtype=logits.dtype)
+    peak = empty.scatter_reduce(1, index, log_sense.detach(), "amax")
+    scaled = torch.exp(log_sense - peak.gather(1, index))
+    return torch.zeros_like(empty).scatter_add(1, index, scaled).log() + peak
+
+
+def naive_token_losses(
+    problem: Problem,
+    kernel: str = "kerbs",
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+) -> Tensor:
+    """(1 − ε − ε_i)·nll + ε_i Σ_i −log p_i of each token with ε_i = ε/(V − 1), [N]."""
+    logits = naive_logits(problem.h, problem.w, problem.theta, kernel)
+    log_probs = naive_word_log_probs(logits, problem.word_of_sense, problem.vocab_size)
+    counted = problem.target != ignore_index
+    target = problem.target.where(counted, torch.zeros_like(problem.target))
+    nll = -log_probs.gather(1, target[:, None]).squeeze(1)
+    each = label_smoothing / max(1, problem.vocab_size - 1)
+    loss = (1.0 - label_smoothing - each) * nll - each * log_probs.sum(1)
+    if label_smoothing == 0.0:
+        loss = nll
+    return loss.where(counted, torch.zeros_like(loss))
+
+
+class Problem(NamedTuple):
+    """Inputs of a likelihood."""
+
+    h: Tensor
+    w: Tensor
+    theta: Tensor
+    word_of_sense: Tensor
+    target: Tensor
+    vocab_size: int
+
+    def to(self, dtype: torch.dtype) -> Problem:
+        """Leaves with gradients, in ``dtype``."""
+        h, w, theta = (
+            value.detach().to(dtype).requires_grad_() for value in (self.h, self.w, self.theta)
+        )
+        return self._replace(h=h, w=w, theta=theta)
+
+    @property
+    def leaves(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.h, self.w, self.theta
+
+
+def make_problem(
+    tokens: int = 23,
+    vocab_size: int = 11,
+    total_senses: int = 29,
+    dim: int = 7,
+    *,
+    seed: int = 0,
+    theta_scale: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+) -> Problem:
+    """Random inputs whose every word owns 1 … 4 senses, in shuffled order; some θ exactly 0."""
+    g = torch.Generator().manual_seed(seed)
+    slots = [(word, extra) for word in range(vocab_size) for extra in range(3)]
+    chosen = torch.randperm(len(slots), generator=g)[: total_senses - vocab_size].tolist()
+    owners = torch.tensor([*range(vocab_size), *(slots[i][0] for i in chosen)])
+    owners = owners[torch.randperm(total_senses, generator=g)]
+    theta = torch.randn(total_senses, generator=g, dtype=torch.float64) * theta_scale
+    theta[:: max(2, total_senses // 4)] = 0.0
+    theta[1 :: max(2, total_senses // 3)] = 1e-8
+    return Problem(
+        torch.randn(tokens, dim, generator=g, dtype=torch.float64),
+        torch.randn(total_senses, dim, generator=g, dtype=torch.float64),
+        theta,
+        owners,
+        torch.randint(vocab_size, (tokens,), generator=g),
+        vocab_size,
+    ).to(dtype)
+
+
+# ------------------------------------------------------------------------- Eq. 12–13, per token
+
+
+def printed_statistics(
+    log_prob: list[float],
+    usage: list[float],
+    word_of_sense: list[int],
+    stream: list[tuple[int, list[float]]],
+    decay: float,
+) -> tuple[list[float], list[float]]:
+    """Eq. 12 and 13 as printed; ``stream`` holds (ŷ_t, P(s_t = m) of every sense m) per token."""
+    log_prob, usage = list(log_prob), list(usage)
+    for target, senses in stream:
+        for i in range(len(log_prob)):
+            word = sum(p for p, owner in zip(senses, word_of_sense, strict=True) if owner == i)
+            log_prob[i] = (1 - decay) * log_prob[i] + (math.log(word) if i == target else 0.0)
+        for m, owner in enumerate(word_of_sense):
+            usage[m] = (1 - decay) * usage[m] + decay * (senses[m] if owner == target else 0.0)
+    return log_prob, usage
+
+
+# ------------------------------------------------------------------------- reallocation
+
+Move = tuple[int, int, int]  # sense, from, to
+
+
+def _least_used(owners: list[int], usage: list[float], receiver: int) -> int | None:
+    best = None
+    for m, owner in enumerate(owners):
+        spare = owner != receiver and owners.count(owner) > 1
+        if spare and (best is None or usage[m] < usage[best]):
+            best = m
+    return best
+
+
+def algorithm1(
+    owners: list[int], usage: list[float], log_prob: list[float], threshold: float, most: int
+) -> tuple[list[Move], list[int], list[float]]:
+    """The allocation phase of Algorithm 1 in O(V·M) and more, words kept within 1 … ``most``."""
+    owners, usage, moves = list(owners), list(usage), []
+    for i in range(len(log_prob)):
+        if log_prob[i] < threshold and owners.count(i) < most:
+            m = _least_used(owners, usage, i)
+            if m is not None:
+                moves.append((m, owners[m], i))
+                usage[m] = math.fsum(usage) / len(usage)
+                owners[m] = i
+    return moves, owners, usage
+
+
+def released_reallocation(
+    owners: list[int],
+    counts: list[float],
+    probs: list[float],
+    interval_usage: list[float],
+    fraction: float,
+    most: int,
+) -> list[Move]:
+    """The released policy in words: rank the frequent words, each takes what is least used."""
+    owners, usage, moves = list(owners), list(interval_usage), []
+    by_count = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
+    frequent = sorted(by_count[: len(counts) // 2])
+    may = [i for i in frequent if counts[i] > 0 and owners.count(i) < most]
+    may.sort(key=lambda i: (counts[i] / max(probs[i], 1e-300)) / math.sqrt(counts[i]))
+    for i in may[: max(1, int(fraction * len(counts)))]:
+        m = _least_used(owners, usage, i)
+        if m is None:
+            break
+        moves.append((m, owners[m], i))
+        owners[m], usage[m] = i, math.inf
+    return moves
+
+
+# ------------------------------------------------------------------------- Eq. 6–7
+
+
+def composed_sequence(
+    problem: Problem, usage: Tensor, words: list[int], features: Tensor, padding: int
+) -> Tensor:
+    """Input embeddings of one sequence, position by position, [len, d].
+
+    ``features[t]`` is h_t, which predicted the word that is the input at t + 1.
+    """
+    owners, rows = problem.word_of_sense, []
+    for t, word in enumerate(words):
+        own = (owners == word).nonzero().flatten()
+        if word == padding:
+            rows.append(torch.zeros_like(problem.w[0]))
+            continue
+        if t == 0 or words[t - 1] == padding:
+            weights = usage[own] / usage[own].sum()
+        else:
+            logits = naive_logits(features[t - 1 : t], problem.w, problem.theta)
+            senses = logits.softmax(1)[0]  # Eq. 5, over all senses
+            weights = senses[own] / senses[own].sum()  # Eq. 7
+        parts = [weights[k] * problem.w[m] for k, m in enumerate(own.tolist())]
+        rows.append(torch.stack(parts).sum(0))
+    return torch.stack(rows)

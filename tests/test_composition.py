@@ -1,0 +1,185 @@
+"""Composed input embeddings (Eq. 6–7): weights, positions, padding, gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.composition import ComposedEmbedding, posterior_weights, prior_weights
+from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.senses import build_sense_table
+from tests.reference import Problem, composed_sequence, make_problem, naive_logits
+
+PAD = 1
+WORDS = torch.tensor(
+    [[2, 5, 0, 9, 3, 3, 10], [4, 8, 8, 2, PAD, PAD, PAD], [PAD, PAD, 6, 7, 0, 5, 2]]
+)
+
+
+def make_layer(kernel: str = "kerbs") -> tuple[KerbsOutputLayer, Problem]:
+    p = make_problem(theta_scale=0.7)
+    layer = KerbsOutputLayer(7, 11, 29, kernel=kernel).double()
+    with torch.no_grad():
+        layer.weight.copy_(p.w)
+        layer.theta.copy_(p.theta)
+    state = layer.state_dict()
+    state["inventory.word_of_sense"] = p.word_of_sense
+    state["inventory.usage"] = torch.rand(29) + 0.01
+    layer.load_state_dict(state)
+    return layer, p._replace(w=layer.weight, theta=layer.theta)
+
+
+def test_prior_is_usage_inside_the_word() -> None:
+    layer, p = make_layer()
+    weights = prior_weights(layer.usage, layer.table)
+    for word in range(11):
+        own = p.word_of_sense == word
+        k = int(own.sum())
+        torch.testing.assert_close(weights[word, :k], layer.usage[own] / layer.usage[own].sum())
+        assert (weights[word, k:] == 0).all()
+
+
+def test_prior_of_words_that_never_occurred_is_uniform() -> None:
+    table = build_sense_table(torch.tensor([0, 0, 1, 1, 1, 2]), 3, 4)
+    usage = torch.tensor([0.0, 0.0, 1e-40, 1e-41, 0.0, 0.5])
+    third = 1 / 3
+    torch.testing.assert_close(
+        prior_weights(usage, table),
+        torch.tensor([[0.5, 0.5, 0, 0], [third, third, third, 0], [1.0, 0, 0, 0]]),
+    )
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
+def test_posterior_is_eq_7_from_the_softmax_over_all_senses(kernel: str) -> None:
+    p = make_problem(theta_scale=3.0)
+    table = build_sense_table(p.word_of_sense, 11, 4)
+    own, mask = table.senses[p.target], table.mask[p.target]
+    weights = posterior_weights(p.h, p.w[own], p.theta[own], mask, build_kernel(kernel))
+    senses = naive_logits(*p.leaves, kernel).softmax(1)  # Eq. 5
+    for t, word in enumerate(p.target.tolist()):
+        mine = senses[t, p.word_of_sense == word]
+        torch.testing.assert_close(weights[t, : len(mine)], mine / mine.sum(), rtol=1e-9, atol=0)
+        assert (weights[t, len(mine) :] == 0).all()
+
+
+def test_sequence_equals_the_recursion_position_by_position() -> None:
+    layer, p = make_layer()
+    embedding = ComposedEmbedding(layer, PAD)
+    features = torch.randn(3, 7, 7, dtype=torch.float64)
+    composed = embedding.embed_sequence(WORDS, features)
+    usage = layer.usage.double()
+    for row in range(3):
+        expected = composed_sequence(p, usage, WORDS[row].tolist(), features[row], PAD)
+        # usage, and so the prior, is float32
+        torch.testing.assert_close(composed[row], expected, rtol=1e-6, atol=1e-6)
+    assert (composed[WORDS == PAD] == 0).all()
+
+
+def test_first_position_and_that_after_padding_use_the_prior() -> None:
+    layer, _ = make_layer()
+    embedding = ComposedEmbedding(layer, PAD)
+    features = torch.randn(3, 7, 7, dtype=torch.float64)
+    composed, prior = embedding.embed_sequence(WORDS, features), embedding(WORDS)
+    assert torch.equal(prior, embedding.embed_sequence(WORDS, None))
+    assert torch.equal(composed[:, 0], prior[:, 0])
+    assert torch.equal(composed[2, 2], prior[2, 2])  # follows padding
+    assert not torch.equal(composed[2, 3:], prior[2, 3:])
+    # position t reads the feature of t − 1 only
+    changed = features.clone()
+    changed[:, 3] += 1.0
+    differs = (embedding.embed_sequence(WORDS, changed) != composed).any(2).any(0)
+    assert differs.tolist() == [False, False, False, False, True, False, False]
+    single = embedding.embed_sequence(WORDS[:, :1], features[:, :1])
+    assert torch.equal(single, prior[:, :1])
+
+
+def test_step_by_step_equals_the_whole_sequence() -> None:
+    layer, _ = make_layer()
+    embedding = ComposedEmbedding(layer, PAD)
+    words, features = WORDS[:1], torch.randn(1, 7, 7, dtype=torch.float64)
+    whole = embedding.embed_sequence(words, features)
+    for t in range(1, 7):
+        step = embedding(words[:, t], features[:, t - 1])
+        torch.testing.assert_close(step, whole[:, t], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
+def test_gradients_reach_rows_theta_and_context(kernel: str) -> None:
+    p = make_problem(theta_scale=0.7)
+    table = build_sense_table(p.word_of_sense, 11, 4)
+    own, mask = table.senses[p.target[:5]], table.mask[p.target[:5]]
+
+    def compose(h: Tensor, w: Tensor, theta: Tensor) -> Tensor:
+        rows = w[own]
+        weights = posterior_weights(h, rows, theta[own], mask, build_kernel(kernel))
+        return (weights.unsqueeze(-2) @ rows).squeeze(-2)
+
+    leaves = (p.h[:5].detach().clone().requires_grad_(), p.w, p.theta)
+    assert torch.autograd.gradcheck(compose, leaves, atol=1e-6)
+
+    layer, _ = make_layer(kernel)
+    embedding = ComposedEmbedding(layer, PAD)
+    features = torch.randn(3, 7, 7, dtype=torch.float64, requires_grad=True)
+    composed = embedding.embed_sequence(WORDS, features)
+    (composed * torch.randn_like(composed)).sum().backward()
+    assert layer.weight.grad is not None
+    used = layer.table.senses[WORDS.unique()][layer.table.mask[WORDS.unique()]].unique()
+    padding_rows = layer.table.senses[PAD][layer.table.mask[PAD]]
+    touched = (layer.weight.grad != 0).any(1)
+    assert set(touched.nonzero().flatten().tolist()) == set(used.tolist()) - set(
+        padding_rows.tolist()
+    )
+    assert features.grad is not None
+    assert (features.grad[0, :6] != 0).any(1).sum() >= 4  # not behind words of a single sense
+    assert (features.grad[:, 6] == 0).all()  # predicts what is not an input
+    if kernel != "lin":
+        assert layer.theta.grad is not None
+        assert (layer.theta.grad != 0).any()
+
+
+def test_prior_only_ignores_contexts() -> None:
+    layer, _ = make_layer()
+    prior = ComposedEmbedding(layer, PAD, posterior=False)
+    features = torch.randn(3, 7, 7, dtype=torch.float64)
+    assert torch.equal(prior.embed_sequence(WORDS, features), prior(WORDS))
+    assert torch.equal(prior(WORDS, features), prior(WORDS))
+
+
+def test_one_sense_a_word_is_a_plain_embedding() -> None:
+    for layer in (SoftmaxOutputLayer(7, 11), KerbsOutputLayer(7, 11, 11)):
+        embedding = ComposedEmbedding(layer, PAD)
+        plain = torch.nn.functional.embedding(WORDS, layer.weight)
+        plain[WORDS == PAD] = 0.0
+        features = torch.randn(3, 7, 7)
+        assert torch.equal(embedding(WORDS), plain)
+        assert torch.equal(embedding.embed_sequence(WORDS, features), plain)
+
+
+def test_layer_is_shared_not_owned() -> None:
+    layer, _ = make_layer()
+    embedding = ComposedEmbedding(layer, PAD)
+    model = torch.nn.ModuleDict({"embed": embedding, "output": layer})
+    assert not any(name.startswith("embed") for name in model.state_dict())
+    twin = copy.deepcopy(model)
+    assert twin["embed"].layer is twin["output"]
+    assert twin["embed"].weight is not layer.weight
+    assert (embedding.embedding_dim, embedding.num_embeddings, embedding.padding_idx) == (7, 11, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_weights_are_computed_in_float32(dtype: torch.dtype) -> None:
+    layer, _ = make_layer()
+    reference = ComposedEmbedding(layer, PAD)
+    low = copy.deepcopy(layer).to(dtype)
+    features = torch.randn(3, 7, 7)
+    composed = ComposedEmbedding(low, PAD).embed_sequence(WORDS, features.to(dtype))
+    assert composed.dtype == dtype
+    exact = reference.embed_sequence(WORDS, features.to(dtype).double())
+    torch.testing.assert_close(composed.double(), exact, rtol=0.05, atol=0.03)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = ComposedEmbedding(layer.float(), PAD).embed_sequence(WORDS, features)
+    assert torch.isfinite(mixed).all()

@@ -1,0 +1,182 @@
+"""Output layers as a user of plain PyTorch meets them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_kerbs.kernels import kernel_logits
+from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
+
+
+def make(name: str, dim: int = 8, vocab_size: int = 30, total: int = 75) -> OutputLayer:
+    if name == "softmax":
+        return SoftmaxOutputLayer(dim, vocab_size)
+    return KerbsOutputLayer(dim, vocab_size, total, kernel=name)
+
+
+LAYERS = ["softmax", "kerbs", "kerbs_released", "lin"]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_log_probs_nll_and_predict_agree(name: str) -> None:
+    layer = make(name).eval()
+    h, target = torch.randn(4, 5, 8), torch.randint(30, (4, 5))
+    target[1, 2] = 7
+    log_probs = layer.log_probs(h)
+    assert log_probs.shape == (4, 5, 30)
+    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(4, 5), rtol=0.0, atol=1e-5)
+    each = layer.nll(h, target, reduction="none", ignore_index=7)
+    expected = F.nll_loss(
+        log_probs.view(20, 30), target.view(20), reduction="none", ignore_index=7
+    ).view(4, 5)
+    torch.testing.assert_close(each, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(layer.nll(h, target, ignore_index=7), expected.sum())
+    counted = (target != 7).sum()
+    torch.testing.assert_close(
+        layer.nll(h, target, reduction="mean", ignore_index=7), expected.sum() / counted
+    )
+    assert torch.equal(layer.predict(h), log_probs.argmax(-1))
+    assert layer.predict(h[0, 0]).shape == ()
+    # gradients of both ways to the same loss
+    ours = torch.autograd.grad(layer.nll(h, target), layer.weight)[0]
+    slow = torch.autograd.grad(
+        F.nll_loss(layer.log_probs(h).view(20, 30), target.view(20), reduction="sum"), layer.weight
+    )[0]
+    torch.testing.assert_close(ours, slow, rtol=1e-4, atol=1e-4 * slow.abs().max().item())
+
+
+def test_softmax_layer_is_plain_softmax() -> None:
+    layer = SoftmaxOutputLayer(8, 30)
+    h, target = torch.randn(6, 8), torch.randint(30, (6,))
+    logits = h @ layer.weight.t()
+    torch.testing.assert_close(layer.log_probs(h), logits.log_softmax(-1))
+    torch.testing.assert_close(
+        layer.nll(h, target), F.cross_entropy(logits, target, reduction="sum")
+    )
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]
+    assert layer.weight.shape == (30, 8)
+
+
+def test_temperature_on_the_context_vector_is_temperature_on_the_logits() -> None:
+    layer = make("kerbs")
+    h = torch.randn(5, 8)
+    own = layer.inventory.word_of_sense
+    senses = (kernel_logits(h, layer.weight, layer.theta) / 0.4).softmax(-1)
+    words = torch.zeros(5, 30).index_add_(1, own, senses.detach())
+    torch.testing.assert_close(layer.log_probs(h / 0.4).exp(), words, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_copies_and_checkpoints_give_the_same_numbers(name: str) -> None:
+    layer = make(name)
+    h, target = torch.randn(12, 8), torch.randint(30, (12,))
+    layer.nll(h, target).backward()
+    layer.inventory.update(0.1)
+    loaded = make(name)
+    loaded.load_state_dict(layer.state_dict())
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
+        assert torch.equal(twin.log_probs(h), layer.log_probs(h))
+        assert torch.equal(twin.nll(h, target), layer.nll(h, target))
+        assert torch.equal(twin.usage, layer.usage)
+        with torch.no_grad():
+            twin.weight.zero_()
+        assert layer.weight.any()
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        make(name, vocab_size=31, total=80).load_state_dict(layer.state_dict())
+
+
+def test_first_values_are_random_with_the_documented_spread() -> None:
+    layer = KerbsOutputLayer(256, 1000, 3000)
+    assert layer.weight.std().item() == pytest.approx(256**-0.5, rel=0.02)
+    assert layer.theta.std().item() == pytest.approx(0.1, rel=0.1)
+    assert isinstance(layer.theta, nn.Parameter)
+    assert layer.sense_parameters() == [layer.weight, layer.theta]
+    released = KerbsOutputLayer(16, 1000, 3000, kernel="kerbs_released")
+    assert released.theta.mean().item() == pytest.approx(-1.0, abs=0.02)
+    inner = KerbsOutputLayer(8, 30, 75, kernel="lin")
+    assert inner.sense_parameters() == [inner.weight]
+    assert not inner.theta.any()
+
+
+def test_statistics_are_recorded_while_training_only() -> None:
+    layer = KerbsOutputLayer(8, 30, 75)
+    h, target = torch.randn(9, 8), torch.randint(30, (9,))
+    layer.eval()
+    layer.nll(h, target)
+    assert layer.update_statistics(0.1).item() == 0
+    layer.train()
+    target[:4] = 3
+    layer.nll(h, target, ignore_index=3)
+    expected = int((target != 3).sum())
+    assert layer.update_statistics(0.1).item() == expected
+    assert layer.inventory.log_prob[3] == 0
+    assert (layer.inventory.log_prob < 0).sum() == len(set(target.tolist()) - {3})
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_modules(dtype: torch.dtype) -> None:
+    layer = KerbsOutputLayer(8, 30, 75).to(dtype)
+    h, target = torch.randn(20, 8, dtype=dtype, requires_grad=True), torch.randint(30, (20,))
+    log_probs = layer.log_probs(h)
+    assert log_probs.dtype == torch.float32
+    assert (log_probs.exp().sum(-1) - 1).abs().max() <= 1e-5
+    loss = layer.nll(h, target, label_smoothing=0.1)
+    assert loss.dtype == torch.float32
+    loss.backward()
+    for value in (h, layer.weight, layer.theta):
+        assert value.grad is not None
+        assert value.grad.dtype == dtype
+        assert torch.isfinite(value.grad).all()
+    assert layer.usage.dtype == torch.float32
+    assert layer.update_statistics(1e-3) == 20
+
+
+def clusters(words: int, senses: int, dim: int, count: int) -> tuple[Tensor, Tensor]:
+    """Context vectors around ``senses`` far centers for each word, and the words."""
+    g = torch.Generator().manual_seed(7)
+    centers = 3.0 * F.normalize(torch.randn(words, senses, dim, generator=g), dim=-1)
+    word = torch.randint(words, (count,), generator=g)
+    sense = torch.randint(senses, (count,), generator=g)
+    return centers[word, sense] + 0.3 * torch.randn(count, dim, generator=g), word
+
+
+def train(layer: OutputLayer, h: Tensor, target: Tensor, steps: int) -> tuple[list[float], int]:
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    losses, moved = [], 0
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = layer.nll(h, target, reduction="mean")
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if isinstance(layer, KerbsOutputLayer):
+            layer.update_statistics(decay=1e-4)
+            if step % 20 == 19 and step < steps - 20:
+                moves = layer.reallocate("paper", ReallocationSettings(log_prob_threshold=-20.0))
+                reset_moments(optimizer, layer.sense_parameters(), moves.senses)
+                moved += len(moves)
+    return losses, moved
+
+
+def test_training_on_clusters_lowers_the_loss_and_senses_beat_one_vector_a_word() -> None:
+    h, target = clusters(words=10, senses=3, dim=4, count=600)
+    softmax, _ = train(SoftmaxOutputLayer(4, 10), h, target, 80)
+    kerbs_layer = KerbsOutputLayer(4, 10, 30)
+    kerbs, moved = train(kerbs_layer, h, target, 80)
+    assert softmax[-1] < softmax[0]
+    assert kerbs[-1] < 0.6 * kerbs[0]
+    assert kerbs[-1] < softmax[-1] - 0.2
+    assert moved > 0
+    counts = kerbs_layer.inventory.senses_per_word()
+    assert counts.sum() == 30
+    assert 1 <= counts.min() <= counts.max() <= 4
+    assert kerbs_layer.theta.isfinite().all()
+    right = (kerbs_layer.predict(h) == target).float().mean()
+    assert right > 0.5

@@ -1,0 +1,264 @@
+"""The sense inventory: allocation, moves, and the statistics of Eq. 12–13."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairseq_kerbs.likelihood import nll_with_evidence
+from fairseq_kerbs.senses import (
+    Evidence,
+    SenseInventory,
+    build_sense_table,
+    random_allocation,
+)
+from tests.reference import Problem, make_problem, naive_logits, printed_statistics
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> tuple[int, int, int]:
+    vocab_size = draw(st.integers(1, 60))
+    max_senses = draw(st.integers(1, 5))
+    return vocab_size, draw(st.integers(vocab_size, vocab_size * max_senses)), max_senses
+
+
+@given(sizes(), st.integers(0, 2**31))
+def test_random_allocation_keeps_to_the_numbers(size: tuple[int, int, int], seed: int) -> None:
+    vocab_size, total, most = size
+    first = random_allocation(*size, generator=torch.Generator().manual_seed(seed))
+    counts = torch.bincount(first, minlength=vocab_size)
+    assert first.shape == (total,)
+    assert counts.shape == (vocab_size,)
+    assert counts.sum() == total
+    assert 1 <= counts.min() <= counts.max() <= most
+    assert first[:vocab_size].tolist() == list(range(vocab_size))
+    again = random_allocation(*size, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(first, again)
+
+
+def test_extra_senses_fall_anywhere_with_equal_chance() -> None:
+    g = torch.Generator().manual_seed(0)
+    counts = torch.zeros(20)
+    for _ in range(2000):
+        counts += torch.bincount(random_allocation(20, 40, 4, g), minlength=20) - 1
+    # 2000 · 20 extra senses over 20 words: 2000 each, deviation about 38
+    assert (counts - 2000).abs().max() < 5 * 38
+    assert not torch.equal(random_allocation(20, 40, 4, g), random_allocation(20, 40, 4, g))
+
+
+@given(sizes(), st.integers(0, 2**31), st.booleans())
+def test_table_inverts_the_allocation(size: tuple[int, int, int], seed: int, padded: bool) -> None:
+    vocab_size, total, most = size
+    g = torch.Generator().manual_seed(seed)
+    owners = random_allocation(*size, generator=g)[torch.randperm(total, generator=g)]
+    table = build_sense_table(owners, vocab_size, most if padded else None)
+    assert table.senses.shape == table.mask.shape
+    if padded:
+        assert table.senses.shape == (vocab_size, most)
+    for word in range(vocab_size):
+        own = [m for m, owner in enumerate(owners.tolist()) if owner == word]
+        assert table.senses[word][table.mask[word]].tolist() == own
+        assert set(table.senses[word][~table.mask[word]].tolist()) <= {own[0]}
+
+
+def test_errors_name_the_flag() -> None:
+    for arguments, message in (
+        ((10, 9, 4), "--total-senses.*9 senses for 10 words"),
+        ((10, 41, 4), "--total-senses.*--max-senses 4"),
+        ((10, 10, 0), "--max-senses is 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SenseInventory(*arguments)
+    with pytest.raises(ValueError, match="--sense-decay is 1"):
+        SenseInventory(2, 3).update(1.0)
+    for owners, vocab_size, message in (
+        ([0, 2], 3, "Word 1 has no sense"),
+        ([0, 3], 3, "outside the vocabulary of 3"),
+        ([-1, 0], 1, "outside the vocabulary"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_sense_table(torch.tensor(owners), vocab_size)
+    with pytest.raises(ValueError, match="Word 0 has 3 senses; at most 2"):
+        build_sense_table(torch.tensor([0, 0, 0, 1]), 2, 2)
+
+
+def test_move_checks_the_result_before_anything_changes() -> None:
+    inventory = SenseInventory(3, 6, 3)
+    inventory.word_of_sense.copy_(torch.tensor([0, 1, 2, 0, 0, 1]))
+    inventory._table = None
+    before = inventory.word_of_sense.clone()
+    for senses, words, message in (
+        ([2], [0], "Word 2 has no sense"),
+        ([0, 3, 4], [1, 2, 2], "Word 0 has no sense"),
+        ([1], [0], "Word 0 has 4 senses; at most 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            inventory.move(torch.tensor(senses), torch.tensor(words))
+        assert torch.equal(inventory.word_of_sense, before)
+        assert inventory.table.senses[2, 0] == 2
+    inventory.move(torch.tensor([3, 4, 3]), torch.tensor([1, 2, 2]))  # the last word counts
+    assert inventory.word_of_sense.tolist() == [0, 1, 2, 2, 2, 1]
+    assert inventory.table.senses.tolist() == [[0, 0, 0], [1, 5, 1], [2, 3, 4]]
+    assert inventory.senses_per_word().tolist() == [1, 2, 3]
+    empty = torch.zeros(0, dtype=torch.long)
+    inventory.move(empty, empty)
+    assert inventory.word_of_sense.tolist() == [0, 1, 2, 2, 2, 1]
+
+
+# ------------------------------------------------------------------------- Eq. 12–13
+
+
+def evidence_of(p: Problem, rows: list[int]) -> tuple[Tensor, Evidence]:
+    part = p.target[rows]
+    table = build_sense_table(p.word_of_sense, p.vocab_size, 4)
+    return part, nll_with_evidence(
+        p.h[rows], p.w, p.theta, p.word_of_sense, part, table=table, ignore_index=-1
+    )[2]
+
+
+def inventory_for(p: Problem) -> SenseInventory:
+    inventory = SenseInventory(p.vocab_size, len(p.word_of_sense), 4)
+    inventory.load_state_dict({**inventory.state_dict(), "word_of_sense": p.word_of_sense})
+    return inventory
+
+
+def stream_of(p: Problem) -> list[tuple[int, list[float]]]:
+    senses = naive_logits(*p.leaves).softmax(1).tolist()
+    return list(zip(p.target.tolist(), senses, strict=True))
+
+
+@pytest.mark.parametrize("decay", [0.0, 1e-3, 0.2])
+def test_one_token_at_a_time_is_the_printed_recursion(decay: float) -> None:
+    p = make_problem(60, theta_scale=0.5)
+    inventory = inventory_for(p)
+    for t in range(60):
+        inventory.record(*evidence_of(p, [t]))
+        assert inventory.update(decay).item() == 1
+    start = [0.0] * p.vocab_size, [1.0 / 29] * 29
+    log_prob, usage = printed_statistics(*start, p.word_of_sense.tolist(), stream_of(p), decay)
+    torch.testing.assert_close(inventory.log_prob, torch.tensor(log_prob), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(inventory.usage, torch.tensor(usage), rtol=1e-4, atol=1e-9)
+
+
+def test_targets_of_one_update_enter_as_the_mean_over_their_orders() -> None:
+    p = make_problem(4, theta_scale=0.5)
+    inventory = inventory_for(p)
+    inventory.log_prob.copy_(-torch.arange(11.0))
+    inventory.record(*evidence_of(p, [0, 1]))
+    inventory.record(*evidence_of(p, [2, 3]))  # two batches, one update
+    assert inventory.update(0.3).item() == 4
+    start = [-float(i) for i in range(11)], [1.0 / 29] * 29
+    results = [
+        printed_statistics(*start, p.word_of_sense.tolist(), list(order), 0.3)
+        for order in itertools.permutations(stream_of(p))
+    ]
+    log_prob = torch.tensor([r[0] for r in results]).mean(0)
+    usage = torch.tensor([r[1] for r in results]).mean(0)
+    torch.testing.assert_close(inventory.log_prob, log_prob, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(inventory.usage, usage, rtol=1e-5, atol=1e-8)
+
+
+def test_tiny_decay_over_many_tokens_keeps_its_digits() -> None:
+    inventory = SenseInventory(2, 3)
+    n, decay = 100_000, 1e-7
+    inventory.log_prob.fill_(-1.0)
+    inventory._pending_parts()[2][0] = n  # occurrences of word 0, each predicted with P = 1
+    inventory.update(decay)
+    assert -1 - inventory.log_prob[1].item() == pytest.approx(math.expm1(-n * decay), rel=1e-5)
+
+
+def test_ignored_tokens_and_silence_change_nothing() -> None:
+    p = make_problem(6)
+    inventory = inventory_for(p)
+    before = copy.deepcopy(inventory.state_dict())
+    p.target[:] = -1
+    inventory.record(*evidence_of(p, [0, 1, 2]))
+    assert inventory.update(0.5).item() == 0
+    assert inventory.update(0.5).item() == 0
+    inventory.recording = False
+    p.target[:] = 3
+    inventory.record(*evidence_of(p, [0, 1, 2]))
+    assert inventory.update(0.5).item() == 0
+    for name, value in inventory.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_interval_sums_count_words_probabilities_and_posteriors() -> None:
+    p = make_problem(40, theta_scale=0.5)
+    p.target[5] = -1
+    inventory = inventory_for(p)
+    for rows in (range(20), range(20, 40)):
+        inventory.record(*evidence_of(p, list(rows)))
+        inventory.update(0.01)
+    senses = naive_logits(*p.leaves).softmax(1)
+    count, prob, used = torch.zeros(11), torch.zeros(11), torch.zeros(29)
+    for t, word in enumerate(p.target.tolist()):
+        if word >= 0:
+            own = p.word_of_sense == word
+            inside = senses[t].detach() * own
+            count[word] += 1
+            prob[word] += inside.sum().float()
+            used += (inside / inside.sum()).float()
+    torch.testing.assert_close(inventory.interval_count, count)
+    torch.testing.assert_close(inventory.interval_prob, prob)
+    torch.testing.assert_close(inventory.interval_usage, used)
+    inventory.start_interval()
+    assert not inventory.interval_count.any()
+    assert not inventory.interval_usage.any()
+    assert inventory.usage.any()
+
+
+def test_two_processes_that_add_their_pending_sums_equal_one() -> None:
+    p = make_problem(10)
+    whole, left, right = (inventory_for(p) for _ in range(3))
+    whole.record(*evidence_of(p, list(range(10))))
+    left.record(*evidence_of(p, [0, 1, 2]))
+    right.record(*evidence_of(p, list(range(3, 10))))
+    left.pending.add_(right.pending)
+    for inventory in (whole, left):
+        assert inventory.update(0.1).item() == 10
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(left.state_dict()[name], value)
+
+
+# ------------------------------------------------------------------------- module manners
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_conversion_leaves_the_statistics_exact(dtype: torch.dtype) -> None:
+    p = make_problem()
+    inventory = inventory_for(p)
+    inventory.record(*evidence_of(p, [0, 1]))
+    inventory.update(1e-3)
+    inventory.record(*evidence_of(p, [2, 3]))
+    expected = copy.deepcopy(inventory)
+    moved = torch.nn.Sequential(torch.nn.Linear(2, 2), inventory).to(dtype)
+    assert next(moved.parameters()).dtype == dtype
+    for module in (inventory, expected):
+        module.update(1e-3)
+    for name, value in expected.state_dict().items():
+        assert value.dtype in (torch.float32, torch.int64)
+        assert torch.equal(inventory.state_dict()[name], value), name
+
+
+def test_state_dict_carries_everything_that_lasts() -> None:
+    p = make_problem()
+    source = inventory_for(p)
+    source.record(*evidence_of(p, list(range(23))))
+    source.update(1e-2)
+    copy_of = SenseInventory(11, 29, 4)
+    _ = copy_of.table  # a table of the old allocation must not survive
+    copy_of.load_state_dict(source.state_dict())
+    assert torch.equal(copy_of.table.senses, source.table.senses)
+    for name in ("word_of_sense", "usage", "log_prob", "interval_count", "interval_usage"):
+        assert torch.equal(getattr(copy_of, name), getattr(source, name))
+    assert set(source.state_dict()) >= {"word_of_sense", "usage", "log_prob"}
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        SenseInventory(11, 30, 4).load_state_dict(source.state_dict())
