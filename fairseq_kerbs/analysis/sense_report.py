@@ -128,7 +128,7 @@ def _summarize(
 ) -> WordSummary:
     total = sum(float(layer.usage[sense]) for sense in where[0].senses) or 1.0
     senses = {
-        sense: SenseSummary(sense, float(layer.usage[sense]) / total, float(layer.theta[sense]))
+        sense: SenseSummary(sense, float(layer.usage[sense]) / total, layer.theta[sense].item())
         for sense in where[0].senses
     }
     pairs: list[tuple[int, str]] = []

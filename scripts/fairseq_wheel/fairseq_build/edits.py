@@ -17,6 +17,7 @@ from fairseq_build.statement_rules import (
     AppendToBody,
     AssumeFalse,
     DropAssignments,
+    ReplaceAsserts,
     ReplaceBody,
 )
 
@@ -176,6 +177,23 @@ _DDP_ON_CPU = [
     for name in ("device_ids", "output_device")
 ]
 
+# A checkpoint whose architecture is a plugin's ends in an IndexError, because the message that says
+# so cannot be formatted, when --user-dir is forgotten.
+_UNKNOWN_ARCHITECTURE = Edit(
+    "fairseq/models/__init__.py",
+    ReplaceAsserts(
+        "build_model",
+        """
+        if model is None:
+            raise SystemExit(
+                f"fairseq: error: there is no architecture '{model_type}'; if it belongs to a "
+                "plugin, name the plugin's folder with --user-dir"
+            )
+        """,
+    ),
+    places=1,
+)
+
 EDITS = [
     _HASHABLE_CONFIGS,
     _LOAD_OBJECTS,
@@ -185,4 +203,5 @@ EDITS = [
     *_ABSENT_KEYS,
     *_NO_FAST_PATH,
     *_DDP_ON_CPU,
+    _UNKNOWN_ARCHITECTURE,
 ]

@@ -136,6 +136,28 @@ class DropAssignments:
         return False
 
 
+@dataclass(frozen=True)
+class ReplaceAsserts:
+    """Replace every `assert` directly in the body of the function `name` by `code`."""
+
+    name: str
+    code: str
+
+    @property
+    def clue(self) -> str:
+        return _last(self.name)
+
+    def apply(self, source: str) -> Edited:
+        text = SourceText(source)
+        edits = []
+        for function in _definitions(text.tree, self.name):
+            for node in function.body:
+                if isinstance(node, ast.Assert):
+                    lines = (node.lineno, node.end_lineno or node.lineno)
+                    edits.append(text.replace_lines(*lines, indented(self.code, node.col_offset)))
+        return text.replace(edits)
+
+
 def _last(name: str) -> str:
     """Return the last part of a dotted name."""
     return name.rpartition(".")[2]
