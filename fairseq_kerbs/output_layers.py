@@ -22,7 +22,6 @@ from fairseq_kerbs.likelihood import kerbs_log_probs, nll_with_evidence
 from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings, reallocate
 from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
 
-
 SENSE_INITS = ("random", "shared")
 SHARED_COSINE = 0.95
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import fairseq_kerbs.criterions  # noqa: F401  (registers)
 from fairseq_kerbs.models import GruKerbsModel, LstmKerbsModel, TransformerKerbsModel
 
-MODELS = {
+MODELS: dict[str, Any] = {
     "transformer": TransformerKerbsModel,
     "lstm": LstmKerbsModel,
     "gru": GruKerbsModel,

@@ -61,7 +61,7 @@ def train(data: Path, save_dir: Path, *flags: object, succeeds: bool = True) -> 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small toy corpus (text/), its binarized data (data/bin) and a model (model/)."""
+    """A folder with a small toy corpus (text/), binarized (data/bin), and a model (model/)."""
     folder = tmp_path_factory.mktemp("work")
     text = folder / "text"
     kerbs("toy", text, "--train", 1500, "--valid", 60, "--test", 60)

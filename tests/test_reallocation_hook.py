@@ -14,7 +14,11 @@ from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.reallocation import MOVED_THETA
 from tests.fairseq_fixtures import make_batch, make_model, make_task
 
-FLAGS = {"reallocation_interval": 2, "log_prob_threshold": -0.01, "sense_decay": 0.01}
+FLAGS: dict[str, Any] = {
+    "reallocation_interval": 2,
+    "log_prob_threshold": -0.01,
+    "sense_decay": 0.01,
+}
 
 
 class PlainOptimizer:

@@ -1,7 +1,7 @@
 """How well learned senses separate true ones, against a single sense and against chance.
 
-Of the occurrences of one word, let n(s, g) be those with learned sense s and true sense g. Purity is
-the share that would be right if each learned sense meant the true sense it most often goes with:
+Of the occurrences of one word, let n(s, g) be those with learned sense s and true sense g. Purity
+is the share that would be right if each learned sense meant the true sense it most often goes with:
 
     purity = Σ_s max_g n(s, g) / Σ n
 

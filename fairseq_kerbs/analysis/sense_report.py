@@ -145,7 +145,8 @@ def _summarize(
         summary.true_senses = dict(
             Counter(true for learned, true in pairs if learned == sense).most_common()
         )
-    purity = measure(*zip(*pairs, strict=True)) if pairs else None
+    learned, truth = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    purity = measure(learned, truth) if pairs else None
     ordered = sorted(senses.values(), key=lambda summary: (-summary.count, summary.sense))
     return WordSummary(word, float(layer.inventory.log_prob[number]), ordered, purity)
 

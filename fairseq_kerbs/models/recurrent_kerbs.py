@@ -88,7 +88,7 @@ class RecurrentEncoder(FairseqEncoder):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, src_tokens: Tensor, src_lengths: Tensor | None = None, **_: Any
+        self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
     ) -> EncoderOut:
         """Encode source tokens [batch, src_len], padded on either side."""
         tokens: Tensor = convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
