@@ -23,14 +23,14 @@ def prior_weights(usage: Tensor, table: SenseTable) -> Tensor:
 
     Args:
         usage: U of Eq. 13, [M].
-        table: senses of every word.
+        table: senses of all words, [V, K], or of some, [..., K].
 
     Returns:
-        [V, K]; 0 at padding, rows sum to 1.
+        of the table's shape; 0 at padding, sums to 1.
     """
-    used = usage.double()[table.senses] * table.mask  # [V, K]
-    total = used.sum(1, keepdim=True)
-    uniform = table.mask / table.mask.sum(1, keepdim=True)
+    used = usage[table.senses].double() * table.mask  # [..., K]
+    total = used.sum(-1, keepdim=True)
+    uniform = table.mask / table.mask.sum(-1, keepdim=True)
     # far below float32's range a quotient of decayed usages carries no information
     seen = total > 1e-30
     return torch.where(seen, used / torch.where(seen, total, 1.0), uniform).to(usage.dtype)
@@ -109,7 +109,7 @@ class ComposedEmbedding(nn.Module):
             return self._hide_padding(F.embedding(senses[..., 0], layer.weight), words)
         rows = F.embedding(senses, layer.weight)  # [..., K, d]
         if contexts is None or not self.posterior:
-            weights = prior_weights(layer.usage, table)[words]
+            weights = prior_weights(layer.usage, SenseTable(senses, mask))
         else:
             weights = posterior_weights(contexts, rows, layer.theta[senses], mask, layer.kernel)
         composed = (weights.to(rows.dtype).unsqueeze(-2) @ rows).squeeze(-2)  # [..., d]
