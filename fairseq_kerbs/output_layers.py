@@ -14,6 +14,8 @@ Every layer offers ``log_probs``, ``nll`` and ``predict``, in the manner of
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,20 @@ from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
 
 SENSE_INITS = ("random", "shared")
 SHARED_COSINE = 0.95
+PREDICTED_LOGITS = 4 << 20  # context vectors × senses that predict keeps at a time
+
+
+class _Anchor(torch.autograd.Function):
+    """The first argument itself, as a function of all; only the first receives a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.others = len(parameters)
+        return h.view_as(h)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (grad, *[None] * ctx.others)
 
 
 class OutputLayer(nn.Module):
@@ -102,6 +118,17 @@ class OutputLayer(nn.Module):
         """Parameters whose rows belong to senses."""
         return [value for value in (self.weight, self.theta) if isinstance(value, nn.Parameter)]
 
+    def anchor(self, h: Tensor) -> Tensor:
+        """Context vectors as they are, but in autograd's graph a result of the senses, too.
+
+        The likelihood is computed outside the model's ``forward``. DistributedDataParallel with
+        ``find_unused_parameters`` takes a parameter that its outputs do not depend on for unused.
+        """
+        if not torch.is_grad_enabled():
+            return h
+        anchored: Tensor = _Anchor.apply(h, *self.sense_parameters())
+        return anchored
+
     def log_probs(self, h: Tensor) -> Tensor:
         """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32."""
         return kerbs_log_probs(
@@ -115,9 +142,12 @@ class OutputLayer(nn.Module):
         )
 
     def predict(self, h: Tensor) -> Tensor:
-        """Most probable word for each context vector, [..., d] -> [...]."""
+        """Most probable word for each context vector, [..., d] -> [...], a few at a time."""
+        most = max(1, PREDICTED_LOGITS // self.total_senses)
         with torch.no_grad():
-            return self.log_probs(h).argmax(-1)
+            flat = h.reshape(-1, self.embed_dim)
+            words = [self.log_probs(part).argmax(-1) for part in flat.split(most)]
+            return torch.cat(words).view(h.shape[:-1])
 
     def nll(
         self,

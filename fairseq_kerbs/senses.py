@@ -217,6 +217,9 @@ class SenseInventory(nn.Module):
     def record(self, target: Tensor, evidence: Evidence) -> None:
         """Add a batch to the pending sums (nothing else changes until :meth:`update`).
 
+        A target without a finite log-probability does not count: in mixed precision one overflow,
+        which costs the optimizer a single update, would stay in the statistics for good.
+
         Args:
             target: [N] target words.
             evidence: by-products of their likelihood.
@@ -224,14 +227,15 @@ class SenseInventory(nn.Module):
         if not self.recording:
             return
         log_prob, prob, count, usage, posterior = self._pending_parts()
-        counted = evidence.counted.to(log_prob.dtype)
-        words = torch.where(evidence.counted, target, 0)
-        token_log_prob = evidence.log_prob.to(log_prob.dtype) * counted
+        valid = evidence.counted & evidence.log_prob.isfinite()  # [N]
+        counted = valid.to(log_prob.dtype)
+        words = torch.where(valid, target, 0)
+        token_log_prob = torch.where(valid, evidence.log_prob, 0.0).to(log_prob.dtype)
         token_prob = token_log_prob.exp() * counted
         log_prob.index_add_(0, words, token_log_prob)
         prob.index_add_(0, words, token_prob)
         count.index_add_(0, words, counted)
-        joint = evidence.sense_prob.to(usage.dtype)  # [N, K]
+        joint = torch.where(valid.unsqueeze(1), evidence.sense_prob, 0.0).to(usage.dtype)  # [N, K]
         share = joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
         usage.index_add_(0, evidence.senses.flatten(), joint.flatten())
         posterior.index_add_(0, evidence.senses.flatten(), share.flatten())

@@ -9,6 +9,7 @@ import torch
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.models.lstm import LSTMModel
 
+from fairseq_kerbs import output_layers
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from tests.fairseq_fixtures import MODELS, make_batch, make_model, make_task
 
@@ -42,6 +43,25 @@ def test_same_loss_logs_and_gradients_as_fairseqs_own(
     wanted = gradients(model, expected)
     for key, value in gradients(model, found).items():
         torch.testing.assert_close(value, wanted[key], rtol=2e-4, atol=2e-4, msg=key)
+
+
+def test_accuracy_scores_a_few_positions_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = make_model("lstm"), make_batch()
+    features, _ = model(**batch["net_input"])
+    layer = model.decoder.output
+    expected = layer.log_probs(features).argmax(-1)
+    sizes = []
+    stock = layer.log_probs
+
+    def log_probs(h: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(h))
+        scores: torch.Tensor = stock(h)
+        return scores
+
+    monkeypatch.setattr(output_layers, "PREDICTED_LOGITS", 5 * layer.total_senses)
+    monkeypatch.setattr(layer, "log_probs", log_probs)
+    assert torch.equal(layer.predict(features), expected)
+    assert max(sizes) == 5
 
 
 def test_token_losses_add_up() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fairseq.models.ema.ema import EMA
 
 from tests.fairseq_fixtures import (
     MODELS,
@@ -98,6 +100,54 @@ def test_padding_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(MODELS))
+def test_padding_of_targets_on_the_left_changes_nothing(name: str) -> None:
+    """--left-pad-target: what is trained must be what decoding computes, which knows no padding."""
+    model, right, left = make_model(name), make_batch(), make_batch()
+    real, tokens = right["target"].ne(1), left["net_input"]["prev_output_tokens"]
+    for row, length in enumerate(real.sum(1).tolist()):
+        tokens[row] = tokens[row].roll(real.shape[1] - length)
+    with torch.no_grad():
+        expected = teacher_forced(model, right)[real]
+        found = teacher_forced(model, left)[real.flip(1)]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_attention_names_positions_of_the_source_as_given(name: str) -> None:
+    """Alignments are read off it; fairseq pads sources on the left."""
+    model, batch = make_model(name), make_batch()
+    source = batch["net_input"]["src_tokens"]
+    assert source[:, 0].eq(1).any()
+    with torch.no_grad():
+        _, extra = model(**batch["net_input"])
+    attention = extra["attn"][0]  # [batch, len, src_len]
+    on_padding = source.eq(1).unsqueeze(1).expand_as(attention)
+    assert attention[on_padding].abs().sum() == 0
+    torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_averaged_models_copy_the_allocation(name: str) -> None:
+    """--store-ema: owners of senses have no average."""
+    model = make_model(name)
+    config = SimpleNamespace(
+        ema_decay=0.5, ema_seed_model=None, ema_fp32=False, ema_update_freq=1, ema_start_update=0
+    )
+    average = EMA(model, config)
+    layer = model.decoder.output
+    before = layer.weight.detach().clone()
+    layer.weight.data.add_(1.0)
+    sense = int(layer.inventory.table.senses[layer.inventory.senses_per_word() > 1][0, 0])
+    word = int(layer.inventory.senses_per_word().argmin())
+    layer.inventory.move(torch.tensor([sense]), torch.tensor([word]))
+    average.step(model, 1)
+    found = average.get_model().decoder.output
+    torch.testing.assert_close(found.weight, before + 0.5)
+    assert torch.equal(found.inventory.word_of_sense, layer.inventory.word_of_sense)
+    assert torch.equal(found.table.senses, layer.table.senses)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
 def test_a_later_token_never_changes_an_earlier_score(name: str) -> None:
     model, batch = (
         make_model(name, **({"composition_passes": 2} if name == "transformer" else {})),
@@ -164,9 +214,12 @@ def test_the_transformer_refuses_what_it_cannot_do(flags: dict[str, Any]) -> Non
         make_model("transformer", **flags)
 
 
-def test_an_odd_hidden_size_is_refused() -> None:
-    args = argparse.Namespace(**(SIZES["lstm"] | {"hidden_size": 13}))
-    with pytest.raises(SystemExit, match="--hidden-size"):
+@pytest.mark.parametrize(
+    "flags", [{"hidden_size": 13}, {"hidden_size": 0}, {"embed_dim": 0}, {"layers": 0}]
+)
+def test_sizes_that_make_no_recurrent_model_are_refused(flags: dict[str, int]) -> None:
+    args = argparse.Namespace(**(SIZES["lstm"] | flags))
+    with pytest.raises(SystemExit, match="--" + next(iter(flags)).replace("_", "-")):
         MODELS["lstm"].build_model(args, make_task())
 
 

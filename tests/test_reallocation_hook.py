@@ -97,6 +97,20 @@ def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
     assert inventory.pending.abs().sum() == 0
 
 
+def test_an_overflow_leaves_nothing_in_the_statistics() -> None:
+    task, model, _, optimizer = training()
+    layer = model.decoder.output
+    batch = make_batch()
+    features, _ = model(**batch["net_input"])
+    broken = features.detach().clone()
+    broken[1, 2] = torch.inf  # float16's range is passed in one position
+    layer.nll(broken, batch["target"], ignore_index=1)
+    task.optimizer_step(optimizer, model=model, update_num=0)
+    for name, value in layer.inventory.state_dict().items():
+        assert value.isfinite().all(), name
+    assert float(layer.inventory.interval_count.sum()) == batch["ntokens"] - 1
+
+
 def test_reallocation_none_keeps_the_allocation_and_the_statistics_alive() -> None:
     parts = training(reallocation="none")
     inventory = parts[1].decoder.output.inventory

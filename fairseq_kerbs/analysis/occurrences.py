@@ -134,21 +134,26 @@ def occurrences(model: Any, task: Any, split: str) -> Iterator[Occurrence]:
 def _sentence(
     line: int, target: torch.Tensor, posterior: torch.Tensor, layer: OutputLayer, dictionary: Any
 ) -> Iterator[Occurrence]:
-    numbers = [n for n in target.tolist() if n not in (dictionary.pad(), dictionary.eos())]
-    words, positions = joined_words([dictionary[n] for n in numbers])
+    skipped = (dictionary.pad(), dictionary.eos())
+    # padding is on the left with --left-pad-target
+    real = [
+        (place, number) for place, number in enumerate(target.tolist()) if number not in skipped
+    ]
+    words, positions = joined_words([dictionary[number] for _, number in real])
     senses, mask = layer.table
     seen: dict[str, int] = {}
     for place, (word, position) in enumerate(zip(words, positions, strict=True)):
         index = seen[word] = seen.get(word, -1) + 1
         if position is None:
             continue
-        own = mask[numbers[position]]
+        column, number = real[position]
+        own = mask[number]
         yield Occurrence(
             line,
             index,
             word,
-            tuple(senses[numbers[position]][own].tolist()),
-            tuple(posterior[position][own].tolist()),
+            tuple(senses[number][own].tolist()),
+            tuple(posterior[column][own].tolist()),
             tuple(words),
             place,
         )

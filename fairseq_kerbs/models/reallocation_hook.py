@@ -51,14 +51,14 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
 
 @contextmanager
 def _not_recording(model: nn.Module) -> Iterator[None]:
-    inventories = [layer.inventory for layer in kerbs_layers(model)]
+    before = [(layer.inventory, layer.inventory.recording) for layer in kerbs_layers(model)]
     try:
-        for inventory in inventories:
+        for inventory, _ in before:
             inventory.recording = False
         yield
     finally:
-        for inventory in inventories:
-            inventory.recording = True
+        for inventory, recording in before:
+            inventory.recording = recording
 
 
 def kerbs_layers(model: nn.Module) -> Iterator[KerbsOutputLayer]:

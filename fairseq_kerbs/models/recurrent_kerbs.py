@@ -19,7 +19,6 @@ from fairseq.models import (
     register_model_architecture,
 )
 from fairseq.models.lstm import AttentionLayer
-from fairseq.utils import convert_padding_direction
 from torch import Tensor, nn
 
 from fairseq_kerbs.composition import ComposedEmbedding
@@ -37,8 +36,35 @@ from fairseq_kerbs.models.reallocation_hook import install_hook
 MAX_POSITIONS = 100_000
 
 
+def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None]:
+    """Move padding from the left of each row to its right.
+
+    Args:
+        tokens: [batch, len], padded on either side.
+        padding_idx: the padding token.
+
+    Returns:
+        the rows without padding on the left, [batch, len]; and for :func:`put_back` the place that
+        each position has in them, [batch, len], or None where nothing moved.
+    """
+    leading = tokens.ne(padding_idx).cumsum(1).eq(0).sum(1, keepdim=True)  # [batch, 1]
+    if not leading.any():
+        return tokens, None
+    place = torch.arange(tokens.shape[1], device=tokens.device)
+    moved = tokens.gather(1, (place + leading) % tokens.shape[1])
+    return moved, (place - leading) % tokens.shape[1]
+
+
+def put_back(values: Tensor, places: Tensor | None) -> Tensor:
+    """Undo :func:`right_padded` for values of positions, [batch, len, …]."""
+    if places is None:
+        return values
+    index = places.view(*places.shape, *[1] * (values.dim() - 2))
+    return values.gather(1, index.expand_as(values))
+
+
 class EncoderOut(NamedTuple):
-    """What the decoder needs of the source.
+    """What the decoder needs of the source, positions as in the source tokens.
 
     Attributes:
         outputs: [src_len, batch, hidden].
@@ -91,7 +117,7 @@ class RecurrentEncoder(FairseqEncoder):
         self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
     ) -> EncoderOut:
         """Encode source tokens [batch, src_len], padded on either side."""
-        tokens: Tensor = convert_padding_direction(src_tokens, self.padding_idx, left_to_right=True)
+        tokens, places = right_padded(src_tokens, self.padding_idx)
         lengths = tokens.ne(self.padding_idx).sum(1)
         embedded = self.dropout(self.embed_tokens(tokens)).transpose(0, 1)  # [src_len, batch, d]
         packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), enforce_sorted=False)
@@ -99,7 +125,9 @@ class RecurrentEncoder(FairseqEncoder):
         outputs, _ = nn.utils.rnn.pad_packed_sequence(packed_outputs, total_length=tokens.shape[1])
         finals = final if isinstance(final, tuple) else (final,)
         states = tuple(self._join_directions(state) for state in finals)
-        return EncoderOut(self.dropout(outputs), states, tokens.eq(self.padding_idx).t())
+        # attention must name the positions that the caller knows: alignments are read off it
+        outputs = put_back(outputs.transpose(0, 1), places).transpose(0, 1)
+        return EncoderOut(self.dropout(outputs), states, src_tokens.eq(self.padding_idx).t())
 
     def _join_directions(self, state: Tensor) -> Tensor:
         # [layers · 2, batch, hidden/2] -> [layers, batch, hidden]
@@ -176,12 +204,18 @@ class RecurrentKerbsDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """Context vectors [batch, len, d], and attention [batch, len, src_len].
 
-        In step-by-step decoding only of the last token: [batch, 1, d].
+        In step-by-step decoding only of the last token: [batch, 1, d]. Tokens are padded on either
+        side: no step is spent on padding on the left (``--left-pad-target``).
         """
         memory: Any = None
+        places: Tensor | None = None
         if incremental_state is not None:
             memory = self.get_incremental_state(incremental_state, "memory")
             prev_output_tokens = prev_output_tokens[:, -1:]
+        else:
+            prev_output_tokens, places = right_padded(
+                prev_output_tokens, self.embed_tokens.padding_idx
+            )
         if memory is None:
             memory = self._first_memory(encoder_out)
         contexts, attentions = [], []
@@ -191,7 +225,9 @@ class RecurrentKerbsDecoder(FairseqIncrementalDecoder):
             attentions.append(attention)
         if incremental_state is not None:
             self.set_incremental_state(incremental_state, "memory", memory)
-        return torch.stack(contexts, 1), {"attn": [torch.stack(attentions, 1)]}
+        features = put_back(torch.stack(contexts, 1), places)
+        attention = put_back(torch.stack(attentions, 1), places)
+        return self.output_layer(features), {"attn": [attention]}
 
     def _first_memory(self, encoder_out: EncoderOut) -> _Memory:
         states = tuple(state.transpose(0, 1) for state in encoder_out.states)
@@ -237,7 +273,7 @@ class RecurrentKerbsDecoder(FairseqIncrementalDecoder):
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Features as they are: words are scored in :meth:`get_normalized_probs`."""
-        return features
+        return self.output.anchor(features)
 
     def max_positions(self) -> int:
         """Longest target."""
@@ -271,11 +307,7 @@ class _RecurrentKerbsModel(FairseqEncoderDecoderModel):
         args = as_namespace(args)
         base_recurrent_architecture(args)
         with user_errors():
-            if args.hidden_size % 2:
-                raise ValueError(
-                    f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
-                    "share it: use an even number."
-                )
+            _check_sizes(args)
             schedule = build_schedule(args)
             sizes = (args.hidden_size, args.layers, args.dropout)
             encoder = RecurrentEncoder(cls.cell, task.source_dictionary, args.embed_dim, *sizes)
@@ -285,6 +317,20 @@ class _RecurrentKerbsModel(FairseqEncoderDecoderModel):
             decoder = RecurrentKerbsDecoder(cls.cell, dictionary, embed, *sizes)
         install_hook(task, schedule)
         return cls(encoder, decoder)
+
+
+def _check_sizes(args: Any) -> None:
+    for name in ("hidden_size", "embed_dim", "layers"):
+        if getattr(args, name) < 1:
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(f"{flag} is {getattr(args, name)}, but it must be 1 or more.")
+    if args.hidden_size % 2:
+        raise ValueError(
+            f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
+            "share it: use an even number."
+        )
+    if not 0.0 <= args.dropout <= 1.0:
+        raise ValueError(f"--dropout is {args.dropout}, but it must be within [0, 1].")
 
 
 @register_model("lstm_kerbs")

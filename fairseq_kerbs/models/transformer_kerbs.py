@@ -91,7 +91,7 @@ class KerbsTransformerDecoder(TransformerDecoderBase):
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Features as they are: words are scored in :meth:`get_normalized_probs`."""
-        return features
+        return self.output.anchor(features)
 
     def get_normalized_probs(
         self, net_output: tuple[Tensor, Any], log_probs: bool, sample: Any = None

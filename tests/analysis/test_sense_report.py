@@ -18,9 +18,11 @@ from tests.fairseq_fixtures import dictionary, make_batch, make_model, make_task
 class _Task(TranslationTask):
     """A translation task whose test set is a batch in memory."""
 
-    def __init__(self, batch: dict[str, Any], words: int = 23) -> None:
+    def __init__(
+        self, batch: dict[str, Any], words: int = 23, left_pad_target: bool = False
+    ) -> None:
         super().__init__(TranslationConfig(), dictionary(19), dictionary(words))
-        self.batch = batch
+        self.batch, self.left_pad_target = batch, left_pad_target
 
     def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
         if split != "test":
@@ -29,7 +31,8 @@ class _Task(TranslationTask):
         target = [row[row.ne(1)] for row in self.batch["target"]]
         sizes = [len(row) for row in source], [len(row) for row in target]
         self.datasets[split] = LanguagePairDataset(
-            source, sizes[0], self.src_dict, target, sizes[1], self.tgt_dict
+            *(source, sizes[0], self.src_dict, target, sizes[1], self.tgt_dict),
+            left_pad_target=self.left_pad_target,
         )
 
 
@@ -40,10 +43,12 @@ def test_subwords_are_joined_and_only_whole_tokens_have_a_place() -> None:
     assert positions == [0, None, None, 5, None]
 
 
-def test_posteriors_are_those_of_the_output_layer() -> None:
+@pytest.mark.parametrize("left_pad_target", [False, True])
+def test_posteriors_are_those_of_the_output_layer(left_pad_target: bool) -> None:
     model, batch = make_model("transformer"), make_batch()
     layer = model.decoder.output
-    found = {(o.line, o.position): o for o in occurrences(model, _Task(batch), "test")}
+    task = _Task(batch, left_pad_target=left_pad_target)
+    found = {(o.line, o.position): o for o in occurrences(model, task, "test")}
     with torch.no_grad():
         features, _ = model(**batch["net_input"])
         _, _, evidence = layer.nll_with_evidence(features, batch["target"], ignore_index=1)
