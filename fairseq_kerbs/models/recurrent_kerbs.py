@@ -22,12 +22,12 @@ from fairseq.models.lstm import AttentionLayer
 from torch import Tensor, nn
 
 from fairseq_kerbs.composition import ComposedEmbedding
+from fairseq_kerbs.models.decoding import ScoredByOutputLayer
 from fairseq_kerbs.models.options import (
     RecurrentKerbsConfig,
     as_namespace,
     build_output_layer,
     build_schedule,
-    check_checkpoint,
     fill_defaults,
     user_errors,
 )
@@ -161,7 +161,7 @@ class _Memory(NamedTuple):
     context: Tensor | None
 
 
-class RecurrentKerbsDecoder(FairseqIncrementalDecoder):
+class RecurrentKerbsDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder):
     """Recurrent decoder with attention; forward returns context vectors for the output layer.
 
     Args:
@@ -264,27 +264,9 @@ class RecurrentKerbsDecoder(FairseqIncrementalDecoder):
         reordered = _Memory(states, memory.attended.index_select(0, new_order), context)
         self.set_incremental_state(incremental_state, "memory", reordered)
 
-    def get_normalized_probs(
-        self, net_output: tuple[Tensor, Any], log_probs: bool, sample: Any = None
-    ) -> Tensor:
-        """Word (log-)probabilities of context vectors [batch, len, d], in float32."""
-        scores: Tensor = self.output.log_probs(net_output[0])
-        return scores if log_probs else scores.exp()
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Features as they are: words are scored in :meth:`get_normalized_probs`."""
-        return self.output.anchor(features)
-
     def max_positions(self) -> int:
         """Longest target."""
         return MAX_POSITIONS
-
-    def upgrade_state_dict_named(
-        self, state_dict: dict[str, Tensor], name: str
-    ) -> dict[str, Tensor]:
-        """Refuse checkpoints of another output layer, with one sentence."""
-        check_checkpoint(self.output, state_dict, f"{name}.output.")
-        return state_dict
 
 
 class _RecurrentKerbsModel(FairseqEncoderDecoderModel):

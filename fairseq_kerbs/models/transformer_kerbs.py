@@ -25,12 +25,12 @@ from fairseq.models.transformer import (
 from torch import Tensor, nn
 
 from fairseq_kerbs.composition import ComposedEmbedding
+from fairseq_kerbs.models.decoding import ScoredByOutputLayer
 from fairseq_kerbs.models.options import (
     KerbsConfig,
     as_namespace,
     build_output_layer,
     build_schedule,
-    check_checkpoint,
     fill_defaults,
     user_errors,
 )
@@ -60,7 +60,7 @@ class _PassEmbedding(ComposedEmbedding):
         return self.embed_sequence(words, features)
 
 
-class KerbsTransformerDecoder(TransformerDecoderBase):
+class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
     """Transformer decoder whose forward returns features; the output layer scores them.
 
     Args:
@@ -88,17 +88,6 @@ class KerbsTransformerDecoder(TransformerDecoderBase):
     def build_output_projection(self, cfg: Any, dictionary: Any, embed_tokens: Any) -> None:
         """Take the output layer from the embedding that is composed of it."""
         self.output = embed_tokens.layer
-
-    def output_layer(self, features: Tensor) -> Tensor:
-        """Features as they are: words are scored in :meth:`get_normalized_probs`."""
-        return self.output.anchor(features)
-
-    def get_normalized_probs(
-        self, net_output: tuple[Tensor, Any], log_probs: bool, sample: Any = None
-    ) -> Tensor:
-        """Word (log-)probabilities of features [batch, len, d], in float32: [batch, len, V]."""
-        scores: Tensor = self.output.log_probs(net_output[0])
-        return scores if log_probs else scores.exp()
 
     def extract_features(
         self,
@@ -153,12 +142,6 @@ class KerbsTransformerDecoder(TransformerDecoderBase):
             super().reorder_incremental_state_scripting(stream["state"], new_order)
             if "features" in stream:
                 stream["features"] = stream["features"].index_select(0, new_order)
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Any]:
-        """Refuse checkpoints of another output layer, with one sentence."""
-        check_checkpoint(self.output, state_dict, f"{name}.output.")
-        upgraded: dict[str, Any] = super().upgrade_state_dict_named(state_dict, name)
-        return upgraded
 
 
 @register_model("transformer_kerbs")
