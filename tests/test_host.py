@@ -59,6 +59,9 @@ def _alive(pid: int) -> bool:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_child_ends_with_its_parent(how: signal.Signals) -> None:
     code = (
+        "import signal\n"
+        # a shell's background jobs inherit that SIGINT is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from fairseq_kerbs.host import run_program\n"
         "run_program(['/bin/sh', '-c', 'echo $$; exec sleep 300'])"
     )
@@ -74,7 +77,10 @@ def test_child_ends_with_its_parent(how: signal.Signals) -> None:
         child = int(parent.stdout.readline())
         assert _alive(child)
         parent.send_signal(how)
-        parent.wait(timeout=60)
+        try:
+            parent.wait(timeout=60)
+        finally:
+            parent.kill()
     deadline = time.monotonic() + 60
     while _alive(child) and time.monotonic() < deadline:
         time.sleep(0.05)
