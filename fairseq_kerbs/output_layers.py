@@ -91,8 +91,9 @@ class OutputLayer(nn.Module):
         """Draw W and θ at random, as Section 4.2 begins.
 
         ``sense_init`` "random" draws every sense alone: most senses of a word then lie so far from
-        its contexts that one of them wins them all. "shared" draws the senses of a word around one
-        vector, with a cosine of about :data:`SHARED_COSINE` to it, so that all of them begin alive.
+        its contexts that one of them wins them all. "shared" draws the senses of a word around its
+        first one, with a cosine of about :data:`SHARED_COSINE` to it, so that all of them begin
+        alive; the first one is longer, by the factor cos + sin (1.26), and so leads at first.
         """
         nn.init.normal_(self.weight, std=self.embed_dim**-0.5)
         if self.sense_init == "shared":

@@ -180,3 +180,25 @@ def test_training_on_clusters_lowers_the_loss_and_senses_beat_one_vector_a_word(
     assert kerbs_layer.theta.isfinite().all()
     right = (kerbs_layer.predict(h) == target).float().mean()
     assert right > 0.5
+
+
+def test_shared_senses_begin_near_each_other_and_random_ones_do_not() -> None:
+    cosines = {}
+    for sense_init in ("random", "shared"):
+        layer = KerbsOutputLayer(256, 40, 120, sense_init=sense_init)
+        senses, mask = layer.table
+        first = layer.weight[senses[:, 0]].unsqueeze(1)  # [V, 1, d]
+        others = torch.cosine_similarity(layer.weight[senses], first, dim=-1)[:, 1:][mask[:, 1:]]
+        cosines[sense_init] = others
+        lengths = layer.weight.detach().norm(dim=1)
+        longer = 0.95 + (1 - 0.95**2) ** 0.5 if sense_init == "shared" else 1.0
+        assert float(lengths[:40].mean()) == pytest.approx(longer, rel=0.05)
+        assert float(lengths[40:].mean()) == pytest.approx(1.0, rel=0.05)
+    assert float(cosines["random"].abs().max()) < 0.4
+    assert float(cosines["shared"].min()) > 0.8
+    assert float(cosines["shared"].max()) < 0.999
+
+
+def test_an_unknown_sense_init_is_named() -> None:
+    with pytest.raises(ValueError, match="--sense-init"):
+        KerbsOutputLayer(8, 4, 8, sense_init="near")
