@@ -41,7 +41,7 @@ class KerbsConfig(FairseqDataclass):
     max_senses: int = field(default=4, metadata={"help": "most senses of one word"})
     sense_init: ChoiceEnum(SENSE_INITS) = field(  # type: ignore[valid-type]
         default="random",
-        metadata={"help": "first vectors: each drawn alone (the paper), or around its word's first"},
+        metadata={"help": "first vectors: drawn alone (the paper), or around the word's first"},
     )
     reallocation: ChoiceEnum([*POLICIES, "none"]) = field(  # type: ignore[valid-type]
         default="paper",
