@@ -121,12 +121,17 @@ def test_reallocation_none_keeps_the_allocation_and_the_statistics_alive() -> No
     assert float(inventory.log_prob.min()) < -1.0
 
 
-def test_a_second_model_of_the_task_does_not_stack_hooks() -> None:
+def test_a_second_model_of_the_task_does_not_stack_hooks_and_brings_its_own_schedule() -> None:
     task = make_task()
-    make_model("transformer", task)
+    make_model("transformer", task, reallocation="none")
     step = task.optimizer_step
-    make_model("transformer", task)
+    model = make_model("transformer", task, **FLAGS).train()
     assert task.optimizer_step is step
+    parts = task, model, KerbsCrossEntropyCriterion(task, False, 0.0), PlainOptimizer(model)
+    before = model.decoder.output.inventory.word_of_sense.clone()
+    for update in range(2):
+        one_update(parts, update)
+    assert (model.decoder.output.inventory.word_of_sense != before).any()
 
 
 def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:

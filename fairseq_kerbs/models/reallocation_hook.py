@@ -28,15 +28,19 @@ QUANTILES = (0.05, 0.5, 0.95)
 
 
 def install_hook(task: Any, schedule: SenseSchedule) -> None:
-    """Make a task run :class:`SenseUpdates` around its updates; a second call changes nothing."""
-    if getattr(task, "_kerbs_updates", None) is not None:
+    """Make a task run :class:`SenseUpdates` around its updates.
+
+    A task that builds another model is wrapped only once, and goes by that model's schedule.
+    """
+    wrapped = hasattr(task, "_kerbs_updates")
+    task._kerbs_updates = SenseUpdates(schedule)
+    if wrapped:
         return
-    updates = task._kerbs_updates = SenseUpdates(schedule)
     stock_step, stock_train = task.optimizer_step, task.train_step
 
     def optimizer_step(optimizer: Any, model: nn.Module, update_num: int) -> None:
         stock_step(optimizer, model=model, update_num=update_num)
-        updates.after_update(optimizer, model, update_num)
+        task._kerbs_updates.after_update(optimizer, model, update_num)
 
     def train_step(
         sample: Any, model: nn.Module, *args: Any, ignore_grad: bool = False, **kwargs: Any
