@@ -2,7 +2,17 @@
 
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
+
+# Fused passes of the likelihood on a CPU: plain C, called through ctypes, so that nothing of torch is
+# needed to build it. Without a compiler the package still installs, and says what it then misses.
+PASSES = Extension(
+    "fairseq_kerbs._passes",
+    sources=["fairseq_kerbs/csrc/passes.c"],
+    depends=["fairseq_kerbs/csrc/passes_body.h"],
+    extra_compile_args=["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"],
+    optional=True,
+)
 
 setup(
     name="fairseq_kerbs",
@@ -15,6 +25,8 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["fairseq_kerbs", "fairseq_kerbs.*"]),
+    package_data={"fairseq_kerbs": ["csrc/*.h"]},
+    ext_modules=[PASSES],
     install_requires=[
         # scripts/fairseq_wheel builds 0.12.2+kerbs1, which satisfies this.
         "fairseq==0.12.2",

@@ -2,9 +2,8 @@
 
 Tokens are processed in chunks. The loss is a sum over tokens, so the gradient of a chunk is known
 as soon as its logits are: it is multiplied into dh, dW and dθ at once (three matrix products in
-all: logits, dh, dW) and the chunk's buffers are used again for the next one. With label smoothing
-over words the gradient of the smoothed target needs, besides, the posterior of every sense inside
-its own word: one gather a chunk.
+all: logits, dh, dW) and the chunk's buffer is used again for the next one. What happens between
+the products is the business of :mod:`fairseq_kerbs.chunk_passes`, or of its fused forms.
 
 Products run in the dtype of the inputs (that of autocast, where it is on), everything after them
 in float32, or float64 for float64 inputs.
@@ -18,15 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.chunk_kernels import State, over_chunks
-from fairseq_kerbs.kernels import Kernel, compute_dtype, safe_norm
+from fairseq_kerbs import fused_cpu
+from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, KerbsPasses, Smoothing
+from fairseq_kerbs.kernels import (
+    InnerProductKernel,
+    KerbsKernel,
+    Kernel,
+    compute_dtype,
+    safe_inverse,
+    safe_norm,
+)
 from fairseq_kerbs.senses import SenseTable
 
-CHUNK_BYTES = 8 << 20
-"""Size of one tokens × senses buffer in float32: a chunk's few buffers stay near the caches."""
-
-ACCELERATOR_CHUNK_BYTES = 128 << 20
-"""The same on an accelerator, where a product needs many tokens to fill the device."""
+ACCELERATOR_SHARE = 8
+"""On an accelerator a chunk takes at most this fraction of the free memory, and 1 GiB."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +48,110 @@ class NllOptions:
     with_gradients: bool = True
 
 
-def word_logsumexp(logits: Tensor, table: SenseTable) -> Tensor:
-    """Sum exp(logits) over the senses of each word, in the log: [..., M] -> [..., V].
+def choose_passes(
+    kernel: Kernel, w_norm: Tensor, theta: Tensor, table: SenseTable, owner: Tensor
+) -> ChunkPasses:
+    """The leanest passes for a kernel, a device and a dtype.
 
-    Each word is scaled by its own largest sense, so that improbable words keep their precision.
+    Args:
+        kernel: the kernel.
+        w_norm: norms of the sense embeddings, [M], in the compute dtype.
+        theta: kernel parameters, [M], in the same.
+        table: senses of every word.
+        owner: owner of each sense, [M].
     """
-    if table.senses.shape[1] == 1:
-        return logits.index_select(-1, table.senses[:, 0])
-    slots = logits[..., table.senses]  # [..., V, K]
-    return slots.masked_fill(~table.mask, -torch.inf).logsumexp(-1)
+    lean = {KerbsKernel: KerbsPasses, InnerProductKernel: InnerProductPasses}
+    kind = lean.get(type(kernel), ChunkPasses)
+    passes = None
+    if w_norm.device.type == "cpu":
+        passes = fused_cpu.fused(kind, kernel, w_norm, theta, table, owner)
+    return passes or kind(kernel, w_norm, theta, table, owner)
 
 
-class _Plan:
+def chunk_tokens(passes: ChunkPasses, senses: int, device: torch.device, itemsize: int) -> int:
+    """Number of tokens in a chunk: a multiple of 32 that keeps the buffers where they are fast."""
+    budget = passes.cpu_buffer_bytes
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        budget = min(1 << 30, free // ACCELERATOR_SHARE) // passes.buffers
+    tokens = budget // (itemsize * max(1, senses))
+    return max(16, tokens if tokens < 32 else tokens // 32 * 32)
+
+
+class Products:
+    """Products of all senses with chunks of context vectors, and the passes over them.
+
+    Args:
+        h: context vectors, [N, d].
+        w: sense embeddings, [M, d].
+        theta: kernel parameters, [M].
+        word_of_sense: [M].
+        table: senses of every word.
+        kernel: the kernel.
+        tokens: tokens in a chunk; None lets :func:`chunk_tokens` choose.
+        passes: those of an earlier evaluation with the same senses.
+    """
+
+    def __init__(
+        self,
+        h: Tensor,
+        w: Tensor,
+        theta: Tensor,
+        word_of_sense: Tensor,
+        table: SenseTable,
+        kernel: Kernel,
+        tokens: int | None = None,
+        passes: ChunkPasses | None = None,
+    ) -> None:
+        self.dtype = compute_dtype(h, w, theta)
+        device = h.device.type
+        # like torch's own products, float64 stays float64 under autocast
+        if torch.is_autocast_enabled(device) and self.dtype == torch.float32:
+            self.product_dtype = torch.get_autocast_dtype(device)
+        else:
+            self.product_dtype = torch.promote_types(h.dtype, w.dtype)
+        self.h, self.w = h.to(self.product_dtype), w.to(self.product_dtype)
+        wide_h = h.to(self.dtype)
+        self.h_norm = safe_norm(wide_h).squeeze(-1)  # [N]
+        if passes is None:
+            w_norm = safe_norm(w.to(self.dtype)).squeeze(-1)  # [M]
+            passes = choose_passes(kernel, w_norm, theta.to(self.dtype), table, word_of_sense)
+        self.passes = passes
+        contexts = wide_h
+        if passes.unit_contexts:
+            contexts = wide_h * safe_inverse(self.h_norm).unsqueeze(1)
+        self._contexts = contexts.to(self.product_dtype)
+        itemsize = torch.finfo(self.dtype).bits // 8
+        size, step = h.shape[0], tokens or chunk_tokens(passes, w.shape[0], h.device, itemsize)
+        self.chunks = [slice(i, min(i + step, size)) for i in range(0, size, step)]
+        cells = w.shape[0] * min(step, size)
+        self._buffer = self.h_norm.new_empty(cells)
+        self._narrow: Tensor | None = None
+        if self.product_dtype != self.dtype:
+            self._narrow = self.w.new_empty(cells)
+
+    def _matrix(self, flat: Tensor, rows: slice) -> Tensor:
+        shape = (self.w.shape[0], rows.stop - rows.start)
+        return flat[: shape[0] * shape[1]].view(shape)
+
+    def products(self, rows: slice) -> Tensor:
+        """X of a chunk, [M, n], in the compute dtype; overwritten by the next chunk's."""
+        x = self._matrix(self._buffer, rows)
+        contexts = self._contexts[rows].t()  # [d, n]
+        if self._narrow is None:
+            return torch.mm(self.w, contexts, out=x)
+        x.copy_(torch.mm(self.w, contexts, out=self._matrix(self._narrow, rows)))
+        if self.product_dtype == torch.float16:  # norms of 256 and 256 reach its end
+            x.clamp_(torch.finfo(torch.float16).min, torch.finfo(torch.float16).max)
+        return x
+
+    def narrow(self, x: Tensor, rows: slice) -> Tensor:
+        """``x`` [M, n] in the dtype of products."""
+        return x if self._narrow is None else self._matrix(self._narrow, rows).copy_(x)
+
+
+class _Plan(Products):
     """Everything about one evaluation that does not depend on the chunk."""
 
     def __init__(
@@ -68,30 +164,60 @@ class _Plan:
         table: SenseTable,
         options: NllOptions,
     ) -> None:
-        self.dtype = compute_dtype(h, w, theta)
-        device = h.device.type
-        # like torch's own products, float64 stays float64 under autocast
-        if torch.is_autocast_enabled(device) and self.dtype == torch.float32:
-            self.product_dtype = torch.get_autocast_dtype(device)
-        else:
-            self.product_dtype = torch.promote_types(h.dtype, w.dtype)
-        self.h, self.w = h.to(self.product_dtype), w.to(self.product_dtype)
-        self.h_norm = safe_norm(h.to(self.dtype))  # [N, 1]
-        self.w_norm = safe_norm(w.to(self.dtype)).squeeze(-1)  # [M]
-        self.kernel = over_chunks(options.kernel, self.w_norm, theta.to(self.dtype))
-        self.word_of_sense, self.table, self.options = word_of_sense, table, options
+        super().__init__(h, w, theta, word_of_sense, table, options.kernel, options.chunk_tokens)
+        self.table = table
+        self.smoothing = Smoothing.of(options.label_smoothing, table.senses.shape[0])
         self.counted = target != options.ignore_index  # [N]
         self.target = torch.where(self.counted, target, 0)
-        buffer = CHUNK_BYTES if device == "cpu" else ACCELERATOR_CHUNK_BYTES
-        tokens = options.chunk_tokens or max(16, buffer // (4 * max(1, w.shape[0])))
-        self.chunks = [slice(i, min(i + tokens, h.shape[0])) for i in range(0, h.shape[0], tokens)]
 
-    def logits(self, rows: slice) -> tuple[Tensor, State]:
-        """Kernel logits of a chunk, [n, M], and what the kernel wants back with their gradient."""
-        x = (self.h[rows] @ self.w.t()).to(self.dtype)  # [n, M]
-        if self.product_dtype == torch.float16:  # norms of 256 and 256 reach its end
-            x.clamp_(torch.finfo(torch.float16).min, torch.finfo(torch.float16).max)
-        return self.kernel.logits(x, self.h_norm[rows])
+
+class _Chunk:
+    """One chunk after the first pass: losses, and what the pull back wants."""
+
+    def __init__(self, plan: _Plan, rows: slice) -> None:
+        self.plan, self.rows = plan, rows
+        self.h_norm, self.counted = plan.h_norm[rows], plan.counted[rows]  # [n]
+        target = plan.target[rows]
+        self.senses, mask = plan.table.senses[target], plan.table.mask[target]  # [n, K]
+        self.x = plan.products(rows)  # [M, n]
+        columns = torch.arange(len(target), device=target.device).unsqueeze(1)
+        self.own_x = self.x[self.senses, columns]  # [n, K]
+        own = plan.passes.own_logits(self.own_x, self.senses, self.h_norm)
+        own = own.masked_fill(~mask, -torch.inf)  # [n, K]
+        word = own.logsumexp(1)  # [n]
+        self.posterior = (own - word.unsqueeze(1)).exp()  # [n, K], 0 at padding
+        spread = None
+        if plan.smoothing.each:
+            self.normalizer, spread = plan.passes.reduce_words(self.x, self.h_norm)
+        else:
+            self.normalizer = plan.passes.reduce(self.x, self.h_norm)
+        # rounded alone, a word that is all but certain could get a probability above 1
+        nll = (self.normalizer - word).clamp_min(0.0)
+        self.nll = torch.where(self.counted, nll, 0.0)  # [n]
+        joint = (own - self.normalizer.unsqueeze(1)).exp().clamp_max(1.0)
+        self.joint = torch.where(self.counted.unsqueeze(1), joint, 0.0)  # [n, K]
+        self.loss = plan.smoothing.share * self.nll
+        if spread is not None:
+            self.loss = self.loss + plan.smoothing.each * torch.where(self.counted, spread, 0.0)
+
+    def pull_back(self, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        """P = G·∂s/∂x of the chunk [M, n], and what the kernel's ``h_gradient`` wants [n].
+
+        G = total·P(m) − each·P(m | its word) − share·P(m | y)·1[L(m)=y], times ``weight`` [n].
+        """
+        plan, passes = self.plan, self.plan.passes
+        scale = self.counted.to(plan.dtype)
+        if weight is not None:
+            scale = scale * weight
+        if plan.smoothing.each:
+            along_h = passes.pull_back_words(
+                self.x, self.h_norm, self.normalizer, scale, plan.smoothing
+            )
+        else:
+            along_h = passes.pull_back(self.x, self.h_norm, self.normalizer, scale)
+        own = self.posterior * (-plan.smoothing.share * scale).unsqueeze(1)  # [n, K]
+        along_h = along_h + passes.add_own(self.x, self.own_x, self.senses, own, self.h_norm)
+        return self.x, along_h
 
 
 class _Gradients:
@@ -99,36 +225,39 @@ class _Gradients:
 
     def __init__(self, plan: _Plan, needs: tuple[bool, bool, bool]) -> None:
         self.plan, self.needs = plan, needs
-        plan.kernel.reset()
-        self.h = torch.zeros_like(plan.h, dtype=plan.dtype) if needs[0] else None
-        # dθ of the KerBS kernel, too, is read off the product Pᵀ h
+        plan.passes.reset()
+        self.h = torch.empty_like(plan.h, dtype=plan.dtype) if needs[0] else None
+        # dθ of the KerBS kernel, too, is read off the product P h
         self.w = torch.zeros_like(plan.w, dtype=plan.dtype) if needs[1] or needs[2] else None
 
-    def add(self, rows: slice, state: State, grad_logits: Tensor) -> None:
-        """Take in a chunk: the kernel's state and the gradient of its logits, [n, M]."""
-        plan, h_norm = self.plan, self.plan.h_norm[rows]
-        by_x, along_h = plan.kernel.pull_back(grad_logits, state, h_norm)
-        h, unscale = plan.h[rows], None
+    def add(self, rows: slice, by_x: Tensor, along_h: Tensor) -> None:
+        """Take in a chunk: P [M, n] (may be overwritten) and ``along_h`` [n]."""
+        plan, h, unscale = self.plan, self.plan.h[rows], None
         if plan.product_dtype == torch.float16:
             scale = _float16_scale(by_x, plan.w, h)
-            by_x, unscale = by_x * scale, 1.0 / scale
-        by_x = by_x.to(plan.product_dtype)
+            by_x, unscale = by_x.mul_(scale), 1.0 / scale
+        by_x = plan.narrow(by_x, rows)
+        same = plan.product_dtype == plan.dtype
         if self.h is not None:
-            product = _rescaled((by_x @ plan.w).to(plan.dtype), unscale)
-            self.h[rows] = plan.kernel.h_gradient(product, along_h, h.to(plan.dtype), h_norm)
-        if self.w is not None:
-            if plan.product_dtype == plan.dtype:
-                self.w.addmm_(by_x.t(), h)
+            if same:
+                torch.mm(by_x.t(), plan.w, out=self.h[rows])
             else:
-                self.w += _rescaled((by_x.t() @ h).to(plan.dtype), unscale)
+                self.h[rows] = _rescaled((by_x.t() @ plan.w).to(plan.dtype), unscale)
+            wide_h, h_norm = h.to(plan.dtype), plan.h_norm[rows]
+            plan.passes.h_gradient(self.h[rows], along_h, wide_h, h_norm)
+        if self.w is not None:
+            if same:
+                self.w.addmm_(by_x, h)
+            else:
+                self.w += _rescaled((by_x @ h).to(plan.dtype), unscale)
 
     def finish(self) -> tuple[Tensor | None, ...]:
         """Gradients of h, w and theta in the compute dtype; None where none is needed."""
         w, theta = self.plan.w.to(self.plan.dtype), None
         if self.needs[2] and self.w is not None:
-            theta = self.plan.kernel.theta_gradient(self.w, w)
+            theta = self.plan.passes.theta_gradient(self.w, w)
         if self.needs[1] and self.w is not None:
-            self.w = self.plan.kernel.w_gradient(self.w, w)
+            self.w = self.plan.passes.w_gradient(self.w, w)
         return tuple(
             gradient if need else None
             for gradient, need in zip((self.h, self.w, theta), self.needs, strict=True)
@@ -136,42 +265,20 @@ class _Gradients:
 
 
 def _float16_scale(by_x: Tensor, w: Tensor, h: Tensor) -> Tensor:
-    """Factor that takes P = G·∂s/∂x as high in float16's range as P W and Pᵀ h allow.
+    """Factor that takes P = G·∂s/∂x as high in float16's range as Pᵀ W and P h allow.
 
     Most entries of G are probabilities of one in many thousand senses, which float16 would round
     to a few bits or to 0; those at −1 times a steep kernel may pass its upper end.
     """
     size = by_x.abs()
-    rows = size.sum(1).amax() * w.abs().amax().to(size.dtype).clamp_min(1.0)
-    columns = size.sum(0).amax() * h.abs().amax().to(size.dtype).clamp_min(1.0)
-    largest = torch.maximum(rows, columns)
+    tokens = size.sum(0).amax() * w.abs().amax().to(size.dtype).clamp_min(1.0)
+    senses = size.sum(1).amax() * h.abs().amax().to(size.dtype).clamp_min(1.0)
+    largest = torch.maximum(tokens, senses)
     return torch.where(largest > 0, 32768.0 / largest, 1.0)
 
 
 def _rescaled(product: Tensor, factor: Tensor | None) -> Tensor:
     return product if factor is None else product.mul_(factor)
-
-
-def _token_terms(plan: _Plan, rows: slice, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """logsumexp over all senses [n, 1], plain nll [n], target posteriors and joints [n, K]."""
-    target = plan.target[rows]
-    senses, mask = plan.table.senses[target], plan.table.mask[target]  # [n, K]
-    normalizer = logits.logsumexp(1, keepdim=True)  # [n, 1]
-    own = logits.gather(1, senses).masked_fill(~mask, -torch.inf)
-    word = own.logsumexp(1, keepdim=True)  # [n, 1]
-    counted = plan.counted[rows]
-    nll = torch.where(counted, (normalizer - word).squeeze(1), 0.0)
-    joint = torch.where(counted.unsqueeze(1), (own - normalizer).exp(), 0.0)
-    return normalizer, nll, (own - word).exp(), joint
-
-
-def _smoothing(plan: _Plan) -> tuple[float, float]:
-    """Weights (1 − ε − ε', ε') of the plain nll and of the sum over words."""
-    epsilon, vocab_size = plan.options.label_smoothing, plan.table.senses.shape[0]
-    if epsilon == 0.0:
-        return 1.0, 0.0
-    each = epsilon / max(1, vocab_size - 1)
-    return 1.0 - epsilon - each, each
 
 
 def _run_chunks(
@@ -191,47 +298,13 @@ def _run_chunks(
     loss = plan.h_norm.new_zeros(size)
     plain = plan.h_norm.new_zeros(size)
     joints = plan.h_norm.new_zeros(size, width)
-    share, each = _smoothing(plan)
     for rows in plan.chunks:
-        logits, state = plan.logits(rows)
-        normalizer, nll, posterior, joint = _token_terms(plan, rows, logits)
-        plain[rows], joints[rows] = nll, joint
-        words = word_logsumexp(logits, plan.table) if each else None  # [n, V]
-        loss[rows] = share * nll
-        if words is not None:
-            counted = plan.counted[rows]
-            spread = (normalizer - words).sum(1)
-            loss[rows] += each * torch.where(counted, spread, 0.0)
+        chunk = _Chunk(plan, rows)
+        loss[rows], plain[rows], joints[rows] = chunk.loss, chunk.nll, chunk.joint
         if gradients is not None:
-            scale = plan.counted[rows].to(plan.dtype)
-            if weight is not None:
-                scale = scale * weight[rows]
-            grad = _grad_logits(plan, rows, logits, normalizer, posterior, words)
-            gradients.add(rows, state, grad.mul_(scale.unsqueeze(1)))
+            by_x, along_h = chunk.pull_back(None if weight is None else weight[rows])
+            gradients.add(rows, by_x, along_h)
     return loss, plain, joints
-
-
-def _grad_logits(
-    plan: _Plan,
-    rows: slice,
-    logits: Tensor,
-    normalizer: Tensor,
-    posterior: Tensor,
-    words: Tensor | None,
-) -> Tensor:
-    """d loss/d logits of a chunk, [n, M]; overwrites ``logits``.
-
-    (share + each·V)·P(m) − share·P(m | word y)·1[L(m)=y] − each·P(m | word L(m))
-    """
-    share, each = _smoothing(plan)
-    senses = plan.table.senses[plan.target[rows]]
-    within = None
-    if words is not None:
-        within = (logits - words.index_select(1, plan.word_of_sense)).exp_()
-    grad = logits.sub_(normalizer).exp_()
-    if words is not None and within is not None:
-        grad.mul_(share + each * words.shape[1]).sub_(within, alpha=each)
-    return grad.scatter_add_(1, senses, -share * posterior)
 
 
 class ChunkedNll(torch.autograd.Function):

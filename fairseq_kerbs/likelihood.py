@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.chunked_nll import ChunkedNll, NllOptions, word_logsumexp
+from fairseq_kerbs.chunk_passes import ChunkPasses
+from fairseq_kerbs.chunked_nll import ChunkedNll, NllOptions, Products
 from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
 from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
@@ -45,8 +46,8 @@ def kerbs_nll(
         reduction: "sum", "mean" (over tokens that count) or "none" ([N], 0 where ignored).
         kernel: name of a kernel, or a kernel.
         table: senses of every word, where the caller has them already.
-        chunk_tokens: tokens in one chunk; by default what fits
-            :data:`fairseq_kerbs.chunked_nll.CHUNK_BYTES`.
+        chunk_tokens: tokens in one chunk; by default what
+            :func:`fairseq_kerbs.chunked_nll.chunk_tokens` finds right.
 
     Returns:
         A scalar, or [N] for "none": float32, or float64 where an input is float64.
@@ -117,6 +118,8 @@ def kerbs_log_probs(
 ) -> Tensor:
     """Log-probabilities of all words (Eq. 4–5), differentiable.
 
+    Where autograd is off this is :func:`score_words`, which is faster and needs less memory.
+
     Args:
         h: context vectors, [..., d].
         w: sense embeddings, [M, d].
@@ -131,8 +134,57 @@ def kerbs_log_probs(
     """
     if table is None:
         table = build_sense_table(word_of_sense, vocab_size)
+    if not torch.is_grad_enabled():
+        return score_words(h, w, theta, word_of_sense, table, kernel=kernel)[0]
     logits = kernel_logits(h, w, theta, kernel)  # [..., M]
     return word_logsumexp(logits, table) - logits.logsumexp(-1, keepdim=True)
+
+
+@torch.no_grad()
+def score_words(
+    h: Tensor,
+    w: Tensor,
+    theta: Tensor,
+    word_of_sense: Tensor,
+    table: SenseTable,
+    *,
+    kernel: str | Kernel = "kerbs",
+    passes: ChunkPasses | None = None,
+) -> tuple[Tensor, ChunkPasses]:
+    """Log-probabilities of all words without gradient: one product and one sweep a chunk.
+
+    Args:
+        h: context vectors, [..., d].
+        w: sense embeddings, [M, d].
+        theta: kernel parameters, [M].
+        word_of_sense: owner of each sense, [M].
+        table: senses of every word.
+        kernel: name of a kernel, or a kernel.
+        passes: what an earlier call with the same senses returned; saves preparing them again.
+
+    Returns:
+        [..., V] as of :func:`kerbs_log_probs`, and the prepared senses.
+    """
+    flat = h.reshape(-1, h.shape[-1])
+    products = Products(flat, w, theta, word_of_sense, table, build_kernel(kernel), passes=passes)
+    words = table.senses.shape[0]
+    out = torch.empty(flat.shape[0], words, dtype=products.dtype, device=h.device)
+    with torch.autocast(h.device.type, enabled=False):
+        for rows in products.chunks:
+            x = products.products(rows)  # [M, n]
+            products.passes.log_probs(x, products.h_norm[rows], out[rows])
+    return out.view(*h.shape[:-1], words), products.passes
+
+
+def word_logsumexp(logits: Tensor, table: SenseTable) -> Tensor:
+    """Sum exp(logits) over the senses of each word, in the log: [..., M] -> [..., V].
+
+    Each word is scaled by its own largest sense, so that improbable words keep their precision.
+    """
+    if table.senses.shape[1] == 1:
+        return logits.index_select(-1, table.senses[:, 0])
+    slots = logits[..., table.senses]  # [..., V, K]
+    return slots.masked_fill(~table.mask, -torch.inf).logsumexp(-1)
 
 
 def _check(

@@ -19,14 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_kerbs.chunk_passes import ChunkPasses
 from fairseq_kerbs.kernels import Kernel, build_kernel
-from fairseq_kerbs.likelihood import kerbs_log_probs, nll_with_evidence
+from fairseq_kerbs.likelihood import kerbs_log_probs, nll_with_evidence, score_words
 from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings, reallocate
 from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
 
 SENSE_INITS = ("random", "shared")
 SHARED_COSINE = 0.95
-PREDICTED_LOGITS = 4 << 20  # context vectors × senses that predict keeps at a time
+PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
 
 
 class _Anchor(torch.autograd.Function):
@@ -85,6 +86,7 @@ class OutputLayer(nn.Module):
             self.theta = nn.Parameter(torch.empty(total_senses))
         else:
             self.register_buffer("theta", torch.zeros(total_senses), persistent=False)
+        self._prepared: tuple[tuple[Any, ...], ChunkPasses] | None = None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -132,19 +134,43 @@ class OutputLayer(nn.Module):
 
     def log_probs(self, h: Tensor) -> Tensor:
         """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32."""
-        return kerbs_log_probs(
-            h,
-            self.weight,
-            self.theta,
-            self.inventory.word_of_sense,
-            self.vocab_size,
-            kernel=self.kernel,
-            table=self.table,
+        owners = self.inventory.word_of_sense
+        if torch.is_grad_enabled():
+            return kerbs_log_probs(
+                h,
+                self.weight,
+                self.theta,
+                owners,
+                self.vocab_size,
+                kernel=self.kernel,
+                table=self.table,
+            )
+        versions = (self.weight._version, self.theta._version, owners._version)
+        key = (self.weight.data_ptr(), h.dtype, versions)
+        prepared = None
+        if self._prepared is not None and self._prepared[0] == key and not self.training:
+            prepared = self._prepared[1]
+        scores, prepared = score_words(
+            h, self.weight, self.theta, owners, self.table, kernel=self.kernel, passes=prepared
         )
+        self._prepared = None if self.training else (key, prepared)
+        return scores
+
+    def train(self, mode: bool = True) -> OutputLayer:
+        """Set training mode; either way, what was prepared for decoding is forgotten.
+
+        Optimizers change weights through ``.data``, which no version counter sees.
+        """
+        self._prepared = None
+        super().train(mode)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_prepared": None}
 
     def predict(self, h: Tensor) -> Tensor:
         """Most probable word for each context vector, [..., d] -> [...], a few at a time."""
-        most = max(1, PREDICTED_LOGITS // self.total_senses)
+        most = max(1, PREDICTED_SCORES // self.vocab_size)
         with torch.no_grad():
             flat = h.reshape(-1, self.embed_dim)
             words = [self.log_probs(part).argmax(-1) for part in flat.split(most)]

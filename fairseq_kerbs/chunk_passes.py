@@ -1,0 +1,378 @@
+"""What happens to a chunk of products between the matrix products of the likelihood, by kernel.
+
+The likelihood makes the products X [M, n] of all senses with a chunk of n context vectors and needs
+from them the logsumexp over senses (:meth:`ChunkPasses.reduce`) and, once the gradient G [M, n] of
+the logits is known, P = G·∂s/∂x [M, n], which it multiplies with W and h
+(:meth:`ChunkPasses.pull_back`). What is left are gradients by the norms and θ, which are sums over
+the chunk. Any kernel gets those from its partial derivatives; the inner product has none; for the
+KerBS kernel they follow from one pass more, because it is homogeneous in |h| and in |w|.
+
+A sense is a row and a token a column, so that the senses of a word are whole rows, wherever they
+lie. The classes here are plain torch: every dtype, every device, and the reference of the fused
+ones (:mod:`fairseq_kerbs.fused_cpu`, :mod:`fairseq_kerbs.fused_cuda`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.kernels import THETA_LIMIT, Kernel, kerbs_gain, safe_inverse
+from fairseq_kerbs.senses import SenseTable
+
+BENT = [0.4999999801, 0.3333333313, 0.1250006353, 0.0333333973]
+BENT += [0.006941279401, 0.001190157391, 0.0001786452495, 2.255325601e-5]
+"""r(z) = (z e^z − (e^z − 1))/z² for |z| ≤ 1 in float32: the polynomial through the Chebyshev nodes,
+relative error 7e-8."""
+
+BENT_SERIES = [1.0 / (math.factorial(k) * (k + 2)) for k in range(14)]
+"""The same as its power series, for |z| ≤ ½ in float64."""
+
+
+class Smoothing(NamedTuple):
+    """Label smoothing over words: G = total·P(m) − each·P(m | its word) − share·P(m | y)·1[L(m)=y].
+
+    Attributes:
+        share: 1 − ε − ε', the weight of the plain nll.
+        each: ε' = ε/(V − 1), the weight of each word's −log P.
+        total: share + V·ε'.
+    """
+
+    share: float
+    each: float
+    total: float
+
+    @classmethod
+    def of(cls, epsilon: float, vocab_size: int) -> Smoothing:
+        """Weights for smoothing by ε."""
+        each = epsilon / max(1, vocab_size - 1)
+        share = 1.0 - epsilon - each if epsilon else 1.0
+        return cls(share, each, share + vocab_size * each)
+
+
+class ChunkPasses:
+    """Any kernel over the chunks of one evaluation; sums gradients by |w| and θ as it goes.
+
+    ``reduce`` or ``reduce_words`` comes first for every chunk, ``pull_back`` or ``pull_back_words``
+    second, ``add_own`` last.
+
+    Args:
+        kernel: the kernel.
+        w_norm: norms of the sense embeddings, [M].
+        theta: kernel parameters, [M].
+        table: senses of every word.
+        word_of_sense: owner of each sense, [M].
+
+    Attributes:
+        unit_contexts: whether the products X are made with h/|h| instead of h.
+        buffers: matrices of a chunk's size in use at the same time.
+        cpu_buffer_bytes: what one of them may take on a CPU and all still be near the caches.
+    """
+
+    unit_contexts = False
+    buffers = 6
+    cpu_buffer_bytes = 8 << 20
+
+    def __init__(
+        self, kernel: Kernel, w_norm: Tensor, theta: Tensor, table: SenseTable, owner: Tensor
+    ) -> None:
+        self.kernel, self.w_norm, self.theta = kernel, w_norm, theta
+        self.table, self.owner = table, owner
+        self._scratch: dict[str, Tensor] = {}
+        self._kept: tuple[Tensor, ...] = ()  # what `reduce` leaves for `pull_back`
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the sums, before another run over the chunks."""
+        self._by_w_norm = torch.zeros_like(self.w_norm)
+        self._by_theta = torch.zeros_like(self.w_norm)
+
+    def _take(self, name: str, like: Tensor) -> Tensor:
+        """A matrix of a chunk's size that is used again for the next chunk."""
+        flat = self._scratch.get(name)
+        if flat is None or flat.numel() < like.numel():
+            self._scratch[name] = flat = like.new_empty(like.numel())
+        return flat[: like.numel()].view(like.shape)
+
+    # ------------------------------------------------------------ logits and their sums
+
+    def logits(self, x: Tensor, h_norm: Tensor) -> Tensor:
+        """Logits of a chunk, [M, n]; the caller may overwrite them.
+
+        Args:
+            x: products, [M, n].
+            h_norm: norms of the context vectors, [n].
+        """
+        w_norm, theta = self.w_norm.unsqueeze(1), self.theta.unsqueeze(1)
+        value = self.kernel.value(x, h_norm, w_norm, theta)
+        return value.clone() if value is x else value
+
+    def reduce(self, x: Tensor, h_norm: Tensor) -> Tensor:
+        """Logsumexp over all senses, [n] (Eq. 5's denominator).
+
+        Args:
+            x: products, [M, n]; not to be changed before the pull back.
+            h_norm: [n].
+        """
+        logits = self.logits(x, h_norm)
+        peak = logits.amax(0)  # [n]
+        numerator = logits.sub_(peak).exp_()
+        total = numerator.sum(0)  # [n]
+        self._kept = (numerator, total)
+        return peak + total.log()
+
+    def reduce_words(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensor]:
+        """Logsumexp over all senses, and Σ_i −log P(word i) over all words, both [n]."""
+        logits = self.logits(x, h_norm)
+        words = word_rows(logits, self.table)  # [V, n]
+        normalizer = words.logsumexp(0)
+        self._kept = (logits, words)
+        return normalizer, (normalizer - words).sum(0)
+
+    def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
+        """Log-probabilities of all words into ``out``, [n, V] (Eq. 4–5)."""
+        words = word_rows(self.logits(x, h_norm), self.table)  # [V, n]
+        torch.sub(words, words.logsumexp(0), out=words)
+        out.copy_(words.t())
+
+    def own_logits(self, x: Tensor, senses: Tensor, h_norm: Tensor) -> Tensor:
+        """Logits of some senses of each token alone: x and ``senses`` [n, K] -> [n, K]."""
+        return self.kernel.value(x, h_norm.unsqueeze(1), self.w_norm[senses], self.theta[senses])
+
+    # ------------------------------------------------------------ and back
+
+    def pull_back(self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor) -> Tensor:
+        """Carry G = scale·P(m) back: ``x`` becomes P = G·∂s/∂x.
+
+        Args:
+            x: products, [M, n], since :meth:`reduce`.
+            h_norm, normalizer: [n].
+            scale: gradient of the result by each token's loss, [n].
+
+        Returns:
+            what :meth:`h_gradient` wants, [n].
+        """
+        numerator, total = self._kept
+        return self._carry_back(numerator.mul_(scale / total), x, h_norm)
+
+    def pull_back_words(
+        self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor, weights: Smoothing
+    ) -> Tensor:
+        """As :meth:`pull_back`, for G = scale·(total·P(m) − each·P(m | its word))."""
+        logits, words = self._kept
+        within = words.index_select(0, self.owner).neg_().add_(logits).exp_()  # [M, n]
+        grad = logits.sub_(normalizer).exp_().mul_(weights.total)
+        return self._carry_back(grad.sub_(within, alpha=weights.each).mul_(scale), x, h_norm)
+
+    def _carry_back(self, grad: Tensor, x: Tensor, h_norm: Tensor) -> Tensor:
+        """From G [M, n] (may be overwritten) to P in place of ``x``, and all sums."""
+        w_norm, theta = self.w_norm.unsqueeze(1), self.theta.unsqueeze(1)
+        partials = self.kernel.partials(x, h_norm, w_norm, theta)
+        self._by_w_norm += (grad * partials.w_norm).sum(1)
+        self._by_theta += (grad * partials.theta).sum(1)
+        along_h = (grad * partials.h_norm).sum(0)
+        torch.mul(grad, partials.x, out=x)
+        return along_h
+
+    def add_own(self, p: Tensor, x: Tensor, senses: Tensor, grad: Tensor, h_norm: Tensor) -> Tensor:
+        """Carry a gradient of the targets' own senses back, too.
+
+        Args:
+            p: P of the chunk, [M, n], which receives theirs.
+            x: their products, [n, K].
+            senses: their numbers, [n, K].
+            grad: gradient of their logits, [n, K]; 0 at padding.
+            h_norm: [n].
+
+        Returns:
+            what :meth:`h_gradient` wants, [n].
+        """
+        w_norm, theta = self.w_norm[senses], self.theta[senses]
+        partials = self.kernel.partials(x, h_norm.unsqueeze(1), w_norm, theta)
+        self._by_w_norm.index_add_(0, senses.flatten(), (grad * partials.w_norm).flatten())
+        self._by_theta.index_add_(0, senses.flatten(), (grad * partials.theta).flatten())
+        _add_at(p, senses, grad * partials.x)
+        return (grad * partials.h_norm).sum(1)
+
+    def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
+        """Gradient by h, [n, d], from the product Pᵀ W [n, d] (overwritten) and ``along_h`` [n]."""
+        return product.addcmul_(h * safe_inverse(h_norm).unsqueeze(1), along_h.unsqueeze(1))
+
+    def w_gradient(self, product: Tensor, w: Tensor) -> Tensor:
+        """Gradient by W, [M, d], from the sum of all P h [M, d] (overwritten)."""
+        inverse = safe_inverse(self.w_norm)
+        return product.addcmul_(w, (self._by_w_norm * inverse).unsqueeze(1))
+
+    def theta_gradient(self, product: Tensor, w: Tensor) -> Tensor:
+        """Gradient by θ, [M]; ``product`` is the sum of all P h, not yet overwritten."""
+        return self._by_theta
+
+
+class InnerProductPasses(ChunkPasses):
+    """s = x: nothing to compute in either direction."""
+
+    buffers = 3
+
+    def logits(self, x: Tensor, h_norm: Tensor) -> Tensor:
+        return self._take("logits", x).copy_(x)
+
+    def _carry_back(self, grad: Tensor, x: Tensor, h_norm: Tensor) -> Tensor:
+        x.copy_(grad)
+        return h_norm
+
+    def add_own(self, p: Tensor, x: Tensor, senses: Tensor, grad: Tensor, h_norm: Tensor) -> Tensor:
+        _add_at(p, senses, grad)
+        return h_norm
+
+    def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
+        return product
+
+    def w_gradient(self, product: Tensor, w: Tensor) -> Tensor:
+        return product
+
+
+class KerbsPasses(ChunkPasses):
+    """The KerBS kernel (Eq. 9) as s = |h||w| a E with E = e^z − 1, z = −θc, a = −g(θ)/θ.
+
+    θ = 0 stands for 1e-12 (1e-30 in float64) here: that near, the kernel is h·w to the last bit,
+    and the large a meets an E that is exact for tiny arguments.
+
+    With P = G·∂s/∂x = G·g·(E + 1), homogeneity in |h| and |w| gives the gradients along h and w
+    from Σ G s = Σ |h||w| a G E, and dθ from the same sums, with a' = da/dθ:
+
+        h·dh = Σ_m G s,    w·dW = Σ_n G s,    dθ = |w| a' Σ_n |h| G E + w·(P h)/θ
+
+    The last cancels for small θ ("curved" senses). There
+
+        dθ = −|w| (g'/θ · Σ_n |h| G E + g · Σ_n |h| G c² r(z)),   r(z) = (z e^z − E)/z²
+
+    Attributes:
+        inverse_norm: 1/|w|, or 0, [M].
+        minus_theta: −θ, [M].
+        radius: a|w|, [M].
+        gain: g(θ), [M].
+        curved: senses whose |θ| is small, [M].
+        weighted: Σ_n |h| G E so far, [M].
+        bent: Σ_n |h| G c² r(z) so far, [M]; only of curved senses.
+    """
+
+    unit_contexts = True
+    buffers = 4
+
+    def __init__(
+        self, kernel: Kernel, w_norm: Tensor, theta: Tensor, table: SenseTable, owner: Tensor
+    ) -> None:
+        dtype = theta.dtype
+        wide = dtype == torch.float64
+        tiny, limit = (1e-30, 0.5) if wide else (1e-12, 1.0)
+        self._polynomial = BENT_SERIES if wide else BENT
+        bounded = theta.clamp(-THETA_LIMIT, THETA_LIMIT).double()
+        safe = torch.where(bounded.abs() < tiny, tiny, bounded)
+        gain, slope = kerbs_gain(bounded)
+        self.inverse_norm = safe_inverse(w_norm)
+        self.minus_theta, self.gain = -safe.to(dtype), gain.to(dtype)
+        self._a = (-gain / safe).to(dtype)
+        self.radius = self._a * w_norm
+        self.curved = bounded.abs() < limit  # [M]
+        sums = ~self.curved & (theta.abs() <= THETA_LIMIT)
+        by_weighted = torch.where(self.curved, -slope / safe, (gain / safe - slope) / safe)
+        self._by_weighted = torch.where(self.curved | sums, by_weighted, 0.0).to(dtype)
+        self._by_product = torch.where(sums, 1.0 / safe, 0.0).to(dtype)
+        super().__init__(kernel, w_norm, theta, table, owner)
+        self._curved_rows: Tensor | slice | None = None
+
+    def reset(self) -> None:
+        self.weighted = torch.zeros_like(self.w_norm)
+        self.bent = torch.zeros_like(self.w_norm)
+
+    def logits(self, x: Tensor, h_norm: Tensor) -> Tensor:
+        z = torch.mul(
+            x, (self.inverse_norm * self.minus_theta).unsqueeze(1), out=self._take("e", x)
+        )
+        e = z.expm1_()
+        self._kept_e = e
+        logits = self._take("logits", x)
+        return torch.mul(e, self.radius.unsqueeze(1), out=logits).mul_(h_norm)
+
+    def own_logits(self, x: Tensor, senses: Tensor, h_norm: Tensor) -> Tensor:
+        return self._own_e(x, senses)[1] * self.radius[senses] * h_norm.unsqueeze(1)
+
+    def _own_e(self, x: Tensor, senses: Tensor) -> tuple[Tensor, Tensor]:
+        cosine = x * self.inverse_norm[senses]
+        return cosine, (cosine * self.minus_theta[senses]).expm1()
+
+    def _carry_back(self, grad: Tensor, x: Tensor, h_norm: Tensor) -> Tensor:
+        self._add_bent(grad, x, h_norm)
+        grad_e = self._kept_e.mul_(grad)
+        along_h = self.radius @ grad_e  # [n]: Σ_m G s / |h|
+        self.weighted += grad_e @ h_norm
+        torch.add(grad, grad_e, out=x).mul_(self.gain.unsqueeze(1))
+        return along_h
+
+    def _add_bent(self, grad: Tensor, x: Tensor, h_norm: Tensor) -> None:
+        if self._curved_rows is None:
+            found = self.curved.nonzero().flatten()
+            self._curved_rows = slice(None) if len(found) == len(self.theta) else found
+        rows = self._curved_rows
+        cosine = self._take("cosine", x[rows])
+        torch.mul(x[rows], self.inverse_norm[rows].unsqueeze(1), out=cosine)
+        z = torch.mul(cosine, self.minus_theta[rows].unsqueeze(1), out=self._take("z", cosine))
+        total = _horner(z, self._polynomial, self._take("r", cosine))
+        total.mul_(cosine).mul_(cosine).mul_(grad[rows])
+        self.bent[rows] += total @ h_norm
+
+    def add_own(self, p: Tensor, x: Tensor, senses: Tensor, grad: Tensor, h_norm: Tensor) -> Tensor:
+        cosine, e = self._own_e(x, senses)
+        z = cosine * self.minus_theta[senses]
+        bent = _horner(z, self._polynomial, torch.empty_like(z)) * cosine.square()
+        bent = torch.where(self.curved[senses], bent, 0.0)
+        by_h = grad * h_norm.unsqueeze(1)  # [n, K]
+        self.weighted.index_add_(0, senses.flatten(), (by_h * e).flatten())
+        self.bent.index_add_(0, senses.flatten(), (by_h * bent).flatten())
+        _add_at(p, senses, grad * self.gain[senses] * (1.0 + e))
+        return (grad * e * self.radius[senses]).sum(1)
+
+    def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
+        return _with_radial(product, h, safe_inverse(h_norm), along_h)
+
+    def w_gradient(self, product: Tensor, w: Tensor) -> Tensor:
+        return _with_radial(product, w, self.inverse_norm, self._a * self.weighted)
+
+    def theta_gradient(self, product: Tensor, w: Tensor) -> Tensor:
+        from_product = torch.einsum("md,md->m", product, w) * self._by_product
+        bent = torch.where(self.curved, self.bent * self.gain, 0.0)
+        return self.w_norm * (self._by_weighted * self.weighted - bent) + from_product
+
+
+def word_rows(logits: Tensor, table: SenseTable) -> Tensor:
+    """Sum exp(logits) over the senses of each word, in the log: [M, n] -> [V, n]."""
+    if table.senses.shape[1] == 1:
+        return logits.index_select(0, table.senses[:, 0])
+    slots = logits[table.senses]  # [V, K, n]
+    return slots.masked_fill_(~table.mask.unsqueeze(2), -torch.inf).logsumexp(1)
+
+
+def _horner(z: Tensor, coefficients: list[float], out: Tensor) -> Tensor:
+    out.fill_(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        out.mul_(z).add_(coefficient)
+    return out
+
+
+def _add_at(p: Tensor, senses: Tensor, values: Tensor) -> None:
+    """p[senses[t, k], t] += values[t, k]."""
+    tokens = torch.arange(p.shape[1], device=p.device).unsqueeze(1)
+    flat = (senses * p.shape[1] + tokens).flatten()
+    p.view(-1).index_add_(0, flat, values.flatten())
+
+
+def _with_radial(product: Tensor, rows: Tensor, inverse_norm: Tensor, radial: Tensor) -> Tensor:
+    """Replace the component of ``product`` [·, d] along ``rows`` [·, d] by ``radial`` [·].
+
+    The zero vector has no direction: its product stays whole.
+    """
+    along = torch.einsum("id,id->i", product, rows) * inverse_norm
+    return product.addcmul_(rows, ((radial - along) * inverse_norm).unsqueeze(1))

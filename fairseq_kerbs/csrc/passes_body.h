@@ -1,0 +1,245 @@
+/* The passes over one chunk of products; included by passes.c once for every instruction set, with
+ * TARGET (a function attribute) and NAMED(name) (a name with that set's suffix) defined.
+ *
+ * x is [senses, tokens], each sense's row contiguous: loops run along tokens, so that sums over the
+ * senses of a word, whichever they are, need no gather. Threads share senses (or words) out among
+ * themselves; what is summed over senses has one row a thread, [threads, tokens].
+ */
+
+/* e^x − 1 with a relative error of a few units in the last place, for |x| <= 87 */
+static inline TARGET float NAMED(expm1)(float x) {
+    float k = rintf(x * LOG2_E);
+    float r = (x - k * LN2_HIGH) - k * LN2_LOW; /* |r| <= ln 2 / 2 */
+    float power = power_of_two(k);
+    return power * REDUCED_EXPM1(r) + (power - 1.0f);
+}
+
+/* e^x for x <= 0; below the normal range of float32 it is 0. NaN stays NaN. */
+static inline TARGET float NAMED(exp)(float x) {
+    float bounded = x < EXP_LOWEST ? EXP_LOWEST : x;
+    float k = rintf(bounded * LOG2_E);
+    float r = (bounded - k * LN2_HIGH) - k * LN2_LOW;
+    float power = power_of_two(k); /* 0 at EXP_LOWEST */
+    return power * REDUCED_EXPM1(r) + power;
+}
+
+/* ln x for normal x > 0, by 2 artanh((m − 1)/(m + 1)) of its mantissa m in [sqrt ½, sqrt 2) */
+static inline TARGET float NAMED(log)(float x) {
+    uint32_t bits = bits_of(x) - SQRT_HALF_BITS;
+    int32_t e = (int32_t)bits >> 23;
+    float m = float_of((bits & 0x007fffffu) + SQRT_HALF_BITS);
+    float s = (m - 1.0f) / (m + 1.0f), q = s * s;
+    float series = s * (2.0f + q * (2.0f / 3 + q * (2.0f / 5 + q * (2.0f / 7 + q * (2.0f / 9)))));
+    return (float)e * LN2 + series;
+}
+
+/* Logits of one sense for `size` tokens; for the KerBS kernel also E = e^{−θc} − 1 where e is given */
+static inline TARGET __attribute__((always_inline)) void NAMED(logits)(
+    const Senses *senses, int kerbs, size_t m, const float *x, const float *h_norm, size_t size,
+    float *restrict s, float *restrict e) {
+    if (!kerbs) {
+        for (size_t j = 0; j < size; j++) s[j] = x[j];
+        return;
+    }
+    float inverse = senses->inverse_norm[m], minus_theta = senses->minus_theta[m];
+    float radius = senses->radius[m];
+    for (size_t j = 0; j < size; j++) {
+        float grown = NAMED(expm1)(minus_theta * (inverse * x[j]));
+        if (e) e[j] = grown;
+        s[j] = (radius * grown) * h_norm[j];
+    }
+}
+
+/* Running maximum and sum of exponentials take in `rows` rows of logits. */
+static inline TARGET void NAMED(take_in)(
+    float (*s)[BLOCK], size_t rows, size_t size, float *restrict most, float *restrict sum) {
+    float larger[BLOCK];
+    for (size_t j = 0; j < size; j++) larger[j] = most[j];
+    for (size_t k = 0; k < rows; k++)
+        for (size_t j = 0; j < size; j++) larger[j] = s[k][j] > larger[j] ? s[k][j] : larger[j];
+    for (size_t j = 0; j < size; j++) {
+        sum[j] *= NAMED(exp)(most[j] - larger[j]);
+        most[j] = larger[j];
+    }
+    for (size_t k = 0; k < rows; k++)
+        for (size_t j = 0; j < size; j++) sum[j] += NAMED(exp)(s[k][j] - most[j]);
+}
+
+/* Most and sum of exponentials of the thread's senses. */
+static inline TARGET __attribute__((always_inline)) void NAMED(reduce_kind)(
+    const Chunk *chunk, int kerbs, size_t from, size_t to, float *most, float *sum) {
+    float s[ROWS][BLOCK];
+    for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
+        size_t size = smaller(BLOCK, chunk->tokens - t);
+        for (size_t m = from; m < to; m += ROWS) {
+            size_t rows = smaller(ROWS, to - m);
+            for (size_t k = 0; k < rows; k++)
+                NAMED(logits)(&chunk->senses, kerbs, m + k, chunk->x + (m + k) * chunk->tokens + t,
+                              chunk->h_norm + t, size, s[k], NULL);
+            NAMED(take_in)(s, rows, size, most + t, sum + t);
+        }
+    }
+}
+
+static TARGET void NAMED(reduce)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
+    float *most = chunk->most + thread * chunk->tokens, *sum = chunk->sum + thread * chunk->tokens;
+    if (chunk->kerbs) NAMED(reduce_kind)(chunk, 1, from, to, most, sum);
+    else NAMED(reduce_kind)(chunk, 0, from, to, most, sum);
+}
+
+/* Logits of a word's senses, their maximum, and the sum of their exponentials relative to it. */
+static inline TARGET __attribute__((always_inline)) void NAMED(word)(
+    const Chunk *chunk, int kerbs, size_t v, size_t t, size_t size, float (*s)[BLOCK],
+    float (*e)[BLOCK], float *restrict most, float *restrict sum) {
+    size_t count = (size_t)chunk->count[v];
+    const int64_t *own = chunk->table + v * chunk->width;
+    for (size_t k = 0; k < count; k++)
+        NAMED(logits)(&chunk->senses, kerbs, (size_t)own[k], chunk->x + (size_t)own[k] * chunk->tokens + t,
+                      chunk->h_norm + t, size, s[k], e ? e[k] : NULL);
+    for (size_t j = 0; j < size; j++) {
+        most[j] = s[0][j];
+        sum[j] = 1.0f;
+    }
+    if (count == 1) {
+        for (size_t j = 0; j < size; j++) s[0][j] = 1.0f;
+        return;
+    }
+    for (size_t k = 1; k < count; k++)
+        for (size_t j = 0; j < size; j++) most[j] = s[k][j] > most[j] ? s[k][j] : most[j];
+    for (size_t j = 0; j < size; j++) sum[j] = 0.0f;
+    for (size_t k = 0; k < count; k++)
+        for (size_t j = 0; j < size; j++) sum[j] += s[k][j] = NAMED(exp)(s[k][j] - most[j]);
+}
+
+/* As `reduce`, over the thread's words, together with the sum of the words' logsumexps. */
+static inline TARGET __attribute__((always_inline)) void NAMED(reduce_words_kind)(
+    const Chunk *chunk, int kerbs, size_t from, size_t to, float *most, float *sum, double *words) {
+    float s[MOST_SENSES][BLOCK], peak[BLOCK], total[BLOCK];
+    for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
+        size_t size = smaller(BLOCK, chunk->tokens - t);
+        for (size_t v = from; v < to; v++) {
+            NAMED(word)(chunk, kerbs, v, t, size, s, NULL, peak, total);
+            for (size_t j = 0; j < size; j++) {
+                float larger = peak[j] > most[t + j] ? peak[j] : most[t + j];
+                sum[t + j] = sum[t + j] * NAMED(exp)(most[t + j] - larger)
+                             + total[j] * NAMED(exp)(peak[j] - larger);
+                most[t + j] = larger;
+                words[t + j] += (double)(peak[j] + NAMED(log)(total[j]));
+            }
+        }
+    }
+}
+
+static TARGET void NAMED(reduce_words)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
+    float *most = chunk->most + thread * chunk->tokens, *sum = chunk->sum + thread * chunk->tokens;
+    double *words = chunk->words + thread * chunk->tokens;
+    if (chunk->kerbs) NAMED(reduce_words_kind)(chunk, 1, from, to, most, sum, words);
+    else NAMED(reduce_words_kind)(chunk, 0, from, to, most, sum, words);
+}
+
+/* From G, the gradient of one sense's logits, to P = G ds/dx (in place of x) and the sums that the
+ * gradients along h, along w and by θ want. */
+static inline TARGET __attribute__((always_inline)) void NAMED(carry_back)(
+    const Senses *senses, int kerbs, size_t m, float *restrict x, const float *restrict g,
+    const float *restrict e, const float *restrict h_norm, size_t size, float *restrict along_h) {
+    if (!kerbs) {
+        for (size_t j = 0; j < size; j++) x[j] = g[j];
+        return;
+    }
+    float radius = senses->radius[m], gain = senses->gain[m];
+    float weighted = 0.0f;
+    if (senses->curved[m]) {
+        float inverse = senses->inverse_norm[m], minus_theta = senses->minus_theta[m], bent = 0.0f;
+#pragma omp simd reduction(+ : bent)
+        for (size_t j = 0; j < size; j++) {
+            float c = inverse * x[j], z = minus_theta * c;
+            bent += (h_norm[j] * g[j]) * (c * c * BENT(z));
+        }
+        senses->bent[m] += bent;
+    }
+#pragma omp simd reduction(+ : weighted)
+    for (size_t j = 0; j < size; j++) {
+        float ge = g[j] * e[j];
+        along_h[j] += radius * ge;
+        weighted += h_norm[j] * ge;
+        x[j] = gain * (g[j] + ge);
+    }
+    senses->weighted[m] += weighted;
+}
+
+static inline TARGET __attribute__((always_inline)) void NAMED(pull_back_kind)(
+    const Chunk *chunk, int kerbs, size_t from, size_t to, float *along_h) {
+    float s[BLOCK], e[BLOCK];
+    for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
+        size_t size = smaller(BLOCK, chunk->tokens - t);
+        const float *peak = chunk->peak + t, *share = chunk->share + t;
+        for (size_t m = from; m < to; m++) {
+            float *x = chunk->x + m * chunk->tokens + t;
+            NAMED(logits)(&chunk->senses, kerbs, m, x, chunk->h_norm + t, size, s, e);
+            for (size_t j = 0; j < size; j++) s[j] = NAMED(exp)(s[j] - peak[j]) * share[j];
+            NAMED(carry_back)(&chunk->senses, kerbs, m, x, s, e, chunk->h_norm + t, size, along_h + t);
+        }
+    }
+}
+
+static TARGET void NAMED(pull_back)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
+    float *along_h = chunk->along_h + thread * chunk->tokens;
+    if (chunk->kerbs) NAMED(pull_back_kind)(chunk, 1, from, to, along_h);
+    else NAMED(pull_back_kind)(chunk, 0, from, to, along_h);
+}
+
+/* With label smoothing: G = share e^{s − peak} − each P(m | its word). */
+static inline TARGET __attribute__((always_inline)) void NAMED(pull_back_words_kind)(
+    const Chunk *chunk, int kerbs, size_t from, size_t to, float *along_h) {
+    float s[MOST_SENSES][BLOCK], e[MOST_SENSES][BLOCK], most[BLOCK], total[BLOCK];
+    for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
+        size_t size = smaller(BLOCK, chunk->tokens - t);
+        const float *peak = chunk->peak + t, *share = chunk->share + t, *each = chunk->each + t;
+        for (size_t v = from; v < to; v++) {
+            NAMED(word)(chunk, kerbs, v, t, size, s, e, most, total);
+            for (size_t j = 0; j < size; j++)
+                total[j] = NAMED(exp)(most[j] - peak[j]) * share[j] - each[j] / total[j];
+            for (size_t k = 0; k < (size_t)chunk->count[v]; k++) {
+                size_t m = (size_t)chunk->table[v * chunk->width + k];
+                for (size_t j = 0; j < size; j++) s[k][j] *= total[j];
+                NAMED(carry_back)(&chunk->senses, kerbs, m, chunk->x + m * chunk->tokens + t, s[k],
+                                  e[k], chunk->h_norm + t, size, along_h + t);
+            }
+        }
+    }
+}
+
+static TARGET void NAMED(pull_back_words)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
+    float *along_h = chunk->along_h + thread * chunk->tokens;
+    if (chunk->kerbs) NAMED(pull_back_words_kind)(chunk, 1, from, to, along_h);
+    else NAMED(pull_back_words_kind)(chunk, 0, from, to, along_h);
+}
+
+/* Log-probabilities of the thread's words, [tokens, words] with rows of `stride`. */
+static inline TARGET __attribute__((always_inline)) void NAMED(log_probs_kind)(
+    const Chunk *chunk, int kerbs, size_t from, size_t to) {
+    float s[MOST_SENSES][BLOCK], peak[BLOCK], result[LANES][BLOCK];
+    for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
+        size_t size = smaller(BLOCK, chunk->tokens - t);
+        for (size_t v = from; v < to; v += LANES) {
+            size_t lanes = smaller(LANES, to - v);
+            for (size_t i = 0; i < lanes; i++) {
+                NAMED(word)(chunk, kerbs, v + i, t, size, s, NULL, peak, result[i]);
+                for (size_t j = 0; j < size; j++)
+                    result[i][j] = peak[j] + NAMED(log)(result[i][j]) - chunk->normalizer[t + j];
+            }
+            for (size_t j = 0; j < size; j++) /* words of a token lie side by side in the result */
+                for (size_t i = 0; i < lanes; i++)
+                    chunk->result[(t + j) * chunk->stride + v + i] = result[i][j];
+        }
+    }
+}
+
+static TARGET void NAMED(log_probs)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
+    (void)thread;
+    if (chunk->kerbs) NAMED(log_probs_kind)(chunk, 1, from, to);
+    else NAMED(log_probs_kind)(chunk, 0, from, to);
+}
+
+static const Pass NAMED(passes)[] = {NAMED(reduce), NAMED(reduce_words), NAMED(pull_back),
+                                     NAMED(pull_back_words), NAMED(log_probs)};
