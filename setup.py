@@ -10,7 +10,7 @@ PASSES = Extension(
     "fairseq_kerbs._passes",
     sources=["fairseq_kerbs/csrc/passes.c"],
     depends=["fairseq_kerbs/csrc/passes_body.h"],
-    extra_compile_args=["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math"],
+    extra_compile_args=["-O3", "-fopenmp-simd", "-g0", "-fno-math-errno", "-fno-trapping-math"],
     optional=True,
 )
 

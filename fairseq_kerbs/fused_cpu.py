@@ -29,21 +29,8 @@ MOST_SENSES = 16
 _REDUCE, _REDUCE_WORDS, _PULL_BACK, _PULL_BACK_WORDS, _LOG_PROBS = range(5)  # as in passes.c
 
 _SENSE_FIELDS = ["inverse_norm", "minus_theta", "radius", "gain", "curved", "weighted", "bent"]
-_POINTERS = [
-    "x",
-    "h_norm",
-    "normalizer",
-    "peak",
-    "share",
-    "each",
-    "most",
-    "sum",
-    "words",
-    "along_h",
-    "result",
-    "table",
-    "count",
-]
+_POINTERS = ["x", "h_norm", "normalizer", "peak", "share", "each", "most", "sum", "words"]
+_POINTERS += ["along_h", "result", "table", "count"]
 
 
 class _Senses(ctypes.Structure):

@@ -123,11 +123,14 @@ choose_fairseq() {
     requirements+=("$wheel_folder")
 }
 
-# The plugin is installed again when its description changed or more extras are asked for.
+# The plugin is installed again when its description or its C code changed, when the compiled passes
+# are gone, or when more extras are asked for.
 choose_plugin() {
-    local checksum
-    checksum=$("$venv_python" -c 'import hashlib; print(hashlib.sha256(open("setup.py", "rb").read()).hexdigest())')
-    plugin_state="$PWD $checksum"
+    local checksum compiled
+    checksum=$(cat setup.py fairseq_kerbs/csrc/* | "$venv_python" -c 'import hashlib, sys
+print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())')
+    compiled=$(compgen -G "fairseq_kerbs/_passes*.so" >/dev/null && echo compiled || echo missing)
+    plugin_state="$PWD $checksum $compiled"
     local known=
     [[ -f $record ]] && known=$(<"$record")
     if [[ -n $(version_of fairseq_kerbs) && ${#requirements[@]} == 0 ]] \
@@ -155,7 +158,7 @@ if ((${#requirements[@]})); then
     say "pip install ${requirements[*]}"
     rm -f "$record"
     "$venv_python" -m pip install "${requirements[@]}"
-    printf '%s %s\n' "$plugin_state" "$extras" >"$record"
+    printf '%s %s\n' "${plugin_state% *} compiled" "$extras" >"$record"
 fi
 
 say "checking"
@@ -170,8 +173,10 @@ logging.disable(logging.INFO)  # fairseq recommends packages that nothing here n
 import fairseq.data.data_utils_fast, fairseq.libbleu, fairseq_cli.train
 import fairseq_kerbs
 import torch
+from fairseq_kerbs import fused_cpu
 
-print(f"[install] fairseq {fairseq.__version__} and fairseq_kerbs run with torch {torch.__version__}")
+passes = "with its compiled passes" if fused_cpu.library() else "WITHOUT its compiled passes (slower)"
+print(f"[install] fairseq {fairseq.__version__} and fairseq_kerbs, {passes}, run with torch {torch.__version__}")
 PY
 )
 say "done: source $venv/bin/activate"
