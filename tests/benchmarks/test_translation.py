@@ -1,0 +1,75 @@
+"""The models and batches that steps and decoding are measured on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_kerbs.benchmarks import decode, step
+from fairseq_kerbs.benchmarks.translation import (
+    MODELS,
+    ModelSizes,
+    build_task_and_model,
+    configuration,
+    make_batch,
+    sentence_lengths,
+)
+
+SIZES = ModelSizes(dim=16, vocab=60, senses_per_word=2.0, ffn=24, layers=1, heads=2)
+
+
+def parameters(model: Any) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def test_models_differ_in_the_output_layer_alone() -> None:
+    models = {
+        name: build_task_and_model(configuration(name, SIZES, "cpu"), SIZES.vocab, 1)[1]
+        for name in MODELS
+    }
+    stock = parameters(models["stock"])
+    assert parameters(models["softmax"]) == stock
+    senses = 2 * SIZES.vocab
+    extra = (senses - SIZES.vocab) * SIZES.dim + senses  # further rows of W, and θ
+    for name, passes in (("kerbs", 1), ("kerbs-prior", 0)):
+        assert parameters(models[name]) == stock + extra
+        assert models[name].decoder.passes == passes
+    assert (
+        models["stock"].decoder.output_projection.weight
+        is models["stock"].decoder.embed_tokens.weight
+    )
+
+
+def test_batches_have_the_tokens_asked_for() -> None:
+    generator = torch.Generator().manual_seed(1)
+    lengths = sentence_lengths(generator, tokens=1000)
+    assert sum(lengths) == 1000
+    assert 20 < sum(lengths) / len(lengths) < 25
+    assert len(sentence_lengths(generator, sentences=7)) == 7
+    task, _ = build_task_and_model(configuration("stock", SIZES, "cpu"), SIZES.vocab, 1)
+    batch = make_batch(task, lengths, 1)
+    target = batch["target"]
+    assert batch["ntokens"] == 1000 == int(target.ne(1).sum())
+    assert int(target[target.ne(1) & target.ne(2)].min()) >= 4  # words, no other specials
+    assert int(target.eq(2).sum()) == len(lengths)
+    assert int(target.max()) < SIZES.vocab
+
+
+@pytest.mark.parametrize("name", step.NAMES)
+def test_a_step_trains(name: str) -> None:
+    workload = step.workload(name, vars(SIZES), 100, "float32", "cpu", 1)
+    losses = [float(workload.run() or 0.0) for _ in range(3)]
+    assert workload.amount == 100
+    # bits by token of an untrained model, then lower: the update was made
+    assert losses[0] == pytest.approx(math.log2(SIZES.vocab), rel=0.5)
+    assert losses[2] != losses[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decoding_takes_the_steps_asked_for(name: str) -> None:
+    workload = decode.workload(name, vars(SIZES), 3, 2, 6, "float32", "cpu", 1)
+    workload.run()  # raises where a hypothesis has another length
+    assert (workload.amount, workload.unit) == (3, "sentences")
