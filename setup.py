@@ -51,6 +51,8 @@ setup(
             "ruff",
             "scipy",
             "setuptools",
+            # Its interpreter runs the CUDA kernels on a CPU; CUDA builds of torch bring it along.
+            "triton>=3.7,<4; platform_system == 'Linux' and platform_machine == 'x86_64'",
             "types-PyYAML",
         ],
     },

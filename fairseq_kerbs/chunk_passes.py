@@ -56,8 +56,8 @@ class Smoothing(NamedTuple):
 class ChunkPasses:
     """Any kernel over the chunks of one evaluation; sums gradients by |w| and θ as it goes.
 
-    ``reduce`` or ``reduce_words`` comes first for every chunk, ``pull_back`` or ``pull_back_words``
-    second, ``add_own`` last.
+    ``reduce`` or ``reduce_words`` comes first for every chunk, ``pull_back_targets`` second, which
+    is made of ``pull_back`` or ``pull_back_words``, and ``add_own``.
 
     Args:
         kernel: the kernel.
@@ -68,11 +68,13 @@ class ChunkPasses:
 
     Attributes:
         unit_contexts: whether the products X are made with h/|h| instead of h.
+        product_dtypes: dtypes besides the compute dtype in which X may come and P leaves.
         buffers: matrices of a chunk's size in use at the same time.
         cpu_buffer_bytes: what one of them may take on a CPU and all still be near the caches.
     """
 
     unit_contexts = False
+    product_dtypes: tuple[torch.dtype, ...] = ()
     buffers = 6
     cpu_buffer_bytes = 8 << 20
 
@@ -176,6 +178,46 @@ class ChunkPasses:
         along_h = (grad * partials.h_norm).sum(0)
         torch.mul(grad, partials.x, out=x)
         return along_h
+
+    def own_products(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Products with the senses of each token's own word, [M, n] and [n] -> [n, K].
+
+        Returns:
+            products in the compute dtype, sense numbers, and True at real entries, [n, K] each.
+        """
+        senses, mask = self.table.senses[target], self.table.mask[target]
+        columns = torch.arange(len(target), device=target.device).unsqueeze(1)
+        return x[senses, columns].to(self.w_norm.dtype), senses, mask
+
+    def pull_back_targets(
+        self,
+        x: Tensor,
+        h_norm: Tensor,
+        normalizer: Tensor,
+        scale: Tensor,
+        weights: Smoothing,
+        target: Tensor,
+    ) -> Tensor:
+        """Carry all of G = scale·(total·P(m) − each·P(m | its word) − share·P(m | y)·1[L(m)=y]).
+
+        Args:
+            x: products, [M, n], since :meth:`reduce` or :meth:`reduce_words`; becomes P.
+            h_norm, normalizer: [n].
+            scale: gradient of the result by each token's loss, [n].
+            weights: of label smoothing; ``reduce_words`` came before where ``each`` is not 0.
+            target: y, [n]; any word where ``scale`` is 0.
+
+        Returns:
+            what :meth:`h_gradient` wants, [n].
+        """
+        own_x, senses, mask = self.own_products(x, target)
+        own = self.own_logits(own_x, senses, h_norm).masked_fill(~mask, -torch.inf)
+        grad = own.softmax(1) * (-weights.share * scale).unsqueeze(1)  # [n, K], 0 at padding
+        if weights.each:
+            along_h = self.pull_back_words(x, h_norm, normalizer, scale, weights)
+        else:
+            along_h = self.pull_back(x, h_norm, normalizer, scale)
+        return along_h + self.add_own(x, own_x, senses, grad, h_norm)
 
     def add_own(self, p: Tensor, x: Tensor, senses: Tensor, grad: Tensor, h_norm: Tensor) -> Tensor:
         """Carry a gradient of the targets' own senses back, too.

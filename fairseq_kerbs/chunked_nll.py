@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs import fused_cpu
+from fairseq_kerbs import fused_cpu, fused_cuda
 from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, KerbsPasses, Smoothing
 from fairseq_kerbs.kernels import (
     InnerProductKernel,
@@ -65,6 +65,8 @@ def choose_passes(
     passes = None
     if w_norm.device.type == "cpu":
         passes = fused_cpu.fused(kind, kernel, w_norm, theta, table, owner)
+    elif w_norm.device.type == "cuda":
+        passes = fused_cuda.fused(kind, kernel, w_norm, theta, table, owner)
     return passes or kind(kernel, w_norm, theta, table, owner)
 
 
@@ -126,10 +128,13 @@ class Products:
         size, step = h.shape[0], tokens or chunk_tokens(passes, w.shape[0], h.device, itemsize)
         self.chunks = [slice(i, min(i + step, size)) for i in range(0, size, step)]
         cells = w.shape[0] * min(step, size)
-        self._buffer = self.h_norm.new_empty(cells)
         self._narrow: Tensor | None = None
-        if self.product_dtype != self.dtype:
-            self._narrow = self.w.new_empty(cells)
+        if self.product_dtype in passes.product_dtypes:
+            self._buffer = self.w.new_empty(cells)  # the passes take products as they come
+        else:
+            self._buffer = self.h_norm.new_empty(cells)
+            if self.product_dtype != self.dtype:
+                self._narrow = self.w.new_empty(cells)
 
     def _matrix(self, flat: Tensor, rows: slice) -> Tensor:
         shape = (self.w.shape[0], rows.stop - rows.start)
@@ -172,51 +177,41 @@ class _Plan(Products):
 
 
 class _Chunk:
-    """One chunk after the first pass: losses, and what the pull back wants."""
+    """One chunk after the first pass: its losses, and what the pull back wants."""
 
     def __init__(self, plan: _Plan, rows: slice) -> None:
-        self.plan, self.rows = plan, rows
-        self.h_norm, self.counted = plan.h_norm[rows], plan.counted[rows]  # [n]
-        target = plan.target[rows]
-        self.senses, mask = plan.table.senses[target], plan.table.mask[target]  # [n, K]
+        self.plan, self.rows, passes = plan, rows, plan.passes
+        self.h_norm, counted = plan.h_norm[rows], plan.counted[rows]  # [n]
         self.x = plan.products(rows)  # [M, n]
-        columns = torch.arange(len(target), device=target.device).unsqueeze(1)
-        self.own_x = self.x[self.senses, columns]  # [n, K]
-        own = plan.passes.own_logits(self.own_x, self.senses, self.h_norm)
-        own = own.masked_fill(~mask, -torch.inf)  # [n, K]
-        word = own.logsumexp(1)  # [n]
-        self.posterior = (own - word.unsqueeze(1)).exp()  # [n, K], 0 at padding
+        own_x, senses, mask = passes.own_products(self.x, plan.target[rows])  # [n, K]
+        own = passes.own_logits(own_x, senses, self.h_norm).masked_fill(~mask, -torch.inf)
         spread = None
         if plan.smoothing.each:
-            self.normalizer, spread = plan.passes.reduce_words(self.x, self.h_norm)
+            self.normalizer, spread = passes.reduce_words(self.x, self.h_norm)  # [n]
         else:
-            self.normalizer = plan.passes.reduce(self.x, self.h_norm)
+            self.normalizer = passes.reduce(self.x, self.h_norm)
         # rounded alone, a word that is all but certain could get a probability above 1
-        nll = (self.normalizer - word).clamp_min(0.0)
-        self.nll = torch.where(self.counted, nll, 0.0)  # [n]
+        nll = (self.normalizer - own.logsumexp(1)).clamp_min(0.0)
+        self.nll = torch.where(counted, nll, 0.0)  # [n]
         joint = (own - self.normalizer.unsqueeze(1)).exp().clamp_max(1.0)
-        self.joint = torch.where(self.counted.unsqueeze(1), joint, 0.0)  # [n, K]
+        self.joint = torch.where(counted.unsqueeze(1), joint, 0.0)  # [n, K]
         self.loss = plan.smoothing.share * self.nll
         if spread is not None:
-            self.loss = self.loss + plan.smoothing.each * torch.where(self.counted, spread, 0.0)
+            self.loss = self.loss + plan.smoothing.each * torch.where(counted, spread, 0.0)
 
     def pull_back(self, weight: Tensor | None) -> tuple[Tensor, Tensor]:
         """P = G·∂s/∂x of the chunk [M, n], and what the kernel's ``h_gradient`` wants [n].
 
-        G = total·P(m) − each·P(m | its word) − share·P(m | y)·1[L(m)=y], times ``weight`` [n].
+        Args:
+            weight: gradient of the result by each token's loss, [n]; None where all are 1.
         """
-        plan, passes = self.plan, self.plan.passes
-        scale = self.counted.to(plan.dtype)
+        plan = self.plan
+        scale = plan.counted[self.rows].to(plan.dtype)
         if weight is not None:
             scale = scale * weight
-        if plan.smoothing.each:
-            along_h = passes.pull_back_words(
-                self.x, self.h_norm, self.normalizer, scale, plan.smoothing
-            )
-        else:
-            along_h = passes.pull_back(self.x, self.h_norm, self.normalizer, scale)
-        own = self.posterior * (-plan.smoothing.share * scale).unsqueeze(1)  # [n, K]
-        along_h = along_h + passes.add_own(self.x, self.own_x, self.senses, own, self.h_norm)
+        along_h = plan.passes.pull_back_targets(
+            self.x, self.h_norm, self.normalizer, scale, plan.smoothing, plan.target[self.rows]
+        )
         return self.x, along_h
 
 
