@@ -202,3 +202,62 @@ def test_shared_senses_begin_near_each_other_and_random_ones_do_not() -> None:
 def test_an_unknown_sense_init_is_named() -> None:
     with pytest.raises(ValueError, match="--sense-init"):
         KerbsOutputLayer(8, 4, 8, sense_init="near")
+
+
+def test_scores_follow_every_change_of_the_senses() -> None:
+    """What is prepared for decoding must not outlive the weights it was prepared from."""
+    layer = KerbsOutputLayer(6, 12, 30).eval()
+    h = torch.randn(3, 2, 6)
+
+    def scores() -> Tensor:
+        with torch.no_grad():
+            fast = layer.log_probs(h)
+        torch.testing.assert_close(fast, layer.log_probs(h).detach(), rtol=1e-5, atol=1e-5)
+        return fast
+
+    before = scores()
+    assert torch.equal(scores(), before)  # from what was prepared
+    with torch.no_grad():
+        layer.weight.mul_(1.5)
+    assert not torch.allclose(scores(), before)
+    with torch.no_grad():
+        layer.theta.add_(1.0)
+    scores()
+    layer.inventory.move(torch.tensor([29]), torch.tensor([0]))
+    scores()
+    layer.load_state_dict({k: v * 2 if "weight" in k else v for k, v in layer.state_dict().items()})
+    scores()
+    layer.train()
+    layer.weight.data.mul_(0.5)  # as optimizers do, unseen by version counters
+    scores()
+    layer.eval()
+    scores()
+    layer.double()
+    h = h.double()
+    scores()
+
+
+def test_a_layer_that_has_scored_can_be_copied_and_pickled() -> None:
+    layer = KerbsOutputLayer(6, 12, 30).eval()
+    h = torch.randn(4, 6)
+    with torch.no_grad():
+        expected = layer.log_probs(h)
+        twin = copy.deepcopy(layer)
+        again = pickle.loads(pickle.dumps(layer))
+        twin.weight.mul_(2.0)
+        assert torch.equal(layer.log_probs(h), expected)
+        assert torch.equal(again.log_probs(h), expected)
+        assert not torch.allclose(twin.log_probs(h), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scores_in_low_precision_sum_to_one(dtype: torch.dtype) -> None:
+    layer = KerbsOutputLayer(16, 40, 110).eval().to(dtype)
+    h = torch.randn(7, 16).to(dtype)
+    with torch.no_grad():
+        scores = layer.log_probs(h)
+    assert scores.dtype == torch.float32
+    assert (scores.exp().sum(1) - 1).abs().max() <= 1e-5
+    wide = KerbsOutputLayer(16, 40, 110).eval()
+    wide.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(scores, wide.log_probs(h.float()).detach(), rtol=0.02, atol=0.05)
