@@ -56,7 +56,7 @@ def posterior_weights(
     dtype = compute_dtype(h, rows, theta)
     with torch.autocast(h.device.type, enabled=False):
         wide_h, wide_rows = h.to(dtype), rows.to(dtype)
-        x = (wide_rows @ wide_h.unsqueeze(-1)).squeeze(-1)  # [..., K]
+        x = torch.einsum("...d,...kd->...k", wide_h, wide_rows)
         row_norm = safe_norm(wide_rows).squeeze(-1)  # [..., K]
         logits = apply_kernel(kernel, x, safe_norm(wide_h), row_norm, theta)
         return logits.masked_fill(~mask, -torch.inf).softmax(-1)
@@ -136,6 +136,26 @@ class ComposedEmbedding(nn.Module):
         if after_padding.any():
             rest = torch.where(after_padding.unsqueeze(-1), self(words[:, 1:]), rest)
         return torch.cat([first, rest], dim=1)
+
+    def embed_streams(self, words: Tensor, contexts: Tensor) -> Tensor:
+        """Embed each word once with the prior and once with each of its context vectors.
+
+        Args:
+            words: [batch] word numbers.
+            contexts: [batch, n, d] context vectors.
+
+        Returns:
+            [batch, n + 1, d], the composition with the prior first.
+        """
+        layer = self.layer
+        senses, mask = layer.table.senses[words], layer.table.mask[words]  # [batch, K]
+        rows = F.embedding(senses, layer.weight).unsqueeze(1)  # [batch, 1, K, d]
+        prior = prior_weights(layer.usage, SenseTable(senses, mask)).unsqueeze(1)
+        theta, mask = layer.theta[senses].unsqueeze(1), mask.unsqueeze(1)  # [batch, 1, K]
+        posterior = posterior_weights(contexts, rows, theta, mask, layer.kernel)
+        weights = torch.cat([prior.to(posterior.dtype), posterior], dim=1)  # [batch, n + 1, K]
+        composed = weights.to(rows.dtype) @ rows.squeeze(1)  # [batch, n + 1, d]
+        return self._hide_padding(composed, words.unsqueeze(1))
 
     def _hide_padding(self, embedded: Tensor, words: Tensor) -> Tensor:
         return embedded.masked_fill(words.eq(self.padding_idx).unsqueeze(-1), 0.0)

@@ -19,6 +19,7 @@ from tests.fairseq_fixtures import (
     step_by_step,
     teacher_forced,
 )
+from tests.test_beam_attention import step_of_one_pass
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("transformer", {}),
@@ -72,9 +73,7 @@ def test_enough_passes_are_the_sequential_recursion() -> None:
         state: dict[str, Any] = {}
         last, exact = None, []
         for step in range(tokens.shape[1]):
-            last, _ = model.decoder._one_pass(
-                last, tokens[:, : step + 1], encoder_out, state, one_step=True
-            )
+            last, _ = step_of_one_pass(model, last, tokens[:, : step + 1], encoder_out, state)
             exact.append(last[:, 0])
         recursion = torch.stack(exact, 1)
         for passes in range(tokens.shape[1] + 1):

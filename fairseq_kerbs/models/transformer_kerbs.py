@@ -5,8 +5,10 @@ needs the context vector of position t − 1 (Eq. 6). It is found by iteration: 
 the prior, pass k with the posteriors of pass k − 1; only the last pass has a gradient. After k
 passes the first k positions are those of the sequential recursion.
 
-Step-by-step decoding computes the same: every pass keeps its own attention state, and the features
-of its last step for the next pass.
+Step-by-step decoding computes the same. Pass k needs the features of pass k − 1 at the step before,
+so all passes of one step run at once, as *streams* of one batch. At step t, passes t, t + 1, … are
+all equal to the sequential recursion: decoding begins with one stream, and with each step another
+one begins as a copy of the last, until there is one for every pass.
 """
 
 from __future__ import annotations
@@ -25,6 +27,13 @@ from fairseq.models.transformer import (
 from torch import Tensor, nn
 
 from fairseq_kerbs.composition import ComposedEmbedding
+from fairseq_kerbs.models.beam_attention import (
+    Beams,
+    IncrementalState,
+    build_layer,
+    equal_neighbours,
+    one_source_each,
+)
 from fairseq_kerbs.models.decoding import ScoredByOutputLayer
 from fairseq_kerbs.models.options import (
     KerbsConfig,
@@ -36,28 +45,32 @@ from fairseq_kerbs.models.options import (
 )
 from fairseq_kerbs.models.reallocation_hook import install_hook
 
-_PASSES = "fairseq_kerbs.passes"  # key of the earlier passes in the incremental state
-
-IncrementalState = dict[str, Any]
+_FEATURES = "fairseq_kerbs.features"  # key of the streams' last features in the incremental state
 
 
 class _PassEmbedding(ComposedEmbedding):
     """Composed embedding for a decoder that looks words up without their context vectors.
 
-    The decoder sets ``features`` before each pass: those of the pass before, [batch, len, d], or
-    in step-by-step decoding, of its last step, [batch, 1, d].
+    The decoder sets one of these before it runs its layers, and unsets it after.
+
+    Attributes:
+        features: those of the pass before, [batch, len, d].
+        contexts: in step-by-step decoding, what the streams after the first are composed with,
+            [batch, n − 1, d]; words then are [batch × n, 1].
     """
 
     features: Tensor | None = None
-    one_step: bool = False
+    contexts: Tensor | None = None
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
-        if contexts is not None or self.features is None:
-            return super().forward(words, contexts)
-        if self.one_step:
-            return super().forward(words, self.features)
-        features, self.features = self.features, None
-        return self.embed_sequence(words, features)
+        if contexts is None and self.contexts is not None:
+            streams = self.contexts.shape[1] + 1
+            embedded = self.embed_streams(words.view(-1, streams)[:, 0], self.contexts)
+            return embedded.view(-1, 1, self.embedding_dim)
+        if contexts is None and self.features is not None:
+            features, self.features = self.features, None  # embedding a sequence comes here again
+            return self.embed_sequence(words, features)
+        return super().forward(words, contexts)
 
 
 class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
@@ -89,6 +102,10 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         """Take the output layer from the embedding that is composed of it."""
         self.output = embed_tokens.layer
 
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> Any:
+        """A layer of fairseq's whose state a beam search does not move."""
+        return build_layer(cfg, no_encoder_attn)
+
     def extract_features(
         self,
         prev_output_tokens: Tensor,
@@ -105,17 +122,17 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         features = None
         for _ in range(self.passes):
             with torch.no_grad():
-                features, _ = self._one_pass(features, prev_output_tokens, encoder_out, None)
-        return self._one_pass(features, prev_output_tokens, encoder_out, None, *args, **kwargs)
+                features, _ = self._one_pass(features, prev_output_tokens, encoder_out)
+        return self._one_pass(features, prev_output_tokens, encoder_out, *args, **kwargs)
 
     def _one_pass(
-        self, features: Tensor | None, *args: Any, one_step: bool = False, **kwargs: Any
+        self, features: Tensor | None, tokens: Tensor, encoder_out: Any, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         embed: Any = self.embed_tokens
-        embed.features, embed.one_step = features, one_step
+        embed.features = features
         try:
             result: tuple[Tensor, dict[str, Any]] = self.extract_features_scriptable(
-                *args, **kwargs
+                tokens, encoder_out, None, *args, **kwargs
             )
         finally:
             embed.features = None
@@ -124,24 +141,57 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
     def _next_features(
         self, tokens: Tensor, encoder_out: Any, state: IncrementalState, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        if not self.passes:
-            return self._one_pass(None, tokens, encoder_out, state, *args, **kwargs)
-        earlier = state.setdefault(_PASSES, [{"state": {}} for _ in range(self.passes)])
-        last_step: Tensor | None = None  # features of the pass before, at the step before
-        for stream in earlier:
-            now, _ = self._one_pass(last_step, tokens, encoder_out, stream["state"], one_step=True)
-            last_step, stream["features"] = stream.get("features"), now
-        return self._one_pass(last_step, tokens, encoder_out, state, *args, one_step=True, **kwargs)
+        """All passes of one step; what the last one finds."""
+        beams = Beams.of(state)
+        if beams is None:
+            group = 1 if self.cross_self_attention else equal_neighbours(encoder_out)
+            beams = Beams(len(tokens), group, tokens.device)
+            beams.keep_in(state)
+        contexts: Tensor | None = state.get(_FEATURES)  # of the step before, [batch, streams, d]
+        n = 1 if contexts is None else contexts.shape[1] + 1
+        if n > beams.streams:
+            beams.widen(self, state, n)
+        beams.begin_step(tokens[:, -1].eq(self.padding_idx))
+        embed: Any = self.embed_tokens
+        embed.contexts = contexts
+        try:
+            features, extra = self.extract_features_scriptable(
+                tokens if n == 1 else tokens.repeat_interleave(n, 0),
+                one_source_each(encoder_out, beams.group),
+                state,
+                *args,
+                **kwargs,
+            )
+        finally:
+            embed.contexts = None
+        by_stream = features.view(len(tokens), n, -1)
+        if self.passes:
+            # a copy: generators divide what they receive by the temperature in place
+            state[_FEATURES] = by_stream[:, : self.passes].clone()
+        if n > 1:
+            extra = _of_last_stream(extra, n)
+        return by_stream[:, -1:], extra
 
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
         """Reorder the states of all passes with the beam."""
-        super().reorder_incremental_state_scripting(incremental_state, new_order)
-        for stream in incremental_state.get(_PASSES, ()):
-            super().reorder_incremental_state_scripting(stream["state"], new_order)
-            if "features" in stream:
-                stream["features"] = stream["features"].index_select(0, new_order)
+        beams = Beams.of(incremental_state)
+        if beams is None:
+            super().reorder_incremental_state_scripting(incremental_state, new_order)
+            return
+        beams.reorder(self, incremental_state, new_order)
+        if _FEATURES in incremental_state:
+            features = incremental_state[_FEATURES]
+            incremental_state[_FEATURES] = features.index_select(0, new_order)
+
+
+def _of_last_stream(extra: dict[str, Any], streams: int) -> dict[str, Any]:
+    """Attention [batch × streams, 1, src_len] and hidden states [1, batch × streams, d] of one."""
+    return extra | {
+        "attn": [None if one is None else one[streams - 1 :: streams] for one in extra["attn"]],
+        "inner_states": [hidden[:, streams - 1 :: streams] for hidden in extra["inner_states"]],
+    }
 
 
 @register_model("transformer_kerbs")
