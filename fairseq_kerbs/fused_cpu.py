@@ -29,7 +29,7 @@ MOST_SENSES = 16
 _REDUCE, _REDUCE_WORDS, _PULL_BACK, _PULL_BACK_WORDS, _LOG_PROBS = range(5)  # as in passes.c
 
 _SENSE_FIELDS = ["inverse_norm", "minus_theta", "radius", "gain", "curved", "weighted", "bent"]
-_POINTERS = ["x", "h_norm", "normalizer", "peak", "share", "each", "most", "sum", "words"]
+_POINTERS = ["x", "h_norm", "peak", "share", "each", "most", "sum", "words"]
 _POINTERS += ["along_h", "result", "table", "count"]
 
 
@@ -135,10 +135,14 @@ class _Fused(ChunkPasses):
     def _partial(self, x: Tensor, fill: float, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.full((torch.get_num_threads(), x.shape[1]), fill, dtype=dtype)
 
-    def _reduce(self, which: int, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensor]:
+    def _reduce(
+        self, which: int, x: Tensor, h_norm: Tensor, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         most, total = self._partial(x, -math.inf), self._partial(x, 0.0)
         words = self._partial(x, 0.0, torch.float64)
         chunk = self._chunk(x, h_norm, most=most, sum=total, words=words)
+        if out is not None:
+            chunk.result, chunk.stride = _pointer(out), out.stride(0)
         self.library.run(which, chunk if which == _REDUCE else self._by_words(chunk))
         peak = most.amax(0)
         # a thread without senses: −∞ with sum 0
@@ -155,10 +159,8 @@ class _Fused(ChunkPasses):
         return normalizer, spread.to(normalizer.dtype)
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
-        normalizer = self.reduce(x, h_norm)
-        chunk = self._by_words(self._chunk(x, h_norm, normalizer=normalizer, result=out))
-        chunk.stride = out.stride(0)
-        self.library.run(_LOG_PROBS, chunk)
+        normalizer, _ = self._reduce(_LOG_PROBS, x, h_norm, out)
+        out.sub_(normalizer.unsqueeze(1))
 
     def pull_back(self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor) -> Tensor:
         peak, total = self._kept

@@ -129,9 +129,37 @@ def naive_kerbs_nll(
     return -words.gather(1, target.unsqueeze(1)).log().sum()
 
 
-def naive() -> Loss:
-    """:func:`naive_kerbs_nll` as a contestant."""
-    return lambda inputs: naive_kerbs_nll(
+def stable_kerbs_nll(
+    h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, target: Tensor, vocab_size: int
+) -> Tensor:
+    """As :func:`naive_kerbs_nll`, but as safe as ours: no 0/0 at c = 0, no word with probability 0.
+
+        s = h·w g(θ) φ1(−θc),  φ1(z) = (e^z − 1)/z
+
+    The sum over a word's senses is scaled by the largest of them.
+    """
+    near = theta.abs() < SMALLEST_THETA
+    nudged = torch.where(near, torch.copysign(torch.full_like(theta, SMALLEST_THETA), theta), theta)
+    safe = (theta + (nudged - theta).detach()).double()  # [M]
+    gain = (safe.square() / (2.0 * (torch.expm1(-safe) + safe))).float()  # g(θ), [M]
+    x = (h @ w.t()).float()  # [N, M]
+    norms = h.float().norm(dim=1, keepdim=True) * w.float().norm(dim=1)
+    z = -safe.float() * (x / norms)
+    zero = z == 0
+    phi1 = torch.where(zero, 1.0, torch.expm1(z) / torch.where(zero, 1.0, z))
+    senses = (x * gain * phi1).log_softmax(1)
+    owners = word_of_sense.expand(len(h), -1)
+    empty = senses.new_full((len(h), vocab_size), -torch.inf)
+    peak = empty.scatter_reduce(1, owners, senses.detach(), "amax")  # [N, V]
+    scaled = torch.exp(senses - peak.gather(1, owners))
+    words = torch.zeros_like(empty).scatter_add(1, owners, scaled).log() + peak
+    return -words.gather(1, target.unsqueeze(1)).sum()
+
+
+def naive(stable: bool = False) -> Loss:
+    """:func:`naive_kerbs_nll` or :func:`stable_kerbs_nll` as a contestant."""
+    function = stable_kerbs_nll if stable else naive_kerbs_nll
+    return lambda inputs: function(
         inputs.h, inputs.w, inputs.theta, inputs.allocation, inputs.target, len(inputs.words)
     )
 
@@ -178,6 +206,9 @@ CONTESTANTS: dict[str, Contestant] = {
     "kerbs-smoothed": Contestant("kerbs_nll, label smoothing 0.1", lambda: kerbs(SMOOTHING)),
     "kerbs-eval": Contestant("kerbs_nll, forward only", kerbs, backward=False),
     "naive": Contestant("KerBS as written, by autograd", naive, temporaries=6.5),
+    "naive-stable": Contestant(
+        "the same, safe for every input", lambda: naive(stable=True), temporaries=12
+    ),
     "stock": Contestant("fairseq's cross_entropy", stock_softmax, senses=False, temporaries=3),
     "stock-smoothed": Contestant(
         "fairseq's label_smoothed_cross_entropy, 0.1",

@@ -21,6 +21,7 @@ PAIRS = (
     ("kerbs-trained", PRODUCTS),
     ("kerbs-smoothed", PRODUCTS),
     ("kerbs", "naive"),
+    ("kerbs", "naive-stable"),
     ("kerbs", "stock"),
     ("kerbs-smoothed", "stock-smoothed"),
     ("kerbs", "lean"),

@@ -46,7 +46,6 @@ typedef struct {
     Senses senses;
     float *x;                /* [M, tokens]: products with h/|h| (KerBS) or h (inner product) */
     const float *h_norm;     /* [tokens] */
-    const float *normalizer; /* [tokens] logsumexp over all senses */
     const float *peak;       /* [tokens] maximum over all senses: G = share e^{s − peak} − … */
     const float *share;      /* [tokens] */
     const float *each;       /* [tokens] weight of P(m | its word) with label smoothing */

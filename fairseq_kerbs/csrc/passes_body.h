@@ -215,9 +215,9 @@ static TARGET void NAMED(pull_back_words)(const Chunk *chunk, size_t thread, siz
     else NAMED(pull_back_words_kind)(chunk, 0, from, to, along_h);
 }
 
-/* Log-probabilities of the thread's words, [tokens, words] with rows of `stride`. */
+/* The words' logsumexps, [tokens, words] with rows of `stride`, and what `reduce` finds. */
 static inline TARGET __attribute__((always_inline)) void NAMED(log_probs_kind)(
-    const Chunk *chunk, int kerbs, size_t from, size_t to) {
+    const Chunk *chunk, int kerbs, size_t from, size_t to, float *most, float *sum) {
     float s[MOST_SENSES][BLOCK], peak[BLOCK], result[LANES][BLOCK];
     for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
         size_t size = smaller(BLOCK, chunk->tokens - t);
@@ -225,9 +225,9 @@ static inline TARGET __attribute__((always_inline)) void NAMED(log_probs_kind)(
             size_t lanes = smaller(LANES, to - v);
             for (size_t i = 0; i < lanes; i++) {
                 NAMED(word)(chunk, kerbs, v + i, t, size, s, NULL, peak, result[i]);
-                for (size_t j = 0; j < size; j++)
-                    result[i][j] = peak[j] + NAMED(log)(result[i][j]) - chunk->normalizer[t + j];
+                for (size_t j = 0; j < size; j++) result[i][j] = peak[j] + NAMED(log)(result[i][j]);
             }
+            NAMED(take_in)(result, lanes, size, most + t, sum + t);
             for (size_t j = 0; j < size; j++) /* words of a token lie side by side in the result */
                 for (size_t i = 0; i < lanes; i++)
                     chunk->result[(t + j) * chunk->stride + v + i] = result[i][j];
@@ -236,9 +236,9 @@ static inline TARGET __attribute__((always_inline)) void NAMED(log_probs_kind)(
 }
 
 static TARGET void NAMED(log_probs)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
-    (void)thread;
-    if (chunk->kerbs) NAMED(log_probs_kind)(chunk, 1, from, to);
-    else NAMED(log_probs_kind)(chunk, 0, from, to);
+    float *most = chunk->most + thread * chunk->tokens, *sum = chunk->sum + thread * chunk->tokens;
+    if (chunk->kerbs) NAMED(log_probs_kind)(chunk, 1, from, to, most, sum);
+    else NAMED(log_probs_kind)(chunk, 0, from, to, most, sum);
 }
 
 static const Pass NAMED(passes)[] = {NAMED(reduce), NAMED(reduce_words), NAMED(pull_back),

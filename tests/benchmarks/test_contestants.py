@@ -13,7 +13,7 @@ from fairseq_kerbs.benchmarks.contestants import (
     CONTESTANTS,
     kerbs,
     lean_softmax,
-    naive_kerbs_nll,
+    naive,
     stock_softmax,
 )
 from fairseq_kerbs.benchmarks.inputs import Inputs, Sizes, make_inputs
@@ -33,13 +33,14 @@ def gradients(loss: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, 
     return torch.autograd.grad(loss, leaves)
 
 
-def test_naive_kerbs_is_kerbs(inputs: Inputs) -> None:
+@pytest.mark.parametrize("stable", [False, True])
+def test_naive_kerbs_is_kerbs(inputs: Inputs, stable: bool) -> None:
     with torch.no_grad():
         inputs.theta[:5] = torch.tensor([0.0, 1e-8, -1e-8, 3e-5, -2e-4])
         inputs.theta[5:25] *= 10.0
     leaves = (inputs.h, inputs.w, inputs.theta)
     ours = kerbs()(inputs)
-    theirs = naive_kerbs_nll(*leaves, inputs.allocation, inputs.target, SIZES.vocab)
+    theirs = naive(stable)(inputs)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0.0)
     for own, other in zip(gradients(ours, *leaves), gradients(theirs, *leaves), strict=True):
         torch.testing.assert_close(own, other, rtol=2e-3, atol=2e-3)
