@@ -4,8 +4,8 @@ from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
-# Fused passes of the likelihood on a CPU: plain C, called through ctypes, so that nothing of torch is
-# needed to build it. Without a compiler the package still installs, and says what it then misses.
+# Fused passes of the likelihood on a CPU: plain C, called through ctypes, so that nothing of torch
+# is needed to build it. Without a compiler the package still installs, and its log says so.
 PASSES = Extension(
     "fairseq_kerbs._passes",
     sources=["fairseq_kerbs/csrc/passes.c"],
