@@ -58,7 +58,7 @@ def test_accuracy_scores_a_few_positions_at_a_time(monkeypatch: pytest.MonkeyPat
         scores: torch.Tensor = stock(h)
         return scores
 
-    monkeypatch.setattr(output_layers, "PREDICTED_LOGITS", 5 * layer.total_senses)
+    monkeypatch.setattr(output_layers, "PREDICTED_SCORES", 5 * layer.vocab_size)
     monkeypatch.setattr(layer, "log_probs", log_probs)
     assert torch.equal(layer.predict(features), expected)
     assert max(sizes) == 5
