@@ -121,7 +121,7 @@ def test_a_step_equals_fairseqs_attention_pass_by_pass(
     assert tokens.shape == (BEAM, 9)
 
 
-@pytest.mark.parametrize("passes", [0, 1, 3])
+@pytest.mark.parametrize("passes", [-1, 0, 1, 3])
 @pytest.mark.parametrize("beam", [1, 3])
 def test_any_reordering_equals_teacher_forcing(passes: int, beam: int) -> None:
     """Hypotheses multiply, leave, and change places with those of other sentences."""
@@ -149,6 +149,7 @@ def test_any_reordering_equals_teacher_forcing(passes: int, beam: int) -> None:
         ({"composition_passes": 3}, [1, 2, 3, 4, 4]),
         ({}, [1, 2, 2, 2, 2]),
         ({"composition_passes": 0}, [1] * 5),
+        ({"composition_passes": -1}, [1] * 5),
         ({"composition": "prior"}, [1] * 5),
         ({"total_senses": 1.0}, [1] * 5),
         ({"output_layer": "softmax"}, [1] * 5),

@@ -74,7 +74,7 @@ def let_sentences_end(model: Any, batch: dict[str, Any], scale: float = 3.5) -> 
         layer.theta[ends] = 0.0
 
 
-@pytest.mark.parametrize("passes", [0, 1, 3])
+@pytest.mark.parametrize("passes", [-1, 0, 1, 3])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -121,7 +121,7 @@ def test_scores_of_the_transformer_are_exact_however_it_searches(
     assert len(lengths) > 1
 
 
-@pytest.mark.parametrize("passes", [0, 1, 2])
+@pytest.mark.parametrize("passes", [-1, 0, 1, 2])
 def test_attention_of_hypotheses_is_that_of_the_last_pass(passes: int) -> None:
     """What --print-alignment reads."""
     model, batch = make_model("transformer", composition_passes=passes), make_batch()

@@ -82,6 +82,9 @@ def test_enough_passes_are_the_sequential_recursion() -> None:
             near = real.clone()
             near[:, passes + 1 :] = False  # position p needs p passes
             torch.testing.assert_close(features[near], recursion[near], rtol=1e-4, atol=2e-5)
+        model.decoder.passes = -1
+        sequential, _ = model(**net_input)
+        torch.testing.assert_close(sequential[real], recursion[real], rtol=1e-4, atol=2e-5)
         model.decoder.passes = 1
         one_pass, _ = model(**net_input)
     assert (one_pass[real] - recursion[real]).abs().max() > 1e-3
@@ -206,7 +209,7 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: dict[str, Any], n
 
 
 @pytest.mark.parametrize(
-    "flags", [{"share_all_embeddings": True}, {"decoder_output_dim": 8}, {"composition_passes": -1}]
+    "flags", [{"share_all_embeddings": True}, {"decoder_output_dim": 8}, {"composition_passes": -2}]
 )
 def test_the_transformer_refuses_what_it_cannot_do(flags: dict[str, Any]) -> None:
     with pytest.raises(SystemExit, match="--" + next(iter(flags)).replace("_", "-")):

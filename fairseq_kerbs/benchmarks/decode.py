@@ -24,6 +24,7 @@ from fairseq_kerbs.benchmarks.translation import (
 NAMES = tuple(MODELS)
 PAIRS = (
     ("kerbs", "stock"),
+    ("kerbs-sequential", "stock"),
     ("kerbs-prior", "stock"),
     ("softmax", "stock"),
     ("kerbs", "softmax"),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.benchmarks.measuring import progress, synchronize
+from fairseq_kerbs.chunked_nll import fast_product
 
 CHUNK_MEGABYTES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}
 WHOLE_SHARE = 0.4  # of the free memory that a whole X may take
@@ -101,10 +102,37 @@ class BySenses(Products):
                 dh.addmm_(logits.t(), part)
 
 
+class ByTokensAsRows(Products):
+    """Chunks of tokens; X is [M, n] and comes from oneDNN, as in :mod:`fairseq_kerbs.chunked_nll`.
+
+    oneDNN returns a new X for each chunk.
+    """
+
+    def _logits_shape(self, tokens: int, senses: int) -> tuple[int, int]:
+        return (0, 0)
+
+    def _compute(self, h: Tensor, w: Tensor, x: Tensor, dh: Tensor, dw: Tensor) -> None:
+        product = fast_product()
+        assert product is not None
+        step = self.chunk or len(h)
+        for start in range(0, len(h), step):
+            part = h[start : start + step]
+            logits = product(w, part, None, "none", [], "")
+            torch.mm(logits.t(), w, out=dh[start : start + step])
+            if start == 0:
+                torch.mm(logits, part, out=dw)
+            else:
+                dw.addmm_(logits, part)
+            del logits
+
+
 def make_layout(name: str) -> Products:
     """A layout by its name: "tokens", "senses" (all at once), "tokens:64", "senses:512", …"""
     kind, _, chunk = name.partition(":")
-    return {"tokens": ByTokens, "senses": BySenses}[kind](int(chunk or 0))
+    size = int(chunk or 0)
+    if kind == "rows":
+        return ByTokensAsRows(size)
+    return ByTokens(size) if kind == "tokens" else BySenses(size)
 
 
 def layout_names(h: Tensor, w: Tensor, free: int) -> list[str]:
@@ -118,6 +146,8 @@ def layout_names(h: Tensor, w: Tensor, free: int) -> list[str]:
         tokens, senses = max(1, budget // len(w)), max(1, budget // len(h))
         names += [f"tokens:{tokens}"] if tokens < len(h) else []
         names += [f"senses:{senses}"] if senses < len(w) else []
+        if h.device.type == "cpu" and h.dtype == torch.float32 and fast_product() is not None:
+            names += [f"rows:{tokens}"] if tokens < len(h) else []
     return names or ["tokens"]
 
 

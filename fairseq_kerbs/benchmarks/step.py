@@ -21,7 +21,8 @@ from fairseq_kerbs.benchmarks.translation import (
 )
 
 SMOOTHED = "-smoothed"
-NAMES = tuple(model + suffix for suffix in ("", SMOOTHED) for model in MODELS)
+TRAINED = tuple(model for model in MODELS if model != "kerbs-sequential")  # that one is to decode
+NAMES = tuple(model + suffix for suffix in ("", SMOOTHED) for model in TRAINED)
 PAIRS = tuple(
     (of + suffix, over + suffix)
     for suffix in ("", SMOOTHED)

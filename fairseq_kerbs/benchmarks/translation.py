@@ -23,12 +23,14 @@ MODELS: dict[str, tuple[str, ...]] = {
     "softmax": (*KERBS, "--output-layer", "softmax"),
     "kerbs-prior": (*KERBS, "--composition-passes", "0"),
     "kerbs": (*KERBS, "--composition-passes", "1"),
+    "kerbs-sequential": (*KERBS, "--composition-passes", "-1"),
 }
 LABELS = {
     "stock": "fairseq's transformer",
     "softmax": "transformer_kerbs, --output-layer softmax",
     "kerbs-prior": "transformer_kerbs, --composition-passes 0",
     "kerbs": "transformer_kerbs, --composition-passes 1",
+    "kerbs-sequential": "transformer_kerbs, --composition-passes -1",
 }
 
 

@@ -57,12 +57,16 @@ class _PassEmbedding(ComposedEmbedding):
         features: those of the pass before, [batch, len, d].
         contexts: in step-by-step decoding, what the streams after the first are composed with,
             [batch, n − 1, d]; words then are [batch × n, 1].
+        sequential: those of the sequential recursion, [batch, 1, d]; words are [batch, 1].
     """
 
     features: Tensor | None = None
     contexts: Tensor | None = None
+    sequential: Tensor | None = None
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
+        if contexts is None and self.sequential is not None:
+            return super().forward(words, self.sequential)
         if contexts is None and self.contexts is not None:
             streams = self.contexts.shape[1] + 1
             embedded = self.embed_streams(words.view(-1, streams)[:, 0], self.contexts)
@@ -80,7 +84,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         cfg: fairseq's Transformer configuration.
         dictionary: target dictionary.
         embed_tokens: composed input embedding, which refers to the output layer.
-        passes: passes that refine the posteriors, before the last one.
+        passes: passes that refine the posteriors, before the last one; −1 for all there can be.
         no_encoder_attn: leave out attention to an encoder.
 
     Attributes:
@@ -120,7 +124,8 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
                 prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
             )
         features = None
-        for _ in range(self.passes):
+        passes = self.passes if self.passes >= 0 else prev_output_tokens.shape[1] - 1
+        for _ in range(passes):
             with torch.no_grad():
                 features, _ = self._one_pass(features, prev_output_tokens, encoder_out)
         return self._one_pass(features, prev_output_tokens, encoder_out, *args, **kwargs)
@@ -148,12 +153,13 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
             beams = Beams(len(tokens), group, tokens.device)
             beams.keep_in(state)
         contexts: Tensor | None = state.get(_FEATURES)  # of the step before, [batch, streams, d]
-        n = 1 if contexts is None else contexts.shape[1] + 1
+        sequential = self.passes < 0
+        n = 1 if contexts is None or sequential else contexts.shape[1] + 1
         if n > beams.streams:
             beams.widen(self, state, n)
         beams.begin_step(tokens[:, -1].eq(self.padding_idx))
         embed: Any = self.embed_tokens
-        embed.contexts = contexts
+        embed.contexts, embed.sequential = (None, contexts) if sequential else (contexts, None)
         try:
             features, extra = self.extract_features_scriptable(
                 tokens if n == 1 else tokens.repeat_interleave(n, 0),
@@ -163,11 +169,12 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
                 **kwargs,
             )
         finally:
-            embed.contexts = None
+            embed.contexts = embed.sequential = None
         by_stream = features.view(len(tokens), n, -1)
         if self.passes:
             # a copy: generators divide what they receive by the temperature in place
-            state[_FEATURES] = by_stream[:, : self.passes].clone()
+            kept = 1 if sequential else self.passes
+            state[_FEATURES] = by_stream[:, :kept].clone()
         if n > 1:
             extra = _of_last_stream(extra, n)
         return by_stream[:, -1:], extra
@@ -235,8 +242,11 @@ class TransformerKerbsModel(TransformerModel):
 
 
 def _refuse_unsupported(args: Any) -> None:
-    if args.composition_passes < 0:
-        raise ValueError(f"--composition-passes is {args.composition_passes}; use 0 or more.")
+    if args.composition_passes < -1:
+        raise ValueError(
+            f"--composition-passes is {args.composition_passes}; use 0 or more, or -1 for the "
+            "sequential recursion."
+        )
     for name in ("adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"):
         if getattr(args, name, None):
             flag = "--" + name.replace("_", "-")
