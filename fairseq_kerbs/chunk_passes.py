@@ -241,6 +241,9 @@ class ChunkPasses:
 
     def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
         """Gradient by h, [n, d], from the product Pᵀ W [n, d] (overwritten) and ``along_h`` [n]."""
+        by_contexts = self.kernel.map_contexts(product)
+        if by_contexts is not product:
+            product.copy_(by_contexts)
         return product.addcmul_(h * safe_inverse(h_norm).unsqueeze(1), along_h.unsqueeze(1))
 
     def w_gradient(self, product: Tensor, w: Tensor) -> Tensor:

@@ -56,9 +56,10 @@ def posterior_weights(
     dtype = compute_dtype(h, rows, theta)
     with torch.autocast(h.device.type, enabled=False):
         wide_h, wide_rows = h.to(dtype), rows.to(dtype)
-        x = torch.einsum("...d,...kd->...k", wide_h, wide_rows)
+        bound = kernel.bind(rows.shape[-1])
+        x = torch.einsum("...d,...kd->...k", bound.map_contexts(wide_h), wide_rows)
         row_norm = safe_norm(wide_rows).squeeze(-1)  # [..., K]
-        logits = apply_kernel(kernel, x, safe_norm(wide_h), row_norm, theta)
+        logits = apply_kernel(bound, x, safe_norm(wide_h), row_norm, theta)
         return logits.masked_fill(~mask, -torch.inf).softmax(-1)
 
 

@@ -7,7 +7,8 @@ A kernel is written once, as a function of four quantities that broadcast agains
 and of its four partial derivatives. Everything else is built from these: :func:`kerbs_kernel` and
 :func:`kernel_logits` (plain, differentiable, any shape) and the chunked likelihood of
 :mod:`fairseq_kerbs.likelihood`, which multiplies the partials with the gradient of its logits. A
-new kernel is one subclass of :class:`Kernel` in :data:`KERNELS`.
+new kernel is one subclass of :class:`fairseq_kerbs.kernel_base.Kernel` in :data:`KERNELS`; those of
+Gao et al. 2019 are in :mod:`fairseq_kerbs.gao_kernels`.
 
 Low precision: float16 and bfloat16 inputs are computed in float32; where the caller wants its own
 dtype back, values are saturated to that dtype's finite range, so a logit is never infinite.
@@ -15,43 +16,20 @@ dtype back, values are saturated to that dtype's finite range, so a logit is nev
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
+from fairseq_kerbs.gao_kernels import GAO_KERNELS
+from fairseq_kerbs.kernel_base import Kernel as Kernel
+from fairseq_kerbs.kernel_base import Partials as Partials
 
 THETA_LIMIT = 64.0
 """|θ| beyond which the KerBS kernel stays as it is at the limit: e^64 = 6e27 leaves float32 room
 for |h||w| to 1e9."""
 
 _SERIES_BELOW = 0.3  # |z| under which φ1' is summed as a series in float32: see _phi1_slope
-
-
-class Partials(NamedTuple):
-    """Partial derivatives of a kernel value, each broadcastable to the value's shape."""
-
-    x: Tensor
-    h_norm: Tensor
-    w_norm: Tensor
-    theta: Tensor
-
-
-class Kernel(ABC):
-    """One kernel: its value and partial derivatives over broadcastable tensors."""
-
-    name: ClassVar[str]
-    has_theta: ClassVar[bool] = True
-    theta_std: ClassVar[float] = 0.1  # the paper's "random vector": normal with this deviation
-    theta_mean: ClassVar[float] = 0.0
-
-    @abstractmethod
-    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
-        """Kernel value; all arguments broadcast and are float32 or float64."""
-
-    @abstractmethod
-    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        """Derivatives of :meth:`value` by x (norms fixed), |h|, |w| (x fixed) and θ."""
 
 
 # ----------------------------------------------------------------- the KerBS kernel, Eq. 9
@@ -206,9 +184,9 @@ class InnerProductKernel(Kernel):
         return Partials(torch.ones_like(x), zero, zero, zero)
 
 
-KERNELS: dict[str, type[Kernel]] = {
-    kernel.name: kernel for kernel in (KerbsKernel, ReleasedKerbsKernel, InnerProductKernel)
-}
+_KERNELS: tuple[type[Kernel], ...] = (KerbsKernel, ReleasedKerbsKernel, InnerProductKernel)
+
+KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (*_KERNELS, *GAO_KERNELS)}
 """Kernels by the name that ``--kernel`` takes."""
 
 
@@ -301,9 +279,10 @@ def kernel_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str | Kernel = "k
     dtype = compute_dtype(h, w, theta)
     with torch.autocast(h.device.type, enabled=False):
         wide_h, wide_w = h.to(dtype), w.to(dtype)
-        x = wide_h @ wide_w.t()  # [..., M]
+        bound = build_kernel(kernel).bind(w.shape[1])
+        x = bound.map_contexts(wide_h) @ wide_w.t()  # [..., M]
         w_norm = safe_norm(wide_w).squeeze(-1)  # [M]
-        return apply_kernel(build_kernel(kernel), x, safe_norm(wide_h), w_norm, theta)
+        return apply_kernel(bound, x, safe_norm(wide_h), w_norm, theta)
 
 
 def kerbs_kernel(h: Tensor, w: Tensor, theta: Tensor) -> Tensor:
