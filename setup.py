@@ -30,6 +30,7 @@ setup(
     install_requires=[
         # scripts/fairseq_wheel builds 0.12.2+kerbs1, which satisfies this.
         "fairseq==0.12.2",
+        "matplotlib>=3.8",
         "numpy",
         "PyYAML",
         "sacrebleu>=2.4",

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands.corpora import add_prepare, add_toy
+from fairseq_kerbs.commands.corpora import add_prepare, add_prepare_lm, add_toy
 from fairseq_kerbs.commands.evaluation import add_detokenize, add_score
 from fairseq_kerbs.commands.experiments import add_generate, add_train
+from fairseq_kerbs.commands.plots import add_plot
 from fairseq_kerbs.commands.senses import add_senses
 from fairseq_kerbs.errors import UserError
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
     add_toy,
     add_prepare,
+    add_prepare_lm,
     add_train,
     add_generate,
     add_detokenize,
     add_score,
     add_senses,
+    add_plot,
 )
 
 

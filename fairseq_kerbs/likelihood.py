@@ -211,15 +211,22 @@ def _check(
         raise ValueError(
             f"target has shape {tuple(target.shape)}; it must be [N], N = {h.shape[0]}."
         )
+    check_options(target, table.senses.shape[0], ignore_index, label_smoothing, reduction)
+
+
+def check_options(
+    target: Tensor, vocab_size: int, ignore_index: int, label_smoothing: float, reduction: str
+) -> None:
+    """Raise a ValueError where a target is no word, or an option of a likelihood is unknown."""
     if reduction not in ("sum", "mean", "none"):
         raise ValueError(f"reduction is '{reduction}'; it must be 'sum', 'mean' or 'none'.")
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing is {label_smoothing}; it must be within [0, 1).")
-    if h.device.type == "cpu" and target.numel():
+    if target.device.type == "cpu" and target.numel():
         # on other devices an index error is raised by the gather itself, without a pause here
         used = target[target != ignore_index]
-        if used.numel() and not 0 <= int(used.min()) <= int(used.max()) < table.senses.shape[0]:
+        if used.numel() and not 0 <= int(used.min()) <= int(used.max()) < vocab_size:
             raise ValueError(
-                f"A target is outside the vocabulary of {table.senses.shape[0]} words and is not "
+                f"A target is outside the vocabulary of {vocab_size} words and is not "
                 f"ignore_index ({ignore_index})."
             )

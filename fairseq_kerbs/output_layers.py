@@ -14,6 +14,7 @@ Every layer offers ``log_probs``, ``nll`` and ``predict``, in the manner of
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +23,14 @@ from torch import Tensor, nn
 from fairseq_kerbs.chunk_passes import ChunkPasses
 from fairseq_kerbs.kernels import Kernel, build_kernel
 from fairseq_kerbs.likelihood import kerbs_log_probs, nll_with_evidence, score_words
-from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings, reallocate
+from fairseq_kerbs.new_senses import check_new_sense, new_vectors
+from fairseq_kerbs.reallocation import (
+    MOVED_THETA,
+    Moves,
+    ReallocationSettings,
+    carry_out,
+    find_moves,
+)
 from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
 
 SENSE_INITS = ("random", "shared")
@@ -53,6 +61,7 @@ class OutputLayer(nn.Module):
         max_senses: most senses of one word.
         kernel: name of a kernel, or a kernel.
         sense_init: how vectors begin, see :meth:`reset_parameters`.
+        new_sense: how vectors of moved senses begin, see :mod:`fairseq_kerbs.new_senses`.
 
     Attributes:
         weight: sense embeddings W, [M, d]; normal with deviation d^−½.
@@ -71,22 +80,27 @@ class OutputLayer(nn.Module):
         max_senses: int = 4,
         kernel: str | Kernel = "kerbs",
         sense_init: str = "random",
+        new_sense: str = "keep",
     ) -> None:
         super().__init__()
+        check_new_sense(new_sense)
         if sense_init not in SENSE_INITS:
             raise ValueError(
                 f"--sense-init: there is no '{sense_init}'; choose one of {', '.join(SENSE_INITS)}."
             )
-        self.sense_init = sense_init
+        self.sense_init, self.new_sense = sense_init, new_sense
         self.embed_dim, self.vocab_size, self.total_senses = embed_dim, vocab_size, total_senses
-        self.kernel = build_kernel(kernel)
-        self.inventory = SenseInventory(vocab_size, total_senses, max_senses)
+        self.kernel = build_kernel(kernel).bind(embed_dim)
+        context_dim = embed_dim if new_sense == "context" else 0
+        self.inventory = SenseInventory(
+            vocab_size, total_senses, max_senses, context_dim=context_dim
+        )
         self.weight = nn.Parameter(torch.empty(total_senses, embed_dim))
         if self.kernel.has_theta:
             self.theta = nn.Parameter(torch.empty(total_senses))
         else:
             self.register_buffer("theta", torch.zeros(total_senses), persistent=False)
-        self._prepared: tuple[tuple[Any, ...], ChunkPasses] | None = None
+        self._prepared: tuple[tuple[Any, ...], Any] | None = None  # its key, and passes
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -122,14 +136,14 @@ class OutputLayer(nn.Module):
         return [value for value in (self.weight, self.theta) if isinstance(value, nn.Parameter)]
 
     def anchor(self, h: Tensor) -> Tensor:
-        """Context vectors as they are, but in autograd's graph a result of the senses, too.
+        """Context vectors as they are, but in autograd's graph a result of the layer, too.
 
         The likelihood is computed outside the model's ``forward``. DistributedDataParallel with
         ``find_unused_parameters`` takes a parameter that its outputs do not depend on for unused.
         """
         if not torch.is_grad_enabled():
             return h
-        anchored: Tensor = _Anchor.apply(h, *self.sense_parameters())
+        anchored: Tensor = _Anchor.apply(h, *self.parameters())
         return anchored
 
     def log_probs(self, h: Tensor) -> Tensor:
@@ -229,7 +243,8 @@ class OutputLayer(nn.Module):
             table=self.table,
         )
         if self.training:
-            self.inventory.record(target.reshape(-1), evidence)
+            contexts = h.reshape(-1, self.embed_dim)
+            self.inventory.record(target.reshape(-1), evidence, contexts)
         if reduction == "none":
             loss = loss.view(target.shape)
         return loss, token_nll.view(target.shape), evidence
@@ -260,6 +275,7 @@ class KerbsOutputLayer(OutputLayer):
         max_senses: most senses of one word.
         kernel: name of a kernel, or a kernel.
         sense_init: "random" (the paper) or "shared", see :meth:`reset_parameters`.
+        new_sense: "keep" (the paper), "split" or "context", see :mod:`fairseq_kerbs.new_senses`.
 
     Raises:
         ValueError: the sense numbers do not fit each other, or no kernel has that name.
@@ -271,7 +287,7 @@ class KerbsOutputLayer(OutputLayer):
 
     @torch.no_grad()
     def reallocate(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
-        """Move senses as a policy finds right (Algorithm 1); moved vectors stay as they are.
+        """Move senses as a policy finds right (Algorithm 1); ``new_sense`` says where they begin.
 
         The optimizer's moments of the moved rows still are another word's: see
         :func:`fairseq_kerbs.reallocation.reset_moments`.
@@ -281,9 +297,16 @@ class KerbsOutputLayer(OutputLayer):
             settings: its hyper-parameters.
 
         Returns:
-            the moves that were made.
+            the moves that were made, with the vectors that moved senses begin with.
         """
-        moves = reallocate(self.inventory, policy, settings)
+        moves = find_moves(self.inventory, policy, settings)
+        moves = replace(
+            moves, vectors=new_vectors(self.inventory, self.weight, moves, self.new_sense)
+        )
+        carry_out(self.inventory, moves)
+        rows = moves.senses.to(self.weight.device)
+        if moves.vectors is not None:
+            self.weight[rows] = moves.vectors.to(self.weight.dtype)
         if moves.reset_theta and self.kernel.has_theta:
-            self.theta[moves.senses.to(self.theta.device)] = MOVED_THETA
+            self.theta[rows] = MOVED_THETA
         return moves

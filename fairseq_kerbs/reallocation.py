@@ -2,60 +2,33 @@
 
 A policy reads an inventory and names moves; it changes nothing and knows no randomness, so every
 process of a parallel training finds the same moves. :data:`POLICIES` maps the names that
-``--reallocation`` takes to policies.
+``--reallocation`` takes to policies; ``balanced`` has a module of its own.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.moves import MOVED_THETA, Moves, Policy, ReallocationSettings, as_moves
+from fairseq_kerbs.reallocation_balanced import balanced_policy
 from fairseq_kerbs.senses import SenseInventory
 
-MOVED_THETA = 1e-8
-"""θ of a sense that Algorithm 1 has just moved."""
-
-
-@dataclass(frozen=True)
-class ReallocationSettings:
-    """Hyper-parameters of the policies.
-
-    Attributes:
-        log_prob_threshold: ε of Algorithm 1: a word with log P below it is badly predicted.
-        max_moves: ``released``: most moves at a time, as a fraction of the vocabulary.
-    """
-
-    log_prob_threshold: float = -100.0
-    max_moves: float = 0.005
-
-
-@dataclass(frozen=True)
-class Moves:
-    """Moves in the order in which they happen; all tensors [K], on the CPU.
-
-    Attributes:
-        senses: the senses that move.
-        sources: the words that lose them.
-        words: the words that receive them.
-        usage: the usage that each begins with in its new place.
-        reset_theta: whether moved senses begin with θ = :data:`MOVED_THETA`.
-    """
-
-    senses: Tensor
-    sources: Tensor
-    words: Tensor
-    usage: Tensor
-    reset_theta: bool = True
-
-    def __len__(self) -> int:
-        return self.senses.numel()
-
-
-Policy = Callable[[SenseInventory, ReallocationSettings], Moves]
+__all__ = [
+    "MOVED_THETA",
+    "POLICIES",
+    "Moves",
+    "Policy",
+    "ReallocationSettings",
+    "carry_out",
+    "find_moves",
+    "paper_policy",
+    "reallocate",
+    "released_policy",
+    "reset_moments",
+]
 
 
 class _LeastUsed:
@@ -123,7 +96,7 @@ def paper_policy(inventory: SenseInventory, settings: ReallocationSettings) -> M
         words.append(word)
         new_usage.append(mean)
         pool.place(sense, word, mean)
-    return _moves(senses, sources, words, new_usage)
+    return as_moves(senses, sources, words, new_usage)
 
 
 def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
@@ -158,30 +131,43 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
         # its usage in the new place is unknown until the next interval: it does not move twice
         pool.place(sense, word, float("inf"))
     kept_usage = inventory.usage.double().cpu()[torch.tensor(senses, dtype=torch.long)].tolist()
-    return _moves(senses, sources, words, kept_usage, reset_theta=False)
+    return as_moves(senses, sources, words, kept_usage, reset_theta=False)
 
 
-def _moves(
-    senses: list[int],
-    sources: list[int],
-    words: list[int],
-    usage: list[float],
-    reset_theta: bool = True,
-) -> Moves:
-    return Moves(
-        torch.tensor(senses, dtype=torch.long),
-        torch.tensor(sources, dtype=torch.long),
-        torch.tensor(words, dtype=torch.long),
-        torch.tensor(usage, dtype=torch.float64),
-        reset_theta,
-    )
-
-
-POLICIES: dict[str, Policy] = {"paper": paper_policy, "released": released_policy}
+POLICIES: dict[str, Policy] = {
+    "paper": paper_policy,
+    "released": released_policy,
+    "balanced": balanced_policy,
+}
 """Policies by the name that ``--reallocation`` takes (``none`` switches reallocation off)."""
 
 
 @torch.no_grad()
+def find_moves(
+    inventory: SenseInventory, policy: str, settings: ReallocationSettings | None = None
+) -> Moves:
+    """Let a policy find moves; nothing changes.
+
+    Raises:
+        ValueError: no policy has that name; the message lists those there are.
+    """
+    if policy not in POLICIES:
+        known = ", ".join(POLICIES)
+        raise ValueError(f"--reallocation: there is no policy named '{policy}'; choose {known}.")
+    return POLICIES[policy](inventory, settings or ReallocationSettings())
+
+
+@torch.no_grad()
+def carry_out(inventory: SenseInventory, moves: Moves) -> None:
+    """Make moves in the inventory: owners and usage; a new interval begins."""
+    if len(moves):
+        inventory.move(moves.senses, moves.words)
+        last = dict(zip(moves.senses.tolist(), moves.usage.tolist(), strict=True))
+        moved = torch.tensor(list(last), device=inventory.usage.device)
+        inventory.usage[moved] = inventory.usage.new_tensor(list(last.values()))
+    inventory.start_interval()
+
+
 def reallocate(
     inventory: SenseInventory, policy: str, settings: ReallocationSettings | None = None
 ) -> Moves:
@@ -193,16 +179,8 @@ def reallocate(
     Raises:
         ValueError: no policy has that name; the message lists those there are.
     """
-    if policy not in POLICIES:
-        known = ", ".join(sorted(POLICIES))
-        raise ValueError(f"--reallocation: there is no policy named '{policy}'; choose {known}.")
-    moves = POLICIES[policy](inventory, settings or ReallocationSettings())
-    if len(moves):
-        inventory.move(moves.senses, moves.words)
-        last = dict(zip(moves.senses.tolist(), moves.usage.tolist(), strict=True))
-        moved = torch.tensor(list(last), device=inventory.usage.device)
-        inventory.usage[moved] = inventory.usage.new_tensor(list(last.values()))
-    inventory.start_interval()
+    moves = find_moves(inventory, policy, settings)
+    carry_out(inventory, moves)
     return moves
 
 

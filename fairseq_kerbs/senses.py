@@ -1,9 +1,9 @@
 """The sense inventory: which sense belongs to which word, and how well each serves (Section 4.2).
 
 Sense m is row m of the output layer's weights; word ``word_of_sense[m]`` owns it. Every word owns
-between 1 and ``max_senses`` senses, at all times. The inventory also keeps the two moving
-statistics that reallocation reads: log P of each word (Eq. 12) and the usage U of each sense
-(Eq. 13).
+between 1 and ``max_senses`` senses, at all times. The inventory also keeps what reallocation reads:
+two moving statistics, log P of each word (Eq. 12) and the usage U of each sense (Eq. 13), and sums
+over the interval since the last reallocation.
 """
 
 from __future__ import annotations
@@ -115,6 +115,23 @@ def random_allocation(
     return torch.cat([torch.arange(vocab_size), extra])
 
 
+ADDED_STATISTICS = ("interval_log_prob", "interval_best", "interval_loss", "interval_contexts")
+"""Buffers that older checkpoints lack, or that some models have and others do not."""
+
+
+class _Sums(NamedTuple):
+    """Views of what is pending, by what it is a sum of: see :class:`SenseInventory`."""
+
+    log_prob: Tensor  # [V]
+    prob: Tensor  # [V]
+    occurrences: Tensor  # [V]
+    usage: Tensor  # [M]
+    posterior: Tensor  # [M]
+    best: Tensor  # [V]
+    loss: Tensor  # [M]
+    contexts: Tensor  # [V·d], or empty
+
+
 class SenseInventory(nn.Module):
     """Sense allocation and its statistics, as buffers that travel in the checkpoint.
 
@@ -123,6 +140,7 @@ class SenseInventory(nn.Module):
         total_senses: number of senses M (M_sum of Algorithm 1).
         max_senses: most senses one word may own.
         generator: source of randomness of the first allocation (default: torch's global one).
+        context_dim: size d of context vectors whose sums are to be kept; 0 keeps none.
 
     Attributes:
         word_of_sense: [M] owner of each sense.
@@ -131,6 +149,12 @@ class SenseInventory(nn.Module):
         interval_count, interval_prob, interval_usage: [V], [V], [M] sums of target occurrences,
             of P(ŷ_t) and of the senses' posteriors inside their word since the last reallocation;
             the policy ``released`` reads these.
+        interval_log_prob, interval_best: [V], [V] sums of log P(ŷ_t), and of the log-probability
+            that the best single sense of ŷ_t alone gives it; for ``balanced``, as the next.
+        interval_loss: [M] what the word's occurrences would lose without the sense, its other
+            senses as they are: sum of −log(1 − posterior), each at most log V, in nats.
+        interval_contexts: [V, d] sums of (1 − P(ŷ_t)) h_t/|h_t| over the target's occurrences;
+            None where ``context_dim`` is 0. ``--new-sense context`` reads it.
     """
 
     word_of_sense: Tensor
@@ -139,6 +163,10 @@ class SenseInventory(nn.Module):
     interval_count: Tensor
     interval_prob: Tensor
     interval_usage: Tensor
+    interval_log_prob: Tensor
+    interval_best: Tensor
+    interval_loss: Tensor
+    interval_contexts: Tensor | None
 
     def __init__(
         self,
@@ -146,6 +174,7 @@ class SenseInventory(nn.Module):
         total_senses: int,
         max_senses: int = 4,
         generator: torch.Generator | None = None,
+        context_dim: int = 0,
     ) -> None:
         super().__init__()
         self.vocab_size, self.total_senses, self.max_senses = vocab_size, total_senses, max_senses
@@ -156,6 +185,12 @@ class SenseInventory(nn.Module):
         self.register_buffer("interval_count", torch.zeros(vocab_size))
         self.register_buffer("interval_prob", torch.zeros(vocab_size))
         self.register_buffer("interval_usage", torch.zeros(total_senses))
+        self.register_buffer("interval_log_prob", torch.zeros(vocab_size))
+        self.register_buffer("interval_best", torch.zeros(vocab_size))
+        self.register_buffer("interval_loss", torch.zeros(total_senses))
+        self.context_dim = context_dim
+        contexts = torch.zeros(vocab_size, context_dim) if context_dim else None
+        self.register_buffer("interval_contexts", contexts)
         self._table: SenseTable | None = None
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
         # between processes (DDP) must not overwrite what each process has seen.
@@ -198,13 +233,13 @@ class SenseInventory(nn.Module):
 
     # ------------------------------------------------------------ statistics, Eq. 12–13
 
-    def _pending_parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        if self._pending is None or self._pending.device != self.usage.device:
-            fresh = self.usage.new_zeros(3 * self.vocab_size + 2 * self.total_senses)
-            self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
+    def _pending_parts(self) -> _Sums:
         v, m = self.vocab_size, self.total_senses
-        parts = self._pending.split([v, v, v, m, m])
-        return parts[0], parts[1], parts[2], parts[3], parts[4]
+        sizes = [v, v, v, m, m, v, m, v * self.context_dim]
+        if self._pending is None or self._pending.device != self.usage.device:
+            fresh = self.usage.new_zeros(sum(sizes))
+            self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
+        return _Sums(*self._pending.split(sizes))
 
     @property
     def pending(self) -> Tensor:
@@ -214,7 +249,7 @@ class SenseInventory(nn.Module):
         return self._pending
 
     @torch.no_grad()
-    def record(self, target: Tensor, evidence: Evidence) -> None:
+    def record(self, target: Tensor, evidence: Evidence, contexts: Tensor | None = None) -> None:
         """Add a batch to the pending sums (nothing else changes until :meth:`update`).
 
         A target without a finite log-probability does not count: in mixed precision one overflow,
@@ -223,22 +258,35 @@ class SenseInventory(nn.Module):
         Args:
             target: [N] target words.
             evidence: by-products of their likelihood.
+            contexts: [N, d] context vectors; needed where the inventory keeps sums of them.
         """
         if not self.recording:
             return
-        log_prob, prob, count, usage, posterior = self._pending_parts()
+        sums = self._pending_parts()
         valid = evidence.counted & evidence.log_prob.isfinite()  # [N]
-        counted = valid.to(log_prob.dtype)
+        counted = valid.to(sums.occurrences.dtype)
         words = torch.where(valid, target, 0)
-        token_log_prob = torch.where(valid, evidence.log_prob, 0.0).to(log_prob.dtype)
-        token_prob = token_log_prob.exp() * counted
-        log_prob.index_add_(0, words, token_log_prob)
-        prob.index_add_(0, words, token_prob)
-        count.index_add_(0, words, counted)
-        joint = torch.where(valid.unsqueeze(1), evidence.sense_prob, 0.0).to(usage.dtype)  # [N, K]
+        log_prob = torch.where(valid, evidence.log_prob, 0.0).to(sums.occurrences.dtype)
+        sums.log_prob.index_add_(0, words, log_prob)
+        sums.prob.index_add_(0, words, log_prob.exp() * counted)
+        sums.occurrences.index_add_(0, words, counted)
+        joint = torch.where(valid.unsqueeze(1), evidence.sense_prob, 0.0).to(counted.dtype)
         share = joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
-        usage.index_add_(0, evidence.senses.flatten(), joint.flatten())
-        posterior.index_add_(0, evidence.senses.flatten(), share.flatten())
+        slots = evidence.senses.flatten()  # [N·K]
+        sums.usage.index_add_(0, slots, joint.flatten())
+        sums.posterior.index_add_(0, slots, share.flatten())
+        # the largest of K shares is 1/K at least, also where all of them have underflown
+        largest = share.amax(1).clamp_min(1.0 / share.shape[1])
+        sums.best.index_add_(0, words, (log_prob + largest.log()) * counted)
+        loss = -torch.log1p(-share.clamp_max(1.0)).clamp_min(-math.log(self.vocab_size))
+        sums.loss.index_add_(0, slots, loss.flatten())
+        if self.context_dim:
+            if contexts is None:
+                raise ValueError("This inventory sums up context vectors: give record() them, too.")
+            direction = nn.functional.normalize(contexts.detach().to(counted.dtype), dim=1)
+            missed = -torch.expm1(log_prob.clamp_max(0.0))  # 1 − P(ŷ_t), and 0 where invalid
+            weighted = torch.where(valid.unsqueeze(1), direction * missed.unsqueeze(1), 0.0)
+            sums.contexts.view(self.vocab_size, -1).index_add_(0, words, weighted)
 
     @torch.no_grad()
     def update(self, decay: float) -> Tensor:
@@ -261,27 +309,33 @@ class SenseInventory(nn.Module):
         """
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"--sense-decay is {decay}; it must be at least 0 and less than 1.")
-        log_prob, prob, count, usage, posterior = self._pending_parts()
-        targets = count.sum()
+        sums = self._pending_parts()
+        targets = sums.occurrences.sum()
         # in float64: float32 would round 1 − β itself
         exponent = targets.double() * math.log1p(-decay)
         keep = exponent.exp()
         fresh = torch.where(
             exponent < 0, -exponent.expm1() / (targets.double() * decay).clamp_min(1e-300), 1.0
         )
-        self.log_prob.mul_(keep).add_(log_prob * fresh)
-        self.usage.mul_(keep).add_(usage * (fresh * decay))
-        self.interval_count.add_(count)
-        self.interval_prob.add_(prob)
-        self.interval_usage.add_(posterior)
+        self.log_prob.mul_(keep).add_(sums.log_prob * fresh)
+        self.usage.mul_(keep).add_(sums.usage * (fresh * decay))
+        self.interval_count.add_(sums.occurrences)
+        self.interval_prob.add_(sums.prob)
+        self.interval_usage.add_(sums.posterior)
+        self.interval_log_prob.add_(sums.log_prob)
+        self.interval_best.add_(sums.best)
+        self.interval_loss.add_(sums.loss)
+        if self.interval_contexts is not None:
+            self.interval_contexts.add_(sums.contexts.view_as(self.interval_contexts))
         self.pending.zero_()
         return targets
 
     @torch.no_grad()
     def start_interval(self) -> None:
         """Forget the sums of the interval between two reallocations."""
-        for total in (self.interval_count, self.interval_prob, self.interval_usage):
-            total.zero_()
+        for name, total in self.named_buffers():
+            if name.startswith("interval_"):
+                total.zero_()
 
     # ------------------------------------------------------------ nn.Module plumbing
 
@@ -299,6 +353,14 @@ class SenseInventory(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
     ) -> None:
+        # statistics that the checkpoint does not have begin at 0, those not kept here are dropped
+        if f"{prefix}word_of_sense" in state_dict:
+            for name in ADDED_STATISTICS:
+                buffer = self._buffers.get(name)
+                if buffer is None:
+                    state_dict.pop(f"{prefix}{name}", None)
+                else:
+                    state_dict.setdefault(f"{prefix}{name}", torch.zeros_like(buffer))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._table = self._pending = None
 

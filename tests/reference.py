@@ -283,3 +283,30 @@ def composed_sequence(
         parts = [weights[k] * problem.w[m] for k, m in enumerate(own.tolist())]
         rows.append(torch.stack(parts).sum(0))
     return torch.stack(rows)
+
+
+# ------------------------------------------------------------------------- mixtures
+
+
+def naive_mixture_log_probs(
+    contexts: Tensor, w: Tensor, log_weights: Tensor, kernels: Sequence[str], thetas: list[Tensor]
+) -> Tensor:
+    """Gao et al. 2019, Eq. 1: log Σ_k π_k softmax(S_k), [N, K, d] -> [N, V]."""
+    parts = []
+    for k, name in enumerate(kernels):
+        if name == "log":  # their Eq. 5 with p = 2, from differences of vectors
+            difference = contexts[:, k, None, :] - w
+            logits = -torch.log(difference.square().sum(2) + 1.0)
+        else:
+            logits = naive_logits(contexts[:, k], w, thetas[k], name)
+        parts.append(log_weights[:, k, None] + logits.log_softmax(1))
+    return torch.logsumexp(torch.stack(parts), 0)
+
+
+def naive_smoothed_losses(log_probs: Tensor, target: Tensor, label_smoothing: float) -> Tensor:
+    """fairseq's label-smoothed loss of each token, [N, V] and [N] -> [N]."""
+    each = label_smoothing / max(1, log_probs.shape[1] - 1)
+    nll = -log_probs.gather(1, target[:, None]).squeeze(1)
+    if label_smoothing == 0.0:
+        return nll
+    return (1.0 - label_smoothing - each) * nll - each * log_probs.sum(1)

@@ -83,6 +83,22 @@ def test_moments_of_moved_rows_alone_are_forgotten() -> None:
     torch.testing.assert_close(layer.theta[moved], torch.full_like(layer.theta[moved], MOVED_THETA))
 
 
+@pytest.mark.parametrize("new_sense", ["split", "context"])
+def test_balanced_moves_with_new_vectors_lose_their_moments_too(new_sense: str) -> None:
+    flags: dict[str, Any] = {"reallocation": "balanced", "max_moves": 0.5, "new_sense": new_sense}
+    parts = training(**flags)
+    layer, optimizer = parts[1].decoder.output, parts[3].optimizer
+    one_update(parts, 0)
+    before, weight = layer.inventory.word_of_sense.clone(), layer.weight.detach().clone()
+    one_update(parts, 1)
+    moved = layer.inventory.word_of_sense != before
+    assert 0 < int(moved.sum()) <= 0.5 * layer.vocab_size
+    assert (layer.weight.detach() - weight)[moved].abs().amax(1).min() > 0.1
+    for moment in ("exp_avg", "exp_avg_sq"):
+        assert optimizer.state[layer.weight][moment][moved].abs().sum() == 0
+    assert not layer.inventory.interval_loss.any()
+
+
 def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
     parts = training()
     task, model, criterion, optimizer = parts
@@ -141,10 +157,14 @@ def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
     assert "--criterion kerbs_cross_entropy" in caplog.text
 
 
-@pytest.mark.parametrize("flatten", [True, False])
-def test_moves_reach_the_float32_master_copy_of_fp16_training(flatten: bool) -> None:
+@pytest.mark.parametrize(
+    ("flatten", "new_sense"), [(True, "keep"), (False, "split"), (True, "context")]
+)
+def test_moves_reach_the_float32_master_copy_of_fp16_training(
+    flatten: bool, new_sense: str
+) -> None:
     task = make_task()
-    model = make_model("lstm", task, **FLAGS).train()
+    model = make_model("lstm", task, new_sense=new_sense, **FLAGS).train()
     layer = model.decoder.output
     config = OmegaConf.create(
         {
@@ -175,14 +195,18 @@ def test_moves_reach_the_float32_master_copy_of_fp16_training(flatten: bool) -> 
     for update in range(2):
         optimizer.zero_grad()
         before = layer.inventory.word_of_sense.clone()
+        weight = layer.weight.detach().clone()
         loss, _, _ = criterion(model, make_batch(seed=update))
         optimizer.backward(loss)
         task.optimizer_step(optimizer, model=model, update_num=update)
     moved = layer.inventory.word_of_sense != before
     assert moved.any()
-    kept = layer.theta.detach().clone()
+    kept = layer.theta.detach().clone(), layer.weight.detach().clone()
     optimizer._sync_fp32_params_to_fp16()  # the copy that would undo a move made in the model only
-    assert torch.equal(layer.theta.detach(), kept)
+    assert torch.equal(layer.theta.detach(), kept[0])
+    assert torch.equal(layer.weight.detach(), kept[1])
+    far = (layer.weight.detach() - weight)[moved].abs().amax(1).min() > 0.1  # no step of Adam
+    assert bool(far) == (new_sense != "keep")
     assert float((layer.theta[moved] - MOVED_THETA).detach().abs().max()) < 1e-9
     moments = _moments_of(optimizer, layer.weight)
     assert moments[moved].abs().sum() == 0

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fairseq_kerbs.likelihood import nll_with_evidence
 from fairseq_kerbs.senses import (
+    ADDED_STATISTICS,
     Evidence,
     SenseInventory,
     build_sense_table,
@@ -123,8 +124,9 @@ def evidence_of(p: Problem, rows: list[int]) -> tuple[Tensor, Evidence]:
     )[2]
 
 
-def inventory_for(p: Problem) -> SenseInventory:
-    inventory = SenseInventory(p.vocab_size, len(p.word_of_sense), 4)
+def inventory_for(p: Problem, context_dim: int = 0) -> SenseInventory:
+    size = p.vocab_size, len(p.word_of_sense), 4
+    inventory = SenseInventory(*size, context_dim=context_dim)
     inventory.load_state_dict({**inventory.state_dict(), "word_of_sense": p.word_of_sense})
     return inventory
 
@@ -190,37 +192,66 @@ def test_ignored_tokens_and_silence_change_nothing() -> None:
         assert torch.equal(value, before[name]), name
 
 
-def test_interval_sums_count_words_probabilities_and_posteriors() -> None:
+def test_interval_sums_count_words_probabilities_posteriors_and_contexts() -> None:
     p = make_problem(40, theta_scale=0.5)
     p.target[5] = -1
-    inventory = inventory_for(p)
+    inventory = inventory_for(p, context_dim=7)
     for rows in (range(20), range(20, 40)):
-        inventory.record(*evidence_of(p, list(rows)))
+        inventory.record(*evidence_of(p, list(rows)), p.h[list(rows)])
         inventory.update(0.01)
-    senses = naive_logits(*p.leaves).softmax(1)
-    count, prob, used = torch.zeros(11), torch.zeros(11), torch.zeros(29)
+    senses = naive_logits(*p.leaves).softmax(1).detach().double()
+    v, m = torch.zeros(11, dtype=torch.float64), torch.zeros(29, dtype=torch.float64)
+    names = ("count", "prob", "log_prob", "best")
+    expected = {name: v.clone() for name in names} | {"usage": m.clone(), "loss": m.clone()}
+    contexts = torch.zeros(11, 7, dtype=torch.float64)
     for t, word in enumerate(p.target.tolist()):
         if word >= 0:
-            own = p.word_of_sense == word
-            inside = senses[t].detach() * own
-            count[word] += 1
-            prob[word] += inside.sum().float()
-            used += (inside / inside.sum()).float()
-    torch.testing.assert_close(inventory.interval_count, count)
-    torch.testing.assert_close(inventory.interval_prob, prob)
-    torch.testing.assert_close(inventory.interval_usage, used)
+            own = [k for k, owner in enumerate(p.word_of_sense.tolist()) if owner == word]
+            inside = {k: senses[t, k].item() for k in own}
+            total = math.fsum(inside.values())
+            expected["count"][word] += 1
+            expected["prob"][word] += total
+            expected["log_prob"][word] += math.log(total)
+            expected["best"][word] += math.log(max(inside.values()))
+            for k in own:
+                others = math.fsum(q for j, q in inside.items() if j != k)
+                expected["usage"][k] += inside[k] / total
+                lost = math.inf if others == 0.0 else math.log(total / others)
+                expected["loss"][k] += min(lost, math.log(11))
+            h = p.h[t].detach()
+            contexts[word] += (1 - total) * h / h.norm()
+    for name, value in (expected | {"contexts": contexts}).items():
+        found = getattr(inventory, f"interval_{name}").double()
+        torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5, msg=name)
     inventory.start_interval()
-    assert not inventory.interval_count.any()
-    assert not inventory.interval_usage.any()
-    assert inventory.usage.any()
+    for name, value in inventory.named_buffers():
+        assert bool(value.any()) == (not name.startswith("interval_")), name
+    with pytest.raises(ValueError, match="context vectors"):
+        inventory.record(*evidence_of(p, [0]))
+
+
+def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
+    p = make_problem(4)
+    target, evidence = evidence_of(p, [0, 1, 2, 3])
+    evidence = evidence._replace(
+        log_prob=torch.full((4,), -300.0), sense_prob=torch.zeros_like(evidence.sense_prob)
+    )
+    inventory = inventory_for(p)
+    inventory.record(target, evidence)
+    inventory.update(0.0)
+    for name, value in inventory.named_buffers():
+        assert value.isfinite().all(), name
+    overlap = inventory.interval_log_prob - inventory.interval_best
+    assert overlap.max() <= 4 * math.log(4) + 1e-3
+    assert overlap.min() >= 0
 
 
 def test_two_processes_that_add_their_pending_sums_equal_one() -> None:
     p = make_problem(10)
-    whole, left, right = (inventory_for(p) for _ in range(3))
-    whole.record(*evidence_of(p, list(range(10))))
-    left.record(*evidence_of(p, [0, 1, 2]))
-    right.record(*evidence_of(p, list(range(3, 10))))
+    whole, left, right = (inventory_for(p, context_dim=7) for _ in range(3))
+    whole.record(*evidence_of(p, list(range(10))), p.h)
+    left.record(*evidence_of(p, [0, 1, 2]), p.h[:3])
+    right.record(*evidence_of(p, list(range(3, 10))), p.h[3:])
     left.pending.add_(right.pending)
     for inventory in (whole, left):
         assert inventory.update(0.1).item() == 10
@@ -262,3 +293,29 @@ def test_state_dict_carries_everything_that_lasts() -> None:
     assert set(source.state_dict()) >= {"word_of_sense", "usage", "log_prob"}
     with pytest.raises(RuntimeError, match="size mismatch"):
         SenseInventory(11, 30, 4).load_state_dict(source.state_dict())
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_statistics_that_a_checkpoint_lacks_begin_at_zero_and_others_are_dropped(
+    keeps: bool,
+) -> None:
+    p = make_problem()
+    source = inventory_for(p, context_dim=0 if keeps else 7)
+    source.record(*evidence_of(p, list(range(23))), p.h)
+    source.update(1e-2)
+    old = source.state_dict()
+    lost = [name for name in ADDED_STATISTICS if keeps and name in old]
+    for name in lost:
+        del old[name]
+    module = torch.nn.Sequential(SenseInventory(11, 29, 4, context_dim=7 if keeps else 0))
+    for value in module[0].state_dict().values():
+        value.fill_(1)
+    before = set(old)
+    module.load_state_dict({f"0.{name}": value for name, value in old.items()})
+    assert set(old) == before
+    for name, value in module[0].named_buffers():
+        expected = old.get(name, torch.zeros_like(value))
+        assert torch.equal(value, expected), name
+    assert len(lost) == (3 if keeps else 0)
+    with pytest.raises(RuntimeError, match="Missing key"):  # no inventory at all is an error
+        module.load_state_dict({})

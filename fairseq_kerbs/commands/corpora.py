@@ -1,4 +1,4 @@
-"""``fairseq-kerbs toy`` and ``prepare``: making data."""
+"""``fairseq-kerbs toy``, ``prepare`` and ``prepare-lm``: making data."""
 
 from __future__ import annotations
 
@@ -127,4 +127,49 @@ def _run_prepare(args: argparse.Namespace) -> int:
         workers=usable_cores() if args.workers is None else args.workers,
     )
     prepare(settings, report=partial(print, flush=True))  # a log shows each step as it starts
+    return 0
+
+
+def add_prepare_lm(commands: Subparsers) -> None:
+    """Tokenized text to binarized data for language models."""
+    parser = commands.add_parser(
+        "prepare-lm",
+        help="tokenized text to fairseq data for language models",
+        description="Check tokenized text (one sentence or paragraph a line, words between "
+        "spaces), drop blank lines, keep the most frequent words, and binarize into DEST/bin. "
+        "Finished steps are not repeated.",
+    )
+    text = parser.add_argument_group("text: a folder, or three files")
+    text.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        help="holds one file each with train, valid (or dev) and test in its name",
+    )
+    for split in ("train", "valid", "test"):
+        text.add_argument(f"--{split}", type=Path, metavar="FILE")
+    parser.add_argument("--dest", required=True, type=Path, metavar="DIR", help="folder to work in")
+    parser.add_argument(
+        "--words", type=int, metavar="N", help="most frequent training words to keep [all]"
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes [all cores]")
+    parser.set_defaults(run=_run_prepare_lm)
+
+
+def _run_prepare_lm(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.corpora.language import LanguageSettings, find_splits, prepare_language
+    from fairseq_kerbs.corpora.mapping import usable_cores
+    from fairseq_kerbs.errors import UserError
+
+    named = {split: getattr(args, split) for split in ("train", "valid", "test")}
+    missing = [f"--{split}" for split, path in named.items() if path is None]
+    if (args.folder is None) == bool(missing) or (args.folder and len(missing) < 3):
+        raise UserError("name either a folder, or all of --train, --valid and --test")
+    settings = LanguageSettings(
+        files=named if args.folder is None else find_splits(args.folder),
+        dest=args.dest,
+        words=args.words,
+        workers=usable_cores() if args.workers is None else args.workers,
+    )
+    prepare_language(settings, report=partial(print, flush=True))
     return 0

@@ -1,4 +1,4 @@
-"""Binarization of parallel text by fairseq-preprocess, checked and put in place at once."""
+"""Binarization of text by fairseq-preprocess, checked and put in place at once."""
 
 from __future__ import annotations
 
@@ -39,27 +39,61 @@ def binarize(
     Raises:
         UserError: the program failed, or left out lines.
     """
-    temporary = target.with_name(f"{PARTIAL}{os.getpid()}-{target.name}")
-    log = target.with_name("preprocess.log")
     tests = [text for split, text in texts.items() if split.startswith("test")]
-    command = [find_program("fairseq-preprocess")]
-    command += ["--source-lang", languages[0], "--target-lang", languages[1]]
-    command += ["--trainpref", texts["train"], "--validpref", texts["valid"]]
-    command += ["--testpref", ",".join(tests), "--destdir", str(temporary)]
-    command += ["--workers", str(workers)]
-    command += ["--joined-dictionary"] if joined_dictionary else []
+    flags = ["--source-lang", languages[0], "--target-lang", languages[1]]
+    flags += ["--trainpref", texts["train"], "--validpref", texts["valid"]]
+    flags += ["--testpref", ",".join(tests), "--workers", str(workers)]
+    flags += ["--joined-dictionary"] if joined_dictionary else []
+    pair = "-".join(languages)
+    expected = {
+        f"{split}.{pair}.{language}": count
+        for language in languages
+        for split, count in counts.items()
+    }
+    _preprocess(flags, expected, target)
+    return {
+        language: sum(1 for _ in iter_lines(target / f"dict.{language}.txt"))
+        for language in languages
+    }
+
+
+def binarize_text(
+    texts: Mapping[str, Path],
+    counts: Mapping[str, int],
+    dictionary: Path,
+    target: Path,
+    *,
+    workers: int,
+) -> None:
+    """As `binarize`, for language models: text without a counterpart, and a given dictionary.
+
+    Args:
+        texts: text of each split: train, valid, test.
+        counts: lines of each split.
+        dictionary: words and counts, as fairseq writes them.
+
+    Raises:
+        UserError: the program failed, or left out lines.
+    """
+    flags = ["--only-source", "--srcdict", str(dictionary), "--workers", str(workers)]
+    for split, text in texts.items():
+        flags += [f"--{split}pref", str(text)]
+    _preprocess(flags, counts, target)
+
+
+def _preprocess(flags: list[str], expected: Mapping[str, int], target: Path) -> None:
+    """Run fairseq-preprocess; `expected` gives the lines of each file, by name without ending."""
+    temporary = target.with_name(f"{PARTIAL}{os.getpid()}-{target.name}")
+    command = [find_program("fairseq-preprocess"), *flags, "--destdir", str(temporary)]
+    log = target.with_name("preprocess.log")
     try:
         _run_logged(command, log)
-        _check_counts(temporary, counts, languages)
+        _check_counts(temporary, expected)
         (temporary / "preprocess.log").unlink(missing_ok=True)  # the same text as `log`
         shutil.rmtree(target, ignore_errors=True)
         os.replace(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return {
-        language: sum(1 for _ in iter_lines(target / f"dict.{language}.txt"))
-        for language in languages
-    }
 
 
 def _run_logged(command: list[str], log: Path) -> None:
@@ -71,16 +105,14 @@ def _run_logged(command: list[str], log: Path) -> None:
         raise UserError(f"fairseq-preprocess failed with status {status}; its output is in {log}")
 
 
-def _check_counts(folder: Path, counts: Mapping[str, int], languages: tuple[str, str]) -> None:
-    pair = "-".join(languages)
-    for language in languages:
-        for split, expected in counts.items():
-            found = binarized_lines(folder / f"{split}.{pair}.{language}.idx")
-            if found != expected:
-                raise UserError(
-                    f"fairseq-preprocess wrote {found} of {expected} lines of {split}.{language}; "
-                    "run again with --workers 1"
-                )
+def _check_counts(folder: Path, expected: Mapping[str, int]) -> None:
+    for name, lines in expected.items():
+        found = binarized_lines(folder / f"{name}.idx")
+        if found != lines:
+            raise UserError(
+                f"fairseq-preprocess wrote {found} of {lines} lines of {name}; "
+                "run again with --workers 1"
+            )
 
 
 def binarized_lines(index: Path) -> int:

@@ -73,6 +73,7 @@ def output_layer_of(model: torch.nn.Module) -> OutputLayer:
     if not isinstance(layer, OutputLayer):
         raise SystemExit(
             "fairseq_kerbs: error: --criterion kerbs_cross_entropy needs one of the architectures "
-            "of fairseq_kerbs (--arch transformer_kerbs, lstm_kerbs, gru_kerbs)."
+            "of fairseq_kerbs (--arch transformer_kerbs, lstm_kerbs, gru_kerbs, and for language "
+            "models transformer_lm_kerbs, gru_lm_kerbs, lstm_lm_kerbs, bilstm_lm_kerbs)."
         )
     return layer

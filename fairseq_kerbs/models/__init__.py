@@ -1,9 +1,20 @@
 """Architectures, registered with fairseq on import."""
 
+from fairseq_kerbs.models.cloze_language_model import BilstmLanguageModel
 from fairseq_kerbs.models.ema import keep_inventories_out_of_averages
 from fairseq_kerbs.models.recurrent_kerbs import GruKerbsModel, LstmKerbsModel
+from fairseq_kerbs.models.recurrent_language_models import GruLanguageModel, LstmLanguageModel
 from fairseq_kerbs.models.transformer_kerbs import TransformerKerbsModel
+from fairseq_kerbs.models.transformer_language_model import TransformerLanguageModel
 
-__all__ = ["GruKerbsModel", "LstmKerbsModel", "TransformerKerbsModel"]
+__all__ = [
+    "BilstmLanguageModel",
+    "GruKerbsModel",
+    "GruLanguageModel",
+    "LstmKerbsModel",
+    "LstmLanguageModel",
+    "TransformerKerbsModel",
+    "TransformerLanguageModel",
+]
 
 keep_inventories_out_of_averages()

@@ -4,16 +4,17 @@ fairseq reads the types of configuration fields as they are: annotations are not
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_kerbs.kernels import KERNELS
+from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
+from fairseq_kerbs.new_senses import NEW_SENSES
 from fairseq_kerbs.output_layers import (
     SENSE_INITS,
     KerbsOutputLayer,
@@ -21,6 +22,7 @@ from fairseq_kerbs.output_layers import (
     SoftmaxOutputLayer,
 )
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
+from fairseq_kerbs.senses import ADDED_STATISTICS
 
 OUTPUT_LAYERS = ("kerbs", "softmax")
 
@@ -35,6 +37,25 @@ class KerbsConfig(FairseqDataclass):
     kernel: ChoiceEnum(list(KERNELS)) = field(  # type: ignore[valid-type]
         default="kerbs", metadata={"help": "kernel that scores context vectors against senses"}
     )
+    kernel_power: Optional[float] = field(  # noqa: UP045  (fairseq knows this form only)
+        default=None,
+        metadata={"help": "p of the kernels log and pow (2 if not given) and pol (3)"},
+    )
+    kernel_alpha: Optional[float] = field(  # noqa: UP045
+        default=None, metadata={"help": "alpha of the kernel pol (1/12 if not given)"}
+    )
+    kernel_offset: Optional[float] = field(  # noqa: UP045
+        default=None, metadata={"help": "c of the kernel pol (2 if not given)"}
+    )
+    kernel_gamma: Optional[float] = field(  # noqa: UP045
+        default=None, metadata={"help": "gamma of the kernel rbf (0.01 if not given)"}
+    )
+    kernel_a: Optional[float] = field(  # noqa: UP045
+        default=None, metadata={"help": "a of the kernel wav (100 if not given)"}
+    )
+    kernel_b: Optional[float] = field(  # noqa: UP045
+        default=None, metadata={"help": "b of the kernel wav (100 if not given)"}
+    )
     total_senses: float = field(
         default=3.0, metadata={"help": "senses in all, as a multiple of the target vocabulary"}
     )
@@ -45,7 +66,21 @@ class KerbsConfig(FairseqDataclass):
     )
     reallocation: ChoiceEnum([*POLICIES, "none"]) = field(  # type: ignore[valid-type]
         default="paper",
-        metadata={"help": "which senses move to which words: Algorithm 1, the authors' code, none"},
+        metadata={
+            "help": "which senses move to which words: Algorithm 1, the authors' code, or as each "
+            "word's frequency leads one to expect"
+        },
+    )
+    new_sense: ChoiceEnum(NEW_SENSES) = field(  # type: ignore[valid-type]
+        default="keep",
+        metadata={
+            "help": "vector that a moved sense begins with: its old one, one beside its new word's "
+            "most used sense, or the mean direction of badly predicted contexts"
+        },
+    )
+    max_moves: float = field(
+        default=0.005,
+        metadata={"help": "released, balanced: most moves at a time, as a share of the vocabulary"},
     )
     reallocation_interval: int = field(
         default=200, metadata={"help": "updates between two reallocations (Q of Algorithm 1)"}
@@ -64,7 +99,10 @@ class KerbsConfig(FairseqDataclass):
     )
     composition_passes: int = field(
         default=1,
-        metadata={"help": "decoder passes that refine posteriors in parallel decoders (0 = prior)"},
+        metadata={
+            "help": "decoder passes that refine posteriors in parallel decoders (0: prior only; "
+            "-1: the sequential recursion, as many passes as positions)"
+        },
     )
 
 
@@ -76,6 +114,20 @@ class RecurrentKerbsConfig(KerbsConfig):
     embed_dim: int = field(default=256, metadata={"help": "size of word and sense embeddings"})
     layers: int = field(default=1, metadata={"help": "layers of the encoder and of the decoder"})
     dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings and outputs"})
+
+
+@dataclass
+class RecurrentLanguageModelConfig(KerbsConfig):
+    """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
+
+    hidden_size: int = field(
+        default=512, metadata={"help": "units of each recurrent layer (and direction)"}
+    )
+    embed_dim: int = field(default=256, metadata={"help": "size of word and sense embeddings"})
+    layers: int = field(default=1, metadata={"help": "recurrent layers (of each direction)"})
+    dropout: float = field(
+        default=0.3, metadata={"help": "dropout of embeddings and of each layer's output"}
+    )
 
 
 def fill_defaults(args: Any, config: type[FairseqDataclass]) -> None:
@@ -145,9 +197,59 @@ def build_schedule(args: Any) -> SenseSchedule:
         raise ValueError(
             f"--log-prob-threshold is {threshold}, but log P is never positive: use 0 or less."
         )
-    return SenseSchedule(
-        str(args.reallocation), interval, decay, ReallocationSettings(log_prob_threshold=threshold)
-    )
+    most = float(args.max_moves)
+    if not 0.0 < most <= 1.0:
+        raise ValueError(
+            f"--max-moves is {most}, but it must be greater than 0 and at most 1 "
+            "(to switch reallocation off use --reallocation none)."
+        )
+    settings = ReallocationSettings(log_prob_threshold=threshold, max_moves=most)
+    return SenseSchedule(str(args.reallocation), interval, decay, settings)
+
+
+KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
+"""Options of kernels that are flags, ``--kernel-power`` and so on."""
+
+
+def check_kernel_flags(args: Any, names: Sequence[str], reader: str) -> None:
+    """Refuse a flag that no kernel reads.
+
+    Args:
+        args: the flags.
+        names: kernels of the layer.
+        reader: the flag that chose them, with its value.
+
+    Raises:
+        ValueError: the message names the flag, and the kernels that read it.
+    """
+    read = {option for name in names if name in KERNELS for option in KERNELS[name].options}
+    for option in KERNEL_OPTIONS:
+        if getattr(args, f"kernel_{option}", None) is not None and option not in read:
+            readers = ", ".join(name for name in KERNELS if option in KERNELS[name].options)
+            raise ValueError(
+                f"--kernel-{option} is for the kernel {readers} and not read by {reader}: leave it "
+                "out."
+            )
+
+
+def kernel_from_flags(args: Any, name: str | None = None) -> Kernel:
+    """Kernel with the options that the flags give it, and its own defaults for the rest.
+
+    Args:
+        args: the flags.
+        name: a kernel of several that share the flags, each reading its own (the caller asks
+            :func:`check_kernel_flags` for all of them); by default ``--kernel``, which must read
+            every flag that is given.
+
+    Raises:
+        ValueError: a flag is out of range or read by no kernel, or no kernel has that name.
+    """
+    if name is None:
+        name = str(args.kernel)
+        check_kernel_flags(args, [name], f"--kernel {name}")
+    options = KERNELS[name].options if name in KERNELS else ()
+    given = {option: getattr(args, f"kernel_{option}", None) for option in options}
+    return build_kernel(name, **{key: value for key, value in given.items() if value is not None})
 
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLayer:
@@ -157,6 +259,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         ValueError: the flags do not fit the vocabulary or each other.
     """
     if args.output_layer == "softmax":
+        check_kernel_flags(args, [], "--output-layer softmax")
         layer: OutputLayer = SoftmaxOutputLayer(embed_dim, vocab_size)
         layer.inventory.recording = False
         return layer
@@ -165,8 +268,9 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         vocab_size,
         round(float(args.total_senses) * vocab_size),
         max_senses=int(args.max_senses),
-        kernel=str(args.kernel),
+        kernel=kernel_from_flags(args),
         sense_init=str(args.sense_init),
+        new_sense=str(args.new_sense),
     )
 
 
@@ -182,7 +286,9 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
     found = {key[len(prefix) :] for key in state_dict if key.startswith(prefix)}
     if not found:
         fail(f"the checkpoint has no '{prefix}weight': it is no model of fairseq_kerbs.")
-    if found != set(expected):
+    # statistics of the interval that this version has added, or that --new-sense asks for
+    optional = {f"inventory.{name}" for name in ADDED_STATISTICS}
+    if found - optional != set(expected) - optional:
         fail(
             "the checkpoint was trained with another --output-layer or --kernel than this model "
             f"(it has {', '.join(sorted(found))})."

@@ -156,7 +156,7 @@ def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
 
 @torch.no_grad()
 def forget_moments(optimizer: Any, layer: KerbsOutputLayer, moves: Moves) -> None:
-    """Zero the optimizer's moments of moved rows, and carry θ into a float32 master copy.
+    """Zero the optimizer's moments of moved rows, and carry what is new to a float32 master copy.
 
     With ``--fp16`` fairseq keeps parameters in float32 beside the model and copies them over the
     model's after each step: what moves only in the model would be undone.
@@ -177,8 +177,14 @@ def forget_moments(optimizer: Any, layer: KerbsOutputLayer, moves: Moves) -> Non
         master_of = dict(zip(map(id, optimizer.fp16_params), masters, strict=True))
         own = [master_of[id(parameter)] for parameter in parameters]
         reset_moments(optimizer.optimizer, own, moves.senses)
-    if masters is not None and moves.reset_theta and layer.kernel.has_theta:
-        _set_master_rows(optimizer, layer, moves.senses)
+    if masters is None:
+        return
+    if moves.vectors is not None:
+        _set_master_rows(optimizer, layer.weight, moves.senses, moves.vectors)
+    if moves.reset_theta and isinstance(layer.theta, nn.Parameter):
+        # not the model's own rows: float16 has no 1e-8
+        new = torch.full((len(moves),), MOVED_THETA, device=layer.theta.device)
+        _set_master_rows(optimizer, layer.theta, moves.senses, new)
 
 
 def _forget(rows: Tensor, senses: Tensor) -> None:
@@ -207,16 +213,17 @@ def _in_flat_master(
             act(tensor[offset : offset + parameter.numel()].view(parameter.shape))
 
 
-def _set_master_rows(optimizer: Any, layer: KerbsOutputLayer, senses: Tensor) -> None:
-    theta = layer.theta
-    assert isinstance(theta, nn.Parameter)
+def _set_master_rows(
+    optimizer: Any, parameter: nn.Parameter, senses: Tensor, values: Tensor
+) -> None:
+    """Write rows [K, ...] of a parameter's place in the float32 master copy."""
+
+    def assign(rows: Tensor) -> None:
+        rows[senses.to(rows.device)] = values.to(rows)
+
     if isinstance(optimizer.fp32_params, dict):
-
-        def assign(rows: Tensor) -> None:
-            rows[senses.to(rows.device)] = MOVED_THETA
-
-        _in_flat_master(optimizer, theta, assign, moments=False)
+        _in_flat_master(optimizer, parameter, assign, moments=False)
         return
-    for parameter, master in zip(optimizer.fp16_params, optimizer.fp32_params, strict=True):
-        if parameter is theta:
-            master.data[senses.to(master.device)] = MOVED_THETA
+    for own, master in zip(optimizer.fp16_params, optimizer.fp32_params, strict=True):
+        if own is parameter:
+            assign(master.data)

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Tokenized text to data for fairseq-train --task language_modeling: checks, vocabulary, binarization.
+#
+#   scripts/prepare_lm.sh FOLDER --dest DIR [--words N] [--workers N]
+#   scripts/prepare_lm.sh --train FILE --valid FILE --test FILE --dest DIR [--words N] [--workers N]
+#
+# Text has one sentence or paragraph a line, with spaces between words; FOLDER holds one file each with
+# train, valid (or dev) and test in its name, such as wiki.train.tokens. The data end up in DIR/bin.
+# Run it again after an interruption: finished steps are not repeated.
+
+set -euo pipefail
+source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+case ${1:-} in
+  -h | --help) usage; exit 0 ;;
+  '') usage >&2; exit 2 ;;
+esac
+kerbs prepare-lm "$@"
