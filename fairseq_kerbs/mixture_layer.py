@@ -21,6 +21,14 @@ from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import Evidence
 
 
+def weight_variance(weights: Tensor) -> Tensor:
+    """Variance of π over the components (Eq. 14), [..., K] -> [...].
+
+    It is 0 where all weigh the same, and largest, (K − 1)/K², where one has all the weight.
+    """
+    return weights.var(-1, unbiased=False)
+
+
 class MixtureOutputLayer(OutputLayer):
     """p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k)),  π = softmax(M h),  h̃_k = tanh(C_k h).
 
@@ -90,20 +98,20 @@ class MixtureOutputLayer(OutputLayer):
         return torch.tanh(projected).unflatten(-1, (self.components, self.embed_dim))
 
     def log_weights(self, h: Tensor) -> Tensor:
-        """Log π (Eq. 2), [..., d] -> [..., K], at least float32."""
-        return F.log_softmax(self.mixing(h), -1, dtype=compute_dtype(h, self.mixing.weight))
+        """Log π (Eq. 2), [..., d] -> [..., K], in float32 at least, the product included."""
+        weight = self.mixing.weight
+        dtype = compute_dtype(h, weight)
+        with torch.autocast(h.device.type, enabled=False):
+            return F.linear(h.to(dtype), weight.to(dtype)).log_softmax(-1)
 
     def variance(self, h: Tensor) -> Tensor:
-        """Variance of each token's weights over its components (Eq. 14), [..., d] -> [...].
-
-        It is largest, (K − 1)/K², where one component has all the weight.
-        """
-        return self.log_weights(h).exp().var(-1, unbiased=False)
+        """:func:`weight_variance` of each token's weights, [..., d] -> [...]."""
+        return weight_variance(self.log_weights(h).exp())
 
     def _group_thetas(self) -> Iterator[Tensor]:
         for group in self.groups:
-            name = str(group.components[0])
-            yield self.thetas[name] if name in self.thetas else self.theta
+            theta: Tensor = self.thetas.get(str(group.components[0]), self.theta)
+            yield theta
 
     def log_probs(self, h: Tensor) -> Tensor:
         """Log-probabilities of all words (Eq. 1), [..., d] -> [..., V], at least float32."""

@@ -145,7 +145,7 @@ def test_stepping_and_the_whole_sequence_agree(name: str, flags: dict[str, Any])
                     type(old).compose(old, senses, None)
                 )
             decoder.embed_tokens.posterior = True
-            called = []
+            called: list[int] = []
             decoder.embed_tokens.look_up = lambda words, seen=called, do=look_up: (
                 seen.append(1) or do(words)
             )

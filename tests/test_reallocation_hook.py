@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.reallocation import MOVED_THETA
+from fairseq_kerbs.senses import ADDED_STATISTICS
 from tests.fairseq_fixtures import make_batch, make_model, make_task
 
 FLAGS: dict[str, Any] = {
@@ -97,6 +98,19 @@ def test_balanced_moves_with_new_vectors_lose_their_moments_too(new_sense: str) 
     for moment in ("exp_avg", "exp_avg_sq"):
         assert optimizer.state[layer.weight][moment][moved].abs().sum() == 0
     assert not layer.inventory.interval_loss.any()
+
+
+def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
+    model = make_model("lstm", new_sense="context")
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for name in ADDED_STATISTICS:
+        del state[f"decoder.output.inventory.{name}"]
+    model.load_state_dict(state)  # by way of check_checkpoint
+    assert not model.decoder.output.inventory.interval_contexts.any()
+    make_model("lstm").load_state_dict(model.state_dict())
+    del state["decoder.output.inventory.usage"]
+    with pytest.raises(SystemExit, match="another --output-layer"):
+        model.load_state_dict(state)
 
 
 def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:

@@ -8,6 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from fairseq_kerbs.analysis.frequency import (
+    FrequencyGroup,
+    frequency_lines,
+    senses_by_frequency,
+)
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.purity import Purity, measure, overall
 from fairseq_kerbs.output_layers import OutputLayer
@@ -55,11 +60,13 @@ class SenseReport:
         words: one summary a word.
         purity: over all words with true senses.
         missing: words asked for that are no single token anywhere in the data.
+        deciles: senses a word in the whole dictionary, by tenths from frequent to rare.
     """
 
     words: list[WordSummary]
     purity: Purity | None
     missing: list[str]
+    deciles: list[FrequencyGroup] = field(default_factory=list)
 
     def as_json(self) -> str:
         """The whole report as JSON."""
@@ -72,6 +79,8 @@ class SenseReport:
             lines += _word_lines(word)
         if self.purity is not None:
             lines += ["", *_purity_lines(self.words, self.purity)]
+        if self.deciles:
+            lines += ["", *frequency_lines(self.deciles)]
         if self.missing:
             lines.append(f"no single token of the data: {', '.join(self.missing)}")
         return "\n".join(lines)
@@ -86,6 +95,7 @@ def build_report(
     gold: Gold | None = None,
     top: int = 20,
     examples: int = 2,
+    counts: Sequence[int] = (),
 ) -> SenseReport:
     """Summarize the senses of some words.
 
@@ -98,6 +108,7 @@ def build_report(
         gold: true senses, where known.
         top: how many words, if none are named.
         examples: contexts shown for each sense.
+        counts: [V] occurrences of each word in the training data, for the table by frequency.
     """
     by_word: dict[str, list[Occurrence]] = defaultdict(list)
     for occurrence in found:
@@ -115,7 +126,9 @@ def build_report(
     ]
     measured = [summary.purity for summary in summaries if summary.purity is not None]
     missing = [word for word in wanted if word not in by_word]
-    return SenseReport(summaries, overall(measured) if measured else None, missing)
+    numbers = layer.inventory.senses_per_word().tolist()
+    deciles = senses_by_frequency(numbers, counts) if counts else []
+    return SenseReport(summaries, overall(measured) if measured else None, missing, deciles)
 
 
 def _summarize(

@@ -16,8 +16,9 @@ def add_senses(commands: Subparsers) -> None:
         "senses",
         help="senses of words, with usage, theta and example contexts",
         description="For each word its senses in a split of the data: how often each is used, its "
-        "kernel parameter and contexts in which it is used most surely. With --gold also how "
-        "purely the learned senses separate the true ones.",
+        "kernel parameter and contexts in which it is used most surely; then senses a word by "
+        "deciles of frequency in the training data. With --gold also how purely the learned senses "
+        "separate the true ones.",
     )
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
     parser.add_argument("--data", type=Path, required=True, metavar="BIN", help="binarized data")
@@ -38,14 +39,17 @@ def _run_senses(args: argparse.Namespace) -> int:
 
     gold = None if args.gold is None else read_gold(args.gold)
     model, task = load_model(args.checkpoint, args.data)
+    dictionary = task.target_dictionary
+    special = dictionary.nspecial
     report = build_report(
         occurrences(model, task, args.split),
         model.decoder.output,
-        task.target_dictionary.indices,
+        dictionary.indices,
         words=args.word,
         gold=gold,
         top=args.top,
         examples=args.examples,
+        counts=[0] * special + dictionary.count[special:],
     )
     print(report.as_text())
     if args.json is not None:

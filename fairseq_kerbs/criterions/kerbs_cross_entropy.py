@@ -1,11 +1,13 @@
-"""Cross-entropy over words from an output layer's own memory-lean likelihood (Eq. 11)."""
+"""Cross-entropy over words from an output layer's own memory-lean likelihood (Eq. 11).
 
-from __future__ import annotations
+fairseq reads the types of configuration fields as they are: annotations are not postponed here.
+"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from fairseq import metrics
 from fairseq.criterions import register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
@@ -13,12 +15,21 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from torch import Tensor
 
+from fairseq_kerbs.mixture_layer import MixtureOutputLayer, weight_variance
 from fairseq_kerbs.output_layers import OutputLayer
 
 
 @dataclass
 class KerbsCrossEntropyCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """Flags of ``--criterion kerbs_cross_entropy``: those of label_smoothed_cross_entropy."""
+    """Flags of ``--criterion kerbs_cross_entropy``: label_smoothed_cross_entropy's, and one."""
+
+    mixture_regularization: float = field(
+        default=0.0,
+        metadata={
+            "help": "rho: weight of the variance of a token's mixture weights in the training loss "
+            "(Gao et al. 2019, Eq. 14)"
+        },
+    )
 
 
 @register_criterion("kerbs_cross_entropy", dataclass=KerbsCrossEntropyCriterionConfig)
@@ -27,23 +38,93 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
 
     Same loss and logs as fairseq's ``label_smoothed_cross_entropy``, but tokens × senses are never
     in memory, and while training the layer records what Eq. 12–13 need.
+
+    With a mixture it logs the mean weight of every component and the mean variance of a token's
+    weights, and adds ρ times that variance (Gao et al. 2019, Eq. 14) to the loss of training alone.
+
+    Args:
+        mixture_regularization: ρ ≥ 0.
+
+    Raises:
+        SystemExit: ρ is below 0, or above 0 where the output layer is no mixture.
     """
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        ignore_prefix_size: int = 0,
+        report_accuracy: bool = False,
+        mixture_regularization: float = 0.0,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if not mixture_regularization >= 0.0:
+            raise SystemExit(
+                f"fairseq_kerbs: error: --mixture-regularization is {mixture_regularization}, but "
+                "it must be 0 or more."
+            )
+        self.mixture_regularization = mixture_regularization
+        self._mixture_log: dict[str, Tensor] = {}
+
+    def forward(
+        self, model: Any, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Loss, sample size and logs of a batch, as fairseq wants them."""
+        loss, size, log = super().forward(model, sample, reduce)
+        mixture, self._mixture_log = self._mixture_log, {}
+        return loss, size, log | mixture
 
     def compute_loss(
         self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Loss and plain nll, summed (or by token where ``reduce`` is false), in nats."""
         features, target = self._features_and_target(model, net_output, sample)
-        loss, token_nll, _ = output_layer_of(model).nll_with_evidence(
+        layer = output_layer_of(model)
+        loss, token_nll, _ = layer.nll_with_evidence(
             features,
             target,
             ignore_index=self.padding_idx,
             label_smoothing=self.eps,
             reduction="sum" if reduce else "none",
         )
+        if isinstance(layer, MixtureOutputLayer):
+            penalty = self._mixture_penalty(layer, features, target.ne(self.padding_idx))
+            if self.mixture_regularization and model.training:
+                loss = loss + (penalty.sum() if reduce else penalty)
+        elif self.mixture_regularization:
+            raise SystemExit(
+                f"fairseq_kerbs: error: --mixture-regularization {self.mixture_regularization} is "
+                "for --output-layer mos and mixture: leave it out for other output layers."
+            )
         if not reduce:
             return loss.flatten(), token_nll.flatten()
         return loss, token_nll.sum()
+
+    def _mixture_penalty(
+        self, layer: MixtureOutputLayer, features: Tensor, counted: Tensor
+    ) -> Tensor:
+        """ρ Var(π) of every token [batch, len], 0 at padding; keeps sums for the logs."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.mixture_regularization > 0):
+            weights = layer.log_weights(features).exp()  # [batch, len, K]
+            variance = torch.where(counted, weight_variance(weights), 0.0)
+        sums = torch.where(counted.unsqueeze(-1), weights.detach(), 0.0).sum((0, 1))  # [K]
+        self._mixture_log = {f"mixture_weight_{k}": value for k, value in enumerate(sums)}
+        self._mixture_log["mixture_variance"] = variance.detach().sum()
+        self._mixture_log["mixture_tokens"] = counted.sum()
+        return self.mixture_regularization * variance
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log what fairseq logs, and means over tokens of a mixture's weights and variance."""
+        super().reduce_metrics(logging_outputs)
+        tokens = sum(float(log.get("mixture_tokens", 0)) for log in logging_outputs)
+        if tokens == 0:
+            return
+        names = {name for log in logging_outputs for name in log if name.startswith("mixture_")}
+        for name in sorted(names - {"mixture_tokens"}):
+            mean = sum(log.get(name, 0) for log in logging_outputs) / tokens
+            metrics.log_scalar(name, mean, tokens, priority=1520, round=4)
 
     def compute_accuracy(
         self, model: Any, net_output: Any, sample: dict[str, Any]

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
+from fairseq_kerbs.mixture_layer import MixtureOutputLayer
 from fairseq_kerbs.new_senses import NEW_SENSES
 from fairseq_kerbs.output_layers import (
     SENSE_INITS,
@@ -24,7 +25,7 @@ from fairseq_kerbs.output_layers import (
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.senses import ADDED_STATISTICS
 
-OUTPUT_LAYERS = ("kerbs", "softmax")
+OUTPUT_LAYERS = ("kerbs", "softmax", "mos", "mixture")
 
 
 @dataclass
@@ -32,7 +33,18 @@ class KerbsConfig(FairseqDataclass):
     """Flags of the output layer, of composition and of reallocation."""
 
     output_layer: ChoiceEnum(OUTPUT_LAYERS) = field(  # type: ignore[valid-type]
-        default="kerbs", metadata={"help": "output layer: KerBS, or plain softmax as the baseline"}
+        default="kerbs",
+        metadata={
+            "help": "output layer: KerBS, plain softmax, or a mixture, of softmaxes (Yang et al. "
+            "2018) or of kernels (Gao et al. 2019)"
+        },
+    )
+    mixture_components: int = field(
+        default=3, metadata={"help": "softmaxes that --output-layer mos mixes"}
+    )
+    mixture_kernels: str = field(
+        default="lin,lin,lin,log",
+        metadata={"help": "kernels that --output-layer mixture mixes, one a component"},
     )
     kernel: ChoiceEnum(list(KERNELS)) = field(  # type: ignore[valid-type]
         default="kerbs", metadata={"help": "kernel that scores context vectors against senses"}
@@ -252,6 +264,32 @@ def kernel_from_flags(args: Any, name: str | None = None) -> Kernel:
     return build_kernel(name, **{key: value for key, value in given.items() if value is not None})
 
 
+def mixture_kernels_from_flags(args: Any) -> list[Kernel]:
+    """Kernel of every component of ``--output-layer mos`` or ``mixture``.
+
+    Raises:
+        ValueError: a flag is out of range or read by no kernel, or no kernel has that name.
+    """
+    if args.output_layer == "mos":
+        count = int(args.mixture_components)
+        if count < 1:
+            raise ValueError(
+                f"--mixture-components is {count}, but a mixture has at least 1 component."
+            )
+        names, reader = ["lin"] * count, "--output-layer mos"
+    else:
+        listed = str(args.mixture_kernels)
+        names, reader = [name.strip() for name in listed.split(",")], f"--mixture-kernels {listed}"
+        for name in names:
+            if name not in KERNELS:
+                raise ValueError(
+                    f"--mixture-kernels: there is no kernel named '{name}'; give names from "
+                    f"{', '.join(sorted(KERNELS))} with commas between them."
+                )
+    check_kernel_flags(args, names, reader)
+    return [kernel_from_flags(args, name) for name in names]
+
+
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLayer:
     """Output layer that the flags describe.
 
@@ -263,6 +301,9 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         layer: OutputLayer = SoftmaxOutputLayer(embed_dim, vocab_size)
         layer.inventory.recording = False
         return layer
+    if args.output_layer in ("mos", "mixture"):
+        kernels = mixture_kernels_from_flags(args)
+        return MixtureOutputLayer(embed_dim, vocab_size, kernels)
     return KerbsOutputLayer(
         embed_dim,
         vocab_size,
@@ -290,7 +331,8 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
     optional = {f"inventory.{name}" for name in ADDED_STATISTICS}
     if found - optional != set(expected) - optional:
         fail(
-            "the checkpoint was trained with another --output-layer or --kernel than this model "
+            "the checkpoint was trained with another --output-layer, --kernel or "
+            "--mixture-kernels than this model "
             f"(it has {', '.join(sorted(found))})."
         )
     words, senses = (
@@ -312,6 +354,14 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             f"the checkpoint has sense embeddings of size {state_dict[f'{prefix}weight'].shape[1]}"
             f", this model of size {layer.embed_dim}: give the embedding size of the checkpoint."
         )
+    if isinstance(layer, MixtureOutputLayer):
+        components = state_dict[f"{prefix}mixing.weight"].shape[0]
+        if components != layer.components:
+            fail(
+                f"the checkpoint is a mixture of {components} components, this model one of "
+                f"{layer.components}: give the --mixture-components or --mixture-kernels that it "
+                "was trained with."
+            )
     most = int(state_dict[f"{prefix}inventory.word_of_sense"].bincount().max())
     if most > layer.inventory.max_senses:
         fail(

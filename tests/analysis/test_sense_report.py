@@ -10,6 +10,7 @@ import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from fairseq_kerbs.analysis.frequency import FrequencyGroup, senses_by_frequency
 from fairseq_kerbs.analysis.occurrences import Occurrence, joined_words, occurrences
 from fairseq_kerbs.analysis.sense_report import build_report
 from tests.fairseq_fixtures import dictionary, make_batch, make_model, make_task
@@ -96,3 +97,23 @@ def test_words_that_are_no_token_are_said() -> None:
     report = build_report([_occurrence(0, 3)], layer, {"w3": 7}, words=["w3", "absent"])
     assert report.missing == ["absent"]
     assert "absent" in report.as_text()
+
+
+def test_senses_by_deciles_of_frequency() -> None:
+    """Nine words in four groups of 2, 2, 2 and 3, by counts; the special symbol counts nothing."""
+    counts = [0, 5, 90, 70, 5, 1, 30, 2, 8, 3]
+    senses = [4, 2, 4, 3, 1, 1, 2, 1, 4, 2]
+    assert senses_by_frequency(senses, counts, groups=4) == [
+        FrequencyGroup(2, 90, 70, 3.5),
+        FrequencyGroup(2, 30, 8, 3.0),
+        FrequencyGroup(2, 5, 5, 1.5),
+        FrequencyGroup(3, 3, 1, pytest.approx(4 / 3)),
+    ]
+    assert len(senses_by_frequency(senses, counts)) == 9  # fewer words than deciles
+    layer = make_model("lstm").decoder.output
+    counts = [0] * 4 + list(range(layer.vocab_size - 4, 0, -1))
+    report = build_report([_occurrence(0, 3)], layer, {"w3": 7}, counts=counts)
+    mean = sum(group.words * group.senses for group in report.deciles)
+    assert mean == pytest.approx(float(layer.inventory.senses_per_word()[4:].sum()))
+    assert "senses a word" in report.as_text()
+    assert json.loads(report.as_json())["deciles"][9]["fewest"] == 1

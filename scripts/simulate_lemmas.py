@@ -1,0 +1,20 @@
+#!/usr/bin/env python
+"""Lemmas 4.1 and 4.2 of the paper as experiments on contexts whose clusters are known.
+
+    python scripts/simulate_lemmas.py -o lemmas.json
+
+See ``--help``; the work is done in :mod:`fairseq_kerbs.analysis.lemmas`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# the checkout that this script belongs to, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from fairseq_kerbs.analysis.lemma_command import main
+
+if __name__ == "__main__":
+    sys.exit(main())
