@@ -9,6 +9,8 @@ inside the word.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -160,3 +162,50 @@ class ComposedEmbedding(nn.Module):
 
     def _hide_padding(self, embedded: Tensor, words: Tensor) -> Tensor:
         return embedded.masked_fill(words.eq(self.padding_idx).unsqueeze(-1), 0.0)
+
+
+class LookedUp(NamedTuple):
+    """What composition needs of words, [...] in number.
+
+    Attributes:
+        rows: embeddings of their senses, [..., K, d].
+        theta: kernel parameters of these, [..., K].
+        prior: usage of these inside the word (Eq. 7 without context), [..., K].
+        mask: True at senses, False at padding of the table and everywhere for the padding word;
+            [..., K].
+    """
+
+    rows: Tensor
+    theta: Tensor
+    prior: Tensor
+    mask: Tensor
+
+
+class SteppingEmbedding(ComposedEmbedding):
+    """Composed embedding in two parts, of which only the second needs context vectors."""
+
+    def look_up(self, words: Tensor) -> LookedUp:
+        """Senses of words [...]."""
+        layer = self.layer
+        senses, mask = layer.table.senses[words], layer.table.mask[words]  # [..., K]
+        prior = prior_weights(layer.usage, SenseTable(senses, mask))
+        real = words.ne(self.padding_idx).unsqueeze(-1)
+        rows = F.embedding(senses, layer.weight)  # [..., K, d]
+        return LookedUp(rows, layer.theta[senses], prior, mask & real)
+
+    def compose(self, senses: LookedUp, contexts: Tensor | None) -> Tensor:
+        """Embeddings [..., d] of looked-up words, given the context vectors before them.
+
+        Args:
+            senses: of [...] words.
+            contexts: [..., d] context vectors that predicted them; None composes with the prior.
+        """
+        if contexts is None:
+            weights = senses.prior
+        else:
+            # the padding word has no sense at all: any finite weights will do for it
+            some = senses.mask | ~senses.mask.any(-1, keepdim=True)
+            kernel = self.layer.kernel
+            weights = posterior_weights(contexts, senses.rows, senses.theta, some, kernel)
+        weights = (weights * senses.mask).to(senses.rows.dtype)
+        return (weights.unsqueeze(-2) @ senses.rows).squeeze(-2)

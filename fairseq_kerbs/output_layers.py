@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_kerbs.chunk_passes import ChunkPasses
 from fairseq_kerbs.kernels import Kernel, build_kernel
 from fairseq_kerbs.likelihood import kerbs_log_probs, nll_with_evidence, score_words
 from fairseq_kerbs.new_senses import check_new_sense, new_vectors

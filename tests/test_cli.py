@@ -80,7 +80,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     for add in COMMANDS:
-        name = add.__name__.removeprefix("add_")
+        name = add.__name__.removeprefix("add_").replace("_", "-")
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
         assert ended.value.code == 0
@@ -223,7 +223,7 @@ def test_fairseq_s_own_refusals_end_the_scripts(work: Path, tmp_path: Path) -> N
     assert {f.name for f in tmp_path.iterdir()} == {"checkpoint_best.pt", "generate-test.txt"}
 
 
-@pytest.mark.parametrize("name", ["prepare_parallel", "train", "generate"])
+@pytest.mark.parametrize("name", ["prepare_parallel", "prepare_lm", "train", "generate"])
 def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path) -> None:
     script = ROOT / "scripts" / f"{name}.sh"
     done = run([script, "-h"], cwd=tmp_path, path="/usr/bin:/bin")
@@ -232,7 +232,7 @@ def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path
     assert run([script], cwd=tmp_path, status=2).stderr == done.stdout
 
 
-@pytest.mark.parametrize("name", ["prepare_parallel", "train", "generate"])
+@pytest.mark.parametrize("name", ["prepare_parallel", "prepare_lm", "train", "generate"])
 def test_scripts_without_fairseq_say_what_to_run(name: str, tmp_path: Path) -> None:
     """A copy of the scripts without .venv, under a Python without fairseq."""
     scripts = tmp_path / "scripts"

@@ -197,7 +197,15 @@ def step_by_step(model: Any, source: Tensor, reorder_at: int) -> Tensor:
 
 @pytest.mark.parametrize("name", LEFT_TO_RIGHT)
 @pytest.mark.parametrize(
-    "flags", [{}, {"composition": "prior"}, {"output_layer": "softmax"}, {"composition_passes": 3}]
+    "flags",
+    [
+        {},
+        {"composition": "prior"},
+        {"output_layer": "softmax"},
+        {"output_layer": "mos"},
+        {"composition_passes": 3},
+        {"composition_passes": -1},
+    ],
 )
 def test_decoding_step_by_step_gives_the_same_scores(name: str, flags: dict[str, Any]) -> None:
     model = make(name, **flags)

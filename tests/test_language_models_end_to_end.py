@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_generated_text_has_the_scores_of_the_model(work: Path) -> None:
         previous = torch.cat([tokens.new_tensor([words.eos()]), tokens[:-1]])
         with torch.no_grad():
             log_probs = model.get_normalized_probs(model(previous.unsqueeze(0)), log_probs=True)
-        expected = log_probs[0].gather(1, tokens.unsqueeze(1)).squeeze(1)
+        expected = log_probs[0].gather(1, tokens.unsqueeze(1)).squeeze(1) / math.log(2.0)
         given = torch.tensor([float(score) for score in scores.split()])
         torch.testing.assert_close(given, expected, rtol=0, atol=2e-4)
 

@@ -7,6 +7,7 @@ input at step t is composed with the posterior of step t − 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from fairseq.models import (
 from fairseq.models.lstm import AttentionLayer
 from torch import Tensor, nn
 
-from fairseq_kerbs.composition import ComposedEmbedding
+from fairseq_kerbs.composition import LookedUp, SteppingEmbedding
 from fairseq_kerbs.models.decoding import ScoredByOutputLayer
 from fairseq_kerbs.models.options import (
     RecurrentKerbsConfig,
@@ -180,7 +181,7 @@ class RecurrentKerbsDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder):
         self,
         cell: str,
         dictionary: Any,
-        embed_tokens: ComposedEmbedding,
+        embed_tokens: SteppingEmbedding,
         hidden_size: int,
         layers: int,
         dropout: float,
@@ -219,7 +220,7 @@ class RecurrentKerbsDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder):
         if memory is None:
             memory = self._first_memory(encoder_out)
         contexts, attentions = [], []
-        for words in prev_output_tokens.unbind(1):
+        for words in self._look_up(prev_output_tokens):
             memory, attention = self._step(words, memory, encoder_out)
             contexts.append(memory.context)
             attentions.append(attention)
@@ -229,16 +230,29 @@ class RecurrentKerbsDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder):
         attention = put_back(torch.stack(attentions, 1), places)
         return self.output_layer(features), {"attn": [attention]}
 
+    def _look_up(self, words: Tensor) -> Iterator[Tensor | LookedUp]:
+        """For each position of [batch, len] its embeddings [batch, d], or what they are made of.
+
+        All are looked up at once: the gradient of a look-up is as large as the vocabulary.
+        """
+        if not self.embed_tokens.posterior:
+            yield from self.embed_tokens(words).unbind(1)
+            return
+        parts = (part.unbind(1) for part in self.embed_tokens.look_up(words))
+        for step in zip(*parts, strict=True):
+            yield LookedUp(*step)
+
     def _first_memory(self, encoder_out: EncoderOut) -> _Memory:
         states = tuple(state.transpose(0, 1) for state in encoder_out.states)
         return _Memory(states, torch.zeros_like(states[0][:, 0]), None)
 
     def _step(
-        self, words: Tensor, memory: _Memory, encoder_out: EncoderOut
+        self, words: Tensor | LookedUp, memory: _Memory, encoder_out: EncoderOut
     ) -> tuple[_Memory, Tensor]:
-        """One step of Eq. 1–2 with the composition of Eq. 6–7; words [batch]."""
-        embedded = self.dropout(self.embed_tokens(words, memory.context))  # [batch, d]
-        below = torch.cat([embedded, memory.attended], dim=1)
+        """One step of Eq. 1–2 with the composition of Eq. 6–7; words as from :meth:`_look_up`."""
+        if isinstance(words, LookedUp):
+            words = self.embed_tokens.compose(words, memory.context)
+        below = torch.cat([self.dropout(words), memory.attended], dim=1)
         new_states: list[tuple[Tensor, ...]] = []
         for number, cell in enumerate(self.cells):
             old = tuple(state[:, number] for state in memory.states)
@@ -295,7 +309,7 @@ class _RecurrentKerbsModel(FairseqEncoderDecoderModel):
             encoder = RecurrentEncoder(cls.cell, task.source_dictionary, args.embed_dim, *sizes)
             dictionary = task.target_dictionary
             layer = build_output_layer(args, len(dictionary), args.embed_dim)
-            embed = ComposedEmbedding(layer, dictionary.pad(), args.composition == "posterior")
+            embed = SteppingEmbedding(layer, dictionary.pad(), args.composition == "posterior")
             decoder = RecurrentKerbsDecoder(cls.cell, dictionary, embed, *sizes)
         install_hook(task, schedule)
         return cls(encoder, decoder)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import (
     FairseqIncrementalDecoder,
@@ -23,7 +22,7 @@ from fairseq.models import (
 )
 from torch import Tensor, nn
 
-from fairseq_kerbs.composition import ComposedEmbedding, posterior_weights, prior_weights
+from fairseq_kerbs.composition import LookedUp, SteppingEmbedding
 from fairseq_kerbs.models.decoding import ScoredByOutputLayer
 from fairseq_kerbs.models.language_modeling import MAX_POSITIONS, check_sizes, check_task, preset
 from fairseq_kerbs.models.options import (
@@ -35,56 +34,8 @@ from fairseq_kerbs.models.options import (
 )
 from fairseq_kerbs.models.reallocation_hook import install_hook
 from fairseq_kerbs.models.recurrent_kerbs import put_back, right_padded
-from fairseq_kerbs.senses import SenseTable
 
 RECURRENT: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
-
-
-class _Senses(NamedTuple):
-    """What composition needs of words, [...] in number.
-
-    Attributes:
-        rows: embeddings of their senses, [..., K, d].
-        theta: kernel parameters of these, [..., K].
-        prior: usage of these inside the word (Eq. 7 without context), [..., K].
-        mask: True at senses, False at padding of the table and everywhere for the padding word;
-            [..., K].
-    """
-
-    rows: Tensor
-    theta: Tensor
-    prior: Tensor
-    mask: Tensor
-
-
-class SteppingEmbedding(ComposedEmbedding):
-    """Composed embedding in two parts, of which only the second needs context vectors."""
-
-    def look_up(self, words: Tensor) -> _Senses:
-        """Senses of words [...]."""
-        layer = self.layer
-        senses, mask = layer.table.senses[words], layer.table.mask[words]  # [..., K]
-        prior = prior_weights(layer.usage, SenseTable(senses, mask))
-        real = words.ne(self.padding_idx).unsqueeze(-1)
-        rows = F.embedding(senses, layer.weight)  # [..., K, d]
-        return _Senses(rows, layer.theta[senses], prior, mask & real)
-
-    def compose(self, senses: _Senses, contexts: Tensor | None) -> Tensor:
-        """Embeddings [..., d] of looked-up words, given the context vectors before them.
-
-        Args:
-            senses: of [...] words.
-            contexts: [..., d] context vectors that predicted them; None composes with the prior.
-        """
-        if contexts is None:
-            weights = senses.prior
-        else:
-            # the padding word has no sense at all: any finite weights will do for it
-            some = senses.mask | ~senses.mask.any(-1, keepdim=True)
-            kernel = self.layer.kernel
-            weights = posterior_weights(contexts, senses.rows, senses.theta, some, kernel)
-        weights = (weights * senses.mask).to(senses.rows.dtype)
-        return (weights.unsqueeze(-2) @ senses.rows).squeeze(-2)
 
 
 class _Memory(NamedTuple):
@@ -182,7 +133,7 @@ class RecurrentLanguageModelDecoder(ScoredByOutputLayer, FairseqIncrementalDecod
         contexts = []
         # unbound at once: the gradient of a slice would be as large as the whole, at every step
         for step in zip(*(part.unbind(1) for part in senses), strict=True):
-            embedded = self.embed_tokens.compose(_Senses(*step), memory.context)
+            embedded = self.embed_tokens.compose(LookedUp(*step), memory.context)
             context, memory = self._step(self.dropout(embedded), memory)
             contexts.append(context)
         return torch.stack(contexts, 1), memory

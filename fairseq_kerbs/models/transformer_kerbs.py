@@ -48,7 +48,7 @@ from fairseq_kerbs.models.reallocation_hook import install_hook
 _FEATURES = "fairseq_kerbs.features"  # key of the streams' last features in the incremental state
 
 
-class _PassEmbedding(ComposedEmbedding):
+class PassEmbedding(ComposedEmbedding):
     """Composed embedding for a decoder that looks words up without their context vectors.
 
     The decoder sets one of these before it runs its layers, and unsets it after.
@@ -95,7 +95,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         self,
         cfg: TransformerConfig,
         dictionary: Any,
-        embed_tokens: _PassEmbedding,
+        embed_tokens: PassEmbedding,
         passes: int,
         no_encoder_attn: bool = False,
     ) -> None:
@@ -235,7 +235,7 @@ class TransformerKerbsModel(TransformerModel):
         """Build the decoder on a fresh output layer; fairseq's target embedding is left unused."""
         cfg: Any = TransformerConfig.from_namespace(args)
         layer = build_output_layer(cfg, len(tgt_dict), cfg.decoder.embed_dim)
-        embed = _PassEmbedding(layer, tgt_dict.pad(), cfg.composition == "posterior")
+        embed = PassEmbedding(layer, tgt_dict.pad(), cfg.composition == "posterior")
         return KerbsTransformerDecoder(
             cfg, tgt_dict, embed, cfg.composition_passes, no_encoder_attn=cfg.no_cross_attention
         )

@@ -27,7 +27,7 @@ from fairseq_kerbs.models.options import (
     user_errors,
 )
 from fairseq_kerbs.models.reallocation_hook import install_hook
-from fairseq_kerbs.models.transformer_kerbs import KerbsTransformerDecoder, _PassEmbedding
+from fairseq_kerbs.models.transformer_kerbs import KerbsTransformerDecoder, PassEmbedding
 
 
 @register_model("transformer_lm_kerbs")
@@ -58,7 +58,7 @@ class TransformerLanguageModel(FairseqLanguageModel):
             schedule = build_schedule(args)
             dictionary = task.target_dictionary
             layer = build_output_layer(args, len(dictionary), args.decoder_embed_dim)
-        embed = _PassEmbedding(layer, dictionary.pad(), args.composition == "posterior")
+        embed = PassEmbedding(layer, dictionary.pad(), args.composition == "posterior")
         config: Any = TransformerConfig.from_namespace(args)
         passes = int(args.composition_passes)
         decoder = KerbsTransformerDecoder(config, dictionary, embed, passes, no_encoder_attn=True)
