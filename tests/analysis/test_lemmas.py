@@ -26,13 +26,15 @@ QUICK = Training(steps=400, lr=0.05)
 
 def test_words_end_with_as_many_senses_as_clusters() -> None:
     """Lemma 4.1: 1 to 4 clusters a word; by chance every word has 2.5 senses."""
+    training = Training(dim=8, steps=500, lr=0.04)
     allocation = Allocation("balanced", "context", interval=20)
-    found = learn_senses(allocation, QUICK, words_each=2, width=0.5, seed=1)
-    fixed = learn_senses(Allocation("none"), QUICK, words_each=2, width=0.5, seed=1)
-    assert found.exact >= 0.75
+    found = learn_senses(allocation, training, words_each=2, width=0.5)
+    fixed = learn_senses(Allocation("none"), training, words_each=2, width=0.5)
+    assert found.exact >= 0.75 > fixed.exact
     assert list(found.senses) == pytest.approx([1, 2, 3, 4], abs=0.51)
-    assert found.correlation > 0.85 > fixed.correlation + 0.2
-    assert found.covered >= 0.95 > fixed.covered
+    assert found.correlation > 0.8 > fixed.correlation + 0.2
+    assert found.covered >= 0.9 > fixed.covered
+    assert found.distinct > fixed.distinct
     assert found.placed >= 0.9
     assert found.loss < fixed.loss
     assert fixed.moves == 0 < found.moves

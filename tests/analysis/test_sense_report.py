@@ -107,7 +107,7 @@ def test_senses_by_deciles_of_frequency() -> None:
         FrequencyGroup(2, 90, 70, 3.5),
         FrequencyGroup(2, 30, 8, 3.0),
         FrequencyGroup(2, 5, 5, 1.5),
-        FrequencyGroup(3, 3, 1, pytest.approx(4 / 3)),
+        FrequencyGroup(3, 3, 1, 4 / 3),
     ]
     assert len(senses_by_frequency(senses, counts)) == 9  # fewer words than deciles
     layer = make_model("lstm").decoder.output
