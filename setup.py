@@ -49,6 +49,7 @@ setup(
             "mypy",
             "pytest",
             "pytest-timeout",
+            "pytest-xdist",
             "ruff",
             "scipy",
             "setuptools",
