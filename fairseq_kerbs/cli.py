@@ -7,7 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands.corpora import add_prepare, add_prepare_lm, add_toy
+from fairseq_kerbs.commands.corpora import (
+    add_prepare,
+    add_prepare_dailydialog,
+    add_prepare_iwslt16,
+    add_prepare_lm,
+    add_prepare_lm1b,
+    add_toy,
+)
 from fairseq_kerbs.commands.evaluation import add_detokenize, add_score
 from fairseq_kerbs.commands.experiments import add_generate, add_train
 from fairseq_kerbs.commands.plots import add_plot
@@ -21,6 +28,9 @@ COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
     add_toy,
     add_prepare,
     add_prepare_lm,
+    add_prepare_iwslt16,
+    add_prepare_dailydialog,
+    add_prepare_lm1b,
     add_train,
     add_generate,
     add_detokenize,

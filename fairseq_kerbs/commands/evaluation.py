@@ -49,12 +49,24 @@ def add_score(commands: Subparsers) -> None:
         "score",
         help="detokenized BLEU with its signature",
         description="sacreBLEU of fairseq-generate's output (or tokenized text), detokenized, "
-        "against raw references.",
+        "against raw references. The signature does not tell the order of n-grams: another order "
+        "than 4 is printed beside it.",
     )
     parser.add_argument("--hypotheses", required=True, type=Path, metavar="FILE")
     parser.add_argument("--reference", required=True, type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--lang", default="en", help="language of the text [%(default)s]")
-    parser.add_argument("--lowercase", action="store_true", help="compare without case")
+    case = parser.add_mutually_exclusive_group()
+    case.add_argument("--lowercase", action="store_true", help="compare without case")
+    case.add_argument(
+        "--both-cases", action="store_true", help="one score with case, and one without"
+    )
+    parser.add_argument(
+        "--max-ngram-order",
+        type=int,
+        default=4,
+        metavar="N",
+        help="longest n-grams: 1 gives BLEU-1 [%(default)s]",
+    )
     parser.add_argument(
         "--tokenize", metavar="NAME", help="sacreBLEU's tokenizer [by language; 13a for most]"
     )
@@ -66,13 +78,15 @@ def add_score(commands: Subparsers) -> None:
 def _run_score(args: argparse.Namespace) -> int:
     from fairseq_kerbs.evaluation.bleu import score_file
 
-    result = score_file(
-        args.hypotheses,
-        args.reference,
-        language=args.lang,
-        lowercase=args.lowercase,
-        tokenize=args.tokenize,
-        unescape=args.unescape,
-    )
-    print(result.as_json() if args.format == "json" else result.as_text())
+    for lowercase in (False, True) if args.both_cases else (args.lowercase,):
+        result = score_file(
+            args.hypotheses,
+            args.reference,
+            language=args.lang,
+            lowercase=lowercase,
+            tokenize=args.tokenize,
+            unescape=args.unescape,
+            max_ngram_order=args.max_ngram_order,
+        )
+        print(result.as_json() if args.format == "json" else result.as_text())
     return 0

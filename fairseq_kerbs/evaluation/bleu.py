@@ -13,26 +13,33 @@ from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.generated import detokenize_lines
 
+DEFAULT_ORDER = 4
+
 
 @dataclass(frozen=True)
 class BleuResult:
-    """Corpus BLEU in per cent, sacreBLEU's own line of figures, and its signature."""
+    """Corpus BLEU in per cent, sacreBLEU's own line of figures, and its signature.
+
+    sacreBLEU's signature does not tell the longest n-grams, so `max_ngram_order` belongs to it.
+    """
 
     score: float
     details: str
     signature: str
     sentences: int
+    max_ngram_order: int = DEFAULT_ORDER
 
     def as_text(self) -> str:
-        """One line: ``BLEU|signature = score …``."""
+        """One line: ``BLEU|signature = score …``; of another order than 4, which it then names."""
         return self.details
 
     def as_json(self) -> str:
-        """A JSON object with the score, the details, the signature and the number of sentences."""
+        """A JSON object: score, signature and order, sacreBLEU's details, number of sentences."""
         return json.dumps(
             {
                 "bleu": self.score,
                 "signature": self.signature,
+                "max_ngram_order": self.max_ngram_order,
                 "details": self.details,
                 "sentences": self.sentences,
             }
@@ -46,8 +53,9 @@ def corpus_bleu(
     lowercase: bool = False,
     tokenize: str | None = None,
     target_lang: str = "",
+    max_ngram_order: int = DEFAULT_ORDER,
 ) -> BleuResult:
-    """BLEU-4 of raw (detokenized) hypotheses against one or several raw references.
+    """BLEU of raw (detokenized) hypotheses against one or several raw references.
 
     Args:
         hypotheses: one a sentence.
@@ -55,10 +63,15 @@ def corpus_bleu(
         lowercase: compare without case.
         tokenize: sacreBLEU's tokenizer; None lets it choose by `target_lang` (13a for most).
         target_lang: language of the text.
+        max_ngram_order: longest n-grams; 1 gives BLEU-1: precision of words times the brevity
+            penalty.
 
     Raises:
-        UserError: there is nothing to compare, or the numbers of sentences differ.
+        UserError: there is nothing to compare, the numbers of sentences differ, or the order is
+            not positive.
     """
+    if max_ngram_order < 1:
+        raise UserError(f"--max-ngram-order must be at least 1, not {max_ngram_order}")
     if not hypotheses or not references:
         raise UserError("BLEU needs at least one hypothesis and one reference")
     for reference in references:
@@ -67,14 +80,24 @@ def corpus_bleu(
                 f"{len(hypotheses)} hypotheses but {len(reference)} reference lines; "
                 "both must come from the same test set"
             )
-    metric = BLEU(lowercase=lowercase, tokenize=tokenize, trg_lang=target_lang)
+    metric = BLEU(
+        lowercase=lowercase,
+        tokenize=tokenize,
+        trg_lang=target_lang,
+        max_ngram_order=max_ngram_order,
+    )
     score = metric.corpus_score(list(hypotheses), [list(r) for r in references])
     signature = str(metric.get_signature())
+    details = score.format(width=2, signature=signature)
+    if max_ngram_order != DEFAULT_ORDER:
+        details = f"BLEU-{max_ngram_order}{details.removeprefix('BLEU')}"
+        details += f" (max_ngram_order={max_ngram_order})"
     return BleuResult(
         score=score.score,
-        details=score.format(width=2, signature=signature),
+        details=details,
         signature=signature,
         sentences=len(hypotheses),
+        max_ngram_order=max_ngram_order,
     )
 
 
@@ -86,6 +109,7 @@ def score_file(
     lowercase: bool = False,
     tokenize: str | None = None,
     unescape: bool = False,
+    max_ngram_order: int = DEFAULT_ORDER,
 ) -> BleuResult:
     """BLEU of fairseq-generate's output (or of tokenized text) against raw reference files.
 
@@ -104,4 +128,11 @@ def score_file(
                 f"{hypotheses} has {len(texts)} hypotheses but {path} has {len(reference)} lines; "
                 "both must come from the same test set"
             )
-    return corpus_bleu(texts, loaded, lowercase=lowercase, tokenize=tokenize, target_lang=language)
+    return corpus_bleu(
+        texts,
+        loaded,
+        lowercase=lowercase,
+        tokenize=tokenize,
+        target_lang=language,
+        max_ngram_order=max_ngram_order,
+    )

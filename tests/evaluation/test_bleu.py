@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_kerbs.cli import main
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.bleu import corpus_bleu, score_file
 
@@ -48,6 +49,40 @@ def test_case_and_several_references() -> None:
     double = corpus_bleu(HYPOTHESES, [REFERENCE, HYPOTHESES])
     assert double.score == pytest.approx(100)
     assert "nrefs:2" in double.signature
+
+
+def test_bleu_1_has_the_brevity_penalty_and_names_its_order() -> None:
+    """13 of 14 words; then one word less than the reference: 13/13 times exp(1 - 14/13)."""
+    result = corpus_bleu(HYPOTHESES, [REFERENCE], max_ngram_order=1)
+    assert result.score == pytest.approx(100 * 13 / 14)
+    assert result.signature == corpus_bleu(HYPOTHESES, [REFERENCE]).signature
+    assert result.as_text().startswith(f"BLEU-1|{result.signature} = 92.86 ")
+    assert result.as_text().endswith("(max_ngram_order=1)")
+    assert json.loads(result.as_json())["max_ngram_order"] == 1
+    shorter = ["The cat sat on the mat", REFERENCE[1]]
+    assert corpus_bleu(shorter, [REFERENCE], max_ngram_order=1).score == pytest.approx(
+        100 * math.exp(1 - 14 / 13)
+    )
+    assert "max_ngram_order" not in corpus_bleu(HYPOTHESES, [REFERENCE]).as_text()
+    with pytest.raises(UserError, match="--max-ngram-order must be at least 1, not 0"):
+        corpus_bleu(HYPOTHESES, [REFERENCE], max_ngram_order=0)
+
+
+def test_score_command_with_both_cases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").write_text("H-0\t-0.1\tthe cat s@@ at .\n")
+    (tmp_path / "ref").write_text("The cat sat.\n")
+    files = ["--hypotheses", str(tmp_path / "out"), "--reference", str(tmp_path / "ref")]
+    assert main(["score", *files, "--max-ngram-order", "1", "--both-cases"]) == 0
+    cased, lowercased = capsys.readouterr().out.splitlines()
+    assert cased.startswith("BLEU-1|nrefs:1|case:mixed|")
+    assert " = 75.00 " in cased
+    assert lowercased.startswith("BLEU-1|nrefs:1|case:lc|")
+    assert " = 100.00 " in lowercased
+    assert (
+        main(["score", *files, "--max-ngram-order", "1", "--both-cases", "--format", "json"]) == 0
+    )
+    scores = [json.loads(line)["bleu"] for line in capsys.readouterr().out.splitlines()]
+    assert scores == pytest.approx([75, 100])
 
 
 def test_generated_file_is_joined_ordered_and_detokenized(tmp_path: Path) -> None:

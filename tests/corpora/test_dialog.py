@@ -1,0 +1,252 @@
+"""DailyDialog from an archive in the release's layout, and from folders."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.corpora import dialog
+from fairseq_kerbs.corpora.binarize import binarized_lines
+from fairseq_kerbs.corpora.dialog import (
+    DailyDialogSettings,
+    make_normalizer,
+    normalize_apostrophes,
+    prepare_dailydialog,
+    read_dialogues,
+    remove_overlap,
+)
+from fairseq_kerbs.corpora.files import read_lines
+from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.evaluation.bleu import score_file
+from tests.corpora.release_fixtures import expect, zipped
+
+TRAIN = (
+    "Hello , Jim . __eou__ I ’ m fine . __eou__ I ’ Ve heard . __eou__\n"
+    "How much ? __eou__ It ' s £ 5 . __eou__\n"  # in the test set
+    "good bye ! __eou__ See you . __eou__\n"  # in the validation set, in another case
+    "Hello , Jim . __eou__ I'm fine . __eou__\n"  # repeats the first pair
+    "Alone . __eou__\n"
+) + "We went home . __eou__ We stay home . __eou__\n" * 20
+TEXT = {
+    "train": TRAIN,
+    "validation": "Good bye ! __eou__ See you . __eou__ Or not . __eou__\n",
+    "test": "How much ? __eou__ It’s £ 5 . __eou__\nDon ‘ t go ! __eou__ See you . __eou__\n",
+}
+COUNTS = {
+    "train dialogues": 25,
+    "validation dialogues": 1,
+    "test dialogues": 2,
+    "train": 25,
+    "validation": 2,
+    "test": 2,
+}
+
+
+def write_release(path: Path, text: dict[str, bytes]) -> Path:
+    """A zip file with one a part, each with labels beside the text, as macOS packs them."""
+    files = {"ijcnlp_dailydialog/": b"", "ijcnlp_dailydialog/dialogues_text.txt": b"all of it"}
+    for part, content in text.items():
+        inner = {
+            f"{part}/": b"",
+            f"{part}/dialogues_{part}.txt": content,
+            f"{part}/dialogues_act_{part}.txt": b"1 2\n",
+            f"__MACOSX/{part}/._dialogues_{part}.txt": b"\x00\x05",
+        }
+        files[f"ijcnlp_dailydialog/{part}.zip"] = zipped(inner)
+        files[f"__MACOSX/ijcnlp_dailydialog/._{part}.zip"] = b"\x00\x05"
+    path.write_bytes(zipped(files))
+    return path
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An archive that the registry expects."""
+    text = {part: content.encode() for part, content in TEXT.items()}
+    path = write_release(tmp_path / "ijcnlp_dailydialog.zip", text)
+    expect(monkeypatch, "dailydialog", path, COUNTS)
+    return path
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop after the text was read."""
+    monkeypatch.setattr(dialog, "prepare", lambda settings, report: settings.dest / "bin")
+
+
+def quiet(message: str) -> None:
+    pass
+
+
+@pytest.mark.slow
+def test_archive_to_data(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without SOURCE it is downloaded; everything from there to DEST/bin is the real code."""
+    dest = tmp_path / "dest"
+    command = ["prepare-dailydialog", "--dest", str(dest), "--merges", "10", "--workers", "1"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "  train: 25 pairs of 25 dialogues" in printed
+    removed = "2 training pairs removed that also occur in validation (1) or test (1); 23 left"
+    assert removed in printed
+    raw = dest / "raw"
+    pairs = list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en"), strict=True))
+    assert pairs[:3] == [
+        ("Hello, Jim.", "I'm fine."),
+        ("I'm fine.", "I've heard."),
+        ("Hello, Jim.", "I'm fine."),
+    ]
+    assert read_lines(raw / "test.context") == ["How much?", "Don't go!"]
+    assert read_lines(raw / "test.en") == ["It's £5.", "See you."]
+    for split, size in (("train", 23), ("valid", 2), ("test", 2)):
+        for side in ("context", "en"):
+            assert binarized_lines(dest / "bin" / f"{split}.context-en.{side}.idx") == size
+    assert read_lines(dest / "bin" / "dict.en.txt") == read_lines(dest / "bin" / "dict.context.txt")
+    # what the model is trained to say scores 100 against the reference
+    result = score_file(
+        dest / "bpe" / "test.en", [raw / "test.en"], language="en", max_ngram_order=1
+    )
+    assert result.score == pytest.approx(100)
+    assert main(command) == 0
+    assert not [line for line in capsys.readouterr().out.splitlines() if line.endswith("...")]
+
+
+@pytest.mark.usefixtures("read_only")
+def test_folders_give_the_same_text(archive: Path, tmp_path: Path) -> None:
+    flat, deep = tmp_path / "flat", tmp_path / "deep"
+    for part, text in TEXT.items():
+        for path in (flat / f"dialogues_{part}.txt", deep / part / f"dialogues_{part}.txt"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+    lines: list[str] = []
+    for number, source in enumerate((archive, flat, deep)):
+        prepare_dailydialog(DailyDialogSettings(source, tmp_path / str(number)), lines.append)
+    texts = [
+        {path.name: path.read_bytes() for path in (tmp_path / str(number) / "raw").iterdir()}
+        for number in range(3)
+    ]
+    assert texts[0] == texts[1] == texts[2]
+    assert set(texts[0]) == {
+        f"{s}.{e}" for s in ("train", "valid", "test") for e in ("context", "en")
+    }
+    lines.clear()
+    prepare_dailydialog(DailyDialogSettings(flat, tmp_path / "1"), lines.append)
+    assert lines[0] == "read DailyDialog: already done"
+    assert "removed" in "".join(lines)  # counts are told again
+    with (flat / "dialogues_test.txt").open("a", encoding="utf-8") as stream:
+        stream.write("One . __eou__ Two . __eou__\n")
+    with pytest.raises(UserError, match="flat: test dialogues has 3 dialogues, expected 2"):
+        prepare_dailydialog(DailyDialogSettings(flat, tmp_path / "1"), lines.append)
+    (flat / "dialogues_test.txt").unlink()
+    with pytest.raises(UserError, match=r"flat has no dialogues_test.txt"):
+        prepare_dailydialog(DailyDialogSettings(flat, tmp_path / "1"), lines.append)
+
+
+@pytest.mark.usefixtures("read_only")
+@pytest.mark.parametrize(
+    ("part", "content", "message"),
+    [
+        ("test", b"a __eou__ \xff __eou__\n", r"dialogues_test.txt, line 1: not valid UTF-8"),
+        (
+            "train",
+            b"a __eou__ b __eou__\nc __eou__ d\n",
+            "line 2: a dialogue must end with __eou__",
+        ),
+        ("train", b"a __eou__ __eou__ b __eou__\n", "line 1: an utterance is empty"),
+        ("validation", None, r"dailydialog.zip has no validation.zip; expected one"),
+        ("validation", TEXT["test"].encode(), "validation dialogues has 2 dialogues, expected 1"),
+    ],
+)
+def test_damaged_archives_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+    content: bytes | None,
+    message: str,
+) -> None:
+    text = {name: value.encode() for name, value in TEXT.items()}
+    text.pop(part)
+    path = write_release(
+        tmp_path / "ijcnlp_dailydialog.zip", text if content is None else text | {part: content}
+    )
+    expect(monkeypatch, "dailydialog", path, COUNTS)
+    with pytest.raises(UserError, match=message):
+        prepare_dailydialog(DailyDialogSettings(path, tmp_path / "dest"), quiet)
+
+
+@pytest.mark.usefixtures("read_only")
+def test_offline_the_archive_is_put_where_the_message_says(archive: Path, tmp_path: Path) -> None:
+    content = archive.read_bytes()
+    archive.unlink()  # its only address
+    settings = DailyDialogSettings(None, tmp_path / "dest")
+    with pytest.raises(UserError) as raised:
+        prepare_dailydialog(settings, quiet)
+    match = re.search(r"fetch ijcnlp_dailydialog.zip .*, put it at (\S+), and", str(raised.value))
+    assert match
+    place = Path(match[1])
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(content)
+    prepare_dailydialog(settings, quiet)
+    assert read_lines(tmp_path / "dest" / "raw" / "test.en") == ["It's £5.", "See you."]
+
+
+@pytest.mark.usefixtures("read_only")
+def test_an_archive_must_be_whole(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.write_bytes(archive.read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"[0-9]+ bytes, expected [0-9,]+; fetch it again from"):
+        prepare_dailydialog(DailyDialogSettings(archive, tmp_path / "dest"), quiet)
+    expect(monkeypatch, "dailydialog", archive, COUNTS)  # right by its checksum
+    with pytest.raises(UserError, match="is not a readable archive"):
+        prepare_dailydialog(DailyDialogSettings(archive, tmp_path / "dest"), quiet)
+
+
+@pytest.mark.parametrize(
+    ("text", "natural"),
+    [
+        ("I ’ m sure he ’ ll say it ’ s Tom ’ s .", "I'm sure he'll say it's Tom's."),
+        ("I ’ Ve been , you ' ve not , I'Ve too .", "I've been, you've not, I've too."),
+        ("I'm sure you don't .", "I'm sure you don't."),
+        ("Let ‘ s go , don ′ t stay .", "Let's go, don't stay."),
+        ("At 6 o ’ clock , ma ’ am , Mr . O ’ Neil .", "At 6 o'clock, ma'am, Mr. O'Neil."),
+        ("Say “ cheese ” !", 'Say "cheese"!'),
+        ("It is three minutes ' walk .", "It is three minutes' walk."),
+        ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
+    ],
+)
+def test_natural_text(text: str, natural: str) -> None:
+    normalize = make_normalizer()
+    assert normalize(text) == natural
+    assert normalize(natural) == natural
+
+
+def test_an_apostrophe_alone_is_no_contraction() -> None:
+    text = "watched ' The Town ' and ' dogs ' , sir ?"
+    assert normalize_apostrophes(text) == text
+
+
+def test_overlap_is_removed_from_training_alone() -> None:
+    train = [("A", "b"), ("a", "c"), ("a", "B"), ("x", "y"), ("x", "y"), ("b", "a"), ("v", "t")]
+    valid, test = [("a", "b"), ("v", "t")], [("a", "C"), ("v", "t")]
+    left, counts = remove_overlap(train, valid, test)
+    assert left == [("x", "y"), ("x", "y"), ("b", "a")]
+    assert counts == {"in validation": 3, "in test": 2, "removed": 4, "in both": 1, "repeated": 1}
+
+
+def test_dialogues_have_any_number_of_utterances() -> None:
+    assert read_dialogues(["a  b__eou__ c __eou__ d __eou__", "e __eou__"], "f") == [
+        ["a b", "c", "d"],
+        ["e"],
+    ]
+    with pytest.raises(UserError, match="f, line 1: a dialogue must end"):
+        read_dialogues([""], "f")
+
+
+def test_wrong_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["prepare-dailydialog", str(tmp_path / "none"), "--dest", str(tmp_path / "dest")]
+    assert main([*command, "--max-words", "0"]) == 2
+    assert "--max-words must be at least 1" in capsys.readouterr().err
+    assert main(command) == 2
+    assert "none: no such file or folder" in capsys.readouterr().err

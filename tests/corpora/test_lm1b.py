@@ -1,0 +1,198 @@
+"""Sentences drawn from an archive in the One-Billion-Word benchmark's layout, and from folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.corpora import lm1b
+from fairseq_kerbs.corpora.binarize import binarized_lines
+from fairseq_kerbs.corpora.files import read_lines
+from fairseq_kerbs.corpora.lm1b import Draw, Lm1bSettings, prepare_lm1b
+from fairseq_kerbs.errors import UserError
+from tests.corpora.release_fixtures import expect, tgz
+
+ROOT = "1-billion-word-language-modeling-benchmark-r13output"
+TRAIN = f"{ROOT}/training-monolingual.tokenized.shuffled"
+HELDOUT = f"{ROOT}/heldout-monolingual.tokenized.shuffled"
+COUNTS = {"training files": 3, "held-out files": 2, "training": 120, "held-out": 30}
+
+
+def release_files() -> dict[str, bytes]:
+    """Shards out of order, as an archive may have them, and the held-out text once more."""
+    files = {
+        f"{ROOT}/README": b"notes\n",
+        f"{HELDOUT}/news.en-00000-of-00100": b"never drawn\n" * 9,
+    }
+    for shard in (2, 1, 3):
+        lines = "".join(f"Training sentence {shard} {i} .\n" for i in range(40))
+        files[f"{TRAIN}/news.en-{shard:05}-of-00100"] = lines.encode()
+    for shard in (0, 1):
+        lines = "".join(f"Held-out sentence {shard} {i} .\n" for i in range(15))
+        files[f"{HELDOUT}/news.en.heldout-{shard:05}-of-00050"] = lines.encode()
+    return files
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An archive that the registry expects."""
+    path = tmp_path / f"{ROOT}.tar.gz"
+    path.write_bytes(tgz(release_files()))
+    expect(monkeypatch, "lm1b", path, COUNTS)
+    return path
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop after the sentences were drawn."""
+    monkeypatch.setattr(lm1b, "prepare_language", lambda settings, report: settings.dest / "bin")
+
+
+def quiet(message: str) -> None:
+    pass
+
+
+def drawn(dest: Path) -> dict[str, list[str]]:
+    return {split: read_lines(dest / "raw" / split) for split in lm1b.SPLITS}
+
+
+@pytest.mark.slow
+def test_archive_to_data(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without SOURCE it is downloaded; everything from there to DEST/bin is the real code."""
+    dest = tmp_path / "dest"
+    sizes = ["--train", "50", "--valid", "5", "--test", "20"]
+    command = ["prepare-lm1b", "--dest", str(dest), *sizes, "--words", "9", "--workers", "1"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "  training: 120 sentences to draw from" in printed
+    assert "0 validation and test sentences are also in the training text" in printed
+    for split, size in (("train", 50), ("valid", 5), ("test", 20)):
+        assert binarized_lines(dest / "bin" / f"{split}.idx") == size
+        lines = read_lines(dest / "raw" / split)
+        assert len(set(lines)) == size
+        assert all(line.startswith("Training" if split == "train" else "Held") for line in lines)
+    assert not set(read_lines(dest / "raw" / "valid")) & set(read_lines(dest / "raw" / "test"))
+    assert len(read_lines(dest / "dict.txt")) == 9
+    assert main(command) == 0
+    assert not [line for line in capsys.readouterr().out.splitlines() if line.endswith("...")]
+
+
+@pytest.mark.usefixtures("read_only")
+def test_archive_and_unpacked_release_give_the_same_draw(archive: Path, tmp_path: Path) -> None:
+    for name, content in release_files().items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    texts = []
+    for number, source in enumerate((archive, tmp_path / ROOT)):
+        dest = tmp_path / str(number)
+        prepare_lm1b(Lm1bSettings(source, dest, train=60, valid=6, test=9), quiet)
+        texts.append(drawn(dest))
+    assert texts[0] == texts[1]
+    prepare_lm1b(Lm1bSettings(archive, tmp_path / "2", train=60, valid=6, test=9, seed=2), quiet)
+    other = drawn(tmp_path / "2")
+    assert all(other[split] != texts[0][split] for split in lm1b.SPLITS)
+    (tmp_path / TRAIN / "news.en-00001-of-00100").unlink()
+    with pytest.raises(UserError, match=f"{ROOT}: training files has 2 files, expected 3"):
+        prepare_lm1b(Lm1bSettings(tmp_path / ROOT, tmp_path / "3", 60, 6, 9), quiet)
+
+
+def test_a_draw_depends_on_the_seed_and_not_on_the_order_of_files() -> None:
+    files = {"a": [f"a{i}" for i in range(200)], "b": [f"b{i}" for i in range(100)]}
+
+    def sample(size: int, seed: int, names: str) -> list[str]:
+        draw = Draw(size, seed)
+        for name in names:
+            draw.read(name, files[name])
+        assert draw.total == 300
+        return draw.sentences()
+
+    assert sample(40, 1, "ab") == sample(40, 1, "ba")
+    assert sample(40, 1, "ab") != sample(40, 2, "ab")
+    assert sample(90, 1, "ab")[:40] == sample(40, 1, "ab")
+    assert sorted(sample(300, 1, "ab")) == sorted(files["a"] + files["b"])  # none twice
+    assert sample(300, 1, "ab") != sorted(sample(300, 1, "ab"))
+
+
+def test_a_draw_is_uniform() -> None:
+    """Each of 60 sentences is in a draw of 20 with 1/3: 3,000 draws, standard deviation 26."""
+    counts = dict.fromkeys((f"{name}{i}" for name in "ab" for i in range(30)), 0)
+    for seed in range(3000):
+        draw = Draw(20, seed)
+        draw.read("a", [f"a{i}" for i in range(30)])
+        draw.read("b", [f"b{i}" for i in range(30)])
+        for sentence in draw.sentences():
+            counts[sentence] += 1
+    assert max(abs(count - 1000) for count in counts.values()) < 4 * 26
+
+
+def test_blank_lines_do_not_count() -> None:
+    draw = Draw(5, 1)
+    draw.read("a", ["", " b  c ", "\t", "d"])
+    assert draw.total == 2
+    assert set(draw.sentences()) == {"b c", "d"}
+
+
+@pytest.mark.usefixtures("read_only")
+def test_folders_of_named_files(tmp_path: Path) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "SOURCE.txt").write_text("notes\n")
+    for part, size in (("dev", 12), ("test", 13)):
+        text = "".join(f"{part} sentence {i}\n" for i in range(size))
+        (folder / f"1b_benchmark.{part}.tokens").write_text(text)
+    lines: list[str] = []
+    dest = tmp_path / "dest"
+    prepare_lm1b(Lm1bSettings(folder, dest, train=17, valid=3, test=5), lines.append)
+    assert any("has no training text; all three are drawn from its one pool" in x for x in lines)
+    texts = drawn(dest)
+    assert len(set(texts["train"] + texts["valid"] + texts["test"])) == 25
+    with pytest.raises(UserError) as raised:
+        prepare_lm1b(Lm1bSettings(folder, dest, train=17, valid=3, test=6), quiet)
+    assert str(raised.value) == (
+        f"{folder} has 25 sentences (all), fewer than --train 17 and --valid 3 and --test 6 ask "
+        "for; give smaller numbers"
+    )
+    (folder / "1b_benchmark.train.tokens").write_text("train sentence\n" * 2)
+    prepare_lm1b(Lm1bSettings(folder, dest, train=2, valid=3, test=5), quiet)
+    assert drawn(dest)["train"] == ["train sentence"] * 2
+    (folder / "1b_benchmark.train.tokens").write_bytes(b"good\n\xff\n")
+    with pytest.raises(UserError, match=r"train.tokens, line 2: not valid UTF-8"):
+        prepare_lm1b(Lm1bSettings(folder, dest, train=2, valid=3, test=5), quiet)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty has no text of the benchmark"):
+        prepare_lm1b(Lm1bSettings(tmp_path / "empty", tmp_path / "other"), quiet)
+
+
+@pytest.mark.usefixtures("read_only")
+def test_what_is_not_the_release_is_refused(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Lm1bSettings(archive, tmp_path / "dest", train=60, valid=6, test=9)
+
+    def refused(message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            prepare_lm1b(settings, quiet)
+        assert not (tmp_path / "dest" / "raw").exists()
+
+    expect(monkeypatch, "lm1b", archive, COUNTS | {"held-out": 31})
+    refused("held-out has 30 sentences, expected 31")
+    expect(monkeypatch, "lm1b", archive, COUNTS | {"training files": 99})
+    refused("training files has 3 files, expected 99")
+    files = release_files()
+    files[f"{TRAIN}/news.en-00003-of-00100"] = b"good\n\xff\n"
+    archive.write_bytes(tgz(files))
+    refused("bytes, expected|SHA256")
+    expect(monkeypatch, "lm1b", archive, COUNTS)
+    refused(r"news.en-00003-of-00100, line 2: not valid UTF-8")
+    archive.write_bytes(archive.read_bytes()[:300])
+    expect(monkeypatch, "lm1b", archive, COUNTS)
+    refused("is not a readable archive")
+
+
+@pytest.mark.parametrize("flag", ["--train", "--valid", "--test", "--words"])
+def test_wrong_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    assert main(["prepare-lm1b", "--dest", str(tmp_path / "dest"), flag, "-1"]) == 2
+    assert f"{flag} must be at least 1, not -1" in capsys.readouterr().err
