@@ -36,6 +36,7 @@ setup(
         "sacrebleu>=2.4",
         # Its rules for prefixes and apostrophes change with the version, and BLEU with them.
         "sacremoses==0.1.1",
+        "scipy",
         "subword-nmt>=0.3.8",
         # What --tensorboard-logdir of fairseq writes with, through torch.utils.tensorboard.
         "tensorboard",
@@ -51,7 +52,6 @@ setup(
             "pytest-timeout",
             "pytest-xdist",
             "ruff",
-            "scipy",
             "setuptools",
             # Its interpreter runs the CUDA kernels on a CPU; CUDA builds of torch bring it along.
             "triton>=3.7,<4; platform_system == 'Linux' and platform_machine == 'x86_64'",

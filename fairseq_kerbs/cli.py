@@ -16,7 +16,9 @@ from fairseq_kerbs.commands.corpora import (
     add_toy,
 )
 from fairseq_kerbs.commands.evaluation import add_detokenize, add_score
+from fairseq_kerbs.commands.examples import add_examples
 from fairseq_kerbs.commands.experiments import add_generate, add_train
+from fairseq_kerbs.commands.human_eval import add_human_eval
 from fairseq_kerbs.commands.plots import add_plot
 from fairseq_kerbs.commands.senses import add_senses
 from fairseq_kerbs.errors import UserError
@@ -35,6 +37,8 @@ COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
     add_generate,
     add_detokenize,
     add_score,
+    add_examples,
+    add_human_eval,
     add_senses,
     add_plot,
 )

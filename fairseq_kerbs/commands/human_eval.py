@@ -1,0 +1,151 @@
+"""``fairseq-kerbs human-eval``: blinded sheets for raters, and what their scores say."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.commands import Subparsers
+
+
+def add_human_eval(commands: Subparsers) -> None:
+    """Human evaluation."""
+    parser = commands.add_parser(
+        "human-eval",
+        help="blinded sheets for human raters, and their scores",
+        description="Human evaluation as in Section 5 of the paper: people score the answers of "
+        "several systems without knowing which is whose.",
+    )
+    steps = parser.add_subparsers(required=True, metavar="STEP")
+    _add_export(steps)
+    _add_score(steps)
+    for subparser in steps.choices.values():
+        subparser.allow_abbrev = False
+
+
+def add_text_flags(parser: argparse.ArgumentParser) -> None:
+    """Where sources and answers come from; `examples` takes the same flags."""
+    text = parser.add_argument_group(
+        "text", "Raw text with one sentence a line, or fairseq-generate's output."
+    )
+    text.add_argument("--source", required=True, type=Path, metavar="FILE", help="inputs")
+    text.add_argument(
+        "--system",
+        required=True,
+        action="append",
+        metavar="NAME=FILE",
+        help="a system's answers; repeat it for every system",
+    )
+    text.add_argument(
+        "--lang", default="en", help="fairseq-generate: language of the answers [%(default)s]"
+    )
+    text.add_argument(
+        "--source-lang", metavar="LANG", help="fairseq-generate: language of the inputs [--lang]"
+    )
+    text.add_argument("--unescape", action="store_true", help="fairseq-generate: undo XML entities")
+
+
+def _add_export(steps: Subparsers) -> None:
+    parser = steps.add_parser(
+        "export",
+        help="draw items and write a sheet for each rater",
+        description="Draw items, give the systems' answers letters in an order shuffled for each "
+        "item, and write DIR/rater1.csv … with the scoring standard at the head, "
+        "DIR/instructions.txt, and the key. Keep the key from the raters.",
+    )
+    add_text_flags(parser)
+    parser.add_argument("--sheets", required=True, type=Path, metavar="DIR", help="for the raters")
+    parser.add_argument(
+        "--key", required=True, type=Path, metavar="FILE", help="JSON file outside DIR"
+    )
+    parser.add_argument("--items", type=int, default=50, metavar="N", help="[%(default)s]")
+    parser.add_argument("--raters", type=int, default=3, metavar="N", help="[%(default)s]")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="[%(default)s]")
+    parser.add_argument(
+        "--delimiter",
+        choices=("comma", "semicolon", "tab"),
+        default="comma",
+        help="between cells; semicolon for spreadsheet programs with a decimal comma [%(default)s]",
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that are there")
+    parser.set_defaults(run=_run_export)
+
+
+def _run_export(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.corpora.files import atomic_write, sha256_of
+    from fairseq_kerbs.evaluation.human import draw_answers, make_key
+    from fairseq_kerbs.evaluation.sheets import DELIMITERS, instructions, sheet_text
+    from fairseq_kerbs.evaluation.texts import check_lengths, named_files, read_texts
+
+    paths = named_files(args.system)
+    sources = read_texts(args.source, "S", args.source_lang or args.lang, args.unescape)
+    systems = {n: read_texts(path, "H", args.lang, args.unescape) for n, path in paths.items()}
+    loaded = zip(paths.values(), systems.values(), strict=True)
+    check_lengths({str(args.source): sources} | {str(path): texts for path, texts in loaded})
+    answers = draw_answers(sources, systems, args.items, args.seed)
+    files = {str(path): sha256_of(path) for path in (args.source, *paths.values())}
+    key = make_key(answers, list(systems), raters=args.raters, seed=args.seed, files=files)
+    delimiter = DELIMITERS[args.delimiter]
+    contents = {args.sheets / "instructions.txt": instructions(key, args.items, delimiter)}
+    for rater in range(1, args.raters + 1):
+        path = args.sheets / f"rater{rater}.csv"
+        contents[path] = sheet_text(answers, key, rater, delimiter)
+    contents[args.key] = key.as_json() + "\n"
+    _check_targets(args.sheets, args.key, list(contents), args.force)
+    for path, content in contents.items():
+        with atomic_write(path) as stream:
+            stream.write(content)
+    print(
+        f"{args.items} of {len(sources)} lines, {len(systems)} systems: {args.raters} sheets in "
+        f"{args.sheets}; key in {args.key}, to be kept from the raters"
+    )
+    return 0
+
+
+def _check_targets(sheets: Path, key: Path, targets: list[Path], force: bool) -> None:
+    """Refuse a key that raters would see, and to write over files."""
+    from fairseq_kerbs.errors import UserError
+
+    if key.resolve().is_relative_to(sheets.resolve()):
+        raise UserError(
+            f"--key: {key} lies in the raters' folder {sheets}; put it where they do not see it"
+        )
+    if sheets.exists() and not sheets.is_dir():
+        raise UserError(f"--sheets: {sheets} is no folder")
+    there = [str(path) for path in targets if path.exists()]
+    if there and not force:
+        raise UserError(f"{', '.join(there)} exist already; use --force to replace them")
+
+
+def _add_score(steps: Subparsers) -> None:
+    parser = steps.add_parser(
+        "score",
+        help="means, agreement and tests from filled sheets",
+        description="Check the sheets against the key and print each system's mean score, the "
+        "raters' agreement, and with --baseline a one-tailed paired t-test of every other system.",
+    )
+    parser.add_argument("--key", required=True, type=Path, metavar="FILE", help="as exported")
+    parser.add_argument("sheets", nargs="+", type=Path, metavar="SHEET", help="filled sheets")
+    parser.add_argument("--baseline", metavar="NAME", help="system to test the others against")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table as CSV")
+    parser.set_defaults(run=_run_score)
+
+
+def _run_score(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.corpora.files import atomic_write
+    from fairseq_kerbs.evaluation.human import read_key
+    from fairseq_kerbs.evaluation.human_scores import evaluate
+    from fairseq_kerbs.evaluation.sheets import read_sheet
+
+    key = read_key(args.key)
+    result = evaluate(key, [read_sheet(path, key) for path in args.sheets], args.baseline)
+    print(result.as_text())
+    outputs = ((args.json, result.as_json() + "\n"), (args.csv, result.as_csv()))
+    for path, content in outputs:
+        if path is not None:
+            with atomic_write(path) as stream:
+                stream.write(content)
+    return 0

@@ -1,0 +1,243 @@
+"""Answers of several systems side by side, as in the paper's Tables 3 and 4, chosen by a rule.
+
+- ``random``: lines drawn with a seed.
+- ``differing``: lines drawn with a seed, those with the most different answers first; lines to
+  which all systems answer the same are never chosen.
+- ``best``: the lines where one system's sentence score exceeds the baseline's by most. They show
+  what a system can do, not what it does on average; the rule is to be stated beside them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal, get_args
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.evaluation.human import shown
+from fairseq_kerbs.evaluation.texts import check_lengths, escape_markdown, harmless_cell
+
+Choice = Literal["differing", "best", "random"]
+Metric = Literal["chrf", "bleu"]
+CHOICES: tuple[Choice, ...] = get_args(Choice)
+METRICS: tuple[Metric, ...] = get_args(Metric)
+
+
+@dataclass(frozen=True)
+class Example:
+    """One line of the test set.
+
+    Attributes:
+        line: its number, from 1.
+        source: the input.
+        reference: the reference, if there are references.
+        answers: each system's answer, by name.
+        scores: sentence scores, 0 to 100, of the systems that were compared (rule ``best``).
+    """
+
+    line: int
+    source: str
+    reference: str | None
+    answers: dict[str, str]
+    scores: dict[str, float] = field(default_factory=dict)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and texts, from the source to the last system, each text on one line."""
+        texts = [("Source", self.source)]
+        if self.reference is not None:
+            texts.append(("Reference", self.reference))
+        return [(name, shown(text)) for name, text in [*texts, *self.answers.items()]]
+
+
+def sentence_scorer(metric: Metric) -> Callable[[str, str], float]:
+    """SacreBLEU's sentence score of an answer and its reference.
+
+    chrF has many small units and tells single sentences apart better; BLEU is taken with the
+    effective order, as sentence scores must be.
+
+    Raises:
+        UserError: there is no such metric.
+    """
+    if metric not in METRICS:
+        raise UserError(f"--metric {metric} is none of {', '.join(METRICS)}")
+    scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
+
+    def score(answer: str, reference: str) -> float:
+        return float(scorer.sentence_score(answer, [reference]).score)
+
+    return score
+
+
+def side_by_side(
+    sources: Sequence[str],
+    references: Sequence[str] | None,
+    systems: Mapping[str, Sequence[str]],
+    choose: Choice,
+    number: int,
+    seed: int,
+    *,
+    system: str | None = None,
+    baseline: str | None = None,
+    metric: Metric = "chrf",
+) -> list[Example]:
+    """Choose lines and put the systems' answers side by side.
+
+    Args:
+        sources: raw inputs, one a line.
+        references: raw references, parallel to `sources`; None if there are none.
+        systems: raw answers of each system, by name, parallel to `sources`.
+        choose: the rule, see the head of this file.
+        number: most lines to choose; fewer fit the rule in a small or uniform test set.
+        seed: for ``random`` and ``differing``.
+        system: for ``best``, the system whose gain counts; by default the last one.
+        baseline: for ``best``, what it is compared with; by default the first one.
+        metric: for ``best``, the sentence score.
+
+    Returns:
+        examples in the order of the test set; for ``best``, the largest gain first, gains only.
+
+    Raises:
+        UserError: there is no system, numbers of lines differ, `number` is below 1, the rule or a
+            name is unknown, or ``best`` has no references or compares a system with itself.
+    """
+    if not systems:
+        raise UserError("--system: name at least one system")
+    texts = {"--source": sources, **{f"--system {name}": own for name, own in systems.items()}}
+    check_lengths(texts if references is None else {**texts, "--reference": references})
+    if number < 1:
+        raise UserError(f"--number is {number}, but must be at least 1")
+    scores: dict[int, dict[str, float]] = {}
+    if choose == "random":
+        chosen = Random(seed).sample(range(len(sources)), min(number, len(sources)))
+    elif choose == "differing":
+        chosen = _most_different(list(systems.values()), number, seed)
+    elif choose == "best":
+        pair = _compared(systems, system, baseline)
+        scores = _gains({name: systems[name] for name in pair}, references, number, metric)
+        chosen = list(scores)
+    else:
+        raise UserError(f"--choose {choose} is none of {', '.join(CHOICES)}")
+    return [
+        Example(
+            line=index + 1,
+            source=sources[index],
+            reference=None if references is None else references[index],
+            answers={name: own[index] for name, own in systems.items()},
+            scores=scores.get(index, {}),
+        )
+        for index in (chosen if choose == "best" else sorted(chosen))
+    ]
+
+
+def _most_different(answers: Sequence[Sequence[str]], number: int, seed: int) -> list[int]:
+    distinct = [len({shown(text) for text in line}) for line in zip(*answers, strict=True)]
+    lines = [index for index, count in enumerate(distinct) if count > 1]
+    Random(seed).shuffle(lines)
+    return sorted(lines, key=lambda index: -distinct[index])[:number]
+
+
+def _compared(
+    systems: Mapping[str, Sequence[str]], system: str | None, baseline: str | None
+) -> tuple[str, str]:
+    """The system whose gain counts, and the baseline."""
+    names = list(systems)
+    pair = names[-1] if system is None else system, names[0] if baseline is None else baseline
+    for flag, name in zip(("--of", "--baseline"), pair, strict=True):
+        if name not in systems:
+            raise UserError(f"{flag} {name} is none of the systems {', '.join(names)}")
+    if pair[0] == pair[1]:
+        raise UserError(f"--choose best compares {pair[0]} with itself; name another --baseline")
+    return pair
+
+
+def _gains(
+    pair: Mapping[str, Sequence[str]],
+    references: Sequence[str] | None,
+    number: int,
+    metric: Metric,
+) -> dict[int, dict[str, float]]:
+    """Sentence scores of a system and the baseline by line, where it gains most, best first."""
+    if references is None:
+        raise UserError("--choose best needs --reference")
+    score = sentence_scorer(metric)
+    (name, own), (base, others) = pair.items()
+    gains: list[tuple[float, int, dict[str, float]]] = []
+    for index, reference in enumerate(references):
+        if shown(own[index]) != shown(others[index]):
+            both = {name: score(own[index], reference), base: score(others[index], reference)}
+            gains.append((both[name] - both[base], index, both))
+    gains.sort(key=lambda gain: (-gain[0], gain[1]))
+    return {index: both for gain, index, both in gains[:number] if gain > 0}
+
+
+def rule_text(
+    examples: Sequence[Example], lines: int, choose: Choice, seed: int, metric: Metric = "chrf"
+) -> str:
+    """One sentence that says how examples were chosen, to stand beside them.
+
+    Args:
+        examples: what `side_by_side` returned.
+        lines: lines of the test set.
+        choose, seed, metric: as given to `side_by_side`.
+    """
+    start = f"{len(examples)} of {lines} lines"
+    if choose == "random":
+        return f"{start}, drawn at random (seed {seed})."
+    if choose == "differing":
+        return f"{start}, drawn from those with the most different answers (seed {seed})."
+    name = {"chrf": "chrF", "bleu": "BLEU"}[metric]
+    if not examples:
+        return f"{start} have a gain in sentence {name}."
+    system, baseline = examples[0].scores
+    return f"{start}: the largest gains of {system} over {baseline} in sentence {name}."
+
+
+def as_markdown(examples: Sequence[Example]) -> str:
+    """One table an example, as on a page of the paper; markup in texts is made harmless."""
+    tables = []
+    for example in examples:
+        lines = [f"| | line {example.line}{_scores(example)} |", "| --- | --- |"]
+        lines += [
+            f"| {escape_markdown(name)} | {escape_markdown(text)} |"
+            for name, text in example.rows()
+        ]
+        tables.append("\n".join(lines) + "\n")
+    return "\n".join(tables)
+
+
+def as_text(examples: Sequence[Example]) -> str:
+    """For a terminal."""
+    blocks = []
+    for example in examples:
+        rows = example.rows()
+        width = max(len(name) for name, _ in rows) + 2
+        lines = [f"line {example.line}{_scores(example)}"]
+        lines += [f"  {name:<{width}}{text}".rstrip() for name, text in rows]
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def as_csv(examples: Sequence[Example]) -> str:
+    """One row an example: line, source, reference if there is one, and each system's answer.
+
+    See `harmless_cell` for texts that look like formulas.
+    """
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    if examples:
+        names = [name for name, _ in examples[0].rows()]
+        writer.writerow(["line", *map(harmless_cell, names)])
+    for example in examples:
+        writer.writerow([example.line, *(harmless_cell(text) for _, text in example.rows())])
+    return stream.getvalue()
+
+
+def _scores(example: Example) -> str:
+    listing = ", ".join(f"{name} {score:.1f}" for name, score in example.scores.items())
+    return f" ({listing})" if listing else ""

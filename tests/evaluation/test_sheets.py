@@ -1,0 +1,343 @@
+"""Sheets of the human evaluation: what raters see, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.evaluation.human import STANDARD, Key, draw_answers, make_key, read_key, shown
+from fairseq_kerbs.evaluation.sheets import HEADER, read_sheet, sheet_text
+
+Rows = list[list[str]]
+SOURCES = ["how are you?", "=1+1", "", 'a "quoted", one; and\ttab', "1/2", "what's up?"]
+SYSTEMS = {
+    "softmax": ["fine.", "+2", "x", "-no", "@you", ""],
+    "MoS": ["well", "'s", "y", "1e5", "2.", "ü – …"],
+    "kerbs": ["good!", "=HYPERLINK(1)", "z", "a,b;c", "TRUE", "fine."],
+}
+
+
+def parsed(path: Path, delimiter: str = ",") -> Rows:
+    text = path.read_text(encoding="utf-8-sig")
+    return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+
+
+def save(
+    path: Path,
+    rows: Rows,
+    delimiter: str = ",",
+    end: str = "\r\n",
+    encoding: str = "utf-8",
+    quoting: int = csv.QUOTE_MINIMAL,
+) -> None:
+    """As a spreadsheet program would."""
+    stream = io.StringIO(newline="")
+    # quoting and its siblings are one of csv's constants, which the type stubs spell as literals
+    csv.writer(stream, delimiter=delimiter, lineterminator=end, quoting=quoting).writerows(rows)  # type: ignore[arg-type]
+    path.write_bytes(stream.getvalue().encode(encoding))
+
+
+def table(rows: Rows) -> Rows:
+    """The rows below the names of the columns."""
+    return rows[next(i for i, row in enumerate(rows) if tuple(row) == HEADER) + 1 :]
+
+
+def write_sheets(folder: Path, raters: int = 2, number: int = 5) -> tuple[Key, list[Path]]:
+    """Unfilled sheets of the texts above."""
+    answers = draw_answers(SOURCES, SYSTEMS, number, seed=1)
+    key = make_key(answers, list(SYSTEMS), raters=raters, seed=1)
+    paths = [folder / f"r{rater}.csv" for rater in range(1, raters + 1)]
+    for rater, path in enumerate(paths, start=1):
+        path.write_bytes(sheet_text(answers, key, rater).encode())
+    return key, paths
+
+
+def fill(path: Path) -> None:
+    """Score 1 everywhere."""
+    rows = parsed(path)
+    for row in table(rows):
+        row[4] = "1"
+    save(path, rows)
+
+
+def test_what_a_rater_sees(tmp_path: Path) -> None:
+    _, (path, _) = write_sheets(tmp_path)
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf# Sheet ")
+    rows = parsed(path)
+    head = rows[: rows.index(list(HEADER))]
+    assert all(len(row) == 1 and row[0].startswith("# ") and row[0].isascii() for row in head)
+    assert [row[0][2:] for row in head[2:5]] == list(STANDARD)
+    assert len(table(rows)) == 15
+    for item, letter, source, response, score in table(rows):
+        line = SOURCES.index(source[1:-1].replace("and tab", "and\ttab"))
+        assert response[1:-1] in [texts[line] for texts in SYSTEMS.values()]
+        assert (source[0], source[-1], response[0], response[-1]) == ("[", "]", "[", "]")
+        assert item.isdecimal()
+        assert letter in "ABC"
+        assert score == ""
+    text = path.read_text(encoding="utf-8")
+    assert not any(name in text for name in ("softmax", "MoS", "kerbs"))
+
+
+def test_draw_is_seeded_and_letters_change_from_item_to_item() -> None:
+    sources = [f"s{line}" for line in range(300)]
+    systems = {name: [f"{name}{line}" for line in range(300)] for name in "xyz"}
+    answers = draw_answers(sources, systems, 200, seed=4)
+    assert answers == draw_answers(sources, systems, 200, seed=4)
+    assert answers != draw_answers(sources, systems, 200, seed=5)
+    assert len({a.line for a in answers}) == 200
+    for answer in answers:
+        assert answer.source == f"s{answer.line - 1}"
+        assert answer.text == f"{answer.system}{answer.line - 1}"
+    # each system under each letter in about a third of the items: 66.7 ± 4 standard deviations
+    for system in "xyz":
+        for letter in "ABC":
+            share = sum(a.letter == letter for a in answers if a.system == system)
+            assert 40 < share < 94
+
+
+_text = st.text(max_size=12) | st.sampled_from(
+    ["=1", "-1", "+", "@", '"', ",", ";", "#", "[]", "\r"]
+)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_scores_come_back_through_any_program(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Any text, saved again with another delimiter, encoding, line end and order of rows."""
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    lines, names = data.draw(st.integers(1, 5)), ["a", "b", "c"][: data.draw(st.integers(1, 3))]
+    systems = {n: [f"{data.draw(_text)} {n}{line}" for line in range(lines)] for n in names}
+    sources = [f"{data.draw(_text)} {line}" for line in range(lines)]
+    scores = {shown(own[i]): str(data.draw(st.integers(0, 2))) for own in systems.values()
+              for i in range(lines)}  # fmt: skip
+    answers = draw_answers(sources, systems, lines, seed=data.draw(st.integers(0, 9)))
+    key = make_key(answers, names, raters=3, seed=0)
+    path.write_bytes(sheet_text(answers, key, 2, data.draw(st.sampled_from(",;\t"))).encode())
+    delimiter = next(d for d in ",;\t" if list(HEADER) in parsed(path, d))
+    rows = parsed(path, delimiter)
+    for row in table(rows):
+        row[4] = f" {scores[row[3][1:-1]]} "
+    start = rows.index(list(HEADER)) + 1
+    rows = rows[:start] + data.draw(st.permutations(rows[start:]))
+    rows.insert(data.draw(st.integers(0, len(rows))), [])
+    width = data.draw(st.integers(5, 7))
+    save(
+        path,
+        [row + [""] * (width - len(row)) for row in rows],
+        delimiter=data.draw(st.sampled_from(",;\t")),
+        end=data.draw(st.sampled_from(["\n", "\r\n", "\r"])),
+        encoding=data.draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16"])),
+        quoting=data.draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])),
+    )
+    sheet = read_sheet(path, key)
+    assert sheet.rater == 2
+    assert sheet.scores == {(a.item, a.letter): int(scores[a.text]) for a in answers}
+
+
+def _cell(column: int, text: str, row: int = 2) -> Callable[[Rows], object]:
+    return lambda rows: table(rows)[row].__setitem__(column, text)
+
+
+REFUSALS: list[tuple[Callable[[Rows], object], str]] = [
+    (_cell(4, ""), r"row 11 \(item 1, answer C\): the score is missing"),
+    (_cell(4, "3"), r"row 11 \(item 1, answer C\): the score '3' is not 0, 1 or 2"),
+    (_cell(4, "1.0"), r"row 11 .*the score '1.0' is not"),
+    (_cell(4, "²"), r"row 11 .*the score '²' is not"),
+    (_cell(3, "[other]"), r"row 11 .*the input or the response was changed"),
+    (_cell(2, "[other]"), r"row 11 .*the input or the response was changed"),
+    (_cell(3, "fine."), r"row 11 .*the input or the response was changed"),
+    (_cell(1, "B"), r"row 11 \(item 1, answer B\) is there twice, first in row 10"),
+    (_cell(1, "D"), r"row 11: no item and answer '1, D' were handed out"),
+    (_cell(0, "six"), r"row 11: no item and answer 'six, C' were handed out"),
+    (_cell(0, ""), r"row 11: no item and answer ', C'"),
+    (lambda rows: rows.pop(), r"the row of item 5, answer C is missing"),
+    (lambda rows: rows.append(rows[9]), r"row 24 \(item 1, answer B\) is .* first in row 10"),
+    (lambda rows: table(rows)[2].append("a note"), r"row 11 .*beside the score \('a note'\)"),
+    (lambda rows: rows.pop(3), r"the row '# 1: .*' at its head is missing or was changed"),
+    (lambda rows: rows[2].__setitem__(0, "# 2: good"), r"the row '# 2: .*' at its head is missing"),
+    (lambda rows: rows.pop(0), r"has 0 rows '# Sheet …' at its head"),
+    (lambda rows: rows[0].__setitem__(0, rows[0][0].replace("-1 of", "-7 of")), r"-7 of 2.*"),
+    (lambda rows: rows.pop(7), r"has no row with the names item, answer"),
+    (lambda rows: rows.insert(2, ["1", "A"]), r"row 3 stands above the names of the columns"),
+    (lambda rows: [row.pop() for row in rows[7:]], r"has no row with the names item, answer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spoil", "message"), REFUSALS)
+def test_spoilt_sheets_are_refused(
+    tmp_path: Path, spoil: Callable[[Rows], object], message: str
+) -> None:
+    key, (path, _) = write_sheets(tmp_path)
+    fill(path)
+    assert set(read_sheet(path, key).scores.values()) == {1}
+    rows = parsed(path)
+    spoil(rows)
+    save(path, rows)
+    with pytest.raises(UserError, match=message) as refusal:
+        read_sheet(path, key)
+    assert str(refusal.value).startswith(str(path))
+
+
+def test_several_faults_are_counted(tmp_path: Path) -> None:
+    key, (path, _) = write_sheets(tmp_path)
+    with pytest.raises(UserError, match=r"row 9 .* missing \(14 more rows have faults\)"):
+        read_sheet(path, key)
+
+
+def test_files_that_are_no_sheet(tmp_path: Path) -> None:
+    key, (path, other) = write_sheets(tmp_path)
+    elsewhere = make_key(draw_answers(SOURCES, SYSTEMS, 5, seed=2), list(SYSTEMS), raters=2, seed=2)
+    fill(other)
+    with pytest.raises(
+        UserError, match=rf"a sheet of another key: it says {key.identity}, the key"
+    ):
+        read_sheet(other, elsewhere)
+    for content, message in (
+        (b"PK\x03\x04...", "is a workbook; save it as CSV"),
+        ("# für".encode("cp1252"), "is not in UTF-8"),
+        (b"", "has no row with the names"),
+        (b'"1,A,[x],[y],2"\r\n', "has no row with the names"),
+        (b'"open', "has no row with the names"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            read_sheet(path, key)
+    with pytest.raises(UserError, match="no such file"):
+        read_sheet(tmp_path / "none.csv", key)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_sheet(tmp_path, key)
+
+
+def test_a_key_that_was_changed_is_refused(tmp_path: Path) -> None:
+    key, _ = write_sheets(tmp_path)
+    path = tmp_path / "key.json"
+    path.write_text(key.as_json())
+    assert read_key(path) == key
+    content = json.loads(key.as_json())
+    content["rows"][0]["system"], content["rows"][1]["system"] = "x", "y"
+    for changed, message in (
+        (json.dumps(content), "was changed since it was written"),
+        (json.dumps({**content, "rows": 3}), "was changed since it was written"),
+        (json.dumps({**content, "version": 9}), "is of version 9, not 1"),
+        ("[1]", "is no key of"),
+        ("{", "cannot be read as JSON"),
+    ):
+        path.write_text(changed)
+        with pytest.raises(UserError, match=message):
+            read_key(path)
+    with pytest.raises(UserError, match="no such file"):
+        read_key(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("systems", "number", "message"),
+    [
+        ({}, 1, "between 1 and 26 systems"),
+        ({str(n): ["x"] * 6 for n in range(27)}, 1, "between 1 and 26 systems"),
+        ({"a": ["x"] * 5}, 1, "--source has 6 lines but --system a has 5"),
+        ({"a": ["x"] * 6}, 6, "must lie between 1 and 5, the number of lines with a source"),
+        ({"a": ["x"] * 6}, 0, "--items is 0"),
+        ({"a": ["x" * 30_001] * 6}, 1, r"more than 30000 characters in --source or --system a"),
+    ],
+)
+def test_what_cannot_be_drawn(systems: dict[str, list[str]], number: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        draw_answers(SOURCES, systems, number, seed=1)
+
+
+def _write_texts(folder: Path, lines: int = 12) -> list[str]:
+    """Files of a test set, one of them fairseq-generate's output; the flags that name them."""
+    inputs = [f"S-{i}\tques@@ tion {i} ?\nH-{i}\t-1\tan@@ swer {i} .\n" for i in range(lines)]
+    Random(1).shuffle(inputs)
+    (folder / "generated").write_text("".join(inputs))
+    (folder / "raw").write_text("".join(f"Reply {i}.\n" for i in range(lines)))
+    generated = str(folder / "generated")
+    return [
+        *("--source", generated, "--system", f"soft={generated}"),
+        *("--system", f"kerbs={folder / 'raw'}"),
+    ]
+
+
+def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = _write_texts(tmp_path)
+    sheets, key = tmp_path / "sheets", tmp_path / "private" / "key.json"
+    export = ["human-eval", "export", *flags, "--sheets", str(sheets), "--key", str(key)]
+    export += ["--items", "10", "--delimiter", "semicolon"]
+    assert main(export) == 0
+    assert "10 of 12 lines, 2 systems: 3 sheets" in capsys.readouterr().out
+    assert {p.name for p in sheets.iterdir()} == {
+        *("rater1.csv", "rater2.csv", "rater3.csv", "instructions.txt")
+    }
+    assert all(line in (sheets / "instructions.txt").read_text() for line in STANDARD)
+    before = {path: path.read_bytes() for path in (*sheets.iterdir(), key)}
+    assert main(export) == 2
+    assert re.search(r"rater1\.csv.*exist already; use --force", capsys.readouterr().err)
+    assert main([*export, "--force"]) == 0
+    assert {path: path.read_bytes() for path in before} == before  # the seed decides
+    for rater in (1, 2, 3):
+        path = sheets / f"rater{rater}.csv"
+        rows = parsed(path, ";")
+        for row in table(rows):
+            assert row[2] == f"[question {re.findall('[0-9]+', row[3])[0]}?]"
+            # rater 3 gives the answers with even numbers less than the others do
+            even = rater == 3 and int(re.findall("[0-9]+", row[3])[0]) % 2 == 0
+            row[4] = "2" if row[3].startswith("[Reply") and not even else "1"
+        save(path, rows, ";")
+    score = ["human-eval", "score", "--key", str(key), *(str(p) for p in sheets.glob("*.csv"))]
+    outputs = ["--json", str(tmp_path / "o.json"), "--csv", str(tmp_path / "o.csv")]
+    capsys.readouterr()
+    assert main([*score, "--baseline", "soft", *outputs]) == 0
+    assert "3 of 3 raters" in capsys.readouterr().out
+    soft, kerbs = json.loads((tmp_path / "o.json").read_text())["systems"]
+    lines = {row["line"] - 1 for row in json.loads(key.read_text())["rows"]}
+    fewer = sum(line % 2 == 0 for line in lines)
+    assert (soft["mean"], soft["counts"]) == (1.0, [0, 30, 0])
+    assert kerbs["counts"] == [0, fewer, 30 - fewer]
+    assert kerbs["p"] < 1e-6
+    assert (tmp_path / "o.csv").read_text().splitlines()[2].startswith("kerbs,")
+    assert main([*score, score[-1]]) == 2
+    assert "both the sheet of rater" in capsys.readouterr().err
+
+
+def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = _write_texts(tmp_path)
+    (tmp_path / "short").write_text("a\n")
+    (tmp_path / "bpe").write_text("un@@ done\n" * 12)
+    (tmp_path / "empty").write_text("")
+    sheets, key = tmp_path / "sheets", tmp_path / "key.json"
+    cases = [
+        (["--key", str(sheets / "key.json")], "lies in the raters' folder"),
+        (["--system", f"x={tmp_path / 'short'}"], "12 lines but .*short has 1"),
+        (["--system", f"x={tmp_path / 'bpe'}"], r"bpe, line 1 has subword marks"),
+        (["--system", f"x={tmp_path / 'empty'}"], "empty is empty"),
+        (["--system", "x"], "write NAME=FILE"),
+        (["--system", "+x=f"], "must begin with a letter or digit"),
+        (["--system", "soft=f"], "--system soft is there twice"),
+        (["--system", f"x={tmp_path / 'no'}"], "no: no such file"),
+        (["--lang", "xx", "--source-lang", "en"], "--lang: Moses has no rules"),
+        (["--source-lang", "xx"], "--source-lang: Moses has no rules"),
+        (["--items", "13"], "--items is 13"),
+        (["--raters", "0"], "--raters is 0"),
+        (["--sheets", str(tmp_path / "raw")], "is no folder"),
+    ]
+    base = ["human-eval", "export", *flags, "--sheets", str(sheets), "--key", str(key)]
+    base += ["--items", "12"]
+    for extra, message in cases:
+        assert main([*base, *extra]) == 2
+        assert re.search(message, capsys.readouterr().err)
+    assert not sheets.exists()
+    assert not key.exists()
