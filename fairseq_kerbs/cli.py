@@ -21,6 +21,7 @@ from fairseq_kerbs.commands.experiments import add_generate, add_train
 from fairseq_kerbs.commands.human_eval import add_human_eval
 from fairseq_kerbs.commands.plots import add_plot
 from fairseq_kerbs.commands.senses import add_senses
+from fairseq_kerbs.commands.tables import add_tables
 from fairseq_kerbs.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
     add_human_eval,
     add_senses,
     add_plot,
+    add_tables,
 )
 
 

@@ -31,9 +31,14 @@ SIZES = {
 }
 
 
+def experiments_of_the_project() -> list[Path]:
+    """All but the descriptions of tables."""
+    return [path for path in sorted(CONFIGS.glob("**/*.yaml")) if path.parent.name != "tables"]
+
+
 def complete_configurations() -> Iterator[Any]:
     """All but those that are only there to be extended."""
-    for path in sorted(CONFIGS.glob("**/*.yaml")):
+    for path in experiments_of_the_project():
         experiment = load_experiment(path)
         if "arch" in experiment.train and "base" not in path.stem:
             yield pytest.param(path, id=str(path.relative_to(CONFIGS).with_suffix("")))
@@ -138,7 +143,7 @@ def check_layer(layer: OutputLayer, args: argparse.Namespace) -> None:
 
 def test_generation_flags_are_fairseqs_own(data: Path) -> None:
     seen: set[str] = set()
-    for path in sorted(CONFIGS.glob("**/*.yaml")):
+    for path in experiments_of_the_project():
         experiment = load_experiment(path)
         if str(experiment.generate) in seen or not experiment.generate:
             continue

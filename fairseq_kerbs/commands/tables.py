@@ -1,0 +1,96 @@
+"""``fairseq-kerbs tables``: the papers' tables, from data to reports."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.commands import Subparsers
+
+_NAMES = "1|2|3|4|5|6|gao1|gao3"
+
+
+def add_tables(commands: Subparsers) -> None:
+    """Tables of the papers."""
+    parser = commands.add_parser(
+        "tables",
+        help="reproduce the papers' tables",
+        description="Prepare data, train what is missing, generate, score, and write Markdown, CSV "
+        "and JSON with the papers' figures beside ours. Interrupted, it goes on where it stopped; "
+        "a failed cell does not stop the others. The status is 1 if a cell asked for is not there.",
+    )
+    parser.add_argument(
+        "--table",
+        action="append",
+        metavar=f"{_NAMES}|all|FILE",
+        help="a table (several times for several), or a description of your own [all]",
+    )
+    parser.add_argument(
+        "--scale",
+        choices=("full", "small"),
+        default="small",
+        help="the paper's sizes, or cells of at most 30 minutes on 2 cores [%(default)s]",
+    )
+    folders = parser.add_argument_group("folders")
+    for flag, default, text in (
+        ("--data", "data", "raw corpora, see configs/tables/data.yaml"),
+        ("--work", "runs/tables", "prepared data, checkpoints, logs"),
+        ("--results", "results/tables", "where reports are written"),
+    ):
+        folders.add_argument(
+            flag, type=Path, default=Path(default), metavar="DIR", help=f"{text} [%(default)s]"
+        )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="cells side by side, each with cores/N threads unless OMP_NUM_THREADS is set "
+        "[%(default)s]",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        help="run only cells whose label (table2/mt/kerbs/s1) contains or, with *, fits this",
+    )
+    parser.add_argument(
+        "--redo",
+        action="store_true",
+        help="remove and repeat what was made with another configuration or other data",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--dry-run", action="store_true", help="print every command and planned time")
+    what.add_argument("--report-only", action="store_true", help="write reports of what is there")
+    parser.set_defaults(run=_run_tables)
+
+
+def _run_tables(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.host import quoted
+    from fairseq_kerbs.tables.cells import Places
+    from fairseq_kerbs.tables.command import TableSettings, run_tables
+
+    tables = tuple(args.table or ["all"])
+    command = ["fairseq-kerbs", "tables"]
+    for table in tables:
+        command += ["--table", table]
+    command += ["--scale", args.scale]
+    try:
+        return run_tables(
+            TableSettings(
+                tables=tables,
+                scale=args.scale,
+                places=Places(args.data, args.work, args.results),
+                jobs=args.jobs,
+                only=args.only,
+                redo=args.redo,
+                dry_run=args.dry_run,
+                report_only=args.report_only,
+                command=quoted(command),
+            )
+        )
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        raise

@@ -1,0 +1,113 @@
+"""The last step of a cell, as a command of its own: figures of what was generated or evaluated.
+
+    python -m fairseq_kerbs.tables.scoring bleu GENERATED REFERENCE --lang en --order 4 \
+        --hypotheses FILE --output FILE
+    python -m fairseq_kerbs.tables.scoring perplexity LOG --output FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sacrebleu.metrics.bleu import BLEU
+
+from fairseq_kerbs.corpora.files import atomic_write, read_lines
+from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.evaluation.generated import detokenize_lines
+
+_PERPLEXITY = re.compile(r"Loss \(base 2\): ([0-9.]+|inf|nan), Perplexity: ([0-9.]+|inf|nan)")
+
+
+def bleu_metric(order: int, *, language: str, lowercase: bool = False) -> BLEU:
+    """sacreBLEU of n-grams up to `order` with the brevity penalty; order 4 is the usual BLEU.
+
+    Texts of one-word answers have no longer n-grams, so BLEU-1 is not smoothed by them.
+    """
+    return BLEU(max_ngram_order=order, lowercase=lowercase, trg_lang=language)
+
+
+def bleu_figures(
+    hypotheses: Sequence[str], reference: Sequence[str], *, order: int, language: str
+) -> dict[str, Any]:
+    """BLEU of cased and of lowercased text, with signatures; the order stands beside them.
+
+    Raises:
+        UserError: the numbers of sentences differ.
+    """
+    if len(hypotheses) != len(reference):
+        raise UserError(
+            f"{len(hypotheses)} hypotheses but {len(reference)} reference lines; both must come "
+            "from the same test set"
+        )
+    figures: dict[str, Any] = {"metric": f"bleu{order}", "sentences": len(hypotheses)}
+    figures["order"] = order
+    for prefix, lowercase in (("", False), ("lowercased_", True)):
+        metric = bleu_metric(order, language=language, lowercase=lowercase)
+        score = metric.corpus_score(list(hypotheses), [list(reference)])
+        # sacreBLEU's signature does not tell the order of the n-grams.
+        figures[f"{prefix}signature"] = f"{metric.get_signature()}|order:{order}"
+        figures[f"{prefix}value"] = score.score
+        figures[f"{prefix}details"] = score.format(width=2, signature="")
+    return figures
+
+
+def perplexity_figures(log: str, name: str) -> dict[str, Any]:
+    """Perplexity and bits per token by the last line of fairseq-eval-lm in a log.
+
+    Raises:
+        UserError: the log has no such line.
+    """
+    found = _PERPLEXITY.findall(log)
+    if not found:
+        raise UserError(f"{name} has no line with a perplexity; did fairseq-eval-lm end well?")
+    bits, perplexity = found[-1]
+    return {"metric": "perplexity", "value": float(perplexity), "bits_per_token": float(bits)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fairseq_kerbs.tables.scoring")
+    kinds = parser.add_subparsers(required=True, dest="kind")
+    bleu = kinds.add_parser("bleu", help="of fairseq-generate's output")
+    bleu.add_argument("generated", type=Path)
+    bleu.add_argument("reference", type=Path)
+    bleu.add_argument("--lang", required=True)
+    bleu.add_argument("--order", type=int, required=True)
+    bleu.add_argument("--hypotheses", type=Path, required=True, help="detokenized text goes here")
+    perplexity = kinds.add_parser("perplexity", help="of fairseq-eval-lm's log")
+    perplexity.add_argument("log", type=Path)
+    for kind in (bleu, perplexity):
+        kind.add_argument("--output", type=Path, required=True, help="figures go here, as JSON")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the figures; 2 for wrong input, with one sentence."""
+    args = _parser().parse_args(argv)
+    try:
+        if args.kind == "bleu":
+            lines = read_lines(args.generated)
+            texts = detokenize_lines(lines, language=args.lang, name=str(args.generated))
+            reference = read_lines(args.reference)
+            figures = bleu_figures(texts, reference, order=args.order, language=args.lang)
+            with atomic_write(args.hypotheses) as stream:
+                stream.write("".join(text + "\n" for text in texts))
+        else:
+            figures = perplexity_figures("\n".join(read_lines(args.log)), str(args.log))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with atomic_write(args.output) as stream:
+        json.dump(figures, stream, indent=1, ensure_ascii=False)
+        stream.write("\n")
+    print(json.dumps(figures, ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

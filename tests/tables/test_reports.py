@@ -1,0 +1,224 @@
+"""Reports from records in a work folder, copies of logs, and the command around them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.tables.cells import Places, cell_steps, make_plan
+from fairseq_kerbs.tables.description import load_table
+from fairseq_kerbs.tables.figures import gather
+from fairseq_kerbs.tables.logs import shorten, strip_paths
+from fairseq_kerbs.tables.report import Report
+from fairseq_kerbs.tables.runner import Outcome
+
+TABLE = """
+title: Systems
+source: A paper, Table 9
+baseline: softmax
+rows: {softmax: Plain, kerbs: Ours, third: Third}
+data:
+  toy:
+    folders: [toy, toy.tgz]
+    prepare: [toy, "{dest}"]
+    reference: "{raw}/ref"
+    missing: Make it.
+columns:
+  mt:
+    title: Translation
+    metric: bleu4
+    paper: {softmax: 25.5, kerbs: 27.25}
+    small:
+      data: toy
+      configs: {softmax: toy.yaml, kerbs: multi30k_lstm_kerbs.yaml, third: multi30k/lstm_mos.yaml}
+      seeds: [1, 2]
+      minutes: {softmax: 3, kerbs: 6}
+  people: {title: Dialog, metric: human, paper: {softmax: 1.24}}
+"""
+GOLDEN = """\
+# Systems
+
+A paper, Table 9, small scale.
+
+Small scale: other data, smaller models, shorter training than the paper's. Its figures stand \
+beside ours for orientation; compare the gains over the baseline.
+
+## Translation: BLEU-4
+
+| system | BLEU-4, ours | n | paper | ours − paper | gain over Plain, ours | paper's gain | p | \
+lowercased | training min |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| Plain | 21.00 ± 1.41 | 2 | 25.5 | −4.50 |  |  | –, – | 22.00 ± 1.41 | 2.0 |
+| Ours | 23.50 | 1 of 2 | 27.25 | −3.75 | +2.50 | +1.75 | 0.091 | 24.50 | 2.0 |
+| Third | not run | 0 of 2 |  |  |  |  |  |  |  |
+
+- Data toy; seeds 1, 2.
+- Signature `BLEU|order:4`.
+- p: paired bootstrap of sacreBLEU, 1000 samples, two-sided, cased, against Plain of the same seed, \
+in the seeds' order.
+- Mean ± standard deviation of the sample of seeds.
+- Ours: failed: train ended with status 3.
+- Third: not run.
+
+## Dialog, judged: human score
+
+| system | human score, ours | n | paper | ours − paper | gain over Plain, ours | paper's gain | \
+training min |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| Plain | not run | 0 | 1.24 |  |  |  |  |
+
+- Plain: judged by people: fairseq-kerbs human-eval.
+
+Made with `fairseq-kerbs tables`.
+Git revision: cells abc; report def.
+Machine: A machine.
+Commands, logs and hypotheses of every cell are in `own_small/`.
+"""
+
+
+def finish(folder: Path, places: Places, plan_id: int, value: float) -> None:
+    """Leave behind what a cell that ended well leaves."""
+    table = load_table(places.data / "own.yaml")
+    cell = list(make_plan([table], "small").cells.values())[plan_id]
+    where = places.cell(cell.id)
+    where.mkdir(parents=True)
+    for step in cell_steps(cell, places):
+        record = {"parts": dict(step.parts), "status": "done", "seconds": 120.0}
+        record |= {"revision": "abc", "machine": "A machine", "command": f"run {places.work}/x"}
+        (where / f"{step.name}.json").write_text(json.dumps(record))
+    figures = {"value": value, "lowercased_value": value + 1, "signature": "BLEU|order:4"}
+    (where / "figures.json").write_text(json.dumps(figures))
+    (where / "hypotheses.txt").write_text(f"it is {value}\nhello\n")
+    (where / "train.log").write_text(f"reads {places.work.resolve()}/data/toy\n")
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    """Two of two seeds of the first row and one of the second are done."""
+    monkeypatch.setattr("fairseq_kerbs.tables.figures.paired_bootstrap", lambda *_, **__: 1 / 11)
+    places = Places(tmp_path / "raw", tmp_path / "work", tmp_path / "results")
+    places.data.mkdir()
+    (places.data / "own.yaml").write_text(
+        TABLE.replace("title: Dialog,", "title: 'Dialog, judged',")
+    )
+    (places.work / "data" / "toy" / "bin").mkdir(parents=True)
+    (places.work / "data" / "toy.steps").mkdir()
+    (places.work / "data" / "toy.steps" / "reference.en").write_text("it is\nhello\n")
+    for index, value in ((0, 20.0), (1, 22.0), (2, 23.5)):
+        finish(tmp_path, places, index, value)
+    return places
+
+
+def make_report(places: Places) -> Report:
+    table = load_table(places.data / "own.yaml")
+    plan = make_plan([table], "small")
+    failed = Outcome("failed", "train ended with status 3")
+    outcomes = {"toy/multi30k_lstm_kerbs-s2": failed}
+    columns = gather(table, plan, "small", places, outcomes)
+    return Report(table, "small", columns, "fairseq-kerbs tables", {"revision": "def"})
+
+
+def test_markdown(places: Places) -> None:
+    assert make_report(places).as_markdown() == GOLDEN
+
+
+def test_csv_and_json(places: Places) -> None:
+    report = make_report(places)
+    rows = list(csv.DictReader(io.StringIO(report.as_csv())))
+    assert [row["row"] for row in rows] == ["softmax", "kerbs", "third", "softmax"]
+    assert float(rows[0]["deviation"]) == pytest.approx(2**0.5)
+    chosen = ("planned", "n", "mean", "deviation", "paper", "difference", "gain", "p_values")
+    assert [rows[1][key] for key in chosen] == [
+        "2", "1", "23.5", "", "27.25", "-3.75", "2.5", str(1 / 11),
+    ]  # fmt: skip
+    assert rows[1]["configuration"] == "configs/multi30k_lstm_kerbs.yaml"
+    assert rows[1]["state"] == "failed: train ended with status 3"
+    content = json.loads(report.as_json())
+    (first, second, _), _ = (column["rows"] for column in content["columns"])
+    assert [run["figures"]["value"] for run in first["runs"]] == [20.0, 22.0]
+    assert [run["state"] for run in second["runs"]] == ["done", "failed: train ended with status 3"]
+    assert second["runs"][0]["steps"]["train"]["revision"] == "abc"
+
+
+def test_change_of_the_data_makes_figures_stale(places: Places) -> None:
+    (places.work / "data" / "toy" / "bin" / "train.bin").write_bytes(b"other")
+    entry = make_report(places).columns["mt"][0]
+    assert entry.done == []
+    assert entry.states == ["stale: data changed since train"]
+
+
+def test_command_reports_and_copies(
+    places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["tables", "--table", str(places.data / "own.yaml")]
+    for name in ("data", "work", "results"):
+        arguments += [f"--{name}", str(getattr(places, name))]
+    assert main([*arguments, "--report-only"]) == 0
+    text = (places.results / "own_small.md").read_text()
+    assert "| Ours | 23.50 | 1 of 2 |" in text
+    copied = {path.name for path in (places.results / "own_small").iterdir()}
+    names = {"train.log", "hyp.en", "figures.json", "steps.json"}
+    prefixes = ("mt_softmax_s1", "mt_softmax_s2", "mt_kerbs_s1")
+    assert copied == {f"{prefix}.{name}" for prefix in prefixes for name in names}
+    log = places.results / "own_small" / "mt_kerbs_s1.train.log"
+    assert log.read_text() == "reads runs/tables/data/toy\n"
+    for path in places.results.rglob("*"):
+        assert path.is_dir() or str(tmp_path) not in path.read_text()
+    capsys.readouterr()
+    assert main([*arguments, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == (
+        "# 6 cells, 3 done, 3 to run; planned: 0.1 h, one after the other; 2 cells have no estimate"
+    )
+    state = next(line for line in lines if line.startswith("# toy/multi30k_lstm_kerbs-s2"))
+    assert state.endswith("(own/mt/kerbs/s2; 6 min planned): to do")
+    commands = [line for line in lines if "multi30k_lstm_kerbs-s2" in line and line[0] != "#"]
+    assert [line.split()[:2] for line in commands] == [
+        ["fairseq-kerbs", "train"], ["fairseq-kerbs", "generate"], ["python", "-m"],
+    ]  # fmt: skip
+    assert not any("multi30k_lstm_kerbs-s1" in line for line in lines if line[0] != "#")
+
+
+def test_missing_data_are_said_in_a_sentence(
+    places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (places.work / "data" / "toy.steps" / "reference.en").unlink()
+    arguments = ["tables", "--table", str(places.data / "own.yaml"), "--data", str(places.data)]
+    arguments += ["--work", str(places.work), "--results", str(places.results)]
+    assert main(arguments) == 1
+    assert f"data toy: {places.data} has no toy or toy.tgz. Make it." in capsys.readouterr().out
+    assert "Third: blocked: data toy: DATA has no toy" in (
+        places.results / "own_small.md"
+    ).read_text().replace(str(places.data), "DATA")
+
+
+def test_paths_are_stripped() -> None:
+    folders = {"/home/me/kerbs": "", "/home/me/kerbs/runs": "runs/tables", "/home/me": "~"}
+    for text, expected in {
+        "/home/me/kerbs/runs/cells/a/x.pt": "runs/tables/cells/a/x.pt",
+        "--user-dir /home/me/kerbs/fairseq_kerbs x": "--user-dir fairseq_kerbs x",
+        "in /home/me/kerbs, and": "in ., and",
+        "'/home/me/other/x'": "'~/other/x'",
+        "/home/me/kerbs2/x": "~/kerbs2/x",
+        "File /usr/lib/python3/torch/nn.py, line 3": "File …/nn.py, line 3",
+        "see https://github.com/a/b and a/b/c or 3/4/5": (
+            "see https://github.com/a/b and a/b/c or 3/4/5"
+        ),
+        "and / or /x stay": "and / or /x stay",
+    }.items():
+        assert strip_paths(text, folders) == expected
+
+
+def test_long_logs_lose_their_middle() -> None:
+    text = "".join(f"line {number}\n" for number in range(100))
+    assert shorten(text) == text
+    short = shorten(text, 100)
+    lines = short.splitlines()
+    assert (lines[0], lines[-1]) == ("line 0", "line 99")
+    assert "[… 87 lines left out …]" in lines
+    assert len(lines) == 14

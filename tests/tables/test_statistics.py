@@ -1,0 +1,123 @@
+"""Mean, deviation and bootstrap against hand-worked figures, scipy and a plain bootstrap."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import scipy.stats
+from sacrebleu.metrics.bleu import BLEU
+
+from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.tables.scoring import bleu_figures, main, perplexity_figures
+from fairseq_kerbs.tables.statistics import paired_bootstrap, summarize
+
+
+def test_mean_and_deviation() -> None:
+    summary = summarize([1.0, 2.0, 4.0])
+    assert summary.n == 3
+    assert summary.mean == pytest.approx(7 / 3)
+    # ((4/3)² + (1/3)² + (5/3)²) / 2 = 42/18
+    assert summary.deviation == pytest.approx(math.sqrt(7 / 3))
+    values = Random(1).choices([26.1, 27.4, 27.9, 25.0], k=9)
+    assert summarize(values).deviation == pytest.approx(scipy.stats.tstd(values))
+    assert summarize([]) == summarize(())
+    assert (summarize([3.5]).mean, summarize([3.5]).deviation) == (3.5, None)
+    assert summarize([3.5, math.inf]).mean == math.inf
+
+
+def texts(seed: int, errors: float) -> tuple[list[str], list[str]]:
+    """References, and hypotheses with a share of wrong words."""
+    random = Random(seed)
+    words = [f"w{number}" for number in range(50)]
+    reference = [random.choices(words, k=random.randint(5, 15)) for _ in range(60)]
+    random = Random(seed + round(1000 * errors))
+    hypotheses = [
+        [random.choice(words) if random.random() < errors else word for word in line]
+        for line in reference
+    ]
+    return [" ".join(line) for line in reference], [" ".join(line) for line in hypotheses]
+
+
+def plain_bootstrap(
+    system: list[str], base: list[str], reference: list[str], order: int, samples: int
+) -> float:
+    """As Koehn (2004), with sacreBLEU's centred, two-sided p; whole corpora are scored anew."""
+    metric = BLEU(max_ngram_order=order, trg_lang="en")
+
+    def score(hypotheses: list[str], chosen: list[int]) -> float:
+        lines = [reference[index] for index in chosen]
+        return float(metric.corpus_score([hypotheses[i] for i in chosen], [lines]).score)
+
+    everything = list(range(len(reference)))
+    observed = abs(score(system, everything) - score(base, everything))
+    draws = np.random.default_rng(12345).choice(len(reference), size=(samples, len(reference)))
+    differences = [abs(score(system, list(d)) - score(base, list(d))) for d in draws]
+    centred = np.array(differences) - np.mean(differences)
+    return float((np.sum(centred > observed) + 1) / (samples + 1))
+
+
+@pytest.mark.parametrize(("errors", "order"), [((0.2, 0.25), 4), ((0.3, 0.31), 1)])
+def test_bootstrap_is_the_plain_one(errors: tuple[float, float], order: int) -> None:
+    reference, base = texts(1, errors[0])
+    _, system = texts(1, errors[1])
+    expected = plain_bootstrap(system, base, reference, order, samples=100)
+    found = paired_bootstrap(system, base, reference, order=order, samples=100)
+    assert found == pytest.approx(expected)
+
+
+def test_bootstrap_tells_a_clear_difference_from_none() -> None:
+    reference, good = texts(1, 0.1)
+    _, bad = texts(1, 0.6)
+    assert paired_bootstrap(good, bad, reference, samples=200) == pytest.approx(1 / 201)
+    _, other = texts(1, 0.101)
+    assert other != good
+    assert paired_bootstrap(good, other, reference, samples=200) > 0.05
+    assert paired_bootstrap(good, good, reference, samples=200) == 1.0  # sacreBLEU: 1 / 201
+    with pytest.raises(UserError, match="60 and 59 hypotheses and 60 references"):
+        paired_bootstrap(good, bad[:-1], reference)
+
+
+def test_bleu_figures_by_hand() -> None:
+    # 4 of 5 cased words match, 5 of 5 lowercased; the hypothesis has 5 words, the reference 6.
+    figures = bleu_figures(
+        ["The cat sat on mats"], ["the cat sat on mats ."], order=1, language="en"
+    )
+    penalty = math.exp(1 - 6 / 5)
+    assert figures["value"] == pytest.approx(100 * 4 / 5 * penalty)
+    assert figures["lowercased_value"] == pytest.approx(100 * penalty)
+    assert figures["signature"].endswith("|order:1")
+    assert "case:mixed" in figures["signature"]
+    assert "case:lc" in figures["lowercased_signature"]
+    four = bleu_figures(["a b c d e"], ["a b c d e"], order=4, language="en")
+    assert four["value"] == pytest.approx(100)
+    with pytest.raises(UserError, match="1 hypotheses but 2 reference lines"):
+        bleu_figures(["a"], ["a", "b"], order=1, language="en")
+
+
+def test_perplexity_is_of_the_last_line() -> None:
+    line = "INFO | fairseq_cli.eval_lm | Loss (base 2): {}, Perplexity: {}\n"
+    log = line.format("8.1", "274.37") + "# attempt 2\n" + line.format("7.0000", "128.00")
+    assert perplexity_figures(log, "x")["value"] == 128.0
+    assert perplexity_figures(line.format("inf", "inf"), "x")["value"] == math.inf
+    with pytest.raises(UserError, match="x has no line with a perplexity"):
+        perplexity_figures("nothing", "x")
+
+
+def test_scoring_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generated, reference = tmp_path / "generated", tmp_path / "reference"
+    generated.write_text("H-1\t-1\tIt is Anna 's .\nH-0\t-1\tGood mor@@ ning !\n")
+    reference.write_text("Good morning!\nIt is Anna's.\n")
+    output, hypotheses = tmp_path / "figures.json", tmp_path / "hypotheses"
+    arguments = ["bleu", str(generated), str(reference), "--lang", "en", "--order", "4"]
+    arguments += ["--hypotheses", str(hypotheses), "--output", str(output)]
+    assert main(arguments) == 0
+    assert hypotheses.read_text() == reference.read_text()
+    assert json.loads(output.read_text())["value"] == pytest.approx(100)
+    reference.write_text("Good morning!\n")
+    assert main(arguments) == 2
+    assert "2 hypotheses but 1 reference lines" in capsys.readouterr().err
