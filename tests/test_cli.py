@@ -223,7 +223,11 @@ def test_fairseq_s_own_refusals_end_the_scripts(work: Path, tmp_path: Path) -> N
     assert {f.name for f in tmp_path.iterdir()} == {"checkpoint_best.pt", "generate-test.txt"}
 
 
-@pytest.mark.parametrize("name", ["prepare_parallel", "prepare_lm", "train", "generate"])
+SCRIPTS = ["prepare_parallel", "prepare_lm", "prepare_iwslt16", "prepare_dailydialog", "prepare_lm1b"]
+SCRIPTS += ["train", "generate"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path) -> None:
     script = ROOT / "scripts" / f"{name}.sh"
     done = run([script, "-h"], cwd=tmp_path, path="/usr/bin:/bin")
@@ -232,7 +236,7 @@ def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path
     assert run([script], cwd=tmp_path, status=2).stderr == done.stdout
 
 
-@pytest.mark.parametrize("name", ["prepare_parallel", "prepare_lm", "train", "generate"])
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_without_fairseq_say_what_to_run(name: str, tmp_path: Path) -> None:
     """A copy of the scripts without .venv, under a Python without fairseq."""
     scripts = tmp_path / "scripts"
