@@ -223,7 +223,13 @@ def test_fairseq_s_own_refusals_end_the_scripts(work: Path, tmp_path: Path) -> N
     assert {f.name for f in tmp_path.iterdir()} == {"checkpoint_best.pt", "generate-test.txt"}
 
 
-SCRIPTS = ["prepare_parallel", "prepare_lm", "prepare_iwslt16", "prepare_dailydialog", "prepare_lm1b"]
+SCRIPTS = [
+    "prepare_parallel",
+    "prepare_lm",
+    "prepare_iwslt16",
+    "prepare_dailydialog",
+    "prepare_lm1b",
+]
 SCRIPTS += ["train", "generate"]
 
 

@@ -53,8 +53,11 @@ def add_tables(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--only",
+        action="append",
+        default=[],
         metavar="PATTERN",
-        help="run only cells whose label (table2/mt/kerbs/s1) contains or, with *, fits this",
+        help="run only cells whose label (table2/mt/kerbs/s1) contains or, with *, fits this; several "
+        "times for several, in this order",
     )
     parser.add_argument(
         "--redo",
@@ -84,7 +87,7 @@ def _run_tables(args: argparse.Namespace) -> int:
                 scale=args.scale,
                 places=Places(args.data, args.work, args.results),
                 jobs=args.jobs,
-                only=args.only,
+                only=tuple(args.only),
                 redo=args.redo,
                 dry_run=args.dry_run,
                 report_only=args.report_only,

@@ -80,11 +80,13 @@ class Plan:
     wanted: tuple[str, ...] = ()  # ids of the cells to run
 
 
-def make_plan(tables: Sequence[Table], scale: str, only: str | None = None) -> Plan:
-    """The cells of the tables at a scale; with `only`, those to run are the matching ones.
+def make_plan(tables: Sequence[Table], scale: str, only: Sequence[str] = ()) -> Plan:
+    """The cells of the tables at a scale.
+
+    With patterns in `only`, those to run are the matching ones, in the order of the patterns.
 
     Raises:
-        UserError: nothing matches, or two tables want different things of one cell.
+        UserError: nothing matches a pattern, or two tables want different things of one cell.
     """
     uses = [use for table in tables for use in _uses(table, scale)]
     cells: dict[str, Cell] = {}
@@ -95,11 +97,17 @@ def make_plan(tables: Sequence[Table], scale: str, only: str | None = None) -> P
                 f"two columns want cell {use.cell.id} with different flags or metrics; give one of "
                 "them another 'variant'"
             )
-    wanted = dict.fromkeys(use.cell.id for use in uses if only is None or matches(use, only))
-    if only is not None and not wanted:
-        labels = ", ".join(use.label for use in uses[:4])
-        raise UserError(f"--only {only}: no cell matches; they are called {labels}, …")
+    found = [_matching(uses, pattern) for pattern in only] if only else [uses]
+    wanted = dict.fromkeys(use.cell.id for chosen in found for use in chosen)
     return Plan(uses, cells, tuple(wanted))
+
+
+def _matching(uses: Sequence[Use], pattern: str) -> list[Use]:
+    found = [use for use in uses if matches(use, pattern)]
+    if not found:
+        labels = ", ".join(use.label for use in uses[:4])
+        raise UserError(f"--only {pattern}: no cell matches; they are called {labels}, …")
+    return found
 
 
 def matches(use: Use, pattern: str) -> bool:
@@ -116,9 +124,10 @@ def _uses(table: Table, scale: str) -> Iterator[Use]:
         part = column.parts.get(scale)
         if part is None:
             continue
-        for row in table.rows:
-            if row in part.configs:
-                for seed in part.seeds:
+        # All systems of one seed before the next seed: a run that is stopped can be compared.
+        for seed in part.seeds:
+            for row in table.rows:
+                if row in part.configs:
                     yield Use(table.name, column.name, row, _cell(column, part, row, seed))
 
 

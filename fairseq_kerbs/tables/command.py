@@ -39,7 +39,7 @@ class TableSettings:
         tables: names or files; "all" stands for every table of the papers.
         scale: full or small.
         jobs: cells side by side.
-        only: pattern of the labels of the cells to run; None runs all.
+        only: patterns of the labels of the cells to run, in this order; without any, all.
         redo: train stale cells anew.
         dry_run: only print what would be run.
         report_only: run nothing, write the reports of what is there.
@@ -50,7 +50,7 @@ class TableSettings:
     scale: str
     places: Places
     jobs: int = 1
-    only: str | None = None
+    only: tuple[str, ...] = ()
     redo: bool = False
     dry_run: bool = False
     report_only: bool = False

@@ -156,12 +156,14 @@ def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: 
 
 
 def test_patterns_and_conflicts(tmp_path: Path, tables: dict[str, Table]) -> None:
-    plan = make_plan([tables["2"]], "small", "kerbs/s2")
+    plan = make_plan([tables["2"]], "small", ["kerbs/s2"])
     assert plan.wanted == ("multi30k/multi30k_transformer_kerbs-s2",)
     assert len(plan.cells) == 9
-    assert len(make_plan([tables["2"]], "small", "*/mos/*").wanted) == 3
+    assert len(make_plan([tables["2"]], "small", ["*/mos/*"]).wanted) == 3
+    order = make_plan([tables["2"]], "small", ["s3", "*/mos/*"]).wanted
+    assert [cell[-2:] for cell in order] == ["s3", "s3", "s3", "s1", "s2"]
     with pytest.raises(UserError, match=r"--only nothing: no cell matches; .*table2/mt/softmax/s1"):
-        make_plan([tables["2"]], "small", "nothing")
+        make_plan([tables["2"]], "small", ["kerbs", "nothing"])
     with pytest.raises(UserError, match="--table 7: there is 1, 2"):
         table_path("7")
     path = tmp_path / "own.yaml"
