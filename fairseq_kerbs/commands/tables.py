@@ -56,8 +56,8 @@ def add_tables(commands: Subparsers) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="run only cells whose label (table2/mt/kerbs/s1) contains or, with *, fits this; several "
-        "times for several, in this order",
+        help="run only cells whose label (table2/mt/kerbs/s1) contains or, with *, fits this; "
+        "several times for several, in this order",
     )
     parser.add_argument(
         "--redo",

@@ -59,8 +59,8 @@ lowercased | training min |
 
 - Data toy; seeds 1, 2.
 - Signature `BLEU|order:4`.
-- p: paired bootstrap of sacreBLEU, 1000 samples, two-sided, cased, against Plain of the same seed, \
-in the seeds' order.
+- p: paired bootstrap of sacreBLEU, 1000 samples, two-sided, cased, against Plain of the same \
+seed, in the seeds' order.
 - Mean ± standard deviation of the sample of seeds.
 - Ours: failed: train ended with status 3.
 - Third: not run.
