@@ -109,7 +109,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     (places.work / "data" / "toy" / "bin").mkdir(parents=True)
     (places.work / "data" / "toy.steps").mkdir()
     (places.work / "data" / "toy.steps" / "reference.en").write_text("it is\nhello\n")
-    for index, value in ((0, 20.0), (1, 22.0), (2, 23.5)):
+    for index, value in ((0, 20.0), (3, 22.0), (1, 23.5)):
         finish(tmp_path, places, index, value)
     return places
 
