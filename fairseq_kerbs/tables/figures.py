@@ -21,8 +21,9 @@ from fairseq_kerbs.tables.cells import (
 )
 from fairseq_kerbs.tables.description import Column, Table
 from fairseq_kerbs.tables.runner import Outcome
-from fairseq_kerbs.tables.state import digest, judge_all, read_record
+from fairseq_kerbs.tables.state import digest, judge_all, log_path, read_record
 from fairseq_kerbs.tables.statistics import SAMPLES, Summary, paired_bootstrap, summarize
+from fairseq_kerbs.tables.training import Training, read_training
 
 NOT_RUN = "not run"
 STEPS = ("train", "generate", "evaluate", "score")
@@ -37,7 +38,8 @@ class Run:
         value, lowercased: the metric; `lowercased` for BLEU only.
         p_value: of the paired bootstrap against the baseline of the same seed; None if there is
             nothing to compare.
-        seconds: of training, of all attempts; None if it was not trained.
+        seconds, cpu_seconds: of training, of all attempts; None if it was not trained or measured.
+        training: what its log tells.
         details: all that scoring wrote.
         records: record of each step, by name.
     """
@@ -49,6 +51,8 @@ class Run:
     lowercased: float | None = None
     p_value: float | None = None
     seconds: float | None = None
+    cpu_seconds: float | None = None
+    training: Training = field(default_factory=Training)
     details: Mapping[str, Any] = field(default_factory=dict)
     records: Mapping[str, Any] = field(default_factory=dict)
 
@@ -94,6 +98,28 @@ class Entry:
     def paper_gain(self) -> float | None:
         """The paper's figure less that of its baseline."""
         return _minus(self.paper, self.paper_baseline)
+
+    @property
+    def parameters(self) -> int | None:
+        """Of the model; the same for all seeds."""
+        return next((run.training.parameters for run in self.done), None)
+
+    @property
+    def minutes(self) -> Summary:
+        """Wall time of training."""
+        return summarize([run.seconds / 60 for run in self.done if run.seconds is not None])
+
+    @property
+    def cpu_minutes(self) -> Summary:
+        """Processor time of training."""
+        known = [run.cpu_seconds for run in self.done if run.cpu_seconds is not None]
+        return summarize([seconds / 60 for seconds in known])
+
+    @property
+    def speed(self) -> Summary:
+        """Target tokens trained on a second of processor time."""
+        found = [run.training.words_per_second(run.cpu_seconds) for run in self.done]
+        return summarize([speed for speed in found if speed is not None])
 
     @property
     def states(self) -> list[str]:
@@ -165,7 +191,7 @@ def _run(cell: Cell, places: Places, outcome: Outcome | None) -> Run:
     verdicts = judge_all(folder, steps)
     found = {step.name: read_record(folder, step.name) for step in steps}
     records = {name: record for name, record in found.items() if record is not None}
-    seconds = records["train"]["seconds"] if "train" in records else None
+    train = records.get("train", {})
     if all(verdict.state == "done" for verdict in verdicts):
         details = json.loads(score_path(folder).read_text(encoding="utf-8"))
         return Run(
@@ -174,7 +200,9 @@ def _run(cell: Cell, places: Places, outcome: Outcome | None) -> Run:
             state="done",
             value=details["value"],
             lowercased=details.get("lowercased_value"),
-            seconds=seconds,
+            seconds=train.get("seconds"),
+            cpu_seconds=train.get("cpu_seconds"),
+            training=_training(log_path(folder, "train")),
             details=details,
             records=records,
         )
@@ -183,7 +211,12 @@ def _run(cell: Cell, places: Places, outcome: Outcome | None) -> Run:
     else:
         pending = next(verdict for verdict in verdicts if verdict.state != "done")
         state = f"stale: {pending.reason}" if pending.state == "stale" else NOT_RUN
-    return Run(cell.seed, cell, state, seconds=seconds, records=records)
+    return Run(cell.seed, cell, state, seconds=train.get("seconds"), records=records)
+
+
+def _training(log: Path) -> Training:
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    return read_training(text)
 
 
 def _with_p_value(run: Run, baseline: Run | None, places: Places) -> Run:

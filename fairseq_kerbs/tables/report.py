@@ -79,7 +79,8 @@ class Report:
             heads += [f"gain over {base}, ours", "paper's gain"]
         if bleu:
             heads += ["p", "lowercased"]
-        heads.append("training min")
+        if column.metric != "human":
+            heads += ["parameters", "training min", "CPU min", "words per CPU s"]
         rows = [self._markdown_row(column, entry, bleu) for entry in entries]
         lines = [f"## {column.title}: {title}", "", _row(heads)]
         lines += [_row(["---"] * len(heads)), *map(_row, rows), ""]
@@ -93,8 +94,12 @@ class Report:
             cells += ["", ""] if base else [_signed(entry.gain), _signed(entry.paper_gain)]
         if bleu:
             cells += [_p_values(entry.done), _mean(entry.lowercased, absent="")]
-        minutes = [run.seconds / 60 for run in entry.done if run.seconds is not None]
-        return [*cells, f"{sum(minutes) / len(minutes):.1f}" if minutes else ""]
+        if column.metric == "human":
+            return cells
+        cells.append("" if entry.parameters is None else f"{entry.parameters:,}")
+        times = (entry.minutes.mean, entry.cpu_minutes.mean)
+        cells += ["" if minutes is None else f"{minutes:.1f}" for minutes in times]
+        return [*cells, "" if entry.speed.mean is None else f"{entry.speed.mean:,.0f}"]
 
     def _notes(self, column: Column, entries: Sequence[Entry]) -> list[str]:
         part = column.parts.get(self.scale)
@@ -118,6 +123,10 @@ class Report:
             )
         if any(entry.summary.deviation is not None for entry in entries):
             notes.append("Mean ± standard deviation of the sample of seeds.")
+        if any(entry.done for entry in entries):
+            notes.append(
+                "Times are means over seeds, with validation and saving; words are target tokens."
+            )
         for entry in entries:
             for state in entry.states:
                 notes.append(f"{entry.title}: {state}.")
@@ -154,6 +163,7 @@ class Report:
             *(len(entry.runs), summary.n, summary.mean, summary.deviation),
             *(lowercased.mean, lowercased.deviation, entry.paper, entry.difference),
             *(entry.gain, entry.paper_gain, " ".join(map(str, p_values))),
+            *(entry.parameters, entry.minutes.mean, entry.cpu_minutes.mean, entry.speed.mean),
             " ".join(signatures([entry])),
             " ".join(str(run.seed) for run in entry.runs),
             config,
@@ -228,7 +238,18 @@ def made_with(command: str, runs: Sequence[Run], about: Mapping[str, Any]) -> li
 _CSV_HEAD = (
     *("table", "scale", "column", "metric", "row", "planned", "n", "mean", "deviation"),
     *("lowercased_mean", "lowercased_deviation", "paper", "difference", "gain", "paper_gain"),
-    *("p_values", "signature", "seeds", "configuration", "revisions", "state"),
+    *(
+        "p_values",
+        "parameters",
+        "minutes",
+        "cpu_minutes",
+        "words_per_cpu_second",
+        "signature",
+        "seeds",
+        "configuration",
+        "revisions",
+        "state",
+    ),
 )
 
 
@@ -240,6 +261,10 @@ def _json_run(run: Run) -> dict[str, Any]:
         "state": run.state,
         "p_value": run.p_value,
         "training_seconds": run.seconds,
+        "training_cpu_seconds": run.cpu_seconds,
+        "parameters": run.training.parameters,
+        "updates": run.training.updates,
+        "words_per_cpu_second": run.training.words_per_second(run.cpu_seconds),
         "figures": dict(run.details),
         "steps": {
             name: {key: record.get(key) for key in _KEPT} for name, record in run.records.items()
@@ -247,7 +272,10 @@ def _json_run(run: Run) -> dict[str, Any]:
     }
 
 
-_KEPT = ("command", "status", "attempts", "seconds", "began", "ended", "revision", "machine")
+_KEPT = (
+    *("command", "status", "attempts", "seconds", "cpu_seconds", "began", "ended"),
+    *("revision", "machine"),
+)
 
 
 def _relative(path: Path) -> str:

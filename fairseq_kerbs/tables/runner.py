@@ -122,15 +122,28 @@ class _Active:
     log: IO[str]
     began: float
     record: dict[str, Any] = field(default_factory=dict)
+    cpu: float = 0.0
 
     @property
     def step(self) -> Step:
         return self.steps[self.index]
 
-    def save(self, status: str, returncode: int | None) -> None:
-        """Keep how the command ended, and its time on top of that of earlier attempts."""
+    def ended(self) -> bool:
+        """Whether the command has ended; then its status and its processor time are known."""
+        if self.process.returncode is None:
+            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
+            if pid:
+                self.process.returncode = os.waitstatus_to_exitcode(status)
+                self.cpu = usage.ru_utime + usage.ru_stime
+        return self.process.returncode is not None
+
+    def save(self, status: str) -> None:
+        """Keep how the command ended, and its times on top of those of earlier attempts."""
         self.log.close()
+        returncode = self.process.returncode
         self.record["seconds"] = round(self.record["seconds"] + time.monotonic() - self.began, 1)
+        if self.record["cpu_seconds"] is not None:
+            self.record["cpu_seconds"] = round(self.record["cpu_seconds"] + self.cpu, 1)
         self.record |= {"status": status, "returncode": returncode, "ended": _now()}
         write_record(self.job.folder, self.step.name, self.record)
 
@@ -178,7 +191,7 @@ class Runner:
                 self._start(waiting)
                 time.sleep(_POLL if self._active else 0)
                 for active in list(self._active):
-                    if active.process.poll() is not None:
+                    if active.ended():
                         self._ended(active)
         except BaseException:
             self._stop()
@@ -234,6 +247,7 @@ class Runner:
             "parts": dict(step.parts),
             "attempts": before.get("attempts", 0) + 1,
             "seconds": before.get("seconds", 0.0),
+            "cpu_seconds": _cpu_before(before),
             "began": _now(),
             **self._about,
         }
@@ -266,7 +280,7 @@ class Runner:
         job, step, status = active.job, active.step, active.process.returncode
         gone = [str(output) for output in step.outputs if not output.exists()]
         well = status == 0 and not gone
-        active.save(DONE if well else FAILED, status)
+        active.save(DONE if well else FAILED)
         if not well:
             what = f"status {status}" if status else f"without making {', '.join(gone)}"
             tail = _tail(log_path(job.folder, step.name))
@@ -294,13 +308,18 @@ class Runner:
             _signal(active.process, signal.SIGTERM)
         deadline = time.monotonic() + _PATIENCE
         for active in self._active:
-            try:
-                active.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                _signal(active.process, signal.SIGKILL)
-                active.process.wait()
-            active.save(RUNNING, active.process.returncode)
+            while not active.ended():
+                if time.monotonic() > deadline:
+                    _signal(active.process, signal.SIGKILL)
+                time.sleep(_POLL)
+            active.save(RUNNING)
         self._active.clear()
+
+
+def _cpu_before(record: Mapping[str, Any]) -> float | None:
+    """Processor time of earlier attempts; None if one of them could not be measured to its end."""
+    lost = bool(record) and "returncode" not in record
+    return None if lost else record.get("cpu_seconds", None if record else 0.0)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -67,6 +67,25 @@ def test_steps_run_in_order_once(cell: Path) -> None:
     assert calls(cell) == ["train", "score"]
 
 
+def test_processor_time_of_all_attempts_is_kept(cell: Path) -> None:
+    busy = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.4: pass'"
+    Runner(say=quiet).run([job(cell, [step(cell, "train", f"{busy}; sleep 0.5; exit 1")])])
+    first = read_record(cell, "train")
+    assert first is not None
+    assert 0.4 <= first["cpu_seconds"] < first["seconds"]
+    Runner(say=quiet).run([job(cell, [step(cell, "train", f"{busy}; {OK}")])])
+    second = read_record(cell, "train")
+    assert second is not None
+    assert second["cpu_seconds"] >= first["cpu_seconds"] + 0.4
+    # What an attempt took that was killed together with its runner, nobody knows.
+    unknown = {key: value for key, value in second.items() if key != "returncode"}
+    (cell / "train.json").write_text(json.dumps({**unknown, "status": "running"}))
+    Runner(say=quiet).run([job(cell, [step(cell, "train", OK)])])
+    third = read_record(cell, "train")
+    assert third is not None
+    assert third["cpu_seconds"] is None
+
+
 def test_done_cell_needs_no_checkpoint(cell: Path) -> None:
     steps = [step(cell, "train", OK), step(cell, "score", OK)]
     Runner(say=quiet).run([job(cell, steps)])
