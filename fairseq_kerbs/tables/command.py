@@ -72,6 +72,8 @@ def run_tables(settings: TableSettings) -> int:
     if settings.dry_run:
         print_plan(plan, tables, settings)
         return 0
+    if not settings.report_only:
+        _check_data_folder(plan, settings.places)
     with locked(settings.places.work), stopping_signals():
         about = _about()
         outcomes = {} if settings.report_only else _run(plan, tables, settings, about)
@@ -109,6 +111,16 @@ def _gpu() -> str | None:
 def _data_sets(plan: Plan) -> list[DataSet]:
     found = {name: plan.cells[name].data for name in plan.wanted}
     return list({data.name: data for data in found.values()}.values())
+
+
+def _check_data_folder(plan: Plan, places: Places) -> None:
+    """Raise a UserError if ``--data`` is needed but is no folder."""
+    needed = [data.name for data in _data_sets(plan) if not is_prepared(data, places)]
+    if needed and not places.data.is_dir():
+        raise UserError(
+            f"--data: there is no folder {places.data}; it should hold the raw text of "
+            f"{', '.join(needed)}, see configs/tables/data.yaml"
+        )
 
 
 def _run(

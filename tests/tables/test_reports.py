@@ -236,3 +236,13 @@ def test_long_logs_lose_their_middle() -> None:
     assert (lines[0], lines[-1]) == ("line 0", "line 99")
     assert "[… 87 lines left out …]" in lines
     assert len(lines) == 14
+
+
+def test_missing_data_folder_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--data", str(tmp_path / "none"), "--work", str(tmp_path / "work")]
+    arguments += ["--results", str(tmp_path / "results")]
+    assert main(["tables", "--table", "2", *arguments]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
