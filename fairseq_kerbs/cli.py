@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -22,7 +24,7 @@ from fairseq_kerbs.commands.human_eval import add_human_eval
 from fairseq_kerbs.commands.plots import add_plot
 from fairseq_kerbs.commands.senses import add_senses
 from fairseq_kerbs.commands.tables import add_tables
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.errors import UserError, refused_by_system, system_refusal
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -62,19 +64,47 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; return its exit status (2 for wrong input, with one sentence on stderr)."""
+    try:
+        status = _run(argv)
+        sys.stdout.flush()
+    except UserError as error:
+        return _refuse(error)
+    except BrokenPipeError:  # the reader of our output has had enough, such as head
+        _drop_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if not refused_by_system(error):
+            raise
+        _drop_output()
+        return _refuse(system_refusal(error))
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     args, extra = parser.parse_known_args(argv)
     if extra and not getattr(args, "passes_on", False):
         parser.error(f"unrecognized arguments: {' '.join(extra)}")
     args.extra = extra
-    try:
-        status: int = args.run(args)
-    except UserError as error:
-        print(f"fairseq-kerbs: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    status: int = args.run(args)
     return status
+
+
+def _refuse(error: UserError) -> int:
+    print(f"fairseq-kerbs: error: {error}", file=sys.stderr)
+    return 2
+
+
+def _drop_output() -> None:
+    """Give up what could not be printed; Python would try, and complain, again at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 if __name__ == "__main__":

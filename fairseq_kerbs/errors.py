@@ -2,10 +2,55 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+from typing import TypeGuard
+
 
 class UserError(Exception):
     """Wrong input: the message is one sentence that names the flag or file and says what to do.
 
     The command line prints it after ``fairseq-kerbs: error:`` and ends with exit status 2; it shows
-    a traceback for every other exception, because that would be a defect of the program.
+    a traceback for every other exception, because that would be a defect of the program. What the
+    machine refuses (see `refused_by_system`) is told like a mistake.
     """
+
+
+_SPACE = "free space there, or name another place"
+_FOLDER = "a part of its path is a file: name another place"
+_RIGHT = "name another place, or ask for the right to use this one"
+_ADVICE = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f), or name another place",
+    errno.EIO: "see whether the disk is sound, or name another place",
+    errno.EACCES: _RIGHT,
+    errno.EPERM: _RIGHT,
+    errno.EROFS: _RIGHT,
+    errno.EEXIST: _FOLDER,
+    errno.ENOTDIR: _FOLDER,
+    errno.EISDIR: "name a file",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ELOOP: "remove the link that leads to itself, or name another place",
+}
+"""What to do about an error of the system that is no defect of the program."""
+
+
+def refused_by_system(error: BaseException) -> TypeGuard[OSError]:
+    """Whether a disk, a permission or a path stood in the way of reading or writing."""
+    return isinstance(error, OSError) and error.errno in _ADVICE
+
+
+def system_refusal(
+    error: OSError, path: Path | str | None = None, done: str = "written"
+) -> UserError:
+    """The system's refusal as one sentence.
+
+    Args:
+        error: what the system said.
+        path: the file as the user knows it; by default the one that the error names.
+        done: what could not be done with it.
+    """
+    named = path or error.filename or "the output"
+    advice = _ADVICE.get(error.errno or 0, "name another place")
+    return UserError(f"{named} cannot be {done} ({error.strerror or error}); {advice}")

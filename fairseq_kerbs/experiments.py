@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from fairseq_kerbs.checkpoints import check_whole
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.host import PLUGIN_FOLDER
@@ -228,10 +229,22 @@ def check_data(data: str) -> None:
 
 
 def check_checkpoints(path: str) -> None:
-    """Raise a UserError unless every checkpoint of an ensemble (joined by ':') is there."""
-    for file in path.split(":"):
-        if not Path(file).is_file():
+    """Raise a UserError unless all checkpoints of an ensemble (joined by ':') are there, whole."""
+    for file in map(Path, path.split(":")):
+        if not file.is_file():
             raise UserError(f"no checkpoint {file}; train first, or name another with --path")
+        check_whole(file)
+
+
+def check_restored(arguments: Sequence[str]) -> None:
+    """Raise a UserError if a checkpoint that fairseq-train will begin with is not whole."""
+    save_dir = argument_value(arguments, "--save-dir") or "checkpoints"
+    restored = argument_value(arguments, "--restore-file") or "checkpoint_last.pt"
+    if restored == "checkpoint_last.pt":  # as fairseq has it: any other name is a path
+        restored = str(Path(save_dir) / restored)
+    for name in (restored, argument_value(arguments, "--finetune-from-model")):
+        if name is not None and Path(name).is_file():
+            check_whole(Path(name))
 
 
 def target_language(data: str, arguments: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -215,7 +216,7 @@ def test_fairseq_s_own_refusals_end_the_scripts(work: Path, tmp_path: Path) -> N
     shared: list[str | Path] = [work / "tiny.yaml", work / "data" / "bin", tmp_path]
     done = run([ROOT / "scripts" / "train.sh", *shared, "--no-such-flag"], cwd=tmp_path, status=2)
     assert "unrecognized arguments: --no-such-flag" in done.stderr
-    (tmp_path / "checkpoint_best.pt").write_bytes(b"not a checkpoint")
+    ZipFile(tmp_path / "checkpoint_best.pt", "w").close()  # whole, but without a model
     (tmp_path / "generate-test.txt").write_text("earlier output\n")
     done = run([ROOT / "scripts" / "generate.sh", *shared], cwd=tmp_path, status=2)
     assert "fairseq-generate failed with status 1" in done.stderr

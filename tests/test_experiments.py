@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import given
@@ -176,9 +177,12 @@ def test_data_and_checkpoints_are_looked_for(tmp_path: Path) -> None:
         experiments.check_data(str(tmp_path))
     (tmp_path / "dict.en.txt").touch()
     experiments.check_data(str(tmp_path))
-    (tmp_path / "1.pt").touch()
+    ZipFile(tmp_path / "1.pt", "w").close()  # what torch writes is a zip archive
     experiments.check_checkpoints(str(tmp_path / "1.pt"))
     with pytest.raises(UserError, match=r"no checkpoint .*2\.pt"):
+        experiments.check_checkpoints(f"{tmp_path / '1.pt'}:{tmp_path / '2.pt'}")
+    (tmp_path / "2.pt").write_bytes((tmp_path / "1.pt").read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"2\.pt is no whole checkpoint"):
         experiments.check_checkpoints(f"{tmp_path / '1.pt'}:{tmp_path / '2.pt'}")
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import logging
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
+import numpy as np
 import torch
 
+from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import OutputLayer
 
 BPE_MARK = "@@"
+_MAX_TOKENS = 4000  # of a batch, and so of a sentence
 
 
 @dataclass(frozen=True)
@@ -44,36 +48,22 @@ class Occurrence:
         return self.senses[max(range(len(self.senses)), key=self.posterior.__getitem__)]
 
 
-def load_model(checkpoint: Path, data: Path) -> tuple[Any, Any]:
+def load_model(checkpoint: Path, data: Path, trust: bool = False) -> tuple[Any, Any]:
     """Load a checkpoint of fairseq_kerbs and its task.
 
     Args:
-        checkpoint: a file of fairseq-train. It is a pickle: open only files that you trust.
+        checkpoint: a file of fairseq-train.
         data: folder of binarized data with the checkpoint's dictionaries.
+        trust: also a checkpoint that holds more than tensors and settings (``--trust-checkpoint``).
 
     Returns:
         model in evaluation mode, and task.
 
     Raises:
-        UserError: a file is missing or the checkpoint is no model of ours.
+        UserError: a file is missing or damaged, the checkpoint is not to be trusted, holds no model
+            of ours, or does not fit the data.
     """
-    if not checkpoint.is_file():
-        raise UserError(f"there is no checkpoint {checkpoint}")
-    if not data.is_dir():
-        raise UserError(f"there is no folder {data}; --data names what fairseq-preprocess wrote")
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
-    from fairseq import checkpoint_utils
-
-    import fairseq_kerbs.criterions
-    import fairseq_kerbs.models  # noqa: F401  (both register)
-
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(checkpoint)], arg_overrides={"data": str(data)}
-    )
-    model = models[0].eval()
-    if not isinstance(getattr(getattr(model, "decoder", None), "output", None), OutputLayer):
-        raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
-    return model, task
+    return load_model_and_task(checkpoint, data, trust=trust)
 
 
 def joined_words(pieces: list[str]) -> tuple[list[str], list[int | None]]:
@@ -111,17 +101,10 @@ def occurrences(model: Any, task: Any, split: str) -> Iterator[Occurrence]:
         every word of the references that is a single token, in no particular order.
 
     Raises:
-        UserError: the data have no such split.
+        UserError: the data have no such split, it is damaged, or a sentence is too long.
     """
-    try:
-        task.load_dataset(split)
-    except FileNotFoundError as error:
-        raise UserError(f"--split: {error}") from error
     dictionary, layer = task.target_dictionary, model.decoder.output
-    batches = task.get_batch_iterator(
-        task.dataset(split), max_tokens=4000, max_positions=None
-    ).next_epoch_itr(shuffle=False)
-    for batch in batches:
+    for batch in _batches(task, split):
         features, _ = model(**batch["net_input"])
         target = batch["target"]  # [batch, len]
         _, _, evidence = layer.nll_with_evidence(features, target, ignore_index=dictionary.pad())
@@ -129,6 +112,29 @@ def occurrences(model: Any, task: Any, split: str) -> Iterator[Occurrence]:
         posterior = joint / joint.sum(-1, keepdim=True).clamp_min(1e-38)
         for row, line in enumerate(batch["id"].tolist()):
             yield from _sentence(line, target[row], posterior[row], layer, dictionary)
+
+
+def _batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
+    """Batches of a split, in no particular order."""
+    try:
+        task.load_dataset(split)
+        sizes = np.asarray(task.dataset(split).sizes)
+        longest = sizes.reshape(len(sizes), -1).max(1)  # [sentences], of source and target
+        if longest.max(initial=0) > _MAX_TOKENS:
+            raise UserError(
+                f"--split {split}: sentence {longest.argmax() + 1} has {longest.max()} tokens, "
+                f"more than {_MAX_TOKENS}; divide it, or name another split"
+            )
+        yield from task.get_batch_iterator(
+            task.dataset(split), max_tokens=_MAX_TOKENS, max_positions=None
+        ).next_epoch_itr(shuffle=False)
+    except FileNotFoundError as error:
+        raise UserError(f"--split: {error}; name a split of the data") from error
+    except (AssertionError, ValueError, struct.error) as error:
+        raise UserError(
+            f"--split {split}: the data of {task.cfg.data} are damaged "
+            f"({shorten(str(error), 200)}); make them again"
+        ) from error
 
 
 def _sentence(

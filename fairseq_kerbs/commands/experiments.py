@@ -52,6 +52,7 @@ def _run_train(args: argparse.Namespace) -> int:
     command = [find_program("fairseq-train"), *arguments]
     _announce(experiment, command)
     if not args.dry_run:
+        experiments.check_restored(arguments)
         replace_process(command)
     return 0
 

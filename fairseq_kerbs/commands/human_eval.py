@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,9 +95,9 @@ def _run_export(args: argparse.Namespace) -> int:
         contents[path] = sheet_text(answers, key, rater, delimiter)
     contents[args.key] = key.as_json() + "\n"
     _check_targets(args.sheets, args.key, list(contents), args.force)
-    for path, content in contents.items():
-        with atomic_write(path) as stream:
-            stream.write(content)
+    with ExitStack() as files_to_be:  # sheets without their key would be of no use
+        for path, content in contents.items():
+            files_to_be.enter_context(atomic_write(path)).write(content)
     print(
         f"{args.items} of {len(sources)} lines, {len(systems)} systems: {args.raters} sheets in "
         f"{args.sheets}; key in {args.key}, to be kept from the raters"

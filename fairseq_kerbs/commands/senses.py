@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_kerbs.commands import add_trust_flag
+
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
 
@@ -28,6 +30,7 @@ def add_senses(commands: Subparsers) -> None:
     parser.add_argument("--top", type=int, default=20, metavar="N", help="words, if none is named")
     parser.add_argument("--examples", type=int, default=2, metavar="N", help="contexts a sense")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report here as JSON")
+    add_trust_flag(parser)
     table = parser.add_argument_group("words by number of senses (Table 6 of the paper)")
     table.add_argument(
         "--by-number-of-senses",
@@ -52,7 +55,7 @@ def _run_senses(args: argparse.Namespace) -> int:
     wants_table = args.by_number_of_senses or args.table is not None
     _check_table_flags(args)
     gold = None if args.gold is None else read_gold(args.gold)
-    model, task = load_model(args.checkpoint, args.data)
+    model, task = load_model(args.checkpoint, args.data, args.trust_checkpoint)
     dictionary = task.target_dictionary
     special = dictionary.nspecial
     report = build_report(
@@ -79,6 +82,10 @@ def _check_table_flags(args: argparse.Namespace) -> None:
 
     if args.words_each < 1:
         raise UserError(f"--words-each is {args.words_each}, but must be at least 1")
+    if args.top < 1:
+        raise UserError(f"--top is {args.top}, but must be at least 1")
+    if args.examples < 0:
+        raise UserError(f"--examples is {args.examples}, but must be at least 0")
     if args.table is not None and args.table.suffix not in (".md", ".csv"):
         raise UserError(f"--table: {args.table} must end in .md or .csv")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.errors import UserError, refused_by_system, system_refusal
 
 PARTIAL = ".partial-"
 """Prefix of the temporary name that a file or folder has while it is being written."""
@@ -23,7 +24,8 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     order mark at the start are dropped.
 
     Raises:
-        UserError: the file is missing or a folder, or a line is not UTF-8 (file and line named).
+        UserError: the file is missing, a folder or cannot be read, or a line is not UTF-8 (file and
+            line named).
     """
     path = Path(path)
     try:
@@ -42,8 +44,8 @@ def iter_lines(path: Path | str) -> Iterator[str]:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; a text file was expected") from None
-    except PermissionError:
-        raise UserError(f"{path}: no permission to read it") from None
+    except OSError as error:
+        raise system_refusal(error, path, "read") from None
 
 
 def read_lines(path: Path | str) -> list[str]:
@@ -57,18 +59,30 @@ def atomic_write(path: Path | str) -> Iterator[TextIO]:
 
     The text goes to a temporary name in the same folder, is flushed to disk, and is renamed at the
     end; after an exception the temporary file is removed and an earlier file of that name is kept.
+
+    Raises:
+        UserError: the disk is full, or the name or folder is none that can be written to.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = temporary.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise system_refusal(error, path) from None
+    try:
+        with opened as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        # an error that names another file is about what the writer reads
+        if refused_by_system(error) and error.filename in (None, str(temporary)):
+            raise system_refusal(error, path) from None
         raise
 
 

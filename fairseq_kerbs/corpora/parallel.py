@@ -24,6 +24,7 @@ from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.host import find_program
 
 BPE_MODES = ("joint", "separate", "none")
+LONGEST = 1023  # tokens of a sentence: fairseq's models have 1024 positions, one is for its end
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class PrepareSettings:
 
     def check(self) -> None:
         """Raise a UserError that names the first flag with an impossible value."""
+        named = {"--train": (self.train,), "--valid": (self.valid,), "--test": self.tests}
+        for flag, prefixes in named.items():
+            if not all(prefixes):
+                raise UserError(f"{flag} has an empty name; give the files without their endings")
         if self.source_lang == self.target_lang:
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
         moses.check_language(self.moses_language(self.source_lang), "--source-moses")
@@ -111,8 +116,8 @@ def prepare(settings: PrepareSettings, report: Callable[[str], None] = print) ->
     """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
 
     Raises:
-        UserError: wrong flags or input (see `PrepareSettings.check`, `count_pairs`), an empty line
-            in validation or test text, or fairseq-preprocess failing.
+        UserError: wrong flags or input (see `PrepareSettings.check`, `count_pairs`), an empty or
+            endless line in validation or test text, or fairseq-preprocess failing.
     """
     settings.check()
     find_program("fairseq-preprocess")
@@ -194,7 +199,7 @@ class _Preparation:
             make = partial(moses.make_tokenizer, rules, s.lowercase, s.escape)
             self._map(make, raw, target, self._pairs[split])
             if split != "train":
-                _refuse_empty_lines(target, raw)
+                _check_lines(target, raw, max(LONGEST, s.max_words))
             return {}
 
         settings = {"rules": rules, "lowercase": s.lowercase, "escape": s.escape}
@@ -312,15 +317,22 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _refuse_empty_lines(tokenized: Path, raw: Path) -> None:
-    """Raise a UserError, and take `tokenized` away, if it has a line without a token."""
+def _check_lines(tokenized: Path, raw: Path, longest: int) -> None:
+    """Raise a UserError, and take `tokenized` away, if a line has no token or too many."""
     for number, line in enumerate(iter_lines(tokenized), start=1):
+        tokens = line.count(" ") + 1
+        if line and tokens <= longest:
+            continue
+        tokenized.unlink()
         if not line:
-            tokenized.unlink()
             raise UserError(
                 f"{raw}, line {number}: empty; validation and test text need a sentence in every "
                 "line, so remove the pair from both files"
             )
+        raise UserError(
+            f"{raw}, line {number}: {tokens} tokens are too long for fairseq's models; divide the "
+            f"line, or allow it with --max-words {tokens}"
+        )
 
 
 def _filter_pairs(sources: list[Path], targets: list[Path], max_words: int) -> dict[str, int]:

@@ -46,7 +46,8 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         mixture_regularization: ρ ≥ 0.
 
     Raises:
-        SystemExit: ρ is below 0, or above 0 where the output layer is no mixture.
+        SystemExit: label smoothing is not within [0, 1), or ρ is below 0, or above 0 where the
+            output layer is no mixture.
     """
 
     def __init__(
@@ -59,6 +60,11 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         mixture_regularization: float = 0.0,
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if not 0.0 <= label_smoothing < 1.0:
+            raise SystemExit(
+                f"fairseq_kerbs: error: --label-smoothing is {label_smoothing}, but it must be "
+                "within [0, 1)."
+            )
         if not mixture_regularization >= 0.0:
             raise SystemExit(
                 f"fairseq_kerbs: error: --mixture-regularization is {mixture_regularization}, but "

@@ -68,7 +68,7 @@ def corpus_bleu(
 
     Raises:
         UserError: there is nothing to compare, the numbers of sentences differ, or the order is
-            not positive.
+            not positive, or sacreBLEU lacks the tokenizer.
     """
     if max_ngram_order < 1:
         raise UserError(f"--max-ngram-order must be at least 1, not {max_ngram_order}")
@@ -80,12 +80,18 @@ def corpus_bleu(
                 f"{len(hypotheses)} hypotheses but {len(reference)} reference lines; "
                 "both must come from the same test set"
             )
-    metric = BLEU(
-        lowercase=lowercase,
-        tokenize=tokenize,
-        trg_lang=target_lang,
-        max_ngram_order=max_ngram_order,
-    )
+    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+        raise UserError(f"--tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, not {tokenize}")
+    try:
+        metric = BLEU(
+            lowercase=lowercase,
+            tokenize=tokenize,
+            trg_lang=target_lang,
+            max_ngram_order=max_ngram_order,
+        )
+    except (ImportError, RuntimeError) as error:  # sacreBLEU's sentence on a missing package
+        wanted = f"--tokenize {tokenize}" if tokenize else f"--lang {target_lang}"
+        raise UserError(f"{wanted}: {' '.join(str(error).split())}") from None
     score = metric.corpus_score(list(hypotheses), [list(r) for r in references])
     signature = str(metric.get_signature())
     details = score.format(width=2, signature=signature)
@@ -120,6 +126,8 @@ def score_file(
         UserError: see `corpus_bleu` and `detokenize_lines`.
     """
     lines = read_lines(hypotheses)
+    if not lines:
+        raise UserError(f"{hypotheses} is empty; it must hold one hypothesis a line")
     texts = detokenize_lines(lines, language=language, name=str(hypotheses), unescape=unescape)
     loaded = [read_lines(path) for path in references]
     for path, reference in zip(references, loaded, strict=True):

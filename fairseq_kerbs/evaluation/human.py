@@ -195,7 +195,9 @@ def read_key(path: Path) -> Key:
     except FileNotFoundError:
         raise UserError(f"--key: {path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"--key: {path} cannot be read as JSON ({error})") from None
+        raise UserError(
+            f"--key: {path} cannot be read as JSON ({error}); name the exported key"
+        ) from None
     if not isinstance(content, dict) or content.get("what") != _WHAT:
         raise UserError(f"--key: {path} is no key of 'fairseq-kerbs human-eval export'")
     if content.get("version") != _VERSION:

@@ -25,7 +25,7 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from fairseq_kerbs.composition import ComposedEmbedding
-from fairseq_kerbs.models.decoding import ScoredByOutputLayer
+from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
 from fairseq_kerbs.models.language_modeling import MAX_POSITIONS, check_sizes, check_task, preset
 from fairseq_kerbs.models.options import (
     RecurrentLanguageModelConfig,
@@ -144,7 +144,7 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
 
 
 @register_model("bilstm_lm_kerbs")
-class BilstmLanguageModel(FairseqLanguageModel):
+class BilstmLanguageModel(FittingCheckpoint, FairseqLanguageModel):
     """Cloze model with an output layer of ours, for ``--task language_modeling --self-target``."""
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What all our decoders share: features go out of ``forward``, and the output layer scores them.
+"""What all our models share: features go out of ``forward``, and the output layer scores them.
 
 fairseq's generators, scorers and criterions ask ``get_normalized_probs`` for word probabilities of
 whatever ``forward`` returned, so the number of senses never shows outside.
@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fairseq_kerbs.models.options import check_checkpoint
+from fairseq_kerbs.models.options import check_checkpoint, fail
 from fairseq_kerbs.output_layers import OutputLayer
 
 
@@ -39,3 +39,31 @@ class ScoredByOutputLayer:
         check_checkpoint(self.output, state_dict, f"{name}.output.")
         stock = getattr(super(), "upgrade_state_dict_named", None)
         return state_dict if stock is None else stock(state_dict, name)
+
+
+class FittingCheckpoint:
+    """Mixin for fairseq models: a checkpoint of other sizes is refused with one sentence."""
+
+    def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """What fairseq calls with a checkpoint's parameters before it loads them."""
+        model: Any = super()
+        model.upgrade_state_dict(state_dict)
+        for key, _ in model.named_parameters():
+            if key not in state_dict:
+                fail(
+                    f"the checkpoint has no {key}: give the numbers of layers and the other flags "
+                    "that it was trained with."
+                )
+        for key, own in model.state_dict().items():
+            found = state_dict.get(key, own).shape
+            if found == own.shape:
+                continue
+            if key == "encoder.embed_tokens.weight" and found[1:] == own.shape[1:]:
+                fail(
+                    f"the checkpoint has a source dictionary of {found[0]} words, the data has one "
+                    f"of {own.shape[0]}: use the data that the model was trained on."
+                )
+            fail(
+                f"the checkpoint's {key} has the shape {list(found)}, this model's "
+                f"{list(own.shape)}: give the sizes that it was trained with."
+            )

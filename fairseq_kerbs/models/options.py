@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
+from math import isfinite
 from typing import Any, NoReturn, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -205,7 +206,7 @@ def build_schedule(args: Any) -> SenseSchedule:
         )
     if not 0.0 <= decay < 1.0:
         raise ValueError(f"--sense-decay is {decay}, but it must be within [0, 1).")
-    if threshold > 0.0:
+    if not threshold <= 0.0:
         raise ValueError(
             f"--log-prob-threshold is {threshold}, but log P is never positive: use 0 or less."
         )
@@ -304,10 +305,13 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
     if args.output_layer in ("mos", "mixture"):
         kernels = mixture_kernels_from_flags(args)
         return MixtureOutputLayer(embed_dim, vocab_size, kernels)
+    factor = float(args.total_senses)
+    if not isfinite(factor):
+        raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
     return KerbsOutputLayer(
         embed_dim,
         vocab_size,
-        round(float(args.total_senses) * vocab_size),
+        round(factor * vocab_size),
         max_senses=int(args.max_senses),
         kernel=kernel_from_flags(args),
         sense_init=str(args.sense_init),

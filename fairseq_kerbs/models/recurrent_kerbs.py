@@ -23,7 +23,7 @@ from fairseq.models.lstm import AttentionLayer
 from torch import Tensor, nn
 
 from fairseq_kerbs.composition import LookedUp, SteppingEmbedding
-from fairseq_kerbs.models.decoding import ScoredByOutputLayer
+from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
 from fairseq_kerbs.models.options import (
     RecurrentKerbsConfig,
     as_namespace,
@@ -283,7 +283,7 @@ class RecurrentKerbsDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder):
         return MAX_POSITIONS
 
 
-class _RecurrentKerbsModel(FairseqEncoderDecoderModel):
+class _RecurrentKerbsModel(FittingCheckpoint, FairseqEncoderDecoderModel):
     """Sequence to sequence with attention (Section 5.1); subclasses name the cell."""
 
     cell: str

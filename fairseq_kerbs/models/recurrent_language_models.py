@@ -23,7 +23,7 @@ from fairseq.models import (
 from torch import Tensor, nn
 
 from fairseq_kerbs.composition import LookedUp, SteppingEmbedding
-from fairseq_kerbs.models.decoding import ScoredByOutputLayer
+from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
 from fairseq_kerbs.models.language_modeling import MAX_POSITIONS, check_sizes, check_task, preset
 from fairseq_kerbs.models.options import (
     RecurrentLanguageModelConfig,
@@ -185,7 +185,7 @@ class RecurrentLanguageModelDecoder(ScoredByOutputLayer, FairseqIncrementalDecod
         return MAX_POSITIONS
 
 
-class _RecurrentLanguageModel(FairseqLanguageModel):
+class _RecurrentLanguageModel(FittingCheckpoint, FairseqLanguageModel):
     """Recurrent language model; subclasses name the cell."""
 
     cell: str

@@ -34,7 +34,7 @@ from fairseq_kerbs.models.beam_attention import (
     equal_neighbours,
     one_source_each,
 )
-from fairseq_kerbs.models.decoding import ScoredByOutputLayer
+from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
 from fairseq_kerbs.models.options import (
     KerbsConfig,
     as_namespace,
@@ -202,7 +202,7 @@ def _of_last_stream(extra: dict[str, Any], streams: int) -> dict[str, Any]:
 
 
 @register_model("transformer_kerbs")
-class TransformerKerbsModel(TransformerModel):
+class TransformerKerbsModel(FittingCheckpoint, TransformerModel):
     """Transformer (Section 5.1) with an output layer of ours; ``--output-layer softmax`` its twin.
 
     The decoder's input embedding is composed of the output layer's senses, and so tied with it.
@@ -247,6 +247,7 @@ def _refuse_unsupported(args: Any) -> None:
             f"--composition-passes is {args.composition_passes}; use 0 or more, or -1 for the "
             "sequential recursion."
         )
+    check_heads(args, "encoder", "decoder")
     for name in ("adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"):
         if getattr(args, name, None):
             flag = "--" + name.replace("_", "-")
@@ -260,6 +261,20 @@ def _refuse_unsupported(args: Any) -> None:
             raise ValueError(
                 f"{flag} must equal --decoder-embed-dim ({args.decoder_embed_dim}): input and "
                 "output embeddings are the same senses."
+            )
+
+
+def check_heads(args: Any, *sides: str) -> None:
+    """Check that attention heads share the embedding evenly, on the encoder's or decoder's side.
+
+    Raises:
+        ValueError: they do not; the message names the flag.
+    """
+    for side in sides:
+        size, heads = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_attention_heads")
+        if heads < 1 or size % heads:
+            raise ValueError(
+                f"--{side}-attention-heads is {heads}, but must divide --{side}-embed-dim {size}."
             )
 
 

@@ -17,6 +17,7 @@ from fairseq.models.transformer_lm import (
     base_lm_architecture,
 )
 
+from fairseq_kerbs.models.decoding import FittingCheckpoint
 from fairseq_kerbs.models.language_modeling import check_task
 from fairseq_kerbs.models.options import (
     KerbsConfig,
@@ -27,11 +28,15 @@ from fairseq_kerbs.models.options import (
     user_errors,
 )
 from fairseq_kerbs.models.reallocation_hook import install_hook
-from fairseq_kerbs.models.transformer_kerbs import KerbsTransformerDecoder, PassEmbedding
+from fairseq_kerbs.models.transformer_kerbs import (
+    KerbsTransformerDecoder,
+    PassEmbedding,
+    check_heads,
+)
 
 
 @register_model("transformer_lm_kerbs")
-class TransformerLanguageModel(FairseqLanguageModel):
+class TransformerLanguageModel(FittingCheckpoint, FairseqLanguageModel):
     """Transformer language model whose input embedding is composed of the output layer's senses."""
 
     @classmethod
@@ -72,6 +77,7 @@ def _refuse_unsupported(args: Any) -> None:
             f"--composition-passes is {args.composition_passes}; use 0 or more, or -1 for the "
             "sequential recursion."
         )
+    check_heads(args, "decoder")
     for name in ("adaptive_softmax_cutoff", "adaptive_input", "character_embeddings"):
         if getattr(args, name, None):
             flag = "--" + name.replace("_", "-")

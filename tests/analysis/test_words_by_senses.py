@@ -121,7 +121,7 @@ def test_the_senses_command_prints_the_table(
 ) -> None:
     model, task = make_model("lstm"), _Task("test", "train")
     loaded = "fairseq_kerbs.analysis.occurrences.load_model"
-    monkeypatch.setattr(loaded, lambda checkpoint, data: (model, task))
+    monkeypatch.setattr(loaded, lambda checkpoint, data, trust: (model, task))
     command = ["senses", "checkpoint.pt", "--data", "bin", "--words-each", "99"]
     file = tmp_path / "table.csv"
     assert main([*command, "--by-number-of-senses", "--table", str(file)]) == 0
