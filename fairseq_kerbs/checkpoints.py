@@ -127,7 +127,7 @@ def load_model_and_task(
             f"--data {data} is no folder with a dict.*.txt; name the folder that "
             "fairseq-preprocess wrote"
         )
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # sizes of dictionaries and the like
     from fairseq import checkpoint_utils
 
     import fairseq_kerbs.criterions

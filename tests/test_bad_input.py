@@ -301,7 +301,17 @@ def test_a_place_that_cannot_be_written_to(
     assert {Path(name).name for name in left} <= {".lock"}  # locks are empty
 
 
-# --- standard output ----------------------------------------------------------------------------
+# --- processes of their own ---------------------------------------------------------------------
+
+
+def test_nothing_but_the_sentence_is_printed(work: Path) -> None:
+    """No logs and no warnings of fairseq and torch beside it."""
+    command = ["senses", work / "model.pt", "--data", work / "other_de"]
+    done = _run_into(subprocess.PIPE, *command)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"fairseq-kerbs: error: {work / 'model.pt'}: the checkpoint has")
+    assert done.stderr.count("\n") == 1
 
 
 def _run_into(stdout: int, *arguments: object) -> subprocess.CompletedProcess[str]:

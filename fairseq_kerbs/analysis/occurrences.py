@@ -132,8 +132,7 @@ def _batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
         raise UserError(f"--split: {error}; name a split of the data") from error
     except (AssertionError, ValueError, struct.error) as error:
         raise UserError(
-            f"--split {split}: the data of {task.cfg.data} are damaged "
-            f"({shorten(str(error), 200)}); make them again"
+            f"--split {split}: the data are damaged ({shorten(str(error), 200)}); make them again"
         ) from error
 
 
