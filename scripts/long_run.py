@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """A long training of a tiny model on the embedded corpus: do memory, speed and senses settle?
 
-    python scripts/long_run.py -o long_run.json                     # 20,000 updates
-    python scripts/long_run.py --reallocation balanced --seed 2     # other flags go to fairseq-train
+    python scripts/long_run.py -o long_run.json                   # 20,000 updates
+    python scripts/long_run.py --reallocation balanced --seed 2   # other flags go to fairseq-train
 
 fairseq-train runs as users run it, with validation and checkpoints after every epoch. After every
 window of updates its resident memory and processor time are read from /proc (Linux) and the
@@ -128,7 +128,7 @@ def watch(training: subprocess.Popen[str], log: Path) -> Iterator[Window]:
     with log.open("w", encoding="utf-8") as copy:
         for line in training.stdout:
             copy.write(line)
-            head, mark, rest = line.partition("| train_inner | ")
+            _, mark, rest = line.partition("| train_inner | ")
             if not mark:
                 continue
             figures: dict[str, Any] = json.loads(rest)

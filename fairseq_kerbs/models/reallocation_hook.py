@@ -19,6 +19,7 @@ from fairseq.distributed import utils as distributed_utils
 from torch import Tensor, nn
 
 from fairseq_kerbs.models.options import SenseSchedule
+from fairseq_kerbs.models.resume import resume_exactly
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import MOVED_THETA, Moves, reset_moments
 
@@ -32,6 +33,7 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
 
     A task that builds another model is wrapped only once, and goes by that model's schedule.
     """
+    resume_exactly()
     wrapped = hasattr(task, "_kerbs_updates")
     task._kerbs_updates = SenseUpdates(schedule)
     if wrapped:
