@@ -143,6 +143,9 @@ def _record(path: str) -> None:
 
 def _train(run: Run) -> None:
     """Be the training: does not return."""
+    from fairseq_kerbs.host import end_with_parent  # not above: fairseq is to be imported first
+
+    end_with_parent()
     output = os.open(run.get("log", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
