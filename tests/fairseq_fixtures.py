@@ -73,7 +73,7 @@ def make_model(
 ) -> Any:
     """A tiny model in evaluation mode, its θ spread so that the kernel matters."""
     torch.manual_seed(seed)
-    args = argparse.Namespace(**SIZES[name], **flags)
+    args = argparse.Namespace(**(SIZES[name] | flags))
     model = MODELS[name].build_model(args, task or make_task())
     if isinstance(model.decoder.output.theta, torch.nn.Parameter):
         torch.nn.init.normal_(model.decoder.output.theta, std=spread)

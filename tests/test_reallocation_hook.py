@@ -180,30 +180,7 @@ def test_moves_reach_the_float32_master_copy_of_fp16_training(
     task = make_task()
     model = make_model("lstm", task, new_sense=new_sense, **FLAGS).train()
     layer = model.decoder.output
-    config = OmegaConf.create(
-        {
-            "common": {
-                "fp16_no_flatten_grads": not flatten,
-                "fp16_scale_window": 128,
-                "fp16_init_scale": 4,
-                "fp16_scale_tolerance": 0.0,
-                "threshold_loss_scale": None,
-                "min_loss_scale": 1e-4,
-            },
-            "optimization": {"update_freq": [1], "lr": [1e-3]},
-            "optimizer": {
-                "_name": "adam",
-                "lr": [1e-3],
-                "adam_betas": "(0.9, 0.98)",
-                "adam_eps": 1e-8,
-                "weight_decay": 0.0,
-                "use_old_adam": True,
-                "fp16_adam_stats": False,
-                "tpu": False,
-            },
-            "distributed_training": {"distributed_world_size": 1},
-        }
-    )
+    config = fp16_config(flatten)
     optimizer = _fp16_optimizer(config, list(model.parameters()), flatten)
     criterion = KerbsCrossEntropyCriterion(task, False, 0.0)
     for update in range(2):
@@ -225,6 +202,35 @@ def test_moves_reach_the_float32_master_copy_of_fp16_training(
     moments = _moments_of(optimizer, layer.weight)
     assert moments[moved].abs().sum() == 0
     assert moments[~moved].abs().sum() > 0
+
+
+def fp16_config(flatten: bool = False, bf16: bool = False) -> Any:
+    """As much of fairseq's configuration as its FP16 optimizers read."""
+    return OmegaConf.create(
+        {
+            "common": {
+                "fp16_no_flatten_grads": not flatten,
+                "bf16": bf16,
+                "fp16_scale_window": 128,
+                "fp16_init_scale": 4,
+                "fp16_scale_tolerance": 0.0,
+                "threshold_loss_scale": None,
+                "min_loss_scale": 1e-4,
+            },
+            "optimization": {"update_freq": [1], "lr": [1e-3]},
+            "optimizer": {
+                "_name": "adam",
+                "lr": [1e-3],
+                "adam_betas": "(0.9, 0.98)",
+                "adam_eps": 1e-8,
+                "weight_decay": 0.0,
+                "use_old_adam": True,
+                "fp16_adam_stats": False,
+                "tpu": False,
+            },
+            "distributed_training": {"distributed_world_size": 1},
+        }
+    )
 
 
 def _fp16_optimizer(config: Any, parameters: list[Any], flatten: bool) -> Any:

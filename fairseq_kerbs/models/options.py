@@ -366,7 +366,13 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
                 f"{layer.components}: give the --mixture-components or --mixture-kernels that it "
                 "was trained with."
             )
-    most = int(state_dict[f"{prefix}inventory.word_of_sense"].bincount().max())
+    counts = state_dict[f"{prefix}inventory.word_of_sense"].bincount(minlength=words)
+    if int(counts.min()) < 1:
+        fail(
+            f"word {int(counts.argmin())} of the checkpoint has no sense: the file is damaged; "
+            "take another checkpoint of that training."
+        )
+    most = int(counts.max())
     if most > layer.inventory.max_senses:
         fail(
             f"a word of the checkpoint has {most} senses, this model allows "
