@@ -132,7 +132,7 @@ def test_torchrun_ends_all_when_one_is_killed(data: Path, tmp_path: Path) -> Non
 
 def children(parent: int) -> dict[str, int]:
     """Processes that a launcher has started, by rank."""
-    found = {}
+    found: dict[str, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             if entry.read_text().rpartition(")")[2].split()[1] != str(parent):

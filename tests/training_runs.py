@@ -112,7 +112,7 @@ def _arm(kill: str) -> None:
         stock_checkpoint(*args, **kwargs)
 
     if what == "save":
-        torch.save = save
+        torch.save = save  # type: ignore[assignment]
     elif what == "copy":
         shutil.copyfile = copyfile  # type: ignore[assignment]
     else:
