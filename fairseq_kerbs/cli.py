@@ -20,6 +20,7 @@ from fairseq_kerbs.commands.examples import add_examples
 from fairseq_kerbs.commands.experiments import add_generate, add_train
 from fairseq_kerbs.commands.human_eval import add_human_eval
 from fairseq_kerbs.commands.plots import add_plot
+from fairseq_kerbs.commands.report import add_report
 from fairseq_kerbs.commands.senses import add_senses
 from fairseq_kerbs.commands.tables import add_tables
 from fairseq_kerbs.errors import UserError
@@ -41,6 +42,7 @@ COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
     add_examples,
     add_human_eval,
     add_senses,
+    add_report,
     add_plot,
     add_tables,
 )

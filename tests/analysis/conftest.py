@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,10 +51,19 @@ def _train(data: Path, folder: Path, flags: str) -> Path:
     import fairseq_kerbs.models  # noqa: F401  (both register)
 
     arguments = [str(data), "--save-dir", str(folder), *SIZES.split(), *TRAINING.split()]
-    arguments += ["--log-file", str(folder.with_suffix(".log")), *flags.split()]
+    # as the program itself logs, were pytest's handlers not there before
+    handler = logging.FileHandler(folder.with_suffix(".log"), encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s"))
+    root = logging.getLogger()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fairseq-train", *arguments])
-        cli_main()
+        patch.setattr(sys, "argv", ["fairseq-train", *arguments, *flags.split()])
+        patch.setattr(root, "level", logging.INFO)
+        root.addHandler(handler)
+        try:
+            cli_main()
+        finally:
+            root.removeHandler(handler)
+            handler.close()
     return folder / "checkpoint_last.pt"
 
 
