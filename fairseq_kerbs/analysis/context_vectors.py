@@ -46,7 +46,7 @@ def context_vectors(
         task.dataset(split), max_tokens=4000, max_positions=None
     ).next_epoch_itr(shuffle=False)
     parts: dict[int, list[Tensor]] = {}
-    missing = dict.fromkeys(words, most)
+    missing = dict.fromkeys(set(words) - {task.target_dictionary.pad()}, most)
     asked = torch.tensor(sorted(missing), dtype=torch.long)
     with _features_only(model):
         for batch in batches:

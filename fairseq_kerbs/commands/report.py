@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands.senses import add_checkpoint_flags
+from fairseq_kerbs.commands.senses import add_checkpoint_flags, check_checkpoint_flags
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -92,8 +92,7 @@ def _contexts(model: Any, task: Any, split: str) -> Any:
 def _check_flags(args: argparse.Namespace) -> None:
     from fairseq_kerbs.errors import UserError
 
-    if args.data is not None and args.dict is not None:
-        raise UserError("--dict is for reports without data: leave it out, --data has a dictionary")
+    check_checkpoint_flags(args)
     if args.output.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--output: {args.output} must end in .html")
     for flag in ("examples", "nearest"):

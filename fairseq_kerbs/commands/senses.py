@@ -59,8 +59,8 @@ def add_senses(commands: Subparsers) -> None:
     parser.set_defaults(run=_run_senses)
 
 
-def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
-    """The checkpoint, and where its dictionary or data are."""
+def add_checkpoint_flags(parser: argparse.ArgumentParser, split: bool = True) -> None:
+    """The checkpoint, and where its dictionary or data are; with ``split`` which part of them."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
     parser.add_argument(
         "--data",
@@ -74,7 +74,16 @@ def add_checkpoint_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="without --data: the target language's dict.*.txt [where the model was trained from]",
     )
-    parser.add_argument("--split", default="test", help="split of the data [%(default)s]")
+    if split:
+        parser.add_argument("--split", default="test", help="split of the data [%(default)s]")
+
+
+def check_checkpoint_flags(args: argparse.Namespace) -> None:
+    """Refuse two dictionaries."""
+    from fairseq_kerbs.errors import UserError
+
+    if args.data is not None and args.dict is not None:
+        raise UserError("--dict is for use without data: leave it out, --data has a dictionary")
 
 
 def _run_senses(args: argparse.Namespace) -> int:
@@ -123,8 +132,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
-    if args.data is not None and args.dict is not None:
-        raise UserError("--dict is for reports without data: leave it out, --data has a dictionary")
+    check_checkpoint_flags(args)
     for flag in ("top", "examples", "nearest"):
         if getattr(args, flag) < 0:
             raise UserError(f"--{flag} is {getattr(args, flag)}, but must be 0 or more")

@@ -145,7 +145,7 @@ def test_wrong_uses_are_one_sentence(
         (moved, ["--dict", other], "has 5 words"),
         (moved, ["--dict", junk], "no dictionary of fairseq"),
         (moved, ["--dict", tmp_path / "absent.txt"], "no such file"),
-        (moved, ["--dict", other, "--data", trained.data], "--dict is for reports without data"),
+        (moved, ["--dict", other, "--data", trained.data], "--dict is for use without data"),
         (moved, ["--gold", other], "give --data BIN as well"),
         (moved, ["--top", "-1"], "--top is -1"),
         (moved, ["--nearest", "-2"], "--nearest is -2"),
