@@ -18,6 +18,7 @@ from fairseq_kerbs.commands.corpora import (
 from fairseq_kerbs.commands.evaluation import add_detokenize, add_score
 from fairseq_kerbs.commands.examples import add_examples
 from fairseq_kerbs.commands.experiments import add_generate, add_train
+from fairseq_kerbs.commands.geometry import add_geometry
 from fairseq_kerbs.commands.human_eval import add_human_eval
 from fairseq_kerbs.commands.plots import add_plot
 from fairseq_kerbs.commands.report import add_report
@@ -44,6 +45,7 @@ COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
     add_senses,
     add_report,
     add_plot,
+    add_geometry,
     add_tables,
 )
 

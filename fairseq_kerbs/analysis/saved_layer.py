@@ -1,4 +1,4 @@
-"""The output layer of a checkpoint and its dictionary, without the data it was trained on.
+"""What a checkpoint holds: its output layer without any data, or the whole model of any kind.
 
 A checkpoint holds the layer's parameters and the flags that describe it. It does not hold the
 dictionary: that is read from a file, or from the folder that the model was trained from, if it is
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from torch import Tensor
@@ -67,19 +68,68 @@ def load_layer(checkpoint: Path, dictionary: Path | None = None) -> tuple[Output
 
 def _read_checkpoint(checkpoint: Path) -> tuple[Any, dict[str, Tensor]]:
     """Flags and parameters."""
-    if not checkpoint.is_file():
-        raise UserError(f"there is no checkpoint {checkpoint}")
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
-    from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    import fairseq_kerbs.models  # noqa: F401  (registers what the flags name)
-
-    state = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))
+    state = _load_state(checkpoint)
     config = state.get("cfg")
     if config is None:
         config = convert_namespace_to_omegaconf(state["args"])
     return config, state["model"]
+
+
+def _load_state(checkpoint: Path, overrides: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All that fairseq-train saved.
+
+    Raises:
+        UserError: there is no such file, or fairseq-train did not write it.
+    """
+    if not checkpoint.is_file():
+        raise UserError(f"there is no checkpoint {checkpoint}")
+    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)
+    from fairseq import checkpoint_utils
+
+    import fairseq_kerbs.criterions
+    import fairseq_kerbs.models  # noqa: F401  (registers what the flags name)
+
+    try:
+        state: dict[str, Any] = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint), overrides)
+        if not isinstance(state["model"], dict):
+            raise TypeError("its parameters are no dictionary")
+    except (OSError, RuntimeError, EOFError, KeyError, TypeError, UnpicklingError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(
+            f"{checkpoint} is no whole checkpoint of fairseq-train: {reason[0]}"
+        ) from None
+    return state
+
+
+def load_any_model(checkpoint: Path, data: Path) -> tuple[Any, Any]:
+    """Load a checkpoint of any fairseq model and its task.
+
+    Args:
+        checkpoint: a file of fairseq-train. It is a pickle: open only files that you trust.
+        data: folder of binarized data with the checkpoint's dictionaries.
+
+    Returns:
+        model in evaluation mode, and task.
+
+    Raises:
+        UserError: a file is missing, or the checkpoint does not fit the data.
+    """
+    if not data.is_dir():
+        raise UserError(f"there is no folder {data}; --data names what fairseq-preprocess wrote")
+    state = _load_state(checkpoint, {"data": str(data)})
+    from fairseq import checkpoint_utils
+
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [str(checkpoint)], state=state
+        )
+    except RuntimeError as error:
+        raise UserError(
+            f"{checkpoint} does not fit the dictionaries in {data}: {str(error).splitlines()[0]}"
+        ) from None
+    return models[0].eval(), task
 
 
 def _remembered_dictionary(checkpoint: Path, config: Any) -> Path:

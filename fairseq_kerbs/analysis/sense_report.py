@@ -9,11 +9,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fairseq_kerbs.analysis.frequency import FrequencyGroup, senses_by_frequency
 from fairseq_kerbs.analysis.nearest_senses import NearSense, nearest_senses
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.purity import Purity, measure, overall
+from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import OutputLayer
 
 Gold = dict[tuple[int, int, str], str]
@@ -164,6 +166,28 @@ def build_report(
 def is_word(word: str, number: int, special: int) -> bool:
     """Whether an entry is neither one of fairseq's special symbols nor one of its fillers."""
     return number >= special and not _FILLER.fullmatch(word)
+
+
+def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
+    """Numbers of words in fairseq's dictionary.
+
+    Raises:
+        UserError: some are no entry; they are named.
+    """
+    missing = [word for word in words if word not in dictionary.indices]
+    if missing:
+        raise UserError(
+            f"--word: {', '.join(missing)}: no entry of the dictionary; a word that BPE splits has "
+            "none of its own"
+        )
+    return [dictionary.indices[word] for word in words]
+
+
+def frequent_words(dictionary: Any, number: int) -> list[int]:
+    """Numbers of the words that are most frequent in the training data."""
+    counts, special = dictionary.count, dictionary.nspecial
+    words = [i for i, word in enumerate(dictionary.symbols) if is_word(word, i, special)]
+    return sorted(words, key=lambda word: (-counts[word], word))[:number]
 
 
 def _words_by_number(numbers: list[int], word_numbers: dict[str, int], special: int) -> list[int]:

@@ -78,13 +78,14 @@ def _run_contexts(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.figures import check_figure_path, save_figure
     from fairseq_kerbs.analysis.occurrences import load_model
     from fairseq_kerbs.analysis.sense_plots import plot_contexts
+    from fairseq_kerbs.analysis.sense_report import word_numbers
     from fairseq_kerbs.errors import UserError
 
     check_figure_path(args.output)
     if args.most < 2:
         raise UserError(f"--most is {args.most}, but must be at least 2")
     model, task = load_model(args.checkpoint, args.data)
-    (word,) = _word_numbers(task.target_dictionary, [args.word])
+    (word,) = word_numbers(task.target_dictionary, [args.word])
     found = vectors.context_vectors(model, task, args.split, [word], args.most).get(word)
     if found is None or len(found) < 2:
         times = 0 if found is None else len(found)
@@ -98,19 +99,6 @@ def _run_contexts(args: argparse.Namespace) -> int:
     sense_of = vectors.sense_of(layer, word, found).tolist()
     save_figure(plot_contexts(args.word, plane, sense_of, senses), args.output)
     return 0
-
-
-def _word_numbers(dictionary: Any, words: list[str]) -> list[int]:
-    """Numbers of words; a UserError names those that are no entry."""
-    from fairseq_kerbs.errors import UserError
-
-    missing = [word for word in words if word not in dictionary.indices]
-    if missing:
-        raise UserError(
-            f"--word: {', '.join(missing)}: no entry of the dictionary; a word that BPE splits has "
-            "none of its own"
-        )
-    return [dictionary.indices[word] for word in words]
 
 
 def _add_theta(figures: Subparsers) -> None:
@@ -129,13 +117,14 @@ def _run_theta(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.context_vectors import sense_numbers
     from fairseq_kerbs.analysis.figures import check_figure_path, save_figure
     from fairseq_kerbs.analysis.sense_plots import plot_theta
+    from fairseq_kerbs.analysis.sense_report import word_numbers
     from fairseq_kerbs.errors import UserError
 
     check_figure_path(args.output)
     layer, dictionary = _load_layer(args)
     if not layer.kernel.has_theta:
         raise UserError(f"the kernel {layer.kernel.name} of {args.checkpoint} has no theta")
-    senses = [sense_numbers(layer, word) for word in _word_numbers(dictionary, args.word)]
+    senses = [sense_numbers(layer, word) for word in word_numbers(dictionary, args.word)]
     usage = [layer.usage[own] / layer.usage[own].sum().clamp_min(1e-38) for own in senses]
     theta = [layer.theta[own].tolist() for own in senses]
     save_figure(plot_theta(args.word, theta, [share.tolist() for share in usage]), args.output)

@@ -44,6 +44,12 @@ def add_senses(commands: Subparsers) -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report here as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the report here as CSV")
+    parser.add_argument(
+        "--projector",
+        type=Path,
+        metavar="DIR",
+        help="write all senses for TensorBoard's embedding projector (tensorboard --logdir DIR)",
+    )
     table = parser.add_argument_group("words by number of senses (Table 6 of the paper)")
     table.add_argument(
         "--by-number-of-senses",
@@ -116,12 +122,16 @@ def _run_senses(args: argparse.Namespace) -> int:
         special=special,
         nearest=args.nearest,
     )
-    print(sense_tables.as_text(report))
     outputs = ((args.json, sense_tables.as_json), (args.csv, sense_tables.as_csv))
     for path, write in outputs:
         if path is not None:
             with atomic_write(path) as stream:
                 stream.write(write(report).removesuffix("\n") + "\n")
+    if args.projector is not None:
+        from fairseq_kerbs.analysis.projector import write_projector
+
+        write_projector(args.projector, layer, dictionary.symbols, special)
+    print(sense_tables.as_text(report))
     if wants_table:
         _write_words_by_senses(args, layer, dictionary, task)
     return 0
