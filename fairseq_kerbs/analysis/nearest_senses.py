@@ -10,7 +10,7 @@ import torch
 from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.output_layers import OutputLayer
 
-_SCORES = 4 << 20  # logits that are kept at a time
+_SCORES = 16 << 20  # logits that are kept at a time
 
 
 @dataclass(frozen=True)

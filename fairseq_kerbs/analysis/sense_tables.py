@@ -55,6 +55,8 @@ def as_text(report: SenseReport) -> str:
     lines: list[str] = []
     for word in report.words:
         lines += [*_word_lines(word, report.with_data), ""]
+    if not report.words and not report.missing:
+        lines += ["no word here has several senses; name words with --word to see them", ""]
     if report.purity is not None:
         lines += [*_purity_lines(report.words, report.purity), ""]
     if report.by_number:

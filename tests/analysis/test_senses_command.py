@@ -14,8 +14,11 @@ import torch
 from fairseq_kerbs.analysis.nearest_senses import nearest_senses
 from fairseq_kerbs.analysis.occurrences import load_model, occurrences
 from fairseq_kerbs.analysis.saved_layer import load_layer
+from fairseq_kerbs.analysis.sense_report import build_report
+from fairseq_kerbs.analysis.sense_tables import as_text
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.kernels import kerbs_kernel
+from fairseq_kerbs.output_layers import SoftmaxOutputLayer
 from tests.analysis.conftest import Trained
 from tests.fairseq_fixtures import make_model
 
@@ -156,3 +159,15 @@ def test_wrong_uses_are_one_sentence(
         assert error.count("\n") == 1
     assert senses(moved, "--dict", trained.dictionary, "--by-number-of-senses") == 0
     assert "| words in all |" in capsys.readouterr().out
+
+
+def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
+    layer = SoftmaxOutputLayer(4, 9)
+    numbers = {f"w{number}": number for number in range(9)}
+    report = build_report(None, layer, numbers, special=4, nearest=2)
+    assert report.by_number == [5]
+    assert "no word here has several senses" in as_text(report)
+    (word,) = build_report(None, layer, numbers, words=["w5"], special=4, nearest=9).words
+    (sense,) = word.senses
+    assert sense.theta is None
+    assert {near.word for near in sense.nearest} == {"w4", "w6", "w7", "w8"}
