@@ -19,7 +19,7 @@ import torch
 
 import fairseq_kerbs
 from fairseq_kerbs.analysis.context_vectors import context_vectors, sense_of
-from fairseq_kerbs.analysis.html_report import html_page
+from fairseq_kerbs.analysis.html_report import html_page, script_json
 from fairseq_kerbs.analysis.nearest_senses import nearest_senses
 from fairseq_kerbs.analysis.occurrences import load_model, occurrences
 from fairseq_kerbs.analysis.page_data import page_data, page_words
@@ -93,6 +93,7 @@ def large() -> dict[str, Any]:
 def test_any_text_stays_text(large: dict[str, Any]) -> None:
     page = html_page("</title><script>alert(1)</script>", large)
     assert data_of(page) == large
+    assert not set("<>&\u2028\u2029") & set(script_json(large))
     parts = _Parts(page)
     assert list(parts.scripts) == ["data", ""]
     assert not {"b", "img"} & {tag for tag, _ in parts.elements}
@@ -225,10 +226,16 @@ wait(() => {
   seen.current = document.querySelector("[aria-current]").firstChild.textContent;
   press(document.getElementById("list").querySelector("a"), "Escape");
   seen.escape = focused().id;
-  type("word2099");
+  type("ban@@");
   press(search, "Enter");
   wait(() => {
+    const context = () => document.querySelector(".contexts span:last-child").textContent;
     seen.entered = document.querySelector("h2").textContent;
+    seen.pieces = context();
+    document.getElementById("joined").click();
+    seen.joined = [context(), focused().id];
+    document.getElementById("theme").click();
+    seen.theme = document.documentElement.dataset.theme;
     seen.requests = performance.getEntriesByType("resource").length;
     seen.title = document.title;
     const result = document.createElement("pre");
@@ -291,7 +298,10 @@ def test_a_page_is_used_by_keyboard(large: dict[str, Any], browse: Callable[...,
         "focus": "main",
         "current": "</script>",
         "escape": "search",
-        "entered": "word2099",
+        "entered": "ban@@",
+        "pieces": "a ban@@ </script> <b> context ",
+        "joined": ["a ban</script> <b> context ", "joined"],
+        "theme": "dark",
         "requests": 0,
         "title": "Senses",
     }
