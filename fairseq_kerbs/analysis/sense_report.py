@@ -137,14 +137,8 @@ def build_report(
     if not wanted and gold is not None:
         wanted = sorted({word for _, _, word in gold})
     if not wanted:
-        known = {
-            word: len(by_word[word]) if found is not None else (counts[number] if counts else 0)
-            for word, number in word_numbers.items()
-            if (word in by_word if found is not None else is_word(word, number, special))
-            and numbers[number] > 1
-        }
-        wanted = sorted(known, key=lambda w: (-numbers[word_numbers[w]], -known[w], w))
-        wanted = wanted[: top or None]
+        frequencies = None if found is None else {word: len(own) for word, own in by_word.items()}
+        wanted = _of_most_senses(numbers, word_numbers, frequencies, counts, special)[: top or None]
     summaries = [
         _summarize(word, by_word.get(word, []), layer, word_numbers[word], gold, examples, counts)
         for word in wanted
@@ -161,6 +155,27 @@ def build_report(
         by_number=_words_by_number(numbers, word_numbers, special),
         with_data=found is not None,
     )
+
+
+def _of_most_senses(
+    numbers: Sequence[int],
+    word_numbers: dict[str, int],
+    frequencies: dict[str, int] | None,
+    counts: Sequence[int],
+    special: int,
+) -> list[str]:
+    """Words of several senses, those with most senses first, then the most frequent ones.
+
+    ``frequencies`` are those in the data, where there are data: only these words count then.
+    """
+    if frequencies is None:
+        frequencies = {
+            word: counts[number] if counts else 0
+            for word, number in word_numbers.items()
+            if is_word(word, number, special)
+        }
+    several = [word for word in frequencies if numbers[word_numbers[word]] > 1]
+    return sorted(several, key=lambda w: (-numbers[word_numbers[w]], -frequencies[w], w))
 
 
 def is_word(word: str, number: int, special: int) -> bool:
