@@ -135,7 +135,7 @@ def load_model_and_task(
 
     overrides = {"data": str(data)}
     try:
-        state = _upgraded(state, overrides)
+        state = upgraded(state, overrides)
         if not (any_model or _is_ours(state)):
             raise UserError(
                 f"{path} holds no model of fairseq_kerbs; name a checkpoint of one of its "
@@ -160,7 +160,7 @@ def load_model_and_task(
     return models[0].eval(), task
 
 
-def _upgraded(state: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+def upgraded(state: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """The state as fairseq's own reader hands it on: settings as a configuration, overridden."""
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import overwrite_args_by_name

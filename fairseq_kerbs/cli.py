@@ -20,8 +20,10 @@ from fairseq_kerbs.commands.corpora import (
 from fairseq_kerbs.commands.evaluation import add_detokenize, add_score
 from fairseq_kerbs.commands.examples import add_examples
 from fairseq_kerbs.commands.experiments import add_generate, add_train
+from fairseq_kerbs.commands.geometry import add_geometry
 from fairseq_kerbs.commands.human_eval import add_human_eval
 from fairseq_kerbs.commands.plots import add_plot
+from fairseq_kerbs.commands.report import add_report
 from fairseq_kerbs.commands.senses import add_senses
 from fairseq_kerbs.commands.tables import add_tables
 from fairseq_kerbs.errors import UserError, refused_by_system, system_refusal
@@ -43,7 +45,9 @@ COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
     add_examples,
     add_human_eval,
     add_senses,
+    add_report,
     add_plot,
+    add_geometry,
     add_tables,
 )
 

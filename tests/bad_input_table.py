@@ -195,10 +195,16 @@ MODELS = [
     ),
     Misuse(f"{SENSES} {MODEL} --split tset", ("--split", "tset", "name a split")),
     Misuse(f"{SENSES} {MODEL} --gold {{work}}/two", ("two, line 1: expected line, occurrence",)),
-    Misuse(f"{SENSES} {MODEL} --top 0", ("--top is 0, but must be at least 1",)),
+    Misuse(f"{SENSES} {MODEL} --top -1", ("--top is -1, but must be 0 or more",)),
     Misuse(f"{SENSES} {MODEL} --examples -1", ("--examples is -1",)),
     Misuse(f"{SENSES} {MODEL} --table {{out}}/t.txt", ("--table", "must end in .md or .csv")),
     Misuse(f"{SENSES} {MODEL} --json {{out}}/file/r", ("file/r", "a part of its path is a file")),
+    Misuse(f"senses {MODEL} --dict {{work}}/two", ("--dict", "two")),
+    Misuse("report {work}/code.pt -o {out}/r.html", ("(posix.system)", "--trust-checkpoint")),
+    Misuse(f"report {MODEL} --data {{work}}/bin -o {{out}}/file/r.html", ("a part of its path",)),
+    Misuse(f"geometry {MODEL} --data {{work}}/text", ("text is no folder with a dict.*.txt",)),
+    Misuse("geometry {work}/code.pt --data {work}/bin", ("(posix.system)", "--trust-checkpoint")),
+    Misuse("plot frequency {work}/cut.pt -o {out}/t.png", ("cut.pt is no whole checkpoint",)),
 ]
 
 TRAINING = [

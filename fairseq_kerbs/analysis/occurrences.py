@@ -1,4 +1,8 @@
-"""Which sense a trained model uses where: posteriors over senses in reference translations."""
+"""Which sense a trained model uses where: posteriors over senses in reference translations.
+
+A subword (BPE piece) is a token of its own and has senses like a word. It is left out unless it is
+asked for; then sentences are shown as tokens, with the marks of their pieces.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,15 @@ _MAX_TOKENS = 4000  # of a batch, and so of a sentence
 
 @dataclass(frozen=True)
 class Occurrence:
-    """One word of a reference that is a single token, and the senses that predicted it.
+    """One token of a reference, and the senses that predicted it.
 
     Attributes:
         line: number of the sentence in its file, from 0.
-        index: number of this word form in the sentence, from 0.
-        word: the word.
-        senses: numbers of the word's senses.
+        index: number of this word form in the sentence, from 0; −1 for a piece of a word.
+        word: the token: a word, or a piece such as ``ban@@``.
+        senses: numbers of its senses.
         posterior: P(sense | word, context) of each (Eq. 7), adds up to 1.
-        tokens: words of the whole sentence, subwords joined.
+        tokens: the whole sentence, subwords joined unless pieces were asked for.
         position: where in ``tokens`` the word stands.
     """
 
@@ -89,16 +93,18 @@ def joined_words(pieces: list[str]) -> tuple[list[str], list[int | None]]:
 
 
 @torch.no_grad()
-def occurrences(model: Any, task: Any, split: str) -> Iterator[Occurrence]:
+def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iterator[Occurrence]:
     """Go through a split by teacher forcing.
 
     Args:
         model: a model of ours.
         task: its task.
         split: name of the split, such as "test".
+        pieces: every token, pieces of words too, and sentences as tokens.
 
     Yields:
-        every word of the references that is a single token, in no particular order.
+        every word of the references that is a single token, in no particular order; with
+        ``pieces`` every token.
 
     Raises:
         UserError: the data have no such split, it is damaged, or a sentence is too long.
@@ -111,7 +117,7 @@ def occurrences(model: Any, task: Any, split: str) -> Iterator[Occurrence]:
         joint = evidence.sense_prob.view(*target.shape, -1)  # [batch, len, K]
         posterior = joint / joint.sum(-1, keepdim=True).clamp_min(1e-38)
         for row, line in enumerate(batch["id"].tolist()):
-            yield from _sentence(line, target[row], posterior[row], layer, dictionary)
+            yield from _sentence(line, target[row], posterior[row], layer, dictionary, pieces)
 
 
 def _batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
@@ -137,28 +143,39 @@ def _batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
 
 
 def _sentence(
-    line: int, target: torch.Tensor, posterior: torch.Tensor, layer: OutputLayer, dictionary: Any
+    line: int,
+    target: torch.Tensor,
+    posterior: torch.Tensor,
+    layer: OutputLayer,
+    dictionary: Any,
+    pieces: bool,
 ) -> Iterator[Occurrence]:
     skipped = (dictionary.pad(), dictionary.eos())
     # padding is on the left with --left-pad-target
     real = [
         (place, number) for place, number in enumerate(target.tolist()) if number not in skipped
     ]
-    words, positions = joined_words([dictionary[number] for _, number in real])
+    tokens = [dictionary[number] for _, number in real]
+    words, positions = joined_words(tokens)
+    place_of = {position: place for place, position in enumerate(positions) if position is not None}
+    shown = tuple(tokens if pieces else words)
     senses, mask = layer.table
     seen: dict[str, int] = {}
-    for place, (word, position) in enumerate(zip(words, positions, strict=True)):
-        index = seen[word] = seen.get(word, -1) + 1
-        if position is None:
+    index_of = []  # how often each word form was there before
+    for word in words:
+        seen[word] = seen.get(word, -1) + 1
+        index_of.append(seen[word])
+    for position, (column, number) in enumerate(real):
+        place = place_of.get(position)
+        if place is None and not pieces:
             continue
-        column, number = real[position]
         own = mask[number]
         yield Occurrence(
             line,
-            index,
-            word,
+            -1 if place is None else index_of[place],
+            tokens[position],
             tuple(senses[number][own].tolist()),
             tuple(posterior[column][own].tolist()),
-            tuple(words),
-            place,
+            shown,
+            position if place is None or pieces else place,
         )

@@ -13,6 +13,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_kerbs.analysis.frequency import FrequencyGroup, senses_by_frequency
 from fairseq_kerbs.analysis.occurrences import Occurrence, joined_words, occurrences
 from fairseq_kerbs.analysis.sense_report import build_report
+from fairseq_kerbs.analysis.sense_tables import as_json, as_text
 from tests.fairseq_fixtures import dictionary, make_batch, make_model, make_task
 
 
@@ -86,17 +87,17 @@ def test_report_counts_senses_and_measures_purity() -> None:
     assert report.purity is not None
     assert report.purity.purity == pytest.approx(5 / 6)
     assert sum(sense.usage for sense in word.senses) == pytest.approx(1.0)
-    text = report.as_text()
+    text = as_text(report)
     assert "a [w3] b" in text
     assert "83.3%" in text
-    assert json.loads(report.as_json())["words"][0]["senses"][0]["count"] == 4
+    assert json.loads(as_json(report))["words"][0]["senses"][0]["count"] == 4
 
 
 def test_words_that_are_no_token_are_said() -> None:
     layer = make_model("lstm").decoder.output
     report = build_report([_occurrence(0, 3)], layer, {"w3": 7}, words=["w3", "absent"])
     assert report.missing == ["absent"]
-    assert "absent" in report.as_text()
+    assert "absent" in as_text(report)
 
 
 def test_senses_by_deciles_of_frequency() -> None:
@@ -115,5 +116,5 @@ def test_senses_by_deciles_of_frequency() -> None:
     report = build_report([_occurrence(0, 3)], layer, {"w3": 7}, counts=counts)
     mean = sum(group.words * group.senses for group in report.deciles)
     assert mean == pytest.approx(float(layer.inventory.senses_per_word()[4:].sum()))
-    assert "senses a word" in report.as_text()
-    assert json.loads(report.as_json())["deciles"][9]["fewest"] == 1
+    assert "senses a word" in as_text(report)
+    assert json.loads(as_json(report))["deciles"][9]["fewest"] == 1

@@ -1,0 +1,85 @@
+"""A tiny trained model, its data and its training log, made once for all tests of this folder."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.corpora.toy import write_toy_corpus
+
+SIZES = """--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16
+    --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-attention-heads 2
+    --decoder-attention-heads 2"""
+TRAINING = """--optimizer adam --lr 3e-3 --max-tokens 1000 --max-update 12 --cpu --seed 1
+    --num-workers 0 --no-epoch-checkpoints --log-format simple --log-interval 2 --no-progress-bar"""
+KERBS = """--arch transformer_kerbs --criterion kerbs_cross_entropy --reallocation-interval 4
+    --log-prob-threshold -3"""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a user has after training.
+
+    Attributes:
+        data: binarized toy corpus, with BPE.
+        kerbs: checkpoint of transformer_kerbs.
+        softmax: checkpoint of fairseq's own transformer.
+        log: what fairseq-train logged of the first.
+    """
+
+    data: Path
+    kerbs: Path
+    softmax: Path
+    log: Path
+
+    @property
+    def dictionary(self) -> Path:
+        """Dictionary of the target language."""
+        return self.data / "dict.en.txt"
+
+
+def _train(data: Path, folder: Path, flags: str) -> Path:
+    """fairseq-train in this process, which has imported everything already."""
+    from fairseq_cli.train import cli_main
+
+    import fairseq_kerbs.criterions
+    import fairseq_kerbs.models  # noqa: F401  (both register)
+
+    arguments = [str(data), "--save-dir", str(folder), *SIZES.split(), *TRAINING.split()]
+    # as the program itself logs, were pytest's handlers not there before
+    handler = logging.FileHandler(folder.with_suffix(".log"), encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s"))
+    root = logging.getLogger()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fairseq-train", *arguments, *flags.split()])
+        patch.setattr(root, "level", logging.INFO)
+        root.addHandler(handler)
+        try:
+            cli_main()
+        finally:
+            root.removeHandler(handler)
+            handler.close()
+    return folder / "checkpoint_last.pt"
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Two models after a few updates."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_toy_corpus(folder / "text", train=250, valid=10, test=30)
+    splits = [f"--{name}={folder / 'text' / name}" for name in ("train", "valid", "test")]
+    languages = ["--source-lang", "de", "--target-lang", "en"]
+    prepared = ["--merges", "300", "--dest", str(folder / "data"), "--workers", "1"]
+    assert main(["prepare", *splits, *languages, *prepared]) == 0
+    data = folder / "data" / "bin"
+    return Trained(
+        data,
+        _train(data, folder / "kerbs", KERBS),
+        _train(data, folder / "softmax", "--arch transformer"),
+        folder / "kerbs.log",
+    )

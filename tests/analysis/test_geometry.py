@@ -1,0 +1,219 @@
+"""Clusters and variance of context vectors, and the export for the embedding projector."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from google.protobuf import text_format  # type: ignore[import-untyped]
+from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+from torch import Tensor
+
+from fairseq_kerbs.analysis.clusters import find_clusters, k_means, mean_silhouette
+from fairseq_kerbs.analysis.context_vectors import context_vectors
+from fairseq_kerbs.analysis.geometry import measure_word
+from fairseq_kerbs.analysis.projector import write_projector
+from fairseq_kerbs.analysis.saved_layer import load_layer
+from fairseq_kerbs.checkpoints import load_model_and_task
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.errors import UserError
+from tests.analysis.conftest import Trained
+from tests.fairseq_fixtures import dictionary, make_model
+
+
+def clouds(number: int, each: int, dim: int, distance: float, stretch: float = 1.0) -> Tensor:
+    """Gaussian clouds of deviation 1 around corners, one axis stretched."""
+    centers = distance * torch.eye(dim)[:number]
+    points = torch.randn(number, each, dim)
+    points[..., -1] *= stretch
+    return (centers.unsqueeze(1) + points).flatten(0, 1)
+
+
+def plain_silhouette(points: Tensor, labels: list[int]) -> float:
+    total = 0.0
+    for i, own in enumerate(labels):
+        means = {}
+        for label in set(labels):
+            others = [j for j, other in enumerate(labels) if other == label and j != i]
+            if others:
+                means[label] = sum(float((points[i] - points[j]).norm()) for j in others) / len(
+                    others
+                )
+        if own in means:
+            a, b = means[own], min(mean for label, mean in means.items() if label != own)
+            total += (b - a) / max(a, b)
+    return total / len(labels)
+
+
+def test_silhouette_is_the_definition() -> None:
+    points = torch.randn(17, 3, dtype=torch.float64)
+    for labels in ([0, 1, 2] * 5 + [0, 3], [4] * 9 + [7] * 8, [0] + [1] * 16):
+        found = mean_silhouette(torch.cdist(points, points), torch.tensor(labels))
+        assert found == pytest.approx(plain_silhouette(points, labels), abs=1e-9)
+    assert mean_silhouette(torch.cdist(points, points), torch.zeros(17)) == -1.0
+
+
+def test_k_means_finds_the_best_division_of_few_points() -> None:
+    def spread(points: Tensor, labels: Tensor) -> float:
+        groups = [points[labels == label] for label in labels.unique()]
+        return sum(float((group - group.mean(0)).square().sum()) for group in groups)
+
+    generator = torch.Generator().manual_seed(3)
+    divisions = [torch.tensor([0, *rest]) for rest in itertools.product(range(2), repeat=8)]
+    for _ in range(5):
+        points = torch.randn(9, 2, dtype=torch.float64, generator=generator)
+        best = min(spread(points, labels) for labels in divisions)
+        assert spread(points, k_means(points, 2, generator)) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_clusters_are_found(number: int) -> None:
+    points = clouds(number, 30, 12, 9.0)
+    found = find_clusters(points, 6)
+    assert found.number == number
+    for part in found.labels.view(number, 30):
+        assert (part == part[0]).all()
+    assert len(found.labels.unique()) == number
+
+
+def test_one_cloud_is_one_cluster_however_long() -> None:
+    """A silhouette alone would cut a long cloud in two; of 12 clouds one may be taken for more."""
+    several = 0
+    for seed in range(12):
+        torch.manual_seed(seed)
+        found = find_clusters(clouds(1, 60, 8, 0.0, stretch=8.0), 4, seed)
+        assert found.silhouette > 0.4
+        several += found.number > 1
+    assert several <= 1
+
+
+def test_degenerate_clouds() -> None:
+    for points in (torch.ones(9, 3), torch.randn(2, 4), torch.randn(1, 4), torch.zeros(5, 2)):
+        found = find_clusters(points, 6)
+        assert (found.number, found.labels.tolist()) == (1, [0] * len(points))
+    doubled = torch.tensor([[0.0, 0.0], [9.0, 9.0]]).repeat_interleave(8, 0)
+    assert find_clusters(doubled, 3).number == 2
+
+
+def test_variance_of_a_word() -> None:
+    vectors = clouds(2, 40, 6, 12.0) + 5
+    word = measure_word("x", vectors, 4)
+    assert word.sizes == [40, 40]
+    assert word.variance == pytest.approx(float(vectors.var(0, unbiased=False).sum()), rel=1e-5)
+    assert word.relative == pytest.approx(word.variance / float(vectors.square().sum(1).mean()))
+    halves = torch.stack([half.var(0, unbiased=False).sum() for half in vectors.split(40)])
+    assert word.within == pytest.approx(float(halves.mean()) / word.variance, rel=1e-5)
+
+
+def test_contexts_of_fairseqs_own_model_are_its_features(trained: Trained) -> None:
+    model, task = load_model_and_task(trained.softmax, trained.data, any_model=True)
+    word = task.target_dictionary.index("the")
+    found = context_vectors(model, task, "test", [word], 10**6)[word]
+    expected = []
+    for index in range(len(task.dataset("test"))):
+        batch = task.dataset("test").collater([task.dataset("test")[index]])
+        with torch.no_grad():
+            features, _ = model.extract_features(**batch["net_input"])
+        expected.append(features[batch["target"] == word])
+    ordered = torch.cat(expected)
+    assert len(found) == len(ordered) > 5
+    torch.testing.assert_close(found.sum(0), ordered.sum(0), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.norm(dim=1).sort()[0], ordered.norm(dim=1).sort()[0])
+    assert "output_layer" not in model.decoder.__dict__  # as it was
+
+
+@pytest.mark.parametrize("kind", ["kerbs", "softmax"])
+def test_the_command_measures_any_model(
+    trained: Trained, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, files = getattr(trained, kind), (tmp_path / "a.json", tmp_path / "a.csv")
+    flags = ["--data", trained.data, "--top", "3", "--most", "30", "--max-clusters", "3"]
+    flags += ["--json", files[0], "--csv", files[1]]
+    assert main(["geometry", str(checkpoint), *map(str, flags)]) == 0
+    text = capsys.readouterr().out
+    words = json.loads(files[0].read_text())["words"]
+    assert [word["word"] for word in words] == load_layer(trained.kerbs)[1].symbols[4:7]
+    assert [row["word"] for row in csv.DictReader(files[1].open())] == [w["word"] for w in words]
+    assert all((word["senses"] is None) == (kind == "softmax") for word in words)
+    assert ("senses" in text.splitlines()[0]) == (kind == "kerbs")
+    if kind == "softmax":
+        return
+    few = ["--word", "the", "madeupword0000"]
+    assert main(["geometry", str(checkpoint), "--data", str(trained.data), *few]) == 0
+    assert "fewer than 10 contexts: madeupword0000 (0)" in capsys.readouterr().out
+
+
+def test_wrong_uses_are_one_sentence(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, junk = tmp_path / "broken.pt", tmp_path / "junk.pt"
+    broken.write_bytes(trained.softmax.read_bytes()[:5000])
+    junk.write_text("no checkpoint\n")
+    other = tmp_path / "bin"
+    other.mkdir()
+    for path in trained.data.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    (other / "dict.en.txt").write_text("one 3\n")
+    for checkpoint, data, flags, message in (
+        (tmp_path / "absent.pt", trained.data, [], "there is no checkpoint"),
+        (broken, trained.data, [], "no whole checkpoint"),
+        (junk, trained.data, [], "no whole checkpoint"),
+        (trained.softmax, tmp_path / "absent", [], "is no folder with a dict.*.txt"),
+        (trained.softmax, other, [], "does not go with --data"),
+        (trained.softmax, trained.data, ["--word", "nix"], "nix: no entry"),
+        (trained.softmax, trained.data, ["--split", "dev"], "--split"),
+        (trained.softmax, trained.data, ["--max-clusters", "1"], "--max-clusters is 1"),
+        (trained.softmax, trained.data, ["--most", "5"], "--most is 5"),
+    ):
+        assert main(["geometry", str(checkpoint), "--data", str(data), *flags]) == 2, message
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_projector_files(trained: Trained, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "projector"
+    assert main(["senses", str(trained.kerbs), "--top", "1", "--projector", str(folder)]) == 0
+    layer, words = load_layer(trained.kerbs)
+    config = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
+    (embedding,) = config.embeddings
+    metadata = (folder / embedding.metadata_path).read_text().splitlines()
+    rows = list(csv.DictReader(metadata, delimiter="\t", quoting=csv.QUOTE_NONE))
+    lines = (folder / embedding.tensor_path).read_text().splitlines()
+    assert len(rows) == len(lines)
+    owners = layer.inventory.word_of_sense
+    shown = [int(row["sense"]) for row in rows]
+    assert (
+        len(set(shown))
+        == len(shown)
+        == int((owners >= 4).sum())
+        - sum(
+            symbol.startswith("madeupword") * int(owners.eq(n).sum())
+            for n, symbol in enumerate(words.symbols)
+        )
+    )
+    vectors = torch.tensor([[float(x) for x in line.split("\t")] for line in lines])
+    torch.testing.assert_close(vectors, layer.weight[shown].detach(), rtol=1e-4, atol=1e-6)
+    for row in rows[:50]:
+        sense = int(row["sense"])
+        assert words.symbols[int(owners[sense])] == row["word"]
+        assert float(row["theta"]) == pytest.approx(layer.theta[sense].item(), rel=1e-4)
+        own = owners.eq(owners[sense])
+        share = layer.usage[sense] / layer.usage[own].sum()
+        assert float(row["usage"]) == pytest.approx(share.item(), rel=1e-4)
+        assert int(row["senses"]) == int(own.sum())
+
+
+def test_a_tab_in_a_word_does_not_shift_cells(tmp_path: Path) -> None:
+    layer, symbols = make_model("lstm").decoder.output, dictionary().symbols
+    symbols = ["a\tb" if symbol == "w0" else symbol for symbol in symbols]
+    write_projector(tmp_path, layer, symbols, 4)
+    lines = (tmp_path / "metadata.tsv").read_text().splitlines()
+    assert {line.count("\t") for line in lines} == {4}
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is no folder"):
+        write_projector(tmp_path / "file", layer, symbols, 4)

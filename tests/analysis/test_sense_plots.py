@@ -1,0 +1,238 @@
+"""Figures of senses: what they show, and the commands that draw them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from fairseq_kerbs.analysis import sense_plots
+from fairseq_kerbs.analysis.context_vectors import (
+    context_vectors,
+    project,
+    sense_numbers,
+    sense_of,
+)
+from fairseq_kerbs.analysis.history import read_history, thin
+from fairseq_kerbs.analysis.occurrences import load_model, occurrences
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.errors import UserError
+from tests.analysis.conftest import Trained
+
+SERIES = {
+    "words_with_1": ([10, 20, 30], [5.0, 4.0, 3.0]),
+    "words_with_2": ([10, 20, 30], [1.0, 2.0, 3.0]),
+    "senses_moved": ([20, 30], [1.0, 0.0]),
+    "theta_q50": ([10, 20, 30], [0.0, -0.25, 1e-05]),
+}
+
+
+# ------------------------------------------------------------------ context vectors
+
+
+def test_projection_is_that_of_the_covariance() -> None:
+    contexts = torch.randn(40, 7) * torch.tensor([3.0, 0.1, 1.5, 0.2, 0.1, 0.3, 0.2]) + 2
+    senses = torch.randn(3, 7)
+    plane = project(contexts, senses)
+    values, axes = np.linalg.eigh(np.cov(contexts.double().numpy().T))
+    for number in (0, 1):
+        axis, value = axes[:, -1 - number], values[-1 - number]
+        assert plane.share[number] == pytest.approx(value / values.sum())
+        expected = (contexts.double().numpy() - contexts.double().mean(0).numpy()) @ axis
+        found = plane.contexts[:, number].numpy()
+        sign = np.sign(found @ expected)
+        np.testing.assert_allclose(found, sign * expected, atol=1e-9)
+        length = contexts.double().norm(dim=1).mean()
+        scaled = torch.nn.functional.normalize(senses.double()) * length
+        other = (scaled - contexts.double().mean(0)).numpy() @ axis
+        np.testing.assert_allclose(plane.senses[:, number].numpy(), sign * other, atol=1e-9)
+
+
+def test_projection_of_few_or_equal_contexts() -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        project(torch.ones(1, 4), torch.ones(2, 4))
+    for contexts in (torch.ones(5, 4), torch.ones(2, 1), torch.eye(2)):
+        plane = project(contexts, torch.zeros(2, contexts.shape[1]))
+        assert plane.contexts.shape == (len(contexts), 2)
+        assert plane.contexts.isfinite().all()
+        assert plane.senses.isfinite().all()
+
+
+def test_senses_of_contexts_are_those_of_the_likelihood(trained: Trained) -> None:
+    model, task = load_model(trained.kerbs, trained.data)
+    layer, dictionary = model.decoder.output, task.target_dictionary
+    model.decoder.output.theta.data.normal_(std=4.0)
+    found = list(occurrences(model, task, "test", pieces=True))
+    for word in ("the", "."):
+        number = dictionary.index(word)
+        own = sense_numbers(layer, number)
+        vectors = context_vectors(model, task, "test", [number], 10**6)[number]
+        expected = sorted(o.sense for o in found if o.word == word)
+        assert sorted(own[slot] for slot in sense_of(layer, number, vectors).tolist()) == expected
+        assert len(context_vectors(model, task, "test", [number], 7)[number]) == 7
+
+
+# ------------------------------------------------------------------ histories
+
+
+def _log(kind: str) -> str:
+    lines = []
+    for update in (10, 20, 30):
+        values = {
+            name: dict(zip(*series, strict=True))[update]
+            for name, series in SERIES.items()
+            if update in series[0]
+        }
+        head = "2026-01-01 00:00:00 | INFO | "
+        if kind == "simple":
+            pairs = ", ".join(f"{name}={value:g}" for name, value in values.items())
+            lines.append(
+                f"{head}train_inner | epoch 001: {update} / 90 loss=9.8, num_updates={update}, "
+                f"{pairs}, wall=6"
+            )
+            lines.append(f"{head}valid | epoch 001 | valid on 'valid' subset | num_updates 15")
+        elif kind == "epochs":
+            pairs = " | ".join(f"{name} {value:g}" for name, value in values.items())
+            lines.append(f"{head}train | epoch 001 | num_updates {update} | {pairs} | wall 9")
+        else:
+            inner = {"epoch": 1, "loss": "9.8", "lr": "x", "num_updates": str(update)}
+            inner |= {name: f"{value:g}" for name, value in values.items()}
+            if kind == "json epochs":
+                inner = {f"train_{name}": value for name, value in inner.items()}
+            name = "train" if kind == "json epochs" else "train_inner"
+            lines.append(f"{head}{name} | {json.dumps(inner)}")
+    return "\n".join(["# noise", *lines, f"{head}train_inner | " + "{broken", ""])
+
+
+@pytest.mark.parametrize("kind", ["simple", "epochs", "json", "json epochs"])
+def test_history_from_a_log(tmp_path: Path, kind: str) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(_log(kind))
+    assert read_history(log) == SERIES
+
+
+def test_history_from_tensorboard(tmp_path: Path) -> None:
+    with SummaryWriter(str(tmp_path / "train_inner")) as writer:
+        writer.add_scalar("loss", 1.0, 10)
+        for name, (updates, values) in SERIES.items():
+            for update, value in zip(updates, values, strict=True):
+                writer.add_scalar(name, value, update)
+    found = read_history(tmp_path)
+    assert found.keys() == SERIES.keys()
+    for name, (updates, values) in SERIES.items():
+        assert found[name][0] == updates
+        assert found[name][1] == pytest.approx(values)
+
+
+def test_a_long_history_loses_no_moves() -> None:
+    updates = list(range(1003))
+    series = {name: (updates, [float(u % 7) for u in updates]) for name in ("senses_moved", "x")}
+    short = thin(series, 100)
+    assert len(short["x"][0]) <= 100
+    assert short["x"][0][-1] == short["senses_moved"][0][-1] == 1002
+    assert sum(short["senses_moved"][1]) == sum(series["senses_moved"][1])
+    assert all(value == update % 7 for update, value in zip(*short["x"], strict=True))
+    assert thin(series, 2000) == series
+
+
+def test_files_without_figures_of_senses_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.log").write_text("train_inner | loss=3, num_updates=4\n")
+    for path in (tmp_path / "other.log", tmp_path):
+        with pytest.raises(UserError, match="no figures of senses"):
+            read_history(path)
+    with pytest.raises(UserError, match="no such file"):
+        read_history(tmp_path / "absent.log")
+
+
+# ------------------------------------------------------------------ figures
+
+
+def labelled(figure: Any) -> None:
+    for axes in figure.axes:
+        assert axes.get_title()
+        assert axes.get_xlabel()
+        assert axes.get_ylabel()
+
+
+def test_contexts_have_a_mark_for_each_sense() -> None:
+    plane = project(torch.randn(12, 5), torch.randn(4, 5))
+    figure: Any = sense_plots.plot_contexts("US$ $", plane, [0, 1, 2] * 4, [30, 4, 9, 77])
+    labelled(figure)
+    (axes,) = figure.axes
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert legend == [f"sense {n}: {k} contexts" for n, k in ((30, 4), (4, 4), (9, 4), (77, 0))]
+    drawn = axes.collections[:4]
+    for one, other in itertools.combinations(drawn, 2):  # told apart without colour
+        shapes = [c.get_paths()[0].vertices.round(6).tolist() for c in (one, other)]
+        filled = [len(c.get_facecolors()) for c in (one, other)]
+        assert shapes[0] != shapes[1] or filled[0] != filled[1]
+    assert torch.tensor(drawn[1].get_offsets()).tolist() == plane.contexts[1::3].tolist()
+    figure.canvas.draw()  # a dollar sign is no mathematics
+
+
+def test_theta_frequency_usage_and_history_show_their_data() -> None:
+    figure: Any = sense_plots.plot_theta(["a", "$b"], [[1.0, -1.0], [0.5]], [[0.75, 0.25], [1.0]])
+    labelled(figure)
+    lines = [c for c in figure.axes[0].collections if hasattr(c, "get_segments")]
+    means = [c.get_segments()[0][0][1] for c in lines if len({*c.get_segments()[0][:, 1]}) == 1]
+    assert 0.5 in means
+    assert means.count(0.5) >= 2  # 0.75 − 0.25 of a, and b's only one
+    figure = sense_plots.plot_frequency([4, 1, 2, 3], [0, 5, 50, 500])
+    labelled(figure)
+    (line,) = figure.axes[0].get_lines()
+    assert sorted(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [
+        (5, 1.0),
+        (50, 2.0),
+        (500, 3.0),
+    ]
+    usage, owners = torch.tensor([0.3, 0.1, 0.0, 0.2]), torch.tensor([0, 0, 1, 2])
+    figure = sense_plots.plot_usage(usage, owners)
+    labelled(figure)
+    assert "(1 never used)" in figure.axes[0].get_title()
+    assert sum(bar.get_height() for bar in figure.axes[0].patches) == 3
+    heights = {round(b.get_x(), 2): b.get_height() for b in figure.axes[1].patches}
+    assert sum(heights.values()) == 2  # 75 % and 25 % of word 0; the other words have one sense
+    figure = sense_plots.plot_history(SERIES)
+    labelled(figure)
+    assert [len(axes.get_lines()) for axes in figure.axes] == [2, 1, 1]
+    assert len({line.get_marker() for line in figure.axes[0].get_lines()}) == 2
+
+
+def test_the_commands_draw(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint, data = str(trained.kerbs), str(trained.data)
+    for number, command in enumerate(
+        (
+            ["contexts", checkpoint, "--data", data, "--word", "the"],
+            ["theta", checkpoint, "--dict", str(trained.dictionary), "--word", "the", "a", "."],
+            ["frequency", checkpoint, "--data", data],
+            ["usage", checkpoint],
+            ["history", str(trained.log)],
+        )
+    ):
+        suffix = (".png", ".pdf", ".svg")[number % 3]
+        path = tmp_path / f"{command[0]}{suffix}"
+        assert main(["plot", *command, "-o", str(path)]) == 0
+        begin = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[suffix]
+        assert path.read_bytes().startswith(begin)
+    capsys.readouterr()
+    for flags, message in (
+        (["contexts", checkpoint, "--data", data, "--word", "nix"], "nix: no entry"),
+        (["contexts", checkpoint, "--data", data, "--word", "<pad>"], "occurs 0 times"),
+        (["contexts", checkpoint, "--data", data, "--word", "a", "--most", "1"], "--most is 1"),
+        (["theta", checkpoint, "--word", "the", "nix", "nox"], "nix, nox: no entry"),
+        (["usage", checkpoint, "--dict", "a", "--data", data], "leave it out"),
+        (["history", str(trained.data)], "no figures of senses"),
+    ):
+        assert main(["plot", *flags, "-o", str(tmp_path / "x.png")]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "x.png").exists()

@@ -1,0 +1,173 @@
+"""`fairseq-kerbs senses` on a trained checkpoint, with and without data."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_kerbs.analysis.nearest_senses import nearest_senses
+from fairseq_kerbs.analysis.occurrences import load_model, occurrences
+from fairseq_kerbs.analysis.saved_layer import load_layer
+from fairseq_kerbs.analysis.sense_report import build_report
+from fairseq_kerbs.analysis.sense_tables import as_text
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.kernels import kerbs_kernel
+from fairseq_kerbs.output_layers import SoftmaxOutputLayer
+from tests.analysis.conftest import Trained
+from tests.fairseq_fixtures import make_model
+
+
+def senses(checkpoint: Path, *flags: str | Path) -> int:
+    return main(["senses", str(checkpoint), *(str(flag) for flag in flags)])
+
+
+def test_nearest_senses_are_those_of_a_plain_loop() -> None:
+    layer = make_model("lstm").decoder.output
+    owners = layer.inventory.word_of_sense.tolist()
+    asked, ignored = [5, 0, 17, 40], [0, 3]
+    found = list(nearest_senses(layer, asked, 4, ignored))
+    for sense, near in zip(asked, found, strict=True):
+        logits = kerbs_kernel(layer.weight[sense], layer.weight, layer.theta).tolist()
+        others = [m for m, owner in enumerate(owners) if m != sense and owner not in ignored]
+        expected = sorted(others, key=lambda m: (-logits[m], m))[:4]
+        assert [m for m, _ in near] == expected
+        assert [score for _, score in near] == pytest.approx([logits[m] for m in expected], 1e-4)
+
+
+def test_a_sense_is_never_its_own_neighbour() -> None:
+    layer = make_model("gru").decoder.output
+    with torch.no_grad():
+        layer.weight.fill_(0.5)
+        layer.theta.zero_()
+    (near,) = nearest_senses(layer, [1], 3)
+    assert len({sense for sense, _ in near} - {1}) == 3
+    assert len(next(nearest_senses(layer, [1], 10**6))) == layer.total_senses - 1
+    assert list(nearest_senses(layer, [1, 2], 0)) == [[], []]
+
+
+def test_the_checkpoint_alone_gives_the_layer_of_the_whole_model(trained: Trained) -> None:
+    model, task = load_model(trained.kerbs, trained.data)
+    layer, dictionary = load_layer(trained.kerbs)
+    assert dictionary.symbols == task.target_dictionary.symbols
+    expected = model.decoder.output.state_dict()
+    assert layer.state_dict().keys() == expected.keys()
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, expected[name])
+    assert layer.kernel.name == "kerbs"
+
+
+def test_pieces_are_tokens_of_their_own(trained: Trained) -> None:
+    model, task = load_model(trained.kerbs, trained.data)
+    whole = {(o.line, o.index, o.word): o for o in occurrences(model, task, "test")}
+    every = list(occurrences(model, task, "test", pieces=True))
+    assert sum(len(target) - 1 for target in task.dataset("test").tgt) == len(every)
+    for found in every:
+        assert found.tokens[found.position] == found.word
+        joined = whole.pop((found.line, found.index, found.word), None)
+        assert (joined is None) == (found.index == -1)
+        if joined is not None:
+            assert joined.posterior == pytest.approx(found.posterior, abs=1e-5)
+            assert joined.tokens[joined.position] == found.word
+            assert not any(token.endswith("@@") for token in joined.tokens)
+    assert not whole
+    assert any(found.word.endswith("@@") for found in every)
+
+
+def test_report_without_data(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tmp_path / "a.json", tmp_path / "a.csv"
+    flags = ("--dict", trained.dictionary, "--top", "4", "--nearest", "2")
+    assert senses(trained.kerbs, *flags, "--json", files[0], "--csv", files[1]) == 0
+    text = capsys.readouterr().out
+    report = json.loads(files[0].read_text())
+    layer, dictionary = load_layer(trained.kerbs)
+    numbers = layer.inventory.senses_per_word().tolist()
+    kept = numbers[4 : dictionary.symbols.index("madeupword0000")]
+    assert report["by_number"] == [kept.count(n) for n in range(1, max(kept) + 1)]
+    assert len(report["words"]) == 4
+    assert all(len(word["senses"]) == max(kept) for word in report["words"])
+    rows = list(csv.DictReader(files[1].read_text().splitlines()))
+    assert len(rows) == 4 * max(kept)
+    first = report["words"][0]["senses"][0]
+    assert float(rows[0]["theta"]) == pytest.approx(layer.theta[first["sense"]].item(), 1e-4)
+    near = first["nearest"]
+    assert len(near) == 2
+    owner = layer.inventory.word_of_sense[near[0]["sense"]]
+    assert near[0]["word"] == dictionary.symbols[int(owner)]
+    assert f"{near[0]['word']}/{near[0]['sense']} {near[0]['score']:.2f}" in text
+    assert rows[0]["count"] == rows[0]["example"] == ""
+
+
+def test_report_with_data(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--data", trained.data, "--word", "the", "nix", "--examples", "3")
+    assert senses(trained.kerbs, *flags, "--json", tmp_path / "a", "--csv", tmp_path / "b") == 0
+    text = capsys.readouterr().out
+    assert "no entry of the dictionary: nix" in text
+    (word,) = json.loads((tmp_path / "a").read_text())["words"]
+    model, task = load_model(trained.kerbs, trained.data)
+    found = [o for o in occurrences(model, task, "test", pieces=True) if o.word == "the"]
+    assert sum(sense["count"] for sense in word["senses"]) == len(found)
+    for sense in word["senses"]:
+        sure = sorted((max(o.posterior) for o in found if o.sense == sense["sense"]), reverse=True)
+        assert [e["posterior"] for e in sense["examples"]] == pytest.approx(sure[:3])
+        assert all("[the]" in example["text"] for example in sense["examples"])
+    rows = list(csv.DictReader((tmp_path / "b").read_text().splitlines()))
+    assert len(rows) == sum(max(1, len(sense["examples"])) for sense in word["senses"])
+    assert "@@ " in text
+    assert senses(trained.kerbs, "--data", trained.data, "--joined", "--top", "0") == 0
+    contexts = [line for line in capsys.readouterr().out.splitlines() if line[:6] == " " * 6]
+    assert any("[" in line for line in contexts)
+    assert not any("@@" in line for line in contexts if "[" in line)
+
+
+def test_wrong_uses_are_one_sentence(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "dict.txt"
+    other.write_text("one 1\n")
+    junk = tmp_path / "junk.txt"
+    junk.write_text("no number\n")
+    moved = tmp_path / "moved.pt"
+    shutil.copy(trained.kerbs, moved)
+    state: dict[str, Any] = torch.load(moved, weights_only=False)
+    state["cfg"]["task"]["data"] = str(tmp_path / "gone")
+    torch.save(state, moved)
+    for checkpoint, flags, message in (
+        (tmp_path / "absent.pt", [], "there is no checkpoint"),
+        (trained.softmax, [], "no model of fairseq_kerbs"),
+        (moved, [], "give --data BIN or --dict FILE"),
+        (moved, ["--dict", other], "has 5 words"),
+        (moved, ["--dict", junk], "no dictionary of fairseq"),
+        (moved, ["--dict", tmp_path / "absent.txt"], "no such file"),
+        (moved, ["--dict", other, "--data", trained.data], "--dict is for use without data"),
+        (moved, ["--gold", other], "give --data BIN as well"),
+        (moved, ["--top", "-1"], "--top is -1"),
+        (moved, ["--nearest", "-2"], "--nearest is -2"),
+    ):
+        assert senses(checkpoint, *flags) == 2, message
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert senses(moved, "--dict", trained.dictionary, "--by-number-of-senses") == 0
+    assert "| words in all |" in capsys.readouterr().out
+
+
+def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
+    layer = SoftmaxOutputLayer(4, 9)
+    numbers = {f"w{number}": number for number in range(9)}
+    report = build_report(None, layer, numbers, special=4, nearest=2)
+    assert report.by_number == [5]
+    assert "no word here has several senses" in as_text(report)
+    (word,) = build_report(None, layer, numbers, words=["w5"], special=4, nearest=9).words
+    (sense,) = word.senses
+    assert sense.theta is None
+    assert {near.word for near in sense.nearest} == {"w4", "w6", "w7", "w8"}
