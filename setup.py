@@ -50,6 +50,7 @@ setup(
             "mypy",
             "pytest",
             "pytest-timeout",
+            "pytest-cov",
             "pytest-xdist",
             "ruff",
             "setuptools",

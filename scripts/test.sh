@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
 # Run every check of the project from a fresh checkout: install, ruff, mypy, pytest with the slow
 # tests. Arguments go to pytest: scripts/test.sh -m "not slow" -k kernels
+# With --coverage as the first one, the lines of the package that no test runs are listed at the end.
 # As many processes run tests as there are cores; -n 0 for one that a debugger can enter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { printf '[test] %s\n' "$*"; }
 
+coverage=()
+if [[ ${1:-} == --coverage ]]; then
+  shift
+  coverage=(--cov --cov-report=term-missing:skip-covered)
+fi
 bash scripts/install.sh --extras dev
 # The tests' tensors are tiny and several of them start processes of their own.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
@@ -14,5 +20,5 @@ say "ruff check"
 .venv/bin/ruff check .
 say "mypy"
 .venv/bin/mypy
-say "pytest $*"
-exec .venv/bin/python -m pytest -n auto --dist loadfile "$@"
+say "pytest ${coverage[*]} $*"
+exec .venv/bin/python -m pytest -n auto --dist loadfile "${coverage[@]}" "$@"
