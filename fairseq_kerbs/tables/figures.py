@@ -90,12 +90,12 @@ class Entry:
         return _minus(self.summary.mean, self.paper)
 
     @property
-    def gain(self) -> float | None:
+    def against_baseline(self) -> float | None:
         """Our mean less that of our baseline."""
         return _minus(self.summary.mean, self.baseline.mean)
 
     @property
-    def paper_gain(self) -> float | None:
+    def paper_against_baseline(self) -> float | None:
         """The paper's figure less that of its baseline."""
         return _minus(self.paper, self.paper_baseline)
 

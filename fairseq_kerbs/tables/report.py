@@ -19,7 +19,7 @@ from fairseq_kerbs.tables.statistics import SAMPLES, Summary
 METRIC_TITLES = {
     "bleu4": "BLEU-4",
     "bleu1": "BLEU-1",
-    "perplexity": "perplexity",
+    "perplexity": "perplexity (lower is better)",
     "human": "human score",
 }
 
@@ -64,7 +64,7 @@ class Report:
             lines += [
                 "",
                 "Small scale: other data, smaller models, shorter training than the paper's. Its "
-                "figures stand beside ours for orientation; compare the gains over the baseline.",
+                "figures stand beside ours for orientation; compare differences from the baseline.",
             ]
         for column in self.table.columns:
             lines += ["", *self._markdown_column(column, self.columns[column.name])]
@@ -72,11 +72,13 @@ class Report:
 
     def _markdown_column(self, column: Column, entries: Sequence[Entry]) -> list[str]:
         title = METRIC_TITLES[column.metric]
+        if column.metric != "human" and self.scale not in column.parts:
+            return [f"## {column.title}: {title}", "", f"Not part of the {self.scale} scale."]
         bleu = column.metric.startswith("bleu")
         heads = ["system", f"{title}, ours", "n", "paper", "ours − paper"]
         if self.table.baseline:
             base = self.table.rows[self.table.baseline]
-            heads += [f"gain over {base}, ours", "paper's gain"]
+            heads += [f"ours − {base}", f"paper's − {base}"]
         if bleu:
             heads += ["p", "lowercased"]
         if column.metric != "human":
@@ -91,7 +93,11 @@ class Report:
         cells += [_number(entry.paper), _signed(entry.difference)]
         if self.table.baseline:
             base = entry.row == self.table.baseline
-            cells += ["", ""] if base else [_signed(entry.gain), _signed(entry.paper_gain)]
+            cells += (
+                ["", ""]
+                if base
+                else [_signed(entry.against_baseline), _signed(entry.paper_against_baseline)]
+            )
         if bleu:
             cells += [_p_values(entry.done), _mean(entry.lowercased, absent="")]
         if column.metric == "human":
@@ -162,7 +168,7 @@ class Report:
             *(self.table.name, self.scale, column.name, column.metric, entry.row),
             *(len(entry.runs), summary.n, summary.mean, summary.deviation),
             *(lowercased.mean, lowercased.deviation, entry.paper, entry.difference),
-            *(entry.gain, entry.paper_gain, " ".join(map(str, p_values))),
+            *(entry.against_baseline, entry.paper_against_baseline, " ".join(map(str, p_values))),
             *(entry.parameters, entry.minutes.mean, entry.cpu_minutes.mean, entry.speed.mean),
             " ".join(signatures([entry])),
             " ".join(str(run.seed) for run in entry.runs),
@@ -205,8 +211,8 @@ class Report:
             "lowercased_deviation": entry.lowercased.deviation,
             "paper": entry.paper,
             "difference": entry.difference,
-            "gain": entry.gain,
-            "paper_gain": entry.paper_gain,
+            "against_baseline": entry.against_baseline,
+            "paper_against_baseline": entry.paper_against_baseline,
             "missing": entry.states,
             "runs": [_json_run(run) for run in entry.runs],
         }
@@ -237,7 +243,8 @@ def made_with(command: str, runs: Sequence[Run], about: Mapping[str, Any]) -> li
 
 _CSV_HEAD = (
     *("table", "scale", "column", "metric", "row", "planned", "n", "mean", "deviation"),
-    *("lowercased_mean", "lowercased_deviation", "paper", "difference", "gain", "paper_gain"),
+    *("lowercased_mean", "lowercased_deviation", "paper", "difference"),
+    *("against_baseline", "paper_against_baseline"),
     *(
         "p_values",
         "parameters",

@@ -222,7 +222,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_for(condition: object, seconds: float = 20.0) -> None:
+def wait_for(condition: object, seconds: float = 90.0) -> None:
     assert callable(condition)
     deadline = time.monotonic() + seconds
     while not condition():
