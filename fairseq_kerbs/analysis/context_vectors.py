@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.analysis.occurrences import batches
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.output_layers import OutputLayer
@@ -36,20 +37,13 @@ def context_vectors(
         [n, d] for each word that occurs, in float32.
 
     Raises:
-        UserError: the data have no such split, or the model's decoder shows no context vectors.
+        UserError: see :func:`batches`; or the model's decoder shows no context vectors.
     """
-    try:
-        task.load_dataset(split)
-    except FileNotFoundError as error:
-        raise UserError(f"--split: {error}") from error
-    batches = task.get_batch_iterator(
-        task.dataset(split), max_tokens=4000, max_positions=None
-    ).next_epoch_itr(shuffle=False)
     parts: dict[int, list[Tensor]] = {}
     missing = dict.fromkeys(set(words) - {task.target_dictionary.pad()}, most)
     asked = torch.tensor(sorted(missing), dtype=torch.long)
     with _features_only(model):
-        for batch in batches:
+        for batch in batches(task, split):
             target = batch["target"].flatten()  # [batch · len]
             if not torch.isin(target, asked).any():
                 continue

@@ -7,6 +7,7 @@ asked for; then sentences are shown as tokens, with the marks of their pieces.
 from __future__ import annotations
 
 import struct
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,7 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
         UserError: the data have no such split, it is damaged, or a sentence is too long.
     """
     dictionary, layer = task.target_dictionary, model.decoder.output
-    for batch in _batches(task, split):
+    for batch in batches(task, split):
         features, _ = model(**batch["net_input"])
         target = batch["target"]  # [batch, len]
         _, _, evidence = layer.nll_with_evidence(features, target, ignore_index=dictionary.pad())
@@ -120,8 +121,13 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
             yield from _sentence(line, target[row], posterior[row], layer, dictionary, pieces)
 
 
-def _batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
-    """Batches of a split, in no particular order."""
+def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
+    """Batches of a split, in no particular order.
+
+    Raises:
+        UserError: the data have no such split, it is damaged, or a sentence is too long.
+    """
+    warnings.filterwarnings("ignore", message="'pin_memory'")  # fairseq asks for it on a CPU, too
     try:
         task.load_dataset(split)
         sizes = np.asarray(task.dataset(split).sizes)
