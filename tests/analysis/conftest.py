@@ -54,14 +54,19 @@ def _train(data: Path, folder: Path, flags: str) -> Path:
     # as the program itself logs, were pytest's handlers not there before
     handler = logging.FileHandler(folder.with_suffix(".log"), encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s"))
-    root = logging.getLogger()
+    # commands that ran in this process before have told fairseq to be quiet
+    root, fairseq = logging.getLogger(), logging.getLogger("fairseq")
+    levels = [(logger, logger.level) for logger in (root, fairseq)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["fairseq-train", *arguments, *flags.split()])
-        patch.setattr(root, "level", logging.INFO)
         root.addHandler(handler)
+        for logger, _ in levels:
+            logger.setLevel(logging.INFO)
         try:
             cli_main()
         finally:
+            for logger, level in levels:
+                logger.setLevel(level)
             root.removeHandler(handler)
             handler.close()
     return folder / "checkpoint_last.pt"
