@@ -36,6 +36,7 @@ setup(
         "sacrebleu>=2.4",
         # Its rules for prefixes and apostrophes change with the version, and BLEU with them.
         "sacremoses==0.1.1",
+        "scikit-learn>=1.4",
         "scipy",
         "subword-nmt>=0.3.8",
         # What --tensorboard-logdir of fairseq writes with, through torch.utils.tensorboard.

@@ -9,13 +9,16 @@ with the cloud's own covariance reach in the same way.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 SAMPLES = 19  # of the Gaussian: one cloud of it in 20 is taken for several clusters
-STARTS, ROUNDS = 8, 50
+STARTS = 8  # of k-means
 _MOST_AXES = 50
 
 
@@ -43,17 +46,17 @@ def find_clusters(points: Tensor, most: int, seed: int = 1, samples: int = SAMPL
         seed: of k-means and of the samples.
         samples: of the Gaussian; 0 leaves the comparison out.
     """
-    generator = torch.Generator().manual_seed(seed)
     axes, deviations = _principal(points)  # [n, r], [r]
     one = torch.zeros(len(points), dtype=torch.long)
     if len(points) < 3 or float(deviations.max()) <= 1e-9 * float(points.abs().max()):
         return Clusters(1, one, 0.0)
-    number, labels, silhouette = _best(axes, most, generator)
+    number, labels, silhouette = _best(axes.numpy(), most, seed)
+    generator = torch.Generator().manual_seed(seed)
     for _ in range(samples):
         noise = torch.randn(axes.shape, generator=generator, dtype=axes.dtype)
-        if _best(noise * deviations, most, generator)[2] >= silhouette:
+        if _best((noise * deviations).numpy(), most, seed)[2] >= silhouette:
             return Clusters(1, one, silhouette)
-    return Clusters(number, labels, silhouette)
+    return Clusters(number, torch.tensor(labels), silhouette)
 
 
 def _principal(points: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,71 +67,23 @@ def _principal(points: Tensor) -> tuple[Tensor, Tensor]:
     return left[:, : len(values)] * values, values / max(1, len(points) - 1) ** 0.5
 
 
-def _best(points: Tensor, most: int, generator: torch.Generator) -> tuple[int, Tensor, float]:
-    distances = torch.cdist(points, points)
-    best = (1, torch.zeros(len(points), dtype=torch.long), -1.0)
+def _best(points: NDArray[np.float64], most: int, seed: int) -> tuple[int, list[int], float]:
+    """The k ≥ 2 with the best mean silhouette, its labels, and that silhouette; −1 without any."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.metrics import pairwise_distances, silhouette_score
+
+    distances = pairwise_distances(points)
+    np.fill_diagonal(distances, 0.0)  # rounding leaves traces there
+    best = (1, [0] * len(points), -1.0)
     for number in range(2, min(most, len(points) - 1) + 1):
-        labels = k_means(points, number, generator)
-        silhouette = mean_silhouette(distances, labels)
+        with warnings.catch_warnings():
+            # where points coincide there may be fewer clusters than asked for
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            labels = KMeans(number, n_init=STARTS, random_state=seed).fit_predict(points)
+        if not 2 <= len(np.unique(labels)) < len(points):
+            continue
+        silhouette = float(silhouette_score(distances, labels, metric="precomputed"))
         if silhouette > best[2]:
-            best = (number, labels, silhouette)
+            best = (number, labels.tolist(), silhouette)
     return best
-
-
-def k_means(points: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Lloyd's algorithm from several k-means++ starts at once; the best of them.
-
-    Args:
-        points: [n, d].
-        number: clusters k ≤ n.
-        generator: source of the starts.
-
-    Returns:
-        [n] cluster of each point; where points coincide, clusters may be empty.
-    """
-    centers = _starts(points, number, generator)  # [starts, k, d]
-    labels = torch.cdist(points, centers).argmin(2)  # [starts, n]
-    for _ in range(ROUNDS):
-        member = torch.nn.functional.one_hot(labels, number).to(points.dtype)  # [starts, n, k]
-        sizes = member.sum(1).unsqueeze(2)  # [starts, k, 1]
-        means = member.transpose(1, 2) @ points / sizes.clamp_min(1.0)
-        centers = torch.where(sizes > 0, means, centers)
-        moved = torch.cdist(points, centers).argmin(2)
-        if torch.equal(moved, labels):
-            break
-        labels = moved
-    spread = torch.cdist(points, centers).amin(2).square().sum(1)  # [starts]
-    return labels[spread.argmin()]
-
-
-def _starts(points: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Centers drawn one by one, each with the chance of its squared distance to those before."""
-    first = torch.randint(len(points), (STARTS, 1), generator=generator)
-    chosen = points[first]  # [starts, 1, d]
-    for _ in range(number - 1):
-        chance = torch.cdist(points, chosen).amin(2).square()  # [starts, n]
-        drawn = torch.multinomial(chance + 1e-300, 1, generator=generator)
-        chosen = torch.cat([chosen, points[drawn]], 1)
-    return chosen
-
-
-def mean_silhouette(distances: Tensor, labels: Tensor) -> float:
-    """Mean silhouette; that of a cluster's only point is 0.
-
-    Args:
-        distances: [n, n] between points.
-        labels: [n] cluster of each point.
-
-    Returns:
-        −1 where all points are in one cluster.
-    """
-    used = labels.unique()
-    if len(used) < 2:
-        return -1.0
-    member = (labels.unsqueeze(1) == used).to(distances.dtype)  # [n, k]
-    sums, sizes = distances @ member, member.sum(0)  # [n, k], [k]
-    own = member.bool()
-    inside = sums[own] / (sizes.expand_as(sums)[own] - 1).clamp_min(1.0)  # [n]
-    outside = (sums / sizes).masked_fill(own, torch.inf).amin(1)
-    values = (outside - inside) / torch.maximum(inside, outside).clamp_min(1e-300)
-    return float(torch.where(sizes.expand_as(sums)[own] > 1, values, 0.0).mean())

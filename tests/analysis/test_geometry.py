@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from google.protobuf import text_format  # type: ignore[import-untyped]
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
 
-from fairseq_kerbs.analysis.clusters import find_clusters, k_means, mean_silhouette
+from fairseq_kerbs.analysis.clusters import find_clusters
 from fairseq_kerbs.analysis.context_vectors import context_vectors
 from fairseq_kerbs.analysis.geometry import measure_word
 from fairseq_kerbs.analysis.projector import write_projector
@@ -49,25 +48,16 @@ def plain_silhouette(points: Tensor, labels: list[int]) -> float:
     return total / len(labels)
 
 
-def test_silhouette_is_the_definition() -> None:
-    points = torch.randn(17, 3, dtype=torch.float64)
-    for labels in ([0, 1, 2] * 5 + [0, 3], [4] * 9 + [7] * 8, [0] + [1] * 16):
-        found = mean_silhouette(torch.cdist(points, points), torch.tensor(labels))
-        assert found == pytest.approx(plain_silhouette(points, labels), abs=1e-9)
-    assert mean_silhouette(torch.cdist(points, points), torch.zeros(17)) == -1.0
-
-
-def test_k_means_finds_the_best_division_of_few_points() -> None:
-    def spread(points: Tensor, labels: Tensor) -> float:
-        groups = [points[labels == label] for label in labels.unique()]
-        return sum(float((group - group.mean(0)).square().sum()) for group in groups)
-
-    generator = torch.Generator().manual_seed(3)
-    divisions = [torch.tensor([0, *rest]) for rest in itertools.product(range(2), repeat=8)]
-    for _ in range(5):
-        points = torch.randn(9, 2, dtype=torch.float64, generator=generator)
-        best = min(spread(points, labels) for labels in divisions)
-        assert spread(points, k_means(points, 2, generator)) == pytest.approx(best)
+@pytest.mark.parametrize("most", [2, 3, 5])
+def test_the_silhouette_told_is_that_of_the_labels(most: int) -> None:
+    points = torch.randn(17, 3)
+    found = find_clusters(points, most, samples=0)
+    assert 2 <= found.number <= most
+    assert found.silhouette == pytest.approx(plain_silhouette(points, found.labels.tolist()))
+    if most == 2:
+        return
+    # more clusters are taken only if they are told apart better
+    assert found.silhouette >= find_clusters(points, most - 1, samples=0).silhouette
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])
