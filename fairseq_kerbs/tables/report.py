@@ -135,7 +135,10 @@ class Report:
             )
         for entry in entries:
             for state in entry.states:
-                notes.append(f"{entry.title}: {state}.")
+                seeds = [str(run.seed) for run in entry.runs if run.state == state]
+                some = 0 < len(seeds) < len(entry.runs)
+                which = f", seed {', '.join(seeds)}" if some else ""
+                notes.append(f"{entry.title}{which}: {state}.")
         return [f"- {note}" for note in notes]
 
     def _markdown_end(self) -> list[str]:

@@ -65,7 +65,7 @@ lowercased | parameters | training min | CPU min | words per CPU s |
 seed, in the seeds' order.
 - Mean ± standard deviation of the sample of seeds.
 - Times are means over seeds, with validation and saving; words are target tokens.
-- Ours: failed: train ended with status 3.
+- Ours, seed 2: failed: train ended with status 3.
 - Third: not run.
 
 ## Dialog, judged: human score
