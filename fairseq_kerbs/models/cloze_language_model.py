@@ -26,12 +26,13 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.composition import ComposedEmbedding
 from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
-from fairseq_kerbs.models.language_modeling import MAX_POSITIONS, check_sizes, check_task, preset
+from fairseq_kerbs.models.language_modeling import MAX_POSITIONS, check_task, preset
 from fairseq_kerbs.models.options import (
     RecurrentLanguageModelConfig,
     as_namespace,
     build_output_layer,
     build_schedule,
+    check_sizes,
     fail,
     user_errors,
 )

@@ -191,6 +191,20 @@ class SenseSchedule:
     settings: ReallocationSettings
 
 
+def check_sizes(args: Any) -> None:
+    """Check the sizes of a recurrent model.
+
+    Raises:
+        ValueError: one is out of range; the message names the flag.
+    """
+    for name in ("hidden_size", "embed_dim", "layers"):
+        if getattr(args, name) < 1:
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(f"{flag} is {getattr(args, name)}, but it must be 1 or more.")
+    if not 0.0 <= args.dropout <= 1.0:
+        raise ValueError(f"--dropout is {args.dropout}, but it must be within [0, 1].")
+
+
 def build_schedule(args: Any) -> SenseSchedule:
     """Read the schedule from flags.
 

@@ -29,6 +29,7 @@ from fairseq_kerbs.models.options import (
     as_namespace,
     build_output_layer,
     build_schedule,
+    check_sizes,
     fill_defaults,
     user_errors,
 )
@@ -303,7 +304,8 @@ class _RecurrentKerbsModel(FittingCheckpoint, FairseqEncoderDecoderModel):
         args = as_namespace(args)
         base_recurrent_architecture(args)
         with user_errors():
-            _check_sizes(args)
+            check_sizes(args)
+            _check_halves(args)
             schedule = build_schedule(args)
             sizes = (args.hidden_size, args.layers, args.dropout)
             encoder = RecurrentEncoder(cls.cell, task.source_dictionary, args.embed_dim, *sizes)
@@ -315,18 +317,12 @@ class _RecurrentKerbsModel(FittingCheckpoint, FairseqEncoderDecoderModel):
         return cls(encoder, decoder)
 
 
-def _check_sizes(args: Any) -> None:
-    for name in ("hidden_size", "embed_dim", "layers"):
-        if getattr(args, name) < 1:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} is {getattr(args, name)}, but it must be 1 or more.")
+def _check_halves(args: Any) -> None:
     if args.hidden_size % 2:
         raise ValueError(
             f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
             "share it: use an even number."
         )
-    if not 0.0 <= args.dropout <= 1.0:
-        raise ValueError(f"--dropout is {args.dropout}, but it must be within [0, 1].")
 
 
 @register_model("lstm_kerbs")

@@ -24,12 +24,13 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.composition import LookedUp, SteppingEmbedding
 from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
-from fairseq_kerbs.models.language_modeling import MAX_POSITIONS, check_sizes, check_task, preset
+from fairseq_kerbs.models.language_modeling import MAX_POSITIONS, check_task, preset
 from fairseq_kerbs.models.options import (
     RecurrentLanguageModelConfig,
     as_namespace,
     build_output_layer,
     build_schedule,
+    check_sizes,
     user_errors,
 )
 from fairseq_kerbs.models.reallocation_hook import install_hook

@@ -135,10 +135,9 @@ class Report:
             )
         for entry in entries:
             for state in entry.states:
-                seeds = [str(run.seed) for run in entry.runs if run.state == state]
-                some = 0 < len(seeds) < len(entry.runs)
-                which = f", seed {', '.join(seeds)}" if some else ""
-                notes.append(f"{entry.title}{which}: {state}.")
+                which = [str(run.seed) for run in entry.runs if run.state == state]
+                some = f", seed {', '.join(which)}" if 0 < len(which) < len(entry.runs) else ""
+                notes.append(f"{entry.title}{some}: {state}.")
         return [f"- {note}" for note in notes]
 
     def _markdown_end(self) -> list[str]:
