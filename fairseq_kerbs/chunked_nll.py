@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs import fused_cpu, fused_cuda
-from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, KerbsPasses, Smoothing
+from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, Smoothing
+from fairseq_kerbs.kerbs_passes import KerbsPasses
 from fairseq_kerbs.kernels import (
     InnerProductKernel,
     KerbsKernel,

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, KerbsPasses, Smoothing
+from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, Smoothing
+from fairseq_kerbs.kerbs_passes import KerbsPasses
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, KerbsPasses, Smoothing
+from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, Smoothing
+from fairseq_kerbs.kerbs_passes import KerbsPasses
 from fairseq_kerbs.kernels import Kernel
 from fairseq_kerbs.senses import SenseTable
 

@@ -10,14 +10,10 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs import fused_cpu
-from fairseq_kerbs.chunk_passes import (
-    ChunkPasses,
-    InnerProductPasses,
-    KerbsPasses,
-    Smoothing,
-)
+from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, Smoothing
 from fairseq_kerbs.chunked_nll import choose_passes
 from fairseq_kerbs.fused_cpu import FusedInnerProduct, FusedKerbs
+from fairseq_kerbs.kerbs_passes import KerbsPasses
 from fairseq_kerbs.kernels import build_kernel, kernel_logits
 from fairseq_kerbs.senses import build_sense_table
 from tests.reference import as_leaves, kernel_reference

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs import chunked_nll, fused_cuda
-from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, KerbsPasses, Smoothing
+from fairseq_kerbs.chunk_passes import ChunkPasses, InnerProductPasses, Smoothing
+from fairseq_kerbs.kerbs_passes import KerbsPasses
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll
 from fairseq_kerbs.senses import SenseTable, build_sense_table
