@@ -46,6 +46,31 @@ class BleuResult:
         )
 
 
+def bleu_metric(
+    order: int = DEFAULT_ORDER,
+    *,
+    language: str = "",
+    lowercase: bool = False,
+    tokenize: str | None = None,
+) -> BLEU:
+    """sacreBLEU's metric for n-grams up to `order`; the arguments are those of `corpus_bleu`.
+
+    Raises:
+        UserError: the order is not positive, or sacreBLEU lacks the tokenizer.
+    """
+    if order < 1:
+        raise UserError(f"--max-ngram-order must be at least 1, not {order}")
+    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+        raise UserError(f"--tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, not {tokenize}")
+    try:
+        return BLEU(
+            lowercase=lowercase, tokenize=tokenize, trg_lang=language, max_ngram_order=order
+        )
+    except (ImportError, RuntimeError) as error:  # sacreBLEU's sentence on a missing package
+        wanted = f"--tokenize {tokenize}" if tokenize else f"--lang {language}"
+        raise UserError(f"{wanted}: {' '.join(str(error).split())}") from None
+
+
 def corpus_bleu(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -67,11 +92,9 @@ def corpus_bleu(
             penalty.
 
     Raises:
-        UserError: there is nothing to compare, the numbers of sentences differ, or the order is
-            not positive, or sacreBLEU lacks the tokenizer.
+        UserError: there is nothing to compare, the numbers of sentences differ, or see
+            `bleu_metric`.
     """
-    if max_ngram_order < 1:
-        raise UserError(f"--max-ngram-order must be at least 1, not {max_ngram_order}")
     if not hypotheses or not references:
         raise UserError("BLEU needs at least one hypothesis and one reference")
     for reference in references:
@@ -80,18 +103,9 @@ def corpus_bleu(
                 f"{len(hypotheses)} hypotheses but {len(reference)} reference lines; "
                 "both must come from the same test set"
             )
-    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
-        raise UserError(f"--tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, not {tokenize}")
-    try:
-        metric = BLEU(
-            lowercase=lowercase,
-            tokenize=tokenize,
-            trg_lang=target_lang,
-            max_ngram_order=max_ngram_order,
-        )
-    except (ImportError, RuntimeError) as error:  # sacreBLEU's sentence on a missing package
-        wanted = f"--tokenize {tokenize}" if tokenize else f"--lang {target_lang}"
-        raise UserError(f"{wanted}: {' '.join(str(error).split())}") from None
+    metric = bleu_metric(
+        max_ngram_order, language=target_lang, lowercase=lowercase, tokenize=tokenize
+    )
     score = metric.corpus_score(list(hypotheses), [list(r) for r in references])
     signature = str(metric.get_signature())
     details = score.format(width=2, signature=signature)

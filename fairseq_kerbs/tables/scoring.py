@@ -15,21 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sacrebleu.metrics.bleu import BLEU
-
 from fairseq_kerbs.corpora.files import atomic_write, read_lines
 from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.evaluation.bleu import corpus_bleu
 from fairseq_kerbs.evaluation.generated import detokenize_lines
 
 _PERPLEXITY = re.compile(r"Loss \(base 2\): ([0-9.]+|inf|nan), Perplexity: ([0-9.]+|inf|nan)")
-
-
-def bleu_metric(order: int, *, language: str, lowercase: bool = False) -> BLEU:
-    """sacreBLEU of n-grams up to `order` with the brevity penalty; order 4 is the usual BLEU.
-
-    Texts of one-word answers have no longer n-grams, so BLEU-1 is not smoothed by them.
-    """
-    return BLEU(max_ngram_order=order, lowercase=lowercase, trg_lang=language)
 
 
 def bleu_figures(
@@ -38,22 +29,22 @@ def bleu_figures(
     """BLEU of cased and of lowercased text, with signatures; the order stands beside them.
 
     Raises:
-        UserError: the numbers of sentences differ.
+        UserError: see :func:`fairseq_kerbs.evaluation.bleu.corpus_bleu`.
     """
-    if len(hypotheses) != len(reference):
-        raise UserError(
-            f"{len(hypotheses)} hypotheses but {len(reference)} reference lines; both must come "
-            "from the same test set"
-        )
     figures: dict[str, Any] = {"metric": f"bleu{order}", "sentences": len(hypotheses)}
     figures["order"] = order
     for prefix, lowercase in (("", False), ("lowercased_", True)):
-        metric = bleu_metric(order, language=language, lowercase=lowercase)
-        score = metric.corpus_score(list(hypotheses), [list(reference)])
+        result = corpus_bleu(
+            hypotheses,
+            [reference],
+            lowercase=lowercase,
+            target_lang=language,
+            max_ngram_order=order,
+        )
         # sacreBLEU's signature does not tell the order of the n-grams.
-        figures[f"{prefix}signature"] = f"{metric.get_signature()}|order:{order}"
-        figures[f"{prefix}value"] = score.score
-        figures[f"{prefix}details"] = score.format(width=2, signature="")
+        figures[f"{prefix}signature"] = f"{result.signature}|order:{order}"
+        figures[f"{prefix}value"] = result.score
+        figures[f"{prefix}details"] = result.details
     return figures
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from sacrebleu.significance import PairedTest
 
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.tables.scoring import bleu_metric
+from fairseq_kerbs.evaluation.bleu import bleu_metric
 
 SAMPLES = 1000
 
