@@ -111,6 +111,29 @@ def stopping_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Keep signals until the end of the block.
+
+    While a process forks, Python runs callbacks whose exceptions it drops: a Ctrl-C that is raised
+    there would be lost.
+    """
+    kept: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    previous = {
+        number: signal.signal(number, lambda signum, frame: kept.append(signum))
+        for number in numbers
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    for late in kept:
+        signal.raise_signal(late)
+
+
 @dataclass
 class _Active:
     """A job that has a command running."""
@@ -258,21 +281,22 @@ class Runner:
         log = path.open("a", encoding="utf-8")
         log.write(f"# attempt {record['attempts']}: {record['command']}\n")
         log.flush()
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environ,
-                start_new_session=True,
-                preexec_fn=end_with_parent,
-            )
-        except OSError as error:
-            log.close()
-            write_record(job.folder, step.name, {**record, "status": FAILED})
-            raise UserError(f"{command[0]} cannot be started: {error.strerror}") from None
-        self._active.append(_Active(job, steps, index, process, log, time.monotonic(), record))
+        with _signals_deferred():
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._environ,
+                    start_new_session=True,
+                    preexec_fn=end_with_parent,
+                )
+            except OSError as error:
+                log.close()
+                write_record(job.folder, step.name, {**record, "status": FAILED})
+                raise UserError(f"{command[0]} cannot be started: {error.strerror}") from None
+            self._active.append(_Active(job, steps, index, process, log, time.monotonic(), record))
 
     def _ended(self, active: _Active) -> None:
         """After the end of a command: the next step, or the end of the job."""

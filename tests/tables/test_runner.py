@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -296,3 +298,26 @@ def test_digest_of_data_leaves_logs_out(tmp_path: Path) -> None:
     assert data_digest(folder) == before
     (folder / "train.bin").write_bytes(b"1")
     assert data_digest(folder) != before
+
+
+def test_an_interruption_while_a_command_starts_is_not_lost(
+    cell: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives inside fork, where Python drops exceptions."""
+    before = signal.getsignal(signal.SIGINT)
+    start = subprocess.Popen
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        return start(*arguments, **options)
+
+    monkeypatch.setattr("fairseq_kerbs.tables.runner.subprocess.Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Runner(say=quiet).run([job(cell, [step(cell, "train", "sleep 60")])])
+    record = read_record(cell, "train")
+    assert record is not None
+    assert record["status"] == "running"
+    assert record["returncode"] == -signal.SIGTERM
+    assert signal.getsignal(signal.SIGINT) is before
