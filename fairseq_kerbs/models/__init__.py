@@ -1,7 +1,8 @@
-"""Architectures, registered with fairseq on import."""
+"""Architectures and a flag of fairseq-generate, registered with fairseq on import."""
 
 from fairseq_kerbs.models.cloze_language_model import BilstmLanguageModel
 from fairseq_kerbs.models.ema import keep_inventories_out_of_averages
+from fairseq_kerbs.models.printed_senses import register as register_printed_senses
 from fairseq_kerbs.models.recurrent_kerbs import GruKerbsModel, LstmKerbsModel
 from fairseq_kerbs.models.recurrent_language_models import GruLanguageModel, LstmLanguageModel
 from fairseq_kerbs.models.transformer_kerbs import TransformerKerbsModel
@@ -18,3 +19,4 @@ __all__ = [
 ]
 
 keep_inventories_out_of_averages()
+register_printed_senses()
