@@ -1,5 +1,6 @@
 """Architectures and a flag of fairseq-generate, registered with fairseq on import."""
 
+from fairseq_kerbs.models.checkpoint_files import say_what_failed
 from fairseq_kerbs.models.cloze_language_model import BilstmLanguageModel
 from fairseq_kerbs.models.ema import keep_inventories_out_of_averages
 from fairseq_kerbs.models.printed_senses import register as register_printed_senses
@@ -19,4 +20,5 @@ __all__ = [
 ]
 
 keep_inventories_out_of_averages()
+say_what_failed()
 register_printed_senses()
