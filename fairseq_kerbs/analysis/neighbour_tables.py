@@ -69,7 +69,9 @@ def as_text(found: Neighbours) -> str:
         clusters = [cluster for cluster in found.clusters if (cluster.of or "") == origin]
         by = "confusions of both models" if len(short) > 1 else "confusions"
         by = f"output vectors of {short[origin]}" if origin else by
-        lines.append(f"{number} clusters, {found.words[origin]} words, by {by}:")
+        lines.append(
+            f"clusters by {by}: {number} with {found.words[origin]} words, {len(clusters)} shown"
+        )
         lines += [*_table(clusters, found.by == "vectors"), ""]
         for cluster in clusters:
             if cluster.examples:
