@@ -22,6 +22,7 @@ from fairseq_kerbs.commands.examples import add_examples
 from fairseq_kerbs.commands.experiments import add_generate, add_train
 from fairseq_kerbs.commands.geometry import add_geometry
 from fairseq_kerbs.commands.human_eval import add_human_eval
+from fairseq_kerbs.commands.neighbours import add_neighbours
 from fairseq_kerbs.commands.plots import add_plot
 from fairseq_kerbs.commands.report import add_report
 from fairseq_kerbs.commands.senses import add_senses
@@ -48,6 +49,7 @@ COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
     add_report,
     add_plot,
     add_geometry,
+    add_neighbours,
     add_tables,
 )
 

@@ -204,6 +204,11 @@ MODELS = [
     Misuse(f"report {MODEL} --data {{work}}/bin -o {{out}}/file/r.html", ("a part of its path",)),
     Misuse(f"geometry {MODEL} --data {{work}}/text", ("text is no folder with a dict.*.txt",)),
     Misuse("geometry {work}/code.pt --data {work}/bin", ("(posix.system)", "--trust-checkpoint")),
+    Misuse(f"neighbours {MODEL} {{work}}/cut.pt", ("cut.pt is no whole checkpoint",)),
+    Misuse(f"neighbours {MODEL} --data {{work}}/text", ("text is no folder with a dict.*.txt",)),
+    Misuse("neighbours {work}/code.pt", ("(posix.system)", "--trust-checkpoint")),
+    Misuse(f"neighbours {MODEL} --by confusions", ("--by confusions", "give --data BIN")),
+    Misuse(f"neighbours {MODEL} --least 99999", ("--least 99999", "a smaller number")),
     Misuse("plot frequency {work}/cut.pt -o {out}/t.png", ("cut.pt is no whole checkpoint",)),
 ]
 

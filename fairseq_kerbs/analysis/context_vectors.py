@@ -6,7 +6,7 @@ predicts the word (teacher forcing).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +42,7 @@ def context_vectors(
     parts: dict[int, list[Tensor]] = {}
     missing = dict.fromkeys(set(words) - {task.target_dictionary.pad()}, most)
     asked = torch.tensor(sorted(missing), dtype=torch.long)
-    with _features_only(model):
+    with features_only(model):
         for batch in batches(task, split):
             target = batch["target"].flatten()  # [batch · len]
             if not torch.isin(target, asked).any():
@@ -62,18 +62,22 @@ def context_vectors(
 
 
 @contextmanager
-def _features_only(model: Any) -> Iterator[None]:
-    """Let the decoder return what it would give to its output layer."""
-    decoder = getattr(model, "decoder", None)
+def features_only(model: Any) -> Iterator[Callable[..., Tensor]]:
+    """Let the decoder return what it would give to its output layer, and hand that layer out.
+
+    Raises:
+        UserError: the model has no decoder with an output layer of its own.
+    """
+    decoder: Any = getattr(model, "decoder", None)
     if not callable(getattr(decoder, "output_layer", None)):
         raise UserError(
             f"a {type(model).__name__} has no decoder with an output layer of its own, so that its "
             "context vectors cannot be read"
         )
-    own = decoder.__dict__.get("output_layer")
+    own, output_layer = decoder.__dict__.get("output_layer"), decoder.output_layer
     decoder.__dict__["output_layer"] = lambda features, **_: features
     try:
-        yield
+        yield output_layer
     finally:
         del decoder.__dict__["output_layer"]
         if own is not None:

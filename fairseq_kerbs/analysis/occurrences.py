@@ -127,7 +127,9 @@ def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
     Raises:
         UserError: the data have no such split, it is damaged, or a sentence is too long.
     """
-    warnings.filterwarnings("ignore", message="'pin_memory'")  # fairseq asks for it on a CPU, too
+    # fairseq asks for pinned memory on a CPU, too, and mixes kinds of masks
+    for message in ("'pin_memory'", "Support for mismatched key_padding_mask"):
+        warnings.filterwarnings("ignore", message=message)
     try:
         task.load_dataset(split)
         sizes = np.asarray(task.dataset(split).sizes)

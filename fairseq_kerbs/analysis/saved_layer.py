@@ -7,20 +7,30 @@ still there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from fairseq_kerbs.checkpoints import read_checkpoint, upgraded
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.experiments import target_language
-from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 
 _PREFIX = "decoder.output."
+_STOCK = ("output_projection.weight", "fc_out.weight", "embed_out")
+"""Where fairseq's own decoders keep their output vectors."""
 
 
 def load_layer(
-    checkpoint: Path, dictionary: Path | None = None, trust: bool = False
+    checkpoint: Path,
+    dictionary: Path | None = None,
+    trust: bool = False,
+    *,
+    any_model: bool = False,
 ) -> tuple[OutputLayer, Any]:
     """Rebuild the output layer of a checkpoint.
 
@@ -29,13 +39,14 @@ def load_layer(
         dictionary: a ``dict.LANGUAGE.txt``; by default the target dictionary in the folder that
             the checkpoint says it was trained from.
         trust: see :func:`read_checkpoint`.
+        any_model: also one of fairseq's own, see :func:`stock_layer`.
 
     Returns:
         layer in evaluation mode, and fairseq's dictionary of the target side.
 
     Raises:
-        UserError: see :func:`read_checkpoint`; the checkpoint is no model of ours, or there is no
-            dictionary or one of another size.
+        UserError: see :func:`read_checkpoint`; the checkpoint is no model of ours (with
+            ``any_model``: has no output vectors), or there is no dictionary or one of another size.
     """
     state = read_checkpoint(checkpoint, trust)
     config, tensors = _settings(state), state["model"]
@@ -45,7 +56,13 @@ def load_layer(
         if name.startswith(_PREFIX)
     }
     if "inventory.word_of_sense" not in own:
-        raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
+        if not any_model:
+            raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
+        tied = ("share_decoder_input_output_embed", "share_all_embeddings")
+        shared = any(getattr(config.model, flag, False) for flag in tied)
+        found = stock_layer(tensors, shared, checkpoint)
+        path = dictionary or _remembered_dictionary(checkpoint, config)
+        return found, _load_dictionary(path, found.vocab_size)
     words = own["inventory.log_prob"].shape[0]
     symbols = _load_dictionary(dictionary or _remembered_dictionary(checkpoint, config), words)
     from fairseq_kerbs.models.options import (
@@ -65,6 +82,47 @@ def load_layer(
             error
         )
     return layer.eval(), symbols
+
+
+def model_layer(model: Any, checkpoint: Path) -> OutputLayer:
+    """The output layer of a loaded model, ours or (see :func:`stock_layer`) one of fairseq's."""
+    layer = getattr(model.decoder, "output", None)
+    if isinstance(layer, OutputLayer):
+        return layer
+    tied = bool(getattr(model.decoder, "share_input_output_embed", False))
+    return stock_layer(model.state_dict(), tied, checkpoint)
+
+
+def stock_layer(tensors: Mapping[str, Tensor], tied: bool, checkpoint: Path) -> OutputLayer:
+    """The output vectors of one of fairseq's own models as a softmax layer.
+
+    A bias (fairseq's LSTM has one) is left out: it says how frequent a word is, not what it means.
+
+    Args:
+        tensors: parameters of the model, by name.
+        tied: whether its output vectors may be its input embeddings.
+        checkpoint: where they come from, for the message.
+
+    Returns:
+        layer in evaluation mode, with vectors [V, d].
+
+    Raises:
+        UserError: there is no output vector for each word.
+    """
+    names = [*_STOCK, "embed_tokens.weight"] if tied else [*_STOCK]
+    found = [tensors[key] for name in names if (key := f"decoder.{name}") in tensors]
+    adaptive = any(name.startswith("decoder.adaptive_softmax.") for name in tensors)
+    if adaptive or not found:
+        raise UserError(
+            f"{checkpoint}: its output layer has no vector for each word"
+            f"{' (an adaptive softmax has none)' if adaptive else ''}; give --data BIN without "
+            "--by vectors to see which words it takes for each other"
+        )
+    weight = found[0].detach().float()  # [V, d]
+    layer = SoftmaxOutputLayer(weight.shape[1], weight.shape[0])
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+    return layer.eval()
 
 
 def _settings(state: dict[str, Any]) -> Any:

@@ -1,0 +1,302 @@
+"""Clusters of words that an output layer can hardly tell apart, and two models on them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.data import Dictionary
+from scipy.stats import binomtest
+
+from fairseq_kerbs.analysis import predictions as predictions_module
+from fairseq_kerbs.analysis.likeness import ConfusionLikeness
+from fairseq_kerbs.analysis.neighbours import find_neighbours
+from fairseq_kerbs.analysis.predictions import Predictions, collect_predictions
+from fairseq_kerbs.analysis.saved_layer import load_layer, model_layer, stock_layer
+from fairseq_kerbs.checkpoints import load_model_and_task, read_checkpoint
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.commands.neighbours import model_names
+from fairseq_kerbs.errors import UserError
+from tests.analysis.conftest import Trained
+
+# --- confusions, counts and examples ------------------------------------------------------------
+
+WORDS = ["<s>", "<pad>", "</s>", "<unk>", "quickly", "soon", "red", "blue", "the"]
+QUICKLY, SOON, RED, BLUE, THE = range(4, 9)
+
+
+def by_hand(*rows: tuple[int, int, int, float, int, float]) -> Predictions:
+    """Sentence, place, word, its probability, the best other guess and its probability."""
+    columns = [torch.tensor(column) for column in zip(*rows, strict=True)]
+    sentence, place, word, own, guess, other = columns
+    ordered = (own >= other).unsqueeze(1)
+    guesses = torch.stack([word, guess], 1)
+    guessed = torch.stack([own, other], 1)
+    tokens = {0: ("the", "red", "soon"), 1: ("quickly", "blue", "the"), 2: ("soon", "quickly")}
+    return Predictions(
+        *(sentence, place, word, own),
+        torch.where(ordered, guesses, guesses.flip(1)),
+        torch.where(ordered, guessed, guessed.flip(1)),
+        tokens,
+    )
+
+
+FIRST = by_hand(
+    (0, 0, THE, 0.9, RED, 0.1),
+    (0, 1, RED, 0.5, BLUE, 0.4),
+    (0, 2, SOON, 0.3, QUICKLY, 0.6),
+    (1, 0, QUICKLY, 0.8, SOON, 0.1),
+    (1, 1, BLUE, 0.2, THE, 0.7),
+    (1, 2, THE, 0.9, BLUE, 0.05),
+    (2, 0, SOON, 0.3, THE, 0.5),
+    (2, 1, QUICKLY, 0.4, SOON, 0.6),
+)
+SECOND = by_hand(
+    (0, 0, THE, 0.6, RED, 0.1),
+    (0, 1, RED, 0.2, BLUE, 0.6),
+    (0, 2, SOON, 0.7, QUICKLY, 0.2),
+    (1, 0, QUICKLY, 0.3, SOON, 0.5),
+    (1, 1, BLUE, 0.5, RED, 0.3),
+    (1, 2, THE, 0.4, RED, 0.5),
+    (2, 0, SOON, 0.9, QUICKLY, 0.05),
+    (2, 1, QUICKLY, 0.7, SOON, 0.1),
+)
+
+
+def find(predictions: dict[str, Predictions], **flags: Any) -> Any:
+    words = torch.arange(len(WORDS)) >= 4
+    likeness = {name: ConfusionLikeness([one], words) for name, one in predictions.items()}
+    frequency = [0, 0, 0, 0, 5, 9, 3, 8, 50]
+    return find_neighbours(
+        *(likeness, WORDS, frequency),
+        **({"by": "confusions", "words": words, "predictions": predictions} | flags),
+    )
+
+
+def test_confusions_of_two_models_by_hand() -> None:
+    both = ConfusionLikeness([FIRST, SECOND], torch.arange(len(WORDS)) >= 4)
+    to_quickly = (0.6 + 0.2 + 0.05) / 2 / (2 + 2)  # at the occurrences of "soon"
+    to_soon = (0.1 + 0.6 + 0.5 + 0.1) / 2 / (2 + 2)
+    graph = both.graph().toarray()
+    assert graph[SOON, QUICKLY] == pytest.approx((to_quickly * to_soon) ** 0.5)
+    assert graph[RED, BLUE] == pytest.approx((1.0 / 2 / 3 * (0.3 / 2 / 3)) ** 0.5)
+    # "the" is guessed for "soon", but never the other way round
+    assert graph[THE, SOON] == graph[THE, QUICKLY] == 0
+    assert both.among([SOON, THE, QUICKLY])[2, 0] == graph[SOON, QUICKLY]
+    only = ConfusionLikeness([FIRST], torch.arange(len(WORDS)) != SOON)
+    assert not only.graph()[SOON].nnz
+
+
+def test_two_models_side_by_side_by_hand() -> None:
+    report = find({"a": FIRST, "b": SECOND}, examples=3)
+    pair = next(cluster for cluster in report.clusters if "soon" in cluster.words)
+    assert pair.words == ["soon", "quickly"]  # the more frequent first
+    counts = pair.counts
+    assert (counts.times, counts.right, counts.within) == (4, {"a": 1, "b": 3}, {"a": 2, "b": 1})
+    assert counts.alone == {"a": 1, "b": 3}
+    assert counts.ahead == {"a": 1, "b": 2}
+    # those where the other word of the cluster was predicted come first
+    assert [(e.right, e.sentence, e.word) for e in pair.examples] == [
+        ("a", 2, "quickly"),
+        ("b", 1, "soon"),
+        ("b", 3, "quickly"),
+        ("b", 3, "soon"),
+    ]
+    example = pair.examples[1]
+    assert (example.right, example.sentence, example.text) == ("b", 1, "the red [soon]")
+    guesses = {name: dataclasses.astuple(guess) for name, guess in example.guesses.items()}
+    assert guesses["a"] == ("quickly", pytest.approx(0.6), pytest.approx(0.3))
+    assert guesses["b"] == ("soon", pytest.approx(0.7), pytest.approx(0.7))
+    everything = report.everything
+    assert everything.right == {"a": 4, "b": 5}
+    assert (everything.times, everything.within) == (8, report.clustered[""].within)
+    assert everything.alone == {"a": 3, "b": 4}
+    assert everything.ahead == {"a": 1, "b": 1}
+    assert counts.sign_test == binomtest(1, 3).pvalue
+    swapped = find({"b": SECOND, "a": FIRST})
+    assert [c.words for c in swapped.clusters] == [c.words for c in report.clusters]
+    assert len(find({"a": FIRST, "b": SECOND}, top=1).clusters) == 1
+
+
+def test_one_model_by_hand() -> None:
+    report = find({"a": FIRST}, examples=3)
+    pair = next(cluster for cluster in report.clusters if "soon" in cluster.words)
+    assert pair.counts.alone == {}
+    assert [(e.right, e.sentence, e.word) for e in pair.examples] == [
+        (None, 1, "soon"),
+        (None, 3, "quickly"),
+    ]
+
+
+# --- predictions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["kerbs", "softmax"])
+def test_predictions_are_the_models_own(
+    trained: Trained, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, task = load_model_and_task(getattr(trained, kind), trained.data, any_model=True)
+    words: Dictionary = task.target_dictionary
+    monkeypatch.setattr(predictions_module, "_SCORES", 7 * len(words))
+    found = collect_predictions(model, task, "test")
+    joined = collect_predictions(model, task, "test", joined=True)
+    assert 0 < len(joined.word) < len(found.word)
+    assert not any(words[word].endswith("@@") for word in joined.word)
+    assert "@@" not in " ".join(joined.tokens[0])
+    at = joined_at = 0
+    for index in range(len(task.dataset("test"))):
+        batch = task.dataset("test").collater([task.dataset("test")[index]])
+        with torch.no_grad():
+            scores = model.get_normalized_probs(model(**batch["net_input"]), log_probs=False)[0]
+        for place, word in enumerate(batch["target"][0].tolist()[:-1]):
+            if word == words.unk():
+                continue
+            assert (found.sentence[at], found.place[at], found.word[at]) == (index, place, word)
+            assert found.tokens[index][place] == words[word]
+            torch.testing.assert_close(
+                found.probability[at], scores[place, word], rtol=1e-3, atol=0
+            )
+            torch.testing.assert_close(
+                found.guessed[at], scores[place].topk(16).values, rtol=1e-3, atol=0
+            )
+            picked = scores[place, found.guesses[at]]
+            torch.testing.assert_close(picked, found.guessed[at], rtol=1e-3, atol=0)
+            at += 1
+        text = joined.tokens[index]
+        while joined_at < len(joined.word) and joined.sentence[joined_at] == index:
+            assert text[joined.place[joined_at]] == words[joined.word[joined_at]]
+            joined_at += 1
+    assert (at, joined_at) == (len(found.word), len(joined.word))
+    assert "output_layer" not in model.decoder.__dict__  # as it was
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def neighbours(*flags: object) -> int:
+    return main(["neighbours", *map(str, flags)])
+
+
+def test_the_command_on_two_models(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tmp_path / "a.json", tmp_path / "a.csv"
+    flags = ["--data", trained.data, "--least", "5", "--joined", "--examples", "2"]
+    flags += ["--json", files[0], "--csv", files[1]]
+    assert neighbours(trained.softmax, trained.kerbs, *flags) == 0
+    text = capsys.readouterr().out
+    report = json.loads(files[0].read_text())
+    assert report["names"] == ["softmax", "kerbs"]
+    found = {}
+    for name in report["names"]:
+        model, task = load_model_and_task(getattr(trained, name), trained.data, any_model=True)
+        found[name] = collect_predictions(model, task, "test", joined=True)
+    right = {name: int(one.right.sum()) for name, one in found.items()}
+    assert report["everything"]["right"] == right
+    difference = report["everything"]["alone"]
+    assert difference["softmax"] - difference["kerbs"] == right["softmax"] - right["kerbs"]
+    assert report["clusters"]
+    rows = list(csv.DictReader(files[1].open()))
+    examples = 0
+    for cluster in report["clusters"]:
+        assert " ".join(cluster["words"]) in text
+        for example in cluster["examples"]:
+            examples += 1
+            assert example["word"] in cluster["words"]
+            assert example["text"] in text
+            wrong = {"softmax": "kerbs", "kerbs": "softmax"}[example["right"]]
+            assert example["guesses"][example["right"]]["word"] == example["word"]
+            assert example["guesses"][wrong]["word"] != example["word"]
+    bare = sum(not cluster["examples"] for cluster in report["clusters"])
+    assert len(rows) == examples + bare
+    assert {row["cluster"] for row in rows} == {str(n + 1) for n in range(len(report["clusters"]))}
+    # a model beside itself: nobody is right alone
+    assert neighbours(trained.kerbs, trained.kerbs, *flags[:4], "--names", "x", "y") == 0
+    assert "alone right 0 / 0, ahead in 0 / 0 sentences" in capsys.readouterr().out
+
+
+def test_the_command_by_vectors(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--by", "vectors", "--top", "2", "--json", tmp_path / "a.json"]
+    assert neighbours(trained.softmax, trained.kerbs, *flags, "--data", trained.data) == 0
+    with_data = json.loads((tmp_path / "a.json").read_text())
+    assert [cluster["of"] for cluster in with_data["clusters"]] == ["softmax"] * 2 + ["kerbs"] * 2
+    assert capsys.readouterr().out.count("clusters by output vectors of") == 2
+    assert neighbours(trained.softmax, trained.kerbs, *flags) == 0
+    report = json.loads((tmp_path / "a.json").read_text())
+    for one, other in zip(report["clusters"], with_data["clusters"], strict=True):
+        assert one["words"] == other["words"]
+        assert one["counts"] is None
+        assert one["likeness"] == pytest.approx(other["likeness"])
+    assert neighbours(trained.kerbs, "--joined", "--top", "0", "--json", tmp_path / "a.json") == 0
+    report = json.loads((tmp_path / "a.json").read_text())
+    words = [word for cluster in report["clusters"] for word in cluster["words"]]
+    assert len(set(words)) == len(words) == report["words"]["kerbs"]
+    assert not any(word.endswith("@@") or word.startswith("madeupword") for word in words)
+    _, dictionary = load_layer(trained.kerbs)
+    assert min(dictionary.count[dictionary.index(word)] for word in words) >= 20
+
+
+def test_vectors_of_fairseqs_own_models(trained: Trained) -> None:
+    model, _ = load_model_and_task(trained.softmax, trained.data, any_model=True)
+    layer, dictionary = load_layer(trained.softmax, any_model=True)
+    expected = model.decoder.output_projection.weight
+    for found in (layer, model_layer(model, trained.softmax)):
+        torch.testing.assert_close(found.weight, expected)
+        assert found.inventory.word_of_sense.tolist() == list(range(len(dictionary)))
+    embedding = {"decoder.embed_tokens.weight": torch.randn(7, 3)}
+    path = Path("a.pt")
+    assert stock_layer(embedding, True, path).weight.shape == (7, 3)
+    own = embedding | {"decoder.fc_out.weight": torch.randn(7, 5)}
+    assert stock_layer(own, True, path).weight.shape == (7, 5)
+    adaptive = own | {"decoder.adaptive_softmax.head.word_proj.weight": torch.randn(2, 2)}
+    for tensors in (embedding, adaptive, {}):
+        with pytest.raises(UserError, match="no vector for each word"):
+            stock_layer(tensors, False, path)
+
+
+def test_names_are_what_tells_paths_apart() -> None:
+    for paths, names in (
+        (["x/a_softmax-s1/c/best.pt", "x/a_kerbs_big-s1/c/best.pt"], ["softmax", "kerbs-big"]),
+        (["x/run/first.pt", "x/run/last.pt"], ["first", "last"]),
+        (["a/softmax/best.pt", "a/softmax2/best.pt"], ["softmax", "softmax2"]),
+        (["a/b.pt", "a/b.pt"], ["first", "second"]),
+        (["runs/mine/checkpoint_best.pt"], ["mine"]),
+    ):
+        assert model_names([Path(path) for path in paths]) == names
+
+
+def test_wrong_uses_are_one_sentence(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, moved, turned = ["--data", trained.data], tmp_path / "moved.pt", tmp_path / "turned.pt"
+    lines = trained.dictionary.read_text().splitlines()
+    (tmp_path / "dict.en.txt").write_text("\n".join(lines[::-1]) + "\n")
+    state = read_checkpoint(trained.softmax)
+    state["cfg"]["task"] |= {"data": str(tmp_path), "source_lang": "de", "target_lang": "en"}
+    torch.save(state, moved)
+    state = read_checkpoint(trained.softmax)
+    state["cfg"]["task"] |= {"source_lang": "en", "target_lang": "de"}
+    torch.save(state, turned)
+    for flags, message in (
+        ([trained.kerbs, tmp_path / "absent.pt", *data], "there is no checkpoint"),
+        ([trained.kerbs, moved], "have different target dictionaries"),
+        ([trained.kerbs, turned, *data], "turned.pt does not go with --data"),
+        ([trained.kerbs, *data, "--names", "a", "b"], "as many names as checkpoints, 1"),
+        ([trained.kerbs, trained.kerbs, "--names", "a", "a"], "must differ"),
+        ([trained.kerbs, "--by", "confusions"], "give --data BIN"),
+        ([trained.kerbs, *data, "--top", "-1"], "--top is -1"),
+        ([trained.kerbs, *data, "--least", "1000000"], "--least 1000000"),
+        ([trained.kerbs, *data, "--split", "dev"], "--split"),
+        ([trained.kerbs, *data, "--dict", trained.dictionary], "--dict is for use without data"),
+    ):
+        assert neighbours(*flags) == 2, message
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
