@@ -4,6 +4,7 @@ from fairseq_kerbs.models.cloze_language_model import BilstmLanguageModel
 from fairseq_kerbs.models.ema import keep_inventories_out_of_averages
 from fairseq_kerbs.models.recurrent_kerbs import GruKerbsModel, LstmKerbsModel
 from fairseq_kerbs.models.recurrent_language_models import GruLanguageModel, LstmLanguageModel
+from fairseq_kerbs.models.stock_lstm import StockLstmLanguageModel, StockLstmModel
 from fairseq_kerbs.models.transformer_kerbs import TransformerKerbsModel
 from fairseq_kerbs.models.transformer_language_model import TransformerLanguageModel
 
@@ -13,6 +14,8 @@ __all__ = [
     "GruLanguageModel",
     "LstmKerbsModel",
     "LstmLanguageModel",
+    "StockLstmLanguageModel",
+    "StockLstmModel",
     "TransformerKerbsModel",
     "TransformerLanguageModel",
 ]
