@@ -103,8 +103,8 @@ def write_softmax(path: Path, flags: str, half: bool = False, averaged: bool = F
     if averaged:
         extra["ema"] = {key: value.clone() for key, value in state.items()}
         state = {key: torch.zeros_like(value) for key, value in state.items()}
-    history = {"criterion_name": "CrossEntropyCriterion", "optimizer_name": "FairseqAdam"}
-    history |= {"lr_scheduler_state": {"best": 3.0}, "num_updates": 7}
+    history: dict[str, Any] = {"criterion_name": "CrossEntropyCriterion"}
+    history |= {"optimizer_name": "FairseqAdam", "num_updates": 7, "lr_scheduler_state": {}}
     content = {
         "args": None,
         "cfg": settings(flags),
