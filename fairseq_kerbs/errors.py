@@ -36,7 +36,7 @@ _ADVICE = {
 """What to do about an error of the system that is no defect of the program."""
 
 
-def refused_by_system(error: BaseException) -> TypeGuard[OSError]:
+def refused_by_system(error: BaseException | None) -> TypeGuard[OSError]:
     """Whether a disk, a permission or a path stood in the way of reading or writing."""
     return isinstance(error, OSError) and error.errno in _ADVICE
 

@@ -181,7 +181,7 @@ def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
         single = embedding(WORDS)
         parts = [part[..., :6] for part in (whole, streams, stepped, single)]
         assert [part.shape[-1] for part in (whole, streams, stepped, single)] == [size] * 4
-        sum((part.sin() * part).sum() for part in parts).backward()
+        torch.stack([(part.sin() * part).sum() for part in parts]).sum().backward()
         assert layer.weight.grad is not None
         assert layer.theta.grad is not None
         assert features.grad is not None

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.conversion.copies import SPARE_SHARE, plan_senses, sense_rows
+from fairseq_kerbs.experiments import flag_arguments, load_experiment
 from fairseq_kerbs.likelihood import kerbs_log_probs
 from fairseq_kerbs.reallocation import ReallocationSettings, find_moves
 from fairseq_kerbs.senses import SenseInventory
@@ -96,9 +96,10 @@ def test_training_on_starts_from_the_same_loss(
     printed = capsys.readouterr().out.splitlines()[-1]
     command = shlex.split(printed.partition("--user-dir")[2])[1:]
     assert command[-4:] == ["--max-update", "N", "--save-dir", "SAVE_DIR"]
-    written = yaml.safe_load(config.read_text())["train"]
-    assert written["finetune-from-model"] == str(out)
-    assert written["lr"] == "0.002"
+    experiment = load_experiment(config)
+    assert experiment.train["finetune-from-model"] == str(out)
+    assert experiment.train["lr"] == "0.002"
+    assert flag_arguments(experiment.train) == command[:-4]
     model = load(out, shlex.join(command[:-4]))
     inputs, target = batch(model)
     layer = model.decoder.output

@@ -77,7 +77,7 @@ def model_flags(settings: argparse.Namespace) -> Flags:
     actions = [action for action in parser._actions if hasattr(settings, action.dest)]
     defaults = _dataclass_defaults(arch)
     flags: Flags = {}
-    # one size may be the default of another, so that a flag can ask for one more
+    # one at a time: a size that is set may be the default of others
     for _ in range(len(actions) + 1):
         found = parser.parse_args(flag_arguments(flags))
         ARCH_CONFIG_REGISTRY[arch](found)
@@ -90,14 +90,14 @@ def model_flags(settings: argparse.Namespace) -> Flags:
         ]
         if not wrong:
             break
-        for action in wrong:
-            value, flag = getattr(settings, action.dest), action.option_strings[0][2:]
-            if flag in flags or value is None or (action.nargs == 0 and value != action.const):
-                raise UserError(
-                    f"--arch {arch} has no flag for {action.dest}={value}, which this model was "
-                    "trained with; it cannot be converted"
-                )
-            flags[flag] = True if action.nargs == 0 else _written(value)
+        action = wrong[0]
+        value, flag = getattr(settings, action.dest), action.option_strings[0][2:]
+        if flag in flags or value is None or (action.nargs == 0 and value != action.const):
+            raise UserError(
+                f"--arch {arch} has no flag for {action.dest}={value}, which this model was "
+                "trained with; it cannot be converted"
+            )
+        flags[flag] = True if action.nargs == 0 else _written(value)
     return flags
 
 
@@ -161,6 +161,15 @@ def configuration(flags: Flags, checkpoint: Path) -> str:
     """Flags as a file for ``fairseq-kerbs train``."""
     import yaml
 
+    class Dumper(yaml.SafeDumper):
+        """Writes numbers as they are: their readers take them as text."""
+
+    def represent(dumper: Any, text: str) -> Any:
+        tag = dumper.resolve(yaml.ScalarNode, text, (True, False))
+        number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        return dumper.represent_scalar(tag if number else "tag:yaml.org,2002:str", text)
+
+    Dumper.add_representer(str, represent)
     content = {"description": f"going on with {checkpoint.name} as a KerBS model", "train": flags}
-    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
+    text: str = yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return text

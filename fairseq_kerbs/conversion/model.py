@@ -259,6 +259,9 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     except BaseException as error:
         with suppress(OSError):  # its folder may be what stood in the way
             temporary.unlink(missing_ok=True)
-        if refused_by_system(error):
-            raise system_refusal(error, path) from None
+        cause: BaseException | None = error
+        while cause is not None and not refused_by_system(cause):
+            cause = cause.__cause__ or cause.__context__  # torch wraps what the system says
+        if refused_by_system(cause):
+            raise system_refusal(cause, path) from None
         raise

@@ -354,6 +354,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         check_kernel_flags(args, [], "--output-layer softmax")
         layer: OutputLayer = SoftmaxOutputLayer(embed_dim, vocab_size)
         layer.inventory.recording = False
+        layer.biased = bool(args.sense_bias)
         return layer
     if args.output_layer in ("mos", "mixture"):
         kernels = mixture_kernels_from_flags(args)
@@ -361,7 +362,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
     factor = float(args.total_senses)
     if not isfinite(factor):
         raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
-    return KerbsOutputLayer(
+    layer = KerbsOutputLayer(
         embed_dim,
         vocab_size,
         round(factor * vocab_size),
@@ -370,3 +371,5 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         sense_init=str(args.sense_init),
         new_sense=str(args.new_sense),
     )
+    layer.biased = bool(args.sense_bias)
+    return layer
