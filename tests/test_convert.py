@@ -238,6 +238,18 @@ def test_models_that_cannot_be_converted(
     assert not (tmp_path / "out.pt").exists()
 
 
+def test_settings_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.pt"
+    write_softmax(path, CASES["transformer"])
+    state = read_checkpoint(path)
+    state["cfg"]["model"].decoder_layers = 3
+    torch.save(state, path)
+    capsys.readouterr()
+    found = refusal(capsys, "convert", path, "-o", tmp_path / "out.pt")
+    assert "does not hold the model that its settings describe" in found
+    assert "take the file that fairseq-train wrote" in found
+
+
 def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.pt"
     write_softmax(path, CASES["lstm"])
@@ -246,5 +258,9 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert "is the checkpoint itself" in refusal(capsys, "convert", path, "-o", path)
     assert "is a folder" in refusal(capsys, "convert", path, "-o", tmp_path)
     assert "part of its path is a file" in refusal(capsys, "convert", path, "-o", path / "x")
+    (tmp_path / "dict.txt").write_text("one 1\n")
+    others = ("-o", tmp_path / "k.pt", "--dict", tmp_path / "dict.txt")
+    assert "has 5 words, the checkpoint 31" in refusal(capsys, "convert", path, *others)
+    (tmp_path / "dict.txt").unlink()
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["m.pt"]
