@@ -11,6 +11,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
+from fairseq_kerbs.analysis.nearest_senses import nearest_senses
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.conversion.copies import SPARE_SHARE, plan_senses, sense_rows
@@ -132,6 +133,23 @@ def test_the_file_holds_nothing_of_the_training_before(tmp_path: Path) -> None:
     assert state["optimizer_history"][-1]["num_updates"] == 0
     assert state["extra_state"]["train_iterator"]["epoch"] == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kerbs.pt", "softmax.pt"]
+
+
+def test_copies_have_the_same_neighbours_whatever_their_share(tmp_path: Path) -> None:
+    """Biases of −14 would otherwise make all spare senses neighbours of each other."""
+    _, out = converted(tmp_path, "lstm", "--total-senses", "2")
+    layer = load(out).decoder.output
+    word = int(layer.inventory.senses_per_word().argmax())
+    own = layer.table.senses[word][layer.table.mask[word]].tolist()
+    found = [dict(near) for near in nearest_senses(layer, own, layer.total_senses - 1)]
+    assert len(own) == 2
+    others = set(range(layer.total_senses)) - set(own)
+    for sense in others:
+        assert found[0][sense] == pytest.approx(found[1][sense], abs=1e-4)
+    carrying = [sense for sense in others if layer.weight[sense, -1] > -10]
+    assert len(carrying) == WORDS - 1
+    spare = others - set(carrying)
+    assert max(found[0][sense] for sense in carrying) > max(found[0][sense] for sense in spare)
 
 
 # ------------------------------------------------------------------- which senses
