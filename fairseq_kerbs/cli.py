@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from fairseq_kerbs.commands.convert import add_convert
 from fairseq_kerbs.commands.corpora import (
     add_prepare,
     add_prepare_dailydialog,
@@ -50,6 +51,7 @@ COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
     add_plot,
     add_geometry,
     add_neighbours,
+    add_convert,
     add_tables,
 )
 

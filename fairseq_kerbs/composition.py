@@ -5,6 +5,9 @@
 The posterior weights q need h_{t−1}, the context vector that predicted ŷ_{t−1}. Where there is
 none (first position, pass 0 of a parallel decoder) the prior stands in: usage U, normalized
 inside the word.
+
+Where the last coordinate of context vectors is constant (``--sense-bias``), that of the rows is a
+bias of the senses. It counts in the weights, but is no part of the embedding.
 """
 
 from __future__ import annotations
@@ -75,13 +78,21 @@ class ComposedEmbedding(nn.Module):
         layer: output layer whose rows are composed.
         padding_idx: word whose embedding is 0.
         posterior: compose with Eq. 6–7; otherwise always with the prior.
+        sense_bias: the last coordinate of the rows is a bias: embeddings have one less.
     """
 
-    def __init__(self, layer: OutputLayer, padding_idx: int, posterior: bool = True) -> None:
+    def __init__(
+        self,
+        layer: OutputLayer,
+        padding_idx: int,
+        posterior: bool = True,
+        sense_bias: bool = False,
+    ) -> None:
         super().__init__()
         self._reference = [layer]  # in a list, so that it is no submodule
         self.padding_idx = padding_idx
-        self.embedding_dim, self.num_embeddings = layer.embed_dim, layer.vocab_size
+        self.embedding_dim = layer.embed_dim - int(sense_bias)
+        self.num_embeddings = layer.vocab_size
         # one sense a word: every composition is that sense
         self.posterior = posterior and layer.total_senses > layer.vocab_size
 
@@ -95,6 +106,12 @@ class ComposedEmbedding(nn.Module):
         """Rows of all senses, [M, d]."""
         return self.layer.weight
 
+    def _mix(self, weights: Tensor, rows: Tensor) -> Tensor:
+        """Σ_j q^j w^j without biases: weights [..., n, K], rows [..., K, d] -> [..., n, e]."""
+        if self.embedding_dim < rows.shape[-1]:
+            rows = rows[..., : self.embedding_dim]
+        return weights.to(rows.dtype) @ rows
+
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
         """Embed words, each with its own context vector where one is given.
 
@@ -103,19 +120,20 @@ class ComposedEmbedding(nn.Module):
             contexts: [..., d] context vectors that predicted them; None composes with the prior.
 
         Returns:
-            [..., d]
+            [..., e], e = d but for a bias
         """
         layer = self.layer
         table = layer.table
         senses, mask = table.senses[words], table.mask[words]  # [..., K]
         if table.senses.shape[1] == 1 or layer.total_senses == layer.vocab_size:
-            return self._hide_padding(F.embedding(senses[..., 0], layer.weight), words)
+            single = F.embedding(senses[..., 0], layer.weight)[..., : self.embedding_dim]
+            return self._hide_padding(single, words)
         rows = F.embedding(senses, layer.weight)  # [..., K, d]
         if contexts is None or not self.posterior:
             weights = prior_weights(layer.usage, SenseTable(senses, mask))
         else:
             weights = posterior_weights(contexts, rows, layer.theta[senses], mask, layer.kernel)
-        composed = (weights.to(rows.dtype).unsqueeze(-2) @ rows).squeeze(-2)  # [..., d]
+        composed = self._mix(weights.unsqueeze(-2), rows).squeeze(-2)  # [..., e]
         return self._hide_padding(composed, words)
 
     def embed_sequence(self, words: Tensor, features: Tensor | None) -> Tensor:
@@ -129,12 +147,12 @@ class ComposedEmbedding(nn.Module):
             features: [batch, len, d] of an earlier pass; None composes all with the prior.
 
         Returns:
-            [batch, len, d]
+            [batch, len, e]
         """
         if features is None or not self.posterior or words.shape[1] < 2:
             return self(words)
-        first = self(words[:, :1])  # [batch, 1, d]
-        rest = self(words[:, 1:], features[:, :-1])  # [batch, len − 1, d]
+        first = self(words[:, :1])  # [batch, 1, e]
+        rest = self(words[:, 1:], features[:, :-1])  # [batch, len − 1, e]
         after_padding = words[:, :-1].eq(self.padding_idx)
         if after_padding.any():
             rest = torch.where(after_padding.unsqueeze(-1), self(words[:, 1:]), rest)
@@ -148,7 +166,7 @@ class ComposedEmbedding(nn.Module):
             contexts: [batch, n, d] context vectors.
 
         Returns:
-            [batch, n + 1, d], the composition with the prior first.
+            [batch, n + 1, e], the composition with the prior first.
         """
         layer = self.layer
         senses, mask = layer.table.senses[words], layer.table.mask[words]  # [batch, K]
@@ -157,7 +175,7 @@ class ComposedEmbedding(nn.Module):
         theta, mask = layer.theta[senses].unsqueeze(1), mask.unsqueeze(1)  # [batch, 1, K]
         posterior = posterior_weights(contexts, rows, theta, mask, layer.kernel)
         weights = torch.cat([prior.to(posterior.dtype), posterior], dim=1)  # [batch, n + 1, K]
-        composed = weights.to(rows.dtype) @ rows.squeeze(1)  # [batch, n + 1, d]
+        composed = self._mix(weights, rows.squeeze(1))  # [batch, n + 1, e]
         return self._hide_padding(composed, words.unsqueeze(1))
 
     def _hide_padding(self, embedded: Tensor, words: Tensor) -> Tensor:
@@ -194,7 +212,7 @@ class SteppingEmbedding(ComposedEmbedding):
         return LookedUp(rows, layer.theta[senses], prior, mask & real)
 
     def compose(self, senses: LookedUp, contexts: Tensor | None) -> Tensor:
-        """Embeddings [..., d] of looked-up words, given the context vectors before them.
+        """Embeddings [..., e] of looked-up words, given the context vectors before them.
 
         Args:
             senses: of [...] words.
@@ -207,5 +225,30 @@ class SteppingEmbedding(ComposedEmbedding):
             some = senses.mask | ~senses.mask.any(-1, keepdim=True)
             kernel = self.layer.kernel
             weights = posterior_weights(contexts, senses.rows, senses.theta, some, kernel)
-        weights = (weights * senses.mask).to(senses.rows.dtype)
-        return (weights.unsqueeze(-2) @ senses.rows).squeeze(-2)
+        weights = weights * senses.mask
+        return self._mix(weights.unsqueeze(-2), senses.rows).squeeze(-2)
+
+
+class SeparateEmbedding(nn.Embedding):
+    """Embedding with one vector a word, which are not those of the output layer.
+
+    Stands where a composed embedding would, and so refers to the output layer as that does.
+
+    Args:
+        layer: output layer.
+        padding_idx: word whose embedding is 0 at first, and is not trained.
+        size: size e of the vectors.
+    """
+
+    posterior = False
+
+    def __init__(self, layer: OutputLayer, padding_idx: int, size: int) -> None:
+        super().__init__(layer.vocab_size, size, padding_idx)
+        self._reference = [layer]  # in a list, so that it is no submodule
+        nn.init.normal_(self.weight, std=size**-0.5)
+        nn.init.zeros_(self.weight[padding_idx])
+
+    @property
+    def layer(self) -> OutputLayer:
+        """The output layer that scores what the decoder makes of these."""
+        return self._reference[0]

@@ -41,6 +41,13 @@ def refused_by_system(error: BaseException) -> TypeGuard[OSError]:
     return isinstance(error, OSError) and error.errno in _ADVICE
 
 
+def system_cause(error: BaseException | None) -> OSError | None:
+    """The system's own refusal that another error came of: torch wraps what a disk says."""
+    while error is not None and not refused_by_system(error):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def system_refusal(
     error: OSError, path: Path | str | None = None, done: str = "written"
 ) -> UserError:

@@ -66,9 +66,12 @@ class OutputLayer(nn.Module):
         weight: sense embeddings W, [M, d]; normal with deviation d^−½.
         theta: kernel parameters θ, [M]; a parameter where the kernel has one, else zeros.
         inventory: allocation of senses to words, and its statistics.
+        biased: whether the last coordinate of all context vectors is 1, so that the last one of a
+            sense is its bias; whoever makes the context vectors sets this.
     """
 
     theta: Tensor
+    biased = False
 
     def __init__(
         self,
@@ -133,6 +136,12 @@ class OutputLayer(nn.Module):
     def sense_parameters(self) -> list[nn.Parameter]:
         """Parameters whose rows belong to senses."""
         return [value for value in (self.weight, self.theta) if isinstance(value, nn.Parameter)]
+
+    def as_contexts(self, rows: Tensor) -> Tensor:
+        """Sense vectors [..., d] in the place of context vectors: these have no bias, but a 1."""
+        if not self.biased:
+            return rows
+        return torch.cat([rows[..., :-1], torch.ones_like(rows[..., -1:])], dim=-1)
 
     def anchor(self, h: Tensor) -> Tensor:
         """Context vectors as they are, but in autograd's graph a result of the layer, too.

@@ -212,6 +212,44 @@ MODELS = [
     Misuse("plot frequency {work}/cut.pt -o {out}/t.png", ("cut.pt is no whole checkpoint",)),
 ]
 
+CONVERSION = (
+    [
+        Misuse(f"convert {{work}}/{name}.pt -o {{out}}/k.pt", (f"{name}.pt {says}", todo))
+        for name, says, todo in (
+            ("cut", "is no whole checkpoint", "take another"),
+            ("list", "holds no model of fairseq-train", "name one of its checkpoints"),
+            ("code", "holds more than tensors and settings (posix.system)", "--trust-checkpoint"),
+            ("model", "is a KerBS model already", "train on with it"),
+            ("stock", "has no parameters of an output layer", "take a whole model"),
+        )
+    ]
+    + [
+        Misuse("convert {out}/absent.pt -o {out}/k.pt", ("there is no checkpoint", "absent.pt")),
+        Misuse(f"convert {MODEL}", ("the following arguments are required: -o/--output",)),
+        Misuse(
+            f"convert {MODEL} -o {MODEL}", ("model.pt is the checkpoint itself", "name another")
+        ),
+        Misuse(f"convert {MODEL} -o {{out}}", ("is a folder", "name a file")),
+    ]
+    + [
+        Misuse(f"convert {MODEL} -o {{out}}/k.pt {flags}", says)
+        for flags, says in (
+            ("--total-senses 0.9", ("--total-senses is 0.9", "between 1 and --max-senses (4)")),
+            ("--total-senses 3 --max-senses 2", ("--total-senses is 3.0", "--max-senses (2)")),
+            ("--total-senses nan", ("--total-senses is nan", "between 1 and")),
+            ("--max-senses 0", ("--max-senses is 0", "at least 1")),
+            ("--extra-senses split --split-noise -1", ("--split-noise is -1.0", "within [0, 1)")),
+            (
+                "--split-noise 0.1",
+                ("--split-noise", "--extra-senses split", "give both or neither"),
+            ),
+            ("--extra-senses some", ("--extra-senses", "invalid choice: 'some'")),
+            ("--ema", ("--ema: ", "model.pt holds no averages", "--store-ema")),
+            ("--data {work}/bin --dict {work}/two", ("--dict", "not allowed with", "--data")),
+        )
+    ]
+)
+
 TRAINING = [
     Misuse(f"fairseq-train {flags}", says)
     for flags, says in (
@@ -232,6 +270,7 @@ TRAINING = [
         ("--mixture-regularization -1", ("--mixture-regularization is -1.0", "0 or more")),
         ("--label-smoothing 1.5", ("--label-smoothing is 1.5", "within [0, 1)")),
         ("--sense-decya 0.1", ("unrecognized arguments: --sense-decya",)),
+        ("--sense-bias --output-layer mos", ("--sense-bias", "--output-layer mos", "leave it out")),
         ("--hidden-size 5", ("--hidden-size is 5", "use an even number")),
         ("--arch gru_lm_kerbs", ("--arch gru_lm_kerbs", "use --task language_modeling")),
         (f"--finetune-from-model {MODEL} --total-senses 2", ("783 senses", "--total-senses")),

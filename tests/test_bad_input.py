@@ -24,6 +24,7 @@ from fairseq_kerbs.cli import main
 from fairseq_kerbs.errors import UserError
 from tests import tiny_checkpoint
 from tests.bad_input_table import (
+    CONVERSION,
     CORPORA,
     EVALUATION,
     EXPERIMENTS,
@@ -149,7 +150,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "misuse",
-    [*CORPORA, *EXPERIMENTS, *EVALUATION, *MODELS, *TRAINING],
+    [*CORPORA, *EXPERIMENTS, *EVALUATION, *MODELS, *CONVERSION, *TRAINING],
     ids=lambda misuse: misuse.command.replace("{", "").replace("}", "")[:90],
 )
 def test_one_sentence_and_nothing_half_written(
@@ -167,7 +168,7 @@ def test_one_sentence_and_nothing_half_written(
 
 
 def test_the_table_is_about_every_command() -> None:
-    table = [*CORPORA, *EXPERIMENTS, *EVALUATION, *MODELS, *TRAINING]
+    table = [*CORPORA, *EXPERIMENTS, *EVALUATION, *MODELS, *CONVERSION, *TRAINING]
     from fairseq_kerbs.cli import COMMANDS
 
     names = {add.__name__.removeprefix("add_").replace("_", "-") for add in COMMANDS}

@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.composition import ComposedEmbedding, posterior_weights, prior_weights
+from fairseq_kerbs.composition import (
+    ComposedEmbedding,
+    SteppingEmbedding,
+    posterior_weights,
+    prior_weights,
+)
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.senses import build_sense_table
@@ -157,6 +162,37 @@ def test_one_sense_a_word_is_a_plain_embedding() -> None:
         features = torch.randn(3, 7, 7)
         assert torch.equal(embedding(WORDS), plain)
         assert torch.equal(embedding.embed_sequence(WORDS, features), plain)
+
+
+def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
+    """Against the embedding that keeps the last coordinate: values and every gradient."""
+    found: list[list[Tensor]] = []
+    for bias in (False, True):
+        torch.manual_seed(4)
+        layer, _ = make_layer()
+        embedding = SteppingEmbedding(layer, PAD, True, bias)
+        features = torch.randn(3, 7, 7, dtype=torch.float64)
+        features[..., -1] = 1.0
+        features.requires_grad_()
+        size = embedding.embedding_dim
+        whole = embedding.embed_sequence(WORDS, features)
+        streams = embedding.embed_streams(WORDS[:, 4], features[:, :2])
+        stepped = embedding.compose(embedding.look_up(WORDS[:, 4]), features[:, 3])
+        single = embedding(WORDS)
+        parts = [part[..., :6] for part in (whole, streams, stepped, single)]
+        assert [part.shape[-1] for part in (whole, streams, stepped, single)] == [size] * 4
+        torch.stack([(part.sin() * part).sum() for part in parts]).sum().backward()
+        assert layer.weight.grad is not None
+        assert layer.theta.grad is not None
+        assert features.grad is not None
+        gradients = [layer.weight.grad, layer.theta.grad, features.grad]
+        found.append([part.detach() for part in parts] + gradients)
+        assert size == (6 if bias else 7)
+        assert layer.weight.grad[:, 6].abs().max() > 0  # by way of the weights
+    for plain, biased in zip(*found, strict=True):
+        torch.testing.assert_close(biased, plain, rtol=1e-12, atol=1e-13)
+    one = ComposedEmbedding(SoftmaxOutputLayer(7, 11), PAD, True, True)
+    assert torch.equal(one(WORDS)[0], one.weight[WORDS[0], :6])
 
 
 def test_layer_is_shared_not_owned() -> None:

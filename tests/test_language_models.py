@@ -203,6 +203,7 @@ def step_by_step(model: Any, source: Tensor, reorder_at: int) -> Tensor:
         {"composition": "prior"},
         {"output_layer": "softmax"},
         {"output_layer": "mos"},
+        {"sense_bias": True},
         {"composition_passes": 3},
         {"composition_passes": -1},
     ],

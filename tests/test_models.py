@@ -28,7 +28,11 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("transformer", {"composition": "prior"}),
     ("transformer", {"output_layer": "softmax"}),
     ("transformer", {"kernel": "kerbs_released", "total_senses": 2.0}),
+    ("transformer", {"sense_bias": True, "composition_passes": 2}),
+    ("transformer", {"sense_bias": True, "composition_passes": -1}),
+    ("transformer", {"input_embedding": "separate", "decoder_output_dim": 20}),
     ("lstm", {}),
+    ("lstm", {"sense_bias": True}),
     ("lstm", {"composition": "prior"}),
     ("lstm", {"output_layer": "softmax"}),
     ("gru", {}),
@@ -233,6 +237,7 @@ def test_sizes_that_make_no_recurrent_model_are_refused(flags: dict[str, int]) -
         ({"output_layer": "softmax"}, 23, "--output-layer"),
         ({}, 29, "dictionary"),
         ({"total_senses": 3.0, "max_senses": 3}, 23, "--max-senses"),
+        ({"sense_bias": True}, 23, "--sense-bias"),
     ],
 )
 @pytest.mark.parametrize("name", ["transformer", "lstm"])

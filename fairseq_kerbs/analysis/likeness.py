@@ -101,7 +101,7 @@ class VectorLikeness:
         used = usage >= LEAST_USAGE * totals[owners]
         senses = (used & words[owners]).nonzero()[:, 0]
         senses = senses[owners[senses].argsort(stable=True)]  # a word's senses side by side
-        self._kernel, self._size = layer.kernel, layer.vocab_size
+        self._layer, self._size = layer, layer.vocab_size
         self._weight, self._theta = layer.weight[senses].float(), layer.theta[senses].float()
         self._words, self._word = owners[senses].unique_consecutive(return_inverse=True)  # [W], [M]
         count = len(senses)
@@ -120,9 +120,10 @@ class VectorLikeness:
 
     def _symmetric(self, some: Tensor, others: Tensor) -> Tensor:
         """G of n senses and n' others, [n, n']."""
-        weight, theta, kernel = self._weight, self._theta, self._kernel
-        there = kernel_logits(weight[some], weight[others], theta[others], kernel)
-        back = kernel_logits(weight[others], weight[some], theta[some], kernel)
+        weight, theta, kernel = self._weight, self._theta, self._layer.kernel
+        contexts = self._layer.as_contexts
+        there = kernel_logits(contexts(weight[some]), weight[others], theta[others], kernel)
+        back = kernel_logits(contexts(weight[others]), weight[some], theta[some], kernel)
         return (there + back.T) / 2
 
     def _alike(self, some: Tensor, others: Tensor) -> Tensor:

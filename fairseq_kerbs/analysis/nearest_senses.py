@@ -54,7 +54,8 @@ def nearest_senses(
         if number < 1:
             yield from ([] for _ in part)
             continue
-        logits = kernel_logits(weight[part], weight, theta, layer.kernel)  # [n, M]
+        contexts = layer.as_contexts(weight[part])  # [n, d]
+        logits = kernel_logits(contexts, weight, theta, layer.kernel)  # [n, M]
         logits[:, left_out] = -torch.inf
         logits.scatter_(1, part.unsqueeze(1), -torch.inf)  # itself
         scores, found = logits.topk(number, dim=1)

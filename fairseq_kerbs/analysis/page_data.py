@@ -181,7 +181,7 @@ def _points(layer: OutputLayer, words: PageWords, contexts: Mapping[int, Tensor]
         if vectors is None or len(vectors) < LEAST_POINTS:
             continue
         vectors = vectors[:MOST_POINTS]
-        plane = project(vectors, layer.weight[own].detach().float())
+        plane = project(vectors, layer.as_contexts(layer.weight[own].detach().float()))
         table = layer.table.senses[number].tolist()
         order = [own.index(table[slot]) for slot in sense_of(layer, number, vectors).tolist()]
         both = [*plane.contexts.tolist(), *plane.senses.tolist()]

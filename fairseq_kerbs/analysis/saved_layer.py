@@ -61,10 +61,10 @@ def load_layer(
         tied = ("share_decoder_input_output_embed", "share_all_embeddings")
         shared = any(getattr(config.model, flag, False) for flag in tied)
         found = stock_layer(tensors, shared, checkpoint)
-        path = dictionary or _remembered_dictionary(checkpoint, config)
-        return found, _load_dictionary(path, found.vocab_size)
+        path = dictionary or remembered_dictionary(checkpoint, config)
+        return found, load_dictionary(path, found.vocab_size)
     words = own["inventory.log_prob"].shape[0]
-    symbols = _load_dictionary(dictionary or _remembered_dictionary(checkpoint, config), words)
+    symbols = load_dictionary(dictionary or remembered_dictionary(checkpoint, config), words)
     from fairseq_kerbs.models.options import (
         KerbsConfig,
         as_namespace,
@@ -133,13 +133,17 @@ def _settings(state: dict[str, Any]) -> Any:
     return upgraded(state, {})["cfg"]
 
 
-def _remembered_dictionary(checkpoint: Path, config: Any) -> Path:
-    """The target dictionary in the first folder that the model was trained from."""
-    data = str(getattr(config.task, "data", ""))
-    folder, language = Path(data.split(":")[0]), getattr(config.task, "target_lang", None)
+def remembered_dictionary(checkpoint: Path, config: Any, data: Path | None = None) -> Path:
+    """The target dictionary in a folder of data, by default the first one that it was trained from.
+
+    Raises:
+        UserError: it is not there.
+    """
+    named = str(getattr(config.task, "data", "") if data is None else data)
+    folder, language = Path(named.split(":")[0]), getattr(config.task, "target_lang", None)
     path = folder / (f"dict.{language}.txt" if language else "dict.txt")
     if not language and not path.is_file() and list(folder.glob("dict.*.txt")):
-        path = folder / f"dict.{target_language(data, ())}.txt"
+        path = folder / f"dict.{target_language(named, ())}.txt"
     if not path.is_file():
         raise UserError(
             f"{checkpoint} does not hold its dictionary, and {path} is not there; give "
@@ -148,7 +152,12 @@ def _remembered_dictionary(checkpoint: Path, config: Any) -> Path:
     return path
 
 
-def _load_dictionary(path: Path, words: int) -> Any:
+def load_dictionary(path: Path, words: int) -> Any:
+    """fairseq's dictionary of so many words.
+
+    Raises:
+        UserError: the file is missing, no dictionary, or of another size.
+    """
     from fairseq.data import Dictionary
 
     read_lines(path)  # missing files and wrong encodings become one sentence

@@ -97,7 +97,7 @@ def _run_contexts(args: argparse.Namespace) -> int:
         )
     layer = model.decoder.output
     senses = vectors.sense_numbers(layer, word)
-    plane = vectors.project(found, layer.weight[senses].detach().float())
+    plane = vectors.project(found, layer.as_contexts(layer.weight[senses].detach().float()))
     sense_of = vectors.sense_of(layer, word, found).tolist()
     save_figure(plot_contexts(args.word, plane, sense_of, senses), args.output)
     return 0

@@ -6,6 +6,7 @@ from fairseq_kerbs.models.ema import keep_inventories_out_of_averages
 from fairseq_kerbs.models.printed_senses import register as register_printed_senses
 from fairseq_kerbs.models.recurrent_kerbs import GruKerbsModel, LstmKerbsModel
 from fairseq_kerbs.models.recurrent_language_models import GruLanguageModel, LstmLanguageModel
+from fairseq_kerbs.models.stock_lstm import StockLstmLanguageModel, StockLstmModel
 from fairseq_kerbs.models.transformer_kerbs import TransformerKerbsModel
 from fairseq_kerbs.models.transformer_language_model import TransformerLanguageModel
 
@@ -15,6 +16,8 @@ __all__ = [
     "GruLanguageModel",
     "LstmKerbsModel",
     "LstmLanguageModel",
+    "StockLstmLanguageModel",
+    "StockLstmModel",
     "TransformerKerbsModel",
     "TransformerLanguageModel",
 ]

@@ -15,7 +15,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 from fairseq_kerbs.checkpoints import check_whole
-from fairseq_kerbs.errors import UserError, refused_by_system, system_refusal
+from fairseq_kerbs.errors import UserError, system_cause, system_refusal
 from fairseq_kerbs.models.options import fail
 
 _DONE = "_says_what_failed"  # marks what has been replaced
@@ -64,7 +64,7 @@ def _write_with_a_sentence() -> None:
         except Exception as error:
             with suppress(OSError):
                 temporary.unlink()
-            refusal = _systems_part(error)
+            refusal = system_cause(error)
             if refusal is None:
                 raise
             fail(
@@ -73,12 +73,3 @@ def _write_with_a_sentence() -> None:
             )
 
     checkpoint_utils.torch_persistent_save = torch_persistent_save
-
-
-def _systems_part(error: BaseException | None) -> OSError | None:
-    """What the system said, where torch's own error came of it."""
-    while error is not None:
-        if refused_by_system(error):
-            return error
-        error = error.__cause__ or error.__context__
-    return None

@@ -33,6 +33,7 @@ from fairseq_kerbs.models.options import (
     build_output_layer,
     build_schedule,
     check_sizes,
+    context_size,
     fail,
     user_errors,
 )
@@ -94,6 +95,7 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
         between = dropout if layers > 1 else 0.0
         embed_dim = embed_tokens.embedding_dim
+        self.sense_bias = self.output.embed_dim > embed_dim
         self.forwards, self.backwards = (
             nn.LSTM(embed_dim, hidden_size, layers, batch_first=True, dropout=between)
             for _ in range(2)
@@ -137,7 +139,7 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         before = F.pad(after, (0, 0, 1, -1))
         behind = at_places(F.pad(read_back, (0, 0, 1, -1)), turned)
         both = self.dropout(torch.cat([before, behind], dim=-1))  # [batch, len, 2 · hidden]
-        return put_back(self.to_context(both), places), {"attn": [None]}
+        return put_back(self.contexts(self.to_context(both)), places), {"attn": [None]}
 
     def max_positions(self) -> int:
         """Longest text."""
@@ -167,8 +169,8 @@ class BilstmLanguageModel(FittingCheckpoint, FairseqLanguageModel):
             check_sizes(args)
             schedule = build_schedule(args)
             dictionary = task.target_dictionary
-            layer = build_output_layer(args, len(dictionary), args.embed_dim)
-            embed = ComposedEmbedding(layer, dictionary.pad(), posterior=False)
+            layer = build_output_layer(args, len(dictionary), context_size(args, args.embed_dim))
+            embed = ComposedEmbedding(layer, dictionary.pad(), False, args.sense_bias)
             decoder = ClozeDecoder(dictionary, embed, args.hidden_size, args.layers, args.dropout)
         install_hook(task, schedule)
         return cls(decoder)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.models.options import check_checkpoint, fail
+from fairseq_kerbs.models.fitting import check_checkpoint
+from fairseq_kerbs.models.options import fail
 from fairseq_kerbs.output_layers import OutputLayer
 
 
@@ -19,9 +21,15 @@ class ScoredByOutputLayer:
 
     Attributes:
         output: the output layer.
+        sense_bias: a constant 1 is the last coordinate of context vectors.
     """
 
     output: OutputLayer
+    sense_bias = False
+
+    def contexts(self, features: Tensor) -> Tensor:
+        """Context vectors [..., d] of the output layer, from the decoder's features."""
+        return F.pad(features, (0, 1), value=1.0) if self.sense_bias else features
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Features as they are: words are scored in :meth:`get_normalized_probs`."""

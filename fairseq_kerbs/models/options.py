@@ -12,7 +12,6 @@ from typing import Any, NoReturn, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
 from fairseq_kerbs.mixture_layer import MixtureOutputLayer
@@ -24,9 +23,11 @@ from fairseq_kerbs.output_layers import (
     SoftmaxOutputLayer,
 )
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
-from fairseq_kerbs.senses import ADDED_STATISTICS
 
 OUTPUT_LAYERS = ("kerbs", "softmax", "mos", "mixture")
+BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
+"""Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
+INPUT_EMBEDDINGS = ("composed", "separate")
 
 
 @dataclass
@@ -115,6 +116,26 @@ class KerbsConfig(FairseqDataclass):
         metadata={
             "help": "decoder passes that refine posteriors in parallel decoders (0: prior only; "
             "-1: the sequential recursion, as many passes as positions)"
+        },
+    )
+    sense_bias: bool = field(
+        default=False,
+        metadata={
+            "help": "append a constant 1 to context vectors: the last coordinate of a sense is its "
+            "bias, exactly so for theta = 0 (elsewhere it is a coordinate like the others)"
+        },
+    )
+
+
+@dataclass
+class SeparableKerbsConfig(KerbsConfig):
+    """Flags of decoders whose input embedding need not be composed of senses."""
+
+    input_embedding: ChoiceEnum(INPUT_EMBEDDINGS) = field(  # type: ignore[valid-type]
+        default="composed",
+        metadata={
+            "help": "embedding of the words that the decoder reads: composed of the output layer's "
+            "senses (Eq. 6), or separate, one vector a word"
         },
     )
 
@@ -206,11 +227,16 @@ def check_sizes(args: Any) -> None:
 
 
 def build_schedule(args: Any) -> SenseSchedule:
-    """Read the schedule from flags.
+    """Read the schedule from flags, and check ``--composition-passes``, which all models share.
 
     Raises:
         ValueError: a flag is out of range; the message names it.
     """
+    if int(args.composition_passes) < -1:
+        raise ValueError(
+            f"--composition-passes is {args.composition_passes}; use 0 or more, or -1 for the "
+            "sequential recursion."
+        )
     interval, decay = int(args.reallocation_interval), float(args.sense_decay)
     threshold = float(args.log_prob_threshold)
     if interval < 1:
@@ -305,6 +331,24 @@ def mixture_kernels_from_flags(args: Any) -> list[Kernel]:
     return [kernel_from_flags(args, name) for name in names]
 
 
+def context_size(args: Any, features: int) -> int:
+    """Size of context vectors: that of a decoder's features, and one more for a bias.
+
+    Raises:
+        ValueError: --sense-bias does not go with the output layer.
+    """
+    if not args.sense_bias:
+        return features
+    mixture = args.output_layer in ("mos", "mixture")
+    if mixture or (args.output_layer == "kerbs" and args.kernel not in BIASED_KERNELS):
+        other = f"--output-layer {args.output_layer}" if mixture else f"--kernel {args.kernel}"
+        raise ValueError(
+            f"--sense-bias does not go together with {other}, to which a constant coordinate is no "
+            "bias: leave it out."
+        )
+    return features + 1
+
+
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLayer:
     """Output layer that the flags describe.
 
@@ -315,6 +359,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         check_kernel_flags(args, [], "--output-layer softmax")
         layer: OutputLayer = SoftmaxOutputLayer(embed_dim, vocab_size)
         layer.inventory.recording = False
+        layer.biased = bool(args.sense_bias)
         return layer
     if args.output_layer in ("mos", "mixture"):
         kernels = mixture_kernels_from_flags(args)
@@ -322,7 +367,7 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
     factor = float(args.total_senses)
     if not isfinite(factor):
         raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
-    return KerbsOutputLayer(
+    layer = KerbsOutputLayer(
         embed_dim,
         vocab_size,
         round(factor * vocab_size),
@@ -331,64 +376,5 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         sense_init=str(args.sense_init),
         new_sense=str(args.new_sense),
     )
-
-
-def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
-    """End with one sentence where a checkpoint holds another output layer than the model.
-
-    Args:
-        layer: the model's layer.
-        state_dict: parameters and buffers of the checkpoint.
-        prefix: name of the layer in it, with a final dot.
-    """
-    expected = layer.state_dict()
-    found = {key[len(prefix) :] for key in state_dict if key.startswith(prefix)}
-    if not found:
-        fail(f"the checkpoint has no '{prefix}weight': it is no model of fairseq_kerbs.")
-    # statistics of the interval that this version has added, or that --new-sense asks for
-    optional = {f"inventory.{name}" for name in ADDED_STATISTICS}
-    if found - optional != set(expected) - optional:
-        fail(
-            "the checkpoint was trained with another --output-layer, --kernel or "
-            "--mixture-kernels than this model "
-            f"(it has {', '.join(sorted(found))})."
-        )
-    words, senses = (
-        state_dict[f"{prefix}inventory.log_prob"].shape[0],
-        state_dict[f"{prefix}weight"].shape[0],
-    )
-    if words != layer.vocab_size:
-        fail(
-            f"the checkpoint has a target dictionary of {words} words, the data has one of "
-            f"{layer.vocab_size}: use the data that the model was trained on."
-        )
-    if senses != layer.total_senses:
-        fail(
-            f"the checkpoint has {senses} senses, this model {layer.total_senses}: give the "
-            f"--total-senses that it was trained with ({senses / words:.6g})."
-        )
-    if state_dict[f"{prefix}weight"].shape[1] != layer.embed_dim:
-        fail(
-            f"the checkpoint has sense embeddings of size {state_dict[f'{prefix}weight'].shape[1]}"
-            f", this model of size {layer.embed_dim}: give the embedding size of the checkpoint."
-        )
-    if isinstance(layer, MixtureOutputLayer):
-        components = state_dict[f"{prefix}mixing.weight"].shape[0]
-        if components != layer.components:
-            fail(
-                f"the checkpoint is a mixture of {components} components, this model one of "
-                f"{layer.components}: give the --mixture-components or --mixture-kernels that it "
-                "was trained with."
-            )
-    counts = state_dict[f"{prefix}inventory.word_of_sense"].bincount(minlength=words)
-    if int(counts.min()) < 1:
-        fail(
-            f"word {int(counts.argmin())} of the checkpoint has no sense: the file is damaged; "
-            "take another checkpoint of that training."
-        )
-    most = int(counts.max())
-    if most > layer.inventory.max_senses:
-        fail(
-            f"a word of the checkpoint has {most} senses, this model allows "
-            f"{layer.inventory.max_senses}: give --max-senses {most} or more."
-        )
+    layer.biased = bool(args.sense_bias)
+    return layer

@@ -30,6 +30,7 @@ from fairseq_kerbs.models.options import (
     build_output_layer,
     build_schedule,
     check_sizes,
+    context_size,
     fill_defaults,
     user_errors,
 )
@@ -190,6 +191,7 @@ class RecurrentKerbsDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder):
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
         embed_dim = embed_tokens.embedding_dim
+        self.sense_bias = self.output.embed_dim > embed_dim
         make_cell = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell]
         sizes = [embed_dim + hidden_size] + [hidden_size] * (layers - 1)
         self.cells = nn.ModuleList([make_cell(size, hidden_size) for size in sizes])
@@ -265,7 +267,8 @@ class RecurrentKerbsDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder):
         attended, attention = self.attention(below, encoder_out.outputs, encoder_out.padding)
         attended = self.dropout(attended)  # [batch, hidden]
         states = tuple(torch.stack(layers, 1) for layers in zip(*new_states, strict=True))
-        return _Memory(states, attended, self.to_context(attended)), attention.t()
+        context = self.contexts(self.to_context(attended))  # [batch, d]
+        return _Memory(states, attended, context), attention.t()
 
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
@@ -310,8 +313,10 @@ class _RecurrentKerbsModel(FittingCheckpoint, FairseqEncoderDecoderModel):
             sizes = (args.hidden_size, args.layers, args.dropout)
             encoder = RecurrentEncoder(cls.cell, task.source_dictionary, args.embed_dim, *sizes)
             dictionary = task.target_dictionary
-            layer = build_output_layer(args, len(dictionary), args.embed_dim)
-            embed = SteppingEmbedding(layer, dictionary.pad(), args.composition == "posterior")
+            size = context_size(args, args.embed_dim)
+            layer = build_output_layer(args, len(dictionary), size)
+            posterior = args.composition == "posterior"
+            embed = SteppingEmbedding(layer, dictionary.pad(), posterior, args.sense_bias)
             decoder = RecurrentKerbsDecoder(cls.cell, dictionary, embed, *sizes)
         install_hook(task, schedule)
         return cls(encoder, decoder)

@@ -31,6 +31,7 @@ from fairseq_kerbs.models.options import (
     build_output_layer,
     build_schedule,
     check_sizes,
+    context_size,
     user_errors,
 )
 from fairseq_kerbs.models.reallocation_hook import install_hook
@@ -79,6 +80,7 @@ class RecurrentLanguageModelDecoder(ScoredByOutputLayer, FairseqIncrementalDecod
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
         self.cell, self.layers, self.hidden_size = cell, layers, hidden_size
         embed_dim = embed_tokens.embedding_dim
+        self.sense_bias = self.output.embed_dim > embed_dim
         self.rnn = RECURRENT[cell](
             embed_dim,
             hidden_size,
@@ -124,7 +126,7 @@ class RecurrentLanguageModelDecoder(ScoredByOutputLayer, FairseqIncrementalDecod
     def _at_once(self, tokens: Tensor) -> Tensor:
         """Context vectors [batch, len, d] where no embedding depends on them."""
         hidden, _ = self.rnn(self.dropout(self.embed_tokens(tokens)))  # [batch, len, hidden]
-        return self.to_context(self.dropout(hidden))
+        return self.contexts(self.to_context(self.dropout(hidden)))
 
     def _step_through(self, tokens: Tensor, memory: _Memory | None) -> tuple[Tensor, _Memory]:
         """Context vectors [batch, len, d] by Eq. 2 and 6–7, one step after the other."""
@@ -154,7 +156,7 @@ class RecurrentLanguageModelDecoder(ScoredByOutputLayer, FairseqIncrementalDecod
             else:
                 states.append((torch.gru_cell(below, state[0], *weights),))
             below = self.dropout(states[-1][0])
-        context = self.to_context(below)
+        context = self.contexts(self.to_context(below))
         return context, _Memory(states, context)
 
     def _next_context(self, words: Tensor, incremental_state: dict[str, Any]) -> Tensor:
@@ -210,8 +212,10 @@ class _RecurrentLanguageModel(FittingCheckpoint, FairseqLanguageModel):
             check_sizes(args)
             schedule = build_schedule(args)
             dictionary = task.target_dictionary
-            layer = build_output_layer(args, len(dictionary), args.embed_dim)
-            embed = SteppingEmbedding(layer, dictionary.pad(), args.composition == "posterior")
+            size = context_size(args, args.embed_dim)
+            layer = build_output_layer(args, len(dictionary), size)
+            posterior = args.composition == "posterior"
+            embed = SteppingEmbedding(layer, dictionary.pad(), posterior, args.sense_bias)
             sizes = (args.hidden_size, args.layers, args.dropout)
             decoder = RecurrentLanguageModelDecoder(cls.cell, dictionary, embed, *sizes)
         install_hook(task, schedule)

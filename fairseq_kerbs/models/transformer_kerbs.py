@@ -26,7 +26,7 @@ from fairseq.models.transformer import (
 )
 from torch import Tensor, nn
 
-from fairseq_kerbs.composition import ComposedEmbedding
+from fairseq_kerbs.composition import ComposedEmbedding, SeparateEmbedding
 from fairseq_kerbs.models.beam_attention import (
     Beams,
     IncrementalState,
@@ -35,10 +35,10 @@ from fairseq_kerbs.models.beam_attention import (
     one_source_each,
 )
 from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
+from fairseq_kerbs.models.input_embedding import build_input_embedding, check_sizes_of_embeddings
 from fairseq_kerbs.models.options import (
-    KerbsConfig,
+    SeparableKerbsConfig,
     as_namespace,
-    build_output_layer,
     build_schedule,
     fill_defaults,
     user_errors,
@@ -83,9 +83,11 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
     Args:
         cfg: fairseq's Transformer configuration.
         dictionary: target dictionary.
-        embed_tokens: composed input embedding, which refers to the output layer.
+        embed_tokens: input embedding, which refers to the output layer.
         passes: passes that refine the posteriors, before the last one; −1 for all there can be.
         no_encoder_attn: leave out attention to an encoder.
+
+    The output layer says whether it has a bias: its rows then are longer than the features by one.
 
     Attributes:
         output: the output layer.
@@ -95,12 +97,13 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         self,
         cfg: TransformerConfig,
         dictionary: Any,
-        embed_tokens: PassEmbedding,
+        embed_tokens: PassEmbedding | SeparateEmbedding,
         passes: int,
         no_encoder_attn: bool = False,
     ) -> None:
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.passes = passes if embed_tokens.posterior else 0
+        self.sense_bias = self.output.embed_dim > self.output_embed_dim
 
     def build_output_projection(self, cfg: Any, dictionary: Any, embed_tokens: Any) -> None:
         """Take the output layer from the embedding that is composed of it."""
@@ -141,7 +144,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
             )
         finally:
             embed.features = None
-        return result
+        return self.contexts(result[0]), result[1]
 
     def _next_features(
         self, tokens: Tensor, encoder_out: Any, state: IncrementalState, *args: Any, **kwargs: Any
@@ -170,7 +173,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
             )
         finally:
             embed.contexts = embed.sequential = None
-        by_stream = features.view(len(tokens), n, -1)
+        by_stream = self.contexts(features).view(len(tokens), n, -1)
         if self.passes:
             # a copy: generators divide what they receive by the temperature in place
             kept = 1 if sequential else self.passes
@@ -205,14 +208,15 @@ def _of_last_stream(extra: dict[str, Any], streams: int) -> dict[str, Any]:
 class TransformerKerbsModel(FittingCheckpoint, TransformerModel):
     """Transformer (Section 5.1) with an output layer of ours; ``--output-layer softmax`` its twin.
 
-    The decoder's input embedding is composed of the output layer's senses, and so tied with it.
+    The decoder's input embedding is composed of the output layer's senses, and so tied with it;
+    with ``--input-embedding separate`` it is one of its own.
     """
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
         """Flags of fairseq's transformer, and ours."""
         super().add_args(parser)
-        gen_parser_from_dataclass(parser, KerbsConfig(), delete_default=True)
+        gen_parser_from_dataclass(parser, SeparableKerbsConfig(), delete_default=True)
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> TransformerKerbsModel:
@@ -234,19 +238,14 @@ class TransformerKerbsModel(FittingCheckpoint, TransformerModel):
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> Any:
         """Build the decoder on a fresh output layer; fairseq's target embedding is left unused."""
         cfg: Any = TransformerConfig.from_namespace(args)
-        layer = build_output_layer(cfg, len(tgt_dict), cfg.decoder.embed_dim)
-        embed = PassEmbedding(layer, tgt_dict.pad(), cfg.composition == "posterior")
+        sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
+        embed = build_input_embedding(cfg, tgt_dict, PassEmbedding, *sizes)
         return KerbsTransformerDecoder(
             cfg, tgt_dict, embed, cfg.composition_passes, no_encoder_attn=cfg.no_cross_attention
         )
 
 
 def _refuse_unsupported(args: Any) -> None:
-    if args.composition_passes < -1:
-        raise ValueError(
-            f"--composition-passes is {args.composition_passes}; use 0 or more, or -1 for the "
-            "sequential recursion."
-        )
     check_heads(args, "encoder", "decoder")
     for name in ("adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"):
         if getattr(args, name, None):
@@ -255,13 +254,7 @@ def _refuse_unsupported(args: Any) -> None:
                 f"{flag} does not go together with --arch transformer_kerbs: the target embedding "
                 "is composed of senses. Leave it out."
             )
-    for name in ("decoder_input_dim", "decoder_output_dim"):
-        if getattr(args, name, args.decoder_embed_dim) != args.decoder_embed_dim:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(
-                f"{flag} must equal --decoder-embed-dim ({args.decoder_embed_dim}): input and "
-                "output embeddings are the same senses."
-            )
+    check_sizes_of_embeddings(args)
 
 
 def check_heads(args: Any, *sides: str) -> None:
@@ -281,10 +274,13 @@ def check_heads(args: Any, *sides: str) -> None:
 @register_model_architecture("transformer_kerbs", "transformer_kerbs")
 def base_kerbs_architecture(args: Any) -> None:
     """Sizes of fairseq's transformer, defaults of ours for the rest."""
-    fill_defaults(args, KerbsConfig)
-    # input and output embeddings are the same rows, whatever the flag says
-    args.share_decoder_input_output_embed = True
+    fill_defaults(args, SeparableKerbsConfig)
+    # whether input and output embeddings are the same rows is for another flag to say
+    args.share_decoder_input_output_embed = args.input_embedding == "composed"
     base_architecture(args)
+    # fairseq's flags for these have no type
+    args.decoder_input_dim = int(args.decoder_input_dim)
+    args.decoder_output_dim = int(args.decoder_output_dim)
 
 
 @register_model_architecture("transformer_kerbs", "transformer_kerbs_iwslt")

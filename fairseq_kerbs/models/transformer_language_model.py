@@ -18,11 +18,11 @@ from fairseq.models.transformer_lm import (
 )
 
 from fairseq_kerbs.models.decoding import FittingCheckpoint
+from fairseq_kerbs.models.input_embedding import build_input_embedding, check_sizes_of_embeddings
 from fairseq_kerbs.models.language_modeling import check_task
 from fairseq_kerbs.models.options import (
-    KerbsConfig,
+    SeparableKerbsConfig,
     as_namespace,
-    build_output_layer,
     build_schedule,
     fill_defaults,
     user_errors,
@@ -43,7 +43,7 @@ class TransformerLanguageModel(FittingCheckpoint, FairseqLanguageModel):
     def add_args(cls, parser: Any) -> None:
         """Flags of fairseq's transformer_lm, and ours."""
         gen_parser_from_dataclass(parser, TransformerLanguageModelConfig(), delete_default=True)
-        gen_parser_from_dataclass(parser, KerbsConfig(), delete_default=True)
+        gen_parser_from_dataclass(parser, SeparableKerbsConfig(), delete_default=True)
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> TransformerLanguageModel:
@@ -62,8 +62,8 @@ class TransformerLanguageModel(FittingCheckpoint, FairseqLanguageModel):
             _refuse_unsupported(args)
             schedule = build_schedule(args)
             dictionary = task.target_dictionary
-            layer = build_output_layer(args, len(dictionary), args.decoder_embed_dim)
-        embed = PassEmbedding(layer, dictionary.pad(), args.composition == "posterior")
+            sizes = args.decoder_input_dim, args.decoder_output_dim
+            embed = build_input_embedding(args, dictionary, PassEmbedding, *sizes)
         config: Any = TransformerConfig.from_namespace(args)
         passes = int(args.composition_passes)
         decoder = KerbsTransformerDecoder(config, dictionary, embed, passes, no_encoder_attn=True)
@@ -72,11 +72,6 @@ class TransformerLanguageModel(FittingCheckpoint, FairseqLanguageModel):
 
 
 def _refuse_unsupported(args: Any) -> None:
-    if args.composition_passes < -1:
-        raise ValueError(
-            f"--composition-passes is {args.composition_passes}; use 0 or more, or -1 for the "
-            "sequential recursion."
-        )
     check_heads(args, "decoder")
     for name in ("adaptive_softmax_cutoff", "adaptive_input", "character_embeddings"):
         if getattr(args, name, None):
@@ -85,13 +80,7 @@ def _refuse_unsupported(args: Any) -> None:
                 f"{flag} does not go together with --arch transformer_lm_kerbs: words are read and "
                 "predicted with the same senses. Leave it out."
             )
-    for name in ("decoder_input_dim", "decoder_output_dim"):
-        if getattr(args, name) != args.decoder_embed_dim:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(
-                f"{flag} must equal --decoder-embed-dim ({args.decoder_embed_dim}): input and "
-                "output embeddings are the same senses."
-            )
+    check_sizes_of_embeddings(args)
     if args.decoder_layers_to_keep:
         args.decoder_layers = len(args.decoder_layers_to_keep.split(","))
 
@@ -99,10 +88,23 @@ def _refuse_unsupported(args: Any) -> None:
 @register_model_architecture("transformer_lm_kerbs", "transformer_lm_kerbs")
 def base_architecture(args: Any) -> None:
     """Sizes of fairseq's transformer_lm (512, feed-forward 2048, 6 layers, 8 heads)."""
-    fill_defaults(args, KerbsConfig)
+    fill_defaults(args, SeparableKerbsConfig)
+    after_blocks = getattr(args, "decoder_normalize_before", None) is False
     base_lm_architecture(args)
-    # input and output embeddings are the same rows, whatever the flag says
-    args.share_decoder_input_output_embed = True
+    if after_blocks:  # fairseq_transformer_lm_kerbs, which comes here again
+        args.decoder_normalize_before = False
+    # whether input and output embeddings are the same rows is for another flag to say
+    args.share_decoder_input_output_embed = args.input_embedding == "composed"
+
+
+@register_model_architecture("transformer_lm_kerbs", "fairseq_transformer_lm_kerbs")
+def stock_architecture(args: Any) -> None:
+    """As fairseq's --arch transformer_lm, which normalizes after each block unless a flag says so.
+
+    (Its own larger architectures normalize before, as ``transformer_lm_kerbs`` always does.)
+    """
+    args.decoder_normalize_before = bool(getattr(args, "decoder_normalize_before", False))
+    base_architecture(args)
 
 
 @register_model_architecture("transformer_lm_kerbs", "transformer_lm_kerbs_small")

@@ -1,0 +1,148 @@
+"""``fairseq-kerbs convert``: a trained softmax model becomes KerBS, predicting the same."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_kerbs.commands import add_trust_flag
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.commands import Subparsers
+    from fairseq_kerbs.conversion.model import Converted
+
+
+def add_convert(commands: Subparsers) -> None:
+    """Convert a model."""
+    parser = commands.add_parser(
+        "convert",
+        help="make a trained softmax model a KerBS model with the same predictions",
+        description="Turn a trained transformer, transformer_lm, lstm or lstm_lm of fairseq, or a "
+        "model of fairseq_kerbs with --output-layer softmax, into a KerBS model with the same "
+        "predictions (theta = 0), to be trained on with fairseq-train --finetune-from-model.",
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="OUT", help="the checkpoint to write"
+    )
+    parser.add_argument(
+        "--total-senses",
+        type=float,
+        default=1.5,
+        metavar="F",
+        help="senses in all, as a multiple of the target vocabulary [%(default)s]",
+    )
+    parser.add_argument(
+        "--max-senses", type=int, default=4, metavar="N", help="most senses of one word [4]"
+    )
+    parser.add_argument(
+        "--extra-senses",
+        choices=("spare", "split"),
+        default="spare",
+        help="where senses beyond one a word go: beside rare words, with next to no share of their "
+        "probability, for reallocation to take; or to the frequent words, in equal shares "
+        "[%(default)s]",
+    )
+    parser.add_argument(
+        "--split-noise",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="part the senses of a split word by this much, relative to their length. 0 is exact, "
+        "but equal senses stay equal in training until reallocation moves them [%(default)s]",
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
+    source.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
+    parser.add_argument(
+        "--ema", action="store_true", help="convert the averages that --store-ema has made"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="write the flags for training on as YAML"
+    )
+    add_trust_flag(parser)
+    parser.set_defaults(run=_run_convert)
+
+
+def _run_convert(args: argparse.Namespace) -> int:
+    _check_flags(args)
+    from fairseq_kerbs.conversion.flags import configuration, finetuning_flags
+    from fairseq_kerbs.conversion.model import (
+        Wishes,
+        check_output,
+        checkpoint_of,
+        convert,
+        write_checkpoint,
+    )
+    from fairseq_kerbs.conversion.stock import read_softmax_model
+    from fairseq_kerbs.corpora.files import atomic_write
+    from fairseq_kerbs.experiments import flag_arguments
+    from fairseq_kerbs.host import PLUGIN_FOLDER, quoted
+
+    for path in filter(None, (args.output, args.config)):
+        check_output(path, args.checkpoint)
+    source = read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
+    dictionary, named = _dictionary(args, source.config, len(source.weight))
+    wishes = Wishes(args.total_senses, args.max_senses, args.extra_senses, args.split_noise)
+    if dictionary is not None:
+        wishes = wishes.counted(dictionary)
+    converted = convert(source, wishes)
+    flags = finetuning_flags(source.config, converted.settings, args.output)
+    write_checkpoint(args.output, checkpoint_of(source, converted))
+    if args.config is not None:
+        with atomic_write(args.config) as stream:
+            stream.write(configuration(flags, args.checkpoint))
+    print(_summary(args, source.weight.shape[0], converted, named))
+    if not args.ema and (source.state.get("extra_state") or {}).get("ema"):
+        print("the averages of --store-ema were left out; --ema converts them")
+    user_dir = str(PLUGIN_FOLDER)
+    command = ["fairseq-train", "DATA", "--user-dir", user_dir, *flag_arguments(flags)]
+    print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
+    return 0
+
+
+def _dictionary(args: argparse.Namespace, config: Any, words: int) -> tuple[Any, str]:
+    """The dictionary with counts, and what to call it; None where none is given."""
+    from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
+
+    path = args.dict
+    if args.data is not None:
+        path = remembered_dictionary(args.checkpoint, config, args.data)
+    if path is None:
+        return None, "the order of the dictionary"
+    return load_dictionary(path, words), f"the counts of {path}"
+
+
+def _summary(args: argparse.Namespace, words: int, converted: Converted, named: str) -> str:
+    extra = converted.plan.words
+    total = len(converted.plan.word_of_sense)
+    lines = [f"{args.output}: {converted.settings.arch}, {words} words, {total} senses"]
+    if extra:
+        kind = "least" if args.extra_senses == "spare" else "most"
+        lines.append(
+            f"extra senses ({args.extra_senses}): {total - words}, of the {len(extra)} {kind} "
+            f"frequent words by {named}"
+        )
+    lines.append(
+        "largest difference of log-probabilities on random sentences: "
+        f"{converted.difference:.2g} nats"
+    )
+    return "\n".join(lines)
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    from fairseq_kerbs.errors import UserError
+
+    if args.max_senses < 1:
+        raise UserError(f"--max-senses is {args.max_senses}, but must be at least 1")
+    if not 1.0 <= args.total_senses <= args.max_senses:
+        raise UserError(
+            f"--total-senses is {args.total_senses}, but must be between 1 and --max-senses "
+            f"({args.max_senses})"
+        )
+    if not 0.0 <= args.split_noise < 1.0 or math.isnan(args.split_noise):
+        raise UserError(f"--split-noise is {args.split_noise}, but must be within [0, 1)")
+    if args.split_noise and args.extra_senses != "split":
+        raise UserError("--split-noise parts senses of --extra-senses split; give both or neither")

@@ -1,0 +1,175 @@
+"""Flags with which fairseq-train goes on with a converted model."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import MISSING, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.experiments import Flags, flag_arguments
+
+_TASK = (
+    *("source_lang", "target_lang", "left_pad_source", "left_pad_target", "truncate_source"),
+    *("max_source_positions", "max_target_positions"),
+    *("tokens_per_sample", "sample_break_mode", "add_bos_token", "self_target"),
+)
+_TRAINING = {
+    "optimization": ("lr", "clip_norm", "update_freq", "sentence_avg"),
+    "dataset": ("max_tokens", "batch_size"),
+}
+# the first is for --input-embedding to say, the second for models that are refused
+_REPLACED = ("share_decoder_input_output_embed", "base_shuffle")
+
+
+def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Flags:
+    """Flags of the model, its task and its training, those that differ from fairseq's defaults.
+
+    Args:
+        config: all settings of the softmax model.
+        settings: those of the converted model.
+        out: its file.
+
+    Raises:
+        UserError: a setting of the model cannot be given on a command line.
+    """
+    import fairseq.optim  # noqa: F401  (registers)
+    from fairseq.dataclass.configs import DatasetConfig, OptimizationConfig
+    from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY
+    from fairseq.optim.lr_scheduler import LR_SCHEDULER_DATACLASS_REGISTRY
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+    task = getattr(config.task, "_name", None) or getattr(config.task, "task", "translation")
+    flags: Flags = {"finetune-from-model": str(out.resolve()), "task": str(task)}
+    flags |= _differing(config.task, TASK_DATACLASS_REGISTRY.get(task), _TASK)
+    flags |= {"arch": str(settings.arch)} | model_flags(settings)
+    flags["criterion"] = "kerbs_cross_entropy"
+    smoothing = getattr(config.criterion, "label_smoothing", None)
+    if smoothing:
+        flags["label-smoothing"] = str(smoothing)
+    for part, registry in (
+        ("optimizer", OPTIMIZER_DATACLASS_REGISTRY),
+        ("lr_scheduler", LR_SCHEDULER_DATACLASS_REGISTRY),
+    ):
+        values = getattr(config, part, None)
+        name = getattr(values, "_name", None)
+        if name in registry:
+            flags[part.replace("_", "-")] = str(name)
+            flags |= _differing(values, registry[name])
+    for part, kind in (("optimization", OptimizationConfig), ("dataset", DatasetConfig)):
+        flags |= _differing(getattr(config, part, None), kind, _TRAINING[part])
+    return flags
+
+
+def model_flags(settings: argparse.Namespace) -> Flags:
+    """Flags that make an architecture have these settings.
+
+    Raises:
+        UserError: there is no flag for one of them.
+    """
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+
+    arch = str(settings.arch)
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    actions = [action for action in parser._actions if hasattr(settings, action.dest)]
+    defaults = _dataclass_defaults(arch)
+    flags: Flags = {}
+    # one at a time: a size that is set may be the default of others
+    for _ in range(len(actions) + 1):
+        found = parser.parse_args(flag_arguments(flags))
+        ARCH_CONFIG_REGISTRY[arch](found)
+        values = defaults | vars(found)
+        wrong = [
+            action
+            for action in actions
+            if action.dest not in _REPLACED
+            and not _same(getattr(settings, action.dest), values.get(action.dest))
+        ]
+        if not wrong:
+            break
+        action = wrong[0]
+        value, flag = getattr(settings, action.dest), action.option_strings[0][2:]
+        if flag in flags or value is None or (action.nargs == 0 and value != action.const):
+            raise UserError(
+                f"--arch {arch} has no flag for {action.dest}={value}, which this model was "
+                "trained with; it cannot be converted"
+            )
+        flags[flag] = True if action.nargs == 0 else _written(value)
+    return flags
+
+
+def _dataclass_defaults(arch: str) -> dict[str, Any]:
+    """What fairseq's dataclasses give a Transformer whose architecture does not say otherwise."""
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY
+    from fairseq.models.transformer import TransformerConfig
+    from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+
+    model = ARCH_MODEL_NAME_REGISTRY[arch]
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    if model == "transformer_lm_kerbs":
+        gen_parser_from_dataclass(parser, TransformerLanguageModelConfig())
+    elif model == "transformer_kerbs":
+        gen_parser_from_dataclass(parser, TransformerConfig(), with_prefix="")
+    return vars(parser.parse_args([]))
+
+
+def _same(value: Any, found: Any) -> bool:
+    """Whether two settings mean the same; a switch that is off may also be absent."""
+    # fairseq gives some sizes no type, so that they are text on the command line
+    return (
+        value == found
+        or str(value) == str(found)
+        or (value in (None, False) and found in (None, False))
+    )
+
+
+def _differing(values: Any, kind: Any, names: tuple[str, ...] = ()) -> Flags:
+    """Flags of a part of the settings whose values are not the defaults of its dataclass."""
+    flags: Flags = {}
+    if values is None or kind is None:
+        return flags
+    for item in fields(kind):
+        if (names and item.name not in names) or item.name == "_name":
+            continue
+        default = item.default
+        if item.default_factory is not MISSING:
+            default = item.default_factory()
+        if default is MISSING or (isinstance(default, str) and default.startswith("${")):
+            continue  # required, or another part's
+        value = getattr(values, item.name, None)
+        if value is None or _written(value) == _written(default):
+            continue
+        name = item.name.replace("_", "-")
+        flags[name] = True if isinstance(default, bool) else _written(value)
+    return flags
+
+
+def _written(value: Any) -> str:
+    """A value as it stands on a command line."""
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return str(value)
+    return ",".join(str(one) for one in value)
+
+
+def configuration(flags: Flags, checkpoint: Path) -> str:
+    """Flags as a file for ``fairseq-kerbs train``."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes numbers as they are: their readers take them as text."""
+
+    def represent(dumper: Any, text: str) -> Any:
+        tag = dumper.resolve(yaml.ScalarNode, text, (True, False))
+        number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        return dumper.represent_scalar(tag if number else "tag:yaml.org,2002:str", text)
+
+    Dumper.add_representer(str, represent)
+    content = {"description": f"going on with {checkpoint.name} as a KerBS model", "train": flags}
+    text: str = yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    return text

@@ -1,0 +1,128 @@
+"""Checkpoints of softmax models as fairseq-train would write them, from untrained models."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+from fairseq import models, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf
+
+import fairseq_kerbs.criterions
+import fairseq_kerbs.models  # noqa: F401  (registers)
+from fairseq_kerbs.checkpoints import read_checkpoint, upgraded
+from fairseq_kerbs.conversion.stock import BuildingTask
+
+WORDS, SOURCE_WORDS = 31, 27
+TRANSLATION = "--task translation --source-lang de --target-lang en"
+LANGUAGE_MODEL = "--task language_modeling --tokens-per-sample 40"
+TINY = (
+    "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-layers 2 --decoder-layers 2 "
+    "--encoder-attention-heads 2 --decoder-attention-heads 2"
+)
+TINY_LSTM = (
+    "--encoder-embed-dim 10 --decoder-embed-dim 12 --decoder-out-embed-dim 12 "
+    "--encoder-hidden-size 8 --decoder-hidden-size 14"
+)
+TINY_LM = (
+    "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-layers 2 "
+    "--decoder-attention-heads 2"
+)
+TINY_LSTM_LM = "--decoder-embed-dim 12 --decoder-out-embed-dim 12 --decoder-hidden-size 14"
+TIED = "--share-decoder-input-output-embed"
+CASES = {
+    "transformer": f"{TRANSLATION} --arch transformer {TINY}",
+    "transformer_tied": f"{TRANSLATION} --arch transformer_wmt_en_de {TIED} {TINY} "
+    "--encoder-normalize-before --decoder-normalize-before --decoder-learned-pos "
+    "--layernorm-embedding --no-scale-embedding --activation-fn gelu",
+    "transformer_shared": f"{TRANSLATION} --arch transformer --share-all-embeddings {TINY}",
+    "transformer_output": f"{TRANSLATION} --arch transformer --decoder-output-dim 20 {TINY}",
+    "transformer_lm": f"{LANGUAGE_MODEL} --arch transformer_lm {TINY_LM} --decoder-output-dim 8",
+    "transformer_lm_tied": f"{LANGUAGE_MODEL} --arch transformer_lm_gpt {TIED} {TINY_LM} "
+    "--decoder-input-dim 8 --decoder-output-dim 8",
+    "lstm": f"{TRANSLATION} --arch lstm {TINY_LSTM}",
+    "lstm_tied": f"{TRANSLATION} --arch lstm {TIED} {TINY_LSTM} --encoder-bidirectional "
+    "--encoder-layers 2 --decoder-layers 2",
+    "lstm_no_attention": f"{TRANSLATION} --arch lstm --decoder-attention 0 {TINY_LSTM} "
+    "--decoder-out-embed-dim 14",
+    "lstm_lm": f"{LANGUAGE_MODEL} --arch lstm_lm --residuals --decoder-layers 2 {TINY_LSTM_LM}",
+    "lstm_lm_tied": f"{LANGUAGE_MODEL} --arch lstm_lm {TIED} {TINY_LSTM_LM}",
+    "gru_kerbs": f"{TRANSLATION} --arch gru_kerbs --output-layer softmax --hidden-size 12 "
+    "--embed-dim 8",
+    "transformer_kerbs": f"{TRANSLATION} --arch transformer_kerbs_small --output-layer softmax "
+    f"--sense-bias {TINY}",
+}
+
+
+def arguments(flags: str) -> Any:
+    """What fairseq-train makes of flags."""
+    command = ["data", *flags.split(), "--optimizer", "adam", "--lr", "0.002", "--dropout", "0"]
+    return options.parse_args_and_arch(options.get_training_parser(), command)
+
+
+@functools.cache
+def _configured(flags: str) -> dict[str, Any]:
+    config = convert_namespace_to_omegaconf(arguments(flags))
+    container: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    return container
+
+
+def settings(flags: str) -> dict[str, Any]:
+    """All settings as they are in a checkpoint."""
+    args = arguments(flags)
+    if args.arch.startswith("transformer_lm"):  # the only ones that are not a plain namespace
+        return _configured(flags)
+    plain = _configured(f"{LANGUAGE_MODEL if 'language' in flags else TRANSLATION} --arch lstm")
+    return plain | {"model": argparse.Namespace(**vars(args) | {"_name": args.arch})}
+
+
+def building_task(args: Any) -> BuildingTask:
+    """A task with dictionaries of made-up words, for a model with such flags."""
+    one = args.task == "language_modeling" or getattr(args, "share_all_embeddings", False)
+    return BuildingTask(WORDS if one else SOURCE_WORDS, WORDS, ["future"])
+
+
+def write_softmax(path: Path, flags: str, half: bool = False, averaged: bool = False) -> Any:
+    """Write a checkpoint whose parameters are all random; the model, in evaluation mode."""
+    args = arguments(flags)
+    torch.manual_seed(3)
+    model = models.build_model(copy.copy(args), building_task(args))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model = model.half().float() if half else model
+    state = {
+        key: value.half() if half and value.is_floating_point() else value
+        for key, value in model.state_dict().items()
+    }
+    extra: dict[str, Any] = {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}}
+    if averaged:
+        extra["ema"] = {key: value.clone() for key, value in state.items()}
+        state = {key: torch.zeros_like(value) for key, value in state.items()}
+    history: dict[str, Any] = {"criterion_name": "CrossEntropyCriterion"}
+    history |= {"optimizer_name": "FairseqAdam", "num_updates": 7, "lr_scheduler_state": {}}
+    content = {
+        "args": None,
+        "cfg": settings(flags),
+        "model": state,
+        "optimizer_history": [history],
+        "extra_state": extra,
+        "last_optimizer_state": {"state": {0: torch.zeros(1000)}},
+    }
+    torch.save(content, path)
+    return model.eval()
+
+
+def load(path: Path, flags: str = "") -> Any:
+    """Model of a checkpoint, built by fairseq from its own settings or from other flags."""
+    state = upgraded(read_checkpoint(path), {})
+    own = state["cfg"].model
+    joined = len(state["model"].get("encoder.embed_tokens.weight", ())) in (0, WORDS)
+    task = BuildingTask(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
+    model = models.build_model(arguments(flags) if flags else own, task)
+    model.load_state_dict(state["model"], strict=True, model_cfg=own)
+    return model.eval()
