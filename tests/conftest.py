@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -10,6 +11,10 @@ import torch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the commands that tests start
 torch.set_num_threads(1)
+
+# In the background of a script a shell lets us, and all commands that tests start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Derandomized: a run says the same today and tomorrow. No deadline: time decides nothing.
 hypothesis.settings.register_profile(
