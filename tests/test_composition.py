@@ -14,7 +14,7 @@ from fairseq_kerbs.composition import (
     posterior_weights,
     prior_weights,
 )
-from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.kernels import build_kernel, kernel_logits
 from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.senses import SenseTable, build_sense_table
 from tests.reference import Problem, composed_sequence, make_problem, naive_logits
@@ -81,6 +81,16 @@ def test_posterior_is_eq_7_from_the_softmax_over_all_senses(kernel: str) -> None
         mine = senses[t, p.word_of_sense == word]
         torch.testing.assert_close(weights[t, : len(mine)], mine / mine.sum(), rtol=1e-9, atol=0)
         assert (weights[t, len(mine) :] == 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["pow", "mog"])
+def test_posterior_binds_the_kernel_to_the_size_of_the_vectors(kernel: str) -> None:
+    p = make_problem(dim=6)
+    table = build_sense_table(p.word_of_sense, 11, 4)
+    own, mask = table.senses[p.target], table.mask[p.target]
+    weights = posterior_weights(p.h, p.w[own], p.theta[own], mask, build_kernel(kernel))
+    senses = kernel_logits(*p.leaves, kernel).softmax(1).gather(1, own) * mask
+    torch.testing.assert_close(weights, senses / senses.sum(1, keepdim=True))
 
 
 def test_sequence_equals_the_recursion_position_by_position() -> None:
