@@ -264,6 +264,8 @@ def test_posterior_of_narrow_inputs_is_that_of_the_same_numbers_in_float32() -> 
         wide = posterior_weights(a.float(), b.float(), c.float(), mask, kernel)
         assert torch.equal(posterior_weights(a, b, c, mask, kernel), wide)
     plain = posterior_weights(h, rows, theta, mask, kernel)
+    exact = posterior_weights(h.double(), rows.double(), theta.double(), mask, kernel)
+    torch.testing.assert_close(plain.double(), exact, rtol=1e-4, atol=1e-6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(posterior_weights(h, rows, theta, mask, kernel), plain)
     for a, b, c in (

@@ -305,6 +305,21 @@ def test_the_released_kernel_is_the_inner_product_at_right_angles_too() -> None:
     assert [value.item() for value in partials] == [1.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("name", ["kerbs", "kerbs_released", "lin"])
+def test_all_four_quantities_broadcast(name: str) -> None:
+    sizes = [(2, 1, 1, 1), (1, 3, 1, 1), (1, 1, 4, 1), (1, 1, 1, 5)]
+    parts = [(torch.rand(size).double() + 0.5).requires_grad_() for size in sizes]
+    value = apply_kernel(build_kernel(name), *parts)
+    whole = [part.detach().expand(2, 3, 4, 5).contiguous().requires_grad_() for part in parts]
+    expected = apply_kernel(build_kernel(name), *whole)
+    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0.0)
+    grads = torch.autograd.grad(value.sum(), parts)
+    for part, grad, full in zip(
+        parts, grads, torch.autograd.grad(expected.sum(), whole), strict=True
+    ):
+        torch.testing.assert_close(grad, full.sum_to_size(part.shape))
+
+
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_logits_are_as_wide_as_the_inputs_and_at_least_float32(name: str) -> None:
     h, w, theta = torch.randn(3, 8), torch.randn(4, 8), torch.randn(4)
