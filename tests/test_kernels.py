@@ -331,7 +331,10 @@ def test_logits_are_as_wide_as_the_inputs_and_at_least_float32(name: str) -> Non
         assert kernel_logits(*wide, kernel).dtype == torch.float64
     parts = [torch.randn(3, 4), torch.rand(3, 1) + 9, torch.rand(4) + 9, theta]
     bound = kernel.bind(8)
-    assert apply_kernel(bound, *(part.bfloat16() for part in parts)).dtype == torch.float32
+    narrow = [part.bfloat16() for part in parts]
+    value = apply_kernel(bound, *narrow)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, apply_kernel(bound, *(part.float() for part in narrow)))
     for place in range(4):
         mixed = [part.double() if n == place else part for n, part in enumerate(parts)]
         assert apply_kernel(bound, *mixed).dtype == torch.float64
