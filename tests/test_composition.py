@@ -14,9 +14,9 @@ from fairseq_kerbs.composition import (
     posterior_weights,
     prior_weights,
 )
-from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.kernels import build_kernel, kernel_logits
 from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.senses import build_sense_table
+from fairseq_kerbs.senses import SenseTable, build_sense_table
 from tests.reference import Problem, composed_sequence, make_problem, naive_logits
 
 PAD = 1
@@ -52,10 +52,22 @@ def test_prior_of_words_that_never_occurred_is_uniform() -> None:
     table = build_sense_table(torch.tensor([0, 0, 1, 1, 1, 2]), 3, 4)
     usage = torch.tensor([0.0, 0.0, 1e-40, 1e-41, 0.0, 0.5])
     third = 1 / 3
+    weights = prior_weights(usage, table)
     torch.testing.assert_close(
-        prior_weights(usage, table),
+        weights,
         torch.tensor([[0.5, 0.5, 0, 0], [third, third, third, 0], [1.0, 0, 0, 0]]),
     )
+    words = torch.tensor([[0, 2], [1, 1]])
+    some = prior_weights(usage, SenseTable(table.senses[words], table.mask[words]))
+    assert torch.equal(some, weights[words])
+
+
+def test_prior_is_rounded_once() -> None:
+    table = build_sense_table(torch.arange(300) % 100, 100)
+    usage = torch.rand(300) ** 8
+    used = usage[table.senses].double()
+    exact = (used / used.sum(1, keepdim=True)).float()
+    assert torch.equal(prior_weights(usage, table), exact)
 
 
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
@@ -69,6 +81,16 @@ def test_posterior_is_eq_7_from_the_softmax_over_all_senses(kernel: str) -> None
         mine = senses[t, p.word_of_sense == word]
         torch.testing.assert_close(weights[t, : len(mine)], mine / mine.sum(), rtol=1e-9, atol=0)
         assert (weights[t, len(mine) :] == 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["pow", "mog"])
+def test_posterior_binds_the_kernel_to_the_size_of_the_vectors(kernel: str) -> None:
+    p = make_problem(dim=6)
+    table = build_sense_table(p.word_of_sense, 11, 4)
+    own, mask = table.senses[p.target], table.mask[p.target]
+    weights = posterior_weights(p.h, p.w[own], p.theta[own], mask, build_kernel(kernel))
+    senses = kernel_logits(*p.leaves, kernel).softmax(1).gather(1, own) * mask
+    torch.testing.assert_close(weights, senses / senses.sum(1, keepdim=True))
 
 
 def test_sequence_equals_the_recursion_position_by_position() -> None:
@@ -110,6 +132,49 @@ def test_step_by_step_equals_the_whole_sequence() -> None:
     for t in range(1, 7):
         step = embedding(words[:, t], features[:, t - 1])
         torch.testing.assert_close(step, whole[:, t], rtol=1e-12, atol=1e-14)
+
+
+def test_streams_are_the_prior_and_one_composition_for_each_context() -> None:
+    layer, _ = make_layer()
+    words = WORDS.flatten()
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.bfloat16, 0.02)):
+        embedding = ComposedEmbedding(layer.to(dtype), PAD)
+        contexts = torch.randn(21, 3, 7, dtype=dtype)
+        streams = embedding.embed_streams(words, contexts)
+        each = [embedding(words), *(embedding(words, contexts[:, n]) for n in range(3))]
+        torch.testing.assert_close(streams, torch.stack(each, 1), rtol=tolerance, atol=tolerance)
+        assert (streams[words == PAD] == 0).all()
+
+
+@pytest.mark.parametrize("words", [WORDS, WORDS[2]])
+def test_looking_up_first_and_composing_later_is_embedding(words: Tensor) -> None:
+    layer, _ = make_layer()
+    stepping = SteppingEmbedding(layer, PAD)
+    contexts = torch.randn(*words.shape, 7, dtype=torch.float64)
+    found = stepping.look_up(words)
+    for given in (None, contexts):
+        composed = stepping.compose(found, given)
+        torch.testing.assert_close(composed, stepping(words, given), rtol=1e-12, atol=1e-14)
+        assert (composed[words == PAD] == 0).all()
+    assert not found.mask[words == PAD].any()
+    low = SteppingEmbedding(layer.to(torch.bfloat16), PAD)
+    for given in (None, contexts.bfloat16()):
+        assert low.compose(low.look_up(words), given).dtype == torch.bfloat16
+
+
+def test_words_of_at_most_two_senses_and_sequences_of_two_words() -> None:
+    layer = KerbsOutputLayer(7, 11, 22, max_senses=2).double()
+    embedding = ComposedEmbedding(layer, PAD)
+    words = torch.tensor([[4, 5]])
+    features = torch.randn(1, 2, 7, dtype=torch.float64)
+    composed = embedding.embed_sequence(words, features)
+    own = layer.table.senses[words]
+    assert layer.table.mask[words].all()
+    rows, theta = layer.weight[own], layer.theta[own]
+    torch.testing.assert_close(composed[:, 0], rows[:, 0].mean(1), rtol=1e-6, atol=1e-6)
+    logits = torch.stack([naive_logits(features[0, :1], rows[0, 1], theta[0, 1])[0]])
+    expected = logits.softmax(1) @ rows[0, 1]
+    torch.testing.assert_close(composed[:, 1], expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
@@ -219,3 +284,24 @@ def test_low_precision_weights_are_computed_in_float32(dtype: torch.dtype) -> No
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = ComposedEmbedding(layer.float(), PAD).embed_sequence(WORDS, features)
     assert torch.isfinite(mixed).all()
+
+
+def test_posterior_of_narrow_inputs_is_that_of_the_same_numbers_in_float32() -> None:
+    h, rows, theta = torch.randn(5, 64), torch.randn(5, 3, 64), torch.randn(5, 3)
+    mask = torch.tensor([True, True, True])
+    kernel = build_kernel("kerbs")
+    for dtype in (torch.float16, torch.bfloat16):
+        a, b, c = h.to(dtype), rows.to(dtype), theta.to(dtype)
+        wide = posterior_weights(a.float(), b.float(), c.float(), mask, kernel)
+        assert torch.equal(posterior_weights(a, b, c, mask, kernel), wide)
+    plain = posterior_weights(h, rows, theta, mask, kernel)
+    exact = posterior_weights(h.double(), rows.double(), theta.double(), mask, kernel)
+    torch.testing.assert_close(plain.double(), exact, rtol=1e-4, atol=1e-6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(posterior_weights(h, rows, theta, mask, kernel), plain)
+    for a, b, c in (
+        (h.double(), rows, theta),
+        (h, rows.double(), theta),
+        (h, rows, theta.double()),
+    ):
+        assert posterior_weights(a, b, c, mask, kernel).dtype == torch.float64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import integrate
 from torch import Tensor
 
+from fairseq_kerbs import kernels
 from fairseq_kerbs.kernels import KERNELS, apply_kernel, build_kernel, kerbs_kernel, kernel_logits
 from tests.reference import KernelReference, as_leaves, kernel_reference, naive_logits
 
@@ -133,6 +135,41 @@ def test_torch_reference_is_the_mpmath_reference() -> None:
             assert naive.item() == pytest.approx(exact, rel=1e-8, abs=1e-12)
 
 
+def units_in_the_last_place(actual: Tensor, exact: list[mpmath.mpf]) -> list[float]:
+    """Relative errors in units of the dtype's epsilon."""
+    epsilon = torch.finfo(actual.dtype).eps
+    pairs = zip(actual.tolist(), exact, strict=True)
+    return [float(abs(mpmath.mpf(a) / b - 1)) / epsilon for a, b in pairs]
+
+
+@pytest.mark.parametrize(("dtype", "switch"), [(torch.float32, 0.3), (torch.float64, 1.0)])
+def test_series_and_quotients_are_right_to_the_last_places(
+    dtype: torch.dtype, switch: float
+) -> None:
+    sizes = [1e-9, 1e-3, 0.1, 0.29, 0.31, 0.6, 0.95, 0.999, 1.001, 1.2, 1.9, 3.0, 20.0, 64.0]
+    z = torch.tensor([sign * size for size in sizes for sign in (1, -1)], dtype=dtype)
+    with mpmath.workdps(60):
+        exact = [mpmath.mpf(value) for value in z.tolist()]
+        phi1 = [mpmath.expm1(value) / value for value in exact]
+        slope = [(mpmath.exp(v) - first) / v for v, first in zip(exact, phi1, strict=True)]
+        phi2 = [(first - 1) / v for v, first in zip(exact, phi1, strict=True)]
+        bent = [(a - 2 * b) / v for v, a, b in zip(exact, phi1, phi2, strict=True)]
+        ours = kernels._phi1(z)
+        errors = units_in_the_last_place(kernels._phi1_slope(z, torch.exp(z), ours), slope)
+        assert max(units_in_the_last_place(ours, phi1)) <= 1.0
+        assert max(errors) <= 3.0
+        assert max(e for e, v in zip(errors, exact, strict=True) if abs(v) < switch) <= 1.5
+        gain, gain_slope = kernels.kerbs_gain(-z)  # in float64 inside, rounded once
+        assert gain.dtype == gain_slope.dtype == dtype
+        tolerances = (0.6, 0.6) if dtype == torch.float32 else (2.0, 10.0)
+        curved = [b / (2 * a * a) for a, b in zip(phi2, bent, strict=True)]
+        assert max(units_in_the_last_place(gain, [1 / (2 * a) for a in phi2])) <= tolerances[0]
+        assert max(units_in_the_last_place(gain_slope, curved)) <= tolerances[1]
+    one, half = kernels._phi1(z.new_zeros(1)), torch.full_like(z[:1], 0.5)
+    assert one.item() == 1.0
+    assert torch.equal(kernels._phi1_slope(z.new_zeros(1), one, one), half)
+
+
 # ------------------------------------------------------------------------- known properties
 
 
@@ -228,8 +265,79 @@ def test_zero_vectors_score_zero_and_pass_a_gradient_on() -> None:
 
 def test_theta_beyond_the_limit_keeps_the_kernel_of_the_limit() -> None:
     h, w = torch.randn(5, 4), torch.randn(6, 4)
-    inside, beyond = (kerbs_kernel(h, w, torch.full((6,), t)) for t in (64.0, 100.0))
-    assert torch.equal(inside, beyond)
+    for sign in (1, -1):
+        slopes = []
+        for size in (64.0, 64.01, 100.0):
+            theta = torch.full((6,), sign * size, requires_grad=True)
+            logits = kerbs_kernel(h, w, theta)
+            assert torch.equal(logits, kerbs_kernel(h, w, torch.full((6,), sign * 64.0)))
+            slopes.append(torch.autograd.grad(logits.sum(), theta)[0])
+        assert (slopes[0] != 0).all()
+        assert not slopes[1].any()
+        assert not slopes[2].any()
+
+
+@pytest.mark.parametrize("theta", [-20.0, 20.0])
+def test_products_longer_than_their_norms_count_as_parallel(theta: float) -> None:
+    """x comes from a product in bfloat16, |h| and |w| do not: |c| may come out above 1."""
+    one, parameter = torch.ones(2), torch.full((2,), theta)
+    sides = torch.tensor([1.0, -1.0])
+    for name in ("kerbs", "kerbs_released"):
+        kernel = build_kernel(name)
+        exact = kernel.value(sides, one, one, parameter)
+        torch.testing.assert_close(kernel.value(1.5 * sides, one, one, parameter), 1.5 * exact)
+        at, beyond = (kernel.partials(f * sides, one, one, parameter) for f in (1.0, 1.5))
+        torch.testing.assert_close(beyond.x, at.x)
+        torch.testing.assert_close(beyond.h_norm, at.h_norm)
+        torch.testing.assert_close(beyond.theta, 1.5 * at.theta)
+
+
+def test_a_norm_without_a_finite_inverse_counts_as_zero() -> None:
+    for dtype in (torch.float32, torch.float64):
+        tiny = torch.finfo(dtype).tiny
+        norms = torch.tensor([0.0, tiny / 4, tiny, 1.0, 8.0], dtype=dtype)
+        assert kernels.safe_inverse(norms).tolist() == [0.0, 0.0, 1.0 / tiny, 1.0, 0.125]
+
+
+def test_the_released_kernel_is_the_inner_product_at_right_angles_too() -> None:
+    zero, one = torch.zeros(1), torch.ones(1)
+    partials = build_kernel("kerbs_released").partials(zero, one, one, 3.0 * one)
+    assert [value.item() for value in partials] == [1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["kerbs", "kerbs_released", "lin"])
+def test_all_four_quantities_broadcast(name: str) -> None:
+    sizes = [(2, 1, 1, 1), (1, 3, 1, 1), (1, 1, 4, 1), (1, 1, 1, 5)]
+    parts = [(torch.rand(size).double() + 0.5).requires_grad_() for size in sizes]
+    value = apply_kernel(build_kernel(name), *parts)
+    whole = [part.detach().expand(2, 3, 4, 5).contiguous().requires_grad_() for part in parts]
+    expected = apply_kernel(build_kernel(name), *whole)
+    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0.0)
+    grads = torch.autograd.grad(value.sum(), parts)
+    for part, grad, full in zip(
+        parts, grads, torch.autograd.grad(expected.sum(), whole), strict=True
+    ):
+        torch.testing.assert_close(grad, full.sum_to_size(part.shape))
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_logits_are_as_wide_as_the_inputs_and_at_least_float32(name: str) -> None:
+    h, w, theta = torch.randn(3, 8), torch.randn(4, 8), torch.randn(4)
+    kernel = build_kernel(name)
+    assert build_kernel(kernel) is kernel
+    assert kernel_logits(h, w, theta, kernel).dtype == torch.float32
+    assert kernel_logits(h.half(), w.half(), theta.half(), kernel).dtype == torch.float32
+    for wide in ((h.double(), w, theta), (h, w.double(), theta), (h, w, theta.double())):
+        assert kernel_logits(*wide, kernel).dtype == torch.float64
+    parts = [torch.randn(3, 4), torch.rand(3, 1) + 9, torch.rand(4) + 9, theta]
+    bound = kernel.bind(8)
+    narrow = [part.bfloat16() for part in parts]
+    value = apply_kernel(bound, *narrow)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, apply_kernel(bound, *(part.float() for part in narrow)))
+    for place in range(4):
+        mixed = [part.double() if n == place else part for n, part in enumerate(parts)]
+        assert apply_kernel(bound, *mixed).dtype == torch.float64
 
 
 def test_shapes_and_names_are_checked() -> None:

@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_kerbs import likelihood
 from fairseq_kerbs.kernels import kernel_logits
-from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll, nll_with_evidence
+from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll, nll_with_evidence, score_words
+from fairseq_kerbs.senses import build_sense_table
 from tests.reference import (
     Problem,
     make_problem,
@@ -236,3 +238,88 @@ def test_log_probs_sum_to_one_and_agree_with_the_naive_ones(kernel: str) -> None
         gradients((naive * weight).sum(), wide),
         1e-9,
     )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_scores_are_the_naive_ones_with_and_without_autograd(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = make_problem(24, 12, 30)
+    naive = naive_word_log_probs(naive_logits(*p.leaves, kernel), p.word_of_sense, 12)
+    truth, h = naive.detach().view(2, 3, 4, 12), p.h.view(2, 3, 4, 7)
+    senses = (*p.leaves[1:], p.word_of_sense)
+    ours = kerbs_log_probs(h, *senses, 12, kernel=kernel)
+    assert ours.requires_grad
+    torch.testing.assert_close(ours.detach(), truth, rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr(likelihood, "kernel_logits", None)  # all logits at once: for autograd only
+    with torch.no_grad():
+        ours = kerbs_log_probs(h, *senses, 12, kernel=kernel)
+    torch.testing.assert_close(ours, truth, rtol=1e-9, atol=1e-9)
+    table = build_sense_table(p.word_of_sense, 12)
+    first, passes = score_words(h[0], *senses, table, kernel=kernel)
+    second, same = score_words(h[1].transpose(0, 1), *senses, table, kernel=kernel, passes=passes)
+    assert same is passes
+    assert not first.requires_grad
+    torch.testing.assert_close(first, truth[0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(second.transpose(0, 1), truth[1], rtol=1e-9, atol=1e-9)
+    low = p.to(torch.float32)
+    narrow, _ = score_words(*low.leaves, low.word_of_sense, table)
+    assert narrow.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "owners", [torch.tensor([3, 0, 4, 2, 1]), torch.tensor([1, 0, 2, 2, 1, 0])]
+)
+def test_words_of_one_sense_or_two_in_any_order(owners: Tensor) -> None:
+    words = int(owners.max()) + 1
+    p = make_problem(6, words, len(owners))._replace(word_of_sense=owners)
+    naive = naive_word_log_probs(naive_logits(*p.leaves), owners, words)
+    ours = kerbs_log_probs(p.h.view(2, 3, 7), p.w, p.theta, owners, words)
+    torch.testing.assert_close(ours.view(6, words), naive, rtol=1e-9, atol=1e-9)
+
+
+def test_one_word_is_certain_whatever_its_sense() -> None:
+    p = make_problem(5, 1, 3)
+    p.target[1] = -100
+    _, token_nll, evidence = nll_with_evidence(*p.leaves, p.word_of_sense, p.target)
+    assert token_nll.abs().max() <= 1e-15
+    assert evidence.counted.tolist() == [True, False, True, True, True]
+    assert evidence.sense_prob.sum(1).tolist() == pytest.approx([1, 0, 1, 1, 1])
+
+
+def test_a_table_that_is_given_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = make_problem()
+    table = build_sense_table(p.word_of_sense, 11)
+    loss, log_probs = nll(p), kerbs_log_probs(*p.leaves, p.word_of_sense, 11)
+    monkeypatch.setattr(likelihood, "build_sense_table", None)
+    assert torch.equal(nll(p, table=table), loss)
+    assert torch.equal(kerbs_log_probs(*p.leaves, p.word_of_sense, 11, table=table), log_probs)
+
+
+def test_every_wrong_shape_and_option_is_refused() -> None:
+    p = make_problem(7)
+    changes: list[tuple[dict[str, Tensor], str]] = [
+        ({"h": p.h.unsqueeze(2)}, r"\[N, d\] and \[M, d\]"),
+        ({"w": p.w.unsqueeze(2)}, r"\[N, d\] and \[M, d\]"),
+        ({"w": p.w[:, :6]}, r"\[N, d\] and \[M, d\]"),
+        ({"theta": p.theta[:-1]}, "M = 29"),
+        ({"target": p.target[:-1]}, "N = 7"),
+        ({"target": p.target.clamp_max(10).index_fill(0, torch.tensor([3]), 11)}, "of 11 words"),
+        ({"target": p.target.index_fill(0, torch.tensor([3]), -1)}, "of 11 words"),
+    ]
+    for change, message in changes:
+        with pytest.raises(ValueError, match=message):
+            nll(p._replace(**change))  # type: ignore[arg-type]
+    table = build_sense_table(p.word_of_sense, 11)
+    with pytest.raises(ValueError, match="M = 29"):
+        nll(p._replace(word_of_sense=p.word_of_sense[:-1]), table=table)
+    options: list[tuple[dict[str, object], str]] = [
+        ({"reduction": "average"}, "'average'"),
+        ({"label_smoothing": -1e-9}, "label_smoothing"),
+        ({"label_smoothing": 1.0}, "label_smoothing"),
+    ]
+    for option, message in options:
+        with pytest.raises(ValueError, match=message):
+            nll(p, **option)
+    assert nll(p._replace(target=torch.full((7,), -100))).item() == 0.0
+    assert nll(p._replace(target=p.target.index_fill(0, torch.tensor([3]), 10))).isfinite()

@@ -97,9 +97,23 @@ def test_released_policy_by_hand() -> None:
     assert moves.senses.tolist() == [10, 7]
     assert moves.sources.tolist() == [2, 7]
     assert moves.words.tolist() == [0, 3]
-    assert not moves.reset_theta
+    assert moves.reset_theta is False
     assert inventory.usage.tolist() == [float(m) for m in range(12)]
     assert not inventory.interval_usage.any()
+
+
+@pytest.mark.parametrize(("log_prob", "moves"), [(-5.0, 0), (-5.000001, 1)])
+def test_a_word_exactly_at_the_threshold_is_in_no_need(log_prob: float, moves: int) -> None:
+    inventory = inventory_of([0, 1, 1], 2, log_prob=[log_prob, 0.0])
+    settings = ReallocationSettings(log_prob_threshold=-5.0)
+    assert len(reallocate(inventory, "paper", settings)) == moves
+
+
+def test_a_frequent_word_whose_probability_underflows_still_receives() -> None:
+    """Words 2 and 3 are the frequent half; word 3 ranks last among them, but before no one else."""
+    inventory = inventory_of([0, 1, 2, 3, 0, 0], 4, count=[1, 1, 9, 9], prob=[1, 1, 3, 0])
+    moves = reallocate(inventory, "released", ReallocationSettings(max_moves=1.0))
+    assert moves.words.tolist() == [2, 3]
 
 
 Case = tuple[SenseInventory, ReallocationSettings]
@@ -219,7 +233,7 @@ def test_nothing_moves_where_nothing_can() -> None:
         assert len(reallocate(inventory, "paper")) == 0
         assert len(reallocate(inventory, "released")) == 0
         assert inventory.word_of_sense.tolist() == owners
-    with pytest.raises(ValueError, match=r"--reallocation.*'often'.*paper, released"):
+    with pytest.raises(ValueError, match=r"--reallocation.*'often'.*paper, released, balanced\."):
         reallocate(inventory, "often")
 
 
