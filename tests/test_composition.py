@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fairseq_kerbs.composition import (
     ComposedEmbedding,
+    SeparateEmbedding,
     SteppingEmbedding,
     posterior_weights,
     prior_weights,
@@ -305,3 +306,16 @@ def test_posterior_of_narrow_inputs_is_that_of_the_same_numbers_in_float32() -> 
         (h, rows, theta.double()),
     ):
         assert posterior_weights(a, b, c, mask, kernel).dtype == torch.float64
+
+
+def test_separate_embeddings_begin_at_random_and_refer_to_the_layer() -> None:
+    layer = KerbsOutputLayer(8, 2_000, 3_000)
+    embedding = SeparateEmbedding(layer, PAD, 25)
+    assert embedding.posterior is False
+    assert embedding.layer is layer
+    assert [name for name, _ in embedding.named_parameters()] == ["weight"]
+    assert embedding.weight[PAD].eq(0.0).all()
+    words = torch.arange(2_000)
+    others = embedding(words[words != PAD])  # [1999, 25]
+    assert float(others.std()) == pytest.approx(25**-0.5, rel=0.02)
+    assert float(others.mean()) == pytest.approx(0.0, abs=0.005)
