@@ -55,6 +55,7 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     import torch
     from torch.serialization import safe_globals
 
+    quiet_fairseq()
     check_whole(path)
     try:
         with safe_globals(_plain_types()), warnings.catch_warnings():
@@ -74,6 +75,14 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     if not settings or not isinstance(state.get("model"), dict):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     return state
+
+
+def quiet_fairseq() -> None:
+    """Keep what fairseq says about itself off the terminal of a command that only reads a model."""
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # sizes of dictionaries and the like
+    # what it asks of torch: pinned memory on a CPU, too, and masks of two types
+    for message in ("'pin_memory'", "Support for mismatched key_padding_mask"):
+        warnings.filterwarnings("ignore", message=message)
 
 
 def check_whole(path: Path) -> None:
@@ -127,7 +136,6 @@ def load_model_and_task(
             f"--data {data} is no folder with a dict.*.txt; name the folder that "
             "fairseq-preprocess wrote"
         )
-    logging.getLogger("fairseq").setLevel(logging.WARNING)  # sizes of dictionaries and the like
     from fairseq import checkpoint_utils
 
     import fairseq_kerbs.criterions

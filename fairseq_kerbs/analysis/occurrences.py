@@ -7,7 +7,6 @@ asked for; then sentences are shown as tokens, with the marks of their pieces.
 from __future__ import annotations
 
 import struct
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,9 +126,6 @@ def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
     Raises:
         UserError: the data have no such split, it is damaged, or a sentence is too long.
     """
-    # fairseq asks for pinned memory on a CPU, too, and mixes kinds of masks
-    for message in ("'pin_memory'", "Support for mismatched key_padding_mask"):
-        warnings.filterwarnings("ignore", message=message)
     try:
         task.load_dataset(split)
         sizes = np.asarray(task.dataset(split).sizes)

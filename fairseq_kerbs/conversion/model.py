@@ -259,7 +259,7 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     except BaseException as error:
         with suppress(OSError):  # its folder may be what stood in the way
             temporary.unlink(missing_ok=True)
-        refusal = system_cause(error)
+        refusal = error if isinstance(error, OSError) else system_cause(error)
         if refusal is not None:
             raise system_refusal(refusal, path) from None
         raise

@@ -64,7 +64,7 @@ def _write_with_a_sentence() -> None:
         except Exception as error:
             with suppress(OSError):
                 temporary.unlink()
-            refusal = system_cause(error)
+            refusal = error if isinstance(error, OSError) else system_cause(error)
             if refusal is None:
                 raise
             fail(
