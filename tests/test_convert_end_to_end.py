@@ -62,7 +62,7 @@ def translations(data: Path, checkpoint: Path) -> list[tuple[str, float]]:
 
 def losses(caplog: pytest.LogCaptureFixture, *arguments: object) -> list[float]:
     """Train; losses in bits of every update."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="fairseq")  # commands that read a model quiet it
     caplog.clear()
     fairseq_train(*arguments, "--log-format", "json", "--log-interval", 1, "--max-update", 2)
     lines = [one.getMessage() for one in caplog.records if one.name == "train_inner"]
