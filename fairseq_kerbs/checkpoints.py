@@ -155,17 +155,25 @@ def load_model_and_task(
     except UserError:
         raise
     except SystemExit as error:  # the sentence of our own models' check
-        sentence = str(error).removeprefix("fairseq_kerbs: error: ").rstrip(".")
-        raise UserError(f"{path}: {sentence}") from None
+        raise UserError(f"{path}: {sentence_of(error)}") from None
     except Exception as error:  # what fairseq raises about settings and sizes is of every kind
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        # the first line of torch's list says only that there is one
-        reason = lines[1 if len(lines) > 1 else 0] if lines else type(error).__name__
         raise UserError(
-            f"{path} does not go with --data {data} ({shorten(reason, 200)}); use the data that "
+            f"{path} does not go with --data {data} ({reason_of(error)}); use the data that "
             "the model was trained on"
         ) from error
     return models[0].eval(), task
+
+
+def sentence_of(error: SystemExit) -> str:
+    """What our own models say when they end a command, without its beginning."""
+    return str(error).removeprefix("fairseq_kerbs: error: ").rstrip(".")
+
+
+def reason_of(error: BaseException) -> str:
+    """One line of an error of fairseq's or torch's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # the first line of torch's list says only that there is one
+    return shorten(lines[1 if len(lines) > 1 else 0], 200) if lines else type(error).__name__
 
 
 def upgraded(state: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.checkpoints import sentence_of
 from fairseq_kerbs.conversion.copies import SensePlan, plan_senses, sense_rows
 from fairseq_kerbs.conversion.stock import SoftmaxModel
-from fairseq_kerbs.corpora.files import PARTIAL
-from fairseq_kerbs.errors import UserError, system_cause, system_refusal
+from fairseq_kerbs.corpora.files import atomic_write_bytes
+from fairseq_kerbs.errors import UserError
 
 ALLOWED = 1e-3
 """Largest difference of log-probabilities, in nats, that rounding can explain."""
@@ -86,8 +85,7 @@ def convert(source: SoftmaxModel, wishes: Wishes) -> Converted:
     try:
         model = build_model(copy.copy(settings), task)
     except SystemExit as error:
-        sentence = str(error).removeprefix("fairseq_kerbs: error: ").rstrip(".")
-        raise UserError(f"{source.checkpoint} cannot be converted: {sentence}") from None
+        raise UserError(f"{source.checkpoint} cannot be converted: {sentence_of(error)}") from None
     model.load_state_dict(_parameters(source, model, plan, rows), strict=True)
     model.eval()
     difference = largest_difference(source.model, model, source.task)
@@ -248,18 +246,5 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     Raises:
         UserError: the disk is full, or the name or folder is none that can be written to.
     """
-    temporary = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as stream:
-            torch.save(state, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with suppress(OSError):  # its folder may be what stood in the way
-            temporary.unlink(missing_ok=True)
-        refusal = error if isinstance(error, OSError) else system_cause(error)
-        if refusal is not None:
-            raise system_refusal(refusal, path) from None
-        raise
+    with atomic_write_bytes(path) as stream:
+        torch.save(state, stream)

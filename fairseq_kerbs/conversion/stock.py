@@ -10,12 +10,11 @@ import argparse
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, NoReturn
 
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, upgraded
+from fairseq_kerbs.checkpoints import read_checkpoint, reason_of, sentence_of, upgraded
 from fairseq_kerbs.errors import UserError
 
 ARCHITECTURES = {
@@ -120,7 +119,7 @@ def read_softmax_model(
     try:
         config = upgraded(state, {})["cfg"]
     except Exception as error:  # of every kind, in a file that something else wrote
-        raise UserError(f"{checkpoint} has no settings of fairseq ({_reason(error)})") from error
+        raise UserError(f"{checkpoint} has no settings of fairseq ({reason_of(error)})") from error
     name, own = _model_name(checkpoint, config)
     settings = _settings(config.model)
     tensors = state["model"]
@@ -140,12 +139,6 @@ def _settings(model: Any) -> argparse.Namespace:
     from fairseq_kerbs.models.options import as_namespace
 
     return argparse.Namespace(**vars(as_namespace(model)))
-
-
-def _reason(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # the first line of torch's list says only that there is one
-    return shorten(lines[1 if len(lines) > 1 else 0], 200) if lines else type(error).__name__
 
 
 def _model_name(checkpoint: Path, config: Any) -> tuple[str, bool]:
@@ -209,12 +202,11 @@ def _build(checkpoint: Path, config: Any, task: BuildingTask, tensors: dict[str,
         model = build_model(config.model, task)
         model.load_state_dict(copy.copy(tensors), strict=True, model_cfg=config.model)
     except SystemExit as error:
-        sentence = str(error).removeprefix("fairseq_kerbs: error: ").rstrip(".")
-        raise UserError(f"{checkpoint}: {sentence}") from None
+        raise UserError(f"{checkpoint}: {sentence_of(error)}") from None
     except Exception as error:  # what fairseq raises about settings and sizes is of every kind
         raise UserError(
-            f"{checkpoint} does not hold the model that its settings describe ({_reason(error)}); "
-            "take the file that fairseq-train wrote"
+            f"{checkpoint} does not hold the model that its settings describe "
+            f"({reason_of(error)}); take the file that fairseq-train wrote"
         ) from error
     return model.eval()
 

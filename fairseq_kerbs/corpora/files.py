@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, BinaryIO, TextIO
 
-from fairseq_kerbs.errors import UserError, refused_by_system, system_refusal
+from fairseq_kerbs.errors import UserError, system_cause, system_refusal
 
 PARTIAL = ".partial-"
 """Prefix of the temporary name that a file or folder has while it is being written."""
@@ -63,13 +63,25 @@ def atomic_write(path: Path | str) -> Iterator[TextIO]:
     Raises:
         UserError: the disk is full, or the name or folder is none that can be written to.
     """
-    path = Path(path)
+    with _atomic(Path(path), mode="w", encoding="utf-8", newline="\n") as stream:
+        yield stream
+
+
+@contextmanager
+def atomic_write_bytes(path: Path | str) -> Iterator[BinaryIO]:
+    """As :func:`atomic_write`, for bytes."""
+    with _atomic(Path(path), mode="wb") as stream:
+        yield stream
+
+
+@contextmanager
+def _atomic(path: Path, **how: Any) -> Iterator[Any]:
     temporary = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         path.parent.mkdir(parents=True, exist_ok=True)
-        opened = temporary.open("w", encoding="utf-8", newline="\n")
+        opened = temporary.open(**how)
     except OSError as error:
         raise system_refusal(error, path) from None
     try:
@@ -80,9 +92,11 @@ def atomic_write(path: Path | str) -> Iterator[TextIO]:
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
+        # torch's archive writer ends in an error of its own where the disk has refused
+        refusal = system_cause(error) if isinstance(error, OSError | RuntimeError) else None
         # an error that names another file is about what the writer reads
-        if refused_by_system(error) and error.filename in (None, str(temporary)):
-            raise system_refusal(error, path) from None
+        if refusal is not None and refusal.filename in (None, str(temporary)):
+            raise system_refusal(refusal, path) from None
         raise
 
 
