@@ -22,7 +22,8 @@ def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
     a pair must occur twice.
 
     Raises:
-        UserError: no word has two characters, so that there is nothing to learn.
+        UserError: no word has two characters or no pair occurs twice, so that there is nothing to
+            learn.
     """
     words: Counter[str] = Counter()
     for text in texts:
@@ -32,7 +33,11 @@ def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
     counted = [f"{word} {count}" for word, count in words.items()]
     with atomic_write(codes) as stream:
         learn_bpe(counted, stream, merges, is_dict=True)
-    return sum(1 for _ in iter_lines(codes)) - 1  # the first line is the version
+    found = sum(1 for _ in iter_lines(codes)) - 1  # the first line is the version
+    if found == 0:  # subword-nmt cannot apply such codes
+        codes.unlink()
+        raise UserError("BPE needs a pair of characters that occurs twice; use --bpe none")
+    return found
 
 
 def load(codes: Path, vocabulary: Path | None = None, threshold: int = 0) -> BPE:

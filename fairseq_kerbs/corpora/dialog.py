@@ -19,7 +19,12 @@ from typing import Any
 
 from fairseq_kerbs.corpora import moses, registry
 from fairseq_kerbs.corpora.archives import decode_lines, open_zip, reading, zip_member
-from fairseq_kerbs.corpora.files import atomic_write, iter_lines
+from fairseq_kerbs.corpora.files import (
+    atomic_write,
+    has_endless_word,
+    iter_lines,
+    without_endless_words,
+)
 from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
 from fairseq_kerbs.corpora.mapping import map_lines, usable_cores
 from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
@@ -143,7 +148,10 @@ def _read(
 ) -> dict[str, Any]:
     """Write the pairs of every split to `raw`; return the counts."""
     if files:
-        texts = {part: read_dialogues(iter_lines(path), path) for part, path in files.items()}
+        texts = {
+            part: read_dialogues(_whole(part, iter_lines(path), path), path)
+            for part, path in files.items()
+        }
     else:
         registry.check_archive(corpus, source)
         texts = _archive_dialogues(source)
@@ -189,8 +197,13 @@ def _archive_dialogues(source: Path) -> dict[str, list[list[str]]]:
             with open_zip(zip_member(outer, f"{part}.zip", source)) as inner:
                 content = zip_member(inner, name, where)
             lines = decode_lines(content.removesuffix(b"\n").split(b"\n"), f"{where}/{name}")
-            texts[part] = read_dialogues(lines, f"{where}/{name}")
+            texts[part] = read_dialogues(_whole(part, lines, f"{where}/{name}"), f"{where}/{name}")
     return texts
+
+
+def _whole(part: str, lines: Iterable[str], where: Path | str) -> Iterable[str]:
+    """The lines of a part; `prepare` drops training pairs with an endless word."""
+    return lines if part == "train" else without_endless_words(lines, where)
 
 
 def read_dialogues(lines: Iterable[str], where: Path | str) -> list[list[str]]:
@@ -232,6 +245,8 @@ def make_normalizer() -> Callable[[str], str]:
     """
 
     def normalize(text: str) -> str:
+        if has_endless_word(text):
+            return text  # hours for Moses, and its pair is dropped
         tokens = moses.tokenize(normalize_apostrophes(text), language="en")
         return moses.detokenize(tokens, language="en")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -51,6 +51,31 @@ def iter_lines(path: Path | str) -> Iterator[str]:
 def read_lines(path: Path | str) -> list[str]:
     """`iter_lines` as a list."""
     return list(iter_lines(path))
+
+
+LONGEST_WORD = 1000
+"""Characters of a word: tokenization and BPE take a time that grows with the square of them."""
+
+
+def has_endless_word(line: str) -> bool:
+    """Whether a word of a line has more than :data:`LONGEST_WORD` characters."""
+    return len(line) > LONGEST_WORD and any(len(word) > LONGEST_WORD for word in line.split())
+
+
+def without_endless_words(lines: Iterable[str], where: Path | str) -> Iterator[str]:
+    """The lines of validation or test text as they are.
+
+    Raises:
+        UserError: one has a word of more than :data:`LONGEST_WORD` characters.
+    """
+    for number, line in enumerate(lines, start=1):
+        if has_endless_word(line):
+            raise UserError(
+                f"{where}, line {number}: a word has {max(map(len, line.split()))} characters, "
+                f"more than {LONGEST_WORD}; validation and test text must be whole, so divide the "
+                "word or remove the line"
+            )
+        yield line
 
 
 @contextmanager

@@ -18,9 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.corpora.binarize import binarize_text
-from fairseq_kerbs.corpora.files import atomic_write, iter_lines
+from fairseq_kerbs.corpora.files import (
+    LONGEST_WORD,
+    atomic_write,
+    has_endless_word,
+    iter_lines,
+    without_endless_words,
+)
 from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
 from fairseq_kerbs.corpora.mapping import usable_cores
+from fairseq_kerbs.corpora.parallel import LONGEST
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.host import find_program
 
@@ -117,15 +124,21 @@ class _Preparation:
         figures = self._manifest.step(
             f"clean {split}",
             inputs={"raw": raw},
-            settings={},
+            settings={"longest_word": LONGEST_WORD},
             outputs=[self._texts[split]],
-            action=lambda: write_clean(raw, self._texts[split]),
+            action=lambda: write_clean(raw, self._texts[split], training=split == "train"),
         )
         self._lines[split] = figures["lines"]
         self._report(
             f"  {split}: {figures['lines']} lines, {figures['words']} words; "
-            f"{figures['blank']} blank lines dropped"
+            f"{figures['blank']} blank lines dropped, {figures['endless']} with a word of more "
+            f"than {LONGEST_WORD} characters"
         )
+        if figures["long"]:
+            self._report(
+                f"  note: {figures['long']} lines of {split} have more than {LONGEST} words; a "
+                "Transformer cannot read them with --sample-break-mode eos"
+            )
 
     def _choose_words(self) -> None:
         text = self._texts["train"]
@@ -156,18 +169,26 @@ class _Preparation:
             self._report(f"  {split}: {100 * unknown / words:.2f} % of the words are {UNKNOWN}")
 
 
-def write_clean(raw: Path, target: Path) -> dict[str, int]:
+def write_clean(raw: Path, target: Path, training: bool = True) -> dict[str, int]:
     """Write the lines that have a word, words apart by one space; count lines, words and others.
 
+    Training lines with an endless word are left out; lines of over :data:`LONGEST` words are kept,
+    because most ways to train do not take a line as a whole.
+
     Raises:
-        UserError: no line has a word, or a word is one of :data:`RESERVED`.
+        UserError: no line has a word, a word is one of :data:`RESERVED`, or one of text that is not
+            for training is endless (see `without_endless_words`).
     """
-    figures = {"lines": 0, "words": 0, "blank": 0}
+    figures = {"lines": 0, "words": 0, "blank": 0, "endless": 0, "long": 0}
+    lines = iter_lines(raw) if training else without_endless_words(iter_lines(raw), raw)
     with atomic_write(target) as stream:
-        for number, line in enumerate(iter_lines(raw), start=1):
+        for number, line in enumerate(lines, start=1):
             words = line.split()
             if not words:
                 figures["blank"] += 1
+                continue
+            if has_endless_word(line):
+                figures["endless"] += 1
                 continue
             for word in RESERVED.intersection(words):
                 raise UserError(
@@ -176,6 +197,7 @@ def write_clean(raw: Path, target: Path) -> dict[str, int]:
                 )
             figures["lines"] += 1
             figures["words"] += len(words)
+            figures["long"] += len(words) > LONGEST
             stream.write(" ".join(words) + "\n")
         if figures["lines"] == 0:
             raise UserError(f"{raw} has no text; it must hold one sentence or paragraph a line")

@@ -12,6 +12,7 @@ from functools import cache, partial
 from sacremoses import MosesDetokenizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
+from fairseq_kerbs.corpora.files import has_endless_word
 from fairseq_kerbs.errors import UserError
 
 LANGUAGES = frozenset(NonbreakingPrefixes().available_langs.values()) | {"ja", "ko"}
@@ -50,5 +51,9 @@ def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
 
 
 def make_tokenizer(language: str, lowercase: bool, escape: bool) -> Callable[[str], str]:
-    """`tokenize` with its settings fixed, for `map_lines`."""
-    return partial(tokenize, language=language, lowercase=lowercase, escape=escape)
+    """`tokenize` with its settings fixed, for `map_lines`.
+
+    A line with an endless word, which Moses would need hours for, becomes an empty one.
+    """
+    moses = partial(tokenize, language=language, lowercase=lowercase, escape=escape)
+    return lambda line: "" if has_endless_word(line) else moses(line)

@@ -1,14 +1,15 @@
 """Raw parallel text to a folder that fairseq trains on: Moses, length filter, BPE, binarization.
 
     DEST/tok      tokenized            DEST/clean   training pairs that pass the filter
-    DEST/bpe      codes and subwords   DEST/bin     what fairseq-preprocess makes of them
+    DEST/bpe      codes and subwords   DEST/short   training pairs short enough in subwords
+    DEST/bin      what fairseq-preprocess makes of them
 
 Every step is recorded (`manifest`), so that a second run does only what has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -17,14 +18,20 @@ from typing import Any
 
 from fairseq_kerbs.corpora import bpe, moses
 from fairseq_kerbs.corpora.binarize import binarize
-from fairseq_kerbs.corpora.files import atomic_write, iter_lines
+from fairseq_kerbs.corpora.files import (
+    LONGEST_WORD,
+    atomic_write,
+    has_endless_word,
+    iter_lines,
+    without_endless_words,
+)
 from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
 from fairseq_kerbs.corpora.mapping import LineFunction, map_lines, usable_cores
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.host import find_program
 
 BPE_MODES = ("joint", "separate", "none")
-LONGEST = 1023  # tokens of a sentence: fairseq's models have 1024 positions, one is for its end
+LONGEST = 1023  # units of a sentence: fairseq's models have 1024 positions, one is for its end
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,11 @@ class PrepareSettings:
         """fairseq's name of each split (test, test1, …) and its prefix; training comes last."""
         names = {f"test{i or ''}": prefix for i, prefix in enumerate(self.tests)}
         return {**names, "valid": self.valid, "train": self.train}
+
+    @property
+    def longest(self) -> int:
+        """Most units of a sentence that a model is given: subwords, or tokens without BPE."""
+        return max(LONGEST, self.max_words)
 
     def moses_language(self, language: str) -> str:
         """Language of the Moses rules for a side."""
@@ -93,14 +105,18 @@ class PrepareSettings:
             raise UserError(f"--dest {self.dest}: fairseq-preprocess cannot work below a comma")
 
 
-def count_pairs(prefix: str, languages: tuple[str, str]) -> int:
+def count_pairs(prefix: str, languages: tuple[str, str], training: bool = False) -> int:
     """Lines of both sides of a raw corpus.
 
     Raises:
-        UserError: a side is missing, empty or not UTF-8, or the sides differ in length.
+        UserError: a side is missing, empty or not UTF-8, the sides differ in length, or a word of
+            text that is not for training is endless (see `without_endless_words`).
     """
     paths = [Path(f"{prefix}.{language}") for language in languages]
-    counts = [sum(1 for _ in iter_lines(path)) for path in paths]
+    counts = []
+    for path in paths:
+        lines = iter_lines(path) if training else without_endless_words(iter_lines(path), path)
+        counts.append(sum(1 for _ in lines))
     for path, count in zip(paths, counts, strict=True):
         if count == 0:
             raise UserError(f"{path} is empty; it must hold one sentence a line")
@@ -122,7 +138,8 @@ def prepare(settings: PrepareSettings, report: Callable[[str], None] = print) ->
     settings.check()
     find_program("fairseq-preprocess")
     pairs = {
-        name: count_pairs(prefix, settings.languages) for name, prefix in settings.splits.items()
+        name: count_pairs(prefix, settings.languages, training=name == "train")
+        for name, prefix in settings.splits.items()
     }
     with locked_folder(settings.dest):
         return _Preparation(settings, pairs, report).run()
@@ -157,11 +174,15 @@ class _Preparation:
                 self._count_vocabulary(language)
                 for split in s.splits:
                     self._apply_bpe(split, language)
+            self._drop_long_training()
         self._binarize()
         return self._bin
 
     def _tokenized(self, split: str, language: str) -> Path:
         return self._dest / "tok" / f"{split}.{language}"
+
+    def _raw(self, split: str, language: str) -> Path:
+        return Path(f"{self._settings.splits[split]}.{language}")
 
     def _clean(self, split: str) -> str:
         """Prefix of a split's tokens after the filter, which only training passes through."""
@@ -176,56 +197,68 @@ class _Preparation:
             return None
         return self._dest / "bpe" / f"vocabulary.{language}"
 
-    def _map(self, make: Callable[[], LineFunction], source: Path, target: Path, n: int) -> None:
-        """Write a function of each of the `n` lines of `source` to `target`."""
+    def _map(
+        self, make: Callable[[], LineFunction], source: Path, target: Path, split: str, units: str
+    ) -> None:
+        """Write a function of each line of `source` to `target`; `units` are what it gives.
+
+        Raises:
+            UserError: a line of validation or test text becomes none or too many of them.
+        """
+        raw = self._raw(split, target.suffix[1:])
         results = map_lines(
             make,
             iter_lines(source),
-            total=n,
+            total=self._pairs[split],
             workers=self._settings.workers,
             description=f"{target.parent.name}/{target.name}",
         )
         with atomic_write(target) as stream:
-            for line in results:
+            for number, line in enumerate(results, start=1):
+                if split != "train":
+                    _check_line(line, self._settings.longest, f"{raw}, line {number}", units)
                 stream.write(line + "\n")
+
+    def _limits(self, split: str) -> dict[str, int]:
+        """Settings that decide which lines of validation and test text are refused."""
+        return {} if split == "train" else {"longest": self._settings.longest}
 
     def _tokenize(self, split: str, language: str) -> None:
         s = self._settings
-        raw = Path(f"{s.splits[split]}.{language}")
-        target = self._tokenized(split, language)
+        raw, target = self._raw(split, language), self._tokenized(split, language)
         rules = s.moses_language(language)
 
         def action() -> dict[str, Any]:
             make = partial(moses.make_tokenizer, rules, s.lowercase, s.escape)
-            self._map(make, raw, target, self._pairs[split])
-            if split != "train":
-                _check_lines(target, raw, max(LONGEST, s.max_words))
+            self._map(make, raw, target, split, "tokens")
             return {}
 
         settings = {"rules": rules, "lowercase": s.lowercase, "escape": s.escape}
         self._manifest.step(
             f"tokenize {split}.{language}",
             inputs={"raw": raw},
-            settings=settings | {"sacremoses": _version("sacremoses")},
+            settings=settings | {"sacremoses": _version("sacremoses")} | self._limits(split),
             outputs=[target],
             action=action,
         )
 
     def _filter_training(self) -> None:
         s = self._settings
+        raw = [self._raw("train", language) for language in s.languages]
         sources = [self._tokenized("train", language) for language in s.languages]
         targets = [self._dest / "clean" / f"train.{language}" for language in s.languages]
         figures = self._manifest.step(
             "filter train",
             inputs={path.name: path for path in sources},
-            settings={"max_words": s.max_words},
+            settings={"max_words": s.max_words, "longest_word": LONGEST_WORD},
             outputs=targets,
-            action=lambda: _filter_pairs(sources, targets, s.max_words),
+            action=lambda: _filter_pairs(sources, targets, s.max_words, raw),
         )
         self._report(
             f"  {figures['kept']} of {figures['pairs']} training pairs kept; dropped "
             f"{figures['empty']} with an empty side, {figures['long']} longer than "
-            f"{s.max_words} words"
+            f"{s.max_words} words, {figures['endless']} with a word of more than {LONGEST_WORD} "
+            "characters"
         )
         self._pairs["train"] = figures["kept"]
         if figures["kept"] == 0:
@@ -268,24 +301,48 @@ class _Preparation:
 
         def action() -> dict[str, Any]:
             make = partial(bpe.make_segmenter, codes, vocabulary, threshold)
-            self._map(make, source, target, self._pairs[split])
+            self._map(make, source, target, split, "subwords")
             return {}
 
         inputs = {"text": source, "codes": codes}
         self._manifest.step(
             f"apply BPE {split}.{language}",
             inputs=inputs if vocabulary is None else inputs | {"vocabulary": vocabulary},
-            settings={"threshold": threshold, "subword-nmt": _version("subword-nmt")},
+            settings={"threshold": threshold, "subword-nmt": _version("subword-nmt")}
+            | self._limits(split),
             outputs=[target],
             action=action,
         )
 
+    def _drop_long_training(self) -> None:
+        """Words of a pair that passed the filter may be many subwords."""
+        s = self._settings
+        sources = [self._dest / "bpe" / f"train.{language}" for language in s.languages]
+        targets = [self._dest / "short" / f"train.{language}" for language in s.languages]
+        figures = self._manifest.step(
+            "filter subwords of train",
+            inputs={path.name: path for path in sources},
+            settings={"longest": s.longest},
+            outputs=targets,
+            action=lambda: _filter_pairs(sources, targets, s.longest),
+        )
+        self._report(f"  {figures['long']} training pairs dropped, over {s.longest} subwords long")
+        self._pairs["train"] = figures["kept"]
+        if figures["kept"] == 0:
+            raise UserError(
+                f"every pair of {s.train} is over {s.longest} subwords long; raise --merges or see "
+                "the text"
+            )
+
+    def _final(self, split: str) -> str:
+        """Prefix of a split's text as it is binarized."""
+        if self._settings.bpe == "none":
+            return self._clean(split)
+        return str(self._dest / ("short" if split == "train" else "bpe") / split)
+
     def _binarize(self) -> None:
         s = self._settings
-        texts = {
-            split: self._clean(split) if s.bpe == "none" else str(self._dest / "bpe" / split)
-            for split in s.splits
-        }
+        texts = {split: self._final(split) for split in s.splits}
         files = {
             f"{split}.{language}": Path(f"{text}.{language}")
             for split, text in texts.items()
@@ -317,34 +374,39 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _check_lines(tokenized: Path, raw: Path, longest: int) -> None:
-    """Raise a UserError, and take `tokenized` away, if a line has no token or too many."""
-    for number, line in enumerate(iter_lines(tokenized), start=1):
-        tokens = line.count(" ") + 1
-        if line and tokens <= longest:
-            continue
-        tokenized.unlink()
-        if not line:
-            raise UserError(
-                f"{raw}, line {number}: empty; validation and test text need a sentence in every "
-                "line, so remove the pair from both files"
-            )
+def _check_line(line: str, longest: int, where: str, units: str) -> None:
+    """Raise a UserError if a line of validation or test text has no unit or too many."""
+    if not line:
         raise UserError(
-            f"{raw}, line {number}: {tokens} tokens are too long for fairseq's models; divide the "
-            f"line, or allow it with --max-words {tokens}"
+            f"{where}: empty; validation and test text need a sentence in every line, so remove "
+            "the pair from both files"
+        )
+    count = line.count(" ") + 1
+    if count > longest:
+        raise UserError(
+            f"{where}: {count} {units} are too long for fairseq's models; divide the line, or "
+            f"allow it with --max-words {count}"
         )
 
 
-def _filter_pairs(sources: list[Path], targets: list[Path], max_words: int) -> dict[str, int]:
-    """Write the pairs whose sides both have 1 to `max_words` tokens; count the others."""
-    figures = {"pairs": 0, "empty": 0, "long": 0, "kept": 0}
+def _filter_pairs(
+    sources: Sequence[Path], targets: Sequence[Path], longest: int, raw: Sequence[Path] = ()
+) -> dict[str, int]:
+    """Write the pairs whose sides both have 1 to `longest` units; count the others.
+
+    Those with an endless word on either side of `raw`, the text they come of, are left out, too.
+    """
+    figures = {"pairs": 0, "empty": 0, "long": 0, "endless": 0, "kept": 0}
     with atomic_write(targets[0]) as source_out, atomic_write(targets[1]) as target_out:
-        for source, target in zip(iter_lines(sources[0]), iter_lines(sources[1]), strict=True):
+        files = [iter_lines(path) for path in (*sources, *raw)]
+        for source, target, *given in zip(*files, strict=True):
             figures["pairs"] += 1
             lengths = len(source.split()), len(target.split())
-            if min(lengths) == 0:
+            if any(map(has_endless_word, given)):
+                figures["endless"] += 1
+            elif min(lengths) == 0:
                 figures["empty"] += 1
-            elif max(lengths) > max_words:
+            elif max(lengths) > longest:
                 figures["long"] += 1
             else:
                 figures["kept"] += 1

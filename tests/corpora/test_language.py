@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fairseq_kerbs.corpora.language import (
     write_clean,
     write_dictionary,
 )
+from fairseq_kerbs.corpora.manifest import NAME
 from fairseq_kerbs.errors import UserError
 
 TEXT = {
@@ -46,7 +48,21 @@ def test_clean_text_has_no_blank_line_and_single_spaces(raw: Path, tmp_path: Pat
     target = tmp_path / "clean"
     figures = write_clean(raw / "wiki.train.tokens", target)
     assert target.read_text("utf-8") == "= A title =\nb a <unk> b\nc b a d\n"
-    assert figures == {"lines": 3, "words": 12, "blank": 2}
+    assert figures == {"lines": 3, "words": 12, "blank": 2, "endless": 0, "long": 0}
+
+
+def test_endless_words_and_long_lines_are_counted(raw: Path, tmp_path: Path) -> None:
+    endless, limit = "b" * 1001, "b" * 1000
+    text = f"a {endless}\na {limit}\n{'a ' * 1024}\n{'a ' * 1023}\n"
+    (raw / "wiki.train.tokens").write_text(text)
+    printed: list[str] = []
+    folder = prepare_language(settings_for(raw), report=printed.append)
+    assert binarized_lines(folder / "train.idx") == 3
+    assert "  train: 3 lines, 2049 words; 0 blank lines dropped, " in printed[1]
+    assert "1 with a word of more than 1000 characters" in printed[1]
+    assert "  note: 1 lines of train have more than 1023 words" in printed[2]
+    figures = json.loads((tmp_path / "dest" / NAME).read_text())["steps"]["clean train"]["result"]
+    assert (figures["endless"], figures["long"]) == (1, 1)
 
 
 def test_most_frequent_words_are_kept_and_ties_go_by_the_alphabet(tmp_path: Path) -> None:
@@ -74,7 +90,7 @@ def test_binarized_text_is_the_clean_text(raw: Path) -> None:
     # words kept: b (3), = and a (2); a word of the text that is <unk> is fairseq's own
     assert found["train"] == ["= <unk> <unk> =", "b a <unk> b", "<unk> b a <unk>"]
     assert found["test"] == ["b <unk>", "<unk> a"]
-    assert "  train: 3 lines, 12 words; 2 blank lines dropped" in lines
+    assert any(line.startswith("  train: 3 lines, 12 words; 2 blank lines") for line in lines)
     assert "  test: 50.00 % of the words are <unk>" in lines
 
     lines.clear()
@@ -92,6 +108,7 @@ def test_binarized_text_is_the_clean_text(raw: Path) -> None:
         ("train", b"a b\n\xff\n", "line 2: not valid UTF-8"),
         ("valid", b" \n\n", "has no text"),
         ("test", b"a b </s>\n", "line 1: '</s>' is a symbol of fairseq's own"),
+        ("test", b"a\n" + b"b" * 1001 + b" a\n", "line 2: a word has 1001 characters"),
         ("train", b"<unk> <unk>\n", "has no word but <unk>"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -309,3 +310,89 @@ def test_existing_folder_of_other_things(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"):
         prepare(settings_for(tmp_path / "raw", tmp_path / "file"), report=lambda line: None)
+
+
+# --- words without an end, and lines that BPE makes long ----------------------------------------
+
+ENDLESS = "ab." * 400_000  # minutes for BPE, hours for Moses
+
+
+def rare_line(words: int) -> str:
+    """A line whose words BPE cuts into twelve subwords each: no letter of them occurs twice."""
+    letters = [*map(chr, range(0x1401, 0x1401 + 600)), *map(chr, range(0xA000, 0xA000 + 600))]
+    return " ".join("".join(letters[12 * n : 12 * (n + 1)]) for n in range(words))
+
+
+def small_corpus(folder: Path, **added: tuple[str, str]) -> Path:
+    """A toy corpus with pairs added at the end of splits."""
+    write_toy_corpus(folder, train=30, valid=5, test=5)
+    for split, pair in added.items():
+        for language, line in zip(("de", "en"), pair, strict=True):
+            with (folder / f"{split}.{language}").open("a", encoding="utf-8") as stream:
+                stream.write(line + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("mode", ["joint", "none"])
+def test_training_pairs_without_an_end_are_dropped_and_counted(tmp_path: Path, mode: str) -> None:
+    short, long = rare_line(5), rare_line(100)
+    pairs = [(ENDLESS, "A word ."), ("Ein Wort .", f"b {ENDLESS}"), (ENDLESS, ""), (long, short)]
+    lines = tuple("\n".join(side) for side in zip(*pairs, strict=True))
+    raw = small_corpus(tmp_path / "raw", train=(lines[0], lines[1]))
+    settings = replace(
+        settings_for(raw, tmp_path / "dest"), tests=(str(raw / "test"),), bpe=mode, max_words=100
+    )
+    printed: list[str] = []
+    folder = prepare(settings, report=printed.append)
+    kept = 31 if mode == "none" else 30  # tokens are its units without BPE
+    assert binarized_lines(folder / "train.de-en.de.idx") == kept
+    assert any("3 with a word of more than 1000 characters" in line for line in printed)
+    steps = json.loads((tmp_path / "dest" / NAME).read_text())["steps"]
+    assert steps["filter train"]["result"] == {
+        "pairs": 34, "empty": 0, "long": 0, "endless": 3, "kept": 31
+    }  # fmt: skip
+    if mode == "joint":
+        assert "  1 training pairs dropped, over 1023 subwords long" in printed
+        assert steps["filter subwords of train"]["result"]["long"] == 1
+        final = [read_lines(tmp_path / f"dest/short/train.{side}") for side in ("de", "en")]
+        assert [len(side) for side in final] == [30, 30]
+        assert max(len(line.split()) for side in final for line in side) <= 1023
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_other_text_without_an_end_is_refused(tmp_path: Path, split: str) -> None:
+    long = rare_line(100)
+    raw = small_corpus(tmp_path / "long", **{split: ("Kurz .", long)})
+    settings = replace(settings_for(raw, tmp_path / "dest"), tests=(str(raw / "test"),))
+    message = rf"{split}\.en, line 6: 1200 subwords are too long .* allow it with --max-words 1200"
+    with pytest.raises(UserError, match=message):
+        prepare(settings, report=lambda line: None)
+    assert not (tmp_path / "dest" / "bin").exists()
+    assert not (tmp_path / "dest" / "bpe" / f"{split}.en").exists()
+    prepare(replace(settings, max_words=1200), report=lambda line: None)
+    with pytest.raises(UserError, match=message):  # the limit is part of what was done
+        prepare(settings, report=lambda line: None)
+
+    raw = small_corpus(tmp_path / "endless", **{split: (f"a {ENDLESS}", "A word .")})
+    settings = replace(settings_for(raw, tmp_path / "other"), tests=(str(raw / "test"),))
+    with pytest.raises(UserError, match=rf"{split}\.de, line 6: a word has 1200000 characters"):
+        prepare(settings, report=lambda line: None)
+    assert not (tmp_path / "other").exists()
+
+
+def test_nothing_left_after_bpe_is_said(tmp_path: Path) -> None:
+    raw = small_corpus(tmp_path / "raw")
+    for language, line in (("de", rare_line(100)), ("en", "A word , a word .")):
+        (raw / f"train.{language}").write_text(line + "\n", encoding="utf-8")
+    settings = replace(settings_for(raw, tmp_path / "dest"), max_words=100)
+    with pytest.raises(UserError, match=r"every pair of .*train is over 1023 subwords long"):
+        prepare(settings, report=lambda line: None)
+
+
+def test_text_without_any_pair_for_bpe_is_said(tmp_path: Path) -> None:
+    raw = small_corpus(tmp_path / "raw")
+    for language in ("de", "en"):
+        (raw / f"train.{language}").write_text("ab cd\n" if language == "de" else "ef gh\n")
+    with pytest.raises(UserError, match="a pair of characters that occurs twice; use --bpe none"):
+        prepare(settings_for(raw, tmp_path / "dest"), report=lambda line: None)
+    assert not (tmp_path / "dest" / "bpe" / "codes").exists()
