@@ -22,11 +22,15 @@
 
 A data set names the folders or archives to look for below ``--data``, and the command that prepares
 it, in which ``{raw}`` stands for what was found and ``{dest}`` for the folder to prepare into.
+
+Names of rows, columns, data sets and variants and languages become parts of paths below ``--work``
+and ``--results``: they are of letters, digits, ``_``, ``.`` and ``-``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +49,8 @@ KINDS = ("figures", "examples", "senses")
 SCALES = ("full", "small")
 METRICS = ("bleu4", "bleu1", "perplexity", "human")
 _DATA_FILE = "data.yaml"
+_PATH_PART = re.compile(r"(?!\.{1,2}$)[\w.-]+")
+_SEED = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,8 @@ def load_table(path: Path) -> Table:
     data = load_data(path, content.get("data"))
     rows = {name: str(title) for name, title in _mapping(path, "rows", content["rows"]).items()}
     columns = _mapping(path, "columns", content["columns"])
+    _check_names(path, "row", rows)
+    _check_names(path, "column", columns)
     kind = str(content.get("kind", "figures"))
     baseline = str(content.get("baseline", ""))
     if kind not in KINDS:
@@ -180,7 +188,11 @@ def load_data(path: Path, own: Any = None) -> dict[str, DataSet]:
             entry = _mapping(file, where, entry)
             _check_keys(file, where, entry, keys, required=("folders", "prepare"))
             texts = {key: str(entry[key]) for key in keys[2:] if key in entry}
+            _check_names(file, "data set", [name])
+            _check_names(file, f"{where}: language", [texts.get("language", "en")])
             folders, prepare = (_texts(file, f"{where}: {key}", entry[key]) for key in keys[:2])
+            if not folders:
+                raise UserError(f"{file}: {where}: folders names none")
             found[name] = DataSet(name, tuple(folders), tuple(prepare), **texts)
     return found
 
@@ -231,18 +243,23 @@ def _part(
     if isinstance(minutes, str):
         minutes = dict.fromkeys(configs, minutes)
     minutes = _of_rows(path, where, _mapping(path, f"{where}: minutes", minutes), rows)
-    seeds = _numbers(
-        path, f"{where}: seeds", dict(enumerate(_texts(path, where, content.get("seeds", ["1"]))))
-    )
+    seeds = _texts(path, f"{where}: seeds", content.get("seeds", ["1"]))
+    for seed in seeds:
+        if not _SEED.fullmatch(seed):
+            raise UserError(
+                f"{path}: {where}: seeds: a number was expected, of 1 to 9 digits, not {seed!r}"
+            )
+    variant = str(content.get("variant", ""))
+    _check_names(path, f"{where}: variant", [variant] if variant else [])
     changes = {name: _flags(path, f"{where}: {name}", content.get(name, {})) for name in flags}
     if any(changes.values()) and not content.get("variant"):
         raise UserError(f"{path}: {where}: give what changes the flags a name, as 'variant'")
     return Part(
         data=data[content["data"]],
         configs=configs,
-        seeds=tuple(int(seed) for seed in seeds.values()),
+        seeds=tuple(map(int, seeds)),
         minutes=_numbers(path, f"{where}: minutes", minutes),
-        variant=str(content.get("variant", "")),
+        variant=variant,
         note=str(content.get("note", "")),
         **changes,
     )
@@ -254,6 +271,15 @@ def _config_path(path: Path, name: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise UserError(f"{path}: there is no configuration {name} below {CONFIGS}")
+
+
+def _check_names(path: Path, where: str, names: Iterable[str]) -> None:
+    """Refuse names that would lead out of a folder: they become parts of paths."""
+    for name in names:
+        if not _PATH_PART.fullmatch(name):
+            raise UserError(
+                f"{path}: {where} {name!r}: a name may have letters, digits, '_', '.' and '-' only"
+            )
 
 
 def _read(path: Path) -> dict[str, Any]:
