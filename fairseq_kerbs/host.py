@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -28,15 +29,31 @@ def find_program(name: str) -> str:
     """Path of a program such as ``fairseq-train``: beside this Python first, then on PATH.
 
     Raises:
-        UserError: it is in neither place.
+        UserError: it is in neither place, or belongs to a virtual environment that was moved.
     """
     beside = Path(sys.executable).parent / name
+    if beside.is_file() and sys.prefix != sys.base_prefix:
+        _check_home(beside)
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
         raise UserError(
             f"{name} is neither beside {sys.executable} nor on PATH; run scripts/install.sh"
         )
     return found
+
+
+def _check_home(script: Path) -> None:
+    """Refuse a script of a virtual environment that names the Python of another folder."""
+    with script.open("rb") as stream:
+        head = stream.read(1024)
+    # where a path is long or has a space, /bin/sh is asked to run it
+    named = re.match(rb'#!(?:/bin/sh\n.{3}exec. "?)?(/[^\n"]*)/python[\d.]*[\s"]', head)
+    home = Path(os.fsdecode(named[1])) if named else script.parent
+    if not (home.is_dir() and home.samefile(script.parent)):
+        raise UserError(
+            f"{sys.prefix} was made as {home.parent}, and its programs do not run where it is now; "
+            "remove it and run scripts/install.sh again"
+        )
 
 
 def quoted(command: Sequence[str | Path]) -> str:

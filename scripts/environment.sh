@@ -1,6 +1,7 @@
 # Sourced by the scripts that run the plugin: finds the checkout and a Python that has fairseq.
 # Sets CHECKOUT and PYTHON, and defines usage and kerbs.
 
+unset CDPATH  # cd would look there first, and print where it went
 CHECKOUT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 
 # Print the comment at the head of the script.

@@ -35,6 +35,7 @@ while (($#)); do
 done
 [[ -z $extras || $extras == dev ]] || fail "unknown extras: $extras (there is only: dev)"
 
+unset CDPATH  # cd would look there first
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=.venv
 venv_python=$PWD/$venv/bin/python
@@ -141,6 +142,12 @@ print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())')
     requirements+=(--editable "$PWD${extras:+[$extras]}")
 }
 
+# Programs of a virtual environment begin with the path of its Python.
+if [[ -f $venv/bin/activate ]]; then
+    made=$(set +u; . "$venv/bin/activate" >/dev/null 2>&1; printf %s "$VIRTUAL_ENV")
+    [[ $made -ef $venv ]] || fail "$venv was made as $made, and its programs do not run where it is now:" \
+        "remove $PWD/$venv and run scripts/install.sh again"
+fi
 if [[ -x $venv_python ]] && "$venv_python" -m pip --version >/dev/null 2>&1; then
     if [[ -n $python && $("$python" --version) != $("$venv_python" --version) ]]; then
         fail "$venv holds $("$venv_python" --version), not $("$python" --version): remove it first"

@@ -4,6 +4,7 @@
 # With --coverage as the first one, the lines of the package that no test runs are listed at the end.
 # As many processes run tests as there are cores; -n 0 for one that a debugger can enter.
 set -euo pipefail
+unset CDPATH  # cd would look there first
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { printf '[test] %s\n' "$*"; }

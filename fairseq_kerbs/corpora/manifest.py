@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.corpora.files import PARTIAL, atomic_write, sha256_of
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.errors import UserError, system_refusal
 
 NAME = "manifest.json"
 _VERSION = 1
+_STEP = {"inputs": dict, "settings": dict, "result": dict, "outputs": dict}
+_LEFTOVER = re.compile(re.escape(PARTIAL) + r"\d+-.+", re.DOTALL)
 
 
 def fingerprint(path: Path) -> str | None:
@@ -29,6 +32,34 @@ def fingerprint(path: Path) -> str | None:
         listing = "\n".join(f"{file.relative_to(path)} {sha256_of(file)}" for file in files)
         return hashlib.sha256(listing.encode()).hexdigest()
     return sha256_of(path) if path.is_file() else None
+
+
+def _read_steps(folder: Path) -> dict[str, dict[str, Any]] | None:
+    """The steps of a folder's manifest; None if it has none.
+
+    Raises:
+        UserError: the manifest is not readable as one of this version.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        steps: dict[str, dict[str, Any]] = dict(stored["steps"])
+        ours = set(stored) == {"version", "steps"} and stored["version"] == _VERSION
+        ours = ours and all(
+            isinstance(step[key], kind) for step in steps.values() for key, kind in _STEP.items()
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        ours = False
+    except OSError as error:
+        raise system_refusal(error, path, "read") from None
+    if not ours:
+        raise UserError(
+            f"{path} is not a manifest of this version of fairseq-kerbs; name another folder with "
+            "--dest, or move it away if it is one that was damaged"
+        )
+    return steps
 
 
 class Manifest:
@@ -48,18 +79,9 @@ class Manifest:
         self._product = product
         self._path = folder / NAME
         self._report = report
-        self._steps: dict[str, dict[str, Any]] = {}
-        if self._path.exists():
-            try:
-                stored = json.loads(self._path.read_text(encoding="utf-8"))
-                if stored["version"] != _VERSION:
-                    raise ValueError("another version")
-                self._steps = dict(stored["steps"])
-            except (ValueError, KeyError, TypeError):
-                raise UserError(
-                    f"{self._path} is not a manifest of this version; remove {folder} first"
-                ) from None
-        else:
+        steps = _read_steps(folder)
+        self._steps = steps or {}
+        if steps is None:
             self._save()
 
     def _save(self) -> None:
@@ -112,13 +134,15 @@ class Manifest:
 def locked_folder(folder: Path) -> Iterator[None]:
     """Create a working folder, keep other runs out of it, and clear what an interrupted one left.
 
+    Files are cleared only where a manifest of ours lies, and only those with a temporary name.
+
     Raises:
         UserError: the folder holds other things than a preparation, or another run is using it.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; --dest needs a folder")
-    ours = not folder.is_dir() or (folder / NAME).exists()
-    if not ours and any(not entry.name.startswith(".") for entry in folder.iterdir()):
+    ours = folder.is_dir() and _read_steps(folder) is not None
+    if not ours and folder.is_dir() and any(entry.name[:1] != "." for entry in folder.iterdir()):
         raise UserError(
             f"{folder} exists and was not made by 'fairseq-kerbs prepare'; "
             "name another folder with --dest"
@@ -129,8 +153,10 @@ def locked_folder(folder: Path) -> Iterator[None]:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(f"another run is preparing {folder}; wait for its end") from None
-        for leftover in folder.rglob(PARTIAL + "*"):
-            if leftover.is_dir():
+        for leftover in list(folder.rglob(PARTIAL + "*")) if ours else []:
+            if not _LEFTOVER.fullmatch(leftover.name):
+                continue
+            if leftover.is_dir() and not leftover.is_symlink():
                 shutil.rmtree(leftover, ignore_errors=True)
             else:
                 leftover.unlink(missing_ok=True)

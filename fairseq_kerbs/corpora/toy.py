@@ -88,7 +88,8 @@ def write_toy_corpus(
     """Write ``{train,valid,test}.{de,en}`` and ``….senses.tsv``; return the pairs of each split.
 
     Test and validation sentences depend on `seed` and their own sizes alone, not on `train`. No
-    sentence, German or English, occurs twice in the corpus.
+    sentence, German or English, occurs twice in the corpus. ``train.senses.tsv`` gets its name
+    last: where it is, the corpus is whole.
 
     Raises:
         UserError: a size below 1, a negative seed, or more pairs than the grammar has.
@@ -105,10 +106,10 @@ def write_toy_corpus(
     taken: set[str] = set()
     for index, split in enumerate(SPLITS):
         prefix = folder / split
-        with (
-            atomic_write(f"{prefix}.de") as german,
-            atomic_write(f"{prefix}.en") as english,
+        with (  # left from the last to the first
             atomic_write(f"{prefix}.senses.tsv") as senses,
+            atomic_write(f"{prefix}.en") as english,
+            atomic_write(f"{prefix}.de") as german,
         ):
             pairs = generate_split(sizes[split], len(SPLITS) * seed + index, taken)
             for line, sentence in enumerate(pairs):

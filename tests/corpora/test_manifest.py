@@ -144,3 +144,41 @@ def test_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
         other.communicate("")
     with locked_folder(tmp_path):
         pass
+
+
+FOREIGN = [
+    '{"name": "an extension", "manifest_version": 3, "version": "1.0"}',
+    '{"version": 1, "steps": {}, "name": "another program\'s"}',
+    '{"version": 1, "steps": {"filter train": {}}}',
+    '{"version": 1, "steps": {"filter train": []}}',
+    '{"version": 1, "steps": ["filter train"]}',
+    '{"version": 1, "steps": {"a": {"inputs": {}, "settings": {}, "result": 1, "outputs": {}}}}',
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("content", FOREIGN, ids=range(len(FOREIGN)))
+def test_a_folder_with_a_foreign_manifest_is_refused_untouched(
+    tmp_path: Path, content: str
+) -> None:
+    (tmp_path / NAME).write_text(content)
+    (tmp_path / f"{PARTIAL}1-thesis").write_text("years of work")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with (
+        pytest.raises(UserError, match=r"manifest\.json is not a manifest of this version"),
+        locked_folder(tmp_path),
+    ):
+        pass
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_only_names_of_ours_are_cleared(tmp_path: Path) -> None:
+    (tmp_path / f"{PARTIAL}1-file").write_text("not ours: there is no manifest")
+    with locked_folder(tmp_path):
+        assert (tmp_path / f"{PARTIAL}1-file").exists()
+    (tmp_path / NAME).write_text('{"version": 1, "steps": {}}')
+    for name in (f"{PARTIAL}notes", f"{PARTIAL}1x-notes", f"{PARTIAL}1"):
+        (tmp_path / name).write_text("the user's")
+    with locked_folder(tmp_path):
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {NAME, ".lock", f"{PARTIAL}notes", f"{PARTIAL}1x-notes", f"{PARTIAL}1"}

@@ -250,3 +250,26 @@ def test_broken_gold_senses(tmp_path: Path, row: str) -> None:
     (tmp_path / "x.senses.tsv").write_text(f"0\t0\tbank\tBank\n{row}\n")
     with pytest.raises(UserError, match="line 2"):
         read_gold_senses(tmp_path / "x.senses.tsv")
+
+
+def test_gold_senses_of_training_get_their_name_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted before any of the nine renamings, the corpus does not look whole."""
+    rename = os.replace
+    for moment in range(9):
+        left = moment
+
+        def replace(source: object, target: object) -> None:
+            nonlocal left
+            if left == 0:
+                raise KeyboardInterrupt
+            left -= 1
+            rename(str(source), str(target))
+
+        folder = tmp_path / str(moment)
+        monkeypatch.setattr(os, "replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            write_toy_corpus(folder, train=5, valid=5, test=5)
+        assert len(list(folder.iterdir())) == moment
+        assert not (folder / "train.senses.tsv").exists()
