@@ -72,7 +72,11 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     except Exception:  # whatever a damaged file, or another program's, makes of the reader
         raise _damaged(path) from None
     settings = isinstance(state, dict) and (state.get("cfg") or state.get("args"))
-    if not settings or not isinstance(state.get("model"), dict):
+    model = state.get("model") if settings else None
+    whole = isinstance(model, dict) and all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in model.items()
+    )
+    if not (model and whole):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     return state
 
@@ -190,6 +194,24 @@ def upgraded(state: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]
         overwrite_args_by_name(state["cfg"], overrides)
     upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
     return upgraded
+
+
+def settings_of(state: dict[str, Any], path: Path) -> Any:
+    """All settings of a checkpoint that was read from `path`, as fairseq's configuration.
+
+    Raises:
+        UserError: what the file has in their place is none.
+    """
+    try:
+        config = upgraded(state, {})["cfg"]
+        for part in (config.model, config.task):  # which all that follows takes for granted
+            vars(part) if isinstance(part, argparse.Namespace) else part.keys()
+    except Exception as error:  # of every kind, in a file that something else wrote
+        raise UserError(
+            f"{path} has no settings of fairseq ({reason_of(error)}); take the file that "
+            "fairseq-train wrote"
+        ) from error
+    return config
 
 
 def _is_ours(state: dict[str, Any]) -> bool:

@@ -37,7 +37,7 @@ EXAMPLES = "examples --source {work}/two --system a={work}/two"
 
 CORPORA = [
     Misuse("toy {out}/file", ("file is a file", "needs a folder")),
-    Misuse("toy {out}/file/corpus", ("corpus/test.de", "a part of its path is a file")),
+    Misuse("toy {out}/file/corpus", ("corpus/test.", "a part of its path is a file")),
     Misuse("toy {out}/corpus --seed -1", ("--seed must not be negative",)),
     Misuse("toy {out}/corpus --tran 5", ("unrecognized arguments: --tran 5",)),
     Misuse(
@@ -56,6 +56,10 @@ CORPORA = [
         ("long.de, line 1: 100000 tokens", "--max-words"),
         TOKENIZED,
     ),
+    Misuse(
+        f"{PREPARE} {TEXT} --valid {{work}}/endless",
+        ("endless.de, line 2: a word has 1200000 characters", "divide the word"),
+    ),
     Misuse(f"{PREPARE} {TEXT} --test {{work}}/text/test,", ("--test has an empty name",)),
     Misuse(f"{PREPARE} {TEXT} --merges 0", ("--merges must be at least 1",)),
     Misuse(f"{PREPARE} {TEXT} --max-word 9", ("unrecognized arguments: --max-word 9",)),
@@ -63,6 +67,11 @@ CORPORA = [
     Misuse(f"{LANGUAGE} --train {{work}}/bad.de", ("bad.de, line 2: not valid UTF-8",), STARTED),
     Misuse(f"{LANGUAGE} --train {{work}}/empty", ("empty has no text",), STARTED),
     Misuse(f"{LANGUAGE} --train {{work}}/pad", ("pad, line 1: '<pad>'", "remove it"), STARTED),
+    Misuse(
+        f"{LANGUAGE} --train {{work}}/two --valid {{work}}/endless.de",
+        ("endless.de, line 2: a word has 1200000 characters", "remove the line"),
+        (*STARTED, "dest/text/train"),
+    ),
     Misuse(f"{LANGUAGE} --train {{work}}/two --words 0", ("--words must be at least 1",)),
     Misuse("prepare-lm {work}/text --dest {out}/dest", ("one file for train", "--train, --valid")),
     Misuse(
@@ -77,6 +86,11 @@ CORPORA = [
     Misuse(
         "prepare-dailydialog {work}/dialogs --dest {out}/dest",
         ("dialogues_train.txt, line 1: a dialogue must end with __eou__",),
+        STARTED,
+    ),
+    Misuse(
+        "prepare-dailydialog {work}/endless_dialogs --dest {out}/dest",
+        ("dialogues_test.txt, line 1: a word has 1200000 characters", "divide the word"),
         STARTED,
     ),
     Misuse(
@@ -120,6 +134,14 @@ EXPERIMENTS = [
     Misuse(f"{TABLES} --table 9", ("--table 9: there is 1, 2,",)),
     Misuse(
         f"{TABLES} --table {{work}}/key.yaml", ("key.yaml: the top level: unknown key 'trian'",)
+    ),
+    Misuse(
+        f"{TABLES} --redo --table {{work}}/escape.yaml",
+        ("escape.yaml: data set '../../../two'", "letters, digits"),
+    ),
+    Misuse(
+        f"{TABLES} --redo --table {{work}}/variant.yaml",
+        ("variant.yaml: column 'mt': small: variant '/../../x'", "letters, digits"),
     ),
     Misuse(f"{TABLES} --jobs 0", ("--jobs must be at least 1",)),
     Misuse(f"{TABLES} --only nothing", ("--only nothing: no cell matches",)),
@@ -210,6 +232,25 @@ MODELS = [
     Misuse(f"neighbours {MODEL} --by confusions", ("--by confusions", "give --data BIN")),
     Misuse(f"neighbours {MODEL} --least 99999", ("--least 99999", "a smaller number")),
     Misuse("plot frequency {work}/cut.pt -o {out}/t.png", ("cut.pt is no whole checkpoint",)),
+]
+
+LACKING = [
+    Misuse(command.replace("X", f"{{work}}/{name}"), (f"{name}.pt", says))
+    for name, says in (
+        ("minimal", "name one of its checkpoints"),
+        ("no_tensors", "holds no model of fairseq-train"),
+        ("numbers", "holds no model of fairseq-train"),
+        ("bare", "take the file that fairseq-train wrote"),
+        ("no_task", "take the file that fairseq-train wrote"),
+        ("no_settings", "take the file that fairseq-train wrote"),
+        ("word", "take the file that fairseq-train wrote"),
+        ("list_cfg", "take the file that fairseq-train wrote"),
+        ("number", "take the file that fairseq-train wrote"),
+        ("no_history", "take the file that fairseq-train wrote"),
+        ("part", "take a whole model"),
+    )
+    for command in ("neighbours X.pt", "convert X.pt -o {out}/k.pt", "report X.pt -o {out}/r.html")
+    if (name, command[:7]) != ("part", "convert")  # refused for what its settings say
 ]
 
 CONVERSION = (

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from tests.bad_input_table import (
     EVALUATION,
     EXPERIMENTS,
     EXPORT,
+    LACKING,
     LANGUAGE,
     MODEL,
     MODELS,
@@ -56,10 +57,17 @@ FILES = {
     "blank.en": b"a\nb\n",
     "long.de": b"a " * 100_000 + b"\n",
     "long.en": b"a\n",
+    "endless.de": b"a\n" + b"ab." * 400_000 + b"\n",
+    "endless.en": b"a\nb\n",
     "cut.tgz": b"\x1f\x8b\x08",
     "text.pt": b"not a checkpoint\n",
     "broken/checkpoint_last.pt": b"not a checkpoint\n",
     **{f"dialogs/dialogues_{part}.txt": b"a b\n" for part in ("train", "validation", "test")},
+    **{
+        f"endless_dialogs/dialogues_{part}.txt": b"a b __eou__\n"
+        for part in ("train", "validation")
+    },
+    "endless_dialogs/dialogues_test.txt": b"ab." * 400_000 + b" __eou__ a __eou__\n",
     "good.yaml": b"train:\n  arch: lstm_kerbs\n",
     "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
     "dashes.yaml": b"train:\n  --arch: lstm_kerbs\n",
@@ -68,6 +76,39 @@ FILES = {
     "bad.yaml": b"train: \xff\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
 }
+
+
+TABLE = """\
+title: own
+rows: {{a: A}}
+data:
+  {name}: {{folders: [toy], prepare: [prepare]}}
+columns:
+  mt:
+    metric: bleu4
+    small: {{data: {name}, configs: {{a: toy.yaml}}, variant: {variant}}}
+"""
+FILES["escape.yaml"] = TABLE.format(name="../../../two", variant="x").encode()
+FILES["variant.yaml"] = TABLE.format(name="toy", variant="/../../x").encode()
+
+
+def _settings(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"cfg": {**state["cfg"], **changes}}
+
+
+SPOILT: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "no_tensors": lambda state: {"model": {}},
+    "numbers": lambda state: {"model": dict.fromkeys(state["model"], 1)},
+    "bare": lambda state: {"cfg": {"model": state["cfg"]["model"]}},
+    "no_task": lambda state: _settings(state, task=None),
+    "no_settings": lambda state: _settings(state, model=None),
+    "word": lambda state: _settings(state, model="lstm_kerbs"),
+    "list_cfg": lambda state: {"cfg": [1]},
+    "number": lambda state: {"cfg": None, "args": 5},
+    "no_history": lambda state: {"optimizer_history": [], "extra_state": None},
+    "part": lambda state: {"model": {"decoder.output.inventory.word_of_sense": torch.arange(9)}},
+}
+"""Checkpoints that lack what every one of fairseq-train has, by their names."""
 
 
 class Code:
@@ -113,7 +154,11 @@ def _spoil_checkpoints(folder: Path) -> None:
     spoilt["senses"]["cfg"]["model"].total_senses = 2.0
     vars(spoilt["stock"]["cfg"]["model"]).update(arch="lstm", _name="lstm")
     spoilt["task"]["cfg"]["task"]["_name"] = "translating"
-    others = {"code": {**state, "extra": Code(folder / "ran")}, "list": [1]}
+    for name, change in SPOILT.items():
+        spoilt[name] = {**state, **change(state)}
+    others = {"code": {**state, "extra": Code(folder / "ran")}, "list": [1]} | {
+        "minimal": {"model": {}, "args": {}}
+    }
     for name, value in {**spoilt, **others}.items():
         torch.save(value, folder / f"{name}.pt")
 
@@ -150,7 +195,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "misuse",
-    [*CORPORA, *EXPERIMENTS, *EVALUATION, *MODELS, *CONVERSION, *TRAINING],
+    [*CORPORA, *EXPERIMENTS, *EVALUATION, *MODELS, *LACKING, *CONVERSION, *TRAINING],
     ids=lambda misuse: misuse.command.replace("{", "").replace("}", "")[:90],
 )
 def test_one_sentence_and_nothing_half_written(
@@ -168,7 +213,7 @@ def test_one_sentence_and_nothing_half_written(
 
 
 def test_the_table_is_about_every_command() -> None:
-    table = [*CORPORA, *EXPERIMENTS, *EVALUATION, *MODELS, *CONVERSION, *TRAINING]
+    table = [*CORPORA, *EXPERIMENTS, *EVALUATION, *MODELS, *LACKING, *CONVERSION, *TRAINING]
     from fairseq_kerbs.cli import COMMANDS
 
     names = {add.__name__.removeprefix("add_").replace("_", "-") for add in COMMANDS}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, upgraded
+from fairseq_kerbs.checkpoints import read_checkpoint, settings_of
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.experiments import target_language
@@ -49,7 +49,7 @@ def load_layer(
             ``any_model``: has no output vectors), or there is no dictionary or one of another size.
     """
     state = read_checkpoint(checkpoint, trust)
-    config, tensors = _settings(state), state["model"]
+    config, tensors = _settings(state, checkpoint), state["model"]
     own = {
         name.removeprefix(_PREFIX): value
         for name, value in tensors.items()
@@ -63,7 +63,9 @@ def load_layer(
         found = stock_layer(tensors, shared, checkpoint)
         path = dictionary or remembered_dictionary(checkpoint, config)
         return found, load_dictionary(path, found.vocab_size)
-    words = own["inventory.log_prob"].shape[0]
+    if "inventory.log_prob" not in own or getattr(own.get("weight"), "ndim", 0) != 2:
+        raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
+    words = len(own["inventory.log_prob"])
     symbols = load_dictionary(dictionary or remembered_dictionary(checkpoint, config), words)
     from fairseq_kerbs.models.options import (
         KerbsConfig,
@@ -125,12 +127,12 @@ def stock_layer(tensors: Mapping[str, Tensor], tied: bool, checkpoint: Path) -> 
     return layer.eval()
 
 
-def _settings(state: dict[str, Any]) -> Any:
+def _settings(state: dict[str, Any], checkpoint: Path) -> Any:
     """Flags of the training; ``args`` are those of a fairseq before 0.10."""
     import fairseq_kerbs.criterions
     import fairseq_kerbs.models  # noqa: F401  (registers what the flags name)
 
-    return upgraded(state, {})["cfg"]
+    return settings_of(state, checkpoint)
 
 
 def remembered_dictionary(checkpoint: Path, config: Any, data: Path | None = None) -> Path:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, reason_of, sentence_of, upgraded
+from fairseq_kerbs.checkpoints import read_checkpoint, reason_of, sentence_of, settings_of
 from fairseq_kerbs.errors import UserError
 
 ARCHITECTURES = {
@@ -116,10 +116,7 @@ def read_softmax_model(
     import fairseq_kerbs.criterions
     import fairseq_kerbs.models  # noqa: F401  (both register)
 
-    try:
-        config = upgraded(state, {})["cfg"]
-    except Exception as error:  # of every kind, in a file that something else wrote
-        raise UserError(f"{checkpoint} has no settings of fairseq ({reason_of(error)})") from error
+    config = settings_of(state, checkpoint)
     name, own = _model_name(checkpoint, config)
     settings = _settings(config.model)
     tensors = state["model"]
