@@ -30,9 +30,9 @@ def add_toy(commands: Subparsers) -> None:
 
 
 def _run_toy(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.toy import write_toy_corpus
+    from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 
-    sizes = write_toy_corpus(args.folder, args.train, args.valid, args.test, args.seed)
+    sizes = write_synthetic_corpus(args.folder, args.train, args.valid, args.test, args.seed)
     listing = ", ".join(f"{split} {size}" for split, size in sizes.items())
     print(f"{args.folder}: {listing} pairs")
     return 0

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The corpus at its default size."""
     folder = tmp_path_factory.mktemp("toy")
-    write_toy_corpus(folder)
+    write_synthetic_corpus(folder)
     return folder
 
 
@@ -42,7 +42,7 @@ def _digest(folder: Path) -> str:
 
 
 def test_seed_fixes_every_byte(tmp_path: Path) -> None:
-    write_toy_corpus(tmp_path, train=200, valid=20, test=20, seed=7)
+    write_synthetic_corpus(tmp_path, train=200, valid=20, test=20, seed=7)
     assert _digest(tmp_path) == "1d2d5881ff1a446f15b690d62c39ba8dc43dfb8cb2ed63e435c91ab22e20fd74"
 
 
@@ -51,8 +51,8 @@ def test_text_does_not_depend_on_hash_randomization(tmp_path: Path) -> None:
     for hash_seed in ("1", "2"):
         folder = tmp_path / hash_seed
         code = (
-            "import sys; from fairseq_kerbs.corpora.toy import write_toy_corpus;"
-            "write_toy_corpus(sys.argv[1], 300, 30, 30, 3)"
+            "import sys; from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus;"
+            "write_synthetic_corpus(sys.argv[1], 300, 30, 30, 3)"
         )
         subprocess.run(
             [sys.executable, "-c", code, str(folder)],
@@ -65,13 +65,13 @@ def test_text_does_not_depend_on_hash_randomization(tmp_path: Path) -> None:
 
 def test_another_seed_gives_other_text(tmp_path: Path) -> None:
     for seed in (1, 2):
-        write_toy_corpus(tmp_path / str(seed), 50, 10, 10, seed)
+        write_synthetic_corpus(tmp_path / str(seed), 50, 10, 10, seed)
     assert _digest(tmp_path / "1") != _digest(tmp_path / "2")
 
 
 def test_test_set_does_not_change_with_the_training_size(tmp_path: Path) -> None:
-    write_toy_corpus(tmp_path / "small", train=50, valid=30, test=40)
-    write_toy_corpus(tmp_path / "large", train=500, valid=30, test=40)
+    write_synthetic_corpus(tmp_path / "small", train=50, valid=30, test=40)
+    write_synthetic_corpus(tmp_path / "large", train=500, valid=30, test=40)
     for split in ("valid", "test"):
         for suffix in (*LANGUAGES, "senses.tsv"):
             name = f"{split}.{suffix}"
@@ -235,14 +235,14 @@ def test_english_auxiliaries(
 )
 def test_impossible_sizes(tmp_path: Path, options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        write_toy_corpus(tmp_path / "toy", **options)
+        write_synthetic_corpus(tmp_path / "toy", **options)
     assert not (tmp_path / "toy").exists()
 
 
 def test_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="is a file"):
-        write_toy_corpus(tmp_path / "file", 10, 10, 10)
+        write_synthetic_corpus(tmp_path / "file", 10, 10, 10)
 
 
 @pytest.mark.parametrize("row", ["1\t2\tbank", "a\t0\tbank\tBank", ""])

@@ -1,0 +1,164 @@
+"""Noun phrases and clauses of the synthetic corpus, and how each is said in both languages.
+
+Every rendering is a string whose surplus blanks the finished sentence drops. English words of
+several senses carry theirs (``bank|Ufer``, see `marked`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fairseq_kerbs.corpora.synthetic_inflection import (
+    contract,
+    determined,
+    english_verb,
+    german_verb,
+    german_zu_infinitive,
+    marked,
+    noun_form,
+)
+from fairseq_kerbs.corpora.synthetic_lexicon import ADJECTIVES, Noun, Slot, Verb
+
+Pair = tuple[str, str]
+"""A German word or phrase and its English."""
+
+
+class NounPhrase(NamedTuple):
+    """Determiner, adjective, noun and genitive attribute; without a noun, one fixed word.
+
+    The fixed word (`word`) is a pronoun, a name or a predicative adjective.
+    """
+
+    noun: Noun | None = None
+    plural: bool = False
+    determiner: Pair = ("", "")
+    adjective: str = ""
+    owner: NounPhrase | None = None
+    relative: Clause | None = None
+    word: Pair = ("", "")
+    person: str = "3s"
+    gender: str = ""  # of a pronoun or name: m, f or "" (none)
+
+    @property
+    def acts(self) -> bool:
+        """Whether it is a person or an animal."""
+        return self.noun is None or self.noun.kind in ("person", "animal")
+
+    def german(self, case: str) -> str:
+        """The phrase in a case, with its relative clause between commas."""
+        if self.noun is None:
+            return self.word[0]
+        agreement = "p" if self.plural else self.noun.gender
+        phrase = determined(self.determiner[0], self.adjective, agreement, case)
+        phrase += " " + noun_form(self.noun, self.plural, case)
+        if self.owner is not None:
+            phrase += " " + self.owner.german("gen")
+        if self.relative is not None:
+            who = determined("der", "", agreement, "nom")
+            phrase += f", {who} {self.relative.german_verb_last(subject=False)},"
+        return phrase
+
+    def english(self) -> str:
+        """The phrase, with 'a' or 'an' as the next word asks."""
+        if self.noun is None:
+            return marked(self.word[1], self.word[0])
+        phrase = marked(self.noun.en_plural if self.plural else self.noun.en, self.noun.de)
+        if self.adjective:
+            phrase = f"{marked(ADJECTIVES[self.adjective], self.adjective)} {phrase}"
+        determiner = self.determiner[1]
+        if determiner == "a" and phrase[0] in "aeiou":
+            determiner = "an"
+        phrase = f"{determiner} {phrase}"
+        if self.owner is not None:
+            phrase += f" of {self.owner.english()}"
+        if self.relative is not None:
+            who = "who" if self.noun.kind == "person" else "that"
+            phrase += f" {who} {self.relative.english_predicate()}"
+        return phrase
+
+
+class Clause(NamedTuple):
+    """Who does what to whom, when and how; knows every word order of both languages."""
+
+    subject: NounPhrase
+    verb: Verb
+    complements: tuple[tuple[Slot, NounPhrase], ...]
+    tense: str
+    negated: bool = False
+    time: Pair = ("", "")
+    frequency: Pair = ("", "")
+    manner: Pair = ("", "")
+
+    def _german_middle(self, *, time: bool = True) -> str:
+        """What stands between the finite verb (or subject) and the closing words."""
+        fields = {"dat": "", "acc": "", "rest": ""}
+        for slot, phrase in self.complements:
+            bare = not slot.preposition and slot.case != "pred"
+            words = f"{slot.preposition} {phrase.german(slot.case)}"
+            fields[slot.case if bare else "rest"] += " " + contract(words)
+        when = self.time[0] if time else ""
+        not_ = "nicht" if self.negated else ""
+        return (
+            f"{fields['dat']} {when} {self.frequency[0]} {fields['acc']} {not_} {self.manner[0]} "
+            f"{fields['rest']}"
+        )
+
+    def german_main(self, *, time_first: bool = False, inverted: bool = False) -> str:
+        """Verb-second order; with `inverted` the finite verb comes first (after something else)."""
+        finite, closing, prefix = german_verb(self.verb, self.tense, self.subject.person)
+        subject, middle = self.subject.german("nom"), self._german_middle(time=not time_first)
+        if time_first:
+            opening = f"{self.time[0]} {finite} {subject}"
+        else:
+            opening = f"{finite} {subject}" if inverted else f"{subject} {finite}"
+        return f"{opening} {middle} {closing} {prefix}"
+
+    def german_verb_last(self, *, subject: bool = True) -> str:
+        """Subordinate order: the finite verb closes the clause."""
+        finite, closing, prefix = german_verb(self.verb, self.tense, self.subject.person)
+        opening = self.subject.german("nom") if subject else ""
+        return f"{opening} {self._german_middle()} {closing} {prefix}{finite}"
+
+    def german_infinitive(self) -> str:
+        """The clause as an infinitive with *zu*."""
+        return f"{self._german_middle()} {german_zu_infinitive(self.verb)}"
+
+    def _english_rest(self, *, time: bool = True) -> str:
+        """What follows the verb: persons, objects, then everything with a preposition."""
+        dative = direct = object_ = rest = ""
+        for slot, phrase in self.complements:
+            words = f" {slot.en_preposition} {phrase.english()}"
+            if slot.preposition or (slot.case == "dat" and slot.en_preposition):
+                rest += words
+            elif slot.case == "dat":
+                dative += words
+            elif slot.en_preposition:
+                object_ += words
+            else:
+                direct += words
+        when = self.time[1] if time else ""
+        return f"{dative} {direct} {self.verb.particle} {object_} {rest} {self.manner[1]} {when}"
+
+    def english_predicate(self, *, time: bool = True) -> str:
+        """Verb group and everything after it."""
+        auxiliary, verb = english_verb(
+            self.verb, self.tense, self.subject.person, with_do=self.negated
+        )
+        if self.negated:
+            auxiliary = "cannot" if auxiliary == "can" else f"{auxiliary} not"
+        return f"{auxiliary} {self.frequency[1]} {verb} {self._english_rest(time=time)}"
+
+    def english_main(self, *, time_first: bool = False) -> str:
+        """Subject, verb, rest; the adverb of time may come first."""
+        front = self.time[1] if time_first else ""
+        return f"{front} {self.subject.english()} {self.english_predicate(time=not time_first)}"
+
+    def english_question(self) -> str:
+        """Auxiliary (or *do*) before the subject."""
+        auxiliary, verb = english_verb(self.verb, self.tense, self.subject.person, with_do=True)
+        subject = self.subject.english()
+        return f"{auxiliary} {subject} {self.frequency[1]} {verb} {self._english_rest()}"
+
+    def english_infinitive(self) -> str:
+        """'to' and the verb's base form."""
+        return f"to {marked(self.verb.en, self.verb.de)} {self._english_rest()}"
