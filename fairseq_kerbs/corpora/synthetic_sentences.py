@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from fairseq_kerbs.corpora.synthetic_clauses import Clause, NounPhrase, Pair
+from fairseq_kerbs.corpora.synthetic_grammar import Clause, NounPhrase
 from fairseq_kerbs.corpora.synthetic_lexicon import (
     ADJECTIVES,
+    ADVERBS,
     CLASSES,
     NOUNS,
     PLAIN_FRAMES,
@@ -23,8 +24,8 @@ from fairseq_kerbs.corpora.synthetic_lexicon import (
     VERBS,
     Frame,
     Noun,
+    Pair,
     Slot,
-    pairs,
 )
 
 T = TypeVar("T")
@@ -34,23 +35,6 @@ TENSES = {
     "müssen present": 4, "wollen present": 4, "können past": 1, "müssen past": 1, "wollen past": 1,
     "sollen present": 2,
 }  # fmt: skip
-TIMES = {
-    "present": pairs(
-        "heute,today jetzt,now am_Sonntag,on_Sunday am_Morgen,in_the_morning nachts,at_night"
-    ),
-    "past": pairs(
-        "gestern,yesterday am_Montag,on_Monday letzte_Woche,last_week am_Abend,in_the_evening "
-        "im_Jahr_1998,in_1998 im_Jahr_2007,in_2007 im_Jahr_2015,in_2015"
-    ),
-    "perfect": pairs("heute,today diese_Woche,this_week dieses_Jahr,this_year"),
-    "future": pairs("morgen,tomorrow bald,soon nächste_Woche,next_week am_Sonntag,on_Sunday"),
-}
-FREQUENCIES = pairs("oft,often immer,always nie,never manchmal,sometimes selten,rarely")
-MANNERS = pairs("schnell,quickly langsam,slowly vorsichtig,carefully leise,quietly gern,gladly")
-SUBORDINATORS = {
-    "present": pairs("weil,because obwohl,although wenn,when"),
-    "past": pairs("weil,because obwohl,although bevor,before als,when"),
-}
 PRONOUNS = [
     NounPhrase(word=("er", "he"), gender="m"),
     NounPhrase(word=("sie", "she"), gender="f"),
@@ -174,13 +158,13 @@ class Composer:
         )
         has_no = any(phrase.determiner[0] == "kein" for _, phrase in complements)
         negated = not has_no and not tense.startswith("müssen") and self.chance(0.1)
-        time = self.pick(TIMES[_time_of(tense)]) if self.chance(0.3) else NONE
+        time = self.pick(ADVERBS[_time_of(tense)]) if self.chance(0.3) else NONE
         affirms = not negated and not has_no
         often = affirms and tense in ("present", "past", "perfect") and self.chance(0.12)
-        frequency = self.pick(FREQUENCIES) if often else NONE
+        frequency = self.pick(ADVERBS["frequency"]) if often else NONE
         does = any(slot.case == "acc" and not slot.preposition for slot in frame.slots)
         skilled = subject.acts and does and affirms and self.chance(0.15)
-        manner = self.pick(MANNERS) if skilled else NONE
+        manner = self.pick(ADVERBS["manner"]) if skilled else NONE
         return Clause(
             subject, VERBS[frame.verb], complements, tense, negated, time, frequency, manner
         )
@@ -230,7 +214,7 @@ class Composer:
     def _with_subordinate(self, frame: Frame) -> Sentence:
         when = self._when()
         first, second = self._two_clauses(frame, when)
-        de, en = self.pick(SUBORDINATORS[when])
+        de, en = self.pick(ADVERBS[f"with {when}"])
         if self.chance(0.35):
             return _finish(
                 f"{de} {second.german_verb_last()}, {first.german_main(inverted=True)}",
