@@ -38,7 +38,7 @@ PLAIN = ["--criterion", "cross_entropy", "--dropout", "0", "--lr", "0.01"]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded corpus, binarized."""
+    """The synthetic corpus, binarized."""
     folder = tmp_path_factory.mktemp("convert")
     write_synthetic_corpus(folder / "text", **SIZES)
     texts: Any = {

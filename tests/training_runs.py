@@ -56,7 +56,7 @@ def trainings(runs: list[Run], folder: Path, timeout: float = 300) -> list[int]:
 
 
 def binarize(folder: Path, pairs: int = 60, valid: int = 8) -> Path:
-    """The embedded corpus in words, binarized; the folder for fairseq-train."""
+    """The synthetic corpus in words, binarized; the folder for fairseq-train."""
     from fairseq import options
     from fairseq_cli import preprocess
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def add_toy(commands: Subparsers) -> None:
-    """The embedded corpus."""
+    """The synthetic corpus."""
     parser = commands.add_parser(
         "toy",
-        help="write the embedded corpus with gold senses",
-        description="Write the embedded German-like to English-like corpus: "
+        help="write the synthetic corpus with gold senses",
+        description="Write the synthetic German-like to English-like corpus: "
         "{train,valid,test}.{de,en} and the gold senses of ambiguous English words "
         "in {train,valid,test}.senses.tsv (line, occurrence, word, German lemma).",
     )

@@ -93,11 +93,6 @@ def german_verb(verb: Verb, tense: str, person: str) -> tuple[str, str, str]:
     return (first, verb.present, verb.stem, verb.stem)[number], "", verb.prefix
 
 
-def german_zu_infinitive(verb: Verb) -> str:
-    """'zu lesen' or, with a separable prefix, 'anzuzünden'."""
-    return f"{verb.prefix}zu{verb.stem}" if verb.prefix else f"zu {verb.stem}"
-
-
 def marked(english: str, german: str) -> str:
     """The English form of a German lemma; an ambiguous word carries the lemma."""
     return f"{english}|{german}" if german in AMBIGUOUS.get(english, ()) else english
@@ -237,7 +232,8 @@ class Clause(NamedTuple):
 
     def german_infinitive(self) -> str:
         """The clause as an infinitive with *zu*."""
-        return f"{self._german_middle()} {german_zu_infinitive(self.verb)}"
+        prefix, stem = self.verb.prefix, self.verb.stem
+        return f"{self._german_middle()} {f'{prefix}zu' if prefix else 'zu '}{stem}"
 
     def _english_rest(self, *, time: bool = True) -> str:
         """What follows the verb: persons, objects, then everything with a preposition."""

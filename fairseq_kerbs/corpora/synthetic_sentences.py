@@ -36,12 +36,12 @@ TENSES = {
     "sollen present": 2,
 }  # fmt: skip
 PRONOUNS = [
-    NounPhrase(word=("er", "he"), gender="m"),
-    NounPhrase(word=("sie", "she"), gender="f"),
-    NounPhrase(word=("ich", "I"), person="1s"),
-    NounPhrase(word=("wir", "we"), person="1p"),
-    NounPhrase(word=("sie", "they"), person="3p"),
-]
+    NounPhrase(word=(german, english), person=person, gender=gender)
+    for german, english, person, gender in (
+        ("er", "he", "3s", "m"), ("sie", "she", "3s", "f"), ("ich", "I", "1s", ""),
+        ("wir", "we", "1p", ""), ("sie", "they", "3p", ""),
+    )
+]  # fmt: skip
 NAMES = [
     NounPhrase(word=(name, name), gender=gender)
     for gender, names in {"f": "Anna Maria Lena", "m": "Peter Karl Paul"}.items()
@@ -186,19 +186,12 @@ class Composer:
     def sentence(self, sense: tuple[str, str] | None) -> Sentence:
         """A sentence that contains the ambiguous word with that German lemma (None: no demand)."""
         frame = self.pick(PLAIN_FRAMES if sense is None else SENSE_FRAMES[sense])
-        build = self.weighted(
-            {
-                self._simple: 42,
-                self._with_subordinate: 22,
-                self._coordinated: 10,
-                self._reported: 8,
-                self._question: 8,
-                self._with_relative: 6,
-                self._attempt: 4,
-                self._quoted: 3,
-            }
-        )
-        return build(frame)
+        kinds = {
+            self._simple: 42, self._with_subordinate: 22, self._coordinated: 10,
+            self._reported: 8, self._question: 8, self._with_relative: 6, self._attempt: 4,
+            self._quoted: 3,
+        }  # fmt: skip
+        return self.weighted(kinds)(frame)
 
     def _simple(self, frame: Frame) -> Sentence:
         clause = self.clause(frame)

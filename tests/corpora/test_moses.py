@@ -52,7 +52,7 @@ def test_unusual_whitespace_becomes_one_space() -> None:
 
 @pytest.mark.parametrize("language", ["de", "en"])
 @pytest.mark.parametrize("escape", [False, True])
-def test_embedded_corpus_survives_the_round_trip(
+def test_synthetic_corpus_survives_the_round_trip(
     tmp_path: Path, language: str, escape: bool
 ) -> None:
     write_synthetic_corpus(tmp_path, train=1500, valid=10, test=10)

@@ -1,4 +1,4 @@
-"""Small tables over the embedded corpus: run, interrupted after the first cell, resumed."""
+"""Small tables over the synthetic corpus: run, interrupted after the first cell, resumed."""
 
 from __future__ import annotations
 
