@@ -25,7 +25,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["fairseq_kerbs", "fairseq_kerbs.*"]),
-    package_data={"fairseq_kerbs": ["analysis/page/*", "csrc/*.h"]},
+    package_data={"fairseq_kerbs": ["analysis/page/*", "corpora/*.txt", "csrc/*.h"]},
     ext_modules=[PASSES],
     install_requires=[
         # scripts/fairseq_wheel builds 0.12.2+kerbs1, which satisfies this.

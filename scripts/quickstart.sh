@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh checkout to a trained model, its BLEU and its senses: installs into .venv, makes the
-# embedded corpus, trains transformer_kerbs on it (a few minutes on two cores), translates the test
+# synthetic corpus, trains transformer_kerbs on it (a few minutes on two cores), translates the test
 # set with beam 5, and shows what the senses of ambiguous words stand for.
 #
 # usage: scripts/quickstart.sh [FOLDER]
@@ -28,7 +28,7 @@ say "1/6 install"
 bash "$CHECKOUT/scripts/install.sh"
 installed=$SECONDS
 
-say "2/6 the embedded corpus: German-like to English-like, twelve ambiguous English words"
+say "2/6 the synthetic corpus: German-like to English-like, twelve ambiguous English words"
 [ -f "$folder/text/train.senses.tsv" ] || fairseq_kerbs toy "$folder/text"
 
 say "3/6 tokenize, learn and apply BPE, binarize"

@@ -13,7 +13,7 @@ from zipfile import ZipFile
 import pytest
 
 from fairseq_kerbs.cli import COMMANDS, build_parser, main
-from fairseq_kerbs.corpora.toy import write_toy_corpus
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.host import find_program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -70,7 +70,7 @@ def run(
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a prepared toy corpus and a tiny configuration."""
     folder = tmp_path_factory.mktemp("work")
-    write_toy_corpus(folder / "raw", train=300, valid=30, test=20)
+    write_synthetic_corpus(folder / "raw", train=300, valid=30, test=20)
     (folder / "tiny.yaml").write_text(TINY)
     script = ROOT / "scripts" / "prepare_parallel.sh"
     arguments = ["--train", "raw/train", "--valid", "raw/valid", "--test", "raw/test"]

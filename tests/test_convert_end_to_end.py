@@ -20,7 +20,7 @@ from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.conversion.copies import SPARE_SHARE
 from fairseq_kerbs.corpora.files import read_lines
-from fairseq_kerbs.corpora.toy import write_toy_corpus
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.experiments import flag_arguments, load_experiment
 from tests.tiny_checkpoint import LANGUAGES, SIZES, binarize, fairseq_train
 
@@ -38,9 +38,9 @@ PLAIN = ["--criterion", "cross_entropy", "--dropout", "0", "--lr", "0.01"]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded corpus, binarized."""
+    """The synthetic corpus, binarized."""
     folder = tmp_path_factory.mktemp("convert")
-    write_toy_corpus(folder / "text", **SIZES)
+    write_synthetic_corpus(folder / "text", **SIZES)
     texts: Any = {
         f"{split}.{language}": read_lines(folder / "text" / f"{split}.{language}")
         for split in SIZES

@@ -16,7 +16,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (registers)
 from fairseq_kerbs.corpora.files import read_lines
-from fairseq_kerbs.corpora.toy import write_toy_corpus
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 
 LANGUAGES = ("de", "en")
 SIZES = {"train": 40, "valid": 6, "test": 6}
@@ -70,7 +70,7 @@ def fairseq_train(*arguments: object) -> None:
 
 def make_work(folder: Path) -> Path:
     """Text in ``text``, its binarized form in ``bin`` and the checkpoint ``model.pt``."""
-    write_toy_corpus(folder / "text", **SIZES)
+    write_synthetic_corpus(folder / "text", **SIZES)
     texts: dict[str, Any] = {
         f"{split}.{language}": read_lines(folder / "text" / f"{split}.{language}")
         for split in SIZES

@@ -56,13 +56,13 @@ def trainings(runs: list[Run], folder: Path, timeout: float = 300) -> list[int]:
 
 
 def binarize(folder: Path, pairs: int = 60, valid: int = 8) -> Path:
-    """The embedded corpus in words, binarized; the folder for fairseq-train."""
+    """The synthetic corpus in words, binarized; the folder for fairseq-train."""
     from fairseq import options
     from fairseq_cli import preprocess
 
-    from fairseq_kerbs.corpora.toy import write_toy_corpus
+    from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 
-    write_toy_corpus(folder / "text", train=pairs, valid=valid, test=1)
+    write_synthetic_corpus(folder / "text", train=pairs, valid=valid, test=1)
     flags = ["-s", "de", "-t", "en", "--destdir", str(folder / "bin"), "--workers", "1"]
     flags += [f"--{split}pref={folder / 'text' / split}" for split in ("train", "valid")]
     preprocess.main(options.get_preprocessing_parser().parse_args(flags))

@@ -75,8 +75,8 @@ def overall(words: Sequence[Purity]) -> Purity:
     return Purity(count, mean("purity"), mean("single"), mean("chance"))
 
 
-def read_gold(path: Path) -> dict[tuple[int, int, str], str]:
-    """True senses by (line, occurrence in the line, word), as the toy corpus writes them.
+def read_gold_senses(path: Path) -> dict[tuple[int, int, str], str]:
+    """True senses by (line, occurrence in the line, word), as the synthetic corpus writes them.
 
     Raises:
         UserError: the file is missing, empty or has a line of another form.

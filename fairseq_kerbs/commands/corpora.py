@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def add_toy(commands: Subparsers) -> None:
-    """The embedded corpus."""
+    """The synthetic corpus."""
     parser = commands.add_parser(
         "toy",
-        help="write the embedded corpus with gold senses",
-        description="Write the embedded German-like to English-like corpus: "
+        help="write the synthetic corpus with gold senses",
+        description="Write the synthetic German-like to English-like corpus: "
         "{train,valid,test}.{de,en} and the gold senses of ambiguous English words "
         "in {train,valid,test}.senses.tsv (line, occurrence, word, German lemma).",
     )
@@ -30,9 +30,9 @@ def add_toy(commands: Subparsers) -> None:
 
 
 def _run_toy(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.toy import write_toy_corpus
+    from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 
-    sizes = write_toy_corpus(args.folder, args.train, args.valid, args.test, args.seed)
+    sizes = write_synthetic_corpus(args.folder, args.train, args.valid, args.test, args.seed)
     listing = ", ".join(f"{split} {size}" for split, size in sizes.items())
     print(f"{args.folder}: {listing} pairs")
     return 0

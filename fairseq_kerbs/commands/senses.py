@@ -98,14 +98,14 @@ def check_checkpoint_flags(args: argparse.Namespace) -> None:
 def _run_senses(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import sense_tables
     from fairseq_kerbs.analysis.occurrences import load_model, occurrences
-    from fairseq_kerbs.analysis.purity import read_gold
+    from fairseq_kerbs.analysis.purity import read_gold_senses
     from fairseq_kerbs.analysis.saved_layer import load_layer
     from fairseq_kerbs.analysis.sense_report import build_report
     from fairseq_kerbs.corpora.files import atomic_write
 
     wants_table = args.by_number_of_senses or args.table is not None
     _check_flags(args)
-    gold = None if args.gold is None else read_gold(args.gold)
+    gold = None if args.gold is None else read_gold_senses(args.gold)
     task = None
     if args.data is None:
         layer, dictionary = load_layer(args.checkpoint, args.dict, args.trust_checkpoint)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora.toy import write_toy_corpus
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 
 SIZES = """--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16
     --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-attention-heads 2
@@ -76,7 +76,7 @@ def _train(data: Path, folder: Path, flags: str) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Two models after a few updates."""
     folder = tmp_path_factory.mktemp("trained")
-    write_toy_corpus(folder / "text", train=250, valid=10, test=30)
+    write_synthetic_corpus(folder / "text", train=250, valid=10, test=30)
     splits = [f"--{name}={folder / 'text' / name}" for name in ("train", "valid", "test")]
     languages = ["--source-lang", "de", "--target-lang", "en"]
     prepared = ["--merges", "300", "--dest", str(folder / "data"), "--workers", "1"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.analysis.purity import Purity, measure, overall, purity_of, read_gold
+from fairseq_kerbs.analysis.purity import Purity, measure, overall, purity_of, read_gold_senses
 from fairseq_kerbs.errors import UserError
 
 
@@ -57,4 +57,4 @@ def test_a_wrong_gold_file_is_named(tmp_path: Path, text: str, named: str) -> No
     path = tmp_path / "gold.tsv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=named):
-        read_gold(path)
+        read_gold_senses(path)

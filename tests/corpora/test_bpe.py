@@ -9,7 +9,7 @@ import pytest
 
 from fairseq_kerbs.corpora import bpe
 from fairseq_kerbs.corpora.files import iter_lines, read_lines
-from fairseq_kerbs.corpora.toy import write_toy_corpus
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.host import find_program
 
@@ -17,7 +17,7 @@ from fairseq_kerbs.host import find_program
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bpe")
-    write_toy_corpus(folder, train=800, valid=100, test=10)
+    write_synthetic_corpus(folder, train=800, valid=100, test=10)
     return folder
 
 

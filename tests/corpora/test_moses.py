@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.corpora.moses import check_language, detokenize, tokenize
-from fairseq_kerbs.corpora.toy import write_toy_corpus
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.errors import UserError
 
 
@@ -52,10 +52,10 @@ def test_unusual_whitespace_becomes_one_space() -> None:
 
 @pytest.mark.parametrize("language", ["de", "en"])
 @pytest.mark.parametrize("escape", [False, True])
-def test_embedded_corpus_survives_the_round_trip(
+def test_synthetic_corpus_survives_the_round_trip(
     tmp_path: Path, language: str, escape: bool
 ) -> None:
-    write_toy_corpus(tmp_path, train=1500, valid=10, test=10)
+    write_synthetic_corpus(tmp_path, train=1500, valid=10, test=10)
     for raw in read_lines(tmp_path / f"train.{language}"):
         tokens = tokenize(raw, language=language, escape=escape)
         assert tokens.split()[-1] in (".", "?", '"', "&quot;")

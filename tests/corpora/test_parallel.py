@@ -17,7 +17,7 @@ from fairseq_kerbs.corpora.binarize import binarize, binarized_lines
 from fairseq_kerbs.corpora.files import PARTIAL, read_lines
 from fairseq_kerbs.corpora.manifest import NAME
 from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
-from fairseq_kerbs.corpora.toy import write_toy_corpus
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A raw corpus with lines that the filter must drop."""
     folder = tmp_path_factory.mktemp("raw")
-    write_toy_corpus(folder, train=6000, valid=60, test=50)
+    write_synthetic_corpus(folder, train=6000, valid=60, test=50)
     for language, lines in (
         ("de", "\n  \nEin Wort.\n" + "lang " * 80 + ".\n" + "lang " * 80 + "\n"),
         ("en", "Empty source.\nBlank source.\n\nToo long.\nJust right.\n"),
@@ -272,7 +272,7 @@ WRONG_INPUT: list[tuple[Callable[[Path], None], str]] = [
 @pytest.mark.parametrize(("spoil", "message"), WRONG_INPUT)
 def test_wrong_input(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
     raw = tmp_path / "raw"
-    write_toy_corpus(raw, train=20, valid=10, test=10)
+    write_synthetic_corpus(raw, train=20, valid=10, test=10)
     spoil(raw)
     dest = tmp_path / "dest"
     with pytest.raises(UserError, match=message) as caught:
@@ -304,7 +304,7 @@ def test_wrong_settings(tmp_path: Path, change: dict[str, object], message: str)
 
 
 def test_existing_folder_of_other_things(tmp_path: Path) -> None:
-    write_toy_corpus(tmp_path / "raw", train=20, valid=10, test=10)
+    write_synthetic_corpus(tmp_path / "raw", train=20, valid=10, test=10)
     with pytest.raises(UserError, match="was not made by 'fairseq-kerbs prepare'"):
         prepare(settings_for(tmp_path / "raw", tmp_path / "raw"), report=lambda line: None)
     (tmp_path / "file").touch()

@@ -1,4 +1,4 @@
-"""Small tables over the embedded corpus: run, interrupted after the first cell, resumed."""
+"""Small tables over the synthetic corpus: run, interrupted after the first cell, resumed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.corpora.toy import write_toy_corpus
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +90,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_toy_corpus(tmp_path / "raw" / "toy", train=300, valid=20, test=20)
+    write_synthetic_corpus(tmp_path / "raw" / "toy", train=300, valid=20, test=20)
     tables = tmp_path / "tables"
     tables.mkdir()
     pair = "{softmax: softmax.yaml, kerbs: kerbs.yaml}"
