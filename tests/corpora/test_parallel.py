@@ -325,7 +325,7 @@ def rare_line(words: int) -> str:
 
 def small_corpus(folder: Path, **added: tuple[str, str]) -> Path:
     """A toy corpus with pairs added at the end of splits."""
-    write_toy_corpus(folder, train=30, valid=5, test=5)
+    write_synthetic_corpus(folder, train=30, valid=5, test=5)
     for split, pair in added.items():
         for language, line in zip(("de", "en"), pair, strict=True):
             with (folder / f"{split}.{language}").open("a", encoding="utf-8") as stream:
