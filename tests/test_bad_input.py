@@ -68,6 +68,7 @@ FILES = {
     "bad.yaml": b"train: \xff\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
 }
+SPOILT = ("senses", "stock", "task", "turned", "nan", "negative")
 
 
 class Code:
@@ -98,6 +99,10 @@ def _spoil_data(folder: Path) -> None:
     for language in ("de", "en"):
         with (folder / f"other_{language}" / f"dict.{language}.txt").open("a") as stream:
             stream.write("another 1\n")
+        turned = shutil.copytree(folder / "bin", folder / f"turned_{language}")
+        words = (turned / f"dict.{language}.txt").read_text().splitlines()
+        words[:2] = words[1::-1]
+        (turned / f"dict.{language}.txt").write_text("\n".join(words) + "\n")
     os.truncate(folder / "damaged" / "test.de-en.en.bin", 20)
     tiny_checkpoint.write_binary(folder / "long", "test", "en", ["a " * 100_000] * 6)
 
@@ -109,10 +114,15 @@ def _spoil_checkpoints(folder: Path) -> None:
     flipped[len(content) * 3 // 4] ^= 255
     (folder / "flipped.pt").write_bytes(flipped)
     state = read_checkpoint(folder / "model.pt")
-    spoilt = {name: copy.deepcopy(state) for name in ("senses", "stock", "task")}
+    spoilt = {name: copy.deepcopy(state) for name in SPOILT}
     spoilt["senses"]["cfg"]["model"].total_senses = 2.0
     vars(spoilt["stock"]["cfg"]["model"]).update(arch="lstm", _name="lstm")
     spoilt["task"]["cfg"]["task"]["_name"] = "translating"
+    dictionaries = spoilt["turned"]["task_state"]["dictionaries"]
+    number, _, digest = dictionaries["source"].partition(" ")
+    dictionaries["source"] = f"{number} {digest[::-1]}"
+    spoilt["nan"]["model"]["decoder.output.inventory.log_prob"][5] = float("nan")
+    spoilt["negative"]["model"]["decoder.output.inventory.usage"][5] = -1.0
     others = {"code": {**state, "extra": Code(folder / "ran")}, "list": [1]}
     for name, value in {**spoilt, **others}.items():
         torch.save(value, folder / f"{name}.pt")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, upgraded
+from fairseq_kerbs.checkpoints import read_checkpoint, sentence_of, upgraded
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.experiments import target_language
@@ -62,9 +62,11 @@ def load_layer(
         shared = any(getattr(config.model, flag, False) for flag in tied)
         found = stock_layer(tensors, shared, checkpoint)
         path = dictionary or remembered_dictionary(checkpoint, config)
-        return found, load_dictionary(path, found.vocab_size)
+        return found, load_dictionary(path, found.vocab_size, state)
     words = own["inventory.log_prob"].shape[0]
-    symbols = load_dictionary(dictionary or remembered_dictionary(checkpoint, config), words)
+    path = dictionary or remembered_dictionary(checkpoint, config)
+    symbols = load_dictionary(path, words, state)
+    from fairseq_kerbs.models.fitting import check_checkpoint
     from fairseq_kerbs.models.options import (
         KerbsConfig,
         as_namespace,
@@ -76,7 +78,10 @@ def load_layer(
     fill_defaults(flags, KerbsConfig)
     try:
         layer = build_output_layer(flags, words, own["weight"].shape[1])
+        check_checkpoint(layer, tensors, _PREFIX)
         layer.load_state_dict(own, strict=False)
+    except SystemExit as error:  # the sentence of that check
+        raise UserError(f"{checkpoint}: {sentence_of(error)}") from None
     except (ValueError, RuntimeError) as error:
         raise UserError(f"{checkpoint}: its flags do not describe its output layer: {error}") from (
             error
@@ -152,13 +157,15 @@ def remembered_dictionary(checkpoint: Path, config: Any, data: Path | None = Non
     return path
 
 
-def load_dictionary(path: Path, words: int) -> Any:
-    """fairseq's dictionary of so many words.
+def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
+    """fairseq's dictionary of so many words, the target dictionary of a checkpoint.
 
     Raises:
-        UserError: the file is missing, no dictionary, or of another size.
+        UserError: the file is missing, no dictionary, or another one.
     """
     from fairseq.data import Dictionary
+
+    from fairseq_kerbs.models.dictionaries import digest, digest_kept
 
     read_lines(path)  # missing files and wrong encodings become one sentence
     try:
@@ -169,5 +176,10 @@ def load_dictionary(path: Path, words: int) -> Any:
         raise UserError(
             f"--dict: {path} has {len(dictionary)} words, the checkpoint {words}; give the "
             "dictionary of the target language that it was trained with"
+        )
+    if digest_kept(state, "target") not in (None, digest(dictionary)):
+        raise UserError(
+            f"--dict: {path} has as many words as the checkpoint, but others or in another order; "
+            "give the dictionary of the target language that it was trained with"
         )
     return dictionary
