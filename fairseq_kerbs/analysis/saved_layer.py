@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_kerbs.checkpoints import read_checkpoint, sentence_of, upgraded
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.experiments import target_language
+from fairseq_kerbs.experiments import language_pair
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 
 _PREFIX = "decoder.output."
@@ -138,17 +138,19 @@ def _settings(state: dict[str, Any]) -> Any:
     return upgraded(state, {})["cfg"]
 
 
-def remembered_dictionary(checkpoint: Path, config: Any, data: Path | None = None) -> Path:
-    """The target dictionary in a folder of data, by default the first one that it was trained from.
+def remembered_dictionary(
+    checkpoint: Path, config: Any, data: Path | None = None, side: str = "target"
+) -> Path:
+    """A dictionary in a folder of data, by default the first one that it was trained from.
 
     Raises:
         UserError: it is not there.
     """
     named = str(getattr(config.task, "data", "") if data is None else data)
-    folder, language = Path(named.split(":")[0]), getattr(config.task, "target_lang", None)
+    folder, language = Path(named.split(":")[0]), getattr(config.task, f"{side}_lang", None)
     path = folder / (f"dict.{language}.txt" if language else "dict.txt")
     if not language and not path.is_file() and list(folder.glob("dict.*.txt")):
-        path = folder / f"dict.{target_language(named, ())}.txt"
+        path = folder / f"dict.{language_pair(named)[side == 'target']}.txt"
     if not path.is_file():
         raise UserError(
             f"{checkpoint} does not hold its dictionary, and {path} is not there; give "

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.analysis.saved_layer import load_dictionary
+from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
 from fairseq_kerbs.checkpoints import sentence_of
 from fairseq_kerbs.conversion.copies import SensePlan, plan_senses, sense_rows
 from fairseq_kerbs.conversion.stock import SoftmaxModel
@@ -219,13 +219,11 @@ def known_dictionaries(
     kept: dict[str, str] = (source.state.get("task_state") or {}).get(STATE, {})
     if kept:
         return kept
-    task, found = source.config.task, {}
-    folder = Path(str(getattr(task, "data", "") if data is None else data).split(":")[0])
+    found = {}
     for side in ("source", "target"):
-        language = getattr(task, f"{side}_lang", None)
-        path = folder / (f"dict.{language}.txt" if language else "dict.txt")
         words = len(getattr(source.task, f"{side}_dictionary"))
         with suppress(UserError):  # it is not there, or is another one
+            path = remembered_dictionary(source.checkpoint, source.config, data, side)
             found[side] = digest(load_dictionary(path, words, {}))
     return found if target is None else found | {"target": digest(target)}
 
