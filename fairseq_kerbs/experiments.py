@@ -256,7 +256,16 @@ def target_language(data: str, arguments: Sequence[str]) -> str:
     given = argument_value(arguments, "--target-lang", "-t")
     if given:
         return given
+    return language_pair(data)[1]
+
+
+def language_pair(data: str) -> tuple[str, str]:
+    """Source and target language by the names of the data files.
+
+    Raises:
+        UserError: they do not say it.
+    """
     for index in sorted(Path(data.split(":")[0]).glob("*.*-*.*.idx")):
-        pair = index.name.split(".")[1]
-        return pair.rpartition("-")[2]
+        source, _, target = index.name.split(".")[1].rpartition("-")
+        return source, target
     raise UserError(f"{data} does not tell the target language; give --target-lang")

@@ -9,7 +9,7 @@ over the interval since the last reallocation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -117,6 +117,21 @@ def random_allocation(
 
 ADDED_STATISTICS = ("interval_log_prob", "interval_best", "interval_loss", "interval_contexts")
 """Buffers that older checkpoints lack, or that some models have and others do not."""
+
+
+def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
+    """What is impossible in an inventory's statistics, in a few words; None where nothing is.
+
+    Args:
+        tensors: buffers of inventories, by name.
+        prefix: name of the inventory among them, with a final dot.
+    """
+    for name, value in tensors.items():
+        if name.startswith(prefix) and value.is_floating_point() and not value.isfinite().all():
+            return f"NaN or infinity is in '{name}'"
+    if bool((tensors[f"{prefix}usage"] < 0).any()):
+        return f"a negative number is in '{prefix}usage'"
+    return None
 
 
 class _Sums(NamedTuple):

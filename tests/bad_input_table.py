@@ -206,6 +206,22 @@ MODELS = [
 ] + [
     Misuse(f"{SENSES} {{work}}/cut.pt --trust-checkpoint", ("cut.pt is no whole checkpoint",)),
     Misuse(f"{SENSES} {{work}}/senses.pt", ("checkpoint has 783 senses", "--total-senses")),
+    Misuse(f"{SENSES} {{work}}/nan.pt", ("NaN or infinity is in 'decoder.output.inv", "earlier")),
+    Misuse(f"{SENSES} {{work}}/negative.pt", ("inventory.usage'", "take an earlier checkpoint")),
+    Misuse("report {work}/nan.pt -o {out}/r.html", ("log_prob'", "take an earlier checkpoint")),
+    Misuse("neighbours {work}/negative.pt", ("a negative number is in", "an earlier checkpoint")),
+    Misuse(
+        f"senses {MODEL} --data {{work}}/turned_en",
+        ("target dictionary of", "in another order", "use the data"),
+    ),
+    Misuse(
+        f"geometry {MODEL} --data {{work}}/turned_de",
+        ("source dictionary of", "in another order", "use the data"),
+    ),
+    Misuse(
+        f"senses {MODEL} --dict {{work}}/turned_en/dict.en.txt",
+        ("--dict", "as many words as the checkpoint", "give the dictionary"),
+    ),
     Misuse(f"{SENSES} {{work}}/task.pt", ("task.pt does not go with --data", "use the data")),
     Misuse(f"{SENSES} {{out}}/absent.pt", ("there is no checkpoint", "absent.pt")),
     Misuse(f"senses {MODEL} --data {{work}}/other_de", ("source dictionary of", "use the data")),
@@ -314,6 +330,9 @@ TRAINING = [
         ("--sense-bias --output-layer mos", ("--sense-bias", "--output-layer mos", "leave it out")),
         ("--hidden-size 5", ("--hidden-size is 5", "use an even number")),
         ("--arch gru_lm_kerbs", ("--arch gru_lm_kerbs", "use --task language_modeling")),
+        ("--finetune-from-model {work}/nan.pt", ("log_prob'", "take an earlier checkpoint")),
+        ("--finetune-from-model {work}/turned.pt", ("source dictionary of", "in another order")),
+        ("--restore-file {work}/turned.pt", ("source dictionary of", "in another order")),
         (f"--finetune-from-model {MODEL} --total-senses 2", ("783 senses", "--total-senses")),
         (f"--finetune-from-model {MODEL} --layers 2", ("has no encoder.rnn.weight_", "layers")),
         (f"--finetune-from-model {MODEL} --hidden-size 8", ("encoder.rnn.weight_ih_l0", "sizes")),

@@ -76,6 +76,7 @@ FILES = {
     "bad.yaml": b"train: \xff\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
 }
+CHANGED = ("senses", "stock", "task", "turned", "nan", "negative")
 
 
 TABLE = """\
@@ -139,6 +140,10 @@ def _spoil_data(folder: Path) -> None:
     for language in ("de", "en"):
         with (folder / f"other_{language}" / f"dict.{language}.txt").open("a") as stream:
             stream.write("another 1\n")
+        turned = shutil.copytree(folder / "bin", folder / f"turned_{language}")
+        words = (turned / f"dict.{language}.txt").read_text().splitlines()
+        words[:2] = words[1::-1]
+        (turned / f"dict.{language}.txt").write_text("\n".join(words) + "\n")
     os.truncate(folder / "damaged" / "test.de-en.en.bin", 20)
     tiny_checkpoint.write_binary(folder / "long", "test", "en", ["a " * 100_000] * 6)
 
@@ -150,10 +155,15 @@ def _spoil_checkpoints(folder: Path) -> None:
     flipped[len(content) * 3 // 4] ^= 255
     (folder / "flipped.pt").write_bytes(flipped)
     state = read_checkpoint(folder / "model.pt")
-    spoilt = {name: copy.deepcopy(state) for name in ("senses", "stock", "task")}
+    spoilt = {name: copy.deepcopy(state) for name in CHANGED}
     spoilt["senses"]["cfg"]["model"].total_senses = 2.0
     vars(spoilt["stock"]["cfg"]["model"]).update(arch="lstm", _name="lstm")
     spoilt["task"]["cfg"]["task"]["_name"] = "translating"
+    dictionaries = spoilt["turned"]["task_state"]["dictionaries"]
+    number, _, digest = dictionaries["source"].partition(" ")
+    dictionaries["source"] = f"{number} {digest[::-1]}"
+    spoilt["nan"]["model"]["decoder.output.inventory.log_prob"][5] = float("nan")
+    spoilt["negative"]["model"]["decoder.output.inventory.usage"][5] = -1.0
     for name, change in SPOILT.items():
         spoilt[name] = {**state, **change(state)}
     others = {"code": {**state, "extra": Code(folder / "ran")}, "list": [1]} | {

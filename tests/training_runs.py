@@ -165,6 +165,8 @@ def _train(run: Run) -> None:
         status = 0
     except SystemExit as ending:
         status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+        if isinstance(ending.code, str):
+            print(ending.code, file=sys.stderr)
     except BaseException:
         import traceback
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, settings_of
+from fairseq_kerbs.checkpoints import read_checkpoint, sentence_of, settings_of
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.experiments import target_language
+from fairseq_kerbs.experiments import language_pair
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 
 _PREFIX = "decoder.output."
@@ -62,11 +62,13 @@ def load_layer(
         shared = any(getattr(config.model, flag, False) for flag in tied)
         found = stock_layer(tensors, shared, checkpoint)
         path = dictionary or remembered_dictionary(checkpoint, config)
-        return found, load_dictionary(path, found.vocab_size)
+        return found, load_dictionary(path, found.vocab_size, state)
     if "inventory.log_prob" not in own or getattr(own.get("weight"), "ndim", 0) != 2:
         raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
     words = len(own["inventory.log_prob"])
-    symbols = load_dictionary(dictionary or remembered_dictionary(checkpoint, config), words)
+    path = dictionary or remembered_dictionary(checkpoint, config)
+    symbols = load_dictionary(path, words, state)
+    from fairseq_kerbs.models.fitting import check_checkpoint
     from fairseq_kerbs.models.options import (
         KerbsConfig,
         as_namespace,
@@ -78,7 +80,10 @@ def load_layer(
     fill_defaults(flags, KerbsConfig)
     try:
         layer = build_output_layer(flags, words, own["weight"].shape[1])
+        check_checkpoint(layer, tensors, _PREFIX)
         layer.load_state_dict(own, strict=False)
+    except SystemExit as error:  # the sentence of that check
+        raise UserError(f"{checkpoint}: {sentence_of(error)}") from None
     except (ValueError, RuntimeError) as error:
         raise UserError(f"{checkpoint}: its flags do not describe its output layer: {error}") from (
             error
@@ -135,17 +140,19 @@ def _settings(state: dict[str, Any], checkpoint: Path) -> Any:
     return settings_of(state, checkpoint)
 
 
-def remembered_dictionary(checkpoint: Path, config: Any, data: Path | None = None) -> Path:
-    """The target dictionary in a folder of data, by default the first one that it was trained from.
+def remembered_dictionary(
+    checkpoint: Path, config: Any, data: Path | None = None, side: str = "target"
+) -> Path:
+    """A dictionary in a folder of data, by default the first one that it was trained from.
 
     Raises:
         UserError: it is not there.
     """
     named = str(getattr(config.task, "data", "") if data is None else data)
-    folder, language = Path(named.split(":")[0]), getattr(config.task, "target_lang", None)
+    folder, language = Path(named.split(":")[0]), getattr(config.task, f"{side}_lang", None)
     path = folder / (f"dict.{language}.txt" if language else "dict.txt")
     if not language and not path.is_file() and list(folder.glob("dict.*.txt")):
-        path = folder / f"dict.{target_language(named, ())}.txt"
+        path = folder / f"dict.{language_pair(named)[side == 'target']}.txt"
     if not path.is_file():
         raise UserError(
             f"{checkpoint} does not hold its dictionary, and {path} is not there; give "
@@ -154,13 +161,15 @@ def remembered_dictionary(checkpoint: Path, config: Any, data: Path | None = Non
     return path
 
 
-def load_dictionary(path: Path, words: int) -> Any:
-    """fairseq's dictionary of so many words.
+def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
+    """fairseq's dictionary of so many words, the target dictionary of a checkpoint.
 
     Raises:
-        UserError: the file is missing, no dictionary, or of another size.
+        UserError: the file is missing, no dictionary, or another one.
     """
     from fairseq.data import Dictionary
+
+    from fairseq_kerbs.models.dictionaries import digest, digest_kept
 
     read_lines(path)  # missing files and wrong encodings become one sentence
     try:
@@ -171,5 +180,10 @@ def load_dictionary(path: Path, words: int) -> Any:
         raise UserError(
             f"--dict: {path} has {len(dictionary)} words, the checkpoint {words}; give the "
             "dictionary of the target language that it was trained with"
+        )
+    if digest_kept(state, "target") not in (None, digest(dictionary)):
+        raise UserError(
+            f"--dict: {path} has as many words as the checkpoint, but others or in another order; "
+            "give the dictionary of the target language that it was trained with"
         )
     return dictionary

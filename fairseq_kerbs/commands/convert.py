@@ -12,6 +12,7 @@ from fairseq_kerbs.commands import add_trust_flag
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
     from fairseq_kerbs.conversion.model import Converted
+    from fairseq_kerbs.conversion.stock import SoftmaxModel
 
 
 def add_convert(commands: Subparsers) -> None:
@@ -74,6 +75,7 @@ def _run_convert(args: argparse.Namespace) -> int:
         check_output,
         checkpoint_of,
         convert,
+        known_dictionaries,
         write_checkpoint,
     )
     from fairseq_kerbs.conversion.stock import read_softmax_model
@@ -84,13 +86,14 @@ def _run_convert(args: argparse.Namespace) -> int:
     for path in filter(None, (args.output, args.config)):
         check_output(path, args.checkpoint)
     source = read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
-    dictionary, named = _dictionary(args, source.config, len(source.weight))
+    dictionary, named = _dictionary(args, source)
     wishes = Wishes(args.total_senses, args.max_senses, args.extra_senses, args.split_noise)
     if dictionary is not None:
         wishes = wishes.counted(dictionary)
     converted = convert(source, wishes)
     flags = finetuning_flags(source.config, converted.settings, args.output)
-    write_checkpoint(args.output, checkpoint_of(source, converted))
+    known = known_dictionaries(source, dictionary, args.data)
+    write_checkpoint(args.output, checkpoint_of(source, converted, known))
     if args.config is not None:
         with atomic_write(args.config) as stream:
             stream.write(configuration(flags, args.checkpoint))
@@ -103,16 +106,16 @@ def _run_convert(args: argparse.Namespace) -> int:
     return 0
 
 
-def _dictionary(args: argparse.Namespace, config: Any, words: int) -> tuple[Any, str]:
+def _dictionary(args: argparse.Namespace, source: SoftmaxModel) -> tuple[Any, str]:
     """The dictionary with counts, and what to call it; None where none is given."""
     from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
 
     path = args.dict
     if args.data is not None:
-        path = remembered_dictionary(args.checkpoint, config, args.data)
+        path = remembered_dictionary(args.checkpoint, source.config, args.data)
     if path is None:
         return None, "the order of the dictionary"
-    return load_dictionary(path, words), f"the counts of {path}"
+    return load_dictionary(path, len(source.weight), source.state), f"the counts of {path}"
 
 
 def _summary(args: argparse.Namespace, words: int, converted: Converted, named: str) -> str:

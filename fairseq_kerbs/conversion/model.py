@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
 from fairseq_kerbs.checkpoints import sentence_of
 from fairseq_kerbs.conversion.copies import SensePlan, plan_senses, sense_rows
 from fairseq_kerbs.conversion.stock import SoftmaxModel
 from fairseq_kerbs.corpora.files import atomic_write_bytes
 from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.models.dictionaries import STATE, digest
 
 ALLOWED = 1e-3
 """Largest difference of log-probabilities, in nats, that rounding can explain."""
@@ -201,13 +204,39 @@ def _random_batch(model: Any, task: Any, seed: int) -> tuple[dict[str, Tensor], 
 # ------------------------------------------------------------------- the file
 
 
-def checkpoint_of(source: SoftmaxModel, converted: Converted) -> dict[str, Any]:
+def known_dictionaries(
+    source: SoftmaxModel, target: Any = None, data: Path | None = None
+) -> dict[str, str]:
+    """Digests of a model's dictionaries, see :mod:`fairseq_kerbs.models.dictionaries`.
+
+    fairseq's own models have none: those of the files that their sizes fit are taken.
+
+    Args:
+        source: the model.
+        target: its target dictionary, where one was named.
+        data: its folder of data, by default the one that it was trained from.
+    """
+    kept: dict[str, str] = (source.state.get("task_state") or {}).get(STATE, {})
+    if kept:
+        return kept
+    found = {}
+    for side in ("source", "target"):
+        words = len(getattr(source.task, f"{side}_dictionary"))
+        with suppress(UserError):  # it is not there, or is another one
+            path = remembered_dictionary(source.checkpoint, source.config, data, side)
+            found[side] = digest(load_dictionary(path, words, {}))
+    return found if target is None else found | {"target": digest(target)}
+
+
+def checkpoint_of(
+    source: SoftmaxModel, converted: Converted, dictionaries: dict[str, str]
+) -> dict[str, Any]:
     """What fairseq's loader needs: parameters and settings; training begins anew."""
     from omegaconf import OmegaConf
 
     config = OmegaConf.to_container(source.config, resolve=True, enum_to_str=True)
     config["model"] = converted.settings
-    state = {
+    return {
         "args": None,
         "cfg": config,
         "model": {key: value.clone() for key, value in converted.model.state_dict().items()},
@@ -222,10 +251,8 @@ def checkpoint_of(source: SoftmaxModel, converted: Converted) -> dict[str, Any]:
         ],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
+        "task_state": {**(source.state.get("task_state") or {}), STATE: dictionaries},
     }
-    if source.state.get("task_state"):
-        state["task_state"] = source.state["task_state"]
-    return state
 
 
 def check_output(path: Path, checkpoint: Path) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from fairseq_kerbs.mixture_layer import MixtureOutputLayer
 from fairseq_kerbs.models.options import fail
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.senses import ADDED_STATISTICS
+from fairseq_kerbs.senses import ADDED_STATISTICS, damaged_statistic
 
 
 def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
@@ -60,6 +60,12 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
                 f"{layer.components}: give the --mixture-components or --mixture-kernels that it "
                 "was trained with."
             )
+    damaged = damaged_statistic(state_dict, f"{prefix}inventory.")
+    if damaged:
+        fail(
+            f"{damaged} of the checkpoint: the file is damaged, or its training had diverged; take "
+            "an earlier checkpoint of that training."
+        )
     counts = state_dict[f"{prefix}inventory.word_of_sense"].bincount(minlength=words)
     if int(counts.min()) < 1:
         fail(
