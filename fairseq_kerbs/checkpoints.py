@@ -17,7 +17,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from fairseq_kerbs.errors import UserError, system_refusal
+from fairseq_kerbs.errors import UserError, refused_by_system, system_refusal
 
 TRUST_FLAG = "--trust-checkpoint"
 
@@ -64,13 +64,13 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         found = _OBJECT.search(str(error))
         if trust or not (found or zipfile.is_zipfile(path)):
-            raise _damaged(path) from None
+            raise damaged(path) from None
         raise UserError(
             f"{path} holds more than tensors and settings ({found[1] if found else 'objects'}), "
             f"which could run a program when loaded; if you trust its maker, add {TRUST_FLAG}"
         ) from None
     except Exception:  # whatever a damaged file, or another program's, makes of the reader
-        raise _damaged(path) from None
+        raise damaged(path) from None
     settings = isinstance(state, dict) and (state.get("cfg") or state.get("args"))
     model = state.get("model") if settings else None
     whole = isinstance(model, dict) and all(
@@ -97,19 +97,22 @@ def check_whole(path: Path) -> None:
     """
     try:
         with path.open("rb") as stream:
-            if stream.read(2) == b"\x80\x02":  # pickle of a torch before 1.6: has no checksums
+            if stream.read(1) == b"\x80":  # pickle of a torch before 1.6: has no checksums
                 return
         with zipfile.ZipFile(path) as archive:
-            sound = archive.testzip() is None
-    except OSError as error:
-        raise system_refusal(error, path, "read") from None
-    except (zipfile.BadZipFile, NotImplementedError, EOFError):
+            # torch reads nothing of an entry that is marked as a folder (0x10)
+            folders = any(entry.external_attr & 0x10 for entry in archive.infolist())
+            sound = not folders and archive.testzip() is None
+    except Exception as error:  # of every kind, where the archive's list of contents is damaged
+        if refused_by_system(error):
+            raise system_refusal(error, path, "read") from None
         sound = False
     if not sound:
-        raise _damaged(path)
+        raise damaged(path)
 
 
-def _damaged(path: Path) -> UserError:
+def damaged(path: Path | str) -> UserError:
+    """What is said of a checkpoint that cannot be read."""
     return UserError(
         f"{path} is no whole checkpoint of fairseq-train (cut off, damaged, or another kind of "
         "file); take another copy or another checkpoint"

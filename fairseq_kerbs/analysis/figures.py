@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.corpora.files import PARTIAL
+from fairseq_kerbs.corpora.files import atomic_write_bytes
 from fairseq_kerbs.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,16 +56,5 @@ def save_figure(figure: Figure, path: Path) -> None:
 
     check_figure_path(path)
     suffix = path.suffix.lower()
-    temporary = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with rc_context({"svg.hashsalt": "fairseq_kerbs"}), temporary.open("wb") as stream:
-            figure.savefig(stream, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(
-            f"{path}: the figure cannot be written there ({error.strerror}); name another file"
-        ) from None
-    finally:
-        if temporary.is_file():
-            temporary.unlink()
+    with rc_context({"svg.hashsalt": "fairseq_kerbs"}), atomic_write_bytes(path) as stream:
+        figure.savefig(stream, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])

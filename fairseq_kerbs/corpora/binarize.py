@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairseq_kerbs.corpora.files import PARTIAL, iter_lines
+from fairseq_kerbs.corpora.files import iter_lines, partial_name, put_in_place
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.host import find_program, quoted, run_program
 
@@ -83,7 +82,7 @@ def binarize_text(
 
 def _preprocess(flags: list[str], expected: Mapping[str, int], target: Path) -> None:
     """Run fairseq-preprocess; `expected` gives the lines of each file, by name without ending."""
-    temporary = target.with_name(f"{PARTIAL}{os.getpid()}-{target.name}")
+    temporary = partial_name(target)
     command = [find_program("fairseq-preprocess"), *flags, "--destdir", str(temporary)]
     log = target.with_name("preprocess.log")
     try:
@@ -91,7 +90,7 @@ def _preprocess(flags: list[str], expected: Mapping[str, int], target: Path) -> 
         _check_counts(temporary, expected)
         (temporary / "preprocess.log").unlink(missing_ok=True)  # the same text as `log`
         shutil.rmtree(target, ignore_errors=True)
-        os.replace(temporary, target)
+        put_in_place(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

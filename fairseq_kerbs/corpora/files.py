@@ -101,7 +101,7 @@ def atomic_write_bytes(path: Path | str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _atomic(path: Path, **how: Any) -> Iterator[Any]:
-    temporary = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+    temporary = partial_name(path)
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -112,9 +112,7 @@ def _atomic(path: Path, **how: Any) -> Iterator[Any]:
     try:
         with opened as stream:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        put_in_place(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         # torch's archive writer ends in an error of its own where the disk has refused
@@ -123,6 +121,38 @@ def _atomic(path: Path, **how: Any) -> Iterator[Any]:
         if refusal is not None and refusal.filename in (None, str(temporary)):
             raise system_refusal(refusal, path) from None
         raise
+
+
+def partial_name(path: Path) -> Path:
+    """The name, of this process alone, under which a file or folder is written before its own."""
+    return path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Give a complete file or folder its final name, safe from a loss of power.
+
+    Its content is on the disk before it has the name, and so is the name when this returns.
+
+    Raises:
+        OSError: the disk or the folder refused.
+    """
+    for file in [temporary, *temporary.rglob("*")]:
+        _sync(file)
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        # some file systems cannot flush a folder, and one may be writable, but not readable
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP, errno.EACCES)):
+            raise
 
 
 def sha256_of(path: Path | str) -> str:

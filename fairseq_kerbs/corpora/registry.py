@@ -7,7 +7,6 @@ of lines than the release has, is refused.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
@@ -19,7 +18,7 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from fairseq_kerbs.corpora.files import PARTIAL
+from fairseq_kerbs.corpora.files import partial_name, put_in_place
 from fairseq_kerbs.errors import UserError
 
 TIMEOUT = 30.0  # seconds without an answer after which an address is given up
@@ -253,7 +252,7 @@ def _reason(error: Exception) -> str:
 def _download(archive: Archive, url: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / archive.name
-    temporary = target.with_name(f"{PARTIAL}{os.getpid()}-{target.name}")
+    temporary = partial_name(target)
     request = Request(url, headers={"User-Agent": "fairseq-kerbs"})
     try:
         with urlopen(request, timeout=TIMEOUT) as answer, temporary.open("wb") as stream:
@@ -266,11 +265,9 @@ def _download(archive: Archive, url: str, folder: Path) -> Path:
             size, checksums = _copy(answer, stream, archive, total)
             if total is not None and size != total:
                 raise _WrongFile(f"the connection ended after {size:,} of {total:,} bytes")
-            stream.flush()
-            os.fsync(stream.fileno())
         if difference := archive.differences(size, checksums):
             raise _WrongFile(difference)
-        os.replace(temporary, target)
+        put_in_place(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
     return target

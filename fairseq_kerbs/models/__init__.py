@@ -1,6 +1,6 @@
 """Architectures and a flag of fairseq-generate, registered with fairseq on import."""
 
-from fairseq_kerbs.models.checkpoint_files import say_what_failed
+from fairseq_kerbs.models.checkpoint_files import keep_files_whole
 from fairseq_kerbs.models.cloze_language_model import BilstmLanguageModel
 from fairseq_kerbs.models.ema import keep_inventories_out_of_averages
 from fairseq_kerbs.models.printed_senses import register as register_printed_senses
@@ -23,5 +23,5 @@ __all__ = [
 ]
 
 keep_inventories_out_of_averages()
-say_what_failed()
+keep_files_whole()
 register_printed_senses()

@@ -1,7 +1,7 @@
 """What fairseq's training program lacks so that an interrupted training ends as any other does.
 
 fairseq restores parameters, moments, the place in the data and, seeding by the number of the
-update, dropout. Three things it leaves open, for every model; they are closed here for trainings
+update, dropout. Two things it leaves open, for every model; they are closed here for trainings
 of ours, whichever way fairseq was installed.
 """
 
@@ -13,7 +13,6 @@ import sys
 from typing import Any
 
 from fairseq import checkpoint_utils
-from fairseq.file_io import PathManager
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +23,12 @@ _DONE = "_resumes_exactly"  # marks what has been replaced
 def resume_exactly() -> None:
     """Close the gaps in the running program; a second call changes nothing.
 
-    - A checkpoint is copied to its second name (``checkpoint_last.pt``) under a temporary name
-      first: a process that is killed while it copies leaves the old one whole.
     - ``--max-update`` is looked at before an update as well: a finished training that is started
       again makes no update and writes no file.
     - A checkpoint is written at the end of an epoch before the learning rate hears of its
       validation loss: when training goes on from there, it is told (reduce_lr_on_plateau).
     """
     if not hasattr(checkpoint_utils.load_checkpoint, _DONE):
-        _copy_under_a_temporary_name()
         _tell_the_schedule()
     for module in _programs():
         if not hasattr(module.train, _DONE):
@@ -45,20 +41,6 @@ def _programs() -> list[Any]:
     spec = getattr(main, "__spec__", None)
     found = [main] if spec is not None and spec.name == PROGRAM else []
     return [module for module in [*found, sys.modules.get(PROGRAM)] if hasattr(module, "train")]
-
-
-def _copy_under_a_temporary_name() -> None:
-    stock = PathManager.copy
-
-    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-        if not PathManager.supports_rename(dst_path):  # a remote store has its own ways
-            return stock(src_path, dst_path, overwrite=overwrite)
-        temporary = f"{dst_path}.tmp"
-        copied = stock(src_path, temporary, overwrite=True)
-        PathManager.rename(temporary, dst_path)
-        return copied
-
-    PathManager.copy = staticmethod(copy)
 
 
 def _tell_the_schedule() -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fairseq_kerbs.corpora.files import PARTIAL, atomic_write
+from fairseq_kerbs.corpora.files import atomic_write, partial_name, put_in_place
 from fairseq_kerbs.host import PLUGIN_FOLDER
 from fairseq_kerbs.tables.cells import Places, hypotheses_path, score_path
 from fairseq_kerbs.tables.figures import Entry, Run
@@ -74,7 +74,7 @@ def copy_raw(
     Files are called ``COLUMN_ROW_sSEED.WHAT``. The folder is replaced as a whole. Returns the names
     of the files of each cell.
     """
-    fresh = folder.with_name(f"{PARTIAL}{os.getpid()}-{folder.name}")
+    fresh = partial_name(folder)
     shutil.rmtree(fresh, ignore_errors=True)
     folders = known_folders(places)
     names: dict[str, list[str]] = {}
@@ -85,7 +85,7 @@ def copy_raw(
                 names[prefix] = _copy_run(fresh, prefix, run, places.cell(run.cell.id), folders)
     if names:
         shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
+        put_in_place(fresh, folder)
     return names
 
 
