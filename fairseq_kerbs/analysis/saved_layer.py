@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, upgraded
+from fairseq_kerbs.checkpoints import read_checkpoint, settings_of
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.experiments import target_language
@@ -49,7 +49,7 @@ def load_layer(
             ``any_model``: has no output vectors), or there is no dictionary or one of another size.
     """
     state = read_checkpoint(checkpoint, trust)
-    config, tensors = _settings(state), state["model"]
+    config, tensors = settings_of(checkpoint, state), state["model"]
     own = {
         name.removeprefix(_PREFIX): value
         for name, value in tensors.items()
@@ -123,14 +123,6 @@ def stock_layer(tensors: Mapping[str, Tensor], tied: bool, checkpoint: Path) -> 
     with torch.no_grad():
         layer.weight.copy_(weight)
     return layer.eval()
-
-
-def _settings(state: dict[str, Any]) -> Any:
-    """Flags of the training; ``args`` are those of a fairseq before 0.10."""
-    import fairseq_kerbs.criterions
-    import fairseq_kerbs.models  # noqa: F401  (registers what the flags name)
-
-    return upgraded(state, {})["cfg"]
 
 
 def remembered_dictionary(checkpoint: Path, config: Any, data: Path | None = None) -> Path:
