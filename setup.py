@@ -28,7 +28,7 @@ setup(
     package_data={"fairseq_kerbs": ["analysis/page/*", "corpora/*.txt", "csrc/*.h"]},
     ext_modules=[PASSES],
     install_requires=[
-        # scripts/fairseq_wheel builds 0.12.2+kerbs1, which satisfies this.
+        # scripts/fairseq_wheel builds 0.12.2+kerbs2, which satisfies this.
         "fairseq==0.12.2",
         "matplotlib>=3.8",
         "numpy",

@@ -18,8 +18,7 @@ from textwrap import shorten
 from typing import Any
 
 from fairseq_kerbs.errors import UserError, refused_by_system, system_refusal
-
-TRUST_FLAG = "--trust-checkpoint"
+from fairseq_kerbs.trust import TRUST_FLAG, check_buildable, check_form, set_aside
 
 _OBJECT = re.compile(r"(?:GLOBAL|class) ([\w.]+)")  # in torch's message on what it refuses
 
@@ -48,7 +47,7 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
 
     Raises:
         UserError: the file is missing, damaged, no checkpoint with a model, or holds more than
-            tensors and plain settings.
+            tensors and plain settings; see also :func:`.trust.check_form`.
     """
     if not path.is_file():
         raise UserError(f"there is no checkpoint {path}; name a file that fairseq-train wrote")
@@ -78,6 +77,8 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     )
     if not (model and whole):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
+    if not trust:
+        check_form(path, state)
     return state
 
 
@@ -134,8 +135,8 @@ def load_model_and_task(
         model in evaluation mode, and task.
 
     Raises:
-        UserError: see :func:`read_checkpoint`; there are no such data, or the model is none of
-            ours, does not fit the data or its own settings.
+        UserError: see :func:`read_checkpoint` and :func:`.trust.check_buildable`; there are no such
+            data, or the model is none of ours, does not fit the data or its own settings.
     """
     state = read_checkpoint(path, trust)
     if not any(data.glob("dict*.txt")):
@@ -149,6 +150,7 @@ def load_model_and_task(
     import fairseq_kerbs.models  # noqa: F401  (both register)
 
     overrides = {"data": str(data)}
+    set_aside(state.get("cfg"), state.get("args"))
     try:
         state = upgraded(state, overrides)
         if not (any_model or _is_ours(state)):
@@ -156,6 +158,8 @@ def load_model_and_task(
                 f"{path} holds no model of fairseq_kerbs; name a checkpoint of one of its "
                 "architectures"
             )
+        if not trust:
+            check_buildable(path, state["cfg"])
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(path)], arg_overrides=overrides, state=state
         )
@@ -169,6 +173,27 @@ def load_model_and_task(
             "the model was trained on"
         ) from error
     return models[0].eval(), task
+
+
+def settings_of(path: Path, state: dict[str, Any]) -> Any:
+    """Settings of what :func:`read_checkpoint` gave, as a configuration of fairseq.
+
+    Raises:
+        UserError: what the file has in their place is none.
+    """
+    import fairseq_kerbs.criterions
+    import fairseq_kerbs.models  # noqa: F401  (both register)
+
+    try:
+        config = upgraded(state, {})["cfg"]
+        for part in (config.model, config.task):  # which all that follows takes for granted
+            vars(part) if isinstance(part, argparse.Namespace) else part.keys()
+    except Exception as error:  # of every kind, in a file that something else wrote
+        raise UserError(
+            f"{path} has no settings of fairseq ({reason_of(error)}); take the file that "
+            "fairseq-train wrote"
+        ) from error
+    return config
 
 
 def sentence_of(error: SystemExit) -> str:
@@ -197,24 +222,6 @@ def upgraded(state: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]
         overwrite_args_by_name(state["cfg"], overrides)
     upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
     return upgraded
-
-
-def settings_of(state: dict[str, Any], path: Path) -> Any:
-    """All settings of a checkpoint that was read from `path`, as fairseq's configuration.
-
-    Raises:
-        UserError: what the file has in their place is none.
-    """
-    try:
-        config = upgraded(state, {})["cfg"]
-        for part in (config.model, config.task):  # which all that follows takes for granted
-            vars(part) if isinstance(part, argparse.Namespace) else part.keys()
-    except Exception as error:  # of every kind, in a file that something else wrote
-        raise UserError(
-            f"{path} has no settings of fairseq ({reason_of(error)}); take the file that "
-            "fairseq-train wrote"
-        ) from error
-    return config
 
 
 def _is_ours(state: dict[str, Any]) -> bool:

@@ -91,6 +91,22 @@ def test_rename_expression(before: str, after: str, places: int) -> None:
     assert apply(expressions.RenameExpression("np.int", "int"), before) == (after, places)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "places"),
+    [
+        (
+            '"""Text."""\nfrom __future__ import annotations\nimport os\nx = eval(eval(s))\n',
+            '"""Text."""\nfrom __future__ import annotations\nfrom a.b import read\nimport os\n'
+            "x = read(read(s))\n",
+            2,
+        ),
+        ("import os\nmodel.eval()\n", "import os\nmodel.eval()\n", 0),
+    ],
+)
+def test_use_imported(before: str, after: str, places: int) -> None:
+    assert apply(expressions.UseImported("eval", "a.b", "read"), before) == (after, places)
+
+
 def test_rename_module_changes_imports_from_exactly_that_module() -> None:
     edited, places = apply(expressions.RenameModule("old.place", "new"), MODULE)
     assert places == 1

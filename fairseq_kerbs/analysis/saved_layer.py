@@ -49,7 +49,7 @@ def load_layer(
             ``any_model``: has no output vectors), or there is no dictionary or one of another size.
     """
     state = read_checkpoint(checkpoint, trust)
-    config, tensors = _settings(state, checkpoint), state["model"]
+    config, tensors = settings_of(checkpoint, state), state["model"]
     own = {
         name.removeprefix(_PREFIX): value
         for name, value in tensors.items()
@@ -130,14 +130,6 @@ def stock_layer(tensors: Mapping[str, Tensor], tied: bool, checkpoint: Path) -> 
     with torch.no_grad():
         layer.weight.copy_(weight)
     return layer.eval()
-
-
-def _settings(state: dict[str, Any], checkpoint: Path) -> Any:
-    """Flags of the training; ``args`` are those of a fairseq before 0.10."""
-    import fairseq_kerbs.criterions
-    import fairseq_kerbs.models  # noqa: F401  (registers what the flags name)
-
-    return settings_of(state, checkpoint)
 
 
 def remembered_dictionary(

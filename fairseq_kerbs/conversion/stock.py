@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fairseq_kerbs.checkpoints import read_checkpoint, reason_of, sentence_of, settings_of
 from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.trust import set_aside
 
 ARCHITECTURES = {
     "transformer": "transformer_kerbs",
@@ -113,10 +114,7 @@ def read_softmax_model(
         if not averages:
             raise UserError(f"--ema: {checkpoint} holds no averages, as --store-ema makes them")
         state["model"] = averages
-    import fairseq_kerbs.criterions
-    import fairseq_kerbs.models  # noqa: F401  (both register)
-
-    config = settings_of(state, checkpoint)
+    config = settings_of(checkpoint, state)
     name, own = _model_name(checkpoint, config)
     settings = _settings(config.model)
     tensors = state["model"]
@@ -192,10 +190,8 @@ def _task(checkpoint: Path, config: Any, tensors: dict[str, Any], own: bool) -> 
 def _build(checkpoint: Path, config: Any, task: BuildingTask, tensors: dict[str, Any]) -> Any:
     from fairseq.models import build_model
 
-    for name in ("encoder_embed_path", "decoder_embed_path"):
-        if getattr(config.model, name, None):  # the file may be gone, its vectors were trained on
-            setattr(config.model, name, None)
     try:
+        set_aside(config.model)
         model = build_model(config.model, task)
         model.load_state_dict(copy.copy(tensors), strict=True, model_cfg=config.model)
     except SystemExit as error:

@@ -9,6 +9,7 @@ from fairseq_kerbs.models.recurrent_language_models import GruLanguageModel, Lst
 from fairseq_kerbs.models.stock_lstm import StockLstmLanguageModel, StockLstmModel
 from fairseq_kerbs.models.transformer_kerbs import TransformerKerbsModel
 from fairseq_kerbs.models.transformer_language_model import TransformerLanguageModel
+from fairseq_kerbs.trust import read_literals_only
 
 __all__ = [
     "BilstmLanguageModel",
@@ -22,6 +23,7 @@ __all__ = [
     "TransformerLanguageModel",
 ]
 
+read_literals_only()
 keep_inventories_out_of_averages()
 keep_files_whole()
 register_printed_senses()

@@ -21,6 +21,7 @@ from fairseq.models import register_model, register_model_architecture
 from torch import Tensor
 
 from fairseq_kerbs.composition import LookedUp, SeparateEmbedding, SteppingEmbedding
+from fairseq_kerbs.literals import read_literal
 from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
 from fairseq_kerbs.models.input_embedding import build_input_embedding
 from fairseq_kerbs.models.language_modeling import check_task
@@ -224,6 +225,16 @@ def _build_encoder(args: Any, dictionary: Any) -> Any:
     )
 
 
+def _attends(args: Any) -> bool:
+    """``--decoder-attention``, a literal such as "1" or "False", as fairseq reads it."""
+    try:
+        return bool(read_literal(args.decoder_attention))
+    except TypeError:  # no string
+        return False
+    except ValueError as error:
+        raise ValueError(f"--decoder-attention: {error}; give True or False.") from None
+
+
 def _check(args: Any, arch: str) -> None:
     sizes = ("embed_dim", "hidden_size", "layers")
     for name in [f"{side}_{size}" for side in ("encoder", "decoder") for size in sizes]:
@@ -277,7 +288,7 @@ class StockLstmModel(FittingCheckpoint, stock_lstm.LSTMModel):
                 args,
                 task.target_dictionary,
                 encoder.output_units,
-                attention=utils.eval_bool(args.decoder_attention),
+                attention=_attends(args),
                 max_target_positions=getattr(
                     args, "max_target_positions", stock_lstm.DEFAULT_MAX_TARGET_POSITIONS
                 ),

@@ -21,6 +21,7 @@ from fairseq_build.sdist import SdistError, fetch_sdist, unpack_sdist
 from fairseq_build.toolchain import missing_tool
 
 _OWN_SETUP = Path(__file__).with_name("wheel_setup.py")
+_LITERALS = Path(__file__).parents[3] / "fairseq_kerbs" / "literals.py"
 
 Settings = dict[str, Any] | None
 
@@ -76,6 +77,7 @@ def _edited_source() -> Iterator[None]:
         try:
             tree = unpack_sdist(fetch_sdist(Path(folder)), Path(folder))
             apply_edits(tree, EDITS)
+            shutil.copyfile(_LITERALS, tree / "fairseq" / "literals.py")
         except (SdistError, EditError) as error:
             # A traceback would bury the one sentence that the user needs.
             raise SystemExit(f"fairseq_wheel: {error}") from None

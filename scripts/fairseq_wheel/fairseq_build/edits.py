@@ -10,6 +10,7 @@ from fairseq_build.expression_rules import (
     DropLastKeyword,
     RenameExpression,
     RenameModule,
+    UseImported,
 )
 from fairseq_build.sdist import RELEASE
 from fairseq_build.statement_rules import (
@@ -22,7 +23,7 @@ from fairseq_build.statement_rules import (
 )
 
 # A local version: `fairseq==0.12.2` is satisfied by it.
-VERSION = f"{RELEASE}+kerbs1"
+VERSION = f"{RELEASE}+kerbs2"
 
 # Python 3.11 refuses dataclass instances without a hash as defaults. fairseq uses configurations as
 # defaults and reads them back from the fields, so they stay what they are and get a hash: that of
@@ -46,6 +47,11 @@ _HASHABLE_CONFIGS = Edit(
 
 # torch 2.6 loads plain tensors only, unless told otherwise; checkpoints hold configurations too.
 _LOAD_OBJECTS = Edit("fairseq/**/*.py", AddKeyword("torch.load", "weights_only", "False"), 25)
+
+# Strings of settings ran as programs, those of a checkpoint too: literals are read in place of all
+# evaluation. The build copies the reader from the plugin, which does the same in a fairseq that is
+# not this one; a change of the reader is a new VERSION.
+_LITERALS = Edit("fairseq/**/*.py", UseImported("eval", "fairseq.literals", "read_literal"), 52)
 
 # numpy 1.24 and 2.0 took these names away.
 _NUMPY_NAMES = [
@@ -197,6 +203,7 @@ _UNKNOWN_ARCHITECTURE = Edit(
 EDITS = [
     _HASHABLE_CONFIGS,
     _LOAD_OBJECTS,
+    _LITERALS,
     *_NUMPY_NAMES,
     *_HYDRA,
     *_PACKAGES,

@@ -31,6 +31,33 @@ class RenameExpression:
 
 
 @dataclass(frozen=True)
+class UseImported:
+    """Write `name`, imported from `module`, wherever the plain name `old` is used."""
+
+    old: str
+    module: str
+    name: str
+
+    @property
+    def clue(self) -> str:
+        return self.old
+
+    def apply(self, source: str) -> Edited:
+        edited, places = RenameExpression(self.old, self.name).apply(source)
+        if not places:
+            return source, 0
+        text = SourceText(edited)
+        first = next(
+            node.lineno
+            for node in text.tree.body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            and getattr(node, "module", None) != "__future__"
+        )
+        code = f"from {self.module} import {self.name}\n"
+        return text.replace([text.replace_lines(first, first - 1, code)])[0], places
+
+
+@dataclass(frozen=True)
 class RenameModule:
     """Import from the module `new` wherever names are imported from the module `old`."""
 
