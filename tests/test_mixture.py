@@ -180,6 +180,17 @@ def test_chunks_order_and_padding_change_nothing(smoothing: float) -> None:
             torch.testing.assert_close(ours, right, rtol=1e-11, atol=1e-12)
 
 
+def test_evidence_is_the_probability_of_the_words_that_count() -> None:
+    layer, target = make(["lin", "log"]), torch.tensor([3, -100, 12])
+    h = torch.randn(3, 6, dtype=torch.float64)
+    _, token_nll, evidence = layer.nll_with_evidence(h, target)
+    own = layer.log_probs(h)[[0, 2], target[[0, 2]]].detach()
+    torch.testing.assert_close(evidence.log_prob[[0, 2]], own)
+    torch.testing.assert_close(evidence.sense_prob[[0, 2], 0], own.exp())
+    assert evidence.sense_prob[1] == token_nll[1] == 0
+    assert evidence.counted.tolist() == [True, False, True]
+
+
 def test_no_token_gives_zero() -> None:
     layer = make(["lin", "lin", "log"])
     for target in (torch.zeros(0, dtype=torch.long), torch.full((3,), -100)):
