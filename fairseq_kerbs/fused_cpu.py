@@ -133,42 +133,43 @@ class _Fused(ChunkPasses):
             self._words = (self.table.senses.contiguous(), self.table.mask.sum(1))
         return self._words
 
-    def _partial(self, x: Tensor, fill: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    def _partial(self, x: Tensor, fill: float, dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.full((torch.get_num_threads(), x.shape[1]), fill, dtype=dtype)
 
     def _reduce(
         self, which: int, x: Tensor, h_norm: Tensor, out: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        most, total = self._partial(x, -math.inf), self._partial(x, 0.0)
-        words = self._partial(x, 0.0, torch.float64)
+        most, total = self._partial(x, -math.inf, torch.float32), self._partial(x, 0.0)
+        words = self._partial(x, 0.0)
         chunk = self._chunk(x, h_norm, most=most, sum=total, words=words)
         if out is not None:
             chunk.result, chunk.stride = _pointer(out), out.stride(0)
         self.library.run(which, chunk if which == _REDUCE else self._by_words(chunk))
         peak = most.amax(0)
         # a thread without senses: −∞ with sum 0
-        total = (total * (most - peak).exp()).sum(0)
+        total = (total * (most - peak).double().exp()).sum(0)
         self._kept = (peak, total)  # G from these two is nearer than from the rounded normalizer
         return peak + total.log(), words.sum(0)
 
     def reduce(self, x: Tensor, h_norm: Tensor) -> Tensor:
-        return self._reduce(_REDUCE, x, h_norm)[0]
+        return self._reduce(_REDUCE, x, h_norm)[0].float()
 
     def reduce_words(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensor]:
         normalizer, words = self._reduce(_REDUCE_WORDS, x, h_norm)
-        spread = self.table.senses.shape[0] * normalizer.double() - words
-        return normalizer, spread.to(normalizer.dtype)
+        # the words' logsumexps, as many as there are words, cancel all but the last digits
+        spread = self.table.senses.shape[0] * normalizer - words
+        return normalizer.float(), spread.float()
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
         normalizer, _ = self._reduce(_LOG_PROBS, x, h_norm, out)
-        out.sub_(normalizer.unsqueeze(1))
+        out.sub_(normalizer.float().unsqueeze(1))
 
     def pull_back(self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor) -> Tensor:
         peak, total = self._kept
-        along_h, share = self._partial(x, 0.0), scale / total
+        along_h, share = self._partial(x, 0.0), (scale / total).float()
         chunk = self._chunk(x, h_norm, peak=peak, share=share, along_h=along_h)
         self.library.run(_PULL_BACK, chunk)
-        return along_h.sum(0)
+        return along_h.sum(0).float()
 
     def pull_back_words(
         self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor, weights: Smoothing
@@ -176,12 +177,12 @@ class _Fused(ChunkPasses):
         peak, total = self._kept
         along_h, share, each = (
             self._partial(x, 0.0),
-            scale * weights.total / total,
+            (scale * weights.total / total).float(),
             scale * weights.each,
         )
         chunk = self._chunk(x, h_norm, peak=peak, share=share, each=each, along_h=along_h)
         self.library.run(_PULL_BACK_WORDS, self._by_words(chunk))
-        return along_h.sum(0)
+        return along_h.sum(0).float()
 
 
 def _pointer(tensor: Tensor) -> int:

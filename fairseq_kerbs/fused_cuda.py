@@ -40,7 +40,8 @@ WIDEST_RESULT = 32
 """The same where words of a token lie side by side in the result: a tile must be wide both ways."""
 
 PROGRAMS = 2048
-"""Programs of a launch, about: several rounds for a device that holds some hundreds at a time."""
+"""Programs of a launch, about: several rounds for a device that holds some hundreds at a time. So
+many leave each of them some 130 tiles of the largest chunk, and float32 is enough for its sums."""
 
 
 class Cut(NamedTuple):

@@ -207,6 +207,30 @@ def test_fused_passes_err_no_more_than_torch(
     assert_fused_errs_no_more(name, h, w, theta)
 
 
+@pytest.mark.parametrize("name", ["kerbs", "lin"])
+@pytest.mark.parametrize("logits", ["all but equal", "rising", "one dominant", "widely spread"])
+@pytest.mark.usefixtures("compiled")
+def test_sums_over_very_many_senses_are_as_near(name: str, logits: str) -> None:
+    """Added one by one in float32, a hundred thousand exponentials are off in the fourth digit."""
+    torch.set_num_threads(1)  # or the threads' shares would be shorter sums
+    senses = 100_000
+    h, theta = torch.randn(2, 4), torch.randn(senses) * 1e-3
+    w = torch.randn(4) + 1e-3 * torch.randn(senses, 4)
+    if logits == "rising":
+        w, theta = w[0] * torch.linspace(0.99, 1.01, senses)[:, None], torch.full((senses,), 1e-3)
+    elif logits == "one dominant":
+        w[senses // 3] = 12 * h[0] / h[0].norm()
+    elif logits == "widely spread":
+        w, theta = 3 * torch.randn(senses, 4), torch.randn(senses)
+    assert_fused_errs_no_more(name, h, w, theta)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_sums_over_very_many_tokens_are_as_near() -> None:
+    h = torch.randn(6) + 1e-2 * torch.randn(30_000, 6)
+    assert_fused_errs_no_more("kerbs", h, torch.randn(9, 6), torch.linspace(-1.5, 1.5, 9))
+
+
 @pytest.mark.parametrize("theta", THETAS)
 @pytest.mark.usefixtures("compiled")
 def test_fused_passes_at_every_special_theta(theta: float) -> None:

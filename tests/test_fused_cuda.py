@@ -232,6 +232,17 @@ def test_tiles_and_shares_of_any_number(
     check_passes(make_case(name, "1 … 4 senses", 33))
 
 
+@once
+@pytest.mark.parametrize("senses", [100, 1000, 30_000, 100_000, 1_000_000])
+def test_running_sums_in_float32_stay_short(senses: int) -> None:
+    """One running sum adds a number a tile: hundreds are as near as torch's, thousands are not."""
+    chunk = (1 << 28) // senses  # tokens in 1 GiB of products, the most there is
+    for tokens in (16, min(300, chunk), chunk):
+        cut = fused_cuda.Cut.of(senses, tokens, fused_cuda.WIDEST)
+        assert cut.share <= 200 * cut.rows
+        assert cut.share * cut.shares >= senses
+
+
 @needs_device
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("name", list(KINDS))

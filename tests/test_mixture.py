@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import KERNELS, build_kernel
+from fairseq_kerbs.kernels import KERNELS, build_kernel, kernel_logits
 from fairseq_kerbs.mixture_layer import MixtureOutputLayer
 from fairseq_kerbs.mixture_nll import mixture_nll
 from fairseq_kerbs.mixture_parts import group_components
@@ -108,6 +108,23 @@ def test_gradcheck(smoothing: float, reduction: str) -> None:
     assert torch.autograd.gradcheck(function, inputs, eps=1e-6, atol=1e-7, rtol=1e-5)
 
 
+def test_components_share_products_only_where_all_options_of_their_kernels_agree() -> None:
+    powers = [build_kernel("log", power=power) for power in (2.0, 1.0, 2.0)]
+    kernels = [*powers, build_kernel("pow", power=2.0), build_kernel("lin"), build_kernel("lin")]
+    groups = group_components(kernels, 4)
+    assert [group.components for group in groups] == [(0, 2), (1,), (3,), (4, 5)]
+    layer = MixtureOutputLayer(4, 13, powers).eval()
+    h = torch.randn(5, 4)
+    contexts = layer.contexts(h)
+    each = [kernel_logits(contexts[:, k], layer.weight, layer.theta, powers[k]) for k in range(3)]
+    expected = (torch.stack(each, 1).log_softmax(2) + layer.log_weights(h).unsqueeze(2)).logsumexp(
+        1
+    )
+    for autograd in (True, False):
+        with torch.set_grad_enabled(autograd):
+            torch.testing.assert_close(layer.log_probs(h), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_every_kernel_can_be_a_component(name: str) -> None:
     layer = make(["lin", name, name]).eval()
@@ -161,6 +178,17 @@ def test_chunks_order_and_padding_change_nothing(smoothing: float) -> None:
     for order, chunk, padding in ((straight, 1, 0), (straight, 7, 3), (straight.flip(0), 16, 20)):
         for ours, right in zip(run(order, chunk, padding), expected, strict=True):
             torch.testing.assert_close(ours, right, rtol=1e-11, atol=1e-12)
+
+
+def test_evidence_is_the_probability_of_the_words_that_count() -> None:
+    layer, target = make(["lin", "log"]), torch.tensor([3, -100, 12])
+    h = torch.randn(3, 6, dtype=torch.float64)
+    _, token_nll, evidence = layer.nll_with_evidence(h, target)
+    own = layer.log_probs(h)[[0, 2], target[[0, 2]]].detach()
+    torch.testing.assert_close(evidence.log_prob[[0, 2]], own)
+    torch.testing.assert_close(evidence.sense_prob[[0, 2], 0], own.exp())
+    assert evidence.sense_prob[1] == token_nll[1] == 0
+    assert evidence.counted.tolist() == [True, False, True]
 
 
 def test_no_token_gives_zero() -> None:
@@ -316,10 +344,13 @@ def test_log_probs_nll_and_predict_agree_and_follow_every_change(kernels: list[s
         after = check()
         assert not torch.allclose(after, before)
         before = after
-    layer.train()
-    layer.weight.data.mul_(0.5)  # as optimizers do, unseen by version counters
-    check()
-    layer.eval()
+    for scored_while_training in (False, True):
+        layer.train()
+        layer.weight.data.mul_(0.5)  # as optimizers do, unseen by version counters
+        if scored_while_training:
+            check()
+        layer.eval()
+        check()
     twins = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), make(kernels, torch.float32)]
     twins[2].load_state_dict(layer.state_dict())
     with torch.no_grad():

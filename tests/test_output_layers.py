@@ -227,11 +227,13 @@ def test_scores_follow_every_change_of_the_senses() -> None:
     scores()
     layer.load_state_dict({k: v * 2 if "weight" in k else v for k, v in layer.state_dict().items()})
     scores()
-    layer.train()
-    layer.weight.data.mul_(0.5)  # as optimizers do, unseen by version counters
-    scores()
-    layer.eval()
-    scores()
+    for scored_while_training in (False, True):
+        layer.train()
+        layer.weight.data.mul_(0.5)  # as optimizers do, unseen by version counters
+        if scored_while_training:
+            scores()
+        layer.eval()
+        scores()
     layer.double()
     h = h.double()
     scores()

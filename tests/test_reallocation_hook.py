@@ -100,6 +100,17 @@ def test_balanced_moves_with_new_vectors_lose_their_moments_too(new_sense: str) 
     assert not layer.inventory.interval_loss.any()
 
 
+def test_no_more_senses_move_at_a_time_than_the_flag_allows() -> None:
+    for most in (1, 3):
+        parts = training(reallocation="released", max_moves=(most + 0.5) / 23)
+        inventory = parts[1].decoder.output.inventory
+        assert inventory.vocab_size == 23
+        one_update(parts, 0)
+        before = inventory.word_of_sense.clone()
+        one_update(parts, 1)
+        assert int((inventory.word_of_sense != before).sum()) == most
+
+
 def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
     model = make_model("lstm", new_sense="context")
     state = {name: value.clone() for name, value in model.state_dict().items()}

@@ -9,7 +9,9 @@
 #include <string.h>
 
 #define BLOCK 256        /* tokens whose rows of a few senses stay in the L1 cache together */
-#define ROWS 8           /* senses between two looks at the running maximum */
+#define ROWS 8           /* senses between two looks at the running level */
+#define SPAN 64          /* senses, or words, whose float32 sums go into a float64 one together */
+#define SLACK 8.0f       /* how far a logit may lie above the level before the level rises to it */
 #define MOST_SENSES 16   /* of one word */
 #define LANES 16         /* words of one token written together: a cache line */
 
@@ -46,12 +48,13 @@ typedef struct {
     Senses senses;
     float *x;                /* [M, tokens]: products with h/|h| (KerBS) or h (inner product) */
     const float *h_norm;     /* [tokens] */
-    const float *peak;       /* [tokens] maximum over all senses: G = share e^{s − peak} − … */
+    const float *peak;       /* [tokens] level over all senses: G = share e^{s − peak} − … */
     const float *share;      /* [tokens] */
     const float *each;       /* [tokens] weight of P(m | its word) with label smoothing */
-    float *most, *sum;       /* [threads, tokens] running maximum, and sum relative to it */
+    float *most;             /* [threads, tokens] running level: within SLACK of the maximum */
+    double *sum;             /* [threads, tokens] sum of exponentials relative to it */
     double *words;           /* [threads, tokens] sum of the words' logsumexps */
-    float *along_h;          /* [threads, tokens] sum of G s/|h| */
+    double *along_h;         /* [threads, tokens] sum of G s/|h| */
     float *result;           /* [tokens, stride] */
     const int64_t *table;    /* [V, width] senses of every word */
     const int64_t *count;    /* [V] how many */

@@ -3,7 +3,9 @@
  *
  * x is [senses, tokens], each sense's row contiguous: loops run along tokens, so that sums over the
  * senses of a word, whichever they are, need no gather. Threads share senses (or words) out among
- * themselves; what is summed over senses has one row a thread, [threads, tokens].
+ * themselves; what is summed over senses has one row a thread, [threads, tokens]. There may be 100,000
+ * of them: added one by one, float32 would lose four digits, so that a few are added in float32, and
+ * these sums in float64.
  */
 
 /* e^x − 1 with a relative error of a few units in the last place, for |x| <= 87 */
@@ -14,7 +16,7 @@ static inline TARGET float NAMED(expm1)(float x) {
     return power * REDUCED_EXPM1(r) + (power - 1.0f);
 }
 
-/* e^x for x <= 0; below the normal range of float32 it is 0. NaN stays NaN. */
+/* e^x for x <= 87; below the normal range of float32 it is 0. NaN stays NaN. */
 static inline TARGET float NAMED(exp)(float x) {
     float bounded = x < EXP_LOWEST ? EXP_LOWEST : x;
     float k = rintf(bounded * LOG2_E);
@@ -50,24 +52,36 @@ static inline TARGET __attribute__((always_inline)) void NAMED(logits)(
     }
 }
 
-/* Running maximum and sum of exponentials take in `rows` rows of logits. */
-static inline TARGET void NAMED(take_in)(
-    float (*s)[BLOCK], size_t rows, size_t size, float *restrict most, float *restrict sum) {
-    float larger[BLOCK];
-    for (size_t j = 0; j < size; j++) larger[j] = most[j];
-    for (size_t k = 0; k < rows; k++)
-        for (size_t j = 0; j < size; j++) larger[j] = s[k][j] > larger[j] ? s[k][j] : larger[j];
+/* Running level and sum of exponentials take in `rows` rows of logits, with weights or without.
+ * The level rises by SLACK at least: logits that climb little by little would otherwise have the sum
+ * rescaled, and rounded, at every step. */
+static inline TARGET __attribute__((always_inline)) void NAMED(take_in)(
+    float (*s)[BLOCK], float (*weight)[BLOCK], size_t rows, size_t size, float *restrict most,
+    double *restrict sum) {
+    float larger[BLOCK], part[BLOCK];
+    int risen = 0;
     for (size_t j = 0; j < size; j++) {
-        sum[j] *= NAMED(exp)(most[j] - larger[j]);
-        most[j] = larger[j];
+        larger[j] = s[0][j];
+        part[j] = 0.0f;
     }
+    for (size_t k = 1; k < rows; k++)
+        for (size_t j = 0; j < size; j++) larger[j] = s[k][j] > larger[j] ? s[k][j] : larger[j];
+    for (size_t j = 0; j < size; j++) risen |= larger[j] > most[j] + SLACK;
+    if (risen)
+        for (size_t j = 0; j < size; j++) {
+            float level = larger[j] > most[j] + SLACK ? larger[j] : most[j];
+            sum[j] *= (double)NAMED(exp)(most[j] - level);
+            most[j] = level;
+        }
     for (size_t k = 0; k < rows; k++)
-        for (size_t j = 0; j < size; j++) sum[j] += NAMED(exp)(s[k][j] - most[j]);
+        for (size_t j = 0; j < size; j++)
+            part[j] += (weight ? weight[k][j] : 1.0f) * NAMED(exp)(s[k][j] - most[j]);
+    for (size_t j = 0; j < size; j++) sum[j] += (double)part[j];
 }
 
-/* Most and sum of exponentials of the thread's senses. */
+/* Level and sum of exponentials of the thread's senses. */
 static inline TARGET __attribute__((always_inline)) void NAMED(reduce_kind)(
-    const Chunk *chunk, int kerbs, size_t from, size_t to, float *most, float *sum) {
+    const Chunk *chunk, int kerbs, size_t from, size_t to, float *most, double *sum) {
     float s[ROWS][BLOCK];
     for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
         size_t size = smaller(BLOCK, chunk->tokens - t);
@@ -76,13 +90,14 @@ static inline TARGET __attribute__((always_inline)) void NAMED(reduce_kind)(
             for (size_t k = 0; k < rows; k++)
                 NAMED(logits)(&chunk->senses, kerbs, m + k, chunk->x + (m + k) * chunk->tokens + t,
                               chunk->h_norm + t, size, s[k], NULL);
-            NAMED(take_in)(s, rows, size, most + t, sum + t);
+            NAMED(take_in)(s, NULL, rows, size, most + t, sum + t);
         }
     }
 }
 
 static TARGET void NAMED(reduce)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
-    float *most = chunk->most + thread * chunk->tokens, *sum = chunk->sum + thread * chunk->tokens;
+    float *most = chunk->most + thread * chunk->tokens;
+    double *sum = chunk->sum + thread * chunk->tokens;
     if (chunk->kerbs) NAMED(reduce_kind)(chunk, 1, from, to, most, sum);
     else NAMED(reduce_kind)(chunk, 0, from, to, most, sum);
 }
@@ -113,26 +128,25 @@ static inline TARGET __attribute__((always_inline)) void NAMED(word)(
 
 /* As `reduce`, over the thread's words, together with the sum of the words' logsumexps. */
 static inline TARGET __attribute__((always_inline)) void NAMED(reduce_words_kind)(
-    const Chunk *chunk, int kerbs, size_t from, size_t to, float *most, float *sum, double *words) {
-    float s[MOST_SENSES][BLOCK], peak[BLOCK], total[BLOCK];
+    const Chunk *chunk, int kerbs, size_t from, size_t to, float *most, double *sum, double *words) {
+    float s[MOST_SENSES][BLOCK], peak[ROWS][BLOCK], total[ROWS][BLOCK];
     for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
         size_t size = smaller(BLOCK, chunk->tokens - t);
-        for (size_t v = from; v < to; v++) {
-            NAMED(word)(chunk, kerbs, v, t, size, s, NULL, peak, total);
-            for (size_t j = 0; j < size; j++) {
-                float larger = peak[j] > most[t + j] ? peak[j] : most[t + j];
-                sum[t + j] = sum[t + j] * NAMED(exp)(most[t + j] - larger)
-                             + total[j] * NAMED(exp)(peak[j] - larger);
-                most[t + j] = larger;
-                words[t + j] += (double)(peak[j] + NAMED(log)(total[j]));
+        for (size_t v = from; v < to; v += ROWS) {
+            size_t rows = smaller(ROWS, to - v);
+            for (size_t k = 0; k < rows; k++) {
+                NAMED(word)(chunk, kerbs, v + k, t, size, s, NULL, peak[k], total[k]);
+                for (size_t j = 0; j < size; j++)
+                    words[t + j] += (double)(peak[k][j] + NAMED(log)(total[k][j]));
             }
+            NAMED(take_in)(peak, total, rows, size, most + t, sum + t);
         }
     }
 }
 
 static TARGET void NAMED(reduce_words)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
-    float *most = chunk->most + thread * chunk->tokens, *sum = chunk->sum + thread * chunk->tokens;
-    double *words = chunk->words + thread * chunk->tokens;
+    float *most = chunk->most + thread * chunk->tokens;
+    double *sum = chunk->sum + thread * chunk->tokens, *words = chunk->words + thread * chunk->tokens;
     if (chunk->kerbs) NAMED(reduce_words_kind)(chunk, 1, from, to, most, sum, words);
     else NAMED(reduce_words_kind)(chunk, 0, from, to, most, sum, words);
 }
@@ -167,9 +181,17 @@ static inline TARGET __attribute__((always_inline)) void NAMED(carry_back)(
     senses->weighted[m] += weighted;
 }
 
+/* What a few senses gave goes into the sum over all, and begins anew. */
+static inline TARGET void NAMED(hand_on)(float *restrict part, size_t size, double *restrict sum) {
+    for (size_t j = 0; j < size; j++) {
+        sum[j] += (double)part[j];
+        part[j] = 0.0f;
+    }
+}
+
 static inline TARGET __attribute__((always_inline)) void NAMED(pull_back_kind)(
-    const Chunk *chunk, int kerbs, size_t from, size_t to, float *along_h) {
-    float s[BLOCK], e[BLOCK];
+    const Chunk *chunk, int kerbs, size_t from, size_t to, double *along_h) {
+    float s[BLOCK], e[BLOCK], part[BLOCK] = {0};
     for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
         size_t size = smaller(BLOCK, chunk->tokens - t);
         const float *peak = chunk->peak + t, *share = chunk->share + t;
@@ -177,21 +199,22 @@ static inline TARGET __attribute__((always_inline)) void NAMED(pull_back_kind)(
             float *x = chunk->x + m * chunk->tokens + t;
             NAMED(logits)(&chunk->senses, kerbs, m, x, chunk->h_norm + t, size, s, e);
             for (size_t j = 0; j < size; j++) s[j] = NAMED(exp)(s[j] - peak[j]) * share[j];
-            NAMED(carry_back)(&chunk->senses, kerbs, m, x, s, e, chunk->h_norm + t, size, along_h + t);
+            NAMED(carry_back)(&chunk->senses, kerbs, m, x, s, e, chunk->h_norm + t, size, part);
+            if (kerbs && ((m + 1 - from) % SPAN == 0 || m + 1 == to)) NAMED(hand_on)(part, size, along_h + t);
         }
     }
 }
 
 static TARGET void NAMED(pull_back)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
-    float *along_h = chunk->along_h + thread * chunk->tokens;
+    double *along_h = chunk->along_h + thread * chunk->tokens;
     if (chunk->kerbs) NAMED(pull_back_kind)(chunk, 1, from, to, along_h);
     else NAMED(pull_back_kind)(chunk, 0, from, to, along_h);
 }
 
 /* With label smoothing: G = share e^{s − peak} − each P(m | its word). */
 static inline TARGET __attribute__((always_inline)) void NAMED(pull_back_words_kind)(
-    const Chunk *chunk, int kerbs, size_t from, size_t to, float *along_h) {
-    float s[MOST_SENSES][BLOCK], e[MOST_SENSES][BLOCK], most[BLOCK], total[BLOCK];
+    const Chunk *chunk, int kerbs, size_t from, size_t to, double *along_h) {
+    float s[MOST_SENSES][BLOCK], e[MOST_SENSES][BLOCK], most[BLOCK], total[BLOCK], part[BLOCK] = {0};
     for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
         size_t size = smaller(BLOCK, chunk->tokens - t);
         const float *peak = chunk->peak + t, *share = chunk->share + t, *each = chunk->each + t;
@@ -203,21 +226,22 @@ static inline TARGET __attribute__((always_inline)) void NAMED(pull_back_words_k
                 size_t m = (size_t)chunk->table[v * chunk->width + k];
                 for (size_t j = 0; j < size; j++) s[k][j] *= total[j];
                 NAMED(carry_back)(&chunk->senses, kerbs, m, chunk->x + m * chunk->tokens + t, s[k],
-                                  e[k], chunk->h_norm + t, size, along_h + t);
+                                  e[k], chunk->h_norm + t, size, part);
             }
+            if (kerbs && ((v + 1 - from) % SPAN == 0 || v + 1 == to)) NAMED(hand_on)(part, size, along_h + t);
         }
     }
 }
 
 static TARGET void NAMED(pull_back_words)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
-    float *along_h = chunk->along_h + thread * chunk->tokens;
+    double *along_h = chunk->along_h + thread * chunk->tokens;
     if (chunk->kerbs) NAMED(pull_back_words_kind)(chunk, 1, from, to, along_h);
     else NAMED(pull_back_words_kind)(chunk, 0, from, to, along_h);
 }
 
 /* The words' logsumexps, [tokens, words] with rows of `stride`, and what `reduce` finds. */
 static inline TARGET __attribute__((always_inline)) void NAMED(log_probs_kind)(
-    const Chunk *chunk, int kerbs, size_t from, size_t to, float *most, float *sum) {
+    const Chunk *chunk, int kerbs, size_t from, size_t to, float *most, double *sum) {
     float s[MOST_SENSES][BLOCK], peak[BLOCK], result[LANES][BLOCK];
     for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
         size_t size = smaller(BLOCK, chunk->tokens - t);
@@ -227,7 +251,7 @@ static inline TARGET __attribute__((always_inline)) void NAMED(log_probs_kind)(
                 NAMED(word)(chunk, kerbs, v + i, t, size, s, NULL, peak, result[i]);
                 for (size_t j = 0; j < size; j++) result[i][j] = peak[j] + NAMED(log)(result[i][j]);
             }
-            NAMED(take_in)(result, lanes, size, most + t, sum + t);
+            NAMED(take_in)(result, NULL, lanes, size, most + t, sum + t);
             for (size_t j = 0; j < size; j++) /* words of a token lie side by side in the result */
                 for (size_t i = 0; i < lanes; i++)
                     chunk->result[(t + j) * chunk->stride + v + i] = result[i][j];
@@ -236,7 +260,8 @@ static inline TARGET __attribute__((always_inline)) void NAMED(log_probs_kind)(
 }
 
 static TARGET void NAMED(log_probs)(const Chunk *chunk, size_t thread, size_t from, size_t to) {
-    float *most = chunk->most + thread * chunk->tokens, *sum = chunk->sum + thread * chunk->tokens;
+    float *most = chunk->most + thread * chunk->tokens;
+    double *sum = chunk->sum + thread * chunk->tokens;
     if (chunk->kerbs) NAMED(log_probs_kind)(chunk, 1, from, to, most, sum);
     else NAMED(log_probs_kind)(chunk, 0, from, to, most, sum);
 }
