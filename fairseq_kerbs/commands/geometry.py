@@ -5,13 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands.reading import (
-    add_files,
-    add_model_flags,
-    add_numbers,
-    check_numbers,
-    write_files,
-)
+from fairseq_kerbs.commands import reading
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -26,9 +20,9 @@ def add_geometry(commands: Subparsers) -> None:
         "data, chosen by silhouette and held against one Gaussian of the same covariance, and "
         "their variance. Works for fairseq's own models too.",
     )
-    add_model_flags(parser, needs_data=True)
+    reading.add_model_flags(parser, needs_data=True)
     parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help="words to measure")
-    add_numbers(
+    reading.add_numbers(
         parser,
         ("--top", 20, "if no word is named: how many of the most frequent ones"),
         ("--most", 300, "contexts of a word, at most"),
@@ -36,7 +30,7 @@ def add_geometry(commands: Subparsers) -> None:
         ("--max-clusters", 6, "clusters of a word, at most"),
         ("--seed", 1, "of k-means and of the comparison"),
     )
-    add_files(parser)
+    reading.add_files(parser)
     parser.set_defaults(run=_run_geometry)
 
 
@@ -44,26 +38,20 @@ def _run_geometry(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.context_vectors import context_vectors
     from fairseq_kerbs.analysis.geometry import geometry_as_csv, geometry_as_text, measure_words
     from fairseq_kerbs.analysis.words import frequent_words, word_numbers
-    from fairseq_kerbs.checkpoints import load_model_and_task
     from fairseq_kerbs.errors import UserError
-    from fairseq_kerbs.output_layers import OutputLayer
 
-    check_numbers(args, top=1, least=3, max_clusters=2)
+    reading.check_numbers(args, top=1, least=3, max_clusters=2)
     if args.most < args.least:
         raise UserError(f"--most is {args.most}, but --least asks for {args.least} contexts")
-    model, task = load_model_and_task(
-        args.checkpoint, args.data, trust=args.trust_checkpoint, any_model=True
-    )
-    dictionary = task.target_dictionary
+    layer, dictionary, model, task = reading.read_model(args, any_model=True)
     words = word_numbers(dictionary, args.word) or frequent_words(dictionary, args.top)
-    layer = getattr(model.decoder, "output", None)
     result = measure_words(
         *(context_vectors(model, task, args.split, words, args.most), words, dictionary.symbols),
         most=args.max_clusters,
         least=args.least,
         seed=args.seed,
-        layer=layer if isinstance(layer, OutputLayer) else None,
+        layer=layer,
     )
-    write_files(args, result, geometry_as_csv(result))
+    reading.write_files(args, result, geometry_as_csv(result))
     print(geometry_as_text(result))
     return 0

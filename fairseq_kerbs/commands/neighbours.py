@@ -7,13 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands.reading import (
-    add_files,
-    add_model_flags,
-    add_numbers,
-    check_numbers,
-    write_files,
-)
+from fairseq_kerbs.commands import reading
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -30,7 +24,7 @@ def add_neighbours(commands: Subparsers) -> None:
         "in which one model is right and the other is not, and how many there are of each kind. "
         "Works for fairseq's own models too.",
     )
-    add_model_flags(parser)
+    reading.add_model_flags(parser)
     parser.add_argument(
         "other", type=Path, nargs="?", metavar="OTHER", help="checkpoint to compare it with"
     )
@@ -42,7 +36,7 @@ def add_neighbours(commands: Subparsers) -> None:
         choices=("vectors", "confusions"),
         help="what makes words similar [confusions where there are data, else vectors]",
     )
-    add_numbers(
+    reading.add_numbers(
         parser,
         ("--top", 8, "clusters to show, 0 for all"),
         ("--examples", 1, "sentences of a cluster, for each model that is right"),
@@ -50,7 +44,7 @@ def add_neighbours(commands: Subparsers) -> None:
     )
     text = "whole words only, and sentences with BPE pieces joined"
     parser.add_argument("--joined", action="store_true", help=text)
-    add_files(parser)
+    reading.add_files(parser)
     parser.set_defaults(run=_run_neighbours)
 
 
@@ -58,8 +52,16 @@ def _run_neighbours(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import neighbours, similarity
     from fairseq_kerbs.errors import UserError
 
-    by = _check_flags(args)
-    paths = [args.checkpoint, *([args.other] if args.other is not None else [])]
+    reading.check_numbers(args, top=0, examples=0, least=0)
+    models = 1 if args.other is None else 2
+    if args.names and len(args.names) != models:
+        raise UserError(f"--names: give as many names as checkpoints, {models}")
+    if len(set(args.names)) < len(args.names) or not all(args.names):
+        raise UserError("--names: names must not be empty and must differ")
+    if args.by == "confusions" and args.data is None:
+        raise UserError("--by confusions looks at a split of the data: give --data BIN as well")
+    by = args.by or ("vectors" if args.data is None else "confusions")
+    paths = [args.checkpoint, args.other][:models]
     names = args.names or model_names(paths)
     layers, predictions, dictionary = _read(args, paths, names, by)
     words = _compared(dictionary, args.least, args.joined)
@@ -82,25 +84,9 @@ def _run_neighbours(args: argparse.Namespace) -> int:
         top=args.top,
         examples=args.examples,
     )
-    write_files(args, result, neighbours.neighbours_as_csv(result))
+    reading.write_files(args, result, neighbours.neighbours_as_csv(result))
     print(neighbours.neighbours_as_text(result))
     return 0
-
-
-def _check_flags(args: argparse.Namespace) -> str:
-    """What clusters are made by."""
-    from fairseq_kerbs.errors import UserError
-
-    check_numbers(args, top=0, examples=0, least=0)
-    models = 1 if args.other is None else 2
-    if args.names and len(args.names) != models:
-        raise UserError(f"--names: give as many names as checkpoints, {models}")
-    if len(set(args.names)) < len(args.names) or not all(args.names):
-        raise UserError("--names: names must not be empty and must differ")
-    if args.by == "confusions" and args.data is None:
-        raise UserError("--by confusions looks at a split of the data: give --data BIN as well")
-    by: str = args.by or ("vectors" if args.data is None else "confusions")
-    return by
 
 
 def model_names(paths: list[Path]) -> list[str]:
@@ -128,20 +114,13 @@ def _read(
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Output layers, predictions (where there are data) and the dictionary of all models."""
     from fairseq_kerbs.analysis.predictions import collect_predictions
-    from fairseq_kerbs.analysis.saved_layer import load_layer, model_layer
-    from fairseq_kerbs.checkpoints import load_model_and_task
+    from fairseq_kerbs.analysis.saved_layer import model_layer
     from fairseq_kerbs.errors import UserError
 
     layers, predictions, dictionaries = {}, {}, []
     for name, path in zip(names, paths, strict=True):
-        if args.data is None:
-            layer, dictionary = load_layer(path, args.dict, args.trust_checkpoint, any_model=True)
-            layers[name] = layer
-        else:
-            model, task = load_model_and_task(
-                path, args.data, trust=args.trust_checkpoint, any_model=True
-            )
-            dictionary = task.target_dictionary
+        layers[name], dictionary, model, task = reading.read_model(args, path, any_model=True)
+        if task is not None:
             if by == "vectors":
                 layers[name] = model_layer(model, path)
             predictions[name] = collect_predictions(model, task, args.split, args.joined)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands.reading import add_model_flags, add_numbers, check_numbers, read_model
+from fairseq_kerbs.commands import reading
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -35,9 +35,9 @@ def add_plot(commands: Subparsers) -> None:
         "components, marked by their most probable sense; sense vectors on top, scaled to the "
         "contexts' mean length.",
     )
-    add_model_flags(contexts, needs_data=True)
+    reading.add_model_flags(contexts, needs_data=True)
     contexts.add_argument("--word", required=True, metavar="WORD", help="entry of the dictionary")
-    add_numbers(contexts, ("--most", 500, "contexts, at most"))
+    reading.add_numbers(contexts, ("--most", 500, "contexts, at most"))
     theta = add(
         *("theta", _theta, "theta of the senses of words (Figure 3 of the paper)"),
         "The kernel parameter of each sense of some words, with the mean by usage.",
@@ -52,7 +52,7 @@ def add_plot(commands: Subparsers) -> None:
         "Histograms of usage U over all senses, and of its shares within words.",
     )
     for figure in (theta, frequency, usage):
-        add_model_flags(figure, split=False)
+        reading.add_model_flags(figure, split=False)
     history = add(
         *("history", _history, "reallocation and theta over training"),
         "Words by number of senses, senses moved and quantiles of theta, by updates.",
@@ -80,8 +80,8 @@ def _contexts(args: argparse.Namespace) -> Any:
     from fairseq_kerbs.analysis.words import word_numbers
     from fairseq_kerbs.errors import UserError
 
-    check_numbers(args, most=2)
-    layer, dictionary, model, task = read_model(args)
+    reading.check_numbers(args, most=2)
+    layer, dictionary, model, task = reading.read_model(args)
     (word,) = word_numbers(dictionary, [args.word])
     found = vectors.context_vectors(model, task, args.split, [word], args.most).get(word)
     times = 0 if found is None else len(found)
@@ -101,8 +101,8 @@ def _theta(args: argparse.Namespace) -> Any:
     from fairseq_kerbs.analysis.words import word_numbers
     from fairseq_kerbs.errors import UserError
 
-    check_numbers(args)
-    layer, dictionary, *_ = read_model(args)
+    reading.check_numbers(args)
+    layer, dictionary, *_ = reading.read_model(args)
     if not layer.kernel.has_theta:
         raise UserError(f"the kernel {layer.kernel.name} of {args.checkpoint} has no theta")
     senses = [sense_numbers(layer, word) for word in word_numbers(dictionary, args.word)]
@@ -114,8 +114,8 @@ def _frequency(args: argparse.Namespace) -> Any:
     from fairseq_kerbs.analysis.plots import plot_frequency
     from fairseq_kerbs.errors import UserError
 
-    check_numbers(args)
-    layer, dictionary, *_ = read_model(args)
+    reading.check_numbers(args)
+    layer, dictionary, *_ = reading.read_model(args)
     special = dictionary.nspecial
     if not any(dictionary.count[special:]):
         raise UserError("the dictionary has no counts of words; give the one of fairseq-preprocess")
@@ -126,8 +126,8 @@ def _frequency(args: argparse.Namespace) -> Any:
 def _usage(args: argparse.Namespace) -> Any:
     from fairseq_kerbs.analysis.plots import plot_usage
 
-    check_numbers(args)
-    layer = read_model(args).layer
+    reading.check_numbers(args)
+    layer = reading.read_model(args).layer
     return plot_usage(layer.usage, layer.inventory.word_of_sense)
 
 

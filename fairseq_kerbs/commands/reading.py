@@ -51,7 +51,8 @@ def check_numbers(args: argparse.Namespace, **least: int) -> None:
     for name, value in least.items():
         if getattr(args, name) < value:
             flag = name.replace("_", "-")
-            raise UserError(f"--{flag} is {getattr(args, name)}, but must be at least {value}")
+            bound = f"at least {value}" if value else "0 or more"
+            raise UserError(f"--{flag} is {getattr(args, name)}, but must be {bound}")
     if args.data is not None and getattr(args, "dict", None) is not None:
         raise UserError("--dict is for use without data: leave it out, --data has a dictionary")
 
@@ -59,22 +60,28 @@ def check_numbers(args: argparse.Namespace, **least: int) -> None:
 class Trained(NamedTuple):
     """A checkpoint's dictionary and output layer; with data also model and task."""
 
-    layer: Any
+    layer: Any  # None for a model of fairseq's own that was loaded with its data
     dictionary: Any
     model: Any = None
     task: Any = None
 
 
-def read_model(args: argparse.Namespace) -> Trained:
-    """A checkpoint of ours, with its data where they are given."""
+def read_model(
+    args: argparse.Namespace, path: Path | None = None, any_model: bool = False
+) -> Trained:
+    """A checkpoint of ours or of any fairseq model, with its data where they are given."""
+    path, trust = path or args.checkpoint, args.trust_checkpoint
     if args.data is None:
         from fairseq_kerbs.analysis.saved_layer import load_layer
 
-        return Trained(*load_layer(args.checkpoint, args.dict, args.trust_checkpoint))
+        return Trained(*load_layer(path, args.dict, trust, any_model=any_model))
     from fairseq_kerbs.checkpoints import load_model_and_task
+    from fairseq_kerbs.output_layers import OutputLayer
 
-    model, task = load_model_and_task(args.checkpoint, args.data, trust=args.trust_checkpoint)
-    return Trained(model.decoder.output, task.target_dictionary, model, task)
+    model, task = load_model_and_task(path, args.data, trust=trust, any_model=any_model)
+    layer = getattr(model.decoder, "output", None)
+    layer = layer if isinstance(layer, OutputLayer) else None
+    return Trained(layer, task.target_dictionary, model, task)
 
 
 def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands.reading import add_model_flags, add_numbers, check_numbers, read_model
+from fairseq_kerbs.commands import reading
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -20,14 +20,14 @@ def add_report(commands: Subparsers) -> None:
         description="Write a single HTML file in which to search a word and see its senses, their "
         "theta, usage, nearest senses, contexts and plots. It needs no network and no other file.",
     )
-    add_model_flags(parser)
+    reading.add_model_flags(parser)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the .html file to write"
     )
     parser.add_argument("--title", help="title of the page [name of the checkpoint]")
     text = "output of fairseq-train or its --tensorboard-logdir, for the history of training"
     parser.add_argument("--log", type=Path, metavar="LOG", help=text)
-    add_numbers(
+    reading.add_numbers(
         parser,
         ("--examples", 3, "contexts a sense"),
         ("--nearest", 5, "nearest senses of each; 0 saves the time, minutes for 60,000 senses"),
@@ -43,11 +43,11 @@ def _run_report(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.files import atomic_write
     from fairseq_kerbs.errors import UserError
 
-    check_numbers(args, examples=0, nearest=0)
+    reading.check_numbers(args, examples=0, nearest=0)
     if args.output.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--output: {args.output} must end in .html")
     history = None if args.log is None else read_history(args.log)
-    layer, dictionary, model, task = read_model(args)
+    layer, dictionary, model, task = reading.read_model(args)
     for name, values in layer.state_dict().items():
         if not values.isfinite().all():
             raise UserError(

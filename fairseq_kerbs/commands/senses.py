@@ -6,15 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands.reading import (
-    Trained,
-    add_files,
-    add_model_flags,
-    add_numbers,
-    check_numbers,
-    read_model,
-    write_files,
-)
+from fairseq_kerbs.commands import reading
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -31,10 +23,10 @@ def add_senses(commands: Subparsers) -> None:
         "word by deciles of frequency in the training data. With --gold also how purely the "
         "learned senses separate the true ones.",
     )
-    add_model_flags(parser)
+    reading.add_model_flags(parser)
     parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help="words to report")
     parser.add_argument("--gold", type=Path, metavar="FILE", help="true senses (.senses.tsv)")
-    add_numbers(
+    reading.add_numbers(
         parser,
         ("--top", 20, "if no word is named: how many of those with most senses, 0 for all"),
         ("--examples", 2, "contexts a sense"),
@@ -42,7 +34,7 @@ def add_senses(commands: Subparsers) -> None:
     )
     text = "whole words only, and contexts with BPE pieces joined"
     parser.add_argument("--joined", action="store_true", help=text)
-    add_files(parser)
+    reading.add_files(parser)
     parser.add_argument(
         "--projector",
         type=Path,
@@ -55,7 +47,7 @@ def add_senses(commands: Subparsers) -> None:
         action="store_true",
         help="also print words drawn at random for every number of senses, as Markdown",
     )
-    add_numbers(table, ("--words-each", 5, "words of each"), ("--seed", 1, "of the draw"))
+    reading.add_numbers(table, ("--words-each", 5, "words of each"), ("--seed", 1, "of the draw"))
     table.add_argument("--with-pieces", action="store_true", help="subwords too, with marks")
     table.add_argument(
         "--table", type=Path, metavar="FILE", help="write this table to a .md or .csv file"
@@ -70,11 +62,11 @@ def _run_senses(args: argparse.Namespace) -> int:
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
-    check_numbers(args, top=0, examples=0, nearest=0, words_each=1)
+    reading.check_numbers(args, top=0, examples=0, nearest=0, words_each=1)
     if args.table is not None and args.table.suffix not in (".md", ".csv"):
         raise UserError(f"--table: {args.table} must end in .md or .csv")
     gold = None if args.gold is None else sense_report.read_gold(args.gold)
-    trained = read_model(args)
+    trained = reading.read_model(args)
     layer, dictionary, model, task = trained
     special = dictionary.nspecial
     report = sense_report.build_report(
@@ -89,7 +81,7 @@ def _run_senses(args: argparse.Namespace) -> int:
         special=special,
         nearest=args.nearest,
     )
-    write_files(args, report, sense_report.report_as_csv(report))
+    reading.write_files(args, report, sense_report.report_as_csv(report))
     if args.projector is not None:
         from fairseq_kerbs.analysis.html_report import write_projector
 
@@ -100,7 +92,7 @@ def _run_senses(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_words_by_senses(args: argparse.Namespace, trained: Trained) -> None:
+def _write_words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> None:
     """Table 6; where there are data, of words that stand alone in the training data."""
     from fairseq_kerbs.analysis import words
     from fairseq_kerbs.corpora.files import atomic_write
