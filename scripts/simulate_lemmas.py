@@ -14,7 +14,7 @@ from pathlib import Path
 # the checkout that this script belongs to, installed or not
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fairseq_kerbs.analysis.lemma_command import main
+from fairseq_kerbs.analysis.lemmas import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.occurrences import batches
 from fairseq_kerbs.errors import UserError
@@ -41,21 +42,20 @@ def context_vectors(
     """
     parts: dict[int, list[Tensor]] = {}
     missing = dict.fromkeys(set(words) - {task.target_dictionary.pad()}, most)
-    asked = torch.tensor(sorted(missing), dtype=torch.long)
     with features_only(model):
         for batch in batches(task, split):
             target = batch["target"].flatten()  # [batch · len]
-            if not torch.isin(target, asked).any():
+            here = set(target.tolist()) & missing.keys()
+            if not here:
                 continue
             features = model(**batch["net_input"])[0]  # [batch, len, d]
             flat = features.reshape(len(target), -1)
-            for word in set(target.tolist()) & missing.keys():
+            for word in here:
                 found = flat[target == word][: missing[word]].float()
                 parts.setdefault(word, []).append(found)
                 missing[word] -= len(found)
                 if not missing[word]:
                     del missing[word]
-            asked = torch.tensor(sorted(missing), dtype=torch.long)
             if not missing:
                 break
     return {word: torch.cat(found) for word, found in parts.items()}
@@ -91,6 +91,12 @@ def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
     return numbers
 
 
+def usage_shares(layer: OutputLayer, senses: list[int]) -> Tensor:
+    """[n] usage U (Eq. 13) of a word's senses as shares of their sum; 0 where none was used."""
+    usage = layer.usage[senses].detach()
+    return usage / usage.sum().clamp_min(1e-38)
+
+
 @torch.no_grad()
 def sense_of(layer: OutputLayer, word: int, contexts: Tensor) -> Tensor:
     """The most probable of a word's senses (Eq. 7) in each context.
@@ -108,24 +114,18 @@ def sense_of(layer: OutputLayer, word: int, contexts: Tensor) -> Tensor:
     return kernel_logits(contexts, weight, theta, layer.kernel).argmax(1)
 
 
-@dataclass(frozen=True)
-class Projection:
-    """Context vectors of a word in a plane, and its sense vectors in the same plane.
+class Projection(NamedTuple):
+    """Context vectors of a word in a plane, and its sense vectors in the same plane."""
 
-    Attributes:
-        contexts: [n, 2] coordinates along the first two principal components, mean 0.
-        senses: [K, 2] those of the sense vectors, each scaled to the mean length of the contexts:
-            a kernel compares directions, lengths are factors.
-        share: shares of the contexts' variance along the two components.
-    """
-
-    contexts: Tensor
-    senses: Tensor
-    share: tuple[float, float]
+    contexts: Tensor  # [n, 2] along the first two principal components, mean 0
+    senses: Tensor  # [K, 2] sense vectors scaled to the mean length of the contexts
+    share: tuple[float, float]  # of the contexts' variance, along the two components
 
 
 def project(contexts: Tensor, senses: Tensor) -> Projection:
     """Principal components of context vectors.
+
+    A kernel compares directions, lengths are factors; so sense vectors are scaled.
 
     Args:
         contexts: [n, d], n ≥ 2.
@@ -134,19 +134,18 @@ def project(contexts: Tensor, senses: Tensor) -> Projection:
     Raises:
         ValueError: there are fewer than two contexts.
     """
+    from sklearn.decomposition import PCA
+
     if len(contexts) < 2:
         raise ValueError("a projection needs at least two context vectors")
-    contexts, senses = contexts.double(), senses.double()
-    mean = contexts.mean(0)
-    _, values, rows = torch.linalg.svd(contexts - mean, full_matrices=False)
-    axes = torch.zeros(2, contexts.shape[1], dtype=contexts.dtype)
-    axes[: min(2, len(rows))] = rows[:2]
-    # the sign of an axis is arbitrary: its largest coordinate is made positive
-    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
-    axes = axes * torch.where(largest < 0, -1.0, 1.0)
-    length = contexts.norm(dim=1).mean()
-    scaled = senses * (length / senses.norm(dim=1, keepdim=True).clamp_min(1e-12))
-    variances = values.square()
-    total = variances.sum().clamp_min(1e-300)
-    shares = [float(value / total) for value in variances[:2]] + [0.0, 0.0]
-    return Projection((contexts - mean) @ axes.T, (scaled - mean) @ axes.T, (shares[0], shares[1]))
+    contexts = contexts.double()
+    with np.errstate(invalid="ignore"):  # contexts that are all the same have no variance
+        found = PCA(min(2, contexts.shape[1]), svd_solver="full").fit(contexts.numpy())
+    scaled = normalize(senses.double()) * contexts.norm(dim=1).mean()
+    lacking = 2 - found.n_components_  # vectors of one dimension lie on a line
+
+    def plane(vectors: Tensor) -> Tensor:
+        return torch.from_numpy(np.pad(found.transform(vectors.numpy()), ((0, 0), (0, lacking))))
+
+    first, second = np.pad(np.nan_to_num(found.explained_variance_ratio_), (0, lacking)).tolist()
+    return Projection(plane(contexts), plane(scaled), (first, second))

@@ -15,6 +15,7 @@ Series = dict[str, tuple[list[int], list[float]]]
 NAMES = re.compile(r"senses_moved|words_with_\d+|theta_q\d+")
 _SIMPLE = re.compile(r"\b(\w+)[= ](-?[\d.]+(?:e[+-]?\d+)?)(?=,| \||\s*$)")
 _KINDS = ("train_inner", "train")  # between two validations, or once an epoch
+_Found = dict[str, dict[int, float]]  # by name and update
 
 
 def read_history(path: Path) -> Series:
@@ -27,13 +28,16 @@ def read_history(path: Path) -> Series:
     Raises:
         UserError: there is no such file, or it has no figures of senses.
     """
-    series = _from_tensorboard(path) if path.is_dir() else _from_log(path)
-    if not series:
+    found = _from_tensorboard(path) if path.is_dir() else _from_log(path)
+    if not found:
         raise UserError(
             f"{path} has no figures of senses; name the output of fairseq-train with a KerBS model "
             "and --log-format simple, or its --tensorboard-logdir"
         )
-    return series
+    return {
+        name: (sorted(values), [values[update] for update in sorted(values)])
+        for name, values in found.items()
+    }
 
 
 def thin(series: Series, most: int = 500) -> Series:
@@ -53,54 +57,42 @@ def thin(series: Series, most: int = 500) -> Series:
     return result
 
 
-def _from_log(path: Path) -> Series:
-    found: dict[str, dict[int, dict[str, float]]] = {kind: {} for kind in _KINDS}
+def _from_log(path: Path) -> _Found:
+    found: dict[str, _Found] = {kind: {} for kind in _KINDS}
     for line in iter_lines(path):
         for kind in _KINDS:
             _, marked, rest = line.partition(f"| {kind} | ")
-            if marked:
-                figures = _figures(rest)
-                if figures.get("num_updates") is not None:
-                    # a training that was resumed writes the same update again: the last one counts
-                    found[kind][int(figures["num_updates"])] = figures
-    for kind in _KINDS:
-        series: Series = {}
-        for update in sorted(found[kind]):
-            for name, value in found[kind][update].items():
+            figures = _figures(rest) if marked else {}
+            if "num_updates" not in figures:
+                continue
+            for name, value in figures.items():
                 if NAMES.fullmatch(name):
-                    updates, values = series.setdefault(name, ([], []))
-                    updates.append(update)
-                    values.append(value)
-        if series:
-            return series
-    return {}
+                    # a training that was resumed writes an update again: the last one counts
+                    found[kind].setdefault(name, {})[int(figures["num_updates"])] = value
+    return next(filter(None, found.values()), {})
 
 
 def _figures(text: str) -> dict[str, float]:
     """Names and numbers of a line, which is JSON or has ``name=value`` or ``name value``."""
+    pairs = dict(_SIMPLE.findall(text))
     if text.lstrip().startswith("{"):
         try:
             pairs = json.loads(text)
         except json.JSONDecodeError:
             return {}
+    found = {}
+    for name, value in pairs.items():
         # the names of an epoch's figures begin with the subset: train_num_updates
-        found = {
-            name if name.startswith("train_inner") else name.removeprefix("train_"): value
-            for name, value in pairs.items()
-        }
-        return {name: float(value) for name, value in found.items() if _is_number(value)}
-    return {name: float(value) for name, value in _SIMPLE.findall(text)}
+        if not name.startswith("train_inner"):
+            name = name.removeprefix("train_")
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return found
 
 
-def _is_number(text: object) -> bool:
-    try:
-        float(str(text))
-    except ValueError:
-        return False
-    return True
-
-
-def _from_tensorboard(folder: Path) -> Series:
+def _from_tensorboard(folder: Path) -> _Found:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for kind in (*_KINDS, "."):
@@ -108,11 +100,7 @@ def _from_tensorboard(folder: Path) -> Series:
             continue
         events = EventAccumulator(str(folder / kind), size_guidance={"scalars": 0})
         events.Reload()
-        series: Series = {}
-        for name in sorted(events.Tags()["scalars"]):
-            if NAMES.fullmatch(name):
-                last = {event.step: event.value for event in events.Scalars(name)}
-                series[name] = (sorted(last), [last[step] for step in sorted(last)])
-        if series:
-            return series
+        names = [name for name in sorted(events.Tags()["scalars"]) if NAMES.fullmatch(name)]
+        if names:
+            return {name: {e.step: e.value for e in events.Scalars(name)} for name in names}
     return {}

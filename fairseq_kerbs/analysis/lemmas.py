@@ -12,121 +12,105 @@ Lemma 4.1: words have 1 to 4 clusters each, there are as many senses as clusters
 at random at first. Do words end with as many senses as they have clusters, one on each?
 
 Lemma 4.2: every word has one cluster and one sense, clusters differ in width. Does θ grow with it?
+
+`main` is the command line of ``scripts/simulate_lemmas.py``: tables, and a JSON or CSV file.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import json
 import math
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fairseq_kerbs.analysis.tables import as_csv, as_lines
+from fairseq_kerbs.corpora.files import atomic_write
+from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
 
 MOST_COSINE = 0.6
 NEAR = 0.7  # cosine from which on a sense counts as lying on a cluster
 UNSURE = 0.01  # 1 − P(y) from which on a word's likelihood still says something about θ
+VARIANTS = (
+    *(("none", "keep"), ("paper", "keep"), ("released", "keep"), ("balanced", "keep")),
+    ("balanced", "context"),
+)
+WIDTHS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Training:
-    """How the output layer is trained.
+    """How the output layer is trained."""
 
-    Attributes:
-        dim: size of context vectors.
-        length: their norm.
-        steps: parameter updates; the learning rate falls linearly to 0 over them.
-        batch: contexts in each.
-        lr: first learning rate of Adam.
-    """
-
-    dim: int = 12
-    length: float = 6.0
-    steps: int = 800
-    batch: int = 192
-    lr: float = 0.03
+    dim: int = 12  # size of context vectors
+    length: float = 6.0  # their norm
+    steps: int = 800  # parameter updates; the learning rate falls linearly to 0 over them
+    batch: int = 192  # contexts in each
+    lr: float = 0.03  # first learning rate of Adam
 
 
 @dataclass(frozen=True)
 class Allocation:
     """How senses are reallocated in the experiment on Lemma 4.1.
 
-    Attributes:
-        policy: name of a policy, or "none".
-        new_sense: what vector a moved sense begins with.
-        interval: updates between two reallocations; none happens in the last fifth of training.
-        decay: β of Eq. 12–13.
-        needy_loss: ``paper``: ε is set to the log P at which a word with this mean loss in nats
-            settles; with V equally frequent words that is −loss/(Vβ).
-        max_moves: ``released``, ``balanced``: most moves at a time, as a fraction of the words.
+    ``needy_loss`` says when a word is needy under ``paper``: ε is set to the log P at which a word
+    with this mean loss in nats settles; with V equally frequent words that is −loss/(Vβ).
     """
 
-    policy: str = "balanced"
-    new_sense: str = "context"
-    interval: int = 40
-    decay: float = 1e-3
+    policy: str = "balanced"  # name of a policy, or "none"
+    new_sense: str = "context"  # what vector a moved sense begins with
+    interval: int = 40  # updates between two reallocations; none in the last fifth of training
+    decay: float = 1e-3  # β of Eq. 12–13
     needy_loss: float = 0.3
-    max_moves: float = 0.17
+    max_moves: float = 0.17  # released, balanced: most moves at a time, as a fraction of the words
 
 
 @dataclass(frozen=True)
 class SensesFound:
-    """What became of the senses (Lemma 4.1), of one seed.
+    """What became of the senses (Lemma 4.1), of one seed."""
 
-    Attributes:
-        senses: mean senses of the words with 1, 2, 3 and 4 clusters.
-        exact: share of words with as many senses as clusters.
-        correlation: Spearman's, between numbers of clusters and of senses.
-        covered: share of clusters that a sense of their word lies on.
-        distinct: share of clusters that a sense lies on to which no other cluster is nearer.
-        placed: share of senses that lie on a cluster of their word.
-        moves, late_moves: reallocations in all, and in the last fifth of those that there were.
-        loss: mean loss of the last updates in nats.
-    """
-
-    senses: tuple[float, float, float, float]
-    exact: float
-    correlation: float
-    covered: float
-    distinct: float
-    placed: float
-    moves: int
-    late_moves: int
-    loss: float
+    senses: tuple[float, ...]  # mean senses of the words with 1, 2, 3 and 4 clusters
+    exact: float  # share of words with as many senses as clusters
+    correlation: float  # Spearman's, between numbers of clusters and of senses
+    covered: float  # share of clusters that a sense of their word lies on
+    distinct: float  # share of clusters that a sense lies on to which no other cluster is nearer
+    placed: float  # share of senses that lie on a cluster of their word
+    moves: int  # reallocations in all
+    late_moves: int  # and in the last fifth of those that there were
+    loss: float  # mean loss of the last updates in nats
 
 
 @dataclass(frozen=True)
 class ThetaFound:
-    """θ of the words whose clusters have one width (Lemma 4.2), means over words.
+    """θ of the words whose clusters have one width (Lemma 4.2), means over words."""
 
-    Attributes:
-        width: σ.
-        theta: learned θ of Eq. 9.
-        norm: norm of sense vectors.
-        cosine: between sense vectors and their cluster's direction.
-        unsure: 1 − P(y) over the last updates.
-    """
-
-    width: float
-    theta: float
-    norm: float
-    cosine: float
-    unsure: float
+    width: float  # σ
+    theta: float  # learned θ of Eq. 9
+    norm: float  # of sense vectors
+    cosine: float  # between sense vectors and their cluster's direction
+    unsure: float  # 1 − P(y) over the last updates
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Rank correlation with mean ranks for ties; nan where one side is constant."""
-    ranks = []
-    for values in (first, second):
-        x = torch.tensor(values, dtype=torch.float64)
-        below, equal = x[:, None] > x, x[:, None] == x
-        rank = below.sum(1).double() + (equal.sum(1).double() - 1) / 2
-        ranks.append(rank - rank.mean())
-    return float(ranks[0] @ ranks[1] / (ranks[0].norm() * ranks[1].norm()))
+    """Rank correlation with mean ranks for ties; nan where one side is constant or too short."""
+    from scipy.stats import spearmanr
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nan says it
+        return float(spearmanr(first, second).statistic) if len(first) > 1 else math.nan
 
 
 def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tensor:
@@ -145,16 +129,31 @@ def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tens
     raise ValueError(f"--dim {dim} has no room for {number} clusters that are far apart.")
 
 
-class _Contexts:
-    """A source of contexts: word of each cluster [C], directions [C, d], widths [C]."""
+class _Experiment:
+    """Contexts of known clusters, and the output layer that is trained on them.
+
+    Args:
+        word: [C] word of each cluster; clusters of a word follow each other.
+        width: [C] σ.
+        training: how to train.
+        seed: of directions, contexts and first vectors.
+        options: of the layer.
+    """
 
     def __init__(
-        self, word: Tensor, width: Tensor, training: Training, generator: torch.Generator
+        self, word: Tensor, width: Tensor, training: Training, seed: int, **options: Any
     ) -> None:
-        self.word, self.width, self.training, self.generator = word, width, training, generator
-        self.direction = spread_directions(len(word), training.dim, generator)
-        self.clusters = torch.bincount(word)  # [V]; clusters of a word follow each other
+        self.word, self.width, self.training = word, width, training
+        self.generator = torch.Generator().manual_seed(seed)
+        self.direction = spread_directions(len(word), training.dim, self.generator)
+        self.clusters = torch.bincount(word)  # [V]
         self.first = self.clusters.cumsum(0) - self.clusters
+        torch.manual_seed(seed)
+        self.layer = KerbsOutputLayer(training.dim, len(self.clusters), len(word), **options)
+        self.optimizer = torch.optim.Adam(self.layer.parameters(), lr=training.lr)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda n: 1.0 - n / training.steps
+        )
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """Contexts [batch, d] and their words [batch]."""
@@ -165,8 +164,15 @@ class _Contexts:
         h = normalize(self.direction[which] + self.width[which, None] * noise)
         return self.training.length * h, words
 
-
-# ------------------------------------------------------------------------- Lemma 4.1
+    def update(self) -> float:
+        """One update of the parameters; its mean loss in nats."""
+        h, words = self.draw()
+        self.optimizer.zero_grad()
+        loss = self.layer.nll(h, words, reduction="mean")
+        loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        return loss.item()
 
 
 def learn_senses(
@@ -177,57 +183,44 @@ def learn_senses(
     width: float = 0.6,
     seed: int = 0,
 ) -> SensesFound:
-    """Train with reallocation; ``words_each`` words have k clusters for k = 1, 2, 3, 4."""
-    g = torch.Generator().manual_seed(seed)
+    """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4."""
     clusters = torch.arange(1, 5).repeat(words_each)  # [V]
-    vocab, total = len(clusters), int(clusters.sum())
-    owner = torch.arange(vocab).repeat_interleave(clusters)
-    contexts = _Contexts(owner, torch.full((total,), width), training, g)
-    torch.manual_seed(seed)
+    vocab = len(clusters)
+    word = torch.arange(vocab).repeat_interleave(clusters)
     how = "keep" if allocation.policy == "none" else allocation.new_sense
-    layer = KerbsOutputLayer(training.dim, vocab, total, new_sense=how)
+    widths = torch.full((len(word),), width)
+    experiment = _Experiment(word, widths, training, seed, new_sense=how)
+    layer = experiment.layer
     settings = ReallocationSettings(
         log_prob_threshold=-allocation.needy_loss / (vocab * allocation.decay),
         max_moves=allocation.max_moves,
     )
-    optimizer, schedule = _optimizer(layer, training)
     moves, losses = [], []
     for step in range(1, training.steps + 1):
-        losses.append(_update(layer, contexts, optimizer, schedule))
+        losses.append(experiment.update())
         layer.update_statistics(allocation.decay)
         last = step > 0.8 * training.steps
         if allocation.policy != "none" and step % allocation.interval == 0 and not last:
             made = layer.reallocate(allocation.policy, settings)
-            reset_moments(optimizer, layer.sense_parameters(), made.senses)
+            reset_moments(experiment.optimizer, layer.sense_parameters(), made.senses)
             moves.append(len(made))
     senses = layer.inventory.senses_per_word()
-    covered, distinct, placed = _places(layer, contexts)
-    mean = [float(senses[clusters == k].float().mean()) for k in (1, 2, 3, 4)]
-    return SensesFound(
-        (mean[0], mean[1], mean[2], mean[3]),
-        float((senses == clusters).float().mean()),
-        spearman(clusters.tolist(), senses.tolist()),
-        covered,
-        distinct,
-        placed,
-        sum(moves),
-        sum(moves[-max(1, len(moves) // 5) :]),
-        sum(losses[-20:]) / 20,
-    )
-
-
-def _places(layer: KerbsOutputLayer, contexts: _Contexts) -> tuple[float, float, float]:
-    """Shares of clusters covered, of clusters with a sense of their own, of senses placed."""
-    cosine = contexts.direction @ normalize(layer.weight.detach()).t()  # [C, M]
-    own = layer.inventory.word_of_sense == contexts.word[:, None]
+    cosine = experiment.direction @ normalize(layer.weight.detach()).t()  # [C, M]
+    own = layer.inventory.word_of_sense == word[:, None]
     cosine = cosine.where(own, torch.full_like(cosine, -1.0))
     near = cosine > NEAR
     nearest = cosine.argmax(0)[near.any(0)]  # the cluster that each placed sense lies on
-    share = len(nearest.unique()) / len(cosine)
-    return float(near.any(1).float().mean()), share, float(near.any(0).float().mean())
-
-
-# ------------------------------------------------------------------------- Lemma 4.2
+    return SensesFound(
+        tuple(float(senses[clusters == k].float().mean()) for k in (1, 2, 3, 4)),
+        exact=float((senses == clusters).float().mean()),
+        correlation=spearman(clusters.tolist(), senses.tolist()),
+        covered=float(near.any(1).float().mean()),
+        distinct=len(nearest.unique()) / len(cosine),
+        placed=float(near.any(0).float().mean()),
+        moves=sum(moves),
+        late_moves=sum(moves[-max(1, len(moves) // 5) :]),
+        loss=sum(losses[-20:]) / 20,
+    )
 
 
 def learn_theta(
@@ -238,7 +231,7 @@ def learn_theta(
     norm: float | None = None,
     seed: int = 0,
 ) -> list[ThetaFound]:
-    """Train one sense a word from θ = 0; ``words_each`` words have each of the widths.
+    """Lemma 4.2: train one sense a word from θ = 0; ``words_each`` words have each of the widths.
 
     Args:
         widths: σ of the clusters.
@@ -248,17 +241,13 @@ def learn_theta(
             answer to the width.
         seed: of directions, contexts and first vectors.
     """
-    g = torch.Generator().manual_seed(seed)
     width = torch.tensor(widths).repeat_interleave(words_each)  # [V]
-    vocab = len(width)
-    contexts = _Contexts(torch.arange(vocab), width, training, g)
-    torch.manual_seed(seed)
-    layer = KerbsOutputLayer(training.dim, vocab, vocab, max_senses=1)
-    optimizer, schedule = _optimizer(layer, training)
+    experiment = _Experiment(torch.arange(len(width)), width, training, seed, max_senses=1)
+    layer = experiment.layer
     with torch.no_grad():
         layer.theta.zero_()
     for step in range(training.steps):
-        _update(layer, contexts, optimizer, schedule)
+        experiment.update()
         layer.update_statistics(0.0)
         if norm is not None:
             with torch.no_grad():
@@ -267,13 +256,10 @@ def learn_theta(
             layer.inventory.start_interval()
     inventory, weight = layer.inventory, layer.weight.detach()
     unsure = 1.0 - inventory.interval_prob / inventory.interval_count.clamp_min(1.0)
-    cosine = (normalize(weight) * contexts.direction).sum(1)
-    found = []
-    for number, sigma in enumerate(widths):
-        part = slice(number * words_each, (number + 1) * words_each)
-        values = (layer.theta.detach(), weight.norm(dim=1), cosine, unsure)
-        found.append(ThetaFound(sigma, *(float(value[part].mean()) for value in values)))
-    return found
+    cosine = (normalize(weight) * experiment.direction).sum(1)
+    values = torch.stack([layer.theta.detach(), weight.norm(dim=1), cosine, unsure])  # [4, V]
+    means = values.view(4, len(widths), words_each).mean(2).T.tolist()
+    return [ThetaFound(sigma, *own) for sigma, own in zip(widths, means, strict=True)]
 
 
 def theta_correlations(found: Sequence[ThetaFound]) -> tuple[float, float]:
@@ -282,35 +268,111 @@ def theta_correlations(found: Sequence[ThetaFound]) -> tuple[float, float]:
     Where 1 − P(y) has vanished, so has the gradient of θ: its value says how far training came.
     """
     unsure = [one for one in found if one.unsure >= UNSURE]
-    return (
-        spearman([one.width for one in found], [one.theta for one in found]),
-        spearman([one.width for one in unsure], [one.theta for one in unsure])
-        if len(unsure) > 1
-        else math.nan,
+    first, second = (
+        spearman([one.width for one in part], [one.theta for one in part])
+        for part in (found, unsure)
     )
+    return first, second
 
 
-# ------------------------------------------------------------------------- both
+# ------------------------------------------------------------------------- the command
 
 
-def _optimizer(
-    layer: KerbsOutputLayer, training: Training
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    optimizer = torch.optim.Adam(layer.parameters(), lr=training.lr)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1.0 - n / training.steps)
-    return optimizer, schedule
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the experiments; return the exit status (2 for wrong input, with one sentence)."""
+    parser = argparse.ArgumentParser(
+        prog="simulate_lemmas.py",
+        description="Lemmas 4.1 and 4.2 of the KerBS paper on contexts whose clusters are known: "
+        "do words get as many senses as they have clusters, and does theta grow with their width?",
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write .json or .csv")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="seeds [%(default)s]")
+    parser.add_argument("--steps", type=int, default=800, help="updates of each run [%(default)s]")
+    parser.add_argument("--dim", type=int, default=12, help="size of contexts [%(default)s]")
+    parser.add_argument("--width", type=float, default=0.6, help="of 4.1's clusters [%(default)s]")
+    parser.add_argument("--norm", type=float, help="4.2: hold sense vectors at this norm")
+    args = parser.parse_args(argv)
+    try:
+        if args.output is not None and args.output.suffix not in (".json", ".csv"):
+            raise UserError(f"--output {args.output} must end with .json or .csv")
+        for name in ("steps", "dim", "width", "norm"):
+            value = getattr(args, name)
+            if value is not None and not value > 0:
+                raise UserError(f"--{name} is {value}, but it must be greater than 0")
+        training = Training(dim=args.dim, steps=args.steps)
+        rows = [*_compare_policies(args, training), *_compare_widths(args, training)]
+        if args.output is not None:
+            with atomic_write(args.output) as stream:
+                stream.write(_serialized(args, rows))
+    except (UserError, ValueError) as error:
+        print(f"simulate_lemmas.py: error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
-def _update(
-    layer: KerbsOutputLayer,
-    contexts: _Contexts,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-) -> float:
-    h, words = contexts.draw()
-    optimizer.zero_grad()
-    loss = layer.nll(h, words, reduction="mean")
-    loss.backward()
-    optimizer.step()
-    schedule.step()
-    return loss.item()
+def _compare_policies(args: argparse.Namespace, training: Training) -> list[Row]:
+    rows: list[Row] = []
+    table = []
+    for policy, new_sense in VARIANTS:
+        allocation = Allocation(policy, new_sense)
+        begin = len(rows)
+        for seed in args.seeds:
+            run = vars(learn_senses(allocation, training, width=args.width, seed=seed)).copy()
+            counts = {f"senses_{k}": n for k, n in enumerate(run.pop("senses"), 1)}
+            settings = {"policy": policy, "new_sense": new_sense, "seed": seed}
+            rows.append({"lemma": "4.1", **settings, **counts, **run})
+        mean = {name: np.mean([row[name] for row in rows[begin:]]) for name in [*counts, *run]}
+        name = policy if new_sense == "keep" else f"{policy}, {new_sense}"
+        shares = [f"{mean[share]:.0%}" for share in ("covered", "distinct", "placed")]
+        cells = [name, *(f"{mean[count]:.2f}" for count in counts), f"{mean['exact']:.0%}"]
+        cells += [f"{mean['correlation']:.2f}", *shares]
+        table.append([*cells, f"{mean['moves']:.1f}", f"{mean['late_moves']:.1f}"])
+    head = ["reallocation", "1", "2", "3", "4", "exact", "rank corr."]
+    head += ["covered", "distinct", "placed", "moves", "late"]
+    print(
+        "Lemma 4.1: senses of words with 1, 2, 3, 4 clusters (means over words and "
+        f"{len(args.seeds)} seeds)\n",
+        *as_lines(head, table),
+        "\nexact: words with as many senses as clusters. covered: clusters with a sense of their "
+        "word on them.\ndistinct: with one that is on no other cluster. placed: senses on a "
+        "cluster. late: moves in the last fifth of reallocations.\n",
+        sep="\n",
+        flush=True,
+    )
+    return rows
+
+
+def _compare_widths(args: argparse.Namespace, training: Training) -> list[Row]:
+    runs = [
+        learn_theta(WIDTHS, training, norm=args.norm, words_each=3, seed=seed)
+        for seed in args.seeds
+    ]
+    table = []
+    for found in zip(*runs, strict=True):  # of one width
+        width, theta, norm, cosine, unsure = np.mean([list(vars(one).values()) for one in found], 0)
+        cells = [f"{width:.1f}", f"{theta:.2f}", f"{abs(theta):.2f}", f"{norm:.2f}"]
+        table.append([*cells, f"{cosine:.3f}", f"{unsure:.4f}"])
+    every, sure = np.mean([theta_correlations(run) for run in runs], axis=0)
+    held = "free" if args.norm is None else f"held at {args.norm:g}"
+    print(
+        f"Lemma 4.2: theta (Eq. 9) by the width of a word's one cluster; |w| {held}\n",
+        *as_lines(["width", "theta", "|theta|", "|w|", "cos(w, c)", "1 - P(y)"], table, left=0),
+        f"\nSpearman between width and theta: {every:.2f}; among widths with 1 - P(y) of {UNSURE} "
+        f"and more: {sure:.2f}.\nWhere clusters are told apart without doubt, theta has no "
+        "gradient and stays where training has left it.",
+        sep="\n",
+    )
+    return [
+        {"lemma": "4.2", "seed": seed, **dataclasses.asdict(one)}
+        for seed, run in zip(args.seeds, runs, strict=True)
+        for one in run
+    ]
+
+
+def _serialized(args: argparse.Namespace, rows: list[Row]) -> str:
+    if args.output.suffix == ".json":
+        settings = {name: value for name, value in vars(args).items() if name != "output"}
+        document = {"settings": settings, "torch": torch.__version__, "rows": rows}
+        return json.dumps(document, indent=1) + "\n"
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return as_csv(names, [[row.get(name) for name in names] for row in rows])

@@ -1,9 +1,9 @@
 """Words that an output layer can hardly tell apart (Gao et al. 2019, Section 4.5 and Table 4).
 
-`fairseq_kerbs.analysis.likeness` says how alike two words are, by the vectors of the output layer
-or by what it confuses in a text. Words are joined to clusters by the mean likeness of their pairs,
-down to what half of all words have to their nearest one. Clusters come in the order of what a word
-of theirs has to all others of its cluster together, on average.
+`fairseq_kerbs.analysis.similarity` says how similar two words are, by the vectors of the output
+layer or by what it confuses in a text. Words are joined to clusters by the mean similarity of their
+pairs, down to what half of all words have to their nearest one. Clusters come in the order of what
+a word of theirs has to all others of its cluster together, on average.
 
 Confusions of two models are taken together to find clusters. Clusters of one model's confusions
 would be chosen by its own errors, and the other would look better there even if it were as good.
@@ -19,35 +19,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.analysis.likeness import ConfusionLikeness, Likeness
 from fairseq_kerbs.analysis.predictions import Predictions
-from fairseq_kerbs.analysis.word_clusters import cluster_words, usual_nearness
+from fairseq_kerbs.analysis.similarity import (
+    ConfusionSimilarity,
+    Similarity,
+    cluster_words,
+    usual_similarity,
+)
+from fairseq_kerbs.analysis.tables import as_csv, as_lines
+from fairseq_kerbs.analysis.words import in_context
 
 _CONTEXT = 8  # words shown on either side
+_NAME = 18  # letters of a model's name
+_WORDS = 44  # of a cluster's words
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Occurrences of some words.
+    """Occurrences of some words; by model, but for ``times``."""
 
-    Attributes:
-        times: how many.
-        right: by model, where the word is the most probable one.
-        within: by model, where another word of its cluster is.
-        alone: by model, where it is right and the other model is not; empty of one model.
-        ahead: by model, sentences of which it has more of these words right than the other model.
-    """
-
-    times: int
-    right: dict[str, int]
-    within: dict[str, int]
-    alone: dict[str, int]
-    ahead: dict[str, int]
+    times: int  # how many
+    right: dict[str, int]  # where the word is the most probable one
+    within: dict[str, int]  # where another word of its cluster is
+    alone: dict[str, int]  # where it is right and the other model is not; empty of one model
+    ahead: dict[str, int]  # sentences with more of these words right than the other model has
 
     @property
     def sign_test(self) -> float:
@@ -60,82 +61,50 @@ class Counts:
 
 @dataclass(frozen=True)
 class Guess:
-    """What a model predicts at one occurrence.
+    """What a model predicts at one occurrence."""
 
-    Attributes:
-        word: the most probable word.
-        probability: its probability.
-        truth: that of the right word.
-    """
-
-    word: str
-    probability: float
-    truth: float
+    word: str  # the most probable word
+    probability: float  # its probability
+    truth: float  # that of the right word
 
 
 @dataclass(frozen=True)
 class Example:
-    """One occurrence of a word.
+    """One occurrence of a word."""
 
-    Attributes:
-        right: the model that is right; None where there is one model, which is wrong.
-        sentence: number of its sentence in the split, from 1 (of its block, in a language model).
-        word: the word.
-        text: words around it, itself in brackets.
-        guesses: by model.
-    """
-
-    right: str | None
-    sentence: int
+    right: str | None  # the model that is right; None where there is one model, which is wrong
+    sentence: int  # number of its sentence (in a language model: its block) in the split, from 1
     word: str
-    text: str
-    guesses: dict[str, Guess]
+    text: str  # words around it, itself in brackets
+    guesses: dict[str, Guess]  # by model
 
 
 @dataclass
 class Cluster:
-    """Words that are hard to tell apart.
+    """Words that are hard to tell apart."""
 
-    Attributes:
-        words: the most frequent ones first.
-        of: the model whose vectors show it; None where it is by the confusions of all.
-        likeness: mean likeness of its pairs, by model.
-        counts: its occurrences, where there are data.
-        examples: some of them.
-    """
-
-    words: list[str]
-    of: str | None
-    likeness: dict[str, float]
-    counts: Counts | None = None
+    words: list[str]  # the most frequent ones first
+    of: str | None  # the model whose vectors show it; None where it is by confusions
+    likeness: dict[str, float]  # mean similarity of its pairs, by model
+    counts: Counts | None = None  # of its occurrences, where there are data
     examples: list[Example] = field(default_factory=list)
 
 
 @dataclass
 class Neighbours:
-    """Clusters of one model or two.
+    """Clusters of one model or two."""
 
-    Attributes:
-        names: names of the models.
-        by: "vectors" or "confusions".
-        clusters: the first ones.
-        found: how many there are in all, by ``Cluster.of`` ("" for None).
-        words: words in them.
-        everything: counts of all words of the split, where there are data.
-        clustered: counts of the words in all clusters, also by ``Cluster.of``.
-    """
-
-    names: list[str]
-    by: str
-    clusters: list[Cluster]
-    found: dict[str, int]
-    words: dict[str, int]
-    everything: Counts | None = None
-    clustered: dict[str, Counts] = field(default_factory=dict)
+    names: list[str]  # of the models
+    by: str  # "vectors" or "confusions"
+    clusters: list[Cluster]  # the first ones
+    found: dict[str, int]  # how many there are in all, by ``Cluster.of`` ("" for None)
+    words: dict[str, int]  # words in them
+    everything: Counts | None = None  # of all words of the split, where there are data
+    clustered: dict[str, Counts] = field(default_factory=dict)  # of the words in all clusters
 
 
 def find_neighbours(
-    likeness: Mapping[str, Likeness],
+    similarity: Mapping[str, Similarity],
     symbols: Sequence[str],
     frequency: Sequence[int],
     *,
@@ -148,10 +117,10 @@ def find_neighbours(
     """Find clusters, and count and show their occurrences.
 
     Args:
-        likeness: of words, by model.
+        similarity: of words, by model.
         symbols: [V] entries of the dictionary.
         frequency: [V] occurrences in the training data.
-        by: "vectors" or "confusions", what ``likeness`` is made of.
+        by: "vectors" or "confusions", what ``similarity`` is made of.
         words: [V] which words are compared.
         predictions: by model, all of the same words; empty where there are no data.
         top: clusters to show, of each model where they are by vectors; 0 for all.
@@ -159,13 +128,14 @@ def find_neighbours(
     """
     graphs: dict[str, Any]
     if by == "confusions":
-        graphs = {"": ConfusionLikeness(list(predictions.values()), words).graph()}
+        graphs = {"": ConfusionSimilarity(list(predictions.values()), words).graph()}
     else:
-        graphs = {name: one.graph() for name, one in likeness.items()}
-    result = Neighbours(list(likeness), by, [], {}, {})
+        graphs = {name: one.graph() for name, one in similarity.items()}
+    result = Neighbours(list(similarity), by, [], {}, {})
     for origin, graph in graphs.items():
-        found = cluster_words(graph, usual_nearness(graph))
-        found.sort(key=lambda cluster: (-_strength(graph, cluster), cluster))
+        found = cluster_words(graph, usual_similarity(graph))
+        # what a word has to the others of its cluster, on average
+        found.sort(key=lambda own: (-float(graph[own][:, own].sum()) / len(own), own))
         result.found[origin], result.words[origin] = len(found), sum(map(len, found))
         cluster_of = torch.full((len(symbols),), -1)  # [V]
         for number, members in enumerate(found):
@@ -173,25 +143,17 @@ def find_neighbours(
         text = _Text(predictions, cluster_of, symbols)
         for number, members in enumerate(found[: top or None]):
             members.sort(key=lambda word: (-frequency[word], word))
-            means = {name: _mean(one.among(members)) for name, one in likeness.items()}
+            pairs = len(members) * (len(members) - 1)
+            means = {n: float(one.among(members).sum()) / pairs for n, one in similarity.items()}
             cluster = Cluster([symbols[word] for word in members], origin or None, means)
             if predictions:
-                cluster.counts = text.count(number)
-                cluster.examples = text.examples(number, examples)
+                cluster.counts = text.count(text.cluster == number)
+                cluster.examples = text.examples(text.cluster == number, examples)
             result.clusters.append(cluster)
         if predictions:
-            result.everything, result.clustered[origin] = text.count(), text.count(clustered=True)
+            result.everything = text.count(torch.ones_like(text.cluster, dtype=torch.bool))
+            result.clustered[origin] = text.count(text.cluster >= 0)
     return result
-
-
-def _strength(graph: Any, words: list[int]) -> float:
-    """Sum of a word's likeness to the other words of a cluster, on average."""
-    return float(graph[words][:, words].sum()) / len(words)
-
-
-def _mean(pairs: Any) -> float:
-    """Mean likeness of the pairs of n words, [n, n] with 0 on the diagonal."""
-    return float(pairs.sum()) / (len(pairs) * (len(pairs) - 1))
 
 
 class _Text:
@@ -209,51 +171,39 @@ class _Text:
         self._models, self._symbols = predictions, symbols
         self._right = {name: one.right for name, one in predictions.items()}  # [N] each
         self._within = {}  # [N] each: another word of the cluster is predicted
-        self._cluster, self._sentences = torch.empty(0), 0  # [N]
+        self.cluster = torch.empty(0)  # [N]
         for name, one in predictions.items():
-            self._cluster, self._sentences = cluster_of[one.word], int(one.sentence.max()) + 1
-            same = (cluster_of[one.guesses[:, 0]] == self._cluster) & (self._cluster >= 0)
+            self.cluster = cluster_of[one.word]
+            same = (cluster_of[one.guesses[:, 0]] == self.cluster) & (self.cluster >= 0)
             self._within[name] = same & ~one.right
+        names = list(predictions)
+        # each of two models, and the other one
+        self._pairs = list(zip(names, names[::-1], strict=True)) if len(names) == 2 else []
 
-    def count(self, number: int | None = None, clustered: bool = False) -> Counts:
-        """Of the words of a cluster, or with ``clustered`` of all clusters, or of all there are."""
-        inside = (
-            self._cluster >= 0 if clustered else torch.ones_like(self._cluster, dtype=torch.bool)
-        )
-        if number is not None:
-            inside = self._cluster == number
+    def count(self, inside: Tensor) -> Counts:
+        """Of the occurrences ``inside`` [N]."""
         right = {name: one & inside for name, one in self._right.items()}
-        alone = {name: right[name] & ~self._right[other] for name, other in self._pairs()}
-        more = self._more(alone)
+        alone = {name: right[name] & ~self._right[other] for name, other in self._pairs}
+        more = {}  # [sentences] each: how many of these occurrences there are
+        for name, one in alone.items():
+            sentence = self._models[name].sentence
+            more[name] = sentence[one].bincount(minlength=int(sentence.max()) + 1)
         return Counts(
             int(inside.sum()),
             {name: int(one.sum()) for name, one in right.items()},
             {name: int((one & inside).sum()) for name, one in self._within.items()},
             {name: int(one.sum()) for name, one in alone.items()},
-            {name: int((more[name] > more[other]).sum()) for name, other in self._pairs()},
+            {name: int((more[name] > more[other]).sum()) for name, other in self._pairs},
         )
 
-    def _more(self, alone: dict[str, Tensor]) -> dict[str, Tensor]:
-        """By model and sentence, how many of the occurrences ``alone`` [N] there are."""
-        return {
-            name: self._models[name].sentence[one].bincount(minlength=self._sentences)
-            for name, one in alone.items()
-        }
-
-    def _pairs(self) -> list[tuple[str, str]]:
-        """Each of two models, and the other one."""
-        names = list(self._models)
-        return list(zip(names, reversed(names), strict=True)) if len(names) == 2 else []
-
-    def examples(self, number: int, most: int) -> list[Example]:
+    def examples(self, inside: Tensor, most: int) -> list[Example]:
         """See the head of this file."""
-        inside = self._cluster == number
-        if not self._pairs():
+        if not self._pairs:
             ((name, model),) = self._models.items()
             margin = model.guessed[:, 0] - model.probability
             return self._best(inside & self._within[name], margin, most, None)
         found = []
-        for name, other in self._pairs():
+        for name, other in self._pairs:
             chosen = inside & self._right[name] & ~self._right[other]
             margin = self._models[name].probability - self._models[other].probability
             # a difference of probabilities is at most 1
@@ -268,10 +218,7 @@ class _Text:
 
     def _example(self, at: int, right: str | None) -> Example:
         one = next(iter(self._models.values()))
-        sentence, place = int(one.sentence[at]), int(one.place[at])
-        tokens, word = one.tokens[sentence], self._symbols[int(one.word[at])]
-        before = tokens[max(0, place - _CONTEXT) : place]
-        after = tokens[place + 1 : place + 1 + _CONTEXT]
+        sentence, word = int(one.sentence[at]), self._symbols[int(one.word[at])]
         guesses = {
             name: Guess(
                 self._symbols[int(model.guesses[at, 0])],
@@ -280,4 +227,99 @@ class _Text:
             )
             for name, model in self._models.items()
         }
-        return Example(right, sentence + 1, word, " ".join([*before, f"[{word}]", *after]), guesses)
+        text = in_context(one.tokens[sentence], int(one.place[at]), _CONTEXT)
+        return Example(right, sentence + 1, word, text, guesses)
+
+
+# ------------------------------------------------------------------------- tables
+
+
+def neighbours_as_csv(found: Neighbours) -> str:
+    """One row an example, or a cluster that has none; a cluster's figures are on each row."""
+    names, counted = found.names, found.everything is not None
+    head = ["cluster", "of", "words", *(f"likeness {name}" for name in names)]
+    if counted:
+        head += ["times", *(f"right {name}" for name in names)]
+        head += [f"within {name}" for name in names]
+        head += [f"alone {name}" for name in names if len(names) == 2]
+        head += ["right", "sentence", "word", "text"]
+        for name in names:
+            head += [f"{column} {name}" for column in ("guess", "probability", "truth")]
+    rows: list[list[object]] = []
+    for number, cluster in enumerate(found.clusters, 1):
+        figures: list[object] = [number, cluster.of, " ".join(cluster.words)]
+        figures += cluster.likeness.values()
+        if cluster.counts is not None:
+            counts = cluster.counts
+            figures += [counts.times, *counts.right.values(), *counts.within.values()]
+            figures += counts.alone.values()
+        cells: list[list[object]] = [
+            [one.right, one.sentence, one.word, one.text]
+            + [x for guess in one.guesses.values() for x in vars(guess).values()]
+            for one in cluster.examples
+        ]
+        empty: list[object] = [None] * (len(head) - len(figures))
+        rows += [[*figures, *example] for example in cells or [empty]]
+    return as_csv(head, rows, digits=6)
+
+
+def neighbours_as_text(found: Neighbours) -> str:
+    """For a terminal: totals, a table of clusters, examples; a slash between models' figures."""
+    short = {n: n if len(n) <= _NAME else f"{n[: _NAME - 1]}…" for n in found.names}
+    parts = [[" / ".join(short.values())]] if len(short) > 1 else []
+    if found.everything is not None:
+        totals = [_total_line("all words", found.everything)]
+        for origin, counts in found.clustered.items():
+            title = "words in clusters" + (f" of {short[origin]}" if origin else "")
+            totals.append(_total_line(title, counts))
+        parts.append(totals)
+    for origin, number in found.found.items():
+        clusters = [cluster for cluster in found.clusters if (cluster.of or "") == origin]
+        by = "confusions of both models" if len(short) > 1 else "confusions"
+        by = f"output vectors of {short[origin]}" if origin else by
+        words = found.words[origin]
+        title = f"clusters by {by}: {number} with {words} words, {len(clusters)} shown"
+        parts.append([title, *_table(clusters, found.by == "vectors")])
+        parts += [_example_lines(cluster, short) for cluster in clusters if cluster.examples]
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _total_line(title: str, counts: Counts) -> str:
+    times = max(1, counts.times)
+    right = " / ".join(f"{number / times:.1%}" for number in counts.right.values())
+    line = f"{title}: {counts.times} times, right {right}"
+    if counts.alone:
+        line += f", alone right {_slashed(counts.alone)}, ahead in {_slashed(counts.ahead)} "
+        line += f"sentences (sign test p = {counts.sign_test:.2g})"
+    return line
+
+
+def _slashed(numbers: dict[str, int]) -> str:
+    return " / ".join(map(str, numbers.values()))
+
+
+def _table(clusters: list[Cluster], with_similarity: bool) -> list[str]:
+    """One row a cluster."""
+    rows = []
+    for cluster in clusters:
+        row = {"words": shorten(" ".join(cluster.words), _WORDS, placeholder=" …")}
+        if with_similarity:
+            row["similarity"] = " / ".join(f"{value:.2f}" for value in cluster.likeness.values())
+        if (counts := cluster.counts) is not None:
+            row |= {"times": str(counts.times), "right": _slashed(counts.right)}
+            row["one for another"] = _slashed(counts.within)
+            row |= {"alone right": _slashed(counts.alone)} if counts.alone else {}
+        rows.append(row)
+    return as_lines(list(rows[0]), [list(row.values()) for row in rows], 2) if rows else []
+
+
+def _example_lines(cluster: Cluster, short: dict[str, str]) -> list[str]:
+    lines = [" ".join(cluster.words)]
+    width = max(map(len, short.values()))
+    for example in cluster.examples:
+        lines.append(f"  {example.sentence:>6}  {example.text}")
+        for name, guess in example.guesses.items():
+            line = f"          {short[name]:<{width}}  {guess.word} {guess.probability:.2f}"
+            wrong = guess.word != example.word
+            lines.append(f"{line}, {example.word} {guess.truth:.2f}" if wrong else line)
+    return lines

@@ -7,89 +7,38 @@ asked for; then sentences are shown as tokens, with the marks of their pieces.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import numpy as np
 import torch
 
-from fairseq_kerbs.checkpoints import load_model_and_task
+from fairseq_kerbs.analysis.words import joined_words
 from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import OutputLayer
 
-BPE_MARK = "@@"
 _MAX_TOKENS = 4000  # of a batch, and so of a sentence
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """One token of a reference, and the senses that predicted it.
+    """One token of a reference, and the senses that predicted it."""
 
-    Attributes:
-        line: number of the sentence in its file, from 0.
-        index: number of this word form in the sentence, from 0; −1 for a piece of a word.
-        word: the token: a word, or a piece such as ``ban@@``.
-        senses: numbers of its senses.
-        posterior: P(sense | word, context) of each (Eq. 7), adds up to 1.
-        tokens: the whole sentence, subwords joined unless pieces were asked for.
-        position: where in ``tokens`` the word stands.
-    """
-
-    line: int
-    index: int
-    word: str
-    senses: tuple[int, ...]
-    posterior: tuple[float, ...]
-    tokens: tuple[str, ...]
-    position: int
+    line: int  # number of the sentence in its file, from 0
+    index: int  # number of this word form in the sentence, from 0; −1 for a piece of a word
+    word: str  # the token: a word, or a piece such as ``ban@@``
+    senses: tuple[int, ...]  # numbers of its senses
+    posterior: tuple[float, ...]  # P(sense | word, context) of each (Eq. 7), adds up to 1
+    tokens: tuple[str, ...]  # the sentence, subwords joined unless pieces were asked for
+    position: int  # where in ``tokens`` the word stands
 
     @property
     def sense(self) -> int:
         """The most probable sense."""
-        return self.senses[max(range(len(self.senses)), key=self.posterior.__getitem__)]
-
-
-def load_model(checkpoint: Path, data: Path, trust: bool = False) -> tuple[Any, Any]:
-    """Load a checkpoint of fairseq_kerbs and its task.
-
-    Args:
-        checkpoint: a file of fairseq-train.
-        data: folder of binarized data with the checkpoint's dictionaries.
-        trust: also a checkpoint that holds more than tensors and settings (``--trust-checkpoint``).
-
-    Returns:
-        model in evaluation mode, and task.
-
-    Raises:
-        UserError: a file is missing or damaged, the checkpoint is not to be trusted, holds no model
-            of ours, or does not fit the data.
-    """
-    return load_model_and_task(checkpoint, data, trust=trust)
-
-
-def joined_words(pieces: list[str]) -> tuple[list[str], list[int | None]]:
-    """Join BPE pieces; for every word also the position of its token, None where it has several.
-
-    >>> joined_words(["a", "ban@@", "k"])
-    (['a', 'bank'], [0, None])
-    """
-    words: list[str] = []
-    positions: list[int | None] = []
-    begun = ""
-    for position, piece in enumerate(pieces):
-        if piece.endswith(BPE_MARK):
-            begun += piece[: -len(BPE_MARK)]
-            continue
-        words.append(begun + piece)
-        positions.append(None if begun else position)
-        begun = ""
-    if begun:
-        words.append(begun)
-        positions.append(None)
-    return words, positions
+        return self.senses[int(np.argmax(self.posterior))]
 
 
 @torch.no_grad()
@@ -107,7 +56,7 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
         ``pieces`` every token.
 
     Raises:
-        UserError: the data have no such split, it is damaged, or a sentence is too long.
+        UserError: see :func:`batches`.
     """
     dictionary, layer = task.target_dictionary, model.decoder.output
     for batch in batches(task, split):
@@ -146,6 +95,19 @@ def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
         ) from error
 
 
+def real_tokens(target: torch.Tensor, dictionary: Any) -> tuple[list[int], list[str]]:
+    """Columns and symbols of a sentence's tokens, padding (on either side) and its end left out.
+
+    Args:
+        target: [len] token numbers.
+        dictionary: fairseq's dictionary.
+    """
+    skipped = (dictionary.pad(), dictionary.eos())
+    numbers = target.tolist()
+    columns = [column for column, number in enumerate(numbers) if number not in skipped]
+    return columns, [dictionary[numbers[column]] for column in columns]
+
+
 def _sentence(
     line: int,
     target: torch.Tensor,
@@ -154,25 +116,21 @@ def _sentence(
     dictionary: Any,
     pieces: bool,
 ) -> Iterator[Occurrence]:
-    skipped = (dictionary.pad(), dictionary.eos())
-    # padding is on the left with --left-pad-target
-    real = [
-        (place, number) for place, number in enumerate(target.tolist()) if number not in skipped
-    ]
-    tokens = [dictionary[number] for _, number in real]
+    columns, tokens = real_tokens(target, dictionary)
     words, positions = joined_words(tokens)
     place_of = {position: place for place, position in enumerate(positions) if position is not None}
     shown = tuple(tokens if pieces else words)
     senses, mask = layer.table
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     index_of = []  # how often each word form was there before
     for word in words:
-        seen[word] = seen.get(word, -1) + 1
         index_of.append(seen[word])
-    for position, (column, number) in enumerate(real):
+        seen[word] += 1
+    for position, column in enumerate(columns):
         place = place_of.get(position)
         if place is None and not pieces:
             continue
+        number = int(target[column])
         own = mask[number]
         yield Occurrence(
             line,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.analysis.context_vectors import features_only
-from fairseq_kerbs.analysis.occurrences import batches, joined_words
-from fairseq_kerbs.analysis.sense_report import is_word
+from fairseq_kerbs.analysis.occurrences import batches, real_tokens
+from fairseq_kerbs.analysis.words import is_word, joined_words
 from fairseq_kerbs.errors import UserError
 
 GUESSES = 16
@@ -22,26 +22,15 @@ _SCORES = 8 << 20  # probabilities that are kept at a time
 
 @dataclass(frozen=True)
 class Predictions:
-    """Every word of the references, N in all, in the order of the split.
+    """Every word of the references, N in all, in the order of the split."""
 
-    Attributes:
-        sentence: [N] number of its sentence in the split, from 0 (in a language model, of its block
-            of text).
-        place: [N] where it stands among the sentence's ``tokens``.
-        word: [N] its number in the dictionary.
-        probability: [N] P(word | context).
-        guesses: [N, k] the words most probable there, the most probable first.
-        guessed: [N, k] their probabilities.
-        tokens: tokens of each sentence.
-    """
-
-    sentence: Tensor
-    place: Tensor
-    word: Tensor
-    probability: Tensor
-    guesses: Tensor
-    guessed: Tensor
-    tokens: dict[int, tuple[str, ...]]
+    tokens: dict[int, tuple[str, ...]]  # of each sentence
+    sentence: Tensor  # [N] number of its sentence (in a language model: its block), from 0
+    place: Tensor  # [N] where it stands among the sentence's ``tokens``
+    word: Tensor  # [N] its number in the dictionary
+    probability: Tensor  # [N] P(word | context)
+    guesses: Tensor  # [N, k] the words most probable there, the most probable first
+    guessed: Tensor  # [N, k] their probabilities
 
     @property
     def right(self) -> Tensor:
@@ -77,8 +66,7 @@ def collect_predictions(model: Any, task: Any, split: str, joined: bool = False)
             target = batch["target"]  # [batch, len]
             chosen = []  # row, column, sentence, place
             for row, line in enumerate(batch["id"].tolist()):
-                numbers = target[row].tolist()
-                sentences[line], places = _places(numbers, dictionary, joined)
+                sentences[line], places = _places(target[row], dictionary, joined)
                 chosen += [(row, column, line, place) for column, place in places]
             if not chosen:
                 continue
@@ -86,37 +74,28 @@ def collect_predictions(model: Any, task: Any, split: str, joined: bool = False)
             features = model(**batch["net_input"])[0][rows, columns]  # [n, d]
             words = target[rows, columns]
             scored = _score(model, output_layer, features, words, len(dictionary))
-            parts.append((lines, at, *scored))
+            parts.append((lines, at, words, *scored))
     if not parts:
         raise UserError(f"--split {split}: there is no word in it; name another split")
     columns_of = [torch.cat(column) for column in zip(*parts, strict=True)]
     lines, at = columns_of[:2]
     order = (lines * (int(at.max()) + 1) + at).argsort()
-    lines, at, words, probability, guesses, guessed = (column[order] for column in columns_of)
-    return Predictions(lines, at, words, probability, guesses, guessed, sentences)
+    return Predictions(sentences, *(column[order] for column in columns_of))
 
 
 def _places(
-    numbers: Sequence[int], dictionary: Any, joined: bool
+    target: Tensor, dictionary: Any, joined: bool
 ) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """Tokens of a sentence, and column and place of each of its words.
-
-    Args:
-        numbers: [len] a row of targets, padded on either side.
-    """
-    skipped = (dictionary.pad(), dictionary.eos())
-    columns = [column for column, number in enumerate(numbers) if number not in skipped]
-    tokens = [dictionary[numbers[column]] for column in columns]
+    """Tokens of a sentence [len], and column and place of each of its words."""
+    columns, tokens = real_tokens(target, dictionary)
+    positions: list[int | None] = list(range(len(tokens)))
     if joined:
         tokens, positions = joined_words(tokens)
-        found = [(columns[at], place) for place, at in enumerate(positions) if at is not None]
-    else:
-        found = [(column, place) for place, column in enumerate(columns)]
-    special = dictionary.nspecial
     places = [
-        (column, place)
-        for column, place in found
-        if is_word(tokens[place], numbers[column], special)
+        (columns[position], place)
+        for place, position in enumerate(positions)
+        if position is not None
+        and is_word(tokens[place], int(target[columns[position]]), dictionary.nspecial)
     ]
     return tuple(tokens), places
 
@@ -128,13 +107,13 @@ def _score(
     words: Tensor,
     vocabulary: int,
 ) -> tuple[Tensor, ...]:
-    """Words [n], their probabilities [n], guesses and theirs [n, k], for features [n, d]."""
+    """Probabilities of words [n], guesses and theirs [n, k], for features [n, d]."""
     rows, found = max(1, _SCORES // vocabulary), []
     for part, own in zip(features.split(rows), words.split(rows), strict=True):
         # as if it were one sentence: fairseq's adaptive softmax asks for three dimensions
         output = (output_layer(part.unsqueeze(0)), None)
-        scores = model.get_normalized_probs(output, log_probs=True)[0]  # [n, V]
+        scores = model.get_normalized_probs(output, log_probs=True)[0].float()  # [n, V]
         best = scores.topk(min(GUESSES, scores.shape[1]), dim=1)
-        probability = scores.gather(1, own.unsqueeze(1)).squeeze(1).exp()
-        found.append((own, probability.float(), best.indices, best.values.float().exp()))
+        probability = scores.gather(1, own.unsqueeze(1)).squeeze(1)
+        found.append((probability.exp(), best.indices, best.values.exp()))
     return tuple(torch.cat(column) for column in zip(*found, strict=True))

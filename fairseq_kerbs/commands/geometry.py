@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import add_trust_flag
+from fairseq_kerbs.commands import reading
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -21,65 +20,38 @@ def add_geometry(commands: Subparsers) -> None:
         "data, chosen by silhouette and held against one Gaussian of the same covariance, and "
         "their variance. Works for fairseq's own models too.",
     )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    parser.add_argument("--data", type=Path, required=True, metavar="BIN", help="binarized data")
-    parser.add_argument("--split", default="test", help="split of the data [%(default)s]")
+    reading.add_model_flags(parser, needs_data=True)
     parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help="words to measure")
-    for flag, default, text in (
+    reading.add_numbers(
+        parser,
         ("--top", 20, "if no word is named: how many of the most frequent ones"),
         ("--most", 300, "contexts of a word, at most"),
         ("--least", 10, "contexts that a word must have"),
         ("--max-clusters", 6, "clusters of a word, at most"),
         ("--seed", 1, "of k-means and of the comparison"),
-    ):
-        parser.add_argument(
-            flag, type=int, default=default, metavar="N", help=f"{text} [%(default)s]"
-        )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table as CSV")
-    add_trust_flag(parser)
+    )
+    reading.add_files(parser)
     parser.set_defaults(run=_run_geometry)
 
 
 def _run_geometry(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.context_vectors import context_vectors
-    from fairseq_kerbs.analysis.geometry import measure
-    from fairseq_kerbs.analysis.sense_report import frequent_words, word_numbers
-    from fairseq_kerbs.checkpoints import load_model_and_task
-    from fairseq_kerbs.corpora.files import atomic_write
-    from fairseq_kerbs.output_layers import OutputLayer
+    from fairseq_kerbs.analysis.geometry import geometry_as_csv, geometry_as_text, measure_words
+    from fairseq_kerbs.analysis.words import frequent_words, word_numbers
+    from fairseq_kerbs.errors import UserError
 
-    _check_flags(args)
-    model, task = load_model_and_task(
-        args.checkpoint, args.data, trust=args.trust_checkpoint, any_model=True
-    )
-    dictionary = task.target_dictionary
+    reading.check_numbers(args, top=1, least=3, max_clusters=2)
+    if args.most < args.least:
+        raise UserError(f"--most is {args.most}, but --least asks for {args.least} contexts")
+    layer, dictionary, model, task = reading.read_model(args, any_model=True)
     words = word_numbers(dictionary, args.word) or frequent_words(dictionary, args.top)
-    vectors = context_vectors(model, task, args.split, words, args.most)
-    layer = getattr(model.decoder, "output", None)
-    result = measure(
-        *(vectors, words, dictionary.symbols),
+    result = measure_words(
+        *(context_vectors(model, task, args.split, words, args.most), words, dictionary.symbols),
         most=args.max_clusters,
         least=args.least,
         seed=args.seed,
-        layer=layer if isinstance(layer, OutputLayer) else None,
+        layer=layer,
     )
-    outputs = ((args.json, result.as_json() + "\n"), (args.csv, result.as_csv()))
-    for path, content in outputs:
-        if path is not None:
-            with atomic_write(path) as stream:
-                stream.write(content)
-    print(result.as_text())
+    reading.write_files(args, result, geometry_as_csv(result))
+    print(geometry_as_text(result))
     return 0
-
-
-def _check_flags(args: argparse.Namespace) -> None:
-    from fairseq_kerbs.errors import UserError
-
-    for flag, least in (("top", 1), ("least", 3), ("max_clusters", 2)):
-        value = getattr(args, flag)
-        if value < least:
-            name = flag.replace("_", "-")
-            raise UserError(f"--{name} is {value}, but must be at least {least}")
-    if args.most < args.least:
-        raise UserError(f"--most is {args.most}, but --least asks for {args.least} contexts")

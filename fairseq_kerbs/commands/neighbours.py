@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands.senses import add_checkpoint_flags, check_checkpoint_flags
+from fairseq_kerbs.commands import reading
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -19,12 +19,12 @@ def add_neighbours(commands: Subparsers) -> None:
         "neighbours",
         help="clusters of words that the output layer can hardly tell apart, of one model or two",
         description="Clusters of words that the output layer can hardly tell apart: by its vectors "
-        "(cosine, or its kernel's likeness over senses), or with --data by the probability that "
+        "(cosine, or its kernel's similarity over senses), or with --data by the probability that "
         "each word gets in place of the others. With --data and two checkpoints also the sentences "
         "in which one model is right and the other is not, and how many there are of each kind. "
         "Works for fairseq's own models too.",
     )
-    add_checkpoint_flags(parser)
+    reading.add_model_flags(parser)
     parser.add_argument(
         "other", type=Path, nargs="?", metavar="OTHER", help="checkpoint to compare it with"
     )
@@ -34,35 +34,34 @@ def add_neighbours(commands: Subparsers) -> None:
     parser.add_argument(
         "--by",
         choices=("vectors", "confusions"),
-        help="what makes words alike [confusions where there are data, else vectors]",
+        help="what makes words similar [confusions where there are data, else vectors]",
     )
-    for flag, default, text in (
+    reading.add_numbers(
+        parser,
         ("--top", 8, "clusters to show, 0 for all"),
         ("--examples", 1, "sentences of a cluster, for each model that is right"),
         ("--least", 20, "occurrences in the training data that a word must have"),
-    ):
-        parser.add_argument(
-            flag, type=int, default=default, metavar="N", help=f"{text} [%(default)s]"
-        )
-    parser.add_argument(
-        "--joined",
-        action="store_true",
-        help="whole words only, and sentences with BPE pieces joined",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write clusters and sentences")
+    text = "whole words only, and sentences with BPE pieces joined"
+    parser.add_argument("--joined", action="store_true", help=text)
+    reading.add_files(parser)
     parser.set_defaults(run=_run_neighbours)
 
 
 def _run_neighbours(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.analysis import neighbour_tables
-    from fairseq_kerbs.analysis.likeness import ConfusionLikeness, Likeness, VectorLikeness
-    from fairseq_kerbs.analysis.neighbours import find_neighbours
-    from fairseq_kerbs.corpora.files import atomic_write
+    from fairseq_kerbs.analysis import neighbours, similarity
     from fairseq_kerbs.errors import UserError
 
-    by = _check_flags(args)
-    paths = [args.checkpoint, *([args.other] if args.other is not None else [])]
+    reading.check_numbers(args, top=0, examples=0, least=0)
+    models = 1 if args.other is None else 2
+    if args.names and len(args.names) != models:
+        raise UserError(f"--names: give as many names as checkpoints, {models}")
+    if len(set(args.names)) < len(args.names) or not all(args.names):
+        raise UserError("--names: names must not be empty and must differ")
+    if args.by == "confusions" and args.data is None:
+        raise UserError("--by confusions looks at a split of the data: give --data BIN as well")
+    by = args.by or ("vectors" if args.data is None else "confusions")
+    paths = [args.checkpoint, args.other][:models]
     names = args.names or model_names(paths)
     layers, predictions, dictionary = _read(args, paths, names, by)
     words = _compared(dictionary, args.least, args.joined)
@@ -71,46 +70,23 @@ def _run_neighbours(args: argparse.Namespace) -> int:
             f"--least {args.least}: fewer than two words occur as often in the training data; give "
             "a smaller number"
         )
-    likeness: dict[str, Likeness] = {
-        name: VectorLikeness(layers[name], words)
+    compared: dict[str, similarity.Similarity] = {
+        name: similarity.VectorSimilarity(layers[name], words)
         if by == "vectors"
-        else ConfusionLikeness([predictions[name]], words)
+        else similarity.ConfusionSimilarity([predictions[name]], words)
         for name in names
     }
-    result = find_neighbours(
-        *(likeness, dictionary.symbols, dictionary.count),
+    result = neighbours.find_neighbours(
+        *(compared, dictionary.symbols, dictionary.count),
         by=by,
         words=words,
         predictions=predictions,
         top=args.top,
         examples=args.examples,
     )
-    outputs = ((args.json, neighbour_tables.as_json), (args.csv, neighbour_tables.as_csv))
-    for path, write in outputs:
-        if path is not None:
-            with atomic_write(path) as stream:
-                stream.write(write(result).removesuffix("\n") + "\n")
-    print(neighbour_tables.as_text(result))
+    reading.write_files(args, result, neighbours.neighbours_as_csv(result))
+    print(neighbours.neighbours_as_text(result))
     return 0
-
-
-def _check_flags(args: argparse.Namespace) -> str:
-    """What clusters are made by."""
-    from fairseq_kerbs.errors import UserError
-
-    check_checkpoint_flags(args)
-    for flag in ("top", "examples", "least"):
-        if getattr(args, flag) < 0:
-            raise UserError(f"--{flag} is {getattr(args, flag)}, but must be 0 or more")
-    models = 1 if args.other is None else 2
-    if args.names and len(args.names) != models:
-        raise UserError(f"--names: give as many names as checkpoints, {models}")
-    if len(set(args.names)) < len(args.names) or not all(args.names):
-        raise UserError("--names: names must not be empty and must differ")
-    if args.by == "confusions" and args.data is None:
-        raise UserError("--by confusions looks at a split of the data: give --data BIN as well")
-    by: str = args.by or ("vectors" if args.data is None else "confusions")
-    return by
 
 
 def model_names(paths: list[Path]) -> list[str]:
@@ -119,13 +95,12 @@ def model_names(paths: list[Path]) -> list[str]:
     >>> model_names([Path("runs/tiny_softmax/a.pt"), Path("runs/tiny_kerbs/a.pt")])
     ['softmax', 'kerbs']
     """
-    parts = [list(path.resolve().with_suffix("").parts) for path in paths]
+    parts = [path.resolve().with_suffix("").parts for path in paths]
     if len(paths) == 1:
-        telling = [part for part in parts[0] if not part.startswith("checkpoint")]
-        return telling[-1:]
-    ends = [path[::-1] for path in parts]
-    pairs = (pair for pair in zip(*ends, strict=False) if pair[0] != pair[1])
-    pieces = [re.split(r"[-_.]", part) for part in next(pairs, ("", ""))]
+        return [part for part in parts[0] if not part.startswith("checkpoint")][-1:]
+    pairs = zip(*(path[::-1] for path in parts), strict=False)
+    differing = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
+    pieces = [re.split(r"[-_.]", part) for part in differing]
     for _ in range(2):  # from the front, then from the back
         while all(len(piece) > 1 for piece in pieces) and pieces[0][0] == pieces[1][0]:
             pieces = [piece[1:] for piece in pieces]
@@ -139,31 +114,24 @@ def _read(
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Output layers, predictions (where there are data) and the dictionary of all models."""
     from fairseq_kerbs.analysis.predictions import collect_predictions
-    from fairseq_kerbs.analysis.saved_layer import load_layer, model_layer
-    from fairseq_kerbs.checkpoints import load_model_and_task
+    from fairseq_kerbs.analysis.saved_layer import model_layer
     from fairseq_kerbs.errors import UserError
 
     layers, predictions, dictionaries = {}, {}, []
     for name, path in zip(names, paths, strict=True):
-        if args.data is None:
-            layer, dictionary = load_layer(path, args.dict, args.trust_checkpoint, any_model=True)
-            layers[name] = layer
-        else:
-            model, task = load_model_and_task(
-                path, args.data, trust=args.trust_checkpoint, any_model=True
-            )
-            dictionary = task.target_dictionary
+        layers[name], dictionary, model, task = reading.read_model(args, path, any_model=True)
+        if task is not None:
             if by == "vectors":
                 layers[name] = model_layer(model, path)
             predictions[name] = collect_predictions(model, task, args.split, args.joined)
         dictionaries.append(dictionary)
-    if any(other.symbols != dictionaries[0].symbols for other in dictionaries[1:]):
+    if dictionaries[-1].symbols != dictionaries[0].symbols:
         raise UserError(
             f"{paths[0]} and {paths[1]} have different target dictionaries; compare models that "
             "were trained on the same data"
         )
     found = list(predictions.values())
-    if any(not other.same_words(found[0]) for other in found[1:]):
+    if found and not found[-1].same_words(found[0]):
         raise UserError(
             f"{paths[0]} and {paths[1]} do not predict the same words of --split {args.split}; "
             "compare models of the same task"
@@ -175,8 +143,7 @@ def _compared(dictionary: Any, least: int, joined: bool) -> Any:
     """[V] whether a word is compared: frequent enough, and no piece where words are joined."""
     import torch
 
-    from fairseq_kerbs.analysis.occurrences import BPE_MARK
-    from fairseq_kerbs.analysis.sense_report import is_word
+    from fairseq_kerbs.analysis.words import BPE_MARK, is_word
 
     return torch.tensor(
         [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands.senses import add_checkpoint_flags, check_checkpoint_flags
+from fairseq_kerbs.commands import reading
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -20,52 +20,48 @@ def add_report(commands: Subparsers) -> None:
         description="Write a single HTML file in which to search a word and see its senses, their "
         "theta, usage, nearest senses, contexts and plots. It needs no network and no other file.",
     )
-    add_checkpoint_flags(parser)
+    reading.add_model_flags(parser)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the .html file to write"
     )
     parser.add_argument("--title", help="title of the page [name of the checkpoint]")
-    parser.add_argument(
-        "--log",
-        type=Path,
-        metavar="LOG",
-        help="output of fairseq-train or its --tensorboard-logdir, for the history of training",
-    )
-    parser.add_argument(
-        "--examples", type=int, default=3, metavar="N", help="contexts a sense [%(default)s]"
-    )
-    parser.add_argument(
-        "--nearest",
-        type=int,
-        default=5,
-        metavar="N",
-        help="nearest senses of each; 0 saves the time, minutes for 60,000 senses [%(default)s]",
+    text = "output of fairseq-train or its --tensorboard-logdir, for the history of training"
+    parser.add_argument("--log", type=Path, metavar="LOG", help=text)
+    reading.add_numbers(
+        parser,
+        ("--examples", 3, "contexts a sense"),
+        ("--nearest", 5, "nearest senses of each; 0 saves the time, minutes for 60,000 senses"),
     )
     parser.set_defaults(run=_run_report)
 
 
 def _run_report(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.analysis.context_vectors import context_vectors
     from fairseq_kerbs.analysis.history import read_history
-    from fairseq_kerbs.analysis.html_report import html_page
-    from fairseq_kerbs.analysis.occurrences import load_model, occurrences
-    from fairseq_kerbs.analysis.page_data import page_data
-    from fairseq_kerbs.analysis.saved_layer import load_layer
+    from fairseq_kerbs.analysis.html_report import MOST_POINTS, html_page, page_data
+    from fairseq_kerbs.analysis.occurrences import occurrences
     from fairseq_kerbs.corpora.files import atomic_write
+    from fairseq_kerbs.errors import UserError
 
-    _check_flags(args)
+    reading.check_numbers(args, examples=0, nearest=0)
+    if args.output.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--output: {args.output} must end in .html")
     history = None if args.log is None else read_history(args.log)
+    layer, dictionary, model, task = reading.read_model(args)
+    for name, values in layer.state_dict().items():
+        if not values.isfinite().all():
+            raise UserError(
+                f"{args.checkpoint}: {name} of its output layer holds values that are not finite, "
+                "so its training diverged; take an earlier checkpoint"
+            )
     found = contexts = None
     facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint)}
-    if args.data is None:
-        layer, dictionary = load_layer(args.checkpoint, args.dict, args.trust_checkpoint)
-    else:
-        model, task = load_model(args.checkpoint, args.data, args.trust_checkpoint)
-        layer, dictionary = model.decoder.output, task.target_dictionary
+    if task is not None:
         found = occurrences(model, task, args.split, pieces=True)
-        contexts = _contexts(model, task, args.split)
-        facts |= {"data": f"{args.data}, split {args.split}"}
-        facts |= {"sentences": len(task.dataset(args.split))}
-    _check_finite(args.checkpoint, layer)
+        several = (layer.inventory.senses_per_word() > 1).nonzero().flatten().tolist()
+        contexts = context_vectors(model, task, args.split, several, MOST_POINTS)
+        facts["data"] = f"{args.data}, split {args.split}"
+        facts["sentences"] = len(task.dataset(args.split))
     facts |= {"kernel": layer.kernel.name, "entries of the dictionary": layer.vocab_size}
     facts |= {"senses": layer.total_senses}
     data = page_data(
@@ -81,35 +77,3 @@ def _run_report(args: argparse.Namespace) -> int:
         stream.write(html_page(args.title or f"Senses of {args.checkpoint.name}", data))
     print(f"{args.output}: {len(data['words'])} words, {len(data['sense'])} senses")
     return 0
-
-
-def _contexts(model: Any, task: Any, split: str) -> Any:
-    """Context vectors of the words that have several senses."""
-    from fairseq_kerbs.analysis.context_vectors import context_vectors
-    from fairseq_kerbs.analysis.page_data import MOST_POINTS
-
-    numbers = model.decoder.output.inventory.senses_per_word()
-    several = (numbers > 1).nonzero().flatten().tolist()
-    return context_vectors(model, task, split, several, MOST_POINTS)
-
-
-def _check_flags(args: argparse.Namespace) -> None:
-    from fairseq_kerbs.errors import UserError
-
-    check_checkpoint_flags(args)
-    if args.output.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--output: {args.output} must end in .html")
-    for flag in ("examples", "nearest"):
-        if getattr(args, flag) < 0:
-            raise UserError(f"--{flag} is {getattr(args, flag)}, but must be 0 or more")
-
-
-def _check_finite(checkpoint: Path, layer: Any) -> None:
-    from fairseq_kerbs.errors import UserError
-
-    for name in ("weight", "theta", "inventory.usage", "inventory.log_prob"):
-        if not layer.state_dict().get(name, layer.weight).isfinite().all():
-            raise UserError(
-                f"{checkpoint}: {name} of its output layer holds values that are not finite, so "
-                "its training diverged; take an earlier checkpoint"
-            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import json
 import os
@@ -16,16 +17,27 @@ from typing import Any
 
 import pytest
 import torch
+from google.protobuf import text_format  # type: ignore[import-untyped]
+from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 import fairseq_kerbs
 from fairseq_kerbs.analysis.context_vectors import context_vectors, sense_of
-from fairseq_kerbs.analysis.html_report import html_page, script_json
-from fairseq_kerbs.analysis.nearest_senses import nearest_senses
-from fairseq_kerbs.analysis.occurrences import load_model, occurrences
-from fairseq_kerbs.analysis.page_data import page_data, page_words
+from fairseq_kerbs.analysis.html_report import (
+    html_page,
+    page_data,
+    page_words,
+    script_json,
+    write_projector,
+)
+from fairseq_kerbs.analysis.occurrences import occurrences
+from fairseq_kerbs.analysis.saved_layer import load_layer
+from fairseq_kerbs.analysis.similarity import nearest_senses
+from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
+from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from tests.analysis.conftest import Trained
+from tests.fairseq_fixtures import dictionary, make_model
 
 PAGE = Path(fairseq_kerbs.__file__).parent / "analysis" / "page"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -135,7 +147,7 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
     flags = ["--data", str(trained.data), "-o", str(output), "--log", str(trained.log)]
     assert main(["report", str(trained.kerbs), *flags, "--nearest", "3", "--examples", "2"]) == 0
     data = data_of(output.read_text(encoding="utf-8"))
-    model, task = load_model(trained.kerbs, trained.data)
+    model, task = load_model_and_task(trained.kerbs, trained.data)
     layer, dictionary = model.decoder.output, task.target_dictionary
     words = page_words(layer, dictionary.symbols, dictionary.nspecial)
     assert data["words"] == words.symbols
@@ -195,6 +207,50 @@ def test_report_without_data_and_wrong_uses(
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_projector_files(trained: Trained, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "projector"
+    assert main(["senses", str(trained.kerbs), "--top", "1", "--projector", str(folder)]) == 0
+    layer, words = load_layer(trained.kerbs)
+    config = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
+    (embedding,) = config.embeddings
+    metadata = (folder / embedding.metadata_path).read_text().splitlines()
+    rows = list(csv.DictReader(metadata, delimiter="\t", quoting=csv.QUOTE_NONE))
+    lines = (folder / embedding.tensor_path).read_text().splitlines()
+    assert len(rows) == len(lines)
+    owners = layer.inventory.word_of_sense
+    shown = [int(row["sense"]) for row in rows]
+    assert (
+        len(set(shown))
+        == len(shown)
+        == int((owners >= 4).sum())
+        - sum(
+            symbol.startswith("madeupword") * int(owners.eq(n).sum())
+            for n, symbol in enumerate(words.symbols)
+        )
+    )
+    vectors = torch.tensor([[float(x) for x in line.split("\t")] for line in lines])
+    torch.testing.assert_close(vectors, layer.weight[shown].detach(), rtol=1e-4, atol=1e-6)
+    for row in rows[:50]:
+        sense = int(row["sense"])
+        assert words.symbols[int(owners[sense])] == row["word"]
+        assert float(row["theta"]) == pytest.approx(layer.theta[sense].item(), rel=1e-4)
+        own = owners.eq(owners[sense])
+        share = layer.usage[sense] / layer.usage[own].sum()
+        assert float(row["usage"]) == pytest.approx(share.item(), rel=1e-4)
+        assert int(row["senses"]) == int(own.sum())
+
+
+def test_a_tab_in_a_word_does_not_shift_cells(tmp_path: Path) -> None:
+    layer, symbols = make_model("lstm").decoder.output, dictionary().symbols
+    symbols = ["a\tb" if symbol == "w0" else symbol for symbol in symbols]
+    write_projector(tmp_path, layer, symbols, 4)
+    lines = (tmp_path / "metadata.tsv").read_text().splitlines()
+    assert {line.count("\t") for line in lines} == {4}
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is no folder"):
+        write_projector(tmp_path / "file", layer, symbols, 4)
 
 
 # What a user does with the keyboard, and what the page shows then; written where the test reads it.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_kerbs.analysis import lemma_command
+from fairseq_kerbs.analysis import lemmas
 from fairseq_kerbs.analysis.lemmas import (
     Allocation,
     Training,
@@ -71,14 +71,14 @@ def test_command_prints_tables_and_writes_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = ["--steps", "3", "--seeds", "0", "-o"]
-    assert lemma_command.main([*short, str(tmp_path / "r.json")]) == 0
+    assert lemmas.main([*short, str(tmp_path / "r.json")]) == 0
     assert "balanced, context" in capsys.readouterr().out
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert [row["lemma"] for row in rows] == ["4.1"] * 5 + ["4.2"] * 8
-    assert lemma_command.main([*short, str(tmp_path / "r.csv")]) == 0
+    assert lemmas.main([*short, str(tmp_path / "r.csv")]) == 0
     with (tmp_path / "r.csv").open(newline="") as stream:
         table = list(csv.DictReader(stream))
     assert float(table[-1]["theta"]) == rows[-1]["theta"]
-    assert lemma_command.main([*short, "table.txt"]) == 2
-    assert lemma_command.main(["--dim", "2"]) == 2
+    assert lemmas.main([*short, "table.txt"]) == 2
+    assert lemmas.main(["--dim", "2"]) == 2
     assert "--output table.txt must end" in capsys.readouterr().err

@@ -14,10 +14,10 @@ from fairseq.data import Dictionary
 from scipy.stats import binomtest
 
 from fairseq_kerbs.analysis import predictions as predictions_module
-from fairseq_kerbs.analysis.likeness import ConfusionLikeness
 from fairseq_kerbs.analysis.neighbours import find_neighbours
 from fairseq_kerbs.analysis.predictions import Predictions, collect_predictions
 from fairseq_kerbs.analysis.saved_layer import load_layer, model_layer, stock_layer
+from fairseq_kerbs.analysis.similarity import ConfusionSimilarity
 from fairseq_kerbs.checkpoints import load_model_and_task, read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.commands.neighbours import model_names
@@ -39,10 +39,10 @@ def by_hand(*rows: tuple[int, int, int, float, int, float]) -> Predictions:
     guessed = torch.stack([own, other], 1)
     tokens = {0: ("the", "red", "soon"), 1: ("quickly", "blue", "the"), 2: ("soon", "quickly")}
     return Predictions(
+        tokens,
         *(sentence, place, word, own),
         torch.where(ordered, guesses, guesses.flip(1)),
         torch.where(ordered, guessed, guessed.flip(1)),
-        tokens,
     )
 
 
@@ -70,16 +70,16 @@ SECOND = by_hand(
 
 def find(predictions: dict[str, Predictions], **flags: Any) -> Any:
     words = torch.arange(len(WORDS)) >= 4
-    likeness = {name: ConfusionLikeness([one], words) for name, one in predictions.items()}
+    similarity = {name: ConfusionSimilarity([one], words) for name, one in predictions.items()}
     frequency = [0, 0, 0, 0, 5, 9, 3, 8, 50]
     return find_neighbours(
-        *(likeness, WORDS, frequency),
+        *(similarity, WORDS, frequency),
         **({"by": "confusions", "words": words, "predictions": predictions} | flags),
     )
 
 
 def test_confusions_of_two_models_by_hand() -> None:
-    both = ConfusionLikeness([FIRST, SECOND], torch.arange(len(WORDS)) >= 4)
+    both = ConfusionSimilarity([FIRST, SECOND], torch.arange(len(WORDS)) >= 4)
     to_quickly = (0.6 + 0.2 + 0.05) / 2 / (2 + 2)  # at the occurrences of "soon"
     to_soon = (0.1 + 0.6 + 0.5 + 0.1) / 2 / (2 + 2)
     graph = both.graph().toarray()
@@ -88,7 +88,7 @@ def test_confusions_of_two_models_by_hand() -> None:
     # "the" is guessed for "soon", but never the other way round
     assert graph[THE, SOON] == graph[THE, QUICKLY] == 0
     assert both.among([SOON, THE, QUICKLY])[2, 0] == graph[SOON, QUICKLY]
-    only = ConfusionLikeness([FIRST], torch.arange(len(WORDS)) != SOON)
+    only = ConfusionSimilarity([FIRST], torch.arange(len(WORDS)) != SOON)
     assert not only.graph()[SOON].nnz
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,19 @@ import torch
 from fairseq.data import LanguagePairDataset
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
-from fairseq_kerbs.analysis.frequency import FrequencyGroup, senses_by_frequency
-from fairseq_kerbs.analysis.occurrences import Occurrence, joined_words, occurrences
-from fairseq_kerbs.analysis.sense_report import build_report
-from fairseq_kerbs.analysis.sense_tables import as_json, as_text
+from fairseq_kerbs.analysis.occurrences import Occurrence, occurrences
+from fairseq_kerbs.analysis.sense_report import (
+    Purity,
+    build_report,
+    measure_purity,
+    overall_purity,
+    purity_of,
+    read_gold_senses,
+    report_as_text,
+)
+from fairseq_kerbs.analysis.tables import as_json
+from fairseq_kerbs.analysis.words import FrequencyGroup, joined_words, senses_by_frequency
+from fairseq_kerbs.errors import UserError
 from tests.fairseq_fixtures import dictionary, make_batch, make_model, make_task
 
 
@@ -87,7 +97,7 @@ def test_report_counts_senses_and_measures_purity() -> None:
     assert report.purity is not None
     assert report.purity.purity == pytest.approx(5 / 6)
     assert sum(sense.usage for sense in word.senses) == pytest.approx(1.0)
-    text = as_text(report)
+    text = report_as_text(report)
     assert "a [w3] b" in text
     assert "83.3%" in text
     assert json.loads(as_json(report))["words"][0]["senses"][0]["count"] == 4
@@ -97,7 +107,7 @@ def test_words_that_are_no_token_are_said() -> None:
     layer = make_model("lstm").decoder.output
     report = build_report([_occurrence(0, 3)], layer, {"w3": 7}, words=["w3", "absent"])
     assert report.missing == ["absent"]
-    assert "absent" in as_text(report)
+    assert "absent" in report_as_text(report)
 
 
 def test_senses_by_deciles_of_frequency() -> None:
@@ -116,5 +126,58 @@ def test_senses_by_deciles_of_frequency() -> None:
     report = build_report([_occurrence(0, 3)], layer, {"w3": 7}, counts=counts)
     mean = sum(group.words * group.senses for group in report.deciles)
     assert mean == pytest.approx(float(layer.inventory.senses_per_word()[4:].sum()))
-    assert "senses a word" in as_text(report)
+    assert "senses a word" in report_as_text(report)
     assert json.loads(as_json(report))["deciles"][9]["fewest"] == 1
+
+
+# --- purity ---------------------------------------------------------------------------------------
+
+
+def test_purity_by_hand() -> None:
+    learned = [7, 7, 7, 9, 9, 9, 9, 4]
+    true = ["a", "a", "b", "b", "b", "b", "a", "a"]
+    # sense 7: 2 of 3 are a; sense 9: 3 of 4 are b; sense 4: 1 of 1 is a
+    assert purity_of(learned, true) == pytest.approx(6 / 8)
+
+
+def test_one_sense_reaches_the_most_frequent_true_sense() -> None:
+    result = measure_purity([1] * 10, ["a"] * 7 + ["b"] * 3)
+    assert (result.occurrences, result.purity, result.single) == (10, 0.7, 0.7)
+    assert result.chance == pytest.approx(0.7)
+
+
+def test_perfect_senses_are_pure_whatever_their_names() -> None:
+    result = measure_purity([5, 3] * 50, ["river", "money"] * 50)
+    assert result.purity == 1.0
+    assert result.single == 0.5
+    # two groups of 50 drawn at random: the larger share of one is 0.5 + E|X − 25|/50 ≈ 0.54
+    assert 0.52 < result.chance < 0.56
+
+
+def test_more_senses_than_needed_raise_chance_too() -> None:
+    true = ["a", "b"] * 20
+    assert measure_purity(list(range(40)), true).chance == 1.0
+
+
+def test_overall_weighs_by_occurrences() -> None:
+    total = overall_purity([Purity(10, 1.0, 0.5, 0.6), Purity(30, 0.6, 0.5, 0.5)])
+    assert total.occurrences == 40
+    assert total.purity == pytest.approx(0.7)
+    assert total.chance == pytest.approx(0.525)
+
+
+@pytest.mark.parametrize(("learned", "true"), [([], []), ([1], ["a", "b"])])
+def test_unequal_or_empty_groupings_are_refused(learned: list[int], true: list[str]) -> None:
+    with pytest.raises(ValueError, match="as many"):
+        purity_of(learned, true)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("", "empty"), ("0\t0\tbank\n", "line 1"), ("0\t0\tbank\tBank\nx\t0\tbank\tUfer\n", "line 2")],
+)
+def test_a_wrong_gold_file_is_named(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "gold.tsv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=named):
+        read_gold_senses(path)

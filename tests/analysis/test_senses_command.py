@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_kerbs.analysis.nearest_senses import nearest_senses
-from fairseq_kerbs.analysis.occurrences import load_model, occurrences
+from fairseq_kerbs.analysis.occurrences import occurrences
 from fairseq_kerbs.analysis.saved_layer import load_layer
-from fairseq_kerbs.analysis.sense_report import build_report
-from fairseq_kerbs.analysis.sense_tables import as_text
+from fairseq_kerbs.analysis.sense_report import build_report, report_as_text
+from fairseq_kerbs.analysis.similarity import nearest_senses
+from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.output_layers import SoftmaxOutputLayer
@@ -52,7 +52,7 @@ def test_a_sense_is_never_its_own_neighbour() -> None:
 
 
 def test_the_checkpoint_alone_gives_the_layer_of_the_whole_model(trained: Trained) -> None:
-    model, task = load_model(trained.kerbs, trained.data)
+    model, task = load_model_and_task(trained.kerbs, trained.data)
     layer, dictionary = load_layer(trained.kerbs)
     assert dictionary.symbols == task.target_dictionary.symbols
     expected = model.decoder.output.state_dict()
@@ -63,7 +63,7 @@ def test_the_checkpoint_alone_gives_the_layer_of_the_whole_model(trained: Traine
 
 
 def test_pieces_are_tokens_of_their_own(trained: Trained) -> None:
-    model, task = load_model(trained.kerbs, trained.data)
+    model, task = load_model_and_task(trained.kerbs, trained.data)
     whole = {(o.line, o.index, o.word): o for o in occurrences(model, task, "test")}
     every = list(occurrences(model, task, "test", pieces=True))
     assert sum(len(target) - 1 for target in task.dataset("test").tgt) == len(every)
@@ -113,7 +113,7 @@ def test_report_with_data(
     text = capsys.readouterr().out
     assert "no entry of the dictionary: nix" in text
     (word,) = json.loads((tmp_path / "a").read_text())["words"]
-    model, task = load_model(trained.kerbs, trained.data)
+    model, task = load_model_and_task(trained.kerbs, trained.data)
     found = [o for o in occurrences(model, task, "test", pieces=True) if o.word == "the"]
     assert sum(sense["count"] for sense in word["senses"]) == len(found)
     for sense in word["senses"]:
@@ -158,7 +158,7 @@ def test_wrong_uses_are_one_sentence(
         assert message in error
         assert error.count("\n") == 1
     assert senses(moved, "--dict", trained.dictionary, "--by-number-of-senses") == 0
-    assert "| words in all |" in capsys.readouterr().out
+    assert "| words in all " in capsys.readouterr().out
 
 
 def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
@@ -166,7 +166,7 @@ def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
     numbers = {f"w{number}": number for number in range(9)}
     report = build_report(None, layer, numbers, special=4, nearest=2)
     assert report.by_number == [5]
-    assert "no word here has several senses" in as_text(report)
+    assert "no word here has several senses" in report_as_text(report)
     (word,) = build_report(None, layer, numbers, words=["w5"], special=4, nearest=9).words
     (sense,) = word.senses
     assert sense.theta is None

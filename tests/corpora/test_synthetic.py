@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.analysis.purity import read_gold_senses
+from fairseq_kerbs.analysis.sense_report import read_gold_senses
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.corpora.synthetic import SPLITS, write_synthetic_corpus
 from fairseq_kerbs.corpora.synthetic_grammar import english_verb, german_verb, noun_form

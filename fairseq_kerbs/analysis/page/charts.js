@@ -12,9 +12,7 @@ function shape(name, attributes, text) {
   return element;
 }
 
-function colour(index) {
-  return `var(--s${index % 4})`;
-}
+const colour = (index) => `var(--s${index % 4})`;
 
 /** The sign of a word's sense: filled circle, empty square, filled triangle, empty diamond. */
 function sign(index, x, y, size) {
@@ -91,30 +89,31 @@ function chart({ title, xLabel, yLabel, xRange, yRange, xNumbers = true, yNumber
   return figure;
 }
 
-/** Bars of [label, value, note]. */
-function barChart(title, xLabel, yLabel, bars) {
-  const most = Math.max(...bars.map((bar) => bar[1]), 1e-9) * 1.08;
-  const ranges = { xRange: [0, bars.length], yRange: [0, most], xNumbers: false };
-  return chart({ title, xLabel, yLabel, ...ranges }, (svg, x, y) => {
-    const every = Math.ceil(bars.length / 10);
-    bars.forEach(([label, value, note], index) => {
-      const bar = shape("rect", {
-        class: "fill", x: x(index + 0.1), width: x(0.9) - x(0.1),
-        y: y(value), height: Math.max(0, y(0) - y(value)),
-      });
-      bar.append(shape("title", {}, note || `${label}: ${short(value)}`));
-      svg.append(bar);
-      if (bars.length <= 8) {
-        svg.append(shape("text", {
-          x: x(index + 0.5), y: y(value) - 3, "text-anchor": "middle",
-        }, short(value)));
-      }
-      if (index % every === 0) {
-        svg.append(shape("text", {
-          x: x(index + 0.5), y: HEIGHT - BOTTOM + 15, "text-anchor": "middle",
-        }, label));
-      }
+/** A chart of `values` side by side over xRange; `note(index)` says what a bar is. */
+function bars(options, values, gap, note, more = () => {}) {
+  const [low, high] = options.xRange, wide = (high - low) / values.length;
+  const yRange = [0, Math.max(...values, 1e-9) * 1.08];
+  return chart({ ...options, yRange }, (svg, x, y) => values.forEach((value, index) => {
+    const left = x(low + (index + gap) * wide), right = x(low + (index + 1 - gap) * wide);
+    const bar = shape("rect", {
+      class: "fill", x: left, width: right - left, y: y(value), height: Math.max(0, y(0) - y(value)),
     });
+    bar.append(shape("title", {}, note(index)));
+    svg.append(bar);
+    more(svg, (left + right) / 2, y(value), index);
+  }));
+}
+
+/** Bars of [label, value]. */
+function barChart(title, xLabel, yLabel, pairs) {
+  const options = { title, xLabel, yLabel, xRange: [0, pairs.length], xNumbers: false };
+  const values = pairs.map((pair) => pair[1]), every = Math.ceil(pairs.length / 10);
+  const note = (index) => `${pairs[index][0]}: ${short(values[index])}`;
+  return bars(options, values, 0.1, note, (svg, x, y, index) => {
+    const text = (at, label) =>
+      svg.append(shape("text", { x, y: at, "text-anchor": "middle" }, label));
+    if (pairs.length <= 8) text(y - 3, short(values[index]));
+    if (index % every === 0) text(HEIGHT - BOTTOM + 15, pairs[index][0]);
   });
 }
 
@@ -124,18 +123,9 @@ function histogram(title, xLabel, yLabel, values, low, high, bins = 20) {
   for (const value of values) {
     heights[Math.max(0, Math.min(bins - 1, Math.floor((value - low) / width)))]++;
   }
-  const yRange = [0, Math.max(...heights, 1) * 1.08];
-  return chart({ title, xLabel, yLabel, xRange: [low, high], yRange }, (svg, x, y) => {
-    heights.forEach((height, bin) => {
-      const left = low + bin * width;
-      const bar = shape("rect", {
-        class: "fill", x: x(left) + 0.5, width: x(left + width) - x(left) - 1,
-        y: y(height), height: Math.max(0, y(0) - y(height)),
-      });
-      bar.append(shape("title", {}, `${short(left)} to ${short(left + width)}: ${height}`));
-      svg.append(bar);
-    });
-  });
+  const ends = (bin) => [low + bin * width, low + (bin + 1) * width].map(short).join(" to ");
+  const options = { title, xLabel, yLabel, xRange: [low, high] };
+  return bars(options, heights, 0.03, (bin) => `${ends(bin)}: ${heights[bin]}`);
 }
 
 /** Lines of {name, x, y}, each with its name in a legend below. */
@@ -146,14 +136,14 @@ function lineChart(title, xLabel, yLabel, lines, signs = false) {
     const low = least > 0 && least < high / 2 ? 0 : least;
     return low === high ? [low - 1, high + 1] : [low, high];
   };
+  const stroke = (index) => ({
+    stroke: colour(index), "stroke-width": 1.6, "stroke-dasharray": DASHES[index % DASHES.length],
+  });
   const figure = chart(
     { title, xLabel, yLabel, xRange: range(across), yRange: range(all) },
     (svg, x, y) => lines.forEach((line, index) => {
       const points = line.x.map((value, place) => `${x(value)},${y(line.y[place])}`).join(" ");
-      svg.append(shape("polyline", {
-        points, fill: "none", stroke: colour(index), "stroke-width": 1.6,
-        "stroke-dasharray": DASHES[index % DASHES.length],
-      }));
+      svg.append(shape("polyline", { points, fill: "none", ...stroke(index) }));
       const last = line.x.length - 1;
       if (signs) svg.append(sign(index, x(line.x[last]), y(line.y[last]), 4));
     }),
@@ -162,10 +152,7 @@ function lineChart(title, xLabel, yLabel, lines, signs = false) {
   legend.className = "small";
   lines.forEach((line, index) => {
     const sample = shape("svg", { width: 34, height: 10, "aria-hidden": true });
-    sample.append(shape("path", {
-      d: "M0 5H34", stroke: colour(index), "stroke-width": 1.6,
-      "stroke-dasharray": DASHES[index % DASHES.length],
-    }));
+    sample.append(shape("path", { d: "M0 5H34", ...stroke(index) }));
     const entry = document.createElement("span");
     entry.className = "entry";
     entry.append(sample, ` ${line.name}`);

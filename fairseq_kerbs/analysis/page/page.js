@@ -5,11 +5,9 @@ const SHOWN = 200; // entries of the list that are drawn at a time
 const number = new Intl.NumberFormat("en");
 const byId = (id) => document.getElementById(id);
 const sensesOf = (word) => data.first[word + 1] - data.first[word];
-const timesOf = (word) => {
-  let sum = 0;
-  for (let at = data.first[word]; at < data.first[word + 1]; at++) sum += data.times[at];
-  return sum;
-};
+const places = (word) => Array.from({ length: sensesOf(word) }, (_, k) => data.first[word] + k);
+const timesOf = (word) => places(word).reduce((sum, at) => sum + data.times[at], 0);
+const several = (count, name) => `${number.format(count)} ${name}${count === 1 ? "" : "s"}`;
 
 /** An element with attributes and children; text is set, never parsed. */
 function element(name, attributes = {}, ...children) {
@@ -58,10 +56,8 @@ function link(word, ...children) {
 
 function drawMore() {
   const part = hits.slice(drawn, drawn + SHOWN).map((word) => {
-    const senses = sensesOf(word);
-    const name = element("span", {}, data.words[word]);
-    const note = element("span", {}, `${senses} sense${senses > 1 ? "s" : ""}`);
-    const item = link(word, name, note);
+    const note = element("span", {}, several(sensesOf(word), "sense"));
+    const item = link(word, element("span", {}, data.words[word]), note);
     if (word === current) item.setAttribute("aria-current", "true");
     return element("li", {}, item);
   });
@@ -74,7 +70,7 @@ function drawList() {
   hits = find(byId("search").value);
   drawn = 0;
   byId("list").replaceChildren();
-  byId("hits").textContent = `${number.format(hits.length)} word${hits.length === 1 ? "" : "s"}`;
+  byId("hits").textContent = several(hits.length, "word");
   drawMore();
 }
 
@@ -89,7 +85,7 @@ function senseTable(word) {
   const row = element("tr", {}, ...kept.map((name) => element(
     "th", name.startsWith("nearest") ? { class: "left", scope: "col" } : { scope: "col" }, name)));
   const body = element("tbody");
-  for (let at = data.first[word], slot = 0; at < data.first[word + 1]; at++, slot++) {
+  for (const [slot, at] of places(word).entries()) {
     const share = data.usage[at] / 10;
     const bar = element("span", { class: "bar", "aria-hidden": true },
       element("i", { style: `width:${share}%` }));
@@ -104,8 +100,8 @@ function senseTable(word) {
   return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, row), body));
 }
 
-/** The word that owns a sense, by bisection. */
-function owner(place) {
+/** The word that has a sense, by bisection. */
+function wordOf(place) {
   let low = 0, high = data.words.length;
   while (high - low > 1) {
     const middle = (low + high) >> 1;
@@ -119,7 +115,7 @@ function nearest(at) {
   for (let k = at * data.near.each; k < (at + 1) * data.near.each; k++) {
     const place = data.near.place[k];
     if (place < 0) break;
-    const word = owner(place);
+    const word = wordOf(place);
     const label = element("span", { class: "small" },
       ` ${data.sense[place]} (${data.near.score[k].toFixed(2)})`);
     parts.push(parts.length ? ", " : "", link(word, data.words[word]), label);
@@ -174,10 +170,8 @@ function wordCharts(word) {
   const points = data.points[word];
   if (points) charts.append(plane(...points));
   if (data.theta && data.kernel === "kerbs") {
-    const lines = [];
-    for (let at = data.first[word]; at < data.first[word + 1]; at++) {
-      lines.push({ name: `sense ${data.sense[at]}`, ...kernelCurve(data.theta[at]) });
-    }
+    const lines = places(word).map(
+      (at) => ({ name: `sense ${data.sense[at]}`, ...kernelCurve(data.theta[at]) }));
     const labels = ["Kernels of its senses", "cosine of h and w", "logit K for |h| = |w| = 1"];
     charts.append(lineChart(...labels, lines, true));
   }
@@ -206,10 +200,9 @@ function contexts(word) {
     byId("joined").focus();
   });
   made.append(element("label", { class: "small" }, box, " join BPE pieces"));
-  for (let at = data.first[word], slot = 0; at < data.first[word + 1]; at++, slot++) {
+  for (const [slot, at] of places(word).entries()) {
     const flat = data.examples[at] || [];
-    const heading = element("h3", {}, signIcon(slot), ` Sense ${data.sense[at]}`);
-    made.append(heading);
+    made.append(element("h3", {}, signIcon(slot), ` Sense ${data.sense[at]}`));
     if (!flat.length) made.append(element("p", { class: "small" }, "Not used in these texts."));
     const list = element("ul", { class: "contexts" });
     for (let k = 0; k < flat.length; k += 3) list.append(contextLine(...flat.slice(k, k + 3)));
@@ -219,9 +212,9 @@ function contexts(word) {
 }
 
 function drawWord(word) {
-  const senses = sensesOf(word), name = data.words[word];
+  const name = data.words[word];
   const facts = [
-    `${senses} sense${senses > 1 ? "s" : ""}`,
+    several(sensesOf(word), "sense"),
     `${number.format(data.count[word])} times in the training data`,
     `log P ${short(data.logp[word])}`,
   ];
@@ -290,12 +283,11 @@ function drawOverview() {
 const wordNumber = new Map(data.words.map((word, at) => [word, at]));
 
 function go() {
-  const hash = location.hash;
   let name = null;
   try {
-    name = hash.startsWith("#word=") ? decodeURIComponent(hash.slice(6)) : null;
+    name = decodeURIComponent(location.hash.match(/^#word=(.*)$/)?.[1] ?? "");
   } catch { /* a hash that is no text names no word */ }
-  current = wordNumber.has(name) ? wordNumber.get(name) : -1;
+  current = wordNumber.get(name) ?? -1;
   if (current >= 0) drawWord(current); else drawOverview();
   for (const item of byId("list").querySelectorAll("a")) {
     const same = current >= 0 && item.firstChild.textContent === data.words[current];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from fairseq_kerbs.analysis import sense_plots
+from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.context_vectors import (
     context_vectors,
     project,
@@ -20,7 +21,8 @@ from fairseq_kerbs.analysis.context_vectors import (
     sense_of,
 )
 from fairseq_kerbs.analysis.history import read_history, thin
-from fairseq_kerbs.analysis.occurrences import load_model, occurrences
+from fairseq_kerbs.analysis.occurrences import occurrences
+from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.errors import UserError
 from tests.analysis.conftest import Trained
@@ -65,7 +67,7 @@ def test_projection_of_few_or_equal_contexts() -> None:
 
 
 def test_senses_of_contexts_are_those_of_the_likelihood(trained: Trained) -> None:
-    model, task = load_model(trained.kerbs, trained.data)
+    model, task = load_model_and_task(trained.kerbs, trained.data)
     layer, dictionary = model.decoder.output, task.target_dictionary
     model.decoder.output.theta.data.normal_(std=4.0)
     found = list(occurrences(model, task, "test", pieces=True))
@@ -162,7 +164,7 @@ def labelled(figure: Any) -> None:
 
 def test_contexts_have_a_mark_for_each_sense() -> None:
     plane = project(torch.randn(12, 5), torch.randn(4, 5))
-    figure: Any = sense_plots.plot_contexts("US$ $", plane, [0, 1, 2] * 4, [30, 4, 9, 77])
+    figure: Any = plots.plot_contexts("US$ $", plane, [0, 1, 2] * 4, [30, 4, 9, 77])
     labelled(figure)
     (axes,) = figure.axes
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
@@ -177,13 +179,13 @@ def test_contexts_have_a_mark_for_each_sense() -> None:
 
 
 def test_theta_frequency_usage_and_history_show_their_data() -> None:
-    figure: Any = sense_plots.plot_theta(["a", "$b"], [[1.0, -1.0], [0.5]], [[0.75, 0.25], [1.0]])
+    figure: Any = plots.plot_theta(["a", "$b"], [[1.0, -1.0], [0.5]], [[0.75, 0.25], [1.0]])
     labelled(figure)
     lines = [c for c in figure.axes[0].collections if hasattr(c, "get_segments")]
     means = [c.get_segments()[0][0][1] for c in lines if len({*c.get_segments()[0][:, 1]}) == 1]
     assert 0.5 in means
     assert means.count(0.5) >= 2  # 0.75 − 0.25 of a, and b's only one
-    figure = sense_plots.plot_frequency([4, 1, 2, 3], [0, 5, 50, 500])
+    figure = plots.plot_frequency([4, 1, 2, 3], [0, 5, 50, 500])
     labelled(figure)
     (line,) = figure.axes[0].get_lines()
     assert sorted(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [
@@ -192,13 +194,13 @@ def test_theta_frequency_usage_and_history_show_their_data() -> None:
         (500, 3.0),
     ]
     usage, owners = torch.tensor([0.3, 0.1, 0.0, 0.2]), torch.tensor([0, 0, 1, 2])
-    figure = sense_plots.plot_usage(usage, owners)
+    figure = plots.plot_usage(usage, owners)
     labelled(figure)
     assert "(1 never used)" in figure.axes[0].get_title()
     assert sum(bar.get_height() for bar in figure.axes[0].patches) == 3
     heights = {round(b.get_x(), 2): b.get_height() for b in figure.axes[1].patches}
     assert sum(heights.values()) == 2  # 75 % and 25 % of word 0; the other words have one sense
-    figure = sense_plots.plot_history(SERIES)
+    figure = plots.plot_history(SERIES)
     labelled(figure)
     assert [len(axes.get_lines()) for axes in figure.axes] == [2, 1, 1]
     assert len({line.get_marker() for line in figure.axes[0].get_lines()}) == 2
@@ -236,3 +238,85 @@ def test_the_commands_draw(
         assert message in error
         assert error.count("\n") == 1
     assert not (tmp_path / "x.png").exists()
+
+
+# ------------------------------------------------------------------ kernels
+
+
+def test_curves_are_the_printed_kernels() -> None:
+    distance, values, gradients = plots.distance_curves()
+    e, unit = torch.exp(-distance), torch.ones_like(distance)
+    sine, cosine = torch.sin(distance), torch.cos(distance)
+    expected = {
+        "pow": (-distance, -unit),
+        "log": (-torch.log(distance + 1), -1 / (distance + 1)),
+        "rbf": (e, -e),
+        "wav": (cosine * e, -(sine + cosine) * e),
+    }
+    assert set(values) == set(gradients) == set(expected)
+    for name, (value, gradient) in expected.items():
+        torch.testing.assert_close(values[name], value)
+        torch.testing.assert_close(gradients[name], gradient)
+
+
+def test_kerbs_curves_are_eq_9() -> None:
+    cosine, curves = plots.kerbs_curves()
+    assert (cosine[0], cosine[-1]) == (-1.0, 1.0)
+    torch.testing.assert_close(curves[0.0], cosine)
+    for theta in (-2.0, 2.0):
+        a = -theta / (2 * (math.exp(-theta) + theta - 1))
+        torch.testing.assert_close(curves[theta], a * (torch.exp(-theta * cosine) - 1))
+
+
+def test_panels_have_titles_names_and_lines_told_apart_in_grey() -> None:
+    panels = plots.plot_kernels().axes
+    lines = [
+        [line for line in axes.lines if not str(line.get_label()).startswith("_")]
+        for axes in panels
+    ]
+    assert [len(one) for one in lines] == [4, 4, 3]
+    for axes, drawn in zip(panels, lines, strict=True):
+        assert axes.get_title()
+        assert axes.get_xlabel()
+        assert axes.get_ylabel()
+        legend = axes.get_legend()
+        assert legend is not None
+        assert [text.get_text() for text in legend.get_texts()] == [
+            line.get_label() for line in drawn
+        ]
+        for one, other in itertools.combinations(drawn, 2):
+            # the style by name says "--" for every list of dashes
+            assert getattr(one, "_dash_pattern") != getattr(other, "_dash_pattern")  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")]
+)
+def test_the_command_writes_the_same_file_each_time(
+    tmp_path: Path, suffix: str, start: bytes
+) -> None:
+    paths = [tmp_path / "new" / f"{name}{suffix}" for name in ("one", "two")]
+    for path in paths:
+        assert main(["plot", "kernels", "-o", str(path)]) == 0
+    assert paths[0].read_bytes().startswith(start)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert sorted(paths[0].parent.iterdir()) == paths  # no temporary file stays
+
+
+def test_wrong_names_end_with_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.png").mkdir()
+    for name, said in (
+        ("kernels.jpg", ".png, .pdf, .svg"),
+        ("kernels", ".png, .pdf, .svg"),
+        ("file/kernels.png", "cannot be written"),
+        ("folder.png", "cannot be written"),
+    ):
+        assert main(["plot", "kernels", "--output", str(tmp_path / name)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"fairseq-kerbs: error: {tmp_path / name}")
+        assert error.count("\n") == 1
+        assert said in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]

@@ -1,4 +1,4 @@
-"""Likeness of words by output vectors, and clusters of words, against their definitions."""
+"""Similarity of words by output vectors, and clusters of words, against their definitions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import pytest
 import torch
 from scipy import sparse
 
-from fairseq_kerbs.analysis import likeness as likeness_module
-from fairseq_kerbs.analysis.likeness import VectorLikeness
-from fairseq_kerbs.analysis.word_clusters import cluster_words, usual_nearness
+from fairseq_kerbs.analysis import similarity as similarity_module
+from fairseq_kerbs.analysis.similarity import VectorSimilarity, cluster_words, usual_similarity
 from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.mixture_layer import MixtureOutputLayer
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 
-# --- likeness by vectors ------------------------------------------------------------------------
+# --- similarity by vectors ------------------------------------------------------------------------
 
 
-def plain_likeness(layer: OutputLayer, words: list[int]) -> dict[tuple[int, int], float]:
+def plain_similarity(layer: OutputLayer, words: list[int]) -> dict[tuple[int, int], float]:
     """The definition, pair by pair."""
     owners, usage = layer.inventory.word_of_sense.tolist(), layer.usage.tolist()
     total = {w: sum(u for u, o in zip(usage, owners, strict=True) if o == w) for w in words}
     senses = [m for m, o in enumerate(owners) if o in total and usage[m] >= 0.05 * total[o]]
     senses.sort(key=lambda m: owners[m])
-    step = -(-len(senses) // likeness_module._MEANS)
+    step = -(-len(senses) // similarity_module._MEANS)
     w, theta = layer.weight.detach().double(), layer.theta.detach().double()
     k = kernel_logits(w[senses], w[senses], theta[senses], layer.kernel)
     g = (k + k.T) / 2
@@ -42,7 +41,7 @@ def plain_likeness(layer: OutputLayer, words: list[int]) -> dict[tuple[int, int]
 
 
 @pytest.mark.parametrize("kernel", ["lin", "kerbs", "kerbs_released", "log", "mog", "mixture"])
-def test_likeness_by_vectors(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similarity_by_vectors(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
     layer: OutputLayer
     if kernel == "mixture":
@@ -52,21 +51,21 @@ def test_likeness_by_vectors(kernel: str, monkeypatch: pytest.MonkeyPatch) -> No
     layer.inventory.usage.copy_(torch.rand(layer.total_senses) ** 4)  # some below a twentieth
     asked = [n for n in range(4, 23) if n != 11]
     if kernel == "lin":
-        monkeypatch.setattr(likeness_module, "_MEANS", 15)  # means over some of the senses
-    expected = plain_likeness(layer, asked)
-    monkeypatch.setattr(likeness_module, "_SCORES", 200)  # chunks of few words
-    monkeypatch.setattr(likeness_module, "NEAREST", 3)
+        monkeypatch.setattr(similarity_module, "_MEANS", 15)  # means over some of the senses
+    expected = plain_similarity(layer, asked)
+    monkeypatch.setattr(similarity_module, "_SCORES", 200)  # chunks of few words
+    monkeypatch.setattr(similarity_module, "NEAREST", 3)
     words = torch.zeros(23, dtype=torch.bool)
     words[asked] = True
-    likeness = VectorLikeness(layer, words)
+    similarity = VectorSimilarity(layer, words)
     some = [17, 4, 9, 22]
-    among = likeness.among(some)
+    among = similarity.among(some)
     for a, one in enumerate(some):
         assert among[a, a] == 0
         for b, other in enumerate(some):
             if a != b:
                 assert among[a, b] == pytest.approx(expected[one, other], abs=2e-4)
-    graph = likeness.graph().toarray()
+    graph = similarity.graph().toarray()
     np.testing.assert_array_equal(graph, graph.T)
     nearest = {i: sorted(asked, key=lambda j: -expected.get((i, j), -9.0))[:3] for i in asked}
     for i in range(23):
@@ -76,20 +75,20 @@ def test_likeness_by_vectors(kernel: str, monkeypatch: pytest.MonkeyPatch) -> No
             assert graph[i, j] == pytest.approx(value, abs=2e-4), (i, j)
 
 
-def test_likeness_does_not_see_lengths_and_what_all_have_in_common() -> None:
+def test_similarity_does_not_see_lengths_and_what_all_have_in_common() -> None:
     layer = KerbsOutputLayer(4, 6, 6, kernel="lin", max_senses=1)
     rows = [[3.0, 1.0, 0, 0], [0.3, 0.1, 0, 0], [0, 0, 2.0, 1.0], [0, 0, 0.2, 0.1]]
     rows += [[-sum(column) for column in zip(*rows, strict=True)], [0.0] * 4]  # mean 0
     with torch.no_grad():
         layer.weight[layer.table.senses[:, 0]] = torch.tensor(rows)
     everything = torch.ones(6, dtype=torch.bool)
-    one = VectorLikeness(layer, everything).among(range(4))
+    one = VectorSimilarity(layer, everything).among(range(4))
     np.testing.assert_allclose(
         one, [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]], atol=1e-5
     )
     with torch.no_grad():
         layer.weight.add_(torch.tensor([5.0, -3.0, 2.0, 1.0]))
-    np.testing.assert_allclose(VectorLikeness(layer, everything).among(range(4)), one, atol=1e-4)
+    np.testing.assert_allclose(VectorSimilarity(layer, everything).among(range(4)), one, atol=1e-4)
 
 
 # --- clusters -----------------------------------------------------------------------------------
@@ -117,7 +116,7 @@ def test_clusters_are_those_of_average_linkage(seed: int) -> None:
     matrix = np.where(random.random((24, 24)) < 0.3, random.random((24, 24)), 0.0)
     matrix = np.triu(matrix, 1) + np.triu(matrix, 1).T
     graph = sparse.csr_matrix(matrix)
-    assert usual_nearness(graph) == np.median([row.max() for row in matrix if row.max() > 0])
+    assert usual_similarity(graph) == np.median([row.max() for row in matrix if row.max() > 0])
     for least, most in ((0.5, 8), (0.1, 4), (0.05, 24)):
         found = sorted(sorted(group) for group in cluster_words(graph, least, most))
         assert found == plain_clusters(matrix, least, most)

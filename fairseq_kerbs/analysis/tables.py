@@ -1,0 +1,57 @@
+"""Tables as CSV, Markdown and plain text, and results as JSON."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from fairseq_kerbs.evaluation.texts import escape_markdown, harmless_cell
+
+
+def as_json(result: Any) -> str:
+    """A dataclass, with all that it holds, as JSON."""
+    return json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False)
+
+
+def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]], digits: int | None = None) -> str:
+    """CSV; texts cannot be taken for formulas, None is an empty cell.
+
+    Args:
+        head: names of the columns.
+        rows: cells.
+        digits: significant digits of floating-point numbers; by default all.
+    """
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, float) and digits is not None:
+            return f"{value:.{digits}g}"
+        return harmless_cell(value) if isinstance(value, str) else value
+
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows([cell(value) for value in row] for row in rows)
+    return stream.getvalue()
+
+
+def as_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown; markup in cells is made harmless."""
+    cells = [[escape_markdown(cell) for cell in row] for row in rows]
+    return tabulate(cells, head, tablefmt="github", disable_numparse=True) + "\n"
+
+
+def as_lines(
+    head: Sequence[str], rows: Sequence[Sequence[str]], indent: int = 0, left: int = 1
+) -> list[str]:
+    """Lines of a table for a terminal: the first ``left`` columns flush left, the others right."""
+    if not rows:
+        return []
+    sides = [*(["left"] * left), *(["right"] * (len(head) - left))][: len(head)]
+    text = tabulate(rows, head, tablefmt="plain", disable_numparse=True, colalign=sides)
+    return [" " * indent + line.rstrip() for line in text.splitlines()]

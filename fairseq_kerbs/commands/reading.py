@@ -1,0 +1,95 @@
+"""What the commands that look at a trained model share: their flags, the model, their files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairseq_kerbs.commands import add_trust_flag
+
+
+def add_model_flags(
+    parser: argparse.ArgumentParser, *, needs_data: bool = False, split: bool = True
+) -> None:
+    """The checkpoint, and where its dictionary or data are; with ``split`` which part of them."""
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
+    text = "binarized data" if needs_data else "binarized data [none: the checkpoint alone]"
+    parser.add_argument("--data", type=Path, required=needs_data, metavar="BIN", help=text)
+    if not needs_data:
+        parser.add_argument(
+            "--dict",
+            type=Path,
+            metavar="FILE",
+            help="without --data: the target language's dict.*.txt [where the model was trained]",
+        )
+    if split:
+        parser.add_argument("--split", default="test", help="split of the data [%(default)s]")
+    add_trust_flag(parser)
+
+
+def add_numbers(parser: argparse._ActionsContainer, *flags: tuple[str, int, str]) -> None:
+    """Whole numbers: flag, default and what it says."""
+    for flag, default, text in flags:
+        parser.add_argument(
+            flag, type=int, default=default, metavar="N", help=f"{text} [%(default)s]"
+        )
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """``--json`` and ``--csv``."""
+    for kind in ("json", "csv"):
+        parser.add_argument(
+            f"--{kind}", type=Path, metavar="FILE", help=f"write it here as {kind.upper()}, too"
+        )
+
+
+def check_numbers(args: argparse.Namespace, **least: int) -> None:
+    """Refuse a number below the least that its flag takes, and two dictionaries."""
+    from fairseq_kerbs.errors import UserError
+
+    for name, value in least.items():
+        if getattr(args, name) < value:
+            flag = name.replace("_", "-")
+            bound = f"at least {value}" if value else "0 or more"
+            raise UserError(f"--{flag} is {getattr(args, name)}, but must be {bound}")
+    if args.data is not None and getattr(args, "dict", None) is not None:
+        raise UserError("--dict is for use without data: leave it out, --data has a dictionary")
+
+
+class Trained(NamedTuple):
+    """A checkpoint's dictionary and output layer; with data also model and task."""
+
+    layer: Any  # None for a model of fairseq's own that was loaded with its data
+    dictionary: Any
+    model: Any = None
+    task: Any = None
+
+
+def read_model(
+    args: argparse.Namespace, path: Path | None = None, any_model: bool = False
+) -> Trained:
+    """A checkpoint of ours or of any fairseq model, with its data where they are given."""
+    path, trust = path or args.checkpoint, args.trust_checkpoint
+    if args.data is None:
+        from fairseq_kerbs.analysis.saved_layer import load_layer
+
+        return Trained(*load_layer(path, args.dict, trust, any_model=any_model))
+    from fairseq_kerbs.checkpoints import load_model_and_task
+    from fairseq_kerbs.output_layers import OutputLayer
+
+    model, task = load_model_and_task(path, args.data, trust=trust, any_model=any_model)
+    layer = getattr(model.decoder, "output", None)
+    layer = layer if isinstance(layer, OutputLayer) else None
+    return Trained(layer, task.target_dictionary, model, task)
+
+
+def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:
+    """Write what ``--json`` and ``--csv`` ask for."""
+    from fairseq_kerbs.analysis.tables import as_json
+    from fairseq_kerbs.corpora.files import atomic_write
+
+    for path, text in ((args.json, as_json(result) + "\n"), (args.csv, csv)):
+        if path is not None:
+            with atomic_write(path) as stream:
+                stream.write(text)
