@@ -39,6 +39,7 @@ setup(
         "scikit-learn>=1.4",
         "scipy",
         "subword-nmt>=0.3.8",
+        "tabulate",
         # What --tensorboard-logdir of fairseq writes with, through torch.utils.tensorboard.
         "tensorboard",
         "torch",
