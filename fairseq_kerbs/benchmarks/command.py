@@ -19,7 +19,7 @@ from fairseq_kerbs.benchmarks.contestants import DECODE_NAMES, STEP_NAMES
 from fairseq_kerbs.benchmarks.machine import describe_machine, describe_versions, load_average
 from fairseq_kerbs.benchmarks.memory import quiet
 from fairseq_kerbs.benchmarks.report import heading, write_json
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.errors import UserError, system_refusal
 
 # benchmark: what it measures, names of its contestants
 BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -269,6 +269,9 @@ def _settings(args: argparse.Namespace, repetitions: int) -> Settings:
 
 
 def _check_output(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise system_refusal(error, f"--output {path}") from None
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise UserError(f"--output {path} cannot be written; name another file")

@@ -149,6 +149,10 @@ def test_on_cuda(tmp_path: Path, name: str) -> None:
         (["likelihood", "--repetitions", "0"], "--repetitions is 0"),
         (["scaling", "--threads", "0"], "--threads is 0"),
         (["scaling", "--quick", "--output", "."], "--output . cannot be written"),
+        (
+            ["scaling", "--output", "/dev/null/x.json"],
+            "--output /dev/null/x.json cannot be written",
+        ),
         (["step", "--dtype", "bfloat16"], "--dtype bfloat16"),
         (["step", "--dim", "33"], "--dim 33"),
         (["decode", "--senses-per-word", "5"], "--senses-per-word is 5.0"),
