@@ -19,10 +19,9 @@ from fairseq_kerbs.commands.corpora import (
     add_toy,
 )
 from fairseq_kerbs.commands.evaluation import add_detokenize, add_score
-from fairseq_kerbs.commands.examples import add_examples
 from fairseq_kerbs.commands.experiments import add_generate, add_train
 from fairseq_kerbs.commands.geometry import add_geometry
-from fairseq_kerbs.commands.human_eval import add_human_eval
+from fairseq_kerbs.commands.human_eval import add_examples, add_human_eval
 from fairseq_kerbs.commands.neighbours import add_neighbours
 from fairseq_kerbs.commands.plots import add_plot
 from fairseq_kerbs.commands.report import add_report

@@ -1,55 +1,134 @@
-"""The command line of ``scripts/benchmark.py``."""
+"""The command line of ``scripts/benchmark.py``: flags, their defaults, and what makes sense."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import logging
+import itertools
 import os
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from fairseq_kerbs.benchmarks.comparison import Settings
-from fairseq_kerbs.benchmarks.flags import DESCRIPTIONS, add_flags, fill_in
-from fairseq_kerbs.benchmarks.machine import describe_machine, describe_versions
-from fairseq_kerbs.benchmarks.measuring import progress
-from fairseq_kerbs.benchmarks.report import comparison_tables, heading, write_json
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.benchmarks import likelihood
+from fairseq_kerbs.benchmarks.comparison import Settings, progress
+from fairseq_kerbs.benchmarks.contestants import DECODE_NAMES, STEP_NAMES
+from fairseq_kerbs.benchmarks.machine import describe_machine, describe_versions, load_average
+from fairseq_kerbs.benchmarks.memory import quiet
+from fairseq_kerbs.benchmarks.report import heading, write_json
+from fairseq_kerbs.errors import UserError, system_refusal
 
-Measured = tuple[dict[str, Any], dict[str, Any], str]  # sizes, result, its tables
+# benchmark: what it measures, names of its contestants
+BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "likelihood": (
+        "loss and gradients of the output layer, next to the bare matrix products, naive autograd "
+        "and fairseq's softmax",
+        likelihood.NAMES,
+    ),
+    "step": ("a whole training step of the Transformer, next to fairseq's", STEP_NAMES),
+    "decode": ("beam search with the Transformer, next to fairseq's", DECODE_NAMES),
+    "scaling": ("time and memory of the likelihood against senses and against tokens", ()),
+}
+_MODEL = ("step", "decode")
+
+# flag: type, least value, help, default (a list takes several values), with --quick, of which
+# benchmarks (all if empty). Sizes, but for the repetitions, in the order of the report.
+_SIZES: dict[str, tuple[type, float, str, Any, Any, tuple[str, ...]]] = {
+    "dim": (int, 1, "size d of context vectors and embeddings", [288], [32], ()),
+    "vocab": (int, 20, "words V of the vocabulary (source and target)", [10_000], [400], ()),
+    "senses_per_word": (float, 1, "senses M as a multiple of V", [3.0], [3.0], ()),
+    "ffn": (int, 1, "inner width of the feed-forward layers", 507, 48, _MODEL),
+    "layers": (int, 1, "layers of encoder and decoder", 5, 2, _MODEL),
+    "heads": (int, 1, "attention heads", 2, 2, _MODEL),
+    "tokens": (
+        int,
+        16,
+        "target tokens in a batch",
+        [4096],
+        [256],
+        ("likelihood", "step", "scaling"),
+    ),
+    "batch": (int, 1, "sentences in a batch", [16, 64], [4], ("decode",)),
+    "beam": (int, 1, "size of the beam", 5, 5, ("decode",)),
+    "steps": (int, 2, "decoding steps: all hypotheses are this long", 25, 5, ("decode",)),
+    "repetitions": (int, 1, "how often everything is timed", 5, 3, ()),
+}
+# where a benchmark's default, and its value with --quick, is its own
+_OWN: dict[tuple[str, str], tuple[Any, Any]] = {
+    ("likelihood", "repetitions"): (7, 3),
+    ("decode", "repetitions"): (3, 3),
+    ("scaling", "senses_per_word"): ([1.0, 2.0, 3.0], [1.0, 3.0]),
+    ("scaling", "tokens"): ([1024, 2048, 4096, 8192, 16384], [256, 512, 1024]),
+}
+GRID: dict[str, Any] = {
+    "dim": [288, 512],
+    "vocab": [10_000, 32_000],
+    "senses_per_word": [1.0, 2.0, 3.0],
+    "tokens": [2048, 8192],
+}
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; {self.prog} --help lists all flags")
+def defaults(benchmark: str, quick: bool = False) -> dict[str, Any]:
+    """The sizes of a benchmark that are not given."""
+    return {
+        name: _OWN.get((benchmark, name), (default, small))[quick]
+        for name, (_, _, _, default, small, benchmarks) in _SIZES.items()
+        if not benchmarks or benchmark in benchmarks
+    }
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with its four subcommands."""
-    parser = _Parser(
+    """The parser with its four subcommands; sizes that are not given stay None."""
+    parser = argparse.ArgumentParser(
         prog="benchmark.py",
         description="Speed and memory of fairseq_kerbs next to its peers, as ratios of times taken "
         "in one run. Prints tables and writes everything to a JSON file.",
     )
     commands = parser.add_subparsers(required=True, metavar="BENCHMARK", dest="benchmark")
-    for name, description in DESCRIPTIONS.items():
-        add_flags(name, commands.add_parser(name, help=description, description=description))
+    for benchmark, (text, _) in BENCHMARKS.items():
+        command = commands.add_parser(benchmark, help=text, description=text, allow_abbrev=False)
+        for name, default in defaults(benchmark).items():
+            several = isinstance(default, list)
+            shown = " ".join(map(str, default)) if several else default
+            kind, _, text, *_ = _SIZES[name]
+            command.add_argument(
+                _flag(name), type=kind, nargs="+" if several else None, help=f"{text} [{shown}]"
+            )
+        add = command.add_argument
+        add("--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]")
+        add(
+            "--dtype",
+            choices=("float32", "bfloat16", "float16"),
+            default="float32",
+            help="of inputs and weights; in a training step float16 and bfloat16 are fairseq's "
+            "--fp16 and --bf16 [%(default)s]",
+        )
+        add("--threads", type=int, metavar="N", help="threads of torch [its default]")
+        add("--seed", type=int, default=1, help="of all random numbers [%(default)s]")
+        if benchmark != "scaling":
+            add(
+                "--contestants",
+                nargs="+",
+                help="only these take part; a wrong name lists all [all]",
+            )
+        add("--no-memory", dest="memory", action="store_false", help="do not measure peak memory")
+        add("--output", type=Path, metavar="FILE", help=f"JSON [benchmark-{benchmark}.json]")
+        preset = command.add_mutually_exclusive_group()
+        preset.add_argument("--quick", action="store_true", help="tiny sizes, for a smoke test")
+        if benchmark in ("likelihood", "step"):
+            text = "d 288 and 512, V 10,000 and 32,000, M 1, 2 and 3 V, 2,048 and 8,192 tokens"
+            preset.add_argument("--grid", action="store_true", help=text)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a benchmark; return its exit status (2 for wrong input, with one sentence)."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    args = build_parser().parse_args(arguments)
     try:
-        args = build_parser().parse_args(arguments)
-        fill_in(args)
         _run(args, arguments)
     except UserError as error:
         print(f"benchmark.py: error: {error}", file=sys.stderr)
@@ -64,125 +143,135 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, arguments: list[str]) -> None:
-    settings = _settings(args)
+    sizes = chosen_sizes(args)
+    settings = _settings(args, sizes.pop("repetitions"))
     output = args.output or Path(f"benchmark-{args.benchmark}.json")
-    _check_output(output)
-    # what torch and fairseq say about their own futures does not belong between the tables
-    warnings.filterwarnings("ignore")
-    logging.getLogger("fairseq").setLevel(logging.ERROR)
+    _check_output(output)  # now, not after hours
+    quiet()
+    machine = describe_machine(settings.device)
     document: dict[str, Any] = {
         "benchmark": args.benchmark,
         "arguments": arguments,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "complete": False,
-        "machine": describe_machine(settings.device),
+        "machine": machine,
         "versions": describe_versions(),
         "settings": dict(vars(settings)),
         "results": [],
     }
-    for sizes, result, text in _MEASURE[args.benchmark](args, settings):
-        document["results"].append({"sizes": sizes, **result})
+    lists = [value if isinstance(value, list) else [value] for value in sizes.values()]
+    if args.benchmark == "scaling":  # takes whole lists of senses and tokens
+        lists = [sizes["dim"], sizes["vocab"], [sizes["senses_per_word"]], [sizes["tokens"]]]
+    for values in itertools.product(*lists):
+        one = dict(zip(sizes, values, strict=True))
+        result, text, shown = _measure(args.benchmark, one, settings)
+        document["results"].append({"sizes": shown, **result})
+        machine["load_average_at_end"] = load_average()
         # hours may lie between two sizes: what there is, is kept
         write_json(output, document)
-        progress("")
-        print(heading(args.benchmark, sizes, document["settings"]), end="\n\n")
-        print(text, end="\n\n", flush=True)
+        print(heading(args.benchmark, shown, document["settings"]), text, sep="\n\n", end="\n\n")
+        sys.stdout.flush()
     document["complete"] = True
     write_json(output, document)
+    start, end = machine["load_average"][0], machine["load_average_at_end"][0]
+    print(
+        f"load average {start} at the start, {end} at the end, of {settings.threads} threads used"
+    )
     print(f"written to {output}", flush=True)
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _measure(
+    benchmark: str, sizes: dict[str, Any], settings: Settings
+) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    """One result, its tables, and the sizes as they are reported."""
+    if benchmark == "likelihood":
+        senses = round(sizes["senses_per_word"] * sizes["vocab"])
+        return *likelihood.run(sizes, settings), {**sizes, "senses": senses}
+    if benchmark == "scaling":
+        shown = {"dim": sizes["dim"], "vocab": sizes["vocab"]}
+        return *likelihood.run_scaling(likelihood.scaling_points(**sizes), settings), shown
+    from fairseq_kerbs.benchmarks import translation  # fairseq takes seconds to import
+
+    make = translation.step_workload if benchmark == "step" else translation.decode_workload
+    return *translation.run(make, BENCHMARKS[benchmark][1], sizes, settings), sizes
+
+
+# ------------------------------------------------------------------ what makes sense
+
+
+def chosen_sizes(args: argparse.Namespace) -> dict[str, Any]:
+    """The sizes given, the preset's or the defaults for all others.
+
+    Raises:
+        UserError: a value makes no sense; the message names the flag.
+    """
+    sizes = defaults(args.benchmark, args.quick)
+    given = {name: value for name in sizes if (value := getattr(args, name)) is not None}
+    if getattr(args, "grid", False):
+        for name in GRID.keys() & given.keys():
+            raise UserError(f"--grid sets {_flag(name)} itself; leave one of the two out")
+        sizes |= GRID
+    sizes |= given
+    for name, value in sizes.items():
+        least = _SIZES[name][1]
+        for number in value if isinstance(value, list) else [value]:
+            if not least <= number < float("inf"):
+                raise UserError(f"{_flag(name)} is {number}; use {least} or more")
+    if args.benchmark in _MODEL:
+        _check_model(sizes)
+    return sizes
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _check_model(sizes: dict[str, Any]) -> None:
+    heads, beam, steps = sizes["heads"], sizes.get("beam", 1), sizes.get("steps", 2)
+    for dim in sizes["dim"]:
+        if dim % heads or dim % 2:
+            raise UserError(f"--dim {dim} must be even and a multiple of --heads ({heads})")
+    if (most := max(sizes["senses_per_word"])) > 4:
+        raise UserError(f"--senses-per-word is {most}; the models allow 4 senses a word at most")
+    if 2 * beam >= min(sizes["vocab"]):
+        raise UserError(f"--beam {beam} needs a --vocab of more than {2 * beam} words")
+    if steps > 1000:
+        raise UserError(f"--steps is {steps}; the models take 1000 positions at most")
+
+
+def _settings(args: argparse.Namespace, repetitions: int) -> Settings:
+    names, contestants = BENCHMARKS[args.benchmark][1], getattr(args, "contestants", None)
+    for name in contestants or ():
+        if name not in names:
+            raise UserError(
+                f"--contestants: there is no '{name}'; choose among {', '.join(names)}."
+            )
+    if args.threads is not None and args.threads < 1:
+        raise UserError(f"--threads is {args.threads}; use 1 or more")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch finds no CUDA device here; use --device cpu")
+    if args.benchmark in _MODEL and args.device == "cpu" and args.dtype != "float32":
+        raise UserError(
+            f"--dtype {args.dtype}: on the CPU fairseq's models run in float32 only; leave it out "
+            "or use --device cuda"
+        )
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     return Settings(
         device=args.device,
         dtype=args.dtype,
         threads=torch.get_num_threads(),
-        repetitions=args.repetitions,
+        repetitions=repetitions,
         seed=args.seed,
         memory=args.memory,
-        contestants=None if args.contestants is None else tuple(args.contestants),
+        contestants=None if contestants is None else tuple(contestants),
     )
 
 
 def _check_output(path: Path) -> None:
-    """Find out now, not after hours, that the result cannot be written.
-
-    Raises:
-        UserError: it cannot; the message names the flag.
-    """
-    if path.is_dir():
-        raise UserError(f"--output {path} is a folder; name a file in it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        probe = path.with_name(f".{path.name}.probe")
-        probe.touch()
-        probe.unlink()
     except OSError as error:
-        raise UserError(
-            f"--output {path} cannot be written ({error.strerror}); name another file"
-        ) from None
-
-
-# ------------------------------------------------------------------ the four benchmarks
-
-
-def _likelihood(args: argparse.Namespace, settings: Settings) -> Iterator[Measured]:
-    from fairseq_kerbs.benchmarks import likelihood
-    from fairseq_kerbs.benchmarks.inputs import Sizes
-
-    for dim in args.dim:
-        for vocab in args.vocab:
-            for factor in args.senses_per_word:
-                for tokens in args.tokens:
-                    sizes = Sizes(dim, vocab, factor, tokens)
-                    result = likelihood.run(sizes, settings)
-                    text = "\n".join([comparison_tables(result), *likelihood.notes(result)])
-                    yield {**vars(sizes), "senses": sizes.senses}, result, text
-
-
-def _scaling(args: argparse.Namespace, settings: Settings) -> Iterator[Measured]:
-    from fairseq_kerbs.benchmarks import scaling
-
-    for dim in args.dim:
-        for vocab in args.vocab:
-            axes = scaling.points(dim, vocab, args.senses_per_word, args.tokens)
-            result = scaling.run(axes, settings)
-            yield {"dim": dim, "vocab": vocab}, result, scaling.tables(result)
-
-
-def _model_sizes(args: argparse.Namespace) -> Iterator[Any]:
-    from fairseq_kerbs.benchmarks.translation import ModelSizes
-
-    for dim in args.dim:
-        for vocab in args.vocab:
-            for factor in args.senses_per_word:
-                yield ModelSizes(dim, vocab, factor, args.ffn, args.layers, args.heads)
-
-
-def _step(args: argparse.Namespace, settings: Settings) -> Iterator[Measured]:
-    from fairseq_kerbs.benchmarks import step
-
-    for sizes in _model_sizes(args):
-        for tokens in args.tokens:
-            result = step.run(sizes, tokens, settings)
-            yield {**vars(sizes), "tokens": tokens}, result, comparison_tables(result)
-
-
-def _decode(args: argparse.Namespace, settings: Settings) -> Iterator[Measured]:
-    from fairseq_kerbs.benchmarks import decode
-
-    for sizes in _model_sizes(args):
-        for batch in args.batch:
-            result = decode.run(sizes, batch, args.beam, args.steps, settings)
-            numbers = {**vars(sizes), "batch": batch, "beam": args.beam, "steps": args.steps}
-            yield numbers, result, comparison_tables(result)
-
-
-_MEASURE = {
-    "likelihood": _likelihood,
-    "step": _step,
-    "decode": _decode,
-    "scaling": _scaling,
-}
+        raise system_refusal(error, f"--output {path}") from None
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UserError(f"--output {path} cannot be written; name another file")

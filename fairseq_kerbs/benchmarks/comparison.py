@@ -1,36 +1,54 @@
-"""Comparing contestants: times, ratios of times, losses, memory."""
+"""Timing contestants next to each other: times, ratios of times, losses, memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import gc
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairseq_kerbs.benchmarks.measuring import (
-    Spread,
-    Workload,
-    alternate,
-    first_losses,
-    progress,
-    ratios,
-)
-from fairseq_kerbs.benchmarks.memory import build, peak_memory
-from fairseq_kerbs.errors import UserError
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.benchmarks.memory import peak_memory
+
+
+def nothing() -> None:
+    """Do nothing: the default of what a workload may leave out."""
+
+
+@dataclass
+class Workload:
+    """One thing to measure.
+
+    Attributes:
+        run: the measured call; returns the loss it computed, if any.
+        reset: brings back the state before the first call (no gradients); not measured.
+        forget: drops what calls keep for the next one, before memory is measured.
+        amount: units of work in one call, for the rate.
+        unit: name of the unit.
+        gradient_bytes: size of the gradients that a call leaves.
+        losses: number of losses that ``run`` sums up.
+        loss_unit: their unit.
+    """
+
+    run: Callable[[], Tensor | float | None]
+    reset: Callable[[], None] = nothing
+    forget: Callable[[], None] = nothing
+    amount: float = 1.0
+    unit: str = "calls"
+    gradient_bytes: int = 0
+    losses: float = 1.0
+    loss_unit: str = "nats"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all benchmarks share.
-
-    Attributes:
-        device: "cpu" or "cuda".
-        dtype: "float32", "bfloat16" or "float16".
-        threads: threads of torch.
-        repetitions: how often every contestant is timed.
-        seed: of inputs, weights and data.
-        memory: measure peak memory, too.
-        contestants: names of those that take part; None for all.
-    """
+    """What all benchmarks share; ``contestants`` names those that take part, None for all."""
 
     device: str = "cpu"
     dtype: str = "float32"
@@ -40,87 +58,131 @@ class Settings:
     memory: bool = True
     contestants: tuple[str, ...] | None = None
 
+    def inputs(self) -> dict[str, Any]:
+        """What every workload takes besides its sizes."""
+        return {"dtype": self.dtype, "device": self.device, "seed": self.seed}
 
-@dataclass(frozen=True)
-class Entry:
-    """A contestant: its name, what it is, and what makes its workload (here or elsewhere)."""
-
-    name: str
-    label: str
-    factory: str
-    arguments: dict[str, Any]
+    def chosen(self, names: Iterable[str]) -> list[str]:
+        """The contestants that take part, in their own order."""
+        return [name for name in names if self.contestants is None or name in self.contestants]
 
 
-def chosen(settings: Settings, names: Iterable[str]) -> list[str]:
-    """The contestants that take part, in their own order.
+Entry = tuple[str, Callable[[], Workload]]
+"""A contestant: what it is, in one line, and a picklable function that makes its workload."""
 
-    Raises:
-        UserError: ``--contestants`` names one that there is not.
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Median, quartiles and extremes of at least one value."""
+    q1, median, q3 = (
+        statistics.quantiles(values, n=4, method="inclusive")
+        if len(values) > 1
+        else [values[0]] * 3
+    )
+    return {"median": median, "q1": q1, "q3": q3, "lowest": min(values), "highest": max(values)}
+
+
+def synchronize(device: str) -> None:
+    """Wait until the device has done all that was asked of it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def time_once(workload: Workload, device: str) -> float:
+    """Seconds of one call, from an idle device to an idle device, without garbage collection."""
+    workload.reset()
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        synchronize(device)
+        start = time.perf_counter()
+        result = workload.run()
+        synchronize(device)
+        elapsed = time.perf_counter() - start
+    finally:
+        if enabled:
+            gc.enable()
+    del result
+    return elapsed
+
+
+def alternate(
+    workloads: Mapping[str, Workload], repetitions: int, device: str
+) -> dict[str, list[float]]:
+    """Time every workload once in each repetition: seconds by name.
+
+    The order is rotated from repetition to repetition, so that nobody always runs after the same
+    neighbour, and what the machine does besides falls on all alike.
     """
-    names = list(names)
-    if settings.contestants is None:
-        return names
-    for name in settings.contestants:
-        if name not in names:
-            raise UserError(
-                f"--contestants: there is no '{name}'; choose among {', '.join(names)}."
-            )
-    return [name for name in names if name in settings.contestants]
+    names = list(workloads)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for repetition in range(repetitions):
+        shift = repetition % max(1, len(names))
+        for name in names[shift:] + names[:shift]:
+            progress(f"repetition {repetition + 1}/{repetitions}: {name}")
+            times[name].append(time_once(workloads[name], device))
+    return times
+
+
+def first_loss(workload: Workload) -> float | str | None:
+    """The mean loss of an untimed call, the warm-up; text where JSON has no such number."""
+    workload.reset()
+    result = workload.run()
+    workload.reset()
+    value = None if result is None else float(result) / workload.losses
+    return value if value is None or math.isfinite(value) else str(value)
 
 
 def compare(
-    entries: Sequence[Entry], pairs: Iterable[tuple[str, str]], settings: Settings
+    entries: Mapping[str, Entry], pairs: Iterable[tuple[str, str]], settings: Settings
 ) -> dict[str, Any]:
     """Run all contestants next to each other.
 
     Args:
-        entries: the contestants.
+        entries: the contestants by name.
         pairs: (of, over) names whose ratio is wanted; pairs of absent contestants are left out.
         settings: repetitions, threads, …
 
     Returns:
         ``contestants`` by name and the list ``ratios``, such as JSON can hold.
     """
-    workloads = {entry.name: build(entry.factory, entry.arguments) for entry in entries}
-    losses = first_losses(workloads)
+    workloads, losses = {}, {}
+    for name, (_, make) in entries.items():
+        progress(f"warm-up: {name}")
+        workloads[name] = make()
+    for name, workload in workloads.items():
+        losses[name] = first_loss(workload)
     times = alternate(workloads, settings.repetitions, settings.device)
     contestants: dict[str, Any] = {}
-    for entry in entries:
-        workload, seconds = workloads[entry.name], times[entry.name]
-        summary = Spread.of(seconds)
-        contestants[entry.name] = {
-            "label": entry.label,
-            "seconds": seconds,
-            **summary.as_dict(),
-            "rate": workload.amount / summary.median,
+    for name, (label, make) in entries.items():
+        workload, figures = workloads[name], summary(times[name])
+        progress(f"memory: {name}")
+        here = workload if settings.device == "cuda" else None
+        contestants[name] = {
+            "label": label,
+            "seconds": times[name],
+            **figures,
+            "rate": workload.amount / figures["median"],
             "rate_unit": f"{workload.unit}/s",
-            "loss": losses[entry.name],
+            "loss": losses[name],
             "loss_unit": workload.loss_unit,
-            "memory": _memory(entry, workload, settings),
+            "memory": peak_memory(make, settings.threads, here) if settings.memory else None,
         }
     progress("")
-    found = [pair for pair in pairs if set(pair) <= set(contestants)]
-    return {
-        "contestants": contestants,
-        "ratios": [_ratio(contestants, of, over) for of, over in found],
-    }
-
-
-def _memory(entry: Entry, workload: Workload, settings: Settings) -> dict[str, Any] | None:
-    if not settings.memory:
-        return None
-    progress(f"memory: {entry.name}")
-    here = workload if settings.device == "cuda" else None
-    return peak_memory(entry.factory, entry.arguments, settings.threads, here)
+    ratios = [_ratio(contestants, *pair) for pair in pairs if set(pair) <= set(contestants)]
+    return {"contestants": contestants, "ratios": ratios}
 
 
 def _ratio(contestants: dict[str, Any], of: str, over: str) -> dict[str, Any]:
-    values = ratios(contestants[of]["seconds"], contestants[over]["seconds"])
+    """Quotients of times that were taken in the same repetition, and of peak memory."""
+    pairs = zip(contestants[of]["seconds"], contestants[over]["seconds"], strict=True)
+    values = [mine / theirs for mine, theirs in pairs]
     mine, theirs = ((contestants[name]["memory"] or {}).get("extra_bytes") for name in (of, over))
-    return {
-        "of": of,
-        "over": over,
-        "per_repetition": values,
-        **Spread.of(values).as_dict(),
-        "memory": mine / theirs if mine and theirs else None,
-    }
+    memory = mine / theirs if mine and theirs else None
+    return {"of": of, "over": over, "per_repetition": values, **summary(values), "memory": memory}
+
+
+def progress(text: str) -> None:
+    """Overwrite the progress line of a terminal; nothing where stderr is none."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

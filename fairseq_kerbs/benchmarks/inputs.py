@@ -18,23 +18,8 @@ FRESH_STD, TRAINED_STD = 0.1, 1.5  # deviation of θ
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Sizes of one comparison: d, V, M ÷ V, and N, the number of target tokens."""
-
-    dim: int
-    vocab: int
-    senses_per_word: float
-    tokens: int
-
-    @property
-    def senses(self) -> int:
-        """M, the number of senses."""
-        return round(self.senses_per_word * self.vocab)
-
-
-@dataclass(frozen=True)
 class Inputs:
-    """What the contestants are given; all floating tensors are leaves that take gradients.
+    """What the contestants are given; all floating tensors but ``no_theta`` take gradients.
 
     Attributes:
         h: context vectors, [N, d], normal (as after a layer norm).
@@ -43,7 +28,7 @@ class Inputs:
         theta: θ early in training, [M], deviation 0.1.
         trained_theta: θ as training may leave it, [M], deviation 1.5.
         no_theta: zeros, [V], for the kernel that has no θ.
-        allocation: owner of each sense, [M].
+        allocation: word of each sense, [M].
         table: senses of every word.
         word_table: the same for one sense a word.
         target: target words, [N]; frequencies fall as 1/rank.
@@ -77,11 +62,13 @@ def zipf_words(count: int, vocab: int, generator: torch.Generator) -> Tensor:
 
 
 @functools.lru_cache(maxsize=1)
-def make_inputs(sizes: Sizes, dtype: str, device: str, seed: int) -> Inputs:
+def make_inputs(
+    dim: int, vocab: int, senses_per_word: float, tokens: int, dtype: str, device: str, seed: int
+) -> Inputs:
     """Draw inputs; numbers depend on the seed and the sizes alone, whatever the device.
 
     Args:
-        sizes: d, V, M, N.
+        dim, vocab, senses_per_word, tokens: d, V, M ÷ V, N.
         dtype: of all floating tensors, a key of :data:`DTYPES`.
         device: where they lie.
         seed: of the generator.
@@ -92,10 +79,10 @@ def make_inputs(sizes: Sizes, dtype: str, device: str, seed: int) -> Inputs:
         values = std * torch.randn(*shape, generator=generator)
         return values.to(device, DTYPES[dtype]).requires_grad_()
 
-    dim, vocab, senses = sizes.dim, sizes.vocab, sizes.senses
-    most = max(4, math.ceil(sizes.senses_per_word))
+    senses = round(senses_per_word * vocab)
+    most = max(4, math.ceil(senses_per_word))
     allocation = random_allocation(vocab, senses, most, generator).to(device)
-    h = leaf(sizes.tokens, dim, std=1.0)
+    h = leaf(tokens, dim, std=1.0)
     w = leaf(senses, dim, std=dim**-0.5)
     return Inputs(
         h=h,
@@ -107,5 +94,5 @@ def make_inputs(sizes: Sizes, dtype: str, device: str, seed: int) -> Inputs:
         allocation=allocation,
         table=build_sense_table(allocation, vocab),
         word_table=build_sense_table(torch.arange(vocab, device=device), vocab),
-        target=zipf_words(sizes.tokens, vocab, generator).to(device),
+        target=zipf_words(tokens, vocab, generator).to(device),
     )

@@ -13,31 +13,38 @@ import torch
 
 import fairseq_kerbs
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(fairseq_kerbs.__file__).resolve().parents[1]
 
 
 def describe_machine(device: str) -> dict[str, Any]:
     """CPU, threads, memory, load, and the GPU where one is used."""
-    description: dict[str, Any] = {
-        "cpu": _cpu_model(),
+    gpu = None
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        gpu = {
+            "name": properties.name,
+            "memory_bytes": properties.total_memory,
+            "tf32": torch.backends.cuda.matmul.allow_tf32,
+        }
+    return {
+        "cpu": _proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "threads": torch.get_num_threads(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        # above the number of threads used here, somebody else is working, too
-        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "load_average": load_average(),
         "system": f"{platform.system()} {platform.machine()}",
-        "gpu": None,
+        "gpu": gpu,
     }
-    if device == "cuda":
-        properties = torch.cuda.get_device_properties(0)
-        description["gpu"] = {
-            "name": properties.name,
-            "memory_bytes": properties.total_memory,
-            "tf32": torch.backends.cuda.matmul.allow_tf32,
-        }
-    return description
+
+
+def load_average() -> list[float]:
+    """Running processes over the last 1, 5 and 15 minutes.
+
+    Above the number of threads used here, somebody else is working, too.
+    """
+    return [round(load, 2) for load in os.getloadavg()]
 
 
 def describe_versions() -> dict[str, Any]:
@@ -60,38 +67,27 @@ def free_bytes(device: str) -> int:
     """Memory that is free now, on the device (0 where that is unknown)."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
+    return int(_proc("meminfo", "MemAvailable").removesuffix(" kB") or 0) << 10
+
+
+def _proc(name: str, field: str) -> str:
+    """The first value of a field in a file of Linux's /proc; empty where there is none."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) << 10
+        lines = Path("/proc", name).read_text().splitlines()
     except OSError:
-        pass
-    return 0
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        result = subprocess.run(
-            ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return result.stdout.strip()
+        return ""
+    found = (line.split(":", 1)[1].strip() for line in lines if line.startswith(field))
+    return next(found, "")
 
 
 def _revision() -> str | None:
     """The commit of this checkout, with "+changes" where files differ from it."""
-    revision = _git("rev-parse", "HEAD")
-    if revision is None:
-        return None
-    return revision + ("+changes" if _git("status", "--porcelain") else "")
+    output = []
+    for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain")):
+        command = ["git", "-C", str(_ROOT), *arguments]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        output.append(result.stdout.strip())
+    return output[0] + ("+changes" if output[1] else "")

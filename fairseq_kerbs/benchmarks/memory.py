@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
-import json
+import logging
+import multiprocessing
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairseq_kerbs.benchmarks.measuring import Workload, synchronize
 from fairseq_kerbs.host import end_with_parent
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.benchmarks.comparison import Workload
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _ENVIRONMENT = {
@@ -36,26 +38,13 @@ _ENVIRONMENT = {
 }
 
 
-def build(factory: str, arguments: Mapping[str, Any]) -> Workload:
-    """Call a factory by its name.
-
-    Args:
-        factory: ``module:function``; the function returns a :class:`Workload`.
-        arguments: its keyword arguments, such as JSON can hold.
-    """
-    module, _, function = factory.partition(":")
-    make: Callable[..., Workload] = getattr(importlib.import_module(module), function)
-    return make(**arguments)
-
-
 def peak_memory(
-    factory: str, arguments: Mapping[str, Any], threads: int, workload: Workload | None = None
+    make: Callable[[], Workload], threads: int, workload: Workload | None = None
 ) -> dict[str, Any]:
     """Bytes that one call takes at its peak, beyond what was there before it.
 
     Args:
-        factory: what makes the workload, see :func:`build`.
-        arguments: its keyword arguments.
+        make: makes the workload; it is pickled.
         threads: threads of torch.
         workload: the same, already made, on a CUDA device; None measures in a fresh process.
 
@@ -67,41 +56,63 @@ def peak_memory(
         return _on_cuda(workload)
     if not _STATUS.exists():
         return {"error": "peak memory on the CPU is read from Linux's /proc, which is not here"}
-    request = json.dumps({"factory": factory, "arguments": dict(arguments), "threads": threads})
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH")) if part)
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", __name__],
-        input=request,
-        capture_output=True,
-        text=True,
-        env=os.environ | _ENVIRONMENT | {"PYTHONPATH": path},
-        preexec_fn=end_with_parent,
-    )
-    if result.returncode != 0:
-        return {"error": _reason(result)}
-    answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    return answer
+    fresh = multiprocessing.get_context("spawn")
+    before = dict(os.environ)
+    os.environ.update(_ENVIRONMENT)  # the process inherits it; glibc reads it before Python starts
+    try:
+        with ProcessPoolExecutor(1, mp_context=fresh, initializer=_begin) as process:
+            return process.submit(_on_cpu, make, threads).result()
+    except BrokenProcessPool:
+        return {"error": "the process was killed, most likely because memory ran out"}
+    except Exception as error:  # whatever it is, the times that were taken are kept
+        return {"error": f"the process failed: {type(error).__name__}: {error}"}
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
-def _reason(result: subprocess.CompletedProcess[str]) -> str:
-    if result.returncode == -signal.SIGKILL:
-        return "the process was killed, most likely because memory ran out"
-    last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-    return f"the process ended with status {result.returncode}: {last}"
+def quiet() -> None:
+    """What torch and fairseq say about their own futures does not belong between the tables."""
+    warnings.filterwarnings("ignore")
+    logging.getLogger("fairseq").setLevel(logging.ERROR)
+
+
+def _begin() -> None:
+    end_with_parent()
+    quiet()
 
 
 def _on_cuda(workload: Workload) -> dict[str, Any]:
     _prepare(workload)
-    synchronize("cuda")
+    torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     result = workload.run()
-    synchronize("cuda")
+    torch.cuda.synchronize()
     extra = torch.cuda.max_memory_allocated() - before
     del result
     workload.reset()
     return _answer(extra, workload, "torch.cuda.max_memory_allocated")
+
+
+def _on_cpu(make: Callable[[], Workload], threads: int) -> dict[str, Any]:
+    """Peak resident memory of one call in this process, which nothing else may be using."""
+    torch.set_num_threads(threads)
+    workload = make()
+    _prepare(workload)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    method = "peak resident memory of a fresh process"
+    try:
+        _CLEAR.write_text("5")
+    except OSError:  # then the peak may be an earlier one
+        method += " (upper bound: the peak could not be reset)"
+    before = _resident("VmRSS")
+    result = workload.run()
+    extra = _resident("VmHWM") - before
+    del result
+    return _answer(extra, workload, method)
 
 
 def _prepare(workload: Workload) -> None:
@@ -112,6 +123,12 @@ def _prepare(workload: Workload) -> None:
     gc.collect()
 
 
+def _resident(field: str) -> int:
+    """Resident memory of this process now (VmRSS) or at its peak (VmHWM), in bytes."""
+    lines = _STATUS.read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
+
+
 def _answer(extra: int, workload: Workload, method: str) -> dict[str, Any]:
     return {
         "extra_bytes": extra,
@@ -119,53 +136,3 @@ def _answer(extra: int, workload: Workload, method: str) -> dict[str, Any]:
         "without_gradients_bytes": max(0, extra - workload.gradient_bytes),
         "method": method,
     }
-
-
-# ------------------------------------------------------------------ inside the fresh process
-
-
-def _resident() -> tuple[int, int]:
-    """Resident memory of this process now and at its peak, in bytes."""
-    fields = dict(
-        line.split(":", 1) for line in _STATUS.read_text().splitlines() if line.startswith("Vm")
-    )
-    now, peak = (int(fields[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))
-    return now, peak
-
-
-def _reset_peak() -> bool:
-    try:
-        _CLEAR.write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def measure_here(workload: Workload) -> dict[str, Any]:
-    """Peak resident memory of one call in this process, which nothing else may be using."""
-    _prepare(workload)
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-    method = "peak resident memory of a fresh process"
-    if not _reset_peak():
-        # then the peak may be an earlier one: an upper bound
-        method += " (upper bound: the peak could not be reset)"
-    before, _ = _resident()
-    result = workload.run()
-    _, peak = _resident()
-    del result
-    return _answer(peak - before, workload, method)
-
-
-def main() -> int:
-    """Answer one request from standard input, as one line of JSON."""
-    request = json.loads(sys.stdin.read())
-    torch.set_num_threads(request["threads"])
-    answer = measure_here(build(request["factory"], request["arguments"]))
-    print(json.dumps(answer))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

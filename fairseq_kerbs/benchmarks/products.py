@@ -8,13 +8,10 @@ and the fastest one is taken. P is X itself here: its values do not matter for t
 
 from __future__ import annotations
 
-import time
-from abc import ABC, abstractmethod
-
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.benchmarks.measuring import progress, synchronize
+from fairseq_kerbs.benchmarks.comparison import Workload, progress, time_once
 from fairseq_kerbs.chunked_nll import fast_product
 
 CHUNK_MEGABYTES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}
@@ -22,117 +19,65 @@ WHOLE_SHARE = 0.4  # of the free memory that a whole X may take
 HOPELESS = 1.3  # a layout this much slower than the best is tried once
 
 
-class Products(ABC):
+class Products:
     """The three products with preallocated results, in one order and layout.
 
     Args:
-        chunk: tokens or senses taken at a time; 0 for all.
+        layout: "tokens" (X is [N, M]), "senses" (X is [M, N]), the same by chunks ("tokens:64",
+            "senses:512"), or "rows:64": chunks of tokens whose X is [M, n] and comes, new for each
+            chunk, from oneDNN, as in :mod:`fairseq_kerbs.chunked_nll`.
     """
 
-    def __init__(self, chunk: int = 0) -> None:
-        self.chunk = chunk
-        self._buffers: tuple[Tensor, Tensor, Tensor] | None = None
-        self._shapes: tuple[torch.Size, torch.Size] | None = None
-
-    def __call__(self, h: Tensor, w: Tensor) -> None:
-        """Compute for h [N, d] and w [M, d]; the next call overwrites the results."""
-        with torch.no_grad():
-            self._compute(h.detach(), w.detach(), *self.reserve(h, w))
+    def __init__(self, layout: str) -> None:
+        self.kind, _, chunk = layout.partition(":")
+        self.chunk = int(chunk or 0)
+        self.forget()
 
     def forget(self) -> None:
         """Give the memory of X, dh and dW back."""
-        self._buffers = None
+        self.dh = self.dw = self.x = torch.empty(0, 0)
 
-    def reserve(self, h: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    @torch.no_grad()
+    def __call__(self, h: Tensor, w: Tensor) -> None:
+        """Compute dh [N, d] and dw [M, d] for h [N, d] and w [M, d]; the next call overwrites."""
+        self.reserve(h, w)
+        if self.kind == "rows":
+            self._rows(h, w)
+        elif self.kind == "tokens":
+            self._chunks(h, w, self.dh, self.dw)
+        else:
+            self._chunks(w, h, self.dw, self.dh)
+
+    def reserve(self, h: Tensor, w: Tensor) -> None:
         """Make X, dh and dW unless they are there; also written to, as fresh pages cost time."""
-        if self._buffers is None or self._shapes != (h.shape, w.shape):
-            with torch.no_grad():
-                self._buffers = (
-                    h.new_empty(self._logits_shape(len(h), len(w))).fill_(0),
-                    torch.empty_like(h, requires_grad=False).fill_(0),
-                    torch.empty_like(w, requires_grad=False).fill_(0),
-                )
-            self._shapes = (h.shape, w.shape)
-        return self._buffers
+        if (self.dh.shape, self.dw.shape) == (h.shape, w.shape):
+            return
+        self.dh, self.dw = (torch.zeros_like(one).fill_(0) for one in (h.detach(), w.detach()))
+        if self.kind != "rows":
+            rows, columns = (h, w) if self.kind == "tokens" else (w, h)
+            size = min(self.chunk or len(rows), len(rows))
+            self.x = h.new_zeros(size, len(columns)).fill_(0)
 
-    @abstractmethod
-    def _logits_shape(self, tokens: int, senses: int) -> tuple[int, int]:
-        """Shape of the buffer of X."""
+    def _chunks(self, a: Tensor, b: Tensor, da: Tensor, db: Tensor) -> None:
+        """Chunks of a's rows: h by w, or w by h."""
+        step = len(self.x)
+        for start in range(0, len(a), step):
+            part = a[start : start + step]
+            logits = self.x[: len(part)]
+            torch.mm(part, b.t(), out=logits)
+            torch.mm(logits, b, out=da[start : start + step])
+            torch.addmm(db, logits.t(), part, beta=float(start > 0), out=db)
 
-    @abstractmethod
-    def _compute(self, h: Tensor, w: Tensor, x: Tensor, dh: Tensor, dw: Tensor) -> None:
-        """The three products."""
-
-
-class ByTokens(Products):
-    """Chunks of tokens; X is [n, M]."""
-
-    def _logits_shape(self, tokens: int, senses: int) -> tuple[int, int]:
-        return (min(self.chunk or tokens, tokens), senses)
-
-    def _compute(self, h: Tensor, w: Tensor, x: Tensor, dh: Tensor, dw: Tensor) -> None:
-        step = len(x)
-        for start in range(0, len(h), step):
-            part = h[start : start + step]
-            logits = x[: len(part)]
-            torch.mm(part, w.t(), out=logits)
-            torch.mm(logits, w, out=dh[start : start + step])
-            if start == 0:
-                torch.mm(logits.t(), part, out=dw)
-            else:
-                dw.addmm_(logits.t(), part)
-
-
-class BySenses(Products):
-    """Chunks of senses; X is transposed, [m, N]."""
-
-    def _logits_shape(self, tokens: int, senses: int) -> tuple[int, int]:
-        return (min(self.chunk or senses, senses), tokens)
-
-    def _compute(self, h: Tensor, w: Tensor, x: Tensor, dh: Tensor, dw: Tensor) -> None:
-        step = len(x)
-        for start in range(0, len(w), step):
-            part = w[start : start + step]
-            logits = x[: len(part)]
-            torch.mm(part, h.t(), out=logits)
-            torch.mm(logits, h, out=dw[start : start + step])
-            if start == 0:
-                torch.mm(logits.t(), part, out=dh)
-            else:
-                dh.addmm_(logits.t(), part)
-
-
-class ByTokensAsRows(Products):
-    """Chunks of tokens; X is [M, n] and comes from oneDNN, as in :mod:`fairseq_kerbs.chunked_nll`.
-
-    oneDNN returns a new X for each chunk.
-    """
-
-    def _logits_shape(self, tokens: int, senses: int) -> tuple[int, int]:
-        return (0, 0)
-
-    def _compute(self, h: Tensor, w: Tensor, x: Tensor, dh: Tensor, dw: Tensor) -> None:
+    def _rows(self, h: Tensor, w: Tensor) -> None:
         product = fast_product()
         assert product is not None
         step = self.chunk or len(h)
         for start in range(0, len(h), step):
             part = h[start : start + step]
             logits = product(w, part, None, "none", [], "")
-            torch.mm(logits.t(), w, out=dh[start : start + step])
-            if start == 0:
-                torch.mm(logits, part, out=dw)
-            else:
-                dw.addmm_(logits, part)
+            torch.mm(logits.t(), w, out=self.dh[start : start + step])
+            torch.addmm(self.dw, logits, part, beta=float(start > 0), out=self.dw)
             del logits
-
-
-def make_layout(name: str) -> Products:
-    """A layout by its name: "tokens", "senses" (all at once), "tokens:64", "senses:512", …"""
-    kind, _, chunk = name.partition(":")
-    size = int(chunk or 0)
-    if kind == "rows":
-        return ByTokensAsRows(size)
-    return ByTokens(size) if kind == "tokens" else BySenses(size)
 
 
 def layout_names(h: Tensor, w: Tensor, free: int) -> list[str]:
@@ -156,7 +101,6 @@ def fastest_layout(h: Tensor, w: Tensor, free: int) -> tuple[str, dict[str, floa
 
     Layouts that lie behind :data:`HOPELESS` after the first round are not tried again.
     """
-    device = h.device.type
     times: dict[str, float] = {}
     for trial in range(2):
         best = min(times.values(), default=0.0)
@@ -164,16 +108,8 @@ def fastest_layout(h: Tensor, w: Tensor, free: int) -> tuple[str, dict[str, floa
             if trial and times[name] > HOPELESS * best:
                 continue
             progress(f"bare products, trial {trial + 1}: {name}")
-            compute = make_layout(name)
-            times[name] = min(times.get(name, float("inf")), _time(compute, h, w, device))
+            products = Products(name)
+            workload = Workload(lambda: products(h, w), reset=lambda: products.reserve(h, w))  # noqa: B023
+            times[name] = min(times.get(name, float("inf")), time_once(workload, h.device.type))
     progress("")
     return min(times, key=lambda name: times[name]), times
-
-
-def _time(compute: Products, h: Tensor, w: Tensor, device: str) -> float:
-    compute.reserve(h, w)
-    synchronize(device)
-    start = time.perf_counter()
-    compute(h, w)
-    synchronize(device)
-    return time.perf_counter() - start

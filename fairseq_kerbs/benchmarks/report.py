@@ -7,21 +7,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from fairseq_kerbs.corpora.files import atomic_write
 
 ABSENT = "–"
+FEWEST = 5  # of fewer repetitions quartiles would say nothing: they are told by their range
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned to the right, the first one and text without a heading to the left."""
-    lines = [list(header), *map(list, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 or not header[column] else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
+    sides = ["right" if name else "left" for name in header[1:]]
+    return tabulate(
+        rows,
+        header,
+        "plain",
+        disable_numparse=True,
+        colalign=("left", *sides),
+        preserve_whitespace=True,
     )
 
 
@@ -32,14 +35,21 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} µs"
 
 
-def megabytes(value: float | None) -> str:
-    """Bytes in MB (10^6)."""
+def megabytes(entry: dict[str, Any], key: str) -> str:
+    """A contestant's memory in MB (10^6)."""
+    value = (entry["memory"] or {}).get(key)
     return ABSENT if value is None else f"{value / 1e6:,.1f}"
 
 
-def quartiles(spread: dict[str, Any], digits: int = 2) -> str:
-    """First and third quartile."""
-    return f"{spread['q1']:.{digits}f}–{spread['q3']:.{digits}f}"
+def spread_name(repetitions: int) -> str:
+    """What :func:`spread` shows: quartiles, or of few repetitions the range."""
+    return "quartiles" if repetitions >= FEWEST else "range"
+
+
+def spread(figures: dict[str, Any], show: Callable[[float], str], repetitions: int) -> str:
+    """Between which values half of the repetitions lie; of fewer than five, all."""
+    ends = ("q1", "q3") if repetitions >= FEWEST else ("lowest", "highest")
+    return "–".join(show(figures[end]) for end in ends)
 
 
 def comparison_tables(result: dict[str, Any]) -> str:
@@ -48,55 +58,40 @@ def comparison_tables(result: dict[str, Any]) -> str:
     if not contestants:
         return "nothing was measured"
     one = next(iter(contestants.values()))
+    count = len(one["seconds"])
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "median": lambda entry: seconds(entry["median"]),
-        "quartiles": lambda entry: f"{seconds(entry['q1'])}–{seconds(entry['q3'])}",
+        spread_name(count): lambda entry: spread(entry, seconds, count),
         one["rate_unit"]: lambda entry: f"{entry['rate']:,.1f}",
         f"loss, {one['loss_unit']}": lambda entry: _loss(entry["loss"]),
-        "peak MB": lambda entry: _memory(entry, "extra_bytes"),
-        "without gradients": lambda entry: _memory(entry, "without_gradients_bytes"),
+        "peak MB": lambda entry: megabytes(entry, "extra_bytes"),
+        "without gradients": lambda entry: megabytes(entry, "without_gradients_bytes"),
         "": lambda entry: entry["label"],
     }
-    shown = {
-        title: cells
-        for title, show in columns.items()
-        if set(cells := [show(entry) for entry in contestants.values()]) != {ABSENT}
-    }
-    rows = list(zip(contestants, *shown.values(), strict=True))
-    parts = [table(["contestant", *shown], rows)]
+    cells = {title: [show(one) for one in contestants.values()] for title, show in columns.items()}
+    shown = {title: column for title, column in cells.items() if set(column) != {ABSENT}}
+    parts = [table(["contestant", *shown], list(zip(contestants, *shown.values(), strict=True)))]
     if result["ratios"]:
-        parts.append(ratio_table(result["ratios"]))
-    problems = {
-        name: entry["memory"]["error"]
-        for name, entry in contestants.items()
-        if "error" in (entry["memory"] or {})
-    }
-    parts += [f"memory of {name} not measured: {reason}" for name, reason in problems.items()]
+        rows = [
+            [
+                f"{ratio['of']} ÷ {ratio['over']}",
+                f"{ratio['median']:.2f}",
+                spread(ratio, "{:.2f}".format, count),
+                ABSENT if ratio["memory"] is None else f"{ratio['memory']:.3f}",
+            ]
+            for ratio in result["ratios"]
+        ]
+        parts.append(table(["ratio", "time", spread_name(count), "peak memory"], rows))
+    for name, entry in contestants.items():
+        if "error" in (entry["memory"] or {}):
+            parts.append(f"memory of {name} not measured: {entry['memory']['error']}")
     return "\n\n".join(parts)
-
-
-def _memory(entry: dict[str, Any], key: str) -> str:
-    return megabytes((entry["memory"] or {}).get(key))
 
 
 def _loss(value: float | str | None) -> str:
     if value is None:
         return ABSENT
     return value if isinstance(value, str) else f"{value:.5f}"
-
-
-def ratio_table(ratios: Sequence[dict[str, Any]]) -> str:
-    """Medians of the ratios of single repetitions, their quartiles, and the ratio of memory."""
-    rows = [
-        [
-            f"{ratio['of']} ÷ {ratio['over']}",
-            f"{ratio['median']:.2f}",
-            quartiles(ratio),
-            ABSENT if ratio["memory"] is None else f"{ratio['memory']:.3f}",
-        ]
-        for ratio in ratios
-    ]
-    return table(["ratio", "time", "quartiles", "peak memory"], rows)
 
 
 def heading(name: str, sizes: dict[str, Any], settings: dict[str, Any]) -> str:

@@ -1,116 +1,75 @@
-"""fairseq's translation task in memory: random dictionaries and sentences, real models."""
+"""``benchmark.py step`` and ``decode``: fairseq's Trainer and beam search on random sentences."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from fairseq import options
+from fairseq import options, utils
 from fairseq.data import Dictionary, LanguagePairDataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.tasks.translation import TranslationTask
+from fairseq.trainer import Trainer
 
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (both register with fairseq)
-from fairseq_kerbs.benchmarks.inputs import zipf_words
+from fairseq_kerbs.benchmarks.comparison import Entry, Settings, Workload, compare
+from fairseq_kerbs.benchmarks.contestants import (
+    LIKE_FOR_LIKE,
+    MODEL_PAIRS,
+    MODELS,
+    SMOOTHED,
+    SMOOTHING,
+)
+from fairseq_kerbs.benchmarks.inputs import DTYPES, zipf_words
+from fairseq_kerbs.benchmarks.report import comparison_tables
 
 MEAN_LENGTH, LENGTH_STD = 22.0, 3.0  # words of a sentence: fairseq batches similar lengths
 
-KERBS = ("--arch", "transformer_kerbs_iwslt")
-MODELS: dict[str, tuple[str, ...]] = {
-    "stock": ("--arch", "transformer", "--share-decoder-input-output-embed"),
-    "softmax": (*KERBS, "--output-layer", "softmax"),
-    "kerbs-prior": (*KERBS, "--composition-passes", "0"),
-    "kerbs": (*KERBS, "--composition-passes", "1"),
-    "kerbs-sequential": (*KERBS, "--composition-passes", "-1"),
-}
-LABELS = {
-    "stock": "fairseq's transformer",
-    "softmax": "transformer_kerbs, --output-layer softmax",
-    "kerbs-prior": "transformer_kerbs, --composition-passes 0",
-    "kerbs": "transformer_kerbs, --composition-passes 1",
-    "kerbs-sequential": "transformer_kerbs, --composition-passes -1",
-}
 
-
-@dataclass(frozen=True)
-class ModelSizes:
-    """Sizes of a Transformer; those of Section 5.1 by default.
-
-    Attributes:
-        dim: width of both sides, d.
-        vocab: entries of the source and of the target dictionary, V.
-        senses_per_word: M ÷ V.
-        ffn: inner width of the feed-forward layers.
-        layers: layers of each side.
-        heads: attention heads.
-    """
-
-    dim: int = 288
-    vocab: int = 10_000
-    senses_per_word: float = 3.0
-    ffn: int = 507
-    layers: int = 5
-    heads: int = 2
-
-
-def make_dictionary(words: int) -> Dictionary:
-    """A dictionary of ``words`` entries, specials included."""
-    dictionary = Dictionary()
-    for number in range(words - len(dictionary)):
-        dictionary.add_symbol(f"w{number}")
-    return dictionary
-
-
-def configuration(model: str, sizes: ModelSizes, device: str, *flags: str) -> Any:
-    """What fairseq-train would make of these flags.
+def set_up(model: str, sizes: dict[str, Any], device: str, seed: int, *flags: str) -> Any:
+    """What fairseq-train would make of a model's flags: configuration, task, model.
 
     Args:
-        model: of :data:`MODELS`.
-        sizes: of the model.
+        model: of :data:`fairseq_kerbs.benchmarks.contestants.MODELS`.
+        sizes: dim (d of both sides), vocab (V of both), senses_per_word (M ÷ V), ffn, layers,
+            heads.
         device: "cpu" or "cuda".
+        seed: of the weights.
         flags: further flags of fairseq-train.
     """
-    own = ["--total-senses", str(sizes.senses_per_word)] if model.startswith("kerbs") else []
-    both = [
-        item
-        for side in ("encoder", "decoder")
-        for flag, value in (
-            ("embed-dim", sizes.dim),
-            ("ffn-embed-dim", sizes.ffn),
-            ("layers", sizes.layers),
-            ("attention-heads", sizes.heads),
-        )
-        for item in (f"--{side}-{flag}", str(value))
-    ]
     arguments = [
         "in-memory",  # the folder of the data, which nothing opens
+        *("--arch", "transformer" if model == "stock" else "transformer_kerbs_iwslt"),
         *("--task", "translation", "--dropout", "0.1", "--distributed-world-size", "1"),
         *(("--cpu",) if device == "cpu" else ()),
-        *MODELS[model],
-        *own,
-        *both,
+        *MODELS[model].split(),
         *flags,
     ]
-    parser = options.get_training_parser()
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, arguments))
-
-
-def build_task_and_model(cfg: Any, vocab: int, seed: int) -> tuple[Any, Any]:
-    """The task on two random dictionaries, and the model of a configuration."""
+    if model.startswith("kerbs"):
+        arguments += ["--total-senses", str(sizes["senses_per_word"])]
+    for side in ("encoder", "decoder"):
+        arguments += [f"--{side}-embed-dim", str(sizes["dim"])]
+        arguments += [f"--{side}-ffn-embed-dim", str(sizes["ffn"])]
+        arguments += [f"--{side}-layers", str(sizes["layers"])]
+        arguments += [f"--{side}-attention-heads", str(sizes["heads"])]
+    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    cfg = convert_namespace_to_omegaconf(args)
     torch.manual_seed(seed)
-    task = TranslationTask(cfg.task, make_dictionary(vocab), make_dictionary(vocab))
-    return task, task.build_model(cfg.model)
+    dictionaries = [Dictionary(), Dictionary()]
+    for dictionary in dictionaries:
+        for number in range(sizes["vocab"] - len(dictionary)):
+            dictionary.add_symbol(f"w{number}")
+    task = TranslationTask(cfg.task, *dictionaries)
+    return cfg, task, task.build_model(cfg.model)
 
 
 def sentence_lengths(generator: torch.Generator, tokens: int = 0, sentences: int = 0) -> list[int]:
-    """Lengths in tokens, the final </s> included.
-
-    Args:
-        generator: source of randomness.
-        tokens: draw until the sum is this; the last one is cut to fit.
-        sentences: or draw this many.
+    """Lengths in tokens, the final </s> included: drawn until their sum is ``tokens``, the last
+    one cut to fit, or ``sentences`` of them.
     """
     lengths: list[int] = []
     while sum(lengths) < tokens or len(lengths) < sentences:
@@ -121,23 +80,110 @@ def sentence_lengths(generator: torch.Generator, tokens: int = 0, sentences: int
     return lengths
 
 
-def make_batch(task: Any, lengths: list[int], seed: int) -> dict[str, Any]:
+def make_batch(task: Any, seed: int, **amount: int) -> dict[str, Any]:
     """A batch of random sentences as fairseq's own dataset collates it; sources as targets long."""
+    lengths = sentence_lengths(torch.Generator().manual_seed(seed), **amount)
     generator = torch.Generator().manual_seed(seed)
-    source_dict, target_dict = task.source_dictionary, task.target_dictionary
-
-    def sentences(dictionary: Any) -> list[torch.Tensor]:
+    sides: list[Any] = []
+    for dictionary in (task.source_dictionary, task.target_dictionary):
         end = torch.tensor([dictionary.eos()])
-        return [
-            torch.cat([zipf_words(length - 1, len(dictionary), generator), end])
-            if length > 1
-            else end
-            for length in lengths
-        ]
-
-    dataset = LanguagePairDataset(
-        *(sentences(source_dict), lengths, source_dict),
-        *(sentences(target_dict), lengths, target_dict),
-    )
+        # a sentence may be cut down to its </s>, and no word cannot be drawn
+        words = [zipf_words(max(1, n - 1), len(dictionary), generator)[: n - 1] for n in lengths]
+        sides += [torch.cat([sentence, end]) for sentence in words], lengths, dictionary
+    dataset = LanguagePairDataset(*sides)
     batch: dict[str, Any] = dataset.collater([dataset[index] for index in range(len(lengths))])
     return batch
+
+
+def step_workload(
+    name: str, *, tokens: int, dtype: str, device: str, seed: int, **sizes: Any
+) -> Workload:
+    """A trainer and its batch; one call is forward, loss, backward, clipping and Adam's update.
+
+    Args:
+        name: of :data:`fairseq_kerbs.benchmarks.contestants.STEP_NAMES`.
+        tokens: target tokens in the batch, padding not counted.
+        dtype: float16 and bfloat16 are fairseq's --fp16 and --bf16.
+        device, seed, sizes: see :func:`set_up`.
+    """
+    model_name = name.removesuffix(SMOOTHED)
+    criterion = "label_smoothed_cross_entropy" if model_name == "stock" else "kerbs_cross_entropy"
+    cfg, task, model = set_up(
+        *(model_name, sizes, device, seed, "--criterion", criterion),
+        *("--label-smoothing", str(SMOOTHING if name.endswith(SMOOTHED) else 0.0)),
+        *("--optimizer", "adam", "--lr", "1e-4", "--clip-norm", "1.0"),
+        *{"float32": (), "float16": ("--fp16",), "bfloat16": ("--bf16",)}[dtype],
+    )
+    trainer = Trainer(cfg, task, model, task.build_criterion(cfg.criterion))
+    trainer.cuda_env = None  # else every step resets the peak that we measure
+    batch = make_batch(task, seed, tokens=tokens)
+    return Workload(
+        run=lambda: float(trainer.train_step([batch])["loss"]),
+        reset=trainer.zero_grad,
+        amount=batch["ntokens"],
+        unit="tokens",
+        gradient_bytes=sum(weight.nbytes for weight in model.parameters() if weight.requires_grad),
+        loss_unit="bits",
+    )
+
+
+def decode_workload(
+    name: str,
+    *,
+    batch: int,
+    beam: int,
+    steps: int,
+    dtype: str,
+    device: str,
+    seed: int,
+    **sizes: Any,
+) -> Workload:
+    """An untrained model and fairseq's SequenceGenerator; one call translates a batch.
+
+    Args:
+        name: a model of :data:`fairseq_kerbs.benchmarks.contestants.MODELS`.
+        batch: sentences of the batch.
+        beam: size of the beam.
+        steps: tokens of every hypothesis, the final </s> included: all take as many steps.
+        dtype: of the model.
+        device, seed, sizes: see :func:`set_up`.
+    """
+    cfg, task, model = set_up(name, sizes, device, seed)
+    model.to(device, DTYPES[dtype]).eval()
+    model.prepare_for_inference_(cfg)
+    forced = Namespace(beam=beam, max_len_a=0, max_len_b=steps - 1, min_len=steps - 1)
+    generator = task.build_generator([model], forced)
+    sample = make_batch(task, seed, sentences=batch)
+    if device == "cuda":
+        sample = utils.move_to_cuda(sample)
+
+    def translate() -> None:
+        for best, *_ in task.inference_step(generator, [model], sample):
+            if len(best["tokens"]) != steps:
+                raise RuntimeError(f"a hypothesis has {len(best['tokens'])} tokens, not {steps}")
+
+    return Workload(run=translate, amount=batch, unit="sentences")
+
+
+def run(
+    make: Callable[..., Workload], names: tuple[str, ...], sizes: dict[str, Any], settings: Settings
+) -> tuple[dict[str, Any], str]:
+    """Compare all models at one size: what :func:`compare` returns, and the tables.
+
+    Args:
+        make: :func:`step_workload` or :func:`decode_workload`.
+        names: of its contestants.
+        sizes: its keyword arguments, but for those of the settings.
+        settings: of all benchmarks.
+    """
+    entries: dict[str, Entry] = {}
+    for name in settings.chosen(names):
+        model = name.removesuffix(SMOOTHED)
+        label = (
+            "fairseq's transformer" if model == "stock" else f"transformer_kerbs, {MODELS[model]}"
+        )
+        label += f", label smoothing {SMOOTHING}" if name != model else ""
+        entries[name] = label, partial(make, name, **sizes, **settings.inputs())
+    result = compare(entries, MODEL_PAIRS, settings)
+    text = comparison_tables(result)
+    return result, f"{text}\n\n{LIKE_FOR_LIKE}" if "softmax" in entries else text

@@ -28,7 +28,7 @@ def add_detokenize(commands: Subparsers) -> None:
 
 def _run_detokenize(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.files import atomic_write, read_lines
-    from fairseq_kerbs.evaluation.generated import detokenize_lines
+    from fairseq_kerbs.evaluation.texts import detokenize_lines
 
     path = "/dev/stdin" if args.input == "-" else args.input
     lines = read_lines(path)
@@ -88,5 +88,5 @@ def _run_score(args: argparse.Namespace) -> int:
             unescape=args.unescape,
             max_ngram_order=args.max_ngram_order,
         )
-        print(result.as_json() if args.format == "json" else result.as_text())
+        print(result.as_json() if args.format == "json" else result.details)
     return 0

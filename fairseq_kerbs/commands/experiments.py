@@ -107,5 +107,5 @@ def _run_generate(args: argparse.Namespace) -> int:
             raise UserError(f"fairseq-generate failed with status {status}; see its message above")
     if args.reference is not None:
         result = score_file(output, [args.reference], language=language, unescape=args.unescape)
-        print(result.as_text())
+        print(result.details)
     return 0

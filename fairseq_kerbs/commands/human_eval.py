@@ -1,8 +1,9 @@
-"""``fairseq-kerbs human-eval``: blinded sheets for raters, and what their scores say."""
+"""``fairseq-kerbs human-eval`` and ``examples``: answers for people to read or score."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,23 +77,25 @@ def _add_export(steps: Subparsers) -> None:
 
 def _run_export(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.files import atomic_write, sha256_of
-    from fairseq_kerbs.evaluation.human import draw_answers, make_key
-    from fairseq_kerbs.evaluation.sheets import DELIMITERS, instructions, sheet_text
-    from fairseq_kerbs.evaluation.texts import check_lengths, named_files, read_texts
+    from fairseq_kerbs.evaluation import sheets
+    from fairseq_kerbs.evaluation.texts import named_files, read_systems
 
-    paths = named_files(args.system)
-    sources = read_texts(args.source, "S", args.source_lang or args.lang, args.unescape)
-    systems = {n: read_texts(path, "H", args.lang, args.unescape) for n, path in paths.items()}
-    loaded = zip(paths.values(), systems.values(), strict=True)
-    check_lengths({str(args.source): sources} | {str(path): texts for path, texts in loaded})
-    answers = draw_answers(sources, systems, args.items, args.seed)
-    files = {str(path): sha256_of(path) for path in (args.source, *paths.values())}
-    key = make_key(answers, list(systems), raters=args.raters, seed=args.seed, files=files)
-    delimiter = DELIMITERS[args.delimiter]
-    contents = {args.sheets / "instructions.txt": instructions(key, args.items, delimiter)}
+    sources, _, systems = read_systems(
+        *(args.source, args.system),
+        language=args.lang,
+        source_language=args.source_lang,
+        unescape=args.unescape,
+    )
+    answers = sheets.draw_answers(sources, systems, args.items, args.seed)
+    files = {
+        str(path): sha256_of(path) for path in (args.source, *named_files(args.system).values())
+    }
+    key = sheets.make_key(answers, list(systems), raters=args.raters, seed=args.seed, files=files)
+    delimiter = sheets.DELIMITERS[args.delimiter]
+    contents = {args.sheets / "instructions.txt": sheets.instructions(key, args.items, delimiter)}
     for rater in range(1, args.raters + 1):
         path = args.sheets / f"rater{rater}.csv"
-        contents[path] = sheet_text(answers, key, rater, delimiter)
+        contents[path] = sheets.sheet_text(answers, key, rater, delimiter)
     contents[args.key] = key.as_json() + "\n"
     _check_targets(args.sheets, args.key, list(contents), args.force)
     with ExitStack() as files_to_be:  # sheets without their key would be of no use
@@ -137,9 +140,8 @@ def _add_score(steps: Subparsers) -> None:
 
 def _run_score(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.files import atomic_write
-    from fairseq_kerbs.evaluation.human import read_key
     from fairseq_kerbs.evaluation.human_scores import evaluate
-    from fairseq_kerbs.evaluation.sheets import read_sheet
+    from fairseq_kerbs.evaluation.sheets import read_key, read_sheet
 
     key = read_key(args.key)
     result = evaluate(key, [read_sheet(path, key) for path in args.sheets], args.baseline)
@@ -149,4 +151,67 @@ def _run_score(args: argparse.Namespace) -> int:
         if path is not None:
             with atomic_write(path) as stream:
                 stream.write(content)
+    return 0
+
+
+def add_examples(commands: Subparsers) -> None:
+    """Examples for a table."""
+    parser = commands.add_parser(
+        "examples",
+        help="answers of several systems side by side",
+        description="Choose lines of a test set by a rule and print source, reference and every "
+        "system's answer, as in Tables 3 and 4 of the paper.",
+    )
+    add_text_flags(parser)
+    parser.add_argument("--reference", type=Path, metavar="FILE", help="references, as --source")
+    parser.add_argument(
+        "--choose",
+        choices=("differing", "best", "random"),
+        default="differing",
+        help="drawn from the lines with the most different answers, where one system gains most "
+        "over the baseline, or drawn from all [%(default)s]",
+    )
+    parser.add_argument("--number", type=int, default=5, metavar="N", help="lines [%(default)s]")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="[%(default)s]")
+    best = parser.add_argument_group("--choose best")
+    best.add_argument("--of", metavar="NAME", help="system whose gain counts [the last]")
+    best.add_argument("--baseline", metavar="NAME", help="what it is compared with [the first]")
+    best.add_argument(
+        "--metric", choices=("chrf", "bleu"), default="chrf", help="sentence score [%(default)s]"
+    )
+    parser.add_argument("--format", choices=("text", "markdown", "csv"), default="text")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file [standard output]")
+    parser.set_defaults(run=_run_examples)
+
+
+def _run_examples(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.corpora.files import atomic_write
+    from fairseq_kerbs.evaluation import examples
+    from fairseq_kerbs.evaluation.texts import read_systems
+
+    sources, references, systems = read_systems(
+        *(args.source, args.system),
+        reference=args.reference,
+        language=args.lang,
+        source_language=args.source_lang,
+        unescape=args.unescape,
+    )
+    chosen = examples.side_by_side(
+        *(sources, references, systems, args.choose, args.number, args.seed),
+        system=args.of,
+        baseline=args.baseline,
+        metric=args.metric,
+    )
+    rule = examples.rule_text(chosen, len(sources), args.choose, args.seed, args.metric)
+    if args.format == "csv":
+        content = examples.as_csv(chosen)
+        print(rule, file=sys.stderr)
+    else:
+        write = examples.as_markdown if args.format == "markdown" else examples.as_text
+        content = f"{rule}\n\n{write(chosen)}"
+    if args.output is None:
+        sys.stdout.write(content)
+    else:
+        with atomic_write(args.output) as stream:
+            stream.write(content)
     return 0

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.evaluation.generated import detokenize_lines
+from fairseq_kerbs.evaluation.texts import check_lengths, detokenize_lines
 
 DEFAULT_ORDER = 4
 
@@ -20,7 +21,8 @@ DEFAULT_ORDER = 4
 class BleuResult:
     """Corpus BLEU in per cent, sacreBLEU's own line of figures, and its signature.
 
-    sacreBLEU's signature does not tell the longest n-grams, so `max_ngram_order` belongs to it.
+    sacreBLEU's signature does not tell the longest n-grams, so `max_ngram_order` belongs to it;
+    `details` names another order than 4.
     """
 
     score: float
@@ -29,21 +31,10 @@ class BleuResult:
     sentences: int
     max_ngram_order: int = DEFAULT_ORDER
 
-    def as_text(self) -> str:
-        """One line: ``BLEU|signature = score …``; of another order than 4, which it then names."""
-        return self.details
-
     def as_json(self) -> str:
-        """A JSON object: score, signature and order, sacreBLEU's details, number of sentences."""
-        return json.dumps(
-            {
-                "bleu": self.score,
-                "signature": self.signature,
-                "max_ngram_order": self.max_ngram_order,
-                "details": self.details,
-                "sentences": self.sentences,
-            }
-        )
+        """A JSON object of all fields; the score is "bleu"."""
+        fields = asdict(self)
+        return json.dumps({"bleu": fields.pop("score"), **fields})
 
 
 def bleu_metric(
@@ -112,13 +103,7 @@ def corpus_bleu(
     if max_ngram_order != DEFAULT_ORDER:
         details = f"BLEU-{max_ngram_order}{details.removeprefix('BLEU')}"
         details += f" (max_ngram_order={max_ngram_order})"
-    return BleuResult(
-        score=score.score,
-        details=details,
-        signature=signature,
-        sentences=len(hypotheses),
-        max_ngram_order=max_ngram_order,
-    )
+    return BleuResult(score.score, details, signature, len(hypotheses), max_ngram_order)
 
 
 def score_file(
@@ -126,35 +111,22 @@ def score_file(
     references: Sequence[Path | str],
     *,
     language: str,
-    lowercase: bool = False,
-    tokenize: str | None = None,
     unescape: bool = False,
-    max_ngram_order: int = DEFAULT_ORDER,
+    **options: Any,
 ) -> BleuResult:
     """BLEU of fairseq-generate's output (or of tokenized text) against raw reference files.
 
     The hypotheses are joined from subwords, detokenized for `language` and put into the order of
-    the corpus; references are taken as they are.
+    the corpus; references are taken as they are. `options` are those of `corpus_bleu`.
 
     Raises:
-        UserError: see `corpus_bleu` and `detokenize_lines`.
+        UserError: see `corpus_bleu`, `detokenize_lines` and `check_lengths`.
     """
     lines = read_lines(hypotheses)
     if not lines:
         raise UserError(f"{hypotheses} is empty; it must hold one hypothesis a line")
     texts = detokenize_lines(lines, language=language, name=str(hypotheses), unescape=unescape)
     loaded = [read_lines(path) for path in references]
-    for path, reference in zip(references, loaded, strict=True):
-        if len(reference) != len(texts):
-            raise UserError(
-                f"{hypotheses} has {len(texts)} hypotheses but {path} has {len(reference)} lines; "
-                "both must come from the same test set"
-            )
-    return corpus_bleu(
-        texts,
-        loaded,
-        lowercase=lowercase,
-        tokenize=tokenize,
-        target_lang=language,
-        max_ngram_order=max_ngram_order,
-    )
+    named = zip(references, loaded, strict=True)
+    check_lengths({str(hypotheses): texts, **{str(path): lines for path, lines in named}})
+    return corpus_bleu(texts, loaded, target_lang=language, **options)

@@ -9,43 +9,36 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal, get_args
+from typing import Literal
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.evaluation.human import shown
-from fairseq_kerbs.evaluation.texts import check_lengths, escape_markdown, harmless_cell
+from fairseq_kerbs.evaluation.texts import (
+    check_lengths,
+    csv_text,
+    escape_markdown,
+    harmless_cell,
+    shown,
+)
 
 Choice = Literal["differing", "best", "random"]
 Metric = Literal["chrf", "bleu"]
-CHOICES: tuple[Choice, ...] = get_args(Choice)
-METRICS: tuple[Metric, ...] = get_args(Metric)
 
 
 @dataclass(frozen=True)
 class Example:
-    """One line of the test set.
+    """One line of the test set."""
 
-    Attributes:
-        line: its number, from 1.
-        source: the input.
-        reference: the reference, if there are references.
-        answers: each system's answer, by name.
-        scores: sentence scores, 0 to 100, of the systems that were compared (rule ``best``).
-    """
-
-    line: int
+    line: int  # from 1
     source: str
     reference: str | None
-    answers: dict[str, str]
-    scores: dict[str, float] = field(default_factory=dict)
+    answers: dict[str, str]  # by system
+    scores: dict[str, float] = field(default_factory=dict)  # 0 to 100, of those compared (``best``)
 
     def rows(self) -> list[tuple[str, str]]:
         """Names and texts, from the source to the last system, each text on one line."""
@@ -53,25 +46,6 @@ class Example:
         if self.reference is not None:
             texts.append(("Reference", self.reference))
         return [(name, shown(text)) for name, text in [*texts, *self.answers.items()]]
-
-
-def sentence_scorer(metric: Metric) -> Callable[[str, str], float]:
-    """SacreBLEU's sentence score of an answer and its reference.
-
-    chrF has many small units and tells single sentences apart better; BLEU is taken with the
-    effective order, as sentence scores must be.
-
-    Raises:
-        UserError: there is no such metric.
-    """
-    if metric not in METRICS:
-        raise UserError(f"--metric {metric} is none of {', '.join(METRICS)}")
-    scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
-
-    def score(answer: str, reference: str) -> float:
-        return float(scorer.sentence_score(answer, [reference]).score)
-
-    return score
 
 
 def side_by_side(
@@ -103,8 +77,8 @@ def side_by_side(
         examples in the order of the test set; for ``best``, the largest gain first, gains only.
 
     Raises:
-        UserError: there is no system, numbers of lines differ, `number` is below 1, the rule or a
-            name is unknown, or ``best`` has no references or compares a system with itself.
+        UserError: there is no system, numbers of lines differ, `number` is below 1, the name
+            is unknown, or ``best`` has no references or compares a system with itself.
     """
     if not systems:
         raise UserError("--system: name at least one system")
@@ -117,12 +91,10 @@ def side_by_side(
         chosen = Random(seed).sample(range(len(sources)), min(number, len(sources)))
     elif choose == "differing":
         chosen = _most_different(list(systems.values()), number, seed)
-    elif choose == "best":
+    else:
         pair = _compared(systems, system, baseline)
         scores = _gains({name: systems[name] for name in pair}, references, number, metric)
         chosen = list(scores)
-    else:
-        raise UserError(f"--choose {choose} is none of {', '.join(CHOICES)}")
     return [
         Example(
             line=index + 1,
@@ -165,12 +137,14 @@ def _gains(
     """Sentence scores of a system and the baseline by line, where it gains most, best first."""
     if references is None:
         raise UserError("--choose best needs --reference")
-    score = sentence_scorer(metric)
+    # chrF tells single sentences apart better; sentence BLEU needs the effective order
+    scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
     (name, own), (base, others) = pair.items()
     gains: list[tuple[float, int, dict[str, float]]] = []
     for index, reference in enumerate(references):
         if shown(own[index]) != shown(others[index]):
-            both = {name: score(own[index], reference), base: score(others[index], reference)}
+            pair_of = {name: own[index], base: others[index]}
+            both = {n: scorer.sentence_score(t, [reference]).score for n, t in pair_of.items()}
             gains.append((both[name] - both[base], index, both))
     gains.sort(key=lambda gain: (-gain[0], gain[1]))
     return {index: both for gain, index, both in gains[:number] if gain > 0}
@@ -228,14 +202,11 @@ def as_csv(examples: Sequence[Example]) -> str:
 
     See `harmless_cell` for texts that look like formulas.
     """
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator="\n")
-    if examples:
-        names = [name for name, _ in examples[0].rows()]
-        writer.writerow(["line", *map(harmless_cell, names)])
-    for example in examples:
-        writer.writerow([example.line, *(harmless_cell(text) for _, text in example.rows())])
-    return stream.getvalue()
+    if not examples:
+        return ""
+    header = ["line", *(harmless_cell(name) for name, _ in examples[0].rows())]
+    rows = [[one.line, *(harmless_cell(text) for _, text in one.rows())] for one in examples]
+    return csv_text([header, *rows])
 
 
 def _scores(example: Example) -> str:

@@ -7,8 +7,6 @@ the baseline. p-values are not corrected for testing several systems.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,62 +14,39 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from tabulate import tabulate
 
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.evaluation.agreement import fleiss_kappa, krippendorff_alpha
-from fairseq_kerbs.evaluation.human import SCORES, Key
-from fairseq_kerbs.evaluation.sheets import Sheet
+from fairseq_kerbs.evaluation.sheets import SCORES, Key, Sheet
+from fairseq_kerbs.evaluation.texts import csv_text
 
 Scores = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class SystemScore:
-    """Figures of one system.
-
-    Attributes:
-        system: its name.
-        mean: mean of its scores.
-        deviation: standard deviation of its scores (n − 1); None for a single one.
-        n: number of scores, items × raters.
-        counts: how often it got 0, 1 and 2.
-        difference: mean minus the baseline's; None for the baseline, or without one.
-        t: statistic of the paired t-test; None as above, and where the items' differences do not
-            vary, so that there is no test.
-        p: probability of such a t or a larger one if the system is not better.
-    """
+    """Figures of one system; those of the test are None for the baseline, or without one."""
 
     system: str
     mean: float
-    deviation: float | None
-    n: int
-    counts: tuple[int, int, int]
-    difference: float | None = None
-    t: float | None = None
-    p: float | None = None
+    deviation: float | None  # of its scores, over n − 1; None for a single one
+    n: int  # items × raters
+    counts: tuple[int, int, int]  # how often it got 0, 1 and 2
+    difference: float | None = None  # mean minus the baseline's
+    t: float | None = None  # of the paired t-test; None also where differences do not vary
+    p: float | None = None  # of such a t or a larger one if the system is not better
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Figures of all systems, and how far raters agree.
+    """Figures of all systems, and how far raters agree over all items and systems."""
 
-    Attributes:
-        systems: one an entry, in the order of the key.
-        baseline: name of the system that the others are tested against, if any.
-        items: number of items.
-        raters: numbers of the raters whose sheets there are.
-        expected_raters: number of sheets that were made.
-        fleiss_kappa, krippendorff_alpha: agreement over all items and systems; None where it is
-            not defined.
-        rater_means: mean of all scores of each rater.
-    """
-
-    systems: tuple[SystemScore, ...]
+    systems: tuple[SystemScore, ...]  # in the order of the key
     baseline: str | None
     items: int
-    raters: tuple[int, ...]
+    raters: tuple[int, ...]  # numbers of those whose sheets there are
     expected_raters: int
-    fleiss_kappa: float | None
+    fleiss_kappa: float | None  # None where it is not defined
     krippendorff_alpha: float | None
     rater_means: tuple[float, ...]
 
@@ -81,31 +56,46 @@ class Evaluation:
 
     def as_csv(self) -> str:
         """One row a system; what is not defined is empty."""
-        stream = io.StringIO(newline="")
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow([*_FIELDS, "baseline", "fleiss_kappa", "krippendorff_alpha"])
+        agreement = self.baseline, self.fleiss_kappa, self.krippendorff_alpha
+        rows: list[Sequence[object]] = [
+            *[
+                (
+                    "system",
+                    "mean",
+                    "deviation",
+                    "n",
+                    "zeros",
+                    "ones",
+                    "twos",
+                    "difference",
+                    "t",
+                    "p",
+                    "baseline",
+                    "fleiss_kappa",
+                    "krippendorff_alpha",
+                )
+            ]
+        ]
         for row in self.systems:
-            figures = [row.mean, row.deviation, row.n, *row.counts, row.difference, row.t, row.p]
-            agreement = self.fleiss_kappa, self.krippendorff_alpha
-            writer.writerow([row.system, *figures, self.baseline, *agreement])
-        return stream.getvalue()
+            scores = row.mean, row.deviation, row.n, *row.counts
+            rows.append((row.system, *scores, row.difference, row.t, row.p, *agreement))
+        return csv_text(rows)
 
     def as_text(self) -> str:
         """A table for a terminal."""
-        width = max(len("system"), *(len(row.system) for row in self.systems)) + 2
-        heading = f"{'mean':>6}{'deviation':>11}{'n':>6}" + "".join(f"{s:>6}" for s in SCORES)
-        lines = [f"{'system':<{width}}{heading}"]
-        if self.baseline is not None:
-            lines[0] += f"{'difference':>12}{'t':>8}{'p':>9}"
+        header = ["system", "mean", "deviation", "n", *map(str, SCORES)]
+        header += [] if self.baseline is None else ["difference", "t", "p"]
+        rows = []
         for row in self.systems:
-            line = f"{row.system:<{width}}{row.mean:>6.3f}{_number(row.deviation, 11)}{row.n:>6}"
-            line += "".join(f"{count:>6}" for count in row.counts)
+            cells = [row.system, _number(row.mean), _number(row.deviation), row.n, *row.counts]
             if row.system == self.baseline:
-                line += "  baseline"
+                cells.append("baseline")
             elif self.baseline is not None:
-                line += f"{row.difference:>+12.3f}{_number(row.t, 8)}{_number(row.p, 9, '.4f')}"
-            lines.append(line)
-        return "\n".join([*lines, "", *self._notes()])
+                cells += [_number(row.difference, "+.3f"), _number(row.t), _number(row.p, ".4f")]
+            rows.append(cells)
+        sides = ["left", *["right"] * (len(header) - 1)]
+        table = tabulate(rows, header, "plain", disable_numparse=True, colalign=sides)
+        return "\n".join([table, "", *self._notes()])
 
     def _notes(self) -> list[str]:
         present = f"{len(self.raters)} of {self.expected_raters} raters"
@@ -123,11 +113,8 @@ class Evaluation:
         return notes
 
 
-_FIELDS = ("system", "mean", "deviation", "n", "zeros", "ones", "twos", "difference", "t", "p")
-
-
-def _number(value: float | None, width: int = 0, form: str = ".3f") -> str:
-    return f"{'–' if value is None else format(value, form):>{width}}"
+def _number(value: float | None, form: str = ".3f") -> str:
+    return "–" if value is None else format(value, form)
 
 
 def score_array(key: Key, sheets: Sequence[Sheet]) -> tuple[Scores, tuple[int, ...]]:
@@ -163,26 +150,6 @@ def score_array(key: Key, sheets: Sequence[Sheet]) -> tuple[Scores, tuple[int, .
     return scores, raters
 
 
-def one_tailed_test(system: Scores, baseline: Scores) -> tuple[float, float] | None:
-    """SciPy's paired t-test of "better than the baseline".
-
-    Args:
-        system: [items, raters] scores of one system.
-        baseline: [items, raters] scores of the baseline.
-
-    Returns:
-        t and p; None where the differences of items do not vary (or there is but one).
-    """
-    ours, theirs = (
-        system.sum(1),
-        baseline.sum(1),
-    )  # [items]; whole numbers, so differences are exact
-    if len(np.unique(ours - theirs)) < 2:
-        return None
-    result = stats.ttest_rel(ours, theirs, alternative="greater")
-    return float(result.statistic), float(result.pvalue)
-
-
 def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> Evaluation:
     """All figures of a human evaluation.
 
@@ -216,12 +183,80 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
 
 
 def _figures(name: str, own: Scores, reference: Scores | None) -> SystemScore:
-    """Figures of one system from its scores, [items, raters], and the baseline's."""
+    """Figures of one system from its scores, [items, raters], and the baseline's.
+
+    SciPy's paired t-test of "better than the baseline" is not defined where the differences of
+    items do not vary, or there is but one.
+    """
     zeros, ones, twos = (int((own == score).sum()) for score in SCORES)
-    mean = float(own.mean())
     deviation = float(own.std(ddof=1)) if own.size > 1 else None
+    figures = (name, float(own.mean()), deviation, own.size, (zeros, ones, twos))
     if reference is None:
-        return SystemScore(name, mean, deviation, own.size, (zeros, ones, twos))
-    difference = mean - float(reference.mean())
-    t, p = one_tailed_test(own, reference) or (None, None)
-    return SystemScore(name, mean, deviation, own.size, (zeros, ones, twos), difference, t, p)
+        return SystemScore(*figures)
+    difference = float(own.mean() - reference.mean())
+    ours, theirs = own.sum(1), reference.sum(1)  # [items]; whole, so differences are exact
+    if len(np.unique(ours - theirs)) < 2:
+        return SystemScore(*figures, difference)
+    test = stats.ttest_rel(ours, theirs, alternative="greater")
+    return SystemScore(*figures, difference, float(test.statistic), float(test.pvalue))
+
+
+# --- agreement: 1 is full agreement, 0 that of chance; SciPy has neither measure -----------------
+
+
+def _count_table(units: Sequence[Sequence[int]]) -> Scores:
+    """How often each value was given to each unit, [units, values], values ascending."""
+    values = sorted({value for unit in units for value in unit})
+    counts = [[list(unit).count(value) for value in values] for unit in units]
+    return np.array(counts, dtype=np.int64).reshape(len(units), len(values))
+
+
+def fleiss_kappa(units: Sequence[Sequence[int]]) -> float | None:
+    """Fleiss' kappa (1971): (P − Pe) / (1 − Pe), over pairs of equal scores.
+
+    Args:
+        units: values of each unit, one a rater, equally many in each.
+
+    Returns:
+        kappa; None where it is not defined: one rater, no unit, or one value throughout.
+
+    Raises:
+        ValueError: units have different numbers of raters.
+    """
+    if len({len(unit) for unit in units}) > 1:
+        raise ValueError("Fleiss' kappa needs the same number of raters for every unit.")
+    if not units or len(units[0]) < 2:
+        return None
+    counts, raters = _count_table(units), len(units[0])
+    if counts.shape[1] < 2:
+        return None
+    observed = ((counts**2).sum(1) - raters).mean() / (raters * (raters - 1))
+    expected = ((counts.sum(0) / counts.sum()) ** 2).sum()
+    return float((observed - expected) / (1 - expected))
+
+
+def krippendorff_alpha(units: Sequence[Sequence[int]]) -> float | None:
+    """Krippendorff's alpha for ordinal values: 1 − Do / De.
+
+    The distance between two values is the squared number of scores that lie between them, half of
+    their own included. Units with a single value say nothing about agreement and are passed over.
+
+    Args:
+        units: values of each unit, one a rater; their numbers may differ.
+
+    Returns:
+        alpha; None where it is not defined: no unit with two values, or one value throughout.
+    """
+    paired = [unit for unit in units if len(unit) > 1]
+    counts = _count_table(paired)  # [units, K]
+    if counts.shape[1] < 2:
+        return None
+    weights = 1.0 / (counts.sum(1) - 1)  # [units]
+    # ordered pairs of values in the same unit, [K, K]; a value makes no pair with itself
+    pairs = (counts * weights[:, None]).T @ counts - np.diag(weights @ counts)
+    totals = counts.sum(0)  # [K]
+    # a value stands at the middle of the ranks of its scores
+    middle = totals.cumsum() - totals / 2
+    distance = (middle[:, None] - middle[None, :]) ** 2
+    expected = (np.outer(totals, totals) * distance).sum() / (totals.sum() - 1)
+    return float(1 - (pairs * distance).sum() / expected)

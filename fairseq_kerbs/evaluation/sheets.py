@@ -1,4 +1,11 @@
-"""The raters' sheets: CSV files that pass through any spreadsheet program and are checked after it.
+"""Human evaluation (Section 5 of the paper): drawing items, blinding systems, sheets and their key.
+
+Raters see an input and the answers of all systems to it under letters; which letter is which
+system is shuffled for each item anew and stands in the key alone. All raters see the same items and
+letters, so that their scores can be compared row by row. The key also holds a digest of every row,
+by which a changed text is found when the sheets come back.
+
+The sheets are CSV files that pass through any spreadsheet program and are checked after it:
 
 - The scoring standard stands in rows of one cell at the head, each beginning with ``#``. They are
   plain ASCII cells that no program interprets, and are checked when the sheet is read.
@@ -12,14 +19,186 @@ from __future__ import annotations
 
 import codecs
 import csv
+import hashlib
 import io
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from random import Random
+from string import ascii_uppercase
+from typing import Any
 
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.evaluation.human import SCORES, STANDARD, Answer, Key, row_digest, shown
+from fairseq_kerbs.evaluation.texts import check_lengths, csv_text, shown
+
+SCORES = (0, 1, 2)
+STANDARD = (
+    "2: the response is fluent, and it is relevant to the input",
+    "1: the response is fluent or relevant to the input, but only one of the two",
+    "0: the response is neither fluent nor relevant to the input",
+)
+"""What the scores mean: the standard of the paper's appendix, in our words and in ASCII."""
+
+LONGEST = 30_000  # spreadsheet programs cut cells after 32,767 characters
+_WHAT = "fairseq-kerbs human-eval key"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One row of a sheet: what one system answered."""
+
+    item: int  # from 1
+    letter: str  # of the system in this item
+    line: int  # of the files, from 1
+    system: str
+    source: str  # as shown
+    text: str
+
+
+@dataclass(frozen=True)
+class KeyRow:
+    """What the key knows of a row: :class:`Answer` with a digest in the place of texts."""
+
+    item: int
+    letter: str
+    line: int
+    system: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which letter is which system, and what every row must look like."""
+
+    systems: tuple[str, ...]  # in the order in which they were given
+    rows: tuple[KeyRow, ...]  # one an item and system
+    raters: int  # number of sheets made
+    seed: int  # what items and letters were drawn with
+    files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path as given
+
+    @property
+    def identity(self) -> str:
+        """Twelve hexadecimal digits that stand on every sheet of this key."""
+        content = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    def as_json(self) -> str:
+        """The key's file."""
+        content = {"what": _WHAT, "version": _VERSION, "identity": self.identity, **asdict(self)}
+        return json.dumps(content, indent=1, ensure_ascii=False)
+
+
+def row_digest(item: int, letter: str, source: str, text: str) -> str:
+    """Sixteen hexadecimal digits of a row as shown."""
+    row = json.dumps([item, letter, source, text])
+    return hashlib.sha256(row.encode()).hexdigest()[:16]
+
+
+def draw_answers(
+    sources: Sequence[str], systems: Mapping[str, Sequence[str]], number: int, seed: int
+) -> list[Answer]:
+    """Draw items and give every system a letter in each, shuffled anew.
+
+    Lines without a source are never drawn.
+
+    Args:
+        sources: inputs, one a line.
+        systems: answers of each system, parallel to `sources`.
+        number: items to draw.
+        seed: same seed and files, same items and letters.
+
+    Returns:
+        rows in the order of items and letters.
+
+    Raises:
+        UserError: there is no system or are more than 26, numbers of lines differ, there are fewer
+            than `number` lines with a source, or a drawn text is too long for a cell.
+    """
+    if not 1 <= len(systems) <= len(ascii_uppercase):
+        raise UserError(f"--system: name between 1 and {len(ascii_uppercase)} systems")
+    check_lengths({"--source": sources, **{f"--system {n}": t for n, t in systems.items()}})
+    filled = [index for index, source in enumerate(sources) if shown(source)]
+    if not 1 <= number <= len(filled):
+        raise UserError(
+            f"--items is {number}, but must lie between 1 and {len(filled)}, the number of lines "
+            "with a source"
+        )
+    rng = Random(seed)
+    answers: list[Answer] = []
+    for item, index in enumerate(rng.sample(filled, number), start=1):
+        order = list(systems)
+        rng.shuffle(order)
+        for letter, system in zip(ascii_uppercase, order, strict=False):
+            texts = shown(sources[index]), shown(systems[system][index])
+            if max(map(len, texts)) > LONGEST:
+                raise UserError(
+                    f"line {index + 1} has more than {LONGEST} characters in --source or --system "
+                    f"{system}; a cell of a spreadsheet holds no more"
+                )
+            answers.append(Answer(item, letter, index + 1, system, *texts))
+    return answers
+
+
+def make_key(
+    answers: Sequence[Answer],
+    systems: Sequence[str],
+    *,
+    raters: int,
+    seed: int,
+    files: Mapping[str, str] | None = None,
+) -> Key:
+    """The key of drawn answers.
+
+    Raises:
+        UserError: there is to be no rater.
+    """
+    if raters < 1:
+        raise UserError(f"--raters is {raters}, but there must be at least 1")
+    rows = tuple(
+        KeyRow(a.item, a.letter, a.line, a.system, row_digest(a.item, a.letter, a.source, a.text))
+        for a in answers
+    )
+    return Key(tuple(systems), rows, raters, seed, dict(files or {}))
+
+
+def read_key(path: Path) -> Key:
+    """Read a key's file.
+
+    Raises:
+        UserError: it is missing, no key, of another version, or was changed.
+    """
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"--key: {path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--key: {path} cannot be read as JSON ({error}); name the exported key"
+        ) from None
+    if not isinstance(content, dict) or content.get("what") != _WHAT:
+        raise UserError(f"--key: {path} is no key of 'fairseq-kerbs human-eval export'")
+    if content.get("version") != _VERSION:
+        raise UserError(f"--key: {path} is of version {content.get('version')}, not {_VERSION}")
+    try:
+        key = Key(
+            systems=tuple(content["systems"]),
+            rows=tuple(KeyRow(**row) for row in content["rows"]),
+            raters=content["raters"],
+            seed=content["seed"],
+            files=content["files"],
+        )
+        intact = key.identity == content["identity"]
+    except (KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise UserError(f"--key: {path} was changed since it was written; take the original")
+    return key
+
+
+# --- sheets ----------------------------------------------------------------------------------
 
 HEADER = ("item", "answer", "input", "response", "score")
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
@@ -31,17 +210,11 @@ Row = list[str]
 
 @dataclass(frozen=True)
 class Sheet:
-    """A sheet that came back complete and unaltered.
-
-    Attributes:
-        path: its file.
-        rater: number of the rater, from 1.
-        scores: score of each (item, letter).
-    """
+    """A sheet that came back complete and unaltered."""
 
     path: Path
-    rater: int
-    scores: dict[tuple[int, str], int]
+    rater: int  # from 1
+    scores: dict[tuple[int, str], int]  # of each (item, letter)
 
 
 def head_lines(identity: str, rater: int, raters: int) -> list[str]:
@@ -58,15 +231,10 @@ def head_lines(identity: str, rater: int, raters: int) -> list[str]:
 
 def sheet_text(answers: Sequence[Answer], key: Key, rater: int, delimiter: str = ",") -> str:
     """The content of one rater's file, byte order mark included, scores empty."""
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream, delimiter=delimiter, lineterminator="\r\n")
-    for line in head_lines(key.identity, rater, key.raters):
-        writer.writerow([line])
-    writer.writerow(HEADER)
-    for answer in answers:
-        texts = f"[{answer.source}]", f"[{answer.text}]"
-        writer.writerow([answer.item, answer.letter, *texts, ""])
-    return "\ufeff" + stream.getvalue()
+    rows: list[Sequence[object]] = [[line] for line in head_lines(key.identity, rater, key.raters)]
+    rows.append(HEADER)
+    rows += [[a.item, a.letter, f"[{a.source}]", f"[{a.text}]", ""] for a in answers]
+    return "\ufeff" + csv_text(rows, delimiter, "\r\n")
 
 
 def instructions(key: Key, items: int, delimiter: str) -> str:

@@ -1,20 +1,23 @@
-"""Texts that people are to read: sources, references and answers, raw, one a line."""
+"""Raw text, one sentence a line: out of fairseq-generate's output, and for people to read."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from fairseq_kerbs.corpora import moses
+from fairseq_kerbs.corpora import bpe, moses
 from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.evaluation.generated import best_hypotheses, detokenize_lines, is_generated
 
 Part = Literal["S", "T", "H"]
 """Lines of fairseq-generate's output: sources, references (targets), hypotheses."""
 
+_HYPOTHESIS = re.compile(r"H-(\d+)\t(\S+)\t(.*)", re.DOTALL)
 _INPUT = re.compile(r"([ST])-(\d+)\t(.*)", re.DOTALL)
 _SUBWORD = re.compile(r"@@(?: |$)")
 _MARKUP = str.maketrans(
@@ -22,6 +25,64 @@ _MARKUP = str.maketrans(
 )
 _FORMULA = ("=", "+", "-", "@", "'")
 _FLAGS = {"S": "--source-lang", "T": "--lang", "H": "--lang"}
+
+
+def is_generated(lines: Iterable[str]) -> bool:
+    """Whether a text has fairseq-generate's hypothesis lines: ``H-<id>``, score, tokens."""
+    return any(_HYPOTHESIS.fullmatch(line) for line in lines)
+
+
+def best_hypotheses(lines: Iterable[str], name: str) -> list[str]:
+    """The best hypothesis of every sentence, in the order of the sentences, as it was printed.
+
+    With ``--nbest`` the first of a sentence's consecutive lines is the best.
+
+    Args:
+        lines: the output of fairseq-generate; everything but ``H-`` lines is passed over.
+        name: the file's name, for messages.
+
+    Raises:
+        UserError: there is no hypothesis, an id is missing, or one occurs in two places.
+    """
+    found: dict[int, str] = {}
+    latest = -1
+    for line in lines:
+        match = _HYPOTHESIS.fullmatch(line)
+        if match is None:
+            continue
+        sentence = int(match[1])
+        if sentence not in found:
+            found[sentence] = match[3]
+        elif sentence != latest:
+            raise UserError(
+                f"{name}: sentence {sentence} was generated twice; is this the output of two runs?"
+            )
+        latest = sentence
+    if not found:
+        raise UserError(
+            f"{name} has no hypothesis (no line starts with H-); is it fairseq-generate's output?"
+        )
+    missing = [i for i in range(max(found) + 1) if i not in found]
+    if missing:
+        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        raise UserError(
+            f"{name}: no hypothesis for {len(missing)} of {max(found) + 1} sentences ({shown}); "
+            "generate again without leaving sentences out"
+        )
+    return [found[i] for i in range(len(found))]
+
+
+def detokenize_lines(
+    lines: list[str], *, language: str, name: str, unescape: bool = False
+) -> list[str]:
+    """Raw text of fairseq-generate's output, or of tokenized text: BPE joined, Moses undone.
+
+    Raises:
+        UserError: no Moses rules for the language, or see `best_hypotheses`.
+    """
+    moses.check_language(language, "--lang")
+    tokens = best_hypotheses(lines, name) if is_generated(lines) else lines
+    return [moses.detokenize(bpe.undo(t), language=language, unescape=unescape) for t in tokens]
 
 
 def read_texts(path: Path, part: Part, language: str, unescape: bool = False) -> list[str]:
@@ -94,6 +155,36 @@ def named_files(options: Sequence[str]) -> dict[str, Path]:
     return systems
 
 
+def read_systems(
+    source: Path,
+    options: Sequence[str],
+    *,
+    reference: Path | None = None,
+    language: str,
+    source_language: str | None = None,
+    unescape: bool = False,
+) -> tuple[list[str], list[str] | None, dict[str, list[str]]]:
+    """Sources, references (if any) and each system's answers by name, all parallel.
+
+    Args:
+        source, reference: files.
+        options: ``NAME=FILE`` of each system.
+        language, source_language, unescape: see `read_texts`; `source_language` is `language` if
+            None.
+
+    Raises:
+        UserError: see `named_files`, `read_texts` and `check_lengths`.
+    """
+    paths = named_files(options)
+    sources = read_texts(source, "S", source_language or language, unescape)
+    systems = {name: read_texts(path, "H", language, unescape) for name, path in paths.items()}
+    files = {str(source): sources}
+    files |= {str(path): systems[name] for name, path in paths.items()}
+    references = None if reference is None else read_texts(reference, "T", language, unescape)
+    check_lengths(files if references is None else {**files, str(reference): references})
+    return sources, references, systems
+
+
 def check_lengths(texts: Mapping[str, Sequence[str]]) -> None:
     """Refuse files that are not parallel.
 
@@ -112,6 +203,19 @@ def check_lengths(texts: Mapping[str, Sequence[str]]) -> None:
             )
 
 
+def shown(text: str) -> str:
+    """A text as sheets show it: on one line, and in characters that every program keeps.
+
+    White space of any kind becomes single spaces; control characters become U+FFFD.
+    """
+    line = " ".join(text.split())
+    return "".join("\ufffd" if _lost(character) else character for character in line)
+
+
+def _lost(character: str) -> bool:
+    return character in "\ufffe\uffff" or unicodedata.category(character) in ("Cc", "Cs")
+
+
 def escape_markdown(text: str) -> str:
     """The text for a cell of a Markdown table, its own markup made harmless."""
     return text.translate(_MARKUP)
@@ -124,3 +228,10 @@ def harmless_cell(text: str) -> str:
     one that begins with an apostrophe, so that it can be taken away again.
     """
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def csv_text(rows: Iterable[Sequence[object]], delimiter: str = ",", end: str = "\n") -> str:
+    """The content of a CSV file."""
+    stream = io.StringIO(newline="")
+    csv.writer(stream, delimiter=delimiter, lineterminator=end).writerows(rows)
+    return stream.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_kerbs.benchmarks.command import build_parser, main
-from fairseq_kerbs.benchmarks.flags import DEFAULTS, GRID, QUICK, fill_in
+from fairseq_kerbs.benchmarks.command import BENCHMARKS, GRID, build_parser, chosen_sizes, main
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY_MODEL = ["--dim", "16", "--vocab", "60", "--ffn", "24", "--layers", "1"]
@@ -43,6 +43,7 @@ def check_document(document: dict[str, Any], name: str, repetitions: int) -> Non
     assert {"cpu", "cores", "threads", "gpu", "load_average"} <= set(document["machine"])
     assert {"python", "torch", "fairseq", "fairseq_kerbs", "revision"} <= set(document["versions"])
     assert document["versions"]["torch"] == torch.__version__
+    assert len(document["machine"]["load_average_at_end"]) == 3
     assert document["settings"]["seed"] == 1
     assert document["settings"]["threads"] == 1
     for result in document["results"]:
@@ -81,15 +82,24 @@ def test_likelihood(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_step(tmp_path: Path) -> None:
     sizes = [*FEW, *TINY_MODEL, "--tokens", "128"]
-    document, text = benchmark(tmp_path, "step", *sizes, "--contestants", "stock", "kerbs")
+    document, text = benchmark(
+        tmp_path, "step", *sizes, "--contestants", "stock", "kerbs", "softmax"
+    )
     check_document(document, "step", 2)
     (result,) = document["results"]
     assert result["sizes"]["tokens"] == 128
-    assert [(ratio["of"], ratio["over"]) for ratio in result["ratios"]] == [("kerbs", "stock")]
+    assert [(ratio["of"], ratio["over"]) for ratio in result["ratios"]] == [
+        *(("kerbs", "stock"), ("kerbs", "softmax"), ("softmax", "stock"))
+    ]
     for entry in result["contestants"].values():
         assert entry["loss"] > 0.0
         assert entry["memory"]["extra_bytes"] > entry["memory"]["gradient_bytes"] > 0
-    assert "kerbs ÷ stock" in text
+    assert re.search(r"kerbs ÷ softmax +[0-9.]+ ", text)
+    assert "like for like" in text
+    # quartiles of two repetitions would be made up
+    assert "range" in text
+    assert "quartiles" not in text
+    assert re.search(r"load average [0-9.]+ at the start, [0-9.]+ at the end", text)
 
 
 @pytest.mark.slow
@@ -121,7 +131,7 @@ def test_scaling(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", list(DEFAULTS))
+@pytest.mark.parametrize("name", list(BENCHMARKS))
 def test_on_cuda(tmp_path: Path, name: str) -> None:
     document, _ = benchmark(tmp_path, name, *FEW, "--device", "cuda")
     check_document(document, name, 2)
@@ -135,22 +145,20 @@ def test_on_cuda(tmp_path: Path, name: str) -> None:
         (["likelihood", "--senses-per-word", "3", "0.5"], "--senses-per-word is 0.5"),
         (["likelihood", "--senses-per-word", "nan"], "--senses-per-word is nan"),
         (["likelihood", "--contestants", "nobody"], "--contestants: there is no 'nobody'"),
-        (["likelihood", "--dtype", "int8"], "--dtype"),
-        (["likelihood", "--heads", "2"], "--heads"),
         (["likelihood", "--grid", "--dim", "288"], "--grid sets --dim itself"),
-        (["likelihood", "--grid", "--quick"], "--quick"),
         (["likelihood", "--repetitions", "0"], "--repetitions is 0"),
         (["scaling", "--threads", "0"], "--threads is 0"),
-        (["scaling", "--contestants", "kerbs"], "--contestants"),
-        (["scaling", "--quick", "--output", "."], "--output . is a folder"),
+        (["scaling", "--quick", "--output", "."], "--output . cannot be written"),
+        (
+            ["scaling", "--output", "/dev/null/x.json"],
+            "--output /dev/null/x.json cannot be written",
+        ),
         (["step", "--dtype", "bfloat16"], "--dtype bfloat16"),
         (["step", "--dim", "33"], "--dim 33"),
         (["decode", "--senses-per-word", "5"], "--senses-per-word is 5.0"),
         (["decode", "--vocab", "20", "--beam", "10"], "--beam 10"),
         (["decode", "--steps", "1"], "--steps is 1; use 2 or more"),
         (["decode", "--device", "cuda"], "--device cuda: torch finds no CUDA device"),
-        (["nothing"], "'nothing'"),
-        ([], "BENCHMARK"),
     ],
 )
 def test_wrong_flags_give_one_sentence(
@@ -171,20 +179,43 @@ def test_wrong_flags_give_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_defaults_presets_and_own_values() -> None:
-    def filled(*flags: str) -> Any:
-        args = build_parser().parse_args(flags)
-        fill_in(args)
-        return args
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["likelihood", "--dtype", "int8"], "--dtype"),
+        (["likelihood", "--heads", "2"], "--heads"),
+        (["likelihood", "--grid", "--quick"], "--quick"),
+        (["scaling", "--contestants", "kerbs"], "--contestants"),
+        (["nothing"], "'nothing'"),
+        ([], "BENCHMARK"),
+    ],
+)
+def test_unknown_flags_are_refused(
+    flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        main(flags)
+    assert refusal.value.code == 2
+    assert expected in capsys.readouterr().err
 
-    plain = filled("likelihood")
-    assert (plain.dim, plain.vocab, plain.tokens) == ([288], [10_000], [4096])
-    assert plain.senses_per_word == [3.0]
-    quick = filled("likelihood", "--quick", "--tokens", "32", "64")
-    assert quick.tokens == [32, 64]
-    assert quick.dim == QUICK["likelihood"]["dim"]
-    grid = filled("likelihood", "--grid", "--repetitions", "2")
-    assert {name: getattr(grid, name) for name in GRID} == GRID
-    assert grid.repetitions == 2
-    for name in DEFAULTS:
-        assert set(QUICK[name]) == set(DEFAULTS[name])
+
+def test_defaults_presets_and_own_values() -> None:
+    def sizes(*flags: str) -> Any:
+        return chosen_sizes(build_parser().parse_args(flags))
+
+    plain = sizes("likelihood")
+    assert plain == {
+        "dim": [288],
+        "vocab": [10_000],
+        "senses_per_word": [3.0],
+        "tokens": [4096],
+        "repetitions": 7,
+    }
+    assert sizes("scaling")["senses_per_word"] == [1.0, 2.0, 3.0]
+    assert (sizes("decode")["batch"], sizes("decode")["repetitions"]) == ([16, 64], 3)
+    quick = sizes("likelihood", "--quick", "--tokens", "32", "64")
+    assert (quick["tokens"], quick["dim"]) == ([32, 64], [32])
+    grid = sizes("likelihood", "--grid", "--repetitions", "2")
+    assert grid == {**GRID, "repetitions": 2}
+    for name in BENCHMARKS:
+        assert set(sizes(name)) == set(sizes(name, "--quick"))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+from functools import partial
 
 import pytest
 import torch
 
-from fairseq_kerbs.benchmarks.measuring import (
-    Spread,
-    Workload,
-    alternate,
-    first_losses,
-    fit_line,
-    ratios,
-)
+from fairseq_kerbs.benchmarks.comparison import Workload, alternate, first_loss, summary
 from fairseq_kerbs.benchmarks.memory import peak_memory
+from fairseq_kerbs.benchmarks.report import spread, spread_name
 
 MEGABYTE = 1_000_000
 FEW = 4 * MEGABYTE
@@ -39,27 +36,18 @@ def test_contestants_alternate_and_nobody_keeps_a_neighbour() -> None:
 
 
 def test_first_losses_are_means_that_json_can_hold() -> None:
-    workloads = {
-        "sum of four": Workload(run=lambda: torch.tensor(6.0), losses=4),
-        "none": Workload(run=lambda: None),
-        "broken": Workload(run=lambda: float("nan")),
-    }
-    assert first_losses(workloads) == {"sum of four": 1.5, "none": None, "broken": "nan"}
+    assert first_loss(Workload(run=lambda: torch.tensor(6.0), losses=4)) == 1.5
+    assert first_loss(Workload(run=lambda: None)) is None
+    assert first_loss(Workload(run=lambda: float("nan"))) == "nan"
 
 
 def test_statistics() -> None:
-    assert Spread.of([4.0, 1.0, 2.0, 3.0, 5.0]) == Spread(3.0, 2.0, 4.0, 1.0, 5.0)
-    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0, 7.0)
-    assert ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
-
-
-def test_line_through_points() -> None:
-    line = fit_line([10.0, 20.0, 50.0], [5.0, 8.0, 17.0])
-    assert line["intercept"] == pytest.approx(2.0)
-    assert line["slope"] == pytest.approx(0.3)
-    assert line["largest_relative_error"] == pytest.approx(0.0, abs=1e-9)
-    bent = fit_line([10.0, 20.0, 50.0], [5.0, 12.0, 17.0])
-    assert bent["largest_relative_error"] > 0.1
+    figures = summary([4.0, 1.0, 2.0, 3.0, 5.0])
+    assert figures == {"median": 3.0, "q1": 2.0, "q3": 4.0, "lowest": 1.0, "highest": 5.0}
+    assert set(summary([7.0]).values()) == {7.0}
+    # quartiles from five repetitions up, else the range, and the column says which
+    assert (spread_name(5), spread(figures, str, 5)) == ("quartiles", "2.0–4.0")
+    assert (spread_name(4), spread(figures, str, 4)) == ("range", "1.0–5.0")
 
 
 def allocating(kept: int, temporary: int, times: int) -> Workload:
@@ -78,7 +66,7 @@ def allocating(kept: int, temporary: int, times: int) -> Workload:
 @pytest.mark.parametrize(("kept", "temporary", "times"), [(100, 0, 0), (30, 100, 3)])
 def test_peak_memory_of_known_allocations(kept: int, temporary: int, times: int) -> None:
     arguments = {"kept": kept * MEGABYTE, "temporary": temporary * MEGABYTE, "times": times}
-    answer = peak_memory(f"{__name__}:allocating", arguments, threads=1)
+    answer = peak_memory(partial(allocating, **arguments), threads=1)
     assert answer["extra_bytes"] == pytest.approx((kept + temporary) * MEGABYTE, abs=FEW)
     assert answer["without_gradients_bytes"] == pytest.approx(temporary * MEGABYTE, abs=FEW)
     assert answer["gradient_bytes"] == kept * MEGABYTE
@@ -86,6 +74,19 @@ def test_peak_memory_of_known_allocations(kept: int, temporary: int, times: int)
 
 @pytest.mark.slow
 def test_memory_that_cannot_be_measured_gives_a_reason() -> None:
-    answer = peak_memory(f"{__name__}:allocating", {"kept": 1}, threads=1)
+    answer = peak_memory(partial(allocating, kept=1), threads=1)
     assert set(answer) == {"error"}
     assert "temporary" in answer["error"]
+
+
+def dying() -> Workload:
+    """Ends as the system ends who takes too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+@pytest.mark.slow
+def test_a_process_that_was_killed_gives_a_reason() -> None:
+    before = dict(os.environ)
+    assert "was killed" in peak_memory(dying, threads=1)["error"]
+    assert dict(os.environ) == before

@@ -8,17 +8,24 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_kerbs.benchmarks import decode, step
+from fairseq_kerbs.benchmarks.contestants import MODELS, STEP_NAMES
 from fairseq_kerbs.benchmarks.translation import (
-    MODELS,
-    ModelSizes,
-    build_task_and_model,
-    configuration,
+    decode_workload,
     make_batch,
     sentence_lengths,
+    set_up,
+    step_workload,
 )
 
-SIZES = ModelSizes(dim=16, vocab=60, senses_per_word=2.0, ffn=24, layers=1, heads=2)
+SIZES: dict[str, Any] = {
+    "dim": 16,
+    "vocab": 60,
+    "senses_per_word": 2.0,
+    "ffn": 24,
+    "layers": 1,
+    "heads": 2,
+}
+HERE: dict[str, Any] = {"dtype": "float32", "device": "cpu", "seed": 1}
 
 
 def parameters(model: Any) -> int:
@@ -26,14 +33,11 @@ def parameters(model: Any) -> int:
 
 
 def test_models_differ_in_the_output_layer_alone() -> None:
-    models = {
-        name: build_task_and_model(configuration(name, SIZES, "cpu"), SIZES.vocab, 1)[1]
-        for name in MODELS
-    }
+    models = {name: set_up(name, SIZES, "cpu", 1)[2] for name in MODELS}
     stock = parameters(models["stock"])
     assert parameters(models["softmax"]) == stock
-    senses = 2 * SIZES.vocab
-    extra = (senses - SIZES.vocab) * SIZES.dim + senses  # further rows of W, and θ
+    senses = 2 * SIZES["vocab"]
+    extra = (senses - SIZES["vocab"]) * SIZES["dim"] + senses  # further rows of W, and θ
     for name, passes in (("kerbs", 1), ("kerbs-prior", 0)):
         assert parameters(models[name]) == stock + extra
         assert models[name].decoder.passes == passes
@@ -49,27 +53,27 @@ def test_batches_have_the_tokens_asked_for() -> None:
     assert sum(lengths) == 1000
     assert 20 < sum(lengths) / len(lengths) < 25
     assert len(sentence_lengths(generator, sentences=7)) == 7
-    task, _ = build_task_and_model(configuration("stock", SIZES, "cpu"), SIZES.vocab, 1)
-    batch = make_batch(task, lengths, 1)
+    _, task, _ = set_up("stock", SIZES, "cpu", 1)
+    batch = make_batch(task, 1, tokens=1000)
     target = batch["target"]
     assert batch["ntokens"] == 1000 == int(target.ne(1).sum())
     assert int(target[target.ne(1) & target.ne(2)].min()) >= 4  # words, no other specials
     assert int(target.eq(2).sum()) == len(lengths)
-    assert int(target.max()) < SIZES.vocab
+    assert int(target.max()) < SIZES["vocab"]
 
 
-@pytest.mark.parametrize("name", step.NAMES)
+@pytest.mark.parametrize("name", STEP_NAMES)
 def test_a_step_trains(name: str) -> None:
-    workload = step.workload(name, vars(SIZES), 100, "float32", "cpu", 1)
+    workload = step_workload(name, tokens=100, **HERE, **SIZES)
     losses = [float(workload.run() or 0.0) for _ in range(3)]
     assert workload.amount == 100
     # bits by token of an untrained model, then lower: the update was made
-    assert losses[0] == pytest.approx(math.log2(SIZES.vocab), rel=0.5)
+    assert losses[0] == pytest.approx(math.log2(SIZES["vocab"]), rel=0.5)
     assert losses[2] != losses[0]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_decoding_takes_the_steps_asked_for(name: str) -> None:
-    workload = decode.workload(name, vars(SIZES), 3, 2, 6, "float32", "cpu", 1)
+    workload = decode_workload(name, batch=3, beam=2, steps=6, **HERE, **SIZES)
     workload.run()  # raises where a hypothesis has another length
     assert (workload.amount, workload.unit) == (3, "sentences")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_kerbs.evaluation.agreement import fleiss_kappa, krippendorff_alpha
+from fairseq_kerbs.evaluation.human_scores import fleiss_kappa, krippendorff_alpha
 
 Units = list[list[int]]
 

@@ -36,7 +36,7 @@ def test_equals_the_sacrebleu_command_with_the_same_signature(tmp_path: Path) ->
     result = corpus_bleu(HYPOTHESES, [REFERENCE])
     assert result.score == pytest.approx(theirs["score"], abs=1e-5)
     assert result.signature == theirs["signature"]
-    assert result.signature in result.as_text()
+    assert result.signature in result.details
     assert json.loads(result.as_json())["bleu"] == result.score
 
 
@@ -56,14 +56,14 @@ def test_bleu_1_has_the_brevity_penalty_and_names_its_order() -> None:
     result = corpus_bleu(HYPOTHESES, [REFERENCE], max_ngram_order=1)
     assert result.score == pytest.approx(100 * 13 / 14)
     assert result.signature == corpus_bleu(HYPOTHESES, [REFERENCE]).signature
-    assert result.as_text().startswith(f"BLEU-1|{result.signature} = 92.86 ")
-    assert result.as_text().endswith("(max_ngram_order=1)")
+    assert result.details.startswith(f"BLEU-1|{result.signature} = 92.86 ")
+    assert result.details.endswith("(max_ngram_order=1)")
     assert json.loads(result.as_json())["max_ngram_order"] == 1
     shorter = ["The cat sat on the mat", REFERENCE[1]]
     assert corpus_bleu(shorter, [REFERENCE], max_ngram_order=1).score == pytest.approx(
         100 * math.exp(1 - 14 / 13)
     )
-    assert "max_ngram_order" not in corpus_bleu(HYPOTHESES, [REFERENCE]).as_text()
+    assert "max_ngram_order" not in corpus_bleu(HYPOTHESES, [REFERENCE]).details
     with pytest.raises(UserError, match="--max-ngram-order must be at least 1, not 0"):
         corpus_bleu(HYPOTHESES, [REFERENCE], max_ngram_order=0)
 
@@ -97,7 +97,7 @@ def test_generated_file_is_joined_ordered_and_detokenized(tmp_path: Path) -> Non
 def test_numbers_of_lines_must_agree(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("H-0\t-0.1\ta\n")
     (tmp_path / "ref").write_text("a\nb\n")
-    with pytest.raises(UserError, match=r"out has 1 hypotheses but .*ref has 2 lines"):
+    with pytest.raises(UserError, match=r"out has 1 lines but .*ref has 2"):
         score_file(tmp_path / "out", [tmp_path / "ref"], language="en")
     with pytest.raises(UserError, match="1 hypotheses but 2 reference lines"):
         corpus_bleu(["a"], [["a", "b"]])

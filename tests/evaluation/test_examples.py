@@ -121,11 +121,9 @@ def test_refusals() -> None:
     refused("--source has 5 lines but --reference has 1", references=["x"])
     refused("needs --reference", references=None)
     refused("--number is 0", number=0)
-    refused("--choose worst is none of", choose="worst")
     refused("--of x is none of the systems softmax, MoS, kerbs", system="x")
     refused("--baseline x is none", baseline="x")
     refused("compares softmax with itself", system="softmax")
-    refused("--metric ter is none of", metric="ter")
 
 
 def _write_files(folder: Path) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.evaluation.generated import best_hypotheses, detokenize_lines, is_generated
+from fairseq_kerbs.evaluation.texts import best_hypotheses, detokenize_lines, is_generated
 
 OUTPUT = """\
 S-2\tDas ist gut .

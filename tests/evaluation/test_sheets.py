@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.evaluation.human import STANDARD, Key, draw_answers, make_key, read_key, shown
-from fairseq_kerbs.evaluation.sheets import HEADER, read_sheet, sheet_text
+from fairseq_kerbs.evaluation.sheets import (
+    HEADER,
+    STANDARD,
+    Key,
+    draw_answers,
+    make_key,
+    read_key,
+    read_sheet,
+    sheet_text,
+)
+from fairseq_kerbs.evaluation.texts import shown
 
 Rows = list[list[str]]
 SOURCES = ["how are you?", "=1+1", "", 'a "quoted", one; and\ttab', "1/2", "what's up?"]
