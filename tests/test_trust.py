@@ -286,7 +286,7 @@ def test_settings_of_an_old_checkpoint(
     ("place", "setting", "value", "says"),
     [
         ("model", "_name", "fconv", "the architecture 'fconv'"),
-        ("model", "_name", None, "the architecture None"),
+        ("model", "_name", None, "the architecture 'None'"),
         ("task", "_name", "translation_moe", "the task 'translation_moe'"),
         ("task", "task", "denoising", "the task 'denoising'"),
         ("task", "source_lang", "de; touch x", "the language 'de; touch x'"),
