@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
-from fairseq_kerbs.checkpoints import sentence_of
+from fairseq_kerbs.checkpoints import reason_of, sentence_of
 from fairseq_kerbs.conversion.copies import SensePlan, plan_senses, sense_rows
 from fairseq_kerbs.conversion.stock import SoftmaxModel
 from fairseq_kerbs.corpora.files import atomic_write_bytes
@@ -89,6 +89,11 @@ def convert(source: SoftmaxModel, wishes: Wishes) -> Converted:
         model = build_model(copy.copy(settings), task)
     except SystemExit as error:
         raise UserError(f"{source.checkpoint} cannot be converted: {sentence_of(error)}") from None
+    except Exception as error:  # a setting that its own architecture has no use for
+        raise UserError(
+            f"{source.checkpoint} cannot be converted: its settings describe no --arch "
+            f"{settings.arch} ({reason_of(error)})"
+        ) from error
     model.load_state_dict(_parameters(source, model, plan, rows), strict=True)
     model.eval()
     difference = largest_difference(source.model, model, source.task)
