@@ -363,8 +363,8 @@ TRAINING = (
             "train --finetune-from-model {work}/bit.pt",
             "generate --path {work}/bit.pt",
             "interactive --path {work}/bit.pt",
-            "validate --path {work}/bit.pt --task translation --valid-subset test",
-            "eval-lm --path {work}/bit.pt",
+            "validate --path {work}/bit.pt --task translation --batch-size 2",
+            "eval-lm --path {work}/bit.pt --task translation",
         )
     ]
     + [

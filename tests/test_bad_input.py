@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import io
 import os
 import pickle
 import resource
@@ -12,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -188,7 +189,9 @@ def run(command: str, work: Path, out: Path) -> tuple[Any, str]:
         elif program.startswith("fairseq-"):
             module = importlib.import_module(f"fairseq_cli.{program[8:].replace('-', '_')}")
             flags = ["--user-dir", str(ROOT / "fairseq_kerbs"), "--cpu", *arguments]
-            with mock.patch.object(sys, "argv", [program, str(work / "bin"), *flags]):
+            command = [program, str(work / "bin"), *flags]
+            # what fairseq remarks on its own is not looked at
+            with mock.patch.object(sys, "argv", command), redirect_stderr(io.StringIO()):
                 module.cli_main()
         else:
             return main([program, *arguments]), ""

@@ -9,6 +9,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -150,8 +151,9 @@ def test_an_entry_that_is_marked_as_a_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_checkpoint_from_before_checksums_loads(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "old.pt"
-    whole = {"model": {}, "args": None, "optimizer_history": [{"optimizer": {}, "best_loss": 0}],
-             "extra_state": {}}  # fmt: skip
+    history: Any = [{"optimizer": {}, "best_loss": 0}]
+    whole: dict[str, object]
+    whole = {"model": {}, "args": None, "optimizer_history": history, "extra_state": {}}
     torch.save(whole, path, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
     assert checkpoint_utils.load_checkpoint_to_cpu(str(path))["model"] == {}
 
