@@ -40,7 +40,7 @@ class Smoothing(NamedTuple):
     def of(cls, epsilon: float, vocab_size: int) -> Smoothing:
         """Weights for smoothing by ε."""
         each = epsilon / max(1, vocab_size - 1)
-        share = 1.0 - epsilon - each if epsilon else 1.0
+        share = 1.0 - epsilon - each
         return cls(share, each, share + vocab_size * each)
 
 

@@ -46,7 +46,7 @@ class KerbsPasses(ChunkPasses):
         gain: g(θ), [M].
         curved: senses whose |θ| is small, [M].
         weighted: Σ_n |h| G E so far, [M].
-        bent: Σ_n |h| G c² r(z) so far, [M]; only of curved senses.
+        bent: Σ_n |h| G c² r(z) so far, [M]; read of curved senses only.
     """
 
     unit_contexts = True
@@ -118,7 +118,6 @@ class KerbsPasses(ChunkPasses):
         cosine, e = self._own_e(x, senses)
         z = cosine * self.minus_theta[senses]
         bent = _horner(z, self._polynomial, torch.empty_like(z)) * cosine.square()
-        bent = torch.where(self.curved[senses], bent, 0.0)
         by_h = grad * h_norm.unsqueeze(1)  # [n, K]
         self.weighted.index_add_(0, senses.flatten(), (by_h * e).flatten())
         self.bent.index_add_(0, senses.flatten(), (by_h * bent).flatten())

@@ -234,16 +234,19 @@ def test_scores_follow_every_change_of_the_senses() -> None:
             scores()
         layer.eval()
         scores()
-    layer.double()
     h = h.double()
+    scores()
+    layer.double()
     scores()
 
 
 def test_a_layer_that_has_scored_can_be_copied_and_pickled() -> None:
     layer = KerbsOutputLayer(6, 12, 30).eval()
-    h = torch.randn(4, 6)
+    h, _ = torch.randn(4, 6), layer.table
+    fresh = len(pickle.dumps(layer))
     with torch.no_grad():
         expected = layer.log_probs(h)
+        assert len(pickle.dumps(layer)) == fresh  # what is prepared stays behind
         twin = copy.deepcopy(layer)
         again = pickle.loads(pickle.dumps(layer))
         twin.weight.mul_(2.0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq import metrics
 from fairseq.optim import build_optimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
@@ -98,6 +99,14 @@ def test_balanced_moves_with_new_vectors_lose_their_moments_too(new_sense: str) 
     for moment in ("exp_avg", "exp_avg_sq"):
         assert optimizer.state[layer.weight][moment][moved].abs().sum() == 0
     assert not layer.inventory.interval_loss.any()
+
+
+def test_senses_are_counted_in_the_log_of_the_first_update() -> None:
+    with metrics.aggregate(new_root=True) as logged:
+        one_update(training(reallocation_interval=50), 0)
+    found = logged.get_smoothed_values()
+    assert sum(int(found[f"words_with_{number}"]) for number in range(1, 5)) == 23
+    assert "senses_moved" not in found
 
 
 def test_no_more_senses_move_at_a_time_than_the_flag_allows() -> None:

@@ -285,8 +285,10 @@ def test_state_dict_carries_everything_that_lasts() -> None:
     source.record(*evidence_of(p, list(range(23))))
     source.update(1e-2)
     copy_of = SenseInventory(11, 29, 4)
-    _ = copy_of.table  # a table of the old allocation must not survive
+    _ = copy_of.table  # a table of the old allocation must not survive, nor what was recorded
+    copy_of.record(*evidence_of(p, list(range(23))))
     copy_of.load_state_dict(source.state_dict())
+    assert not copy_of.pending.any()
     assert torch.equal(copy_of.table.senses, source.table.senses)
     for name in ("word_of_sense", "usage", "log_prob", "interval_count", "interval_usage"):
         assert torch.equal(getattr(copy_of, name), getattr(source, name))
