@@ -7,9 +7,9 @@ from setuptools import Extension, find_packages, setup
 # Fused passes of the likelihood on a CPU: plain C, called through ctypes, so that nothing of torch
 # is needed to build it. Without a compiler the package still installs, and its log says so.
 PASSES = Extension(
-    "fairseq_kerbs._passes",
-    sources=["fairseq_kerbs/csrc/passes.c"],
-    depends=["fairseq_kerbs/csrc/passes_body.h"],
+    "fairseq_kerbs.likelihood.backends._passes",
+    sources=["fairseq_kerbs/likelihood/backends/csrc/passes.c"],
+    depends=["fairseq_kerbs/likelihood/backends/csrc/passes_body.h"],
     extra_compile_args=["-O3", "-fopenmp-simd", "-g0", "-fno-math-errno", "-fno-trapping-math"],
     optional=True,
 )
@@ -25,7 +25,14 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["fairseq_kerbs", "fairseq_kerbs.*"]),
-    package_data={"fairseq_kerbs": ["analysis/page/*", "corpora/*.txt", "csrc/*.h"]},
+    package_data={
+        "fairseq_kerbs": [
+            "analysis/page/*",
+            "corpora/*.txt",
+            "likelihood/backends/csrc/*.h",
+            "py.typed",
+        ]
+    },
     ext_modules=[PASSES],
     install_requires=[
         # scripts/fairseq_wheel builds 0.12.2+kerbs2, which satisfies this.

@@ -17,8 +17,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from fairseq_kerbs.errors import UserError, refused_by_system, system_refusal
-from fairseq_kerbs.trust import TRUST_FLAG, check_buildable, check_form, set_aside
+from fairseq_kerbs.fairseq_patches.trust import TRUST_FLAG, check_buildable, check_form, set_aside
+from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_refusal
 
 _OBJECT = re.compile(r"(?:GLOBAL|class) ([\w.]+)")  # in torch's message on what it refuses
 

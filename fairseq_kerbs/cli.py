@@ -27,7 +27,7 @@ from fairseq_kerbs.commands.plots import add_plot
 from fairseq_kerbs.commands.report import add_report
 from fairseq_kerbs.commands.senses import add_senses
 from fairseq_kerbs.commands.tables import add_tables
-from fairseq_kerbs.errors import UserError, refused_by_system, system_refusal
+from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_refusal
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers

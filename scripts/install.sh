@@ -128,9 +128,9 @@ choose_fairseq() {
 # are gone, or when more extras are asked for.
 choose_plugin() {
     local checksum compiled
-    checksum=$(cat setup.py fairseq_kerbs/csrc/* | "$venv_python" -c 'import hashlib, sys
+    checksum=$(cat setup.py fairseq_kerbs/likelihood/backends/csrc/* | "$venv_python" -c 'import hashlib, sys
 print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())')
-    compiled=$(compgen -G "fairseq_kerbs/_passes*.so" >/dev/null && echo compiled || echo missing)
+    compiled=$(compgen -G "fairseq_kerbs/likelihood/backends/_passes*.so" >/dev/null && echo compiled || echo missing)
     plugin_state="$PWD $checksum $compiled"
     local known=
     [[ -f $record ]] && known=$(<"$record")
@@ -180,7 +180,7 @@ logging.disable(logging.INFO)  # fairseq recommends packages that nothing here n
 import fairseq.data.data_utils_fast, fairseq.libbleu, fairseq_cli.train
 import fairseq_kerbs
 import torch
-from fairseq_kerbs import fused_cpu
+from fairseq_kerbs.likelihood.backends import cpu as fused_cpu
 
 passes = "with its compiled passes" if fused_cpu.library() else "WITHOUT its compiled passes (slower)"
 print(f"[install] fairseq {fairseq.__version__} and fairseq_kerbs, {passes}, run with torch {torch.__version__}")

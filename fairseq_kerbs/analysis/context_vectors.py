@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.occurrences import batches
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.utils.errors import UserError
 
 
 @torch.no_grad()

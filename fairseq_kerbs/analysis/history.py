@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from fairseq_kerbs.corpora.files import iter_lines
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import iter_lines
 
 Series = dict[str, tuple[list[int], list[float]]]
 """By name: numbers of updates, and the value at each."""

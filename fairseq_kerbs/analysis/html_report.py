@@ -26,9 +26,9 @@ from fairseq_kerbs.analysis.history import Series, thin
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.similarity import nearest_senses
 from fairseq_kerbs.analysis.words import is_word
-from fairseq_kerbs.corpora.files import atomic_write
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write
 
 _GRID = 999  # largest coordinate of a projected context
 LEAST_POINTS, MOST_POINTS = 4, 60

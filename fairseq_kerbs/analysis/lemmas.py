@@ -35,10 +35,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.tables import as_csv, as_lines
-from fairseq_kerbs.corpora.files import atomic_write
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write
 
 MOST_COSINE = 0.6
 NEAR = 0.7  # cosine from which on a sense counts as lying on a cluster

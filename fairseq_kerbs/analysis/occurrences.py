@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from fairseq_kerbs.analysis.words import joined_words
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.utils.errors import UserError
 
 _MAX_TOKENS = 4000  # of a batch, and so of a sentence
 

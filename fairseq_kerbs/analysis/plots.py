@@ -17,16 +17,16 @@ from torch import Tensor
 from fairseq_kerbs.analysis.context_vectors import Projection
 from fairseq_kerbs.analysis.history import Series
 from fairseq_kerbs.analysis.words import frequency_groups
-from fairseq_kerbs.corpora.files import atomic_write_bytes
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.gao_kernels import (
+from fairseq_kerbs.kernels import apply_kernel, build_kernel
+from fairseq_kerbs.kernels.gao import (
     DistanceKernel,
     LogKernel,
     PowerKernel,
     RadialBasisKernel,
     WaveletKernel,
 )
-from fairseq_kerbs.kernels import apply_kernel, build_kernel
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

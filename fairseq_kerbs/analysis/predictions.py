@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_kerbs.analysis.context_vectors import features_only
 from fairseq_kerbs.analysis.occurrences import batches, real_tokens
 from fairseq_kerbs.analysis.words import is_word, joined_words
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
 
 GUESSES = 16
 """Most probable words that are kept for each word of the references."""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.checkpoints import read_checkpoint, sentence_of, settings_of
-from fairseq_kerbs.corpora.files import read_lines
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.experiments import language_pair
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.tables.experiments import language_pair
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
 
 _PREFIX = "decoder.output."
 _STOCK = ("output_projection.weight", "fc_out.weight", "embed_out")
@@ -68,13 +68,13 @@ def load_layer(
     words = len(own["inventory.log_prob"])
     path = dictionary or remembered_dictionary(checkpoint, config)
     symbols = load_dictionary(path, words, state)
-    from fairseq_kerbs.models.fitting import check_checkpoint
-    from fairseq_kerbs.models.options import (
+    from fairseq_kerbs.models.config import (
         KerbsConfig,
         as_namespace,
         build_output_layer,
         fill_defaults,
     )
+    from fairseq_kerbs.models.fitting import check_checkpoint
 
     flags = as_namespace(config.model)
     fill_defaults(flags, KerbsConfig)
@@ -161,7 +161,7 @@ def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
     """
     from fairseq.data import Dictionary
 
-    from fairseq_kerbs.models.dictionaries import digest, digest_kept
+    from fairseq_kerbs.fairseq_patches.dictionaries import digest, digest_kept
 
     read_lines(path)  # missing files and wrong encodings become one sentence
     try:

@@ -28,9 +28,9 @@ from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.similarity import nearest_senses
 from fairseq_kerbs.analysis.tables import as_csv, as_lines
 from fairseq_kerbs.analysis.words import FrequencyGroup, in_context, is_word, senses_by_frequency
-from fairseq_kerbs.corpora.files import read_lines
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
 
 Gold = dict[tuple[int, int, str], str]
 """True senses by line, occurrence of the word form in the line, and word."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_kerbs.analysis.tables import as_csv, as_markdown
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
 
 BPE_MARK = "@@"
 DEFAULT_SPECIAL = 4  # fairseq's <s>, <pad>, </s> and <unk>

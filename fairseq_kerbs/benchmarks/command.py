@@ -16,10 +16,10 @@ import torch
 from fairseq_kerbs.benchmarks import likelihood
 from fairseq_kerbs.benchmarks.comparison import Settings, progress
 from fairseq_kerbs.benchmarks.contestants import DECODE_NAMES, STEP_NAMES
-from fairseq_kerbs.benchmarks.machine import describe_machine, describe_versions, load_average
 from fairseq_kerbs.benchmarks.memory import quiet
 from fairseq_kerbs.benchmarks.report import heading, write_json
-from fairseq_kerbs.errors import UserError, system_refusal
+from fairseq_kerbs.utils.errors import UserError, system_refusal
+from fairseq_kerbs.utils.machine import describe_machine, describe_versions, load_average
 
 # benchmark: what it measures, names of its contestants
 BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -13,7 +13,6 @@ from torch import Tensor
 from fairseq_kerbs.benchmarks.comparison import Entry, Settings, Workload, compare
 from fairseq_kerbs.benchmarks.contestants import CONTESTANTS
 from fairseq_kerbs.benchmarks.inputs import make_inputs
-from fairseq_kerbs.benchmarks.machine import free_bytes
 from fairseq_kerbs.benchmarks.products import Products, fastest_layout
 from fairseq_kerbs.benchmarks.report import (
     comparison_tables,
@@ -23,6 +22,7 @@ from fairseq_kerbs.benchmarks.report import (
     spread_name,
     table,
 )
+from fairseq_kerbs.utils.machine import free_bytes
 
 PRODUCTS = "products"
 NAMES = (PRODUCTS, *CONTESTANTS)

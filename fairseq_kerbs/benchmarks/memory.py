@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairseq_kerbs.host import end_with_parent
+from fairseq_kerbs.utils.processes import end_with_parent
 
 if TYPE_CHECKING:
     from fairseq_kerbs.benchmarks.comparison import Workload

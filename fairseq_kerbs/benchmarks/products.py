@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.benchmarks.comparison import Workload, progress, time_once
-from fairseq_kerbs.chunked_nll import fast_product
+from fairseq_kerbs.likelihood.chunked import fast_product
 
 CHUNK_MEGABYTES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}
 WHOLE_SHARE = 0.4  # of the free memory that a whole X may take
@@ -25,7 +25,7 @@ class Products:
     Args:
         layout: "tokens" (X is [N, M]), "senses" (X is [M, N]), the same by chunks ("tokens:64",
             "senses:512"), or "rows:64": chunks of tokens whose X is [M, n] and comes, new for each
-            chunk, from oneDNN, as in :mod:`fairseq_kerbs.chunked_nll`.
+            chunk, from oneDNN, as in :mod:`fairseq_kerbs.likelihood.chunked`.
     """
 
     def __init__(self, layout: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from fairseq_kerbs.corpora.files import atomic_write
+from fairseq_kerbs.utils.files import atomic_write
 
 ABSENT = "–"
 FEWEST = 5  # of fewer repetitions quartiles would say nothing: they are told by their range

@@ -79,9 +79,9 @@ def _run_convert(args: argparse.Namespace) -> int:
         write_checkpoint,
     )
     from fairseq_kerbs.conversion.stock import read_softmax_model
-    from fairseq_kerbs.corpora.files import atomic_write
-    from fairseq_kerbs.experiments import flag_arguments
-    from fairseq_kerbs.host import PLUGIN_FOLDER, quoted
+    from fairseq_kerbs.tables.experiments import flag_arguments
+    from fairseq_kerbs.utils.files import atomic_write
+    from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
     for path in filter(None, (args.output, args.config)):
         check_output(path, args.checkpoint)
@@ -136,7 +136,7 @@ def _summary(args: argparse.Namespace, words: int, converted: Converted, named: 
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     if args.max_senses < 1:
         raise UserError(f"--max-senses is {args.max_senses}, but must be at least 1")

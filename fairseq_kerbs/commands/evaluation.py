@@ -27,8 +27,8 @@ def add_detokenize(commands: Subparsers) -> None:
 
 
 def _run_detokenize(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.files import atomic_write, read_lines
     from fairseq_kerbs.evaluation.texts import detokenize_lines
+    from fairseq_kerbs.utils.files import atomic_write, read_lines
 
     path = "/dev/stdin" if args.input == "-" else args.input
     lines = read_lines(path)

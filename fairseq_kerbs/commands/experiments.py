@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
-    from fairseq_kerbs.experiments import Experiment
+    from fairseq_kerbs.tables.experiments import Experiment
 
 
 def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _announce(experiment: Experiment, command: Sequence[str], redirect: str = "") -> None:
     """Print the command, ready to be pasted, under a line that says where its flags come from."""
-    from fairseq_kerbs.host import quoted
+    from fairseq_kerbs.utils.processes import quoted
 
     files = ", ".join(str(file) for file in experiment.files)
     print(f"# flags: {files}; command line\n{quoted(command)}{redirect}", flush=True)
@@ -43,8 +43,8 @@ def add_train(commands: Subparsers) -> None:
 
 
 def _run_train(args: argparse.Namespace) -> int:
-    from fairseq_kerbs import experiments
-    from fairseq_kerbs.host import find_program, replace_process
+    from fairseq_kerbs.tables import experiments
+    from fairseq_kerbs.utils.processes import find_program, replace_process
 
     experiment = experiments.load_experiment(args.config)
     experiments.check_data(args.data)
@@ -81,10 +81,10 @@ def add_generate(commands: Subparsers) -> None:
 
 
 def _run_generate(args: argparse.Namespace) -> int:
-    from fairseq_kerbs import experiments
-    from fairseq_kerbs.corpora.files import atomic_write
     from fairseq_kerbs.evaluation.bleu import score_file
-    from fairseq_kerbs.host import find_program, quoted, run_program
+    from fairseq_kerbs.tables import experiments
+    from fairseq_kerbs.utils.files import atomic_write
+    from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
     experiment = experiments.load_experiment(args.config)
     experiments.check_data(args.data)

@@ -38,7 +38,7 @@ def _run_geometry(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.context_vectors import context_vectors
     from fairseq_kerbs.analysis.geometry import geometry_as_csv, geometry_as_text, measure_words
     from fairseq_kerbs.analysis.words import frequent_words, word_numbers
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     reading.check_numbers(args, top=1, least=3, max_clusters=2)
     if args.most < args.least:

@@ -76,9 +76,9 @@ def _add_export(steps: Subparsers) -> None:
 
 
 def _run_export(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.files import atomic_write, sha256_of
     from fairseq_kerbs.evaluation import sheets
     from fairseq_kerbs.evaluation.texts import named_files, read_systems
+    from fairseq_kerbs.utils.files import atomic_write, sha256_of
 
     sources, _, systems = read_systems(
         *(args.source, args.system),
@@ -110,7 +110,7 @@ def _run_export(args: argparse.Namespace) -> int:
 
 def _check_targets(sheets: Path, key: Path, targets: list[Path], force: bool) -> None:
     """Refuse a key that raters would see, and to write over files."""
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     if key.resolve().is_relative_to(sheets.resolve()):
         raise UserError(
@@ -139,9 +139,9 @@ def _add_score(steps: Subparsers) -> None:
 
 
 def _run_score(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.files import atomic_write
     from fairseq_kerbs.evaluation.human_scores import evaluate
     from fairseq_kerbs.evaluation.sheets import read_key, read_sheet
+    from fairseq_kerbs.utils.files import atomic_write
 
     key = read_key(args.key)
     result = evaluate(key, [read_sheet(path, key) for path in args.sheets], args.baseline)
@@ -185,9 +185,9 @@ def add_examples(commands: Subparsers) -> None:
 
 
 def _run_examples(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.files import atomic_write
     from fairseq_kerbs.evaluation import examples
     from fairseq_kerbs.evaluation.texts import read_systems
+    from fairseq_kerbs.utils.files import atomic_write
 
     sources, references, systems = read_systems(
         *(args.source, args.system),

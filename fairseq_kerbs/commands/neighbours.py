@@ -50,7 +50,7 @@ def add_neighbours(commands: Subparsers) -> None:
 
 def _run_neighbours(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import neighbours, similarity
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     reading.check_numbers(args, top=0, examples=0, least=0)
     models = 1 if args.other is None else 2
@@ -115,7 +115,7 @@ def _read(
     """Output layers, predictions (where there are data) and the dictionary of all models."""
     from fairseq_kerbs.analysis.predictions import collect_predictions
     from fairseq_kerbs.analysis.saved_layer import model_layer
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     layers, predictions, dictionaries = {}, {}, []
     for name, path in zip(names, paths, strict=True):

@@ -78,7 +78,7 @@ def _contexts(args: argparse.Namespace) -> Any:
     from fairseq_kerbs.analysis import context_vectors as vectors
     from fairseq_kerbs.analysis.plots import plot_contexts
     from fairseq_kerbs.analysis.words import word_numbers
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     reading.check_numbers(args, most=2)
     layer, dictionary, model, task = reading.read_model(args)
@@ -99,7 +99,7 @@ def _theta(args: argparse.Namespace) -> Any:
     from fairseq_kerbs.analysis.context_vectors import sense_numbers, usage_shares
     from fairseq_kerbs.analysis.plots import plot_theta
     from fairseq_kerbs.analysis.words import word_numbers
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     reading.check_numbers(args)
     layer, dictionary, *_ = reading.read_model(args)
@@ -112,7 +112,7 @@ def _theta(args: argparse.Namespace) -> Any:
 
 def _frequency(args: argparse.Namespace) -> Any:
     from fairseq_kerbs.analysis.plots import plot_frequency
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     reading.check_numbers(args)
     layer, dictionary, *_ = reading.read_model(args)

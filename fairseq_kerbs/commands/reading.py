@@ -46,7 +46,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 
 def check_numbers(args: argparse.Namespace, **least: int) -> None:
     """Refuse a number below the least that its flag takes, and two dictionaries."""
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     for name, value in least.items():
         if getattr(args, name) < value:
@@ -87,7 +87,7 @@ def read_model(
 def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:
     """Write what ``--json`` and ``--csv`` ask for."""
     from fairseq_kerbs.analysis.tables import as_json
-    from fairseq_kerbs.corpora.files import atomic_write
+    from fairseq_kerbs.utils.files import atomic_write
 
     for path, text in ((args.json, as_json(result) + "\n"), (args.csv, csv)):
         if path is not None:

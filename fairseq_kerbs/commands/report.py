@@ -40,8 +40,8 @@ def _run_report(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.history import read_history
     from fairseq_kerbs.analysis.html_report import MOST_POINTS, html_page, page_data
     from fairseq_kerbs.analysis.occurrences import occurrences
-    from fairseq_kerbs.corpora.files import atomic_write
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
+    from fairseq_kerbs.utils.files import atomic_write
 
     reading.check_numbers(args, examples=0, nearest=0)
     if args.output.suffix.lower() not in (".html", ".htm"):

@@ -58,7 +58,7 @@ def add_senses(commands: Subparsers) -> None:
 def _run_senses(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import sense_report
     from fairseq_kerbs.analysis.occurrences import occurrences
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
@@ -95,8 +95,8 @@ def _run_senses(args: argparse.Namespace) -> int:
 def _write_words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> None:
     """Table 6; where there are data, of words that stand alone in the training data."""
     from fairseq_kerbs.analysis import words
-    from fairseq_kerbs.corpora.files import atomic_write
-    from fairseq_kerbs.errors import UserError
+    from fairseq_kerbs.utils.errors import UserError
+    from fairseq_kerbs.utils.files import atomic_write
 
     known, symbols = None, trained.dictionary.symbols
     if trained.task is not None:

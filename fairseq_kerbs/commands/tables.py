@@ -71,9 +71,9 @@ def add_tables(commands: Subparsers) -> None:
 
 
 def _run_tables(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.host import quoted
     from fairseq_kerbs.tables.cells import Places
     from fairseq_kerbs.tables.command import TableSettings, run_tables
+    from fairseq_kerbs.utils.processes import quoted
 
     tables = tuple(args.table or ["all"])
     command = ["fairseq-kerbs", "tables"]

@@ -8,8 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.experiments import Flags, flag_arguments
+from fairseq_kerbs.tables.experiments import Flags, flag_arguments
+from fairseq_kerbs.utils.errors import UserError
 
 _TASK = (
     *("source_lang", "target_lang", "left_pad_source", "left_pad_target", "truncate_source"),

@@ -16,9 +16,9 @@ from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dicti
 from fairseq_kerbs.checkpoints import reason_of, sentence_of
 from fairseq_kerbs.conversion.copies import SensePlan, plan_senses, sense_rows
 from fairseq_kerbs.conversion.stock import SoftmaxModel
-from fairseq_kerbs.corpora.files import atomic_write_bytes
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.models.dictionaries import STATE, digest
+from fairseq_kerbs.fairseq_patches.dictionaries import STATE, digest
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write_bytes
 
 ALLOWED = 1e-3
 """Largest difference of log-probabilities, in nats, that rounding can explain."""
@@ -212,7 +212,7 @@ def _random_batch(model: Any, task: Any, seed: int) -> tuple[dict[str, Tensor], 
 def known_dictionaries(
     source: SoftmaxModel, target: Any = None, data: Path | None = None
 ) -> dict[str, str]:
-    """Digests of a model's dictionaries, see :mod:`fairseq_kerbs.models.dictionaries`.
+    """Digests of a model's dictionaries, see :mod:`fairseq_kerbs.fairseq_patches.dictionaries`.
 
     fairseq's own models have none: those of the files that their sizes fit are taken.
 

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from fairseq_kerbs.checkpoints import read_checkpoint, reason_of, sentence_of, settings_of
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.trust import set_aside
+from fairseq_kerbs.fairseq_patches.trust import set_aside
+from fairseq_kerbs.utils.errors import UserError
 
 ARCHITECTURES = {
     "transformer": "transformer_kerbs",
@@ -131,7 +131,7 @@ def read_softmax_model(
 
 
 def _settings(model: Any) -> argparse.Namespace:
-    from fairseq_kerbs.models.options import as_namespace
+    from fairseq_kerbs.models.config import as_namespace
 
     return argparse.Namespace(**vars(as_namespace(model)))
 

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairseq_kerbs.corpora.files import iter_lines, partial_name, put_in_place
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.host import find_program, quoted, run_program
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import iter_lines, partial_name, put_in_place
+from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
 
 def binarize(

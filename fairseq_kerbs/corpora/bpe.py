@@ -10,8 +10,8 @@ from subword_nmt.apply_bpe import BPE, read_vocabulary
 from subword_nmt.get_vocab import get_vocab
 from subword_nmt.learn_bpe import get_vocabulary, learn_bpe
 
-from fairseq_kerbs.corpora.files import atomic_write, iter_lines
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write, iter_lines
 
 
 def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:

@@ -19,17 +19,17 @@ from typing import Any
 
 from fairseq_kerbs.corpora import moses, registry
 from fairseq_kerbs.corpora.archives import decode_lines, open_zip, reading, zip_member
-from fairseq_kerbs.corpora.files import (
+from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
+from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import (
     atomic_write,
     has_endless_word,
     iter_lines,
     without_endless_words,
 )
-from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
-from fairseq_kerbs.corpora.mapping import map_lines, usable_cores
-from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.host import find_program
+from fairseq_kerbs.utils.parallel import map_lines, usable_cores
+from fairseq_kerbs.utils.processes import find_program
 
 LANGUAGES = ("context", "en")
 PARTS = {"train": "train", "valid": "validation", "test": "test"}

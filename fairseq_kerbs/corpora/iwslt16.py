@@ -16,12 +16,12 @@ from typing import Any
 
 from fairseq_kerbs.corpora import registry
 from fairseq_kerbs.corpora.archives import decode_lines, reading, tar_streams
-from fairseq_kerbs.corpora.files import atomic_write
 from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
-from fairseq_kerbs.corpora.mapping import usable_cores
 from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.host import find_program
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write
+from fairseq_kerbs.utils.parallel import usable_cores
+from fairseq_kerbs.utils.processes import find_program
 
 LANGUAGES = ("de", "en")
 SETS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014")

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.corpora.binarize import binarize_text
-from fairseq_kerbs.corpora.files import (
+from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
+from fairseq_kerbs.corpora.parallel import LONGEST
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import (
     LONGEST_WORD,
     atomic_write,
     has_endless_word,
     iter_lines,
     without_endless_words,
 )
-from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
-from fairseq_kerbs.corpora.mapping import usable_cores
-from fairseq_kerbs.corpora.parallel import LONGEST
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.host import find_program
+from fairseq_kerbs.utils.parallel import usable_cores
+from fairseq_kerbs.utils.processes import find_program
 
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
 """fairseq's name of each split, and what file names call it."""

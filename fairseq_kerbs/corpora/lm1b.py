@@ -19,12 +19,12 @@ from tqdm import tqdm
 
 from fairseq_kerbs.corpora import registry
 from fairseq_kerbs.corpora.archives import decode_lines, reading, tar_streams
-from fairseq_kerbs.corpora.files import atomic_write, iter_lines
 from fairseq_kerbs.corpora.language import LanguageSettings, prepare_language
 from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
-from fairseq_kerbs.corpora.mapping import usable_cores
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.host import find_program
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write, iter_lines
+from fairseq_kerbs.utils.parallel import usable_cores
+from fairseq_kerbs.utils.processes import find_program
 
 SPLITS = ("train", "valid", "test")
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.corpora.files import PARTIAL, atomic_write, sha256_of
-from fairseq_kerbs.errors import UserError, system_refusal
+from fairseq_kerbs.utils.errors import UserError, system_refusal
+from fairseq_kerbs.utils.files import PARTIAL, atomic_write, sha256_of
 
 NAME = "manifest.json"
 _VERSION = 1

@@ -12,8 +12,8 @@ from functools import cache, partial
 from sacremoses import MosesDetokenizer, MosesTokenizer
 from sacremoses.corpus import NonbreakingPrefixes
 
-from fairseq_kerbs.corpora.files import has_endless_word
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import has_endless_word
 
 LANGUAGES = frozenset(NonbreakingPrefixes().available_langs.values()) | {"ja", "ko"}
 """Codes of the languages that sacremoses has rules for."""

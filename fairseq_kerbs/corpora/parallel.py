@@ -18,17 +18,17 @@ from typing import Any
 
 from fairseq_kerbs.corpora import bpe, moses
 from fairseq_kerbs.corpora.binarize import binarize
-from fairseq_kerbs.corpora.files import (
+from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import (
     LONGEST_WORD,
     atomic_write,
     has_endless_word,
     iter_lines,
     without_endless_words,
 )
-from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
-from fairseq_kerbs.corpora.mapping import LineFunction, map_lines, usable_cores
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.host import find_program
+from fairseq_kerbs.utils.parallel import LineFunction, map_lines, usable_cores
+from fairseq_kerbs.utils.processes import find_program
 
 BPE_MODES = ("joint", "separate", "none")
 LONGEST = 1023  # units of a sentence: fairseq's models have 1024 positions, one is for its end

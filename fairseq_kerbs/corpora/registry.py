@@ -18,8 +18,8 @@ from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from fairseq_kerbs.corpora.files import partial_name, put_in_place
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import partial_name, put_in_place
 
 TIMEOUT = 30.0  # seconds without an answer after which an address is given up
 _BLOCK = 1 << 20

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from fairseq_kerbs.corpora.files import atomic_write
 from fairseq_kerbs.corpora.synthetic_lexicon import AMBIGUOUS
 from fairseq_kerbs.corpora.synthetic_sentences import Composer, Sentence
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write
 
 SPLITS = ("test", "valid", "train")
 

@@ -15,8 +15,8 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from torch import Tensor
 
-from fairseq_kerbs.mixture_layer import MixtureOutputLayer, weight_variance
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer, weight_variance
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 
-from fairseq_kerbs.corpora.files import read_lines
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.texts import check_lengths, detokenize_lines
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
 
 DEFAULT_ORDER = 4
 

@@ -17,7 +17,6 @@ from typing import Literal
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.texts import (
     check_lengths,
     csv_text,
@@ -25,6 +24,7 @@ from fairseq_kerbs.evaluation.texts import (
     harmless_cell,
     shown,
 )
+from fairseq_kerbs.utils.errors import UserError
 
 Choice = Literal["differing", "best", "random"]
 Metric = Literal["chrf", "bleu"]

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from tabulate import tabulate
 
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.sheets import SCORES, Key, Sheet
 from fairseq_kerbs.evaluation.texts import csv_text
+from fairseq_kerbs.utils.errors import UserError
 
 Scores = NDArray[np.int64]
 

@@ -30,8 +30,8 @@ from random import Random
 from string import ascii_uppercase
 from typing import Any
 
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.texts import check_lengths, csv_text, shown
+from fairseq_kerbs.utils.errors import UserError
 
 SCORES = (0, 1, 2)
 STANDARD = (

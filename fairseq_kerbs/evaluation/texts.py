@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from fairseq_kerbs.corpora import bpe, moses
-from fairseq_kerbs.corpora.files import read_lines
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
 
 Part = Literal["S", "T", "H"]
 """Lines of fairseq-generate's output: sources, references (targets), hypotheses."""

@@ -11,8 +11,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_kerbs.models.config import fail
 from fairseq_kerbs.models.fitting import check_checkpoint
-from fairseq_kerbs.models.options import fail
 from fairseq_kerbs.output_layers import OutputLayer
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fairseq_kerbs.mixture_layer import MixtureOutputLayer
-from fairseq_kerbs.models.options import fail
+from fairseq_kerbs.models.config import fail
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from fairseq_kerbs.senses import ADDED_STATISTICS, damaged_statistic
 
 

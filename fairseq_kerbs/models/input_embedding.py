@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from fairseq_kerbs.composition import ComposedEmbedding, SeparateEmbedding
-from fairseq_kerbs.models.options import build_output_layer, context_size
+from fairseq_kerbs.models.config import build_output_layer, context_size
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 
 Composed = TypeVar("Composed", bound=ComposedEmbedding)
 

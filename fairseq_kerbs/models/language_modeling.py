@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairseq_kerbs.models.options import RecurrentLanguageModelConfig, fill_defaults
+from fairseq_kerbs.models.config import RecurrentLanguageModelConfig, fill_defaults
 
 MAX_POSITIONS = 100_000
 

@@ -12,13 +12,13 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
-from fairseq_kerbs.corpora.files import sha256_of
 from fairseq_kerbs.corpora.manifest import fingerprint
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.experiments import Experiment, Flags, flag_arguments, load_experiment
-from fairseq_kerbs.host import PLUGIN_FOLDER
 from fairseq_kerbs.tables.description import CONFIGS, Column, DataSet, Part, Table
+from fairseq_kerbs.tables.experiments import Experiment, Flags, flag_arguments, load_experiment
 from fairseq_kerbs.tables.state import Job, Step, data_digest, digest
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import sha256_of
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 ORDERS = {"bleu4": 4, "bleu1": 1}
 _EVALUATION = ("task", "sample-break-mode", "tokens-per-sample")  # flags that eval-lm shares

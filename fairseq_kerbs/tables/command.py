@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.corpora.files import PARTIAL
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.host import quoted
 from fairseq_kerbs.tables.cells import (
     Cell,
     Places,
@@ -29,6 +26,9 @@ from fairseq_kerbs.tables.logs import copy_raw, known_folders, strip_paths
 from fairseq_kerbs.tables.report import Report, write_texts
 from fairseq_kerbs.tables.runner import Outcome, Runner, locked, stopping_signals
 from fairseq_kerbs.tables.state import Job, judge_all
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import PARTIAL
+from fairseq_kerbs.utils.processes import quoted
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def say(text: str) -> None:
 
 def _about() -> dict[str, Any]:
     """Versions, revision and machine of this run."""
-    from fairseq_kerbs.benchmarks.machine import describe_machine, describe_versions
+    from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 
     machine = describe_machine("cpu")
     text = f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['system']}"

@@ -37,10 +37,10 @@ from typing import Any
 
 import yaml
 
-from fairseq_kerbs.corpora.files import read_lines
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.experiments import Flags
-from fairseq_kerbs.host import PLUGIN_FOLDER
+from fairseq_kerbs.tables.experiments import Flags
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 CONFIGS = PLUGIN_FOLDER.parent / "configs"
 TABLES = CONFIGS / "tables"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.corpora.files import atomic_write, read_lines, sha256_of
 from fairseq_kerbs.tables.cells import (
     ORDERS,
     Cell,
@@ -24,6 +23,7 @@ from fairseq_kerbs.tables.runner import Outcome
 from fairseq_kerbs.tables.state import digest, judge_all, log_path, read_record
 from fairseq_kerbs.tables.statistics import SAMPLES, Summary, paired_bootstrap, summarize
 from fairseq_kerbs.tables.training import Training, read_training
+from fairseq_kerbs.utils.files import atomic_write, read_lines, sha256_of
 
 NOT_RUN = "not run"
 STEPS = ("train", "generate", "evaluate", "score")

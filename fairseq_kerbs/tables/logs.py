@@ -10,11 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fairseq_kerbs.corpora.files import atomic_write, partial_name, put_in_place
-from fairseq_kerbs.host import PLUGIN_FOLDER
 from fairseq_kerbs.tables.cells import Places, hypotheses_path, score_path
 from fairseq_kerbs.tables.figures import Entry, Run
 from fairseq_kerbs.tables.state import log_path
+from fairseq_kerbs.utils.files import atomic_write, partial_name, put_in_place
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 LIMIT = 200_000  # characters of a log that is copied
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.corpora.files import atomic_write
-from fairseq_kerbs.host import PLUGIN_FOLDER
 from fairseq_kerbs.tables.description import Column, Table
 from fairseq_kerbs.tables.figures import NOT_RUN, Entry, Run, signatures
 from fairseq_kerbs.tables.statistics import SAMPLES, Summary
+from fairseq_kerbs.utils.files import atomic_write
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 METRIC_TITLES = {
     "bleu4": "BLEU-4",

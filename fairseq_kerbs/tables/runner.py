@@ -21,9 +21,6 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from fairseq_kerbs.corpora.mapping import usable_cores
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.host import PLUGIN_FOLDER, end_with_parent, find_program, quoted
 from fairseq_kerbs.tables.state import (
     DONE,
     FAILED,
@@ -36,6 +33,9 @@ from fairseq_kerbs.tables.state import (
     record_path,
     write_record,
 )
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.parallel import usable_cores
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, end_with_parent, find_program, quoted
 
 _POLL = 0.05  # seconds between looks at the running commands
 _PATIENCE = 20.0  # seconds that a stopped command has to end by itself

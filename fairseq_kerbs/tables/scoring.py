@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.corpora.files import atomic_write, read_lines
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.bleu import corpus_bleu
 from fairseq_kerbs.evaluation.texts import detokenize_lines
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write, read_lines
 
 _PERPLEXITY = re.compile(r"Loss \(base 2\): ([0-9.]+|inf|nan), Perplexity: ([0-9.]+|inf|nan)")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.corpora.files import atomic_write, sha256_of
+from fairseq_kerbs.utils.files import atomic_write, sha256_of
 
 RUNNING, DONE, FAILED = "running", "done", "failed"
 """Status of a record; one that says running belongs to a run that was stopped."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest
 
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.bleu import bleu_metric
+from fairseq_kerbs.utils.errors import UserError
 
 SAMPLES = 1000
 

@@ -34,10 +34,10 @@ from fairseq_kerbs.analysis.saved_layer import load_layer
 from fairseq_kerbs.analysis.similarity import nearest_senses
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.output_layers import KerbsOutputLayer
+from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained
-from tests.fairseq_fixtures import dictionary, make_model
+from tests.helpers.fairseq_fixtures import dictionary, make_model
 
 PAGE = Path(fairseq_kerbs.__file__).parent / "analysis" / "page"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

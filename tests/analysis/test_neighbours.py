@@ -21,7 +21,7 @@ from fairseq_kerbs.analysis.similarity import ConfusionSimilarity
 from fairseq_kerbs.checkpoints import load_model_and_task, read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.commands.neighbours import model_names
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained
 
 # --- confusions, counts and examples ------------------------------------------------------------

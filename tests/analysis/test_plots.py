@@ -24,7 +24,7 @@ from fairseq_kerbs.analysis.history import read_history, thin
 from fairseq_kerbs.analysis.occurrences import occurrences
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained
 
 SERIES = {

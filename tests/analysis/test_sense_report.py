@@ -23,8 +23,8 @@ from fairseq_kerbs.analysis.sense_report import (
 )
 from fairseq_kerbs.analysis.tables import as_json
 from fairseq_kerbs.analysis.words import FrequencyGroup, joined_words, senses_by_frequency
-from fairseq_kerbs.errors import UserError
-from tests.fairseq_fixtures import dictionary, make_batch, make_model, make_task
+from fairseq_kerbs.utils.errors import UserError
+from tests.helpers.fairseq_fixtures import dictionary, make_batch, make_model, make_task
 
 
 class _Task(TranslationTask):

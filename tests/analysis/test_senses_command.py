@@ -20,7 +20,7 @@ from fairseq_kerbs.cli import main
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.output_layers import SoftmaxOutputLayer
 from tests.analysis.conftest import Trained
-from tests.fairseq_fixtures import make_model
+from tests.helpers.fairseq_fixtures import make_model
 
 
 def senses(checkpoint: Path, *flags: str | Path) -> int:

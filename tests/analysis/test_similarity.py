@@ -12,8 +12,8 @@ from scipy import sparse
 from fairseq_kerbs.analysis import similarity as similarity_module
 from fairseq_kerbs.analysis.similarity import VectorSimilarity, cluster_words, usual_similarity
 from fairseq_kerbs.kernels import kernel_logits
-from fairseq_kerbs.mixture_layer import MixtureOutputLayer
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
+from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 
 # --- similarity by vectors ------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from fairseq_kerbs.analysis.words import (
     words_by_number_of_senses,
 )
 from fairseq_kerbs.cli import main
-from tests.fairseq_fixtures import dictionary, make_batch, make_model
+from tests.helpers.fairseq_fixtures import dictionary, make_batch, make_model
 
 SYMBOLS = [
     *("<s>", "<pad>", "</s>", "<unk>", "the", "ban@@", "ing", "change", "12", "=it", "."),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.corpora import bpe
-from fairseq_kerbs.corpora.files import iter_lines, read_lines
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.host import find_program
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import iter_lines, read_lines
+from fairseq_kerbs.utils.processes import find_program
 
 
 @pytest.fixture(scope="module")

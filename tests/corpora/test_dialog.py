@@ -18,10 +18,10 @@ from fairseq_kerbs.corpora.dialog import (
     read_dialogues,
     remove_overlap,
 )
-from fairseq_kerbs.corpora.files import read_lines
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.bleu import score_file
-from tests.corpora.release_fixtures import expect, zipped
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
+from tests.helpers.release_fixtures import expect, zipped
 
 TRAIN = (
     "Hello , Jim . __eou__ I ’ m fine . __eou__ I ’ Ve heard . __eou__\n"

@@ -11,10 +11,10 @@ import pytest
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.corpora import iwslt16
 from fairseq_kerbs.corpora.binarize import binarized_lines
-from fairseq_kerbs.corpora.files import atomic_write, read_lines
 from fairseq_kerbs.corpora.iwslt16 import Iwslt16Settings, prepare_iwslt16, training_sentences
-from fairseq_kerbs.errors import UserError
-from tests.corpora.release_fixtures import expect, tgz
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write, read_lines
+from tests.helpers.release_fixtures import expect, tgz
 
 HEAD = """<url>http://www.ted.com/talks/somebody</url>
 <keywords>talks, AT&amp;T</keywords>

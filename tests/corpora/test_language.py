@@ -10,7 +10,6 @@ import pytest
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.corpora.binarize import binarized_lines
-from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.corpora.language import (
     LanguageSettings,
     count_unknown,
@@ -20,7 +19,8 @@ from fairseq_kerbs.corpora.language import (
     write_dictionary,
 )
 from fairseq_kerbs.corpora.manifest import NAME
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
 
 TEXT = {
     "train": " \n = A title = \n\n b a <unk> b \r\n c\u2028b  a\u00a0d \n",

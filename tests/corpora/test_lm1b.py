@@ -9,10 +9,10 @@ import pytest
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.corpora import lm1b
 from fairseq_kerbs.corpora.binarize import binarized_lines
-from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.corpora.lm1b import Draw, Lm1bSettings, prepare_lm1b
-from fairseq_kerbs.errors import UserError
-from tests.corpora.release_fixtures import expect, tgz
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
+from tests.helpers.release_fixtures import expect, tgz
 
 ROOT = "1-billion-word-language-modeling-benchmark-r13output"
 TRAIN = f"{ROOT}/training-monolingual.tokenized.shuffled"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.corpora.files import PARTIAL
 from fairseq_kerbs.corpora.manifest import NAME, Manifest, locked_folder
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import PARTIAL
 
 
 class Work:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.corpora.moses import check_language, detokenize, tokenize
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
 
 
 @pytest.mark.parametrize(

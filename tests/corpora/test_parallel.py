@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.corpora.binarize import binarize, binarized_lines
-from fairseq_kerbs.corpora.files import PARTIAL, read_lines
 from fairseq_kerbs.corpora.manifest import NAME
 from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import PARTIAL, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,8 +15,8 @@ import pytest
 
 from fairseq_kerbs.corpora import registry
 from fairseq_kerbs.corpora.registry import CORPORA, Archive, Corpus, check_archive, fetch, locate
-from fairseq_kerbs.errors import UserError
-from tests.corpora.release_fixtures import archive_of
+from fairseq_kerbs.utils.errors import UserError
+from tests.helpers.release_fixtures import archive_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENT = bytes(range(256)) * 20_000  # more than one block of the copy

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.analysis.sense_report import read_gold_senses
-from fairseq_kerbs.corpora.files import read_lines
 from fairseq_kerbs.corpora.synthetic import SPLITS, write_synthetic_corpus
 from fairseq_kerbs.corpora.synthetic_grammar import english_verb, german_verb, noun_form
 from fairseq_kerbs.corpora.synthetic_lexicon import ADJECTIVES, AMBIGUOUS, NOUNS, VERBS
-from fairseq_kerbs.errors import UserError
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 

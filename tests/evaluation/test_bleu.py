@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.bleu import corpus_bleu, score_file
+from fairseq_kerbs.utils.errors import UserError
 
 REFERENCE = ["The cat sat on the mat.", "Anna's dog barks, doesn't it?"]
 HYPOTHESES = ["The cat sat on a mat.", "Anna's dog barks, doesn't it?"]

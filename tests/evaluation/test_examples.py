@@ -11,7 +11,6 @@ import pytest
 from sacrebleu import sentence_bleu, sentence_chrf
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.examples import (
     Example,
     Metric,
@@ -22,6 +21,7 @@ from fairseq_kerbs.evaluation.examples import (
     side_by_side,
 )
 from fairseq_kerbs.evaluation.texts import read_texts
+from fairseq_kerbs.utils.errors import UserError
 
 SOURCES = ["eins", "zwei", "drei", "vier", "fünf"]
 REFERENCES = ["the first sentence", "the second one", "a third", "it is four", "five of them"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.texts import best_hypotheses, detokenize_lines, is_generated
+from fairseq_kerbs.utils.errors import UserError
 
 OUTPUT = """\
 S-2\tDas ist gut .

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.human_scores import Evaluation, evaluate, score_array
 from fairseq_kerbs.evaluation.sheets import Key, Sheet, draw_answers, make_key
+from fairseq_kerbs.utils.errors import UserError
 
 Given = dict[str, list[list[int]]]  # system -> [items, raters]
 

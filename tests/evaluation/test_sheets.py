@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.evaluation.sheets import (
     HEADER,
     STANDARD,
@@ -27,6 +26,7 @@ from fairseq_kerbs.evaluation.sheets import (
     sheet_text,
 )
 from fairseq_kerbs.evaluation.texts import shown
+from fairseq_kerbs.utils.errors import UserError
 
 Rows = list[list[str]]
 SOURCES = ["how are you?", "=1+1", "", 'a "quoted", one; and\ttab', "1/2", "what's up?"]

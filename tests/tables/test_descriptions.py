@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import build_parser
-from fairseq_kerbs.errors import UserError
-from fairseq_kerbs.experiments import load_experiment
 from fairseq_kerbs.tables.cells import Places, cell_steps, data_job, make_plan
 from fairseq_kerbs.tables.description import (
     NAMES,
@@ -19,6 +17,8 @@ from fairseq_kerbs.tables.description import (
     load_table,
     table_path,
 )
+from fairseq_kerbs.tables.experiments import load_experiment
+from fairseq_kerbs.utils.errors import UserError
 
 # Typed from the papers, independently of the descriptions.
 PUBLISHED = {

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.tables.runner import Runner, environment, locked, resolve
 from fairseq_kerbs.tables.state import Job, Step, data_digest, judge, judge_all, read_record
+from fairseq_kerbs.utils.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 

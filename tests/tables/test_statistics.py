@@ -12,9 +12,9 @@ import pytest
 import scipy.stats
 from sacrebleu.metrics.bleu import BLEU
 
-from fairseq_kerbs.errors import UserError
 from fairseq_kerbs.tables.scoring import bleu_figures, main, perplexity_figures
 from fairseq_kerbs.tables.statistics import paired_bootstrap, summarize
+from fairseq_kerbs.utils.errors import UserError
 
 
 def test_mean_and_deviation() -> None:

@@ -21,7 +21,7 @@ from fairseq_build.sdist import SdistError, fetch_sdist, unpack_sdist
 from fairseq_build.toolchain import missing_tool
 
 _OWN_SETUP = Path(__file__).with_name("wheel_setup.py")
-_LITERALS = Path(__file__).parents[3] / "fairseq_kerbs" / "literals.py"
+_LITERALS = Path(__file__).parents[3] / "fairseq_kerbs" / "utils" / "literals.py"
 
 Settings = dict[str, Any] | None
 

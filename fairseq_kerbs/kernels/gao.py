@@ -1,0 +1,380 @@
+"""Kernels of Gao et al. 2019 in place of the inner product of the softmax (their Eq. 4–13).
+
+None has a parameter of its own: a layer with one of them has exactly those of a softmax layer.
+``lin`` (Eq. 4) is :class:`.kernels.kerbs.InnerProductKernel`. All others but ``pol`` look at
+the distance of the two vectors, by Eq. 13
+
+    D = |w − h|² = |w|² + |h|² − 2 h·w
+
+so that no difference of two vectors is ever made. That cancels: D is wrong by a few units in the
+last place of |w|² + |h|², and two vectors nearer than that (a thousandth of their norms in
+float32) count as one; where products run in bfloat16 or float16, by those of the products. It is
+clamped at 0.
+
+Where f'(D) has no bound at D = 0 (``log`` and ``pow`` with p < 2, ``hpb``), the gradient is 0 from
+there to that resolution, :func:`resolution`: at D = 0 such a kernel has no gradient or none but 0,
+and next to it the direction of w − h would be noise.
+
+The steepest kernels saturate at ±:data:`LOGIT_LIMIT`, where their gradient becomes 0, so that
+logits, and sums of them over words, stay finite in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fairseq_kerbs.kernels.base import Kernel, Partials
+
+LOGIT_LIMIT = 1e30
+"""Size at which a logit saturates: the sum over 10^8 words is still a float32."""
+
+VARIANCE_FLOOR = 0.01
+"""Least variance of a coordinate in ``ssg`` and ``mog``: that of the zero vector."""
+
+
+def squared_distance(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> Tensor:
+    """D = |w|² + |h|² − 2x ≥ 0 (Eq. 13); the arguments broadcast."""
+    return (h_norm.square() + w_norm.square() - 2.0 * x).clamp_min_(0.0)
+
+
+def resolution(scale: Tensor) -> Tensor:
+    """What rounding leaves of a difference of products of the size of ``scale``."""
+    return 4.0 * torch.finfo(scale.dtype).eps * scale
+
+
+def _check_positive(option: str, value: float) -> None:
+    if not (value > 0.0 and math.isfinite(value)):
+        raise ValueError(f"--kernel-{option} is {value}, but it must be a number above 0.")
+
+
+class DistanceKernel(Kernel):
+    """Base of the kernels that are a function f(D) of the squared distance alone."""
+
+    has_theta = False
+
+    @property
+    def is_steep_at_zero(self) -> bool:
+        """Whether f'(D) has no bound at D = 0."""
+        return False
+
+    @abstractmethod
+    def of_distance(self, distance: Tensor) -> Tensor:
+        """f(D) for D ≥ 0."""
+
+    @abstractmethod
+    def slope(self, distance: Tensor) -> Tensor:
+        """f'(D) for D ≥ 0; anything at D = 0 where :attr:`is_steep_at_zero`."""
+
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+        return self.of_distance(squared_distance(x, h_norm, w_norm))
+
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+        distance = squared_distance(x, h_norm, w_norm)
+        twice = 2.0 * self.slope(distance)
+        if self.is_steep_at_zero:
+            noise = resolution(h_norm.square() + w_norm.square())
+            twice = torch.where(distance > noise, twice, 0.0)
+        return Partials(-twice, twice * h_norm, twice * w_norm, x.new_zeros(()))
+
+
+@dataclass(frozen=True)
+class LogKernel(DistanceKernel):
+    """S = −log(|w − h|^p + 1)  (Eq. 5).
+
+    Args:
+        power: p > 0.
+    """
+
+    name = "log"
+    options = ("power",)
+    power: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check_positive("power", self.power)
+
+    @property
+    def is_steep_at_zero(self) -> bool:
+        return self.power < 2.0
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        # −log(1 + e^z) with z = log |w − h|^p: a high power of a long distance is not made
+        return -F.softplus(distance.log().mul_(0.5 * self.power))
+
+    def slope(self, distance: Tensor) -> Tensor:
+        half = 0.5 * self.power
+        # D^(half − 1)/(1 + D^half), for D > 1 divided above and below by D^half
+        rise = distance.clamp_max(1.0).pow(half - 1.0) / distance.clamp_min(1.0)
+        return -half * rise * torch.sigmoid(half * distance.log().abs())
+
+
+@dataclass(frozen=True)
+class PowerKernel(DistanceKernel):
+    """S = −|w − h|^p  (Eq. 6): for p = 2 the inner product with a penalty on the norm of w.
+
+    Args:
+        power: p > 0.
+    """
+
+    name = "pow"
+    options = ("power",)
+    power: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check_positive("power", self.power)
+
+    @property
+    def is_steep_at_zero(self) -> bool:
+        return self.power < 2.0
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return -distance.pow(0.5 * self.power).clamp_max_(LOGIT_LIMIT)
+
+    def slope(self, distance: Tensor) -> Tensor:
+        half = 0.5 * self.power
+        inside = distance.pow(half) < LOGIT_LIMIT
+        return torch.where(inside, -half * distance.pow(half - 1.0), 0.0)
+
+
+@dataclass(frozen=True)
+class PolynomialKernel(Kernel):
+    """S = (α h·w + c)^p  (Eq. 7).
+
+    p is a whole number because its base may be negative; an odd one keeps the order of the inner
+    products. By default p = 3, c = 2 and α = 1/12: then S = 8 + x + … near x = 0, where training
+    begins, so that it starts with the slopes of the inner product; at x = 15 the logit is 34 (26
+    above that of x = 0) with slope 2.6, at x = −15 it is 0.4 with slope 0.14: steeper above and
+    flatter below, both in measure. The flat point αx + c = 0 lies at x = −24.
+
+    Args:
+        alpha: α > 0.
+        offset: c.
+        power: p, a whole number from 1 on.
+    """
+
+    name = "pol"
+    options = ("alpha", "offset", "power")
+    has_theta = False
+    alpha: float = 1.0 / 12.0
+    offset: float = 2.0
+    power: int = 3
+
+    def __post_init__(self) -> None:
+        _check_positive("alpha", self.alpha)
+        if not math.isfinite(self.offset):
+            raise ValueError(f"--kernel-offset is {self.offset}, but it must be a finite number.")
+        if not (self.power >= 1 and float(self.power).is_integer()):
+            raise ValueError(
+                f"--kernel-power is {self.power}, but --kernel pol takes a whole number from 1 on: "
+                "its base may be negative."
+            )
+        object.__setattr__(self, "power", int(self.power))
+
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+        base = self.alpha * x + self.offset
+        return base.pow(self.power).clamp_(-LOGIT_LIMIT, LOGIT_LIMIT)
+
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+        base = self.alpha * x + self.offset
+        inside = base.pow(self.power).abs() < LOGIT_LIMIT
+        by_x = torch.where(inside, self.power * self.alpha * base.pow(self.power - 1), 0.0)
+        zero = x.new_zeros(())
+        return Partials(by_x, zero, zero, zero)
+
+
+@dataclass(frozen=True)
+class RadialBasisKernel(DistanceKernel):
+    """S = exp(−γ |w − h|²)  (Eq. 8): within [0, 1]: no sense is e times as probable as another.
+
+    The gradient dies out with the distance. A context vector after layer normalization has
+    |h|² = d, some hundreds; γ = 0.01 leaves a gradient there, 1 would leave none in float32.
+
+    Args:
+        gamma: γ > 0.
+    """
+
+    name = "rbf"
+    options = ("gamma",)
+    gamma: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_positive("gamma", self.gamma)
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return torch.exp(-self.gamma * distance)
+
+    def slope(self, distance: Tensor) -> Tensor:
+        return -self.gamma * torch.exp(-self.gamma * distance)
+
+
+@dataclass(frozen=True)
+class WaveletKernel(DistanceKernel):
+    """S = cos(|w − h|²/a) · exp(−|w − h|²/b)  (Eq. 12): within [−1, 1].
+
+    Args:
+        a: length a > 0 of the waves.
+        b: reach b > 0; 100 for both, for the same reason as γ of :class:`RadialBasisKernel`.
+    """
+
+    name = "wav"
+    options = ("a", "b")
+    a: float = 100.0
+    b: float = 100.0
+
+    def __post_init__(self) -> None:
+        _check_positive("a", self.a)
+        _check_positive("b", self.b)
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return torch.cos(distance / self.a) * torch.exp(-distance / self.b)
+
+    def slope(self, distance: Tensor) -> Tensor:
+        angle = distance / self.a
+        waves = torch.sin(angle) / self.a + torch.cos(angle) / self.b
+        return -waves * torch.exp(-distance / self.b)
+
+
+@dataclass(frozen=True)
+class HyperbolicKernel(Kernel):
+    """S = −arcosh(1 + 2|w' − h'|²/((1 − |w'|²)(1 − |h'|²)))  (Eq. 11), v' = v/(1 + √(1 + |v|²)).
+
+    The printed arccos is a misprint: its argument is at least 1. S is minus the distance in the
+    Poincaré ball. The vectors must lie inside the unit ball; v' does for every v, by a map that is
+    smooth (also at 0) and takes nothing off the range of norms. It is the one that makes v the
+    space part of a point on the hyperboloid, so that the fraction is exactly
+
+        T = √(1 + |w|²)·√(1 + |h|²) − h·w − 1,    S = −log(1 + T + √(T(T + 2)))
+
+    which knows no ball, no division and no rounding of 1 − |v'|². Norms of 1000 give |S| ≤ 15.3.
+    At T = 0 the kernel is a cone: see the head of this file for its gradient.
+    """
+
+    name = "hpb"
+    has_theta = False
+
+    def _excess(self, x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[Tensor, Tensor]:
+        """T, and what it was before h·w was taken away."""
+        above_h, above_w = self._above_one(h_norm), self._above_one(w_norm)
+        whole = above_h + above_w + above_h * above_w
+        return (whole - x).clamp_min_(0.0), whole
+
+    @staticmethod
+    def _above_one(norm: Tensor) -> Tensor:
+        """√(1 + |v|²) − 1, exact for short vectors, too."""
+        square = norm.square()
+        return square / (1.0 + torch.sqrt(1.0 + square))
+
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+        excess, _ = self._excess(x, h_norm, w_norm)
+        return -torch.log1p(excess + torch.sqrt(excess * (excess + 2.0)))
+
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+        excess, whole = self._excess(x, h_norm, w_norm)
+        steep = torch.rsqrt(excess * (excess + 2.0))
+        steep = torch.where(excess > resolution(whole), steep, 0.0)  # −dS/dT = dS/dx
+        time_h, time_w = torch.sqrt(1.0 + h_norm.square()), torch.sqrt(1.0 + w_norm.square())
+        by_h, by_w = h_norm * time_w / time_h, w_norm * time_h / time_w
+        return Partials(steep, -steep * by_h, -steep * by_w, x.new_zeros(()))
+
+
+@dataclass(frozen=True)
+class SphericalGaussianKernel(Kernel):
+    """S = log ∫ N(z; w, σ_w² I) N(z; h, σ_h² I) dz  (Eq. 9).
+
+    That is −(d/2) log(2πs) − |w − h|²/(2s) with s = σ_w² + σ_h². The paper does not say where the
+    variances come from, only that the kernel has no further parameter. Here a vector's variance is
+    the mean square of its own coordinates, σ_v² = |v|²/d + :data:`VARIANCE_FLOOR`: a vector
+    learns its spread as its length. For a context vector after layer normalization (|h|² = d) and
+    words that are short beside it, S is about h·w − |w|²/2 and a constant.
+
+    Args:
+        dim: d; None until :meth:`bind`.
+    """
+
+    name = "ssg"
+    has_theta = False
+    components: ClassVar[int] = 1
+    dim: int | None = None
+
+    def bind(self, dim: int) -> Kernel:
+        if self.dim == dim:
+            return self
+        if self.dim is not None:
+            raise ValueError(
+                f"--kernel {self.name} is for vectors of {self.dim} numbers, not {dim}."
+            )
+        if dim % self.components:
+            raise ValueError(
+                f"--kernel {self.name} halves its vectors, which have {dim} numbers: choose an "
+                "even embedding size."
+            )
+        return replace(self, dim=dim)
+
+    def _sums(self, x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[int, Tensor, Tensor]:
+        """Factor k of the logarithm, Σ D_ij over pairs of components, and σ_w² + σ_h².
+
+        n components a vector, each of d/n coordinates, are n² pairs with n²·(d/n)/2 = k.
+        """
+        if self.dim is None:
+            raise ValueError(
+                f"--kernel {self.name} needs the size of its vectors: see Kernel.bind."
+            )
+        squares = h_norm.square() + w_norm.square()
+        distance = (self.components * squares - 2.0 * x).clamp_min_(0.0)
+        return self.components * self.dim, distance, squares / self.dim + 2.0 * VARIANCE_FLOOR
+
+    def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
+        factor, distance, variance = self._sums(x, h_norm, w_norm)
+        return -0.5 * (factor * torch.log(2.0 * math.pi * variance) + distance / variance)
+
+    def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
+        factor, distance, variance = self._sums(x, h_norm, w_norm)
+        inverse = 1.0 / variance
+        by_variance = (0.5 * inverse) * (distance * inverse - factor)
+        # of |h|²; by |h| it is 2|h| times that
+        by_square = by_variance * (self.components / factor) - (0.5 * self.components) * inverse
+        twice = 2.0 * by_square
+        return Partials(inverse.expand_as(x), twice * h_norm, twice * w_norm, x.new_zeros(()))
+
+
+@dataclass(frozen=True)
+class GaussianMixtureKernel(SphericalGaussianKernel):
+    """S = Σ_ij log ∫ N(z; w_i, σ_w² I) N(z; h_j, σ_h² I) dz  (Eq. 10, with its sum of logarithms).
+
+    No further parameter again: the two halves of a vector are the means of its two components, in
+    a space of d/2 dimensions, and both have its variance, that of
+    :class:`SphericalGaussianKernel`. The four distances sum up to
+
+        Σ_ij |w_i − h_j|² = 2|w|² + 2|h|² − 2 w·(h + h°),   h° = h with its halves exchanged
+
+    so the products x are made with h + h°. A sum of logarithms, unlike a mixture's logarithm of a
+    sum, sees the vectors only through w_1 + w_2 and the norms.
+
+    Args:
+        dim: d, even; None until :meth:`bind`.
+    """
+
+    name = "mog"
+    components: ClassVar[int] = 2
+
+    def map_contexts(self, h: Tensor) -> Tensor:
+        return h + torch.roll(h, h.shape[-1] // 2, -1)
+
+
+GAO_KERNELS: tuple[type[Kernel], ...] = (
+    LogKernel,
+    PowerKernel,
+    PolynomialKernel,
+    RadialBasisKernel,
+    SphericalGaussianKernel,
+    GaussianMixtureKernel,
+    HyperbolicKernel,
+    WaveletKernel,
+)
+"""All but ``lin``, in the order of Gao's equations."""

@@ -1,0 +1,15 @@
+"""Exact likelihood of words under a mixture of senses (Eq. 4, 5, 11)."""
+
+from fairseq_kerbs.likelihood.functional import (
+    kerbs_log_probs,
+    kerbs_nll,
+    nll_with_evidence,
+    score_words,
+)
+
+__all__ = [
+    "kerbs_log_probs",
+    "kerbs_nll",
+    "nll_with_evidence",
+    "score_words",
+]

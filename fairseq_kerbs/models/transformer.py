@@ -1,0 +1,310 @@
+"""Transformer with a KerBS (or plain softmax) output layer (Section 5.1).
+
+A Transformer decoder is trained on all positions at once, but the input embedding at position t
+needs the context vector of position t − 1 (Eq. 6). It is found by iteration: pass 0 composes with
+the prior, pass k with the posteriors of pass k − 1; only the last pass has a gradient. After k
+passes the first k positions are those of the sequential recursion.
+
+Step-by-step decoding computes the same. Pass k needs the features of pass k − 1 at the step before,
+so all passes of one step run at once, as *streams* of one batch. At step t, passes t, t + 1, … are
+all equal to the sequential recursion: decoding begins with one stream, and with each step another
+one begins as a copy of the last, until there is one for every pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerModel,
+    base_architecture,
+)
+from torch import Tensor, nn
+
+from fairseq_kerbs.models.config import (
+    SeparableKerbsConfig,
+    as_namespace,
+    build_schedule,
+    fill_defaults,
+    user_errors,
+)
+from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
+from fairseq_kerbs.models.incremental_attention import (
+    Beams,
+    IncrementalState,
+    build_layer,
+    equal_neighbours,
+    one_source_each,
+)
+from fairseq_kerbs.models.input_embedding import build_input_embedding, check_sizes_of_embeddings
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
+from fairseq_kerbs.training.sense_updates import install_hook
+
+_FEATURES = "fairseq_kerbs.features"  # key of the streams' last features in the incremental state
+
+
+class PassEmbedding(ComposedEmbedding):
+    """Composed embedding for a decoder that looks words up without their context vectors.
+
+    The decoder sets one of these before it runs its layers, and unsets it after.
+
+    Attributes:
+        features: those of the pass before, [batch, len, d].
+        contexts: in step-by-step decoding, what the streams after the first are composed with,
+            [batch, n − 1, d]; words then are [batch × n, 1].
+        sequential: those of the sequential recursion, [batch, 1, d]; words are [batch, 1].
+    """
+
+    features: Tensor | None = None
+    contexts: Tensor | None = None
+    sequential: Tensor | None = None
+
+    def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
+        if contexts is None and self.sequential is not None:
+            return super().forward(words, self.sequential)
+        if contexts is None and self.contexts is not None:
+            streams = self.contexts.shape[1] + 1
+            embedded = self.embed_streams(words.view(-1, streams)[:, 0], self.contexts)
+            return embedded.view(-1, 1, self.embedding_dim)
+        if contexts is None and self.features is not None:
+            features, self.features = self.features, None  # embedding a sequence comes here again
+            return self.embed_sequence(words, features)
+        return super().forward(words, contexts)
+
+
+class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
+    """Transformer decoder whose forward returns features; the output layer scores them.
+
+    Args:
+        cfg: fairseq's Transformer configuration.
+        dictionary: target dictionary.
+        embed_tokens: input embedding, which refers to the output layer.
+        passes: passes that refine the posteriors, before the last one; −1 for all there can be.
+        no_encoder_attn: leave out attention to an encoder.
+
+    The output layer says whether it has a bias: its rows then are longer than the features by one.
+
+    Attributes:
+        output: the output layer.
+    """
+
+    def __init__(
+        self,
+        cfg: TransformerConfig,
+        dictionary: Any,
+        embed_tokens: PassEmbedding | SeparateEmbedding,
+        passes: int,
+        no_encoder_attn: bool = False,
+    ) -> None:
+        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
+        self.passes = passes if embed_tokens.posterior else 0
+        self.sense_bias = self.output.embed_dim > self.output_embed_dim
+
+    def build_output_projection(self, cfg: Any, dictionary: Any, embed_tokens: Any) -> None:
+        """Take the output layer from the embedding that is composed of it."""
+        self.output = embed_tokens.layer
+
+    def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> Any:
+        """A layer of fairseq's whose state a beam search does not move."""
+        return build_layer(cfg, no_encoder_attn)
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Any,
+        incremental_state: IncrementalState | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Features of all positions [batch, len, d]; in decoding of the last one [batch, 1, d]."""
+        if incremental_state is not None:
+            return self._next_features(
+                prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
+            )
+        features = None
+        passes = self.passes if self.passes >= 0 else prev_output_tokens.shape[1] - 1
+        for _ in range(passes):
+            with torch.no_grad():
+                features, _ = self._one_pass(features, prev_output_tokens, encoder_out)
+        return self._one_pass(features, prev_output_tokens, encoder_out, *args, **kwargs)
+
+    def _one_pass(
+        self, features: Tensor | None, tokens: Tensor, encoder_out: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        embed: Any = self.embed_tokens
+        embed.features = features
+        try:
+            result: tuple[Tensor, dict[str, Any]] = self.extract_features_scriptable(
+                tokens, encoder_out, None, *args, **kwargs
+            )
+        finally:
+            embed.features = None
+        return self.contexts(result[0]), result[1]
+
+    def _next_features(
+        self, tokens: Tensor, encoder_out: Any, state: IncrementalState, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """All passes of one step; what the last one finds."""
+        beams = Beams.of(state)
+        if beams is None:
+            group = 1 if self.cross_self_attention else equal_neighbours(encoder_out)
+            beams = Beams(len(tokens), group, tokens.device)
+            beams.keep_in(state)
+        contexts: Tensor | None = state.get(_FEATURES)  # of the step before, [batch, streams, d]
+        sequential = self.passes < 0
+        n = 1 if contexts is None or sequential else contexts.shape[1] + 1
+        if n > beams.streams:
+            beams.widen(self, state, n)
+        beams.begin_step(tokens[:, -1].eq(self.padding_idx))
+        embed: Any = self.embed_tokens
+        embed.contexts, embed.sequential = (None, contexts) if sequential else (contexts, None)
+        try:
+            features, extra = self.extract_features_scriptable(
+                tokens if n == 1 else tokens.repeat_interleave(n, 0),
+                one_source_each(encoder_out, beams.group),
+                state,
+                *args,
+                **kwargs,
+            )
+        finally:
+            embed.contexts = embed.sequential = None
+        by_stream = self.contexts(features).view(len(tokens), n, -1)
+        if self.passes:
+            # a copy: generators divide what they receive by the temperature in place
+            kept = 1 if sequential else self.passes
+            state[_FEATURES] = by_stream[:, :kept].clone()
+        if n > 1:
+            extra = _of_last_stream(extra, n)
+        return by_stream[:, -1:], extra
+
+    def reorder_incremental_state_scripting(
+        self, incremental_state: IncrementalState, new_order: Tensor
+    ) -> None:
+        """Reorder the states of all passes with the beam."""
+        beams = Beams.of(incremental_state)
+        if beams is None:
+            super().reorder_incremental_state_scripting(incremental_state, new_order)
+            return
+        beams.reorder(self, incremental_state, new_order)
+        if _FEATURES in incremental_state:
+            features = incremental_state[_FEATURES]
+            incremental_state[_FEATURES] = features.index_select(0, new_order)
+
+
+def _of_last_stream(extra: dict[str, Any], streams: int) -> dict[str, Any]:
+    """Attention [batch × streams, 1, src_len] and hidden states [1, batch × streams, d] of one."""
+    return extra | {
+        "attn": [None if one is None else one[streams - 1 :: streams] for one in extra["attn"]],
+        "inner_states": [hidden[:, streams - 1 :: streams] for hidden in extra["inner_states"]],
+    }
+
+
+@register_model("transformer_kerbs")
+class TransformerKerbsModel(FittingCheckpoint, TransformerModel):
+    """Transformer (Section 5.1) with an output layer of ours; ``--output-layer softmax`` its twin.
+
+    The decoder's input embedding is composed of the output layer's senses, and so tied with it;
+    with ``--input-embedding separate`` it is one of its own.
+    """
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Flags of fairseq's transformer, and ours."""
+        super().add_args(parser)
+        gen_parser_from_dataclass(parser, SeparableKerbsConfig(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> TransformerKerbsModel:
+        """Build the model and make the task reallocate its senses.
+
+        Raises:
+            SystemExit: a flag is wrong; the message is one sentence that names it.
+        """
+        args = as_namespace(args)
+        base_kerbs_architecture(args)
+        with user_errors():
+            _refuse_unsupported(args)
+            schedule = build_schedule(args)
+            model: TransformerKerbsModel = super().build_model(args, task)
+        install_hook(task, schedule)
+        return model
+
+    @classmethod
+    def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> Any:
+        """Build the decoder on a fresh output layer; fairseq's target embedding is left unused."""
+        cfg: Any = TransformerConfig.from_namespace(args)
+        sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
+        embed = build_input_embedding(cfg, tgt_dict, PassEmbedding, *sizes)
+        return KerbsTransformerDecoder(
+            cfg, tgt_dict, embed, cfg.composition_passes, no_encoder_attn=cfg.no_cross_attention
+        )
+
+
+def _refuse_unsupported(args: Any) -> None:
+    check_heads(args, "encoder", "decoder")
+    for name in ("adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"):
+        if getattr(args, name, None):
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(
+                f"{flag} does not go together with --arch transformer_kerbs: the target embedding "
+                "is composed of senses. Leave it out."
+            )
+    check_sizes_of_embeddings(args)
+
+
+def check_heads(args: Any, *sides: str) -> None:
+    """Check that attention heads share the embedding evenly, on the encoder's or decoder's side.
+
+    Raises:
+        ValueError: they do not; the message names the flag.
+    """
+    for side in sides:
+        size, heads = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_attention_heads")
+        if heads < 1 or size % heads:
+            raise ValueError(
+                f"--{side}-attention-heads is {heads}, but must divide --{side}-embed-dim {size}."
+            )
+
+
+@register_model_architecture("transformer_kerbs", "transformer_kerbs")
+def base_kerbs_architecture(args: Any) -> None:
+    """Sizes of fairseq's transformer, defaults of ours for the rest."""
+    fill_defaults(args, SeparableKerbsConfig)
+    # whether input and output embeddings are the same rows is for another flag to say
+    args.share_decoder_input_output_embed = args.input_embedding == "composed"
+    base_architecture(args)
+    # fairseq's flags for these have no type
+    args.decoder_input_dim = int(args.decoder_input_dim)
+    args.decoder_output_dim = int(args.decoder_output_dim)
+
+
+@register_model_architecture("transformer_kerbs", "transformer_kerbs_iwslt")
+def iwslt_architecture(args: Any) -> None:
+    """Sizes of Section 5.1: 288, feed-forward 507, dropout 0.1, 5 layers, 2 heads."""
+    _preset(args, embed=288, ffn=507, layers=5, heads=2, dropout=0.1)
+
+
+@register_model_architecture("transformer_kerbs", "transformer_kerbs_small")
+def small_architecture(args: Any) -> None:
+    """Small enough for a CPU: 128, feed-forward 256, dropout 0.1, 3 layers, 4 heads."""
+    _preset(args, embed=128, ffn=256, layers=3, heads=4, dropout=0.1)
+
+
+def _preset(args: Any, embed: int, ffn: int, layers: int, heads: int, dropout: float) -> None:
+    values: dict[str, Any] = {"dropout": dropout}
+    for side in ("encoder", "decoder"):
+        values |= {
+            f"{side}_embed_dim": embed,
+            f"{side}_ffn_embed_dim": ffn,
+            f"{side}_layers": layers,
+            f"{side}_attention_heads": heads,
+        }
+    for name, value in values.items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, value)
+    base_kerbs_architecture(args)

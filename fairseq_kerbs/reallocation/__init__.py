@@ -1,0 +1,21 @@
+"""Dynamic allocation: which senses move to which words (Algorithm 1), and where they begin."""
+
+from fairseq_kerbs.reallocation.policies import (
+    POLICIES,
+    carry_out,
+    find_moves,
+    reallocate,
+    reset_moments,
+)
+from fairseq_kerbs.senses.moves import MOVED_THETA, Moves, ReallocationSettings
+
+__all__ = [
+    "MOVED_THETA",
+    "POLICIES",
+    "Moves",
+    "ReallocationSettings",
+    "carry_out",
+    "find_moves",
+    "reallocate",
+    "reset_moments",
+]

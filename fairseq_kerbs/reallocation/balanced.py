@@ -1,0 +1,201 @@
+"""The policy ``balanced``: a word is judged against words of its own frequency.
+
+Algorithm 1 holds every word to one threshold. Eq. 12 adds up log P over occurrences, so frequent
+words pass it first, and a word that is easy or hard by nature is judged like any other. This policy
+asks instead what a further sense might win for a word, and what it costs where it comes from, both
+in nats over the interval since the last reallocation. For word i with n_i occurrences in it:
+
+    y_i = −(1/n_i) Σ_t log P(ŷ_t)                              mean loss
+    f   = median y of words equally frequent, piecewise linear in log n
+    g_i = (1/n_i) Σ_t [log P(ŷ_t) − log max_m P(s_t = m)]      how much its senses overlap
+    e_i = max(0, y_i − f(log n_i)) · n_i/(n_i + n_0) · exp(−g_i)      excess, per occurrence
+    C_m = Σ_t −log(1 − P(s_t = m | ŷ_t))                       cost of taking sense m away
+    G_i = min(n_i e_i, least C_m of its senses)                gain
+
+**Excess.** The curve says which loss a word of that frequency has as a rule; a word that is
+difficult only because it is rare lies on it. The factor n/(n + n_0) shrinks what few occurrences
+say towards the curve. The overlap is 0 where a single sense explains each occurrence alone, even
+if several senses take turns, and log k where k senses share every occurrence evenly. Senses that
+share an occurrence lie on top of each other: the word cannot tell apart the senses it has, and is
+short of none. exp(−g) is the share of its best sense (their geometric mean), between 1/4 and 1.
+
+**Gain.** Further senses are worth less and less: a word may hope for no more than the least useful
+one that it has is worth to it (its only one, n log V). A word that leaves a sense idle receives
+none: it is hard by nature, or has not yet found a use for it.
+
+**Cost.** Without sense m the probability of each of its word's occurrences falls by the factor
+1 − P(m | ŷ): idle and duplicate senses cost little, one that serves contexts alone costs much. No
+occurrence is counted with more than log V, the loss of knowing nothing.
+
+**Moves.** Words are served by descending excess, which frequency does not enter, at most
+``max_moves``·V of them (but one at least). Each takes the sense that costs least (ties: lower U,
+then lower number) from a word with more than one sense, if G_i is greater than C_m by
+``least_gain``. The word that gives must either have a smaller excess than the one that receives,
+or have another idle sense besides (idle: C_m ≤ ``least_gain``). A word gives one sense or receives
+one, not more: gains and costs are those of one sense alone. The sense begins with θ = 1e-8 and its
+new word's mean usage.
+
+**Rest.** A word with an idle sense receives nothing, so no word comes to have two. Moves of the
+second kind therefore use up the idle senses of words with several, which nothing replenishes. Each
+of the first kind carries a sense to a word of greater excess; while excesses stand still, the sum
+over all senses of their word's excess grows with each and has finitely many values. So moves end,
+and no sense is passed to and fro between two words that are both hard by nature.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.senses import SenseInventory
+from fairseq_kerbs.senses.moves import Moves, ReallocationSettings, as_moves
+
+MOST_BINS = 32
+WORDS_IN_BIN = 25  # with fewer, a word would bend the curve that it is judged by
+
+
+class Judgement(NamedTuple):
+    """What ``balanced`` thinks of words and senses, in float64 on the CPU.
+
+    Attributes:
+        excess: [V] e_i, nats an occurrence.
+        gain: [V] G_i, nats.
+        cost: [M] C_m, nats.
+    """
+
+    excess: Tensor
+    gain: Tensor
+    cost: Tensor
+
+
+def expected_loss(count: Tensor, loss: Tensor) -> Tensor:
+    """Loss that a frequency leads one to expect: medians in bins, interpolated over log n.
+
+    Bins hold equally many words each, as far as that goes: words of equal counts are never parted,
+    so that the order of the words does not matter.
+
+    Args:
+        count: [V] occurrences; words with 0 have no part.
+        loss: [V] mean loss of each word in nats.
+
+    Returns:
+        [V] expected loss; 0 for words that do not occur.
+    """
+    seen = count > 0
+    result = torch.zeros_like(loss)
+    if not bool(seen.any()):
+        return result
+    n, y = count[seen], loss[seen]
+    bins = max(1, min(MOST_BINS, len(n) // WORDS_IN_BIN))
+    ordered = n.sort().values
+    number = torch.searchsorted(ordered, n) * bins // len(n)  # [words] by how many are rarer
+    x = n.log()
+    centers, medians = [], []
+    for chosen in (number == one for one in number.unique().tolist()):
+        centers.append(_median(x[chosen]))
+        medians.append(_median(y[chosen]))
+    result[seen] = _interpolate(x, torch.stack(centers), torch.stack(medians))
+    return result
+
+
+def _median(values: Tensor) -> Tensor:
+    """Median, the mean of the two middle values where their number is even."""
+    ordered = values.sort().values
+    return (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
+
+
+def _interpolate(x: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
+    """Piecewise linear through (xs, ys) with xs ascending, constant outside."""
+    if len(xs) == 1:
+        return ys.expand_as(x).clone()
+    right = torch.searchsorted(xs, x).clamp(1, len(xs) - 1)
+    left = right - 1
+    part = ((x - xs[left]) / (xs[right] - xs[left])).clamp(0.0, 1.0)
+    return ys[left] + part * (ys[right] - ys[left])
+
+
+def judge(inventory: SenseInventory, settings: ReallocationSettings) -> Judgement:
+    """Excess, gain and cost of the interval since the last reallocation."""
+    count = inventory.interval_count.double().cpu()
+    log_prob = inventory.interval_log_prob.double().cpu()
+    best = inventory.interval_best.double().cpu()
+    cost = inventory.interval_loss.double().cpu()
+    owners = inventory.word_of_sense.cpu()
+    occurrences = count.clamp_min(1.0)
+    loss, overlap = -log_prob / occurrences, ((log_prob - best) / occurrences).clamp_min(0.0)
+    above = (loss - expected_loss(count, loss)).clamp_min(0.0)
+    excess = above * count / (count + settings.prior_count) * torch.exp(-overlap)
+    excess = torch.where(count > 0, excess, 0.0)
+    least = torch.full_like(count, torch.inf).scatter_reduce(0, owners, cost, "amin")
+    return Judgement(excess, torch.minimum(count * excess, least), cost)
+
+
+def balanced_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
+    """Senses move to words that are predicted worse than their frequency explains."""
+    excess, gain, cost = judge(inventory, settings)
+    owners = inventory.word_of_sense.cpu()
+    usage = inventory.usage.double().cpu()
+    numbers = inventory.senses_per_word().cpu()
+    needy = (excess > 0) & (gain > settings.least_gain) & (numbers < inventory.max_senses)
+    # stable sorts from the last key to the first: words by excess, senses by cost, then usage
+    words = torch.argsort(excess, descending=True, stable=True)
+    words = words[needy[words]]
+    spare = torch.argsort(usage, stable=True)
+    spare = spare[torch.argsort(cost[spare], stable=True)]
+    spare = spare[numbers[owners[spare]] > 1]
+    idle = cost <= settings.least_gain
+    idle_senses = torch.zeros_like(gain).index_add_(0, owners, idle.to(gain))
+    # what keeps a sense from words with a smaller excess; nothing keeps one idle sense of several
+    guard = torch.where(idle & (idle_senses[owners] > 1), -torch.inf, excess[owners])
+    pool = _Spare(spare.tolist(), owners.tolist(), guard.tolist())
+    mean_usage = torch.zeros_like(gain).index_add_(0, owners, usage) / numbers
+    most = max(1, int(settings.max_moves * inventory.vocab_size))
+    senses: list[int] = []
+    sources: list[int] = []
+    receivers: list[int] = []
+    for word in words.tolist():
+        if len(senses) == most:
+            break
+        if word in pool.closed:
+            continue
+        sense = pool.cheapest(float(excess[word]))
+        if sense is None:
+            break
+        if float(gain[word]) <= float(cost[sense]) + settings.least_gain:
+            continue
+        senses.append(sense)
+        sources.append(int(owners[sense]))
+        receivers.append(word)
+        pool.closed |= {word, sources[-1]}
+    return as_moves(senses, sources, receivers, mean_usage[receivers].tolist())
+
+
+class _Spare:
+    """Senses by ascending cost, for words that come by descending excess.
+
+    A sense that is kept from one word is kept from all later ones: one pass serves all words.
+
+    Args:
+        senses: senses that can be spared, the cheapest first.
+        owners: word of every sense.
+        guard: a word receives a sense only if its excess is greater than this, by sense.
+
+    Attributes:
+        closed: words that have given or received.
+    """
+
+    def __init__(self, senses: list[int], owners: list[int], guard: list[float]) -> None:
+        self.senses, self.owners, self.guard = senses, owners, guard
+        self.closed: set[int] = set()
+        self._next = 0
+
+    def cheapest(self, excess: float) -> int | None:
+        """The sense that costs least among those that a word may take; None if none is left."""
+        while self._next < len(self.senses):
+            sense = self.senses[self._next]
+            if self.owners[sense] not in self.closed and self.guard[sense] < excess:
+                return sense
+            self._next += 1
+        return None

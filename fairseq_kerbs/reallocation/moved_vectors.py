@@ -1,0 +1,102 @@
+"""What vector a sense begins with at the word that it has moved to (``--new-sense``).
+
+``keep``
+    Its old one, as Algorithm 1 and the released code have it. It was drawn to another word's
+    contexts, so the new word's other senses win all occurrences and it may never come alive.
+``split``
+    That of the receiving word's most used sense, turned by a small angle: |w|(√(1−η²) ŵ + η u), η =
+    :data:`SPLIT_SINE`. The direction u ⟂ w is random, but drawn on the CPU from a generator seeded
+    with the number of the sense alone: every process and every repeated run finds the same.
+``context``
+    The mean direction of the contexts in which the receiving word was badly predicted since the
+    last reallocation, Σ (1 − P(ŷ_t)) h_t/|h_t|, made as long as the word's most used sense. Where
+    the sum is 0, because the word did not occur: ``split``.
+
+The most used sense is that with the largest posterior mass since the last reallocation, then with
+the largest usage U, then with the lowest number. All is read from the state before the moves.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_kerbs.senses import SenseInventory
+from fairseq_kerbs.senses.moves import Moves
+
+NEW_SENSES = ("keep", "split", "context")
+SPLIT_SINE = 0.1
+
+
+def check_new_sense(name: str) -> None:
+    """Raise a ValueError unless there is a way of that name to begin a sense."""
+    if name not in NEW_SENSES:
+        raise ValueError(
+            f"--new-sense: there is no '{name}'; choose one of {', '.join(NEW_SENSES)}."
+        )
+
+
+@torch.no_grad()
+def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: str) -> Tensor | None:
+    """Vectors that moved senses begin with.
+
+    Args:
+        inventory: allocation and statistics before the moves.
+        weight: [M, d] sense vectors before the moves.
+        moves: the moves; of a sense that moves twice the last one counts.
+        how: one of :data:`NEW_SENSES`.
+
+    Returns:
+        [K, d] float32 (or float64 as ``weight``) on its device; None where old vectors are kept.
+
+    Raises:
+        ValueError: ``how`` is none of them, or the inventory keeps no sums of contexts.
+    """
+    check_new_sense(how)
+    if how == "keep" or not len(moves):
+        return None
+    last = dict(zip(moves.senses.tolist(), moves.words.tolist(), strict=True))
+    words = torch.tensor([last[sense] for sense in moves.senses.tolist()], device=weight.device)
+    base = weight[most_used_senses(inventory, words)]  # [K, d]
+    base = base if base.dtype == torch.float64 else base.float()
+    vectors = _beside(base, moves.senses.tolist())
+    if how == "split":
+        return vectors
+    if inventory.interval_contexts is None:
+        raise ValueError("--new-sense context needs an output layer that was built with it.")
+    missed = inventory.interval_contexts[words].to(base)
+    known = missed.norm(dim=1, keepdim=True) > 0
+    aimed = nn.functional.normalize(missed, dim=1, eps=1e-30) * base.norm(dim=1, keepdim=True)
+    return torch.where(known, aimed, vectors)
+
+
+def most_used_senses(inventory: SenseInventory, words: Tensor) -> Tensor:
+    """Number of the most used sense of each word, [K] -> [K]."""
+    table = inventory.table
+    senses, mask = table.senses[words], table.mask[words]  # [K, max_senses]
+    mass = inventory.interval_usage[senses].masked_fill(~mask, -1.0)
+    leading = mass == mass.amax(1, keepdim=True)
+    usage = inventory.usage[senses].masked_fill(~leading, -1.0)
+    # argmax may return any of several equal ones: ask for the first True explicitly
+    first = (usage == usage.amax(1, keepdim=True)).to(torch.int8).cumsum(1).eq(0).sum(1)
+    return senses.gather(1, first.unsqueeze(1)).squeeze(1)
+
+
+def _beside(base: Tensor, senses: list[int]) -> Tensor:
+    """Each row of ``base`` [K, d] turned by arcsin η, in a direction that belongs to its sense."""
+    noise = torch.empty(base.shape, dtype=base.dtype)
+    for row, sense in enumerate(senses):
+        torch.randn(
+            base.shape[1],
+            generator=torch.Generator().manual_seed(sense),
+            dtype=base.dtype,
+            out=noise[row],
+        )
+    noise = nn.functional.normalize(noise.to(base.device), dim=1)
+    unit = nn.functional.normalize(base, dim=1)
+    across = noise - (noise * unit).sum(1, keepdim=True) * unit
+    length = across.norm(dim=1, keepdim=True)
+    # in one dimension nothing is left but rounding: the vector then only gets shorter
+    across = torch.where(length > 1e-3, across / length.clamp_min(1e-30), 0.0)
+    turned = (1.0 - SPLIT_SINE**2) ** 0.5 * unit + SPLIT_SINE * across
+    return base.norm(dim=1, keepdim=True) * turned

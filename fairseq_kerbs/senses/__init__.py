@@ -1,0 +1,21 @@
+"""Which sense belongs to which word, and the statistics of Eq. 12-13."""
+
+from fairseq_kerbs.senses.inventory import (
+    ADDED_STATISTICS,
+    Evidence,
+    SenseInventory,
+    SenseTable,
+    build_sense_table,
+    damaged_statistic,
+    random_allocation,
+)
+
+__all__ = [
+    "ADDED_STATISTICS",
+    "Evidence",
+    "SenseInventory",
+    "SenseTable",
+    "build_sense_table",
+    "damaged_statistic",
+    "random_allocation",
+]

@@ -1,0 +1,78 @@
+"""Moves of senses between words, and what the policies that find them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.senses.inventory import SenseInventory
+
+MOVED_THETA = 1e-8
+"""θ of a sense that Algorithm 1 has just moved."""
+
+
+@dataclass(frozen=True)
+class ReallocationSettings:
+    """Hyper-parameters of the policies.
+
+    Attributes:
+        log_prob_threshold: ``paper``: ε of Algorithm 1, a word with log P below it is badly
+            predicted.
+        max_moves: ``released``, ``balanced``: most moves at a time, as a fraction of the
+            vocabulary.
+        prior_count: ``balanced``: occurrences at which a word's own loss counts as much as the
+            loss that its frequency leads one to expect.
+        least_gain: ``balanced``: what a move must win over what it costs, in nats an interval.
+    """
+
+    log_prob_threshold: float = -100.0
+    max_moves: float = 0.005
+    prior_count: float = 10.0
+    least_gain: float = 1.0
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Moves in the order in which they happen; all tensors but ``vectors`` [K], on the CPU.
+
+    Attributes:
+        senses: the senses that move.
+        sources: the words that lose them.
+        words: the words that receive them.
+        usage: the usage that each begins with in its new place.
+        reset_theta: whether moved senses begin with θ = :data:`MOVED_THETA`.
+        vectors: [K, d] the vectors that they begin with; None where they keep their old ones.
+    """
+
+    senses: Tensor
+    sources: Tensor
+    words: Tensor
+    usage: Tensor
+    reset_theta: bool = True
+    vectors: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.senses.numel()
+
+
+Policy = Callable[[SenseInventory, ReallocationSettings], Moves]
+
+
+def as_moves(
+    senses: list[int],
+    sources: list[int],
+    words: list[int],
+    usage: list[float],
+    reset_theta: bool = True,
+) -> Moves:
+    """Moves from lists."""
+    return Moves(
+        torch.tensor(senses, dtype=torch.long),
+        torch.tensor(sources, dtype=torch.long),
+        torch.tensor(words, dtype=torch.long),
+        torch.tensor(usage, dtype=torch.float64),
+        reset_theta,
+    )

@@ -1,0 +1,1 @@
+"""Errors, files, processes and the machine: what knows neither torch nor fairseq."""

@@ -1,0 +1,161 @@
+"""Reading lines strictly and writing files so that no half-written one bears its final name."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from fairseq_kerbs.utils.errors import UserError, system_cause, system_refusal
+
+PARTIAL = ".partial-"
+"""Prefix of the temporary name that a file or folder has while it is being written."""
+
+
+def iter_lines(path: Path | str) -> Iterator[str]:
+    r"""The lines of a UTF-8 text file, split at ``\n`` alone and without it.
+
+    Characters such as U+2028 or U+0085, at which ``str.splitlines`` would cut too, stay inside
+    their line, so that two files stay parallel. A carriage return before the newline and a byte
+    order mark at the start are dropped.
+
+    Raises:
+        UserError: the file is missing, a folder or cannot be read, or a line is not UTF-8 (file and
+            line named).
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as stream:
+            for number, raw in enumerate(stream, start=1):
+                raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+                try:
+                    line = raw.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1}); "
+                        "convert the file to UTF-8 first"
+                    ) from None
+                yield line.removeprefix("\ufeff") if number == 1 else line
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder; a text file was expected") from None
+    except OSError as error:
+        raise system_refusal(error, path, "read") from None
+
+
+def read_lines(path: Path | str) -> list[str]:
+    """`iter_lines` as a list."""
+    return list(iter_lines(path))
+
+
+LONGEST_WORD = 1000
+"""Characters of a word: tokenization and BPE take a time that grows with the square of them."""
+
+
+def has_endless_word(line: str) -> bool:
+    """Whether a word of a line has more than :data:`LONGEST_WORD` characters."""
+    return len(line) > LONGEST_WORD and any(len(word) > LONGEST_WORD for word in line.split())
+
+
+def without_endless_words(lines: Iterable[str], where: Path | str) -> Iterator[str]:
+    """The lines of validation or test text as they are.
+
+    Raises:
+        UserError: one has a word of more than :data:`LONGEST_WORD` characters.
+    """
+    for number, line in enumerate(lines, start=1):
+        if has_endless_word(line):
+            raise UserError(
+                f"{where}, line {number}: a word has {max(map(len, line.split()))} characters, "
+                f"more than {LONGEST_WORD}; validation and test text must be whole, so divide the "
+                "word or remove the line"
+            )
+        yield line
+
+
+@contextmanager
+def atomic_write(path: Path | str) -> Iterator[TextIO]:
+    r"""Open a UTF-8 text file (newline ``\n``) that appears under its name only when complete.
+
+    The text goes to a temporary name in the same folder, is flushed to disk, and is renamed at the
+    end; after an exception the temporary file is removed and an earlier file of that name is kept.
+
+    Raises:
+        UserError: the disk is full, or the name or folder is none that can be written to.
+    """
+    with _atomic(Path(path), mode="w", encoding="utf-8", newline="\n") as stream:
+        yield stream
+
+
+@contextmanager
+def atomic_write_bytes(path: Path | str) -> Iterator[BinaryIO]:
+    """As :func:`atomic_write`, for bytes."""
+    with _atomic(Path(path), mode="wb") as stream:
+        yield stream
+
+
+@contextmanager
+def _atomic(path: Path, **how: Any) -> Iterator[Any]:
+    temporary = partial_name(path)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = temporary.open(**how)
+    except OSError as error:
+        raise system_refusal(error, path) from None
+    try:
+        with opened as stream:
+            yield stream
+        put_in_place(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        # torch's archive writer ends in an error of its own where the disk has refused
+        refusal = system_cause(error) if isinstance(error, OSError | RuntimeError) else None
+        # an error that names another file is about what the writer reads
+        if refusal is not None and refusal.filename in (None, str(temporary)):
+            raise system_refusal(refusal, path) from None
+        raise
+
+
+def partial_name(path: Path) -> Path:
+    """The name, of this process alone, under which a file or folder is written before its own."""
+    return path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Give a complete file or folder its final name, safe from a loss of power.
+
+    Its content is on the disk before it has the name, and so is the name when this returns.
+
+    Raises:
+        OSError: the disk or the folder refused.
+    """
+    for file in [temporary, *temporary.rglob("*")]:
+        _sync(file)
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        # some file systems cannot flush a folder, and one may be writable, but not readable
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP, errno.EACCES)):
+            raise
+
+
+def sha256_of(path: Path | str) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,264 @@
+"""The command line and the scripts around it, run as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from fairseq_kerbs.cli import COMMANDS, build_parser, main
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+from fairseq_kerbs.utils.processes import find_program
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TINY = """
+train:
+  task: translation
+  arch: transformer
+  share-decoder-input-output-embed: true
+  encoder-embed-dim: 16
+  decoder-embed-dim: 16
+  encoder-ffn-embed-dim: 16
+  decoder-ffn-embed-dim: 16
+  encoder-layers: 1
+  decoder-layers: 1
+  encoder-attention-heads: 2
+  decoder-attention-heads: 2
+  optimizer: adam
+  lr: 1e-3
+  max-tokens: 1000
+  max-update: 3
+  cpu: true
+generate:
+  beam: 2
+  max-len-b: 10
+  remove-bpe: true
+  cpu: true
+"""
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """The message of a command that must end with status 2 and one line on stderr."""
+    assert main([str(argument) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fairseq-kerbs: error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def run(
+    command: list[str | Path], cwd: Path, status: int = 0, path: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if path is not None:
+        environment["PATH"] = path
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, text=True, capture_output=True
+    )
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a prepared toy corpus and a tiny configuration."""
+    folder = tmp_path_factory.mktemp("work")
+    write_synthetic_corpus(folder / "raw", train=300, valid=30, test=20)
+    (folder / "tiny.yaml").write_text(TINY)
+    script = ROOT / "scripts" / "prepare_parallel.sh"
+    arguments = ["--train", "raw/train", "--valid", "raw/valid", "--test", "raw/test"]
+    arguments += ["--source-lang", "de", "--target-lang", "en", "--merges", "200"]
+    run([script, *arguments, "--dest", "data", "--workers", "1"], cwd=folder)
+    return folder
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for add in COMMANDS:
+        name = add.__name__.removeprefix("add_").replace("_", "-")
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        assert f"fairseq-kerbs {name}" in capsys.readouterr().out
+
+
+def test_unknown_flag_is_refused_where_nothing_is_passed_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["toy", "folder", "--tset", "3"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --tset 3" in capsys.readouterr().err
+
+
+def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() -> None:
+    arguments = ["generate", "c", "d", "s", "--beam", "3", "--dry-run", "--ref", "x", "--out=y"]
+    args, extra = build_parser().parse_known_args(arguments)
+    assert extra == ["--beam", "3", "--ref", "x", "--out=y"]
+    assert args.dry_run
+    assert args.reference is None
+
+
+def test_toy_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "toy"
+    options = ["--train", "30", "--valid", "5", "--test", "5", "--seed", "3"]
+    assert main(["toy", str(folder), *options]) == 0
+    assert "train 30" in capsys.readouterr().out
+    names = {f"{s}.{e}" for s in ("train", "valid", "test") for e in ("de", "en", "senses.tsv")}
+    assert {file.name for file in folder.iterdir()} == names
+    assert "--train must be at least 1" in fails(capsys, "toy", folder, "--train", "0")
+
+
+def test_detokenize_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generated = tmp_path / "generate-test.txt"
+    generated.write_text("H-1\t-1\tIt is Anna 's .\nH-0\t-1\tGood mor@@ ning , all of you !\n")
+    reference = tmp_path / "ref.en"
+    reference.write_text("Good morning, all of you!\nIt is Anna's.\n")
+    assert (
+        main(["detokenize", "--lang", "en", str(generated), "--output", str(tmp_path / "o")]) == 0
+    )
+    assert (tmp_path / "o").read_text() == reference.read_text()
+    files = ["--hypotheses", str(generated), "--reference", str(reference)]
+    assert main(["score", *files, "--format", "json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["bleu"] == pytest.approx(100)
+    assert "tok:13a" in result["signature"]
+    assert main(["score", *files]) == 0
+    assert capsys.readouterr().out.startswith(f"BLEU|{result['signature']} = 100.00")
+    reference.write_text("Only one line.\n")
+    assert "2 hypotheses" in fails(capsys, "score", *files)
+
+
+def test_detokenize_reads_standard_input(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fairseq_kerbs.cli", "detokenize", "--lang", "de"],
+        input="Schöne Grüße , Anna !\n".encode(),
+        capture_output=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout == "Schöne Grüße, Anna!\n".encode()
+
+
+def test_mistakes_of_ours_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "a.yaml"
+    config.write_text("generate:\n  beam: 5\n")
+    data = tmp_path / "bin"
+    for command in ("train", "generate"):
+        missing = tmp_path / "b.yaml"
+        assert "b.yaml: no such file" in fails(capsys, command, missing, data, "save")
+        assert "bin does not exist" in fails(capsys, command, config, data, "save")
+    data.mkdir()
+    (data / "dict.de.txt").touch()
+    (data / "test.de-en.de.idx").touch()
+    generate = ("generate", config, data, tmp_path / "save")
+    assert "no checkpoint" in fails(capsys, *generate)
+    assert "no-file: no such file" in fails(capsys, *generate, "--reference", tmp_path / "no-file")
+    assert "use --output FILE" in fails(capsys, *generate, "--results-path", "x")
+    assert not (tmp_path / "save").exists()
+
+
+def test_dry_run_prints_the_command_and_its_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "base.yaml").write_text("train:\n  adam-betas: (0.9, 0.98)\n")
+    config = tmp_path / "a.yaml"
+    config.write_text("extends: base.yaml\ntrain:\n  arch: lstm_kerbs\n")
+    (tmp_path / "dict.en.txt").touch()
+    arguments = ["train", str(config), str(tmp_path), "save dir", "--dry-run", "--seed", "2"]
+    assert main(arguments) == 0
+    source, command = capsys.readouterr().out.splitlines()
+    assert source == f"# flags: {config}, {tmp_path / 'base.yaml'}; command line"
+    assert shlex.split(command) == [
+        find_program("fairseq-train"), str(tmp_path), "--user-dir", str(ROOT / "fairseq_kerbs"),
+        "--save-dir", "save dir", "--adam-betas", "(0.9, 0.98)", "--arch", "lstm_kerbs",
+        "--seed", "2",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_scripts_train_and_translate_from_any_folder(work: Path, tmp_path: Path) -> None:
+    train, generate = (ROOT / "scripts" / f"{name}.sh" for name in ("train", "generate"))
+    save = tmp_path / "save dir"
+    shared: list[str | Path] = [work / "tiny.yaml", work / "data" / "bin", save]
+    done = run([train, *shared, "--max-update", "2"], cwd=tmp_path)
+    assert "--max-update 2" in done.stdout.splitlines()[1]
+    assert (save / "checkpoint_best.pt").exists()
+    reference = work / "raw" / "test.en"
+    done = run([generate, *shared, "--reference", reference], cwd=tmp_path)
+    output = save / "generate-test.txt"
+    assert done.stdout.splitlines()[1].endswith(f" > {shlex.quote(str(output))}")
+    bleu = done.stdout.splitlines()[-1]
+    assert bleu.startswith("BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    files: list[str | Path] = ["--hypotheses", output, "--reference", reference]
+    again = run([sys.executable, "-m", "fairseq_kerbs.cli", "score", *files], cwd=tmp_path)
+    assert again.stdout.splitlines()[-1] == bleu
+    # The printed command, pasted into a shell, gives the same translations.
+    expected = output.read_text()
+    output.unlink()
+    pasted = run([generate, *shared, "--dry-run"], cwd=tmp_path).stdout.splitlines()[1]
+    run(["bash", "-c", pasted], cwd=tmp_path)
+    assert [line for line in output.read_text().splitlines() if line.startswith("H-")] == [
+        line for line in expected.splitlines() if line.startswith("H-")
+    ]
+
+
+@pytest.mark.slow
+def test_fairseq_s_own_refusals_end_the_scripts(work: Path, tmp_path: Path) -> None:
+    shared: list[str | Path] = [work / "tiny.yaml", work / "data" / "bin", tmp_path]
+    done = run([ROOT / "scripts" / "train.sh", *shared, "--no-such-flag"], cwd=tmp_path, status=2)
+    assert "unrecognized arguments: --no-such-flag" in done.stderr
+    ZipFile(tmp_path / "checkpoint_best.pt", "w").close()  # whole, but without a model
+    (tmp_path / "generate-test.txt").write_text("earlier output\n")
+    done = run([ROOT / "scripts" / "generate.sh", *shared], cwd=tmp_path, status=2)
+    assert "fairseq-generate failed with status 1" in done.stderr
+    assert (tmp_path / "generate-test.txt").read_text() == "earlier output\n"
+    assert {f.name for f in tmp_path.iterdir()} == {"checkpoint_best.pt", "generate-test.txt"}
+
+
+SCRIPTS = [
+    "prepare_parallel",
+    "prepare_lm",
+    "prepare_iwslt16",
+    "prepare_dailydialog",
+    "prepare_lm1b",
+]
+SCRIPTS += ["train", "generate"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path) -> None:
+    script = ROOT / "scripts" / f"{name}.sh"
+    done = run([script, "-h"], cwd=tmp_path, path="/usr/bin:/bin")
+    assert f"scripts/{name}.sh" in done.stdout
+    assert "set -euo" not in done.stdout
+    assert run([script], cwd=tmp_path, status=2).stderr == done.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_without_fairseq_say_what_to_run(name: str, tmp_path: Path) -> None:
+    """A copy of the scripts without .venv, under a Python without fairseq."""
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    for file in (f"{name}.sh", "environment.sh"):
+        (scripts / file).write_bytes((ROOT / "scripts" / file).read_bytes())
+        (scripts / file).chmod(0o755)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("bash", "basename", "dirname", "sed"):
+        (tools / tool).symlink_to(f"/usr/bin/{tool}")
+    python = tools / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
+    python.chmod(0o755)
+    done = run([scripts / f"{name}.sh", "x"], cwd=tmp_path, status=1, path=str(tools))
+    assert done.stderr == (
+        f"{name}.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n"
+    )

@@ -1,0 +1,146 @@
+"""Language models with the real commands: data, training, perplexity, generation; wrong flags."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import checkpoint_utils, options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import eval_lm
+
+import fairseq_kerbs.criterions
+import fairseq_kerbs.models  # noqa: F401  (registers)
+from tests.end_to_end.test_main_job import PROGRAMS, ROOT, run
+
+pytestmark = pytest.mark.slow
+
+WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
+BLOCK = 12
+TASK = ("--task", "language_modeling", "--tokens-per-sample", BLOCK, "--cpu", "--num-workers", 0)
+TRAINING = (
+    *("--criterion", "kerbs_cross_entropy", "--optimizer", "adam", "--lr", 0.01),
+    *("--batch-size", 16, "--max-update", 30, "--reallocation-interval", 10, "--seed", 2),
+    *("--embed-dim", 16, "--hidden-size", 24, "--no-epoch-checkpoints", "--log-interval", 10),
+    *("--log-format", "simple"),
+)
+
+
+def fairseq(program: str, data: Path, *flags: object, succeeds: bool = True) -> str:
+    """Run one of fairseq's programs with the plugin."""
+    plugin = ("--user-dir", ROOT / "fairseq_kerbs")
+    return run(PROGRAMS / f"fairseq-{program}", data, *plugin, *TASK, *flags, succeeds=succeeds)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text in which a word tells much of the next, binarized (bin), and two models."""
+    folder = tmp_path_factory.mktemp("work")
+    generator = random.Random(5)
+    (folder / "text").mkdir()
+    for split, lines in (("train", 400), ("valid", 30), ("test", 25)):
+        rows, word = [], 0
+        for _ in range(lines):
+            row = []
+            for _ in range(generator.randint(3, 9)):
+                word = (word * 7 + generator.choice((1, 2, 3))) % len(WORDS)
+                row.append(WORDS[word])
+            rows.append(" ".join(row))
+        (folder / "text" / f"tiny.{split}.tokens").write_text("\n".join(rows) + "\n\n")
+    script = ROOT / "scripts" / "prepare_lm.sh"
+    output = run(script, folder / "text", "--dest", folder / "data", "--words", 22, "--workers", 1)
+    assert "22 of 25 words kept" in output
+    larger = ("--embed-dim", 96, "--hidden-size", 96)
+    for name, flags in (("gru", ()), ("bilstm", ("--self-target", *larger))):
+        log = fairseq(
+            *("train", folder / "data" / "bin", "--arch", f"{name}_lm_kerbs", *TRAINING, *flags),
+            *("--save-dir", folder / name),
+        )
+        (folder / f"{name}.log").write_text(log)
+    return folder
+
+
+def evaluate(work: Path, name: str, *flags: object) -> float:
+    """What fairseq-eval-lm finds, in bits for each word; in this process, with all its digits."""
+    parser = options.get_eval_lm_parser()
+    words = (*TASK, "--path", work / name / "checkpoint_best.pt", *flags)
+    arguments = [str(work / "data" / "bin"), *map(str, words)]
+    parsed = options.parse_args_and_arch(parser, input_args=arguments)
+    results: dict[str, Any] = eval_lm.main(convert_namespace_to_omegaconf(parsed))
+    return float(results["loss"])
+
+
+@pytest.mark.parametrize("name", ["gru", "bilstm"])
+def test_training_learns_and_moves_senses(work: Path, name: str) -> None:
+    log = (work / f"{name}.log").read_text()
+    losses = [float(value) for value in re.findall(r"train_inner.* loss=([0-9.]+)", log)]
+    assert losses[-1] < losses[0] - 0.2
+    moved = re.findall(r"train_inner.* senses_moved=([0-9]+)", log)
+    assert sum(map(int, moved)) > 0
+
+
+def test_perplexity_is_that_of_validation(work: Path) -> None:
+    path = ("--path", work / "gru" / "checkpoint_best.pt", "--batch-size", 5)
+    validated = fairseq("validate", work / "data" / "bin", *path, "--valid-subset", "test")
+    evaluated = fairseq("eval-lm", work / "data" / "bin", *path, "--gen-subset", "test")
+    nll = float(re.findall(r"nll_loss ([0-9.]+)", validated)[-1])
+    (loss, perplexity), *_ = re.findall(r"2\): ([0-9.]+), Perplexity: ([0-9.]+)", evaluated)
+    assert abs(float(loss) - nll) < 1e-3
+    assert abs(float(perplexity) - 2**nll) < 0.02
+
+
+def test_batches_do_not_change_the_perplexity(work: Path) -> None:
+    expected = evaluate(work, "gru", "--batch-size", 1)
+    for flags in (("--batch-size", 16), ("--batch-size", 7, "--softmax-batch", 10)):
+        assert evaluate(work, "gru", *flags) == pytest.approx(expected, rel=1e-5)
+
+
+def test_context_window_gives_every_word_its_whole_past(work: Path) -> None:
+    """Small blocks with a window over the whole text are as good as one block."""
+    whole = evaluate(work, "gru", "--tokens-per-sample", 400)
+    blocks = ("--tokens-per-sample", 420, "--context-window", 400, "--batch-size", 3)
+    assert evaluate(work, "gru", *blocks) == pytest.approx(whole, rel=1e-5)
+    alone = evaluate(work, "gru", "--tokens-per-sample", 20, "--batch-size", 3)
+    assert abs(alone - whole) > 1e-3
+
+
+def test_generated_text_has_the_scores_of_the_model(work: Path) -> None:
+    """fairseq-generate continues the first words of each line; Eq. 6 step by step."""
+    output = fairseq(
+        *("generate", work / "data" / "bin", "--path", work / "gru" / "checkpoint_best.pt"),
+        *("--sample-break-mode", "eos", "--prefix-size", 2, "--beam", 3, "--batch-size", 7),
+    )
+    lines = r"^T-(\d+)\t(.*)\nH-\1\t\S+\t(.*)\nD-.*\nP-\1\t(.*)$"
+    found = re.findall(lines, output, re.MULTILINE)
+    assert len(found) == 25
+    path = str(work / "gru" / "checkpoint_best.pt")
+    overrides = {"data": str(work / "data" / "bin")}
+    (model, *_), _config, task = checkpoint_utils.load_model_ensemble_and_task([path], overrides)
+    model.eval()
+    words = task.target_dictionary
+    for _, reference, hypothesis, scores in found:
+        # fairseq marks what is unknown in a reference by brackets of its own
+        assert hypothesis.split()[:2] == reference.replace("<<unk>>", "<unk>").split()[:2]
+        tokens = words.encode_line(hypothesis, add_if_not_exist=False).long()
+        previous = torch.cat([tokens.new_tensor([words.eos()]), tokens[:-1]])
+        with torch.no_grad():
+            log_probs = model.get_normalized_probs(model(previous.unsqueeze(0)), log_probs=True)
+        expected = log_probs[0].gather(1, tokens.unsqueeze(1)).squeeze(1) / math.log(2.0)
+        given = torch.tensor([float(score) for score in scores.split()])
+        torch.testing.assert_close(given, expected, rtol=0, atol=2e-4)
+
+
+def test_cloze_knows_more_than_the_past_tells(work: Path) -> None:
+    assert evaluate(work, "bilstm", "--self-target") < evaluate(work, "gru") - 0.1
+
+
+def test_cloze_without_self_target_ends_with_a_sentence(work: Path) -> None:
+    data, checkpoint = work / "data" / "bin", work / "bilstm" / "checkpoint_best.pt"
+    output = fairseq("eval-lm", data, "--path", checkpoint, succeeds=False)
+    assert output.strip().splitlines()[-1].startswith("fairseq_kerbs: error: --arch bilstm_lm")
+    assert "give --self-target" in output

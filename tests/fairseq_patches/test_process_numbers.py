@@ -1,0 +1,126 @@
+"""A training that goes on with more or fewer processes goes on at the same place of its data."""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_kerbs.fairseq_patches.trainer_loading import keep_the_place
+from tests.fairseq_patches.test_resume import load, moves, run
+from tests.helpers.training_runs import binarize, trainings
+from tests.training.test_processes import ARCH, FLAGS, UPDATES, two
+
+HALF = ["--max-update", str(UPDATES // 2)]
+EPOCHS = [*("--max-update", "0", "--max-epoch")]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("numbers")
+    data = binarize(tmp_path_factory.mktemp("data"))
+
+    def one(name: str, *flags: str) -> Any:
+        return run(data, folder / name, ARCH, *FLAGS, *flags)
+
+    runs = [
+        one("straight", "--update-freq", "2"),
+        *two(data, folder / "fewer", *HALF),
+        one("fewer", "--update-freq", "2"),
+        one("more", "--update-freq", "2", *HALF),
+        *two(data, folder / "more"),
+        one("epochs", "--update-freq", "2", *EPOCHS, "2"),
+        *two(data, folder / "fewer_epochs", *EPOCHS, "1"),
+        one("fewer_epochs", "--update-freq", "2", *EPOCHS, "2"),
+        one("more_epochs", "--update-freq", "2", *EPOCHS, "1"),
+        *two(data, folder / "more_epochs", *EPOCHS, "2"),
+        *two(data, folder / "smaller", *HALF),
+        one("smaller"),
+        one("rest", *HALF),
+        *two(data, folder / "rest"),
+    ]
+    statuses = trainings(runs, folder, timeout=400)
+    text = "\n".join(log.read_text()[-2000:] for log in folder.glob("*.log"))
+    assert statuses == [0] * len(runs), text
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "straight", "says"),
+    [
+        ("fewer", "straight", "by 2 processes, here are 1: epoch 1 goes on after its first 6"),
+        ("more", "straight", "by 1 processes, here are 2: epoch 1 goes on after its first 6"),
+        ("fewer_epochs", "epochs", "by 2 processes, here are 1: epoch 2 begins."),
+        ("more_epochs", "epochs", "by 1 processes, here are 2: epoch 2 begins."),
+    ],
+)
+def test_as_if_it_had_not_changed(name: str, straight: str, says: str, done: Path) -> None:
+    text = (done / f"{name}.log").read_text()
+    assert says in text
+    assert "an update was made of" not in text
+    assert moves(done / f"{name}.log") == moves(done / f"{straight}.log")
+    found, expected = (load(done / each / "checkpoint_last.pt") for each in (name, straight))
+    for key, value in expected["model"].items():
+        if not key.endswith("._float_tensor"):  # fairseq leaves it uninitialized
+            torch.testing.assert_close(found["model"][key], value, rtol=1e-3, atol=1e-4, msg=key)
+
+
+@pytest.mark.slow
+def test_another_size_of_the_update_is_said(done: Path) -> None:
+    text = (done / "smaller.log").read_text()
+    assert "an update was made of 2 batches and is of 1 now" in text
+    assert "--update-freq 2 would keep it." in text
+    place = load(done / "smaller" / "checkpoint_last.pt")["extra_state"]["train_iterator"]
+    assert place["iterations_in_epoch"] == 2 * 3 + 3
+    text = (done / "rest.log").read_text()
+    assert "after its first 2 batches, the last 1 of those done come again" in text
+    assert (
+        "an update was made of 1 batches and is of 2 now (processes times --update-freq)." in text
+    )
+    place = load(done / "rest" / "checkpoint_last.pt")["extra_state"]["train_iterator"]
+    assert place["iterations_in_epoch"] == 1 + 3
+
+
+def settings(processes: int, grouped: bool = False) -> Namespace:
+    return Namespace(
+        distributed_training=Namespace(distributed_world_size=processes),
+        dataset=Namespace(grouped_shuffling=grouped),
+        optimization=Namespace(update_freq=[4, 1]),
+    )
+
+
+def checkpoint(processes: int, batches: int) -> dict[str, Any]:
+    place = {"epoch": 2, "iterations_in_epoch": batches}
+    return {"cfg": settings(processes), "extra_state": {"train_iterator": place, "val_loss": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("before", "batches", "now", "expected", "loss"),
+    [(2, 5, 1, 10, 3.0), (1, 5, 2, 2, 3.0), (3, 4, 2, 6, 3.0), (1, 1, 2, 0, None),
+     (2, 0, 1, 0, 3.0), (2, 5, 2, 5, 3.0)],
+)  # fmt: skip
+def test_place(
+    before: int,
+    batches: int,
+    now: int,
+    expected: int,
+    loss: float | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    state = checkpoint(before, batches)
+    with caplog.at_level(logging.WARNING):
+        keep_the_place(state, settings(now))
+    assert state["extra_state"]["train_iterator"]["iterations_in_epoch"] == expected
+    assert state["extra_state"]["val_loss"] == loss  # of an epoch that has ended
+    assert len(caplog.messages) == (before != now)
+
+
+def test_batches_in_groups_of_processes() -> None:
+    with pytest.raises(SystemExit, match="--grouped-shuffling"):
+        keep_the_place(checkpoint(2, 5), settings(1, grouped=True))
+    keep_the_place(checkpoint(2, 0), settings(1, grouped=True))

@@ -1,0 +1,156 @@
+"""An interrupted training ends with the same bits as an undisturbed one, however it was ended."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.training_runs import ROOT, Run, binarize, trainings
+
+pytestmark = pytest.mark.slow
+
+HALF, WHOLE, EVERY = 6, 12, 3  # updates; a checkpoint after every third
+MODELS = {
+    # fairseq seeds by the number of the update, so dropout is as it would have been
+    "transformer_kerbs": [
+        *("--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "16"),
+        *("--decoder-embed-dim", "16", "--encoder-ffn-embed-dim", "16"),
+        *("--decoder-ffn-embed-dim", "16", "--encoder-attention-heads", "2"),
+        *("--decoder-attention-heads", "2", "--dropout", "0.2", "--store-ema"),
+        *("--log-prob-threshold", "-5", "--sense-decay", "1e-3"),
+    ],
+    # sums over the interval, of contexts too, are half complete in every second checkpoint
+    "lstm_kerbs": [
+        *("--hidden-size", "12", "--embed-dim", "12", "--layers", "2", "--dropout", "0.2"),
+        *("--reallocation", "released", "--new-sense", "context", "--max-moves", "0.1"),
+        *("--update-freq", "2", "--amp"),
+    ],
+}
+COMMON = [
+    *("--user-dir", str(ROOT / "fairseq_kerbs"), "--criterion", "kerbs_cross_entropy"),
+    *("--optimizer", "adam", "--lr", "0.01", "--clip-norm", "1.0", "--cpu", "--num-workers", "0"),
+    *("--max-tokens", "60", "--max-tokens-valid", "200"),
+    *("--reallocation-interval", "2", "--seed", "3", "--log-format", "simple"),
+]
+SCHEDULE = ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4"]
+KILLS = ["save 2", "copy checkpoint_last", "before save 1"]
+PLATEAU = ["--lr-scheduler", "reduce_lr_on_plateau", "--lr-threshold", "0.99", "--lr-shrink", "0.5"]
+SAVING = ["--save-interval-updates", str(EVERY)]
+
+
+def run(data: Path, folder: Path, arch: str, *flags: str, **more: Any) -> Run:
+    """A training that adds to the log beside its folder."""
+    arguments = [str(data), *COMMON, "--arch", arch, *MODELS[arch], *flags]
+    arguments += ["--save-dir", str(folder)]
+    return {"arguments": arguments, "log": f"{folder}.log", **more}
+
+
+def load(path: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
+    return state
+
+
+def assert_same(found: Any, expected: Any, name: str = "") -> int:
+    """Same bits in all that a training goes on from; returns the number of tensors."""
+    if torch.is_tensor(expected):
+        if not name.endswith("._float_tensor"):  # fairseq leaves it uninitialized
+            assert torch.equal(found, expected), name
+        return 1
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), name
+        return sum(assert_same(found[key], expected[key], f"{name}/{key}") for key in expected)
+    if isinstance(expected, list | tuple):
+        assert len(found) == len(expected), name
+        pairs = zip(found, expected, strict=True)
+        return sum(assert_same(one, other, name) for one, other in pairs)
+    assert found == expected, name
+    return 0
+
+
+def what_lasts(path: Path) -> dict[str, Any]:
+    """All of a checkpoint but flags and times."""
+    state = load(path)
+    extra = state["extra_state"]
+    kept = {name: extra[name] for name in ("train_iterator", "val_loss", "best", "ema")
+            if name in extra}  # fmt: skip
+    names = ("model", "last_optimizer_state")
+    history = state["optimizer_history"][-1]  # the others name earlier starts
+    return {name: state[name] for name in names} | {"extra": kept, "history": history}
+
+
+def moves(log: Path) -> list[str]:
+    return re.findall(r"reallocation after .*", log.read_text())
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all trainings: of each architecture straight, resumed, killed, finished."""
+    folder = tmp_path_factory.mktemp("resume")
+    data, runs = binarize(folder), []
+    for arch in MODELS:
+        straight, resumed, killed, finished = (
+            folder / arch / name for name in ("straight", "resumed", "killed", "finished")
+        )
+        flags = [*SCHEDULE, *SAVING, "--max-update"]
+        (folder / arch).mkdir()
+        runs += [
+            run(data, straight, arch, *flags, str(WHOLE)),
+            run(data, resumed, arch, *flags, str(HALF)),
+            run(data, resumed, arch, *flags, str(WHOLE)),
+            run(data, finished, arch, *flags, str(EVERY)),
+            run(data, finished, arch, *flags, str(EVERY)),  # there is nothing left to do
+        ]
+        runs += [run(data, killed, arch, *flags, str(WHOLE), kill=kill) for kill in KILLS]
+        runs += [run(data, killed, arch, *flags, str(WHOLE))]
+    flags = [*PLATEAU, "--no-epoch-checkpoints", "--max-epoch"]
+    for name, epochs in (("plateau", "3"), ("plateau_resumed", "2"), ("plateau_resumed", "3")):
+        runs.append(run(data, folder / name, "transformer_kerbs", *flags, epochs))
+    expected = [-9 if "kill" in each else 0 for each in runs]
+    found = trainings(runs, folder)
+    assert found == expected, "\n".join(log.read_text() for log in folder.rglob("*.log"))
+    return folder
+
+
+@pytest.mark.parametrize("arch", list(MODELS))
+def test_every_interruption_leads_to_the_same_bits(arch: str, done: Path) -> None:
+    straight, resumed, killed = (done / arch / name for name in ("straight", "resumed", "killed"))
+    middle = load(straight / "checkpoint_1_3.pt")["extra_state"]["train_iterator"]
+    assert middle["iterations_in_epoch"] > 0
+    files = sorted(path.name for path in straight.glob("*.pt"))
+    assert len(files) > 4
+    for name in files:
+        expected = what_lasts(straight / name)
+        assert assert_same(what_lasts(resumed / name), expected) > 40
+        assert_same(what_lasts(killed / name), expected)
+
+
+@pytest.mark.parametrize("arch", list(MODELS))
+def test_reallocations_are_those_of_the_straight_training(arch: str, done: Path) -> None:
+    made = moves(done / arch / "straight.log")
+    assert len(made) == WHOLE // 2  # senses moved at every opportunity, thrice in each half
+    assert moves(done / arch / "resumed.log") == made
+    # killed in the middle of a save, of a copy, and between reallocation and save, always at 6
+    assert moves(done / arch / "killed.log") == [*made[:3], *2 * made[1:3], *made[1:]]
+    text = (done / arch / "killed.log").read_text()
+    assert re.findall(r"Loaded checkpoint .* @ (\d+) updates", text) == 3 * [str(EVERY)]
+
+
+@pytest.mark.parametrize("arch", list(MODELS))
+def test_a_finished_training_that_is_started_again_does_nothing(arch: str, done: Path) -> None:
+    assert "nothing to do: 3 updates" in (done / arch / "finished.log").read_text()
+    found = what_lasts(done / arch / "finished" / "checkpoint_last.pt")
+    assert_same(found, what_lasts(done / arch / "straight" / "checkpoint_1_3.pt"))
+
+
+def test_the_schedule_hears_of_an_epoch_that_ended_with_the_training(done: Path) -> None:
+    """Every epoch after the first counts as a plateau, so the rate of the third is halved."""
+    expected = what_lasts(done / "plateau" / "checkpoint_last.pt")
+    found = what_lasts(done / "plateau_resumed" / "checkpoint_last.pt")
+    for state in (found, expected):
+        assert state["last_optimizer_state"]["param_groups"][0]["lr"] == 0.005
+        state["history"]["lr_scheduler_state"].pop("last_epoch")  # counted, and never looked at
+    assert_same(found, expected)

@@ -1,0 +1,82 @@
+"""Binarized toy text and a model trained on it for two updates, all in this process."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+
+import fairseq_kerbs.criterions
+import fairseq_kerbs.models  # noqa: F401  (registers)
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+from fairseq_kerbs.utils.files import read_lines
+
+LANGUAGES = ("de", "en")
+SIZES = {"train": 40, "valid": 6, "test": 6}
+ARCHITECTURE = ["--arch", "lstm_kerbs", "--hidden-size", "6", "--embed-dim", "4"]
+FLAGS = [
+    *("--task", "translation", "--criterion", "kerbs_cross_entropy"),
+    *("--optimizer", "adam", "--lr", "0.01", "--max-tokens", "400", "--max-update", "2", "--cpu"),
+    *("--num-workers", "0", "--disable-validation", "--log-format", "none"),
+]
+
+
+def binarize(texts: dict[str, Iterable[str]], folder: Path) -> Path:
+    """What fairseq-preprocess would write of ``SPLIT.LANGUAGE`` texts, words between spaces."""
+    folder.mkdir(parents=True)
+    lines = {name: list(text) for name, text in texts.items()}
+    for language in LANGUAGES:
+        dictionary = Dictionary()
+        for line in lines[f"train.{language}"]:
+            dictionary.encode_line(line, append_eos=False)
+        dictionary.finalize(padding_factor=1)
+        dictionary.save(str(folder / f"dict.{language}.txt"))
+        for split in SIZES:
+            write_binary(folder, split, language, lines[f"{split}.{language}"])
+    return folder
+
+
+def write_binary(folder: Path, split: str, language: str, lines: Iterable[str]) -> None:
+    """One side of a split, by the dictionary that lies in the folder."""
+    dictionary = Dictionary.load(str(folder / f"dict.{language}.txt"))
+    prefix = str(folder / f"{split}.de-en.{language}")
+    builder = MMapIndexedDatasetBuilder(f"{prefix}.bin")
+    for line in lines:
+        builder.add_item(dictionary.encode_line(line, add_if_not_exist=False).int())
+    builder.finalize(f"{prefix}.idx")
+
+
+def fairseq_train(*arguments: object) -> None:
+    """``fairseq-train`` with tiny flags, which later ones override; another --arch has its own."""
+    from fairseq_cli.train import cli_main
+
+    architecture = [] if "--arch" in arguments else ARCHITECTURE
+    command = ["fairseq-train", *FLAGS, *architecture, *map(str, arguments)]
+    generator = torch.get_rng_state()
+    try:
+        with mock.patch.object(sys, "argv", command):
+            cli_main()
+    finally:
+        torch.set_rng_state(generator)
+        logging.getLogger("fairseq_cli.train").handlers.clear()
+
+
+def make_work(folder: Path) -> Path:
+    """Text in ``text``, its binarized form in ``bin`` and the checkpoint ``model.pt``."""
+    write_synthetic_corpus(folder / "text", **SIZES)
+    texts: dict[str, Any] = {
+        f"{split}.{language}": read_lines(folder / "text" / f"{split}.{language}")
+        for split in SIZES
+        for language in LANGUAGES
+    }
+    binarize(texts, folder / "bin")
+    fairseq_train(folder / "bin", "--save-dir", folder / "save")
+    (folder / "save" / "checkpoint_last.pt").rename(folder / "model.pt")
+    return folder

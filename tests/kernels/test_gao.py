@@ -1,0 +1,393 @@
+"""The kernels of Gao et al. 2019 against their equations with explicit vectors and integrals."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+import pytest
+import torch
+from scipy import integrate, stats
+from torch import Tensor
+
+from fairseq_kerbs.kernels import KERNELS, Kernel, apply_kernel, build_kernel, kernel_logits
+from fairseq_kerbs.kernels.gao import VARIANCE_FLOOR, squared_distance
+from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll
+from fairseq_kerbs.models import TransformerKerbsModel
+from fairseq_kerbs.models.config import check_kernel_flags, kernel_from_flags
+from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.output_layers.composition import posterior_weights
+from tests.helpers.fairseq_fixtures import make_batch, make_model
+from tests.helpers.gao_reference import exact, plain_logits
+from tests.helpers.reference import Problem, as_leaves, make_problem, naive_word_log_probs
+
+NINE = ["lin", "log", "pow", "pol", "rbf", "ssg", "mog", "hpb", "wav"]
+
+# name and options: the defaults, and what takes another branch
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in NINE),
+    ("log", {"power": 1.0}),
+    ("log", {"power": 3.5}),
+    ("pow", {"power": 0.7}),
+    ("pow", {"power": 3.0}),
+    ("pol", {"power": 2, "alpha": 0.5, "offset": -0.3}),
+    ("rbf", {"gamma": 0.7}),
+    ("wav", {"a": 1.3, "b": 4.0}),
+]
+IDS = ["-".join([name, *(f"{k}={v}" for k, v in options.items())]) for name, options in CASES]
+every_case = pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+
+
+def vectors(dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Pairs that are apart, opposite, short, near to each other, and of different lengths."""
+    g = torch.Generator().manual_seed(3)
+    h, w = (torch.randn(4, generator=g, dtype=torch.float64) for _ in range(2))
+    pairs = [(h, w), (h, -h), (1e-2 * h, 3e-2 * w), (h, h + 0.05 * w), (5 * h, 0.3 * w)]
+    pairs.append((torch.zeros(4, dtype=torch.float64), w))
+    return [(a.to(dtype), b.to(dtype)) for a, b in pairs]
+
+
+# ------------------------------------------------------------------------- values and gradients
+
+
+@every_case
+def test_values_and_gradients_are_those_of_the_equations(
+    name: str, options: dict[str, Any]
+) -> None:
+    for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
+        for h, w in vectors(dtype):
+            leaves = [h.clone().requires_grad_(), w.clone().requires_grad_()]
+            kernel = build_kernel(name, **options)
+            value = kernel_logits(leaves[0], leaves[1][None], torch.zeros(1, dtype=dtype), kernel)
+            by_h, by_w = torch.autograd.grad(value.sum(), leaves)
+            right, slopes = exact(name, options, h.tolist(), w.tolist())
+            assert value.item() == pytest.approx(right, rel=tolerance, abs=tolerance)
+            expected = torch.tensor(slopes, dtype=torch.float64)
+            error = (torch.cat([by_h, by_w]).double() - expected).abs().max()
+            # a short difference of long vectors, cancelled: wrong on the scale of the long ones
+            nearness = (h.norm() + w.norm()) / (h - w).norm()
+            bound = tolerance * (1 + nearness.item()) * expected.abs().max().item()
+            assert error.item() <= bound + 1e-300, (h, w)
+
+
+def test_the_gaussian_kernels_are_integrals() -> None:
+    """Eq. 9 and 10 by quadrature, the first in one and in two dimensions, the second of means
+    in one dimension."""
+
+    def log_integral(a: float, b: float, s: float, t: float) -> float:
+        def product(z: float) -> float:
+            return float(stats.norm.pdf(z, a, s) * stats.norm.pdf(z, b, t))
+
+        return math.log(integrate.quad(product, -30, 30, points=[a, b], limit=200)[0])
+
+    def deviation(v: list[float]) -> float:
+        return math.sqrt(sum(p * p for p in v) / len(v) + VARIANCE_FLOOR)
+
+    def ours(name: str, h: list[float], w: list[float]) -> float:
+        pair = torch.tensor([h, w], dtype=torch.float64)
+        return kernel_logits(pair[0], pair[1:], torch.zeros(1).double(), name).item()
+
+    one = log_integral(-0.4, 1.7, deviation([-0.4]), deviation([1.7]))
+    assert ours("ssg", [1.7], [-0.4]) == pytest.approx(one, rel=1e-9)
+    w, h = [0.8, -1.1], [0.3, 1.9]
+    s, t = deviation(w), deviation(h)
+    plane = sum(log_integral(a, b, s, t) for a, b in zip(w, h, strict=True))
+    assert ours("ssg", h, w) == pytest.approx(plane, rel=1e-9)
+    mixed = sum(log_integral(a, b, s, t) for a in w for b in h)
+    assert ours("mog", h, w) == pytest.approx(mixed, rel=1e-9)
+
+
+@every_case
+def test_gradcheck_of_logits_and_likelihood(name: str, options: dict[str, Any]) -> None:
+    p, kernel = make_problem(3, 4, 7, 4), build_kernel(name, **options)
+    theta = torch.zeros(7).double()
+
+    def logits(h: Tensor, w: Tensor) -> Tensor:
+        return kernel_logits(h, w, theta, kernel)
+
+    def nll(h: Tensor, w: Tensor) -> Tensor:
+        return kerbs_nll(
+            h,
+            w,
+            theta,
+            p.word_of_sense,
+            p.target,
+            kernel=kernel,
+            label_smoothing=0.1,
+            chunk_tokens=2,
+        )
+
+    for function in (logits, nll):
+        assert torch.autograd.gradcheck(function, (p.h, p.w), eps=1e-6, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES[1:], ids=IDS[1:])
+def test_partials_are_the_derivatives_of_the_value(name: str, options: dict[str, Any]) -> None:
+    x = torch.tensor([[0.9], [0.31], [-0.02]], dtype=torch.float64)
+    h_norm = torch.tensor([[1.0], [0.9], [1.3]], dtype=torch.float64)
+    w_norm = torch.tensor([1.1, 2.0], dtype=torch.float64)
+    kernel, theta = build_kernel(name, **options).bind(6), torch.zeros(2).double()
+
+    def value(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> Tensor:
+        return apply_kernel(kernel, x, h_norm, w_norm, theta)
+
+    inputs = tuple(value.requires_grad_() for value in (x, h_norm, w_norm))
+    assert torch.autograd.gradcheck(value, inputs, rtol=1e-4)
+
+
+# ------------------------------------------------------------------------- the chunked likelihood
+
+
+def plain_nll(p: Problem, name: str, options: dict[str, Any], smoothing: float) -> Tensor:
+    log_probs = naive_word_log_probs(
+        plain_logits(p.h, p.w, name, options), p.word_of_sense, p.vocab_size
+    )
+    counted = p.target != -100
+    own = log_probs.gather(1, p.target.clamp_min(0)[:, None]).squeeze(1)
+    each = smoothing / (p.vocab_size - 1)
+    loss = -(1 - smoothing - each) * own - each * log_probs.sum(1)
+    return (loss * counted).sum()
+
+
+@every_case
+def test_chunks_give_what_plain_autograd_gives(name: str, options: dict[str, Any]) -> None:
+    wide = make_problem(33, 19, 50, 14)
+    wide.target[4] = -100
+    for smoothing in (0.0, 0.1):
+        truth = plain_nll(wide, name, options, smoothing)
+        expected = torch.autograd.grad(truth, (wide.h, wide.w))
+        for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
+            p, kernel = wide.to(dtype), build_kernel(name, **options)
+            arguments = (p.h, p.w, p.theta, p.word_of_sense, p.target)
+            loss = kerbs_nll(*arguments, kernel=kernel, label_smoothing=smoothing, chunk_tokens=10)
+            assert loss.item() == pytest.approx(truth.item(), rel=tolerance)
+            each = kerbs_nll(*arguments, kernel=kernel, label_smoothing=smoothing, reduction="none")
+            for result in (loss, each.sum()):
+                actual = torch.autograd.grad(result, (p.h, p.w))
+                for ours, right in zip(actual, expected, strict=True):
+                    error = (ours.double() - right).norm() / right.norm()
+                    assert error.item() <= tolerance, dtype
+
+
+@every_case
+def test_probabilities_sum_to_one_and_agree_on_both_paths(
+    name: str, options: dict[str, Any]
+) -> None:
+    p, kernel = make_problem(21, 17, 41, 6), build_kernel(name, **options)
+    arguments = (p.h, p.w, p.theta, p.word_of_sense, 17)
+    right = naive_word_log_probs(plain_logits(p.h, p.w, name, options), p.word_of_sense, 17)
+    with_gradient = kerbs_log_probs(*arguments, kernel=kernel)
+    with torch.no_grad():
+        without = kerbs_log_probs(*arguments, kernel=kernel)
+    assert with_gradient.requires_grad
+    for actual in (with_gradient, without):
+        torch.testing.assert_close(actual, right, rtol=1e-10, atol=1e-10)
+        assert (actual.exp().sum(1) - 1).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_low_precision_and_autocast(name: str) -> None:
+    p = make_problem(40, 20, 50, 16, dtype=torch.float32)
+    with torch.no_grad():
+        p.h.mul_(0.5)
+        p.w.mul_(0.5)
+    for dtype, bits in ((torch.float16, 11), (torch.bfloat16, 8)):
+        low = p.to(dtype)
+        wide = low.to(torch.float64)
+        truth = kerbs_nll(*wide[:5], kernel=name)
+        expected = torch.autograd.grad(truth, (wide.h, wide.w))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast = kerbs_nll(*p[:5], kernel=name)
+        assert cast.item() == pytest.approx(kerbs_nll(*p[:5], kernel=name).item(), rel=0.01)
+        loss = kerbs_nll(*low[:5], kernel=name)
+        assert loss.item() == pytest.approx(truth.item(), rel=2 * 2.0**-bits)
+        for ours, right in zip(torch.autograd.grad(loss, (low.h, low.w)), expected, strict=True):
+            assert ((ours.double() - right).norm() / right.norm()).item() <= 16 * 2.0**-bits
+
+
+# ------------------------------------------------------------------------- edges
+
+
+@every_case
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-12, 1.0, 1e3])
+def test_nothing_is_nan_or_infinite(name: str, options: dict[str, Any], scale: float) -> None:
+    base = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.6, 0.8], [0.0, 0.0], [1e-3, -1.0]])
+    h, w, theta = as_leaves(base * scale, base * scale, torch.zeros(5))
+    kernel, owners = build_kernel(name, **options), torch.tensor([0, 1, 2, 0, 1])
+    logits = kernel_logits(h, w, theta, kernel)
+    target = torch.tensor([0, 1, 2, 1, 0])
+    loss = kerbs_nll(h, w, theta, owners, target, kernel=kernel, label_smoothing=0.1)
+    assert torch.isfinite(logits).all()
+    assert torch.isfinite(loss)
+    for result in (logits.sum(), loss):
+        for gradient in torch.autograd.grad(result, (h, w), retain_graph=True):
+            assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("pow", {"power": 40.0}), ("log", {"power": 40.0}), ("pol", {"power": 15})],
+)
+def test_high_powers_of_long_vectors_stay_finite(name: str, options: dict[str, Any]) -> None:
+    h = torch.tensor([[900.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    w = torch.tensor([[-900.0, 0.0], [900.0, 1.0], [0.0, 2.0]], requires_grad=True)
+    kernel = build_kernel(name, **options)
+    logits = kernel_logits(h, w, torch.zeros(3), kernel)
+    assert torch.isfinite(logits).all()
+    loss = kerbs_nll(h, w, torch.zeros(3), torch.arange(3), torch.tensor([1, 2]), kernel=kernel)
+    for gradient in torch.autograd.grad(loss, (h, w)):
+        assert torch.isfinite(gradient).all()
+    if name == "log":  # −p log of the distance, which no power saturates
+        assert logits[0, 0].item() == pytest.approx(-40 * math.log(1800.0), rel=1e-5)
+
+
+def test_distances_in_float32_are_right_to_the_last_places_of_the_squares() -> None:
+    g = torch.Generator().manual_seed(0)
+    h = torch.randn(200, 123, generator=g) * 3
+    w = h + 10.0 ** torch.linspace(-6, 0, 200)[:, None] * torch.randn(200, 123, generator=g)
+    norms = h.norm(dim=1), w.norm(dim=1)
+    distance = squared_distance((h * w).sum(1), *norms)
+    right = (h.double() - w.double()).square().sum(1)
+    scale = norms[0].square() + norms[1].square()
+    assert (distance >= 0).all()
+    assert ((distance.double() - right).abs() <= 4 * 2.0**-23 * scale).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("pow", {"power": 1.0}), ("pow", {"power": 0.5}), ("hpb", {})]
+)
+def test_steep_kernels_have_no_gradient_at_their_top_and_a_bounded_one_beside_it(
+    name: str, options: dict[str, Any]
+) -> None:
+    kernel = build_kernel(name, **options)
+    start = torch.tensor([3.0, -4.0, 1.5, 0.5])
+    for offset in (0.0, 1e-7, 1e-5, 1e-3, 1e-2):
+        h = start.clone().requires_grad_()
+        w = (start + offset).requires_grad_()
+        value = kernel_logits(h, w[None], torch.zeros(1), kernel)
+        by_h, by_w = torch.autograd.grad(value.sum(), (h, w))
+        if offset == 0.0:
+            assert value.item() == pytest.approx(0.0, abs=0.05)
+            assert (by_h.abs().max(), by_w.abs().max()) == (0.0, 0.0)
+        # cones have slope p·|w − h|^(p − 1), at the resolution of float32 for p < 1
+        assert max(by_h.norm().item(), by_w.norm().item()) <= 10.0
+
+
+@pytest.mark.parametrize("name", ["pow", "ssg", "mog"])
+def test_at_equal_vectors_smooth_kernels_are_at_rest(name: str) -> None:
+    p = make_problem(1, 1, 1, 6)
+    pair = (p.h, p.h.detach().clone().requires_grad_())
+    if name == "mog":  # its distance is least at equal halves
+        half = p.h.detach()[:, :3].repeat(1, 2)
+        pair = (half.clone().requires_grad_(), half.clone().requires_grad_())
+    theta, kernel = torch.zeros(1).double(), build_kernel(name)
+
+    def logits(h: Tensor, w: Tensor) -> Tensor:
+        return kernel_logits(h, w, theta, kernel)
+
+    assert torch.autograd.gradcheck(logits, pair, eps=1e-6, atol=1e-5)
+
+
+# ------------------------------------------------------------------------- layers and models
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_exactly_the_parameters_of_a_softmax_layer(name: str) -> None:
+    layer = KerbsOutputLayer(10, 31, 31, max_senses=1, kernel=name)
+    softmax = SoftmaxOutputLayer(10, 31)
+    sizes = [sum(p.numel() for p in one.parameters()) for one in (layer, softmax)]
+    assert sizes[0] == sizes[1] == 310
+    assert list(layer.state_dict()) == list(softmax.state_dict())
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_posteriors_of_a_words_senses_are_those_of_all_senses(name: str) -> None:
+    p = make_problem(11, 11, 29, 6)
+    own = (p.word_of_sense == 3).nonzero().flatten().expand(11, -1)  # [N, K]
+    weights = posterior_weights(
+        p.h, p.w[own], p.theta[own], torch.ones_like(own, dtype=torch.bool), build_kernel(name)
+    )
+    senses = plain_logits(p.h, p.w, name, {}).softmax(1).gather(1, own)
+    torch.testing.assert_close(weights, senses / senses.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_models_train_and_score_with_every_kernel(name: str) -> None:
+    for kind in ("transformer", "lstm"):
+        model, batch = make_model(kind, kernel=name), make_batch()
+        features, extra = model(**batch["net_input"])
+        loss = model.decoder.output.nll(features, batch["target"], ignore_index=1)
+        loss.backward()
+        for key, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                assert torch.isfinite(parameter.grad).all(), key
+        assert (model.decoder.output.weight.grad.abs().amax(1) > 0).all()
+        with torch.no_grad():
+            scores = model.get_normalized_probs((features, extra), log_probs=True)
+        assert scores.shape[-1] == 23
+        torch.testing.assert_close(scores.exp().sum(-1), torch.ones_like(scores[..., 0]))
+
+
+def test_a_kernel_is_bound_to_one_size_of_vectors() -> None:
+    kernel = build_kernel("ssg").bind(8)
+    assert kernel.bind(8) is kernel
+    with pytest.raises(ValueError, match="--kernel ssg is for vectors of 8 numbers, not 6"):
+        kernel.bind(6)
+    x = torch.ones(2)
+    with pytest.raises(ValueError, match=r"Kernel\.bind"):
+        build_kernel("ssg").value(x, x, x, x)
+    with pytest.raises(ValueError, match=r"--kernel mog .* 7 numbers: choose an even"):
+        KerbsOutputLayer(7, 5, 9, kernel="mog")
+    lin: Kernel = build_kernel("lin")
+    assert lin.bind(5) is lin
+
+
+# ------------------------------------------------------------------------- flags
+
+
+def flags(**given: Any) -> argparse.Namespace:
+    return argparse.Namespace(output_layer="kerbs", **given)
+
+
+def test_flags_reach_the_kernels_that_read_them() -> None:
+    read = {"power": 5.0, "alpha": 0.2, "offset": -1.0, "gamma": 0.3, "a": 2.0, "b": 3.0}
+    all_flags = flags(kernel="pol", **{f"kernel_{key}": value for key, value in read.items()})
+    for name in NINE:
+        kernel = kernel_from_flags(all_flags, name)
+        assert {key: getattr(kernel, key) for key in KERNELS[name].options} == {
+            key: read[key] for key in KERNELS[name].options
+        }
+    assert {option for name in NINE for option in KERNELS[name].options} == set(read)
+    assert kernel_from_flags(flags(kernel="pow")) == build_kernel("pow")
+    check_kernel_flags(all_flags, ["pow", "pol", "rbf", "wav"], "--mixture-kernels")
+
+
+WRONG = [
+    ({"kernel": "lin", "kernel_power": 2.0}, "--kernel-power .* log, pow, pol .* --kernel lin"),
+    ({"kernel": "pow", "kernel_gamma": 0.0}, "--kernel-gamma .* rbf"),
+    ({"output_layer": "softmax", "kernel_b": 1.0}, "--kernel-b .* --output-layer softmax"),
+    ({"kernel": "pow", "kernel_power": 0.0}, "--kernel-power is 0.0"),
+    ({"kernel": "log", "kernel_power": math.inf}, "--kernel-power is inf"),
+    ({"kernel": "pol", "kernel_power": 2.5}, "--kernel-power is 2.5, .* whole number"),
+    ({"kernel": "pol", "kernel_power": 0.0}, "--kernel-power is 0.0, .* whole number"),
+    ({"kernel": "pol", "kernel_alpha": -1.0}, "--kernel-alpha is -1.0"),
+    ({"kernel": "pol", "kernel_offset": math.nan}, "--kernel-offset is nan"),
+    ({"kernel": "rbf", "kernel_gamma": -0.1}, "--kernel-gamma is -0.1"),
+    ({"kernel": "wav", "kernel_a": 0.0}, "--kernel-a is 0.0"),
+    ({"kernel": "wav", "kernel_b": math.nan}, "--kernel-b is nan"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG)
+def test_a_wrong_flag_ends_with_one_sentence(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SystemExit, match=message) as ending:
+        make_model("transformer", **given)
+    assert "\n" not in str(ending.value)
+
+
+def test_the_command_line_knows_the_flags() -> None:
+    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
+    TransformerKerbsModel.add_args(parser)
+    args = parser.parse_args(["--kernel", "pol", "--kernel-power", "5", "--kernel-offset=-1"])
+    assert kernel_from_flags(args) == build_kernel("pol", power=5, offset=-1.0)

@@ -1,0 +1,351 @@
+"""The kernels against mpmath, at their limits, and in low precision."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate
+from torch import Tensor
+
+from fairseq_kerbs.kernels import KERNELS, apply_kernel, build_kernel, kerbs_kernel, kernel_logits
+from fairseq_kerbs.kernels import kerbs as kernels
+from tests.helpers.reference import KernelReference, as_leaves, kernel_reference, naive_logits
+
+THETAS = [0.0, *(sign * size for size in (1e-8, 1e-4, 1e-2, 1, 10, 50) for sign in (1, -1))]
+COSINES = [-1.0, -0.999, -0.75, -0.3, -1e-2, -1e-5, 1e-7, 1e-3, 0.125, 0.4, 0.8, 0.9999, 1.0]
+NORMS = [(1.5, 0.75), (20.0, 0.06)]
+
+
+def pair(cosine: float, h_norm: float, w_norm: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Two vectors of the plane with about this cosine: the first turned by a fixed angle."""
+    turn, angle = 0.4, math.acos(cosine)
+    h = [h_norm * math.cos(turn), h_norm * math.sin(turn)]
+    w = [w_norm * math.cos(turn + angle), w_norm * math.sin(turn + angle)]
+    if abs(cosine) == 1.0:
+        w = [cosine * w_norm / h_norm * value for value in h]
+    return torch.tensor(h, dtype=dtype), torch.tensor(w, dtype=dtype)
+
+
+def close(actual: Tensor, expected: list[float], tolerance: float) -> None:
+    """Every component within ``tolerance`` of itself; components that are 0 beside the largest
+    one within 1e-9 of that."""
+    want = torch.tensor(expected, dtype=torch.float64)
+    slack = tolerance * want.abs() + 1e-9 * want.abs().max()
+    assert torch.all((actual.double() - want).abs() <= slack), (actual, want)
+
+
+@pytest.mark.parametrize("theta", THETAS)
+def test_value_and_gradients_are_those_of_eq_9_to_1e5_in_float32(theta: float) -> None:
+    for cosine, (h_norm, w_norm) in itertools.product(COSINES, NORMS):
+        h, w = pair(cosine, h_norm, w_norm, torch.float32)
+        parameter = torch.tensor([theta], dtype=torch.float32)
+        leaves = [value.requires_grad_() for value in (h, w, parameter)]
+        value = kerbs_kernel(h, w[None], parameter)
+        assert value.dtype == torch.float32
+        grads = torch.autograd.grad(value.sum(), leaves)
+        expected = kernel_reference(tuple(h.tolist()), tuple(w.tolist()), parameter.item())
+        close(value.detach(), [expected.value], 1e-5)
+        close(grads[0], expected.by_h, 1e-5)
+        close(grads[1], expected.by_w, 1e-5)
+        close(grads[2], [expected.by_theta], 1e-5)
+
+
+def fast_path_errors(
+    theta: float, kernel: str, dtype: torch.dtype
+) -> list[tuple[float, float, KernelReference, list[Tensor]]]:
+    cases = []
+    for cosine, (h_norm, w_norm) in itertools.product(COSINES, NORMS):
+        h, w = pair(cosine, h_norm, w_norm, dtype)
+        parameter = torch.tensor([theta], dtype=dtype)
+        leaves = [value.requires_grad_() for value in (h, w, parameter)]
+        value = kernel_logits(h, w[None], parameter, kernel)
+        grads = torch.autograd.grad(value.sum(), leaves)
+        expected = kernel_reference(tuple(h.tolist()), tuple(w.tolist()), parameter.item(), kernel)
+        cases.append((h_norm * w_norm, cosine, expected, [value.detach(), *grads]))
+    return cases
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released"])
+@pytest.mark.parametrize("theta", THETAS)
+def test_float32_logits_stay_within_1e5_of_their_scale(theta: float, kernel: str) -> None:
+    for size, _, expected, actual in fast_path_errors(theta, kernel, torch.float32):
+        # rounding c by 1 part in 2^24 moves e^{−θc} by θ parts
+        tolerance = 1e-5 * (1 + abs(theta) / 20)
+        by_h = max(map(abs, expected.by_h))
+        by_w = max(map(abs, expected.by_w))
+        assert abs(actual[0].item() - expected.value) <= tolerance * max(
+            abs(expected.value), min(size, by_h)
+        )
+        for got, want, scale in ((1, expected.by_h, by_h), (2, expected.by_w, by_w)):
+            error = (actual[got].double() - torch.tensor(want, dtype=torch.float64)).abs().max()
+            assert error <= tolerance * scale
+        # ∂K/∂θ changes its sign within c ∈ (0, 1): there only its size elsewhere is a scale
+        assert abs(actual[3].item() - expected.by_theta) <= tolerance * max(
+            abs(expected.by_theta), abs(expected.value), 0.1 * size
+        )
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released"])
+@pytest.mark.parametrize("theta", [*THETAS, 0.3, -0.3, 63.9, -63.9, 0.999, 1.001])
+def test_float64_logits_agree_with_mpmath_to_1e10(theta: float, kernel: str) -> None:
+    for size, _, expected, actual in fast_path_errors(theta, kernel, torch.float64):
+        close(actual[0], [expected.value], 1e-10)
+        close(actual[1], expected.by_h, 1e-10)
+        close(actual[2], expected.by_w, 1e-10)
+        error = abs(actual[3].item() - expected.by_theta)
+        assert error <= 1e-10 * max(abs(expected.by_theta), 1e-3 * size)
+
+
+def test_float32_logits_are_no_worse_than_the_naive_formula_in_float32() -> None:
+    g = torch.Generator().manual_seed(3)
+    h, w = torch.randn(64, 24, generator=g), torch.randn(96, 24, generator=g)
+    theta = torch.linspace(-6.0, 6.0, 96)
+    weight = torch.randn(64, 96, generator=g)
+
+    def run(function: str, dtype: torch.dtype) -> list[Tensor]:
+        leaves = as_leaves(h.to(dtype), w.to(dtype), theta.to(dtype))
+        logits = kernel_logits(*leaves) if function == "ours" else naive_logits(*leaves)
+        grads = torch.autograd.grad((logits * weight.to(dtype)).sum(), leaves)
+        return [logits.detach(), *grads]
+
+    exact = run("naive", torch.float64)
+    for truth, naive, ours in zip(
+        exact, run("naive", torch.float32), run("ours", torch.float32), strict=True
+    ):
+        scale = truth.abs().max().item()
+        naive_error = (naive.double() - truth).abs().max().item() / scale
+        our_error = (ours.double() - truth).abs().max().item() / scale
+        assert our_error <= max(1.5 * naive_error, 1e-6)
+        assert our_error <= 1e-5
+
+
+def test_torch_reference_is_the_mpmath_reference() -> None:
+    """The naive float64 formula of the other tests is itself held against mpmath."""
+    for theta, cosine in itertools.product([*THETAS, 0.999, -1.001], COSINES):
+        h, w = pair(cosine, 1.5, 0.75, torch.float64)
+        for name in ("kerbs", "kerbs_released"):
+            exact = kernel_reference(tuple(h.tolist()), tuple(w.tolist()), theta, name).value
+            naive = naive_logits(h[None], w[None], torch.tensor([theta], dtype=torch.float64), name)
+            assert naive.item() == pytest.approx(exact, rel=1e-8, abs=1e-12)
+
+
+def units_in_the_last_place(actual: Tensor, exact: list[mpmath.mpf]) -> list[float]:
+    """Relative errors in units of the dtype's epsilon."""
+    epsilon = torch.finfo(actual.dtype).eps
+    pairs = zip(actual.tolist(), exact, strict=True)
+    return [float(abs(mpmath.mpf(a) / b - 1)) / epsilon for a, b in pairs]
+
+
+@pytest.mark.parametrize(("dtype", "switch"), [(torch.float32, 0.3), (torch.float64, 1.0)])
+def test_series_and_quotients_are_right_to_the_last_places(
+    dtype: torch.dtype, switch: float
+) -> None:
+    sizes = [1e-9, 1e-3, 0.1, 0.29, 0.31, 0.6, 0.95, 0.999, 1.001, 1.2, 1.9, 3.0, 20.0, 64.0]
+    z = torch.tensor([sign * size for size in sizes for sign in (1, -1)], dtype=dtype)
+    with mpmath.workdps(60):
+        exact = [mpmath.mpf(value) for value in z.tolist()]
+        phi1 = [mpmath.expm1(value) / value for value in exact]
+        slope = [(mpmath.exp(v) - first) / v for v, first in zip(exact, phi1, strict=True)]
+        phi2 = [(first - 1) / v for v, first in zip(exact, phi1, strict=True)]
+        bent = [(a - 2 * b) / v for v, a, b in zip(exact, phi1, phi2, strict=True)]
+        ours = kernels._phi1(z)
+        errors = units_in_the_last_place(kernels._phi1_slope(z, torch.exp(z), ours), slope)
+        assert max(units_in_the_last_place(ours, phi1)) <= 1.0
+        assert max(errors) <= 3.0
+        assert max(e for e, v in zip(errors, exact, strict=True) if abs(v) < switch) <= 1.5
+        gain, gain_slope = kernels.kerbs_gain(-z)  # in float64 inside, rounded once
+        assert gain.dtype == gain_slope.dtype == dtype
+        tolerances = (0.6, 0.6) if dtype == torch.float32 else (2.0, 10.0)
+        curved = [b / (2 * a * a) for a, b in zip(phi2, bent, strict=True)]
+        assert max(units_in_the_last_place(gain, [1 / (2 * a) for a in phi2])) <= tolerances[0]
+        assert max(units_in_the_last_place(gain_slope, curved)) <= tolerances[1]
+    one, half = kernels._phi1(z.new_zeros(1)), torch.full_like(z[:1], 0.5)
+    assert one.item() == 1.0
+    assert torch.equal(kernels._phi1_slope(z.new_zeros(1), one, one), half)
+
+
+# ------------------------------------------------------------------------- known properties
+
+
+@pytest.mark.parametrize("theta", [*THETAS, 3.7, -27.0])
+def test_integral_over_unit_interval_is_one_half(theta: float) -> None:
+    def kernel(c: float) -> float:
+        h = torch.tensor([1.0, 0.0], dtype=torch.float64)
+        w = torch.tensor([[c, math.sqrt(1 - c * c)]], dtype=torch.float64)
+        return kerbs_kernel(h, w, torch.tensor([theta], dtype=torch.float64)).item()
+
+    area, _ = integrate.quad(kernel, 0.0, 1.0, epsabs=1e-12, epsrel=1e-10, limit=200)
+    assert area == pytest.approx(0.5, rel=1e-8)
+
+
+@given(st.floats(-60, 60), st.floats(0.01, 100), st.integers(0, 1000))
+def test_kernel_is_homogeneous_in_both_norms(theta: float, factor: float, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    h, w = torch.randn(5, generator=g).double(), torch.randn(3, 5, generator=g).double()
+    parameter = torch.full((3,), theta, dtype=torch.float64)
+    for name in ("kerbs", "kerbs_released", "lin"):
+        base = kernel_logits(h, w, parameter, name)
+        for scaled in (
+            kernel_logits(h * factor, w, parameter, name),
+            kernel_logits(h, w * factor, parameter, name),
+        ):
+            torch.testing.assert_close(scaled, base * factor, rtol=1e-11, atol=0.0)
+
+
+def test_theta_zero_is_the_inner_product_and_its_slope_is_known() -> None:
+    h, w = torch.randn(40, 6), torch.randn(30, 6)
+    theta = torch.zeros(30, requires_grad=True)
+    logits = kerbs_kernel(h, w, theta)
+    exact = (h.double() @ w.double().t()).float()
+    assert torch.equal(logits.detach(), exact)
+    for tiny in (1e-8, -1e-8, 1e-12):
+        near = kerbs_kernel(h, w, torch.full((30,), tiny))
+        torch.testing.assert_close(near, exact, rtol=1e-6, atol=1e-7)
+    norms = h.norm(dim=1, keepdim=True).double() * w.norm(dim=1).double()
+    cosine = (h.double() @ w.double().t()) / norms
+    slope = (norms * (cosine / 3 - cosine.square() / 2)).sum(0)
+    logits.sum().backward()
+    assert theta.grad is not None
+    torch.testing.assert_close(theta.grad.double(), slope, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["kerbs", "kerbs_released", "lin"])
+@pytest.mark.parametrize("theta", [0.0, 1e-8, 0.05, 0.3, -0.3, 1.0, -1.0, 5.0, -5.0, 50.0, -50.0])
+def test_partials_are_the_derivatives_of_the_value(name: str, theta: float) -> None:
+    x = torch.tensor([0.9, 0.31, 1e-3, -0.02], dtype=torch.float64)[:, None]
+    h_norm = torch.tensor([1.0, 0.9, 1.1, 1.3], dtype=torch.float64)[:, None]
+    w_norm = torch.tensor([1.1, 2.0], dtype=torch.float64)
+    parameter = torch.tensor([theta, theta + 0.013], dtype=torch.float64)
+    inputs = tuple(value.requires_grad_() for value in (x, h_norm, w_norm, parameter))
+    kernel = build_kernel(name)
+    assert torch.autograd.gradcheck(lambda *a: apply_kernel(kernel, *a), inputs, rtol=1e-4)
+
+
+# ------------------------------------------------------------------------- edges
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-4, 1.0, 3e4])
+def test_nothing_is_nan_or_infinite(dtype: torch.dtype, scale: float) -> None:
+    base = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.6, 0.8], [0.0, 0.0], [1e-3, -1.0]])
+    h, w = (base * scale).to(dtype), base.repeat(5, 1).to(dtype) * min(scale, 1e3)
+    sizes = [0.0, 1e-8, 0.04, 0.3, 1.0, 10.0, 50.0, 63.99, 64.0, 64.01, 88.0, 100.0]
+    for theta in (sign * size for size in sizes for sign in (1, -1)):
+        for name in ("kerbs", "kerbs_released", "lin", "front"):
+            parameter = torch.full((25,), theta, dtype=dtype)
+            leaves = as_leaves(h, w, parameter)
+            if name == "front":
+                logits = kerbs_kernel(*leaves)
+                assert logits.dtype == dtype
+            else:
+                logits = kernel_logits(*leaves, kernel=name)
+            assert torch.isfinite(logits).all(), (theta, name)
+            if dtype == torch.float16 and max(abs(theta), scale) > 1:
+                continue  # the true gradient may be beyond float16: a loss scaler wants that inf
+            grads = torch.autograd.grad(logits.sum(), leaves, allow_unused=True)
+            assert all(grad is None or torch.isfinite(grad).all() for grad in grads), (theta, name)
+
+
+def test_zero_vectors_score_zero_and_pass_a_gradient_on() -> None:
+    h, w = torch.zeros(2, 3, requires_grad=True), torch.ones(4, 3, requires_grad=True)
+    logits = kerbs_kernel(h, w, torch.tensor([0.0, 1.0, -50.0, 50.0]))
+    assert torch.equal(logits, torch.zeros(2, 4))
+    logits[:, :2].sum().backward()
+    assert h.grad is not None
+    assert w.grad is not None
+    assert (h.grad != 0).all()  # h can leave the origin
+    assert torch.equal(w.grad, torch.zeros(4, 3))
+
+
+def test_theta_beyond_the_limit_keeps_the_kernel_of_the_limit() -> None:
+    h, w = torch.randn(5, 4), torch.randn(6, 4)
+    for sign in (1, -1):
+        slopes = []
+        for size in (64.0, 64.01, 100.0):
+            theta = torch.full((6,), sign * size, requires_grad=True)
+            logits = kerbs_kernel(h, w, theta)
+            assert torch.equal(logits, kerbs_kernel(h, w, torch.full((6,), sign * 64.0)))
+            slopes.append(torch.autograd.grad(logits.sum(), theta)[0])
+        assert (slopes[0] != 0).all()
+        assert not slopes[1].any()
+        assert not slopes[2].any()
+
+
+@pytest.mark.parametrize("theta", [-20.0, 20.0])
+def test_products_longer_than_their_norms_count_as_parallel(theta: float) -> None:
+    """x comes from a product in bfloat16, |h| and |w| do not: |c| may come out above 1."""
+    one, parameter = torch.ones(2), torch.full((2,), theta)
+    sides = torch.tensor([1.0, -1.0])
+    for name in ("kerbs", "kerbs_released"):
+        kernel = build_kernel(name)
+        exact = kernel.value(sides, one, one, parameter)
+        torch.testing.assert_close(kernel.value(1.5 * sides, one, one, parameter), 1.5 * exact)
+        at, beyond = (kernel.partials(f * sides, one, one, parameter) for f in (1.0, 1.5))
+        torch.testing.assert_close(beyond.x, at.x)
+        torch.testing.assert_close(beyond.h_norm, at.h_norm)
+        torch.testing.assert_close(beyond.theta, 1.5 * at.theta)
+
+
+def test_a_norm_without_a_finite_inverse_counts_as_zero() -> None:
+    for dtype in (torch.float32, torch.float64):
+        tiny = torch.finfo(dtype).tiny
+        norms = torch.tensor([0.0, tiny / 4, tiny, 1.0, 8.0], dtype=dtype)
+        assert kernels.safe_inverse(norms).tolist() == [0.0, 0.0, 1.0 / tiny, 1.0, 0.125]
+
+
+def test_the_released_kernel_is_the_inner_product_at_right_angles_too() -> None:
+    zero, one = torch.zeros(1), torch.ones(1)
+    partials = build_kernel("kerbs_released").partials(zero, one, one, 3.0 * one)
+    assert [value.item() for value in partials] == [1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["kerbs", "kerbs_released", "lin"])
+def test_all_four_quantities_broadcast(name: str) -> None:
+    sizes = [(2, 1, 1, 1), (1, 3, 1, 1), (1, 1, 4, 1), (1, 1, 1, 5)]
+    parts = [(torch.rand(size).double() + 0.5).requires_grad_() for size in sizes]
+    value = apply_kernel(build_kernel(name), *parts)
+    whole = [part.detach().expand(2, 3, 4, 5).contiguous().requires_grad_() for part in parts]
+    expected = apply_kernel(build_kernel(name), *whole)
+    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0.0)
+    grads = torch.autograd.grad(value.sum(), parts)
+    for part, grad, full in zip(
+        parts, grads, torch.autograd.grad(expected.sum(), whole), strict=True
+    ):
+        torch.testing.assert_close(grad, full.sum_to_size(part.shape))
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_logits_are_as_wide_as_the_inputs_and_at_least_float32(name: str) -> None:
+    h, w, theta = torch.randn(3, 8), torch.randn(4, 8), torch.randn(4)
+    kernel = build_kernel(name)
+    assert build_kernel(kernel) is kernel
+    assert kernel_logits(h, w, theta, kernel).dtype == torch.float32
+    assert kernel_logits(h.half(), w.half(), theta.half(), kernel).dtype == torch.float32
+    for wide in ((h.double(), w, theta), (h, w.double(), theta), (h, w, theta.double())):
+        assert kernel_logits(*wide, kernel).dtype == torch.float64
+    parts = [torch.randn(3, 4), torch.rand(3, 1) + 9, torch.rand(4) + 9, theta]
+    bound = kernel.bind(8)
+    narrow = [part.bfloat16() for part in parts]
+    value = apply_kernel(bound, *narrow)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, apply_kernel(bound, *(part.float() for part in narrow)))
+    for place in range(4):
+        mixed = [part.double() if n == place else part for n, part in enumerate(parts)]
+        assert apply_kernel(bound, *mixed).dtype == torch.float64
+
+
+def test_shapes_and_names_are_checked() -> None:
+    assert kerbs_kernel(torch.randn(2, 3, 5), torch.randn(4, 5), torch.randn(4)).shape == (2, 3, 4)
+    with pytest.raises(ValueError, match=r"\[M, d\]"):
+        kerbs_kernel(torch.randn(2, 5), torch.randn(4, 6), torch.randn(4))
+    with pytest.raises(ValueError, match="4 senses"):
+        kerbs_kernel(torch.randn(2, 5), torch.randn(4, 5), torch.randn(3))
+    with pytest.raises(ValueError, match=r"--kernel.*'cosine'.*kerbs, kerbs_released, lin"):
+        build_kernel("cosine")
+    assert set(KERNELS) >= {"kerbs", "kerbs_released", "lin"}

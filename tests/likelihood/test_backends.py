@@ -1,0 +1,309 @@
+"""Passes over a chunk equal autograd: the general ones, the lean ones, and the fused ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.kernels import build_kernel, kernel_logits
+from fairseq_kerbs.likelihood.backends import cpu as fused_cpu
+from fairseq_kerbs.likelihood.backends.cpu import FusedInnerProduct, FusedKerbs
+from fairseq_kerbs.likelihood.backends.eager import ChunkPasses, InnerProductPasses, Smoothing
+from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsPasses
+from fairseq_kerbs.likelihood.chunked import choose_passes
+from fairseq_kerbs.senses import build_sense_table
+from tests.helpers.reference import as_leaves, kernel_reference
+
+# both sides of every threshold: the series (0.5, 1), and the limit of θ (64)
+THETAS = [0, 1e-12, 1e-8, 1e-4, 1e-2, 0.1, 0.499, 0.501, 0.999, 1.001, 3, 10, 50, 64]
+THETAS = [sign * float(theta) for theta in THETAS for sign in (1, -1)] + [64.5, -100.0]
+
+TORCH = {"kerbs": KerbsPasses, "lin": InnerProductPasses, "kerbs_released": ChunkPasses}
+LOGARITHMS = ("normalizer", "normalizer_words", "spread", "log_probs")  # 0 is no scale of theirs
+FUSED = {"kerbs": FusedKerbs, "lin": FusedInnerProduct}
+
+
+def build(kind: type[ChunkPasses], name: str, w: Tensor, theta: Tensor) -> ChunkPasses:
+    """Passes over senses that belong to words 0, 1, 2, …, 0, 1, …: up to four each."""
+    owner = torch.arange(len(theta)) % -(-len(theta) // 4)
+    table = build_sense_table(owner, int(owner.max()) + 1)
+    return kind(build_kernel(name), w.norm(dim=1), theta, table, owner)
+
+
+def back(
+    passes: ChunkPasses, h: Tensor, w: Tensor, grad: Tensor, cuts: list[slice]
+) -> tuple[Tensor, ...]:
+    """Logits, dh, dW, dθ for a given gradient of the logits, through ``_carry_back``."""
+    h_norm = h.norm(dim=1)
+    logits, by_h, product = [], [], torch.zeros_like(w)
+    for rows in cuts:
+        contexts = h[rows] / h_norm[rows, None].clamp_min(1e-30)
+        x = w @ (contexts if passes.unit_contexts else h[rows]).t()
+        logits.append(passes.logits(x, h_norm[rows]).t().clone())
+        along_h = passes._carry_back(grad[rows].t().clone(), x, h_norm[rows])
+        by_h.append(passes.h_gradient(x.t() @ w, along_h, h[rows], h_norm[rows]))
+        product += x @ h[rows]
+    by_theta = passes.theta_gradient(product, w).clone()
+    return torch.cat(logits), torch.cat(by_h), passes.w_gradient(product, w), by_theta
+
+
+def inputs(dtype: torch.dtype, tokens: int = 9) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    g = torch.Generator().manual_seed(5)
+    senses = len(THETAS)
+    h = torch.randn(tokens, 4, generator=g, dtype=torch.float64)
+    w = torch.randn(senses, 4, generator=g, dtype=torch.float64)
+    # a logit of −e^64 has no gradient in any likelihood: leave those pairs acute
+    steep = torch.tensor(THETAS).abs() >= 10
+    w[steep] = w[steep].abs()
+    h = h.abs() if dtype == torch.float32 else h
+    grad = torch.randn(tokens, senses, generator=g, dtype=torch.float64)
+    theta = torch.tensor(THETAS, dtype=torch.float64)
+    return h.to(dtype), w.to(dtype), theta.to(dtype), grad.to(dtype)
+
+
+@pytest.mark.parametrize("name", ["kerbs", "kerbs_released", "lin"])
+def test_torch_passes_equal_autograd_in_float64(name: str) -> None:
+    h, w, theta, grad = inputs(torch.float64)
+    leaves = as_leaves(h, w, theta)
+    logits = kernel_logits(*leaves, kernel=name)
+    expected = [logits.detach(), *torch.autograd.grad(logits, leaves, grad, allow_unused=True)]
+    for kind in (TORCH[name], ChunkPasses):
+        passes = build(kind, name, w, theta)
+        actual = back(passes, h, w, grad, [slice(0, 2), slice(2, 9)])
+        for i, (ours, right) in enumerate(zip(actual, expected, strict=True)):
+            if i == 3 and name == "lin":
+                assert (ours == 0).all()
+                continue
+            # each sense on its own scale: the steep ones would hide the flat ones
+            if i == 1:
+                torch.testing.assert_close(ours, right, rtol=1e-9, atol=0.0)
+            else:
+                last = right.movedim(1, 0).flatten(1) if i == 0 else right.view(len(THETAS), -1)
+                own = ours.movedim(1, 0).flatten(1) if i == 0 else ours.view(len(THETAS), -1)
+                scale = last.abs().amax(1, keepdim=True).clamp_min(1e-3)
+                assert ((own - last).abs() <= 2e-10 * scale).all()
+
+
+@pytest.mark.parametrize("name", ["kerbs", "lin"])
+def test_lean_passes_are_the_general_ones(name: str) -> None:
+    h, w, theta, _ = inputs(torch.float64)
+    lean, general = (
+        run_all(build(kind, name, w, theta), h, w) for kind in (TORCH[name], ChunkPasses)
+    )
+    for key in general:
+        if not (name == "lin" and "theta" in key):
+            scale = general[key].abs().max().item()
+            torch.testing.assert_close(lean[key], general[key], rtol=1e-9, atol=1e-11 * scale)
+
+
+def test_kerbs_in_float32_errs_against_its_scale_only() -> None:
+    h, w, theta, grad = inputs(torch.float32)
+    wide = as_leaves(h.double(), w.double(), theta.double())
+    logits = kernel_logits(*wide)
+    by_h, by_w, by_theta = torch.autograd.grad(logits, wide, grad.double())
+    ours = back(build(KerbsPasses, "kerbs", w, theta), h, w, grad, [slice(0, 9)])
+    size = (h.norm() * w.norm(dim=1)).double()  # [M]
+    tolerance = 1e-5 * (1 + theta.double().abs() / 10)
+    peak = logits.abs().amax(0).maximum(size)
+    assert ((ours[0].double() - logits).abs() <= tolerance * peak).all()
+    assert ((ours[1].double() - by_h).abs().max() <= 1e-5 * by_h.abs().max()).all()
+    by_w_scale = by_w.abs().amax(1).maximum(h.norm().double())
+    assert ((ours[2].double() - by_w).abs().amax(1) <= tolerance * by_w_scale).all()
+    assert ((ours[3].double() - by_theta).abs() <= tolerance * by_theta.abs().maximum(peak)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_slope_by_theta_of_single_pairs_is_that_of_mpmath(dtype: torch.dtype) -> None:
+    """One sense at a time, where nothing averages out: relative to |h||w|."""
+    tolerance = {torch.float32: 2e-6, torch.float64: 2e-13}[dtype]
+    thetas = [t for t in THETAS if abs(t) <= 3]
+    for cosine in (-1.0, -0.6, -1e-3, 0.28, 0.8, 1.0):
+        h = torch.tensor([[2.0, 0.0]], dtype=dtype)
+        w = torch.tensor([[cosine, (1 - cosine**2) ** 0.5]], dtype=dtype).expand(len(thetas), 2)
+        theta = torch.tensor(thetas, dtype=dtype)
+        passes = build(KerbsPasses, "kerbs", w, theta)
+        grad = torch.ones(1, len(thetas), dtype=dtype)
+        by_theta = back(passes, h, w.contiguous(), grad, [slice(0, 1)])[3]
+        for t, slope in zip(theta.tolist(), by_theta.tolist(), strict=True):
+            right = kernel_reference(tuple(h[0].tolist()), tuple(w[0].tolist()), t).by_theta
+            assert slope == pytest.approx(right, abs=2.0 * tolerance * (1 + abs(right)))
+
+
+def test_zero_vectors_get_the_gradient_of_the_product() -> None:
+    h, w, theta, grad = inputs(torch.float64)
+    h, w = h.clone(), w.clone()
+    h[3], w[4], w[20] = 0.0, 0.0, 0.0
+    leaves = as_leaves(h, w, theta)
+    logits = kernel_logits(*leaves)
+    expected = torch.autograd.grad(logits, leaves, grad)
+    for kind in (KerbsPasses, ChunkPasses):
+        actual = back(build(kind, "kerbs", w, theta), h, w, grad, [slice(0, 9)])
+        assert (actual[0][3] == 0).all()
+        assert (actual[0][:, 4] == 0).all()
+        torch.testing.assert_close(actual[1][3], expected[0][3], rtol=1e-9, atol=0.0)
+        torch.testing.assert_close(actual[2][[4, 20]], expected[1][[4, 20]], rtol=1e-9, atol=1e-12)
+
+
+# ------------------------------------------------------------------------- the fused passes
+
+
+@pytest.fixture(params=["best", "plain"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The compiled passes: the code for this processor, and that for any; on three threads."""
+    library = fused_cpu.library()
+    assert library is not None, "fairseq_kerbs was installed without its compiled passes"
+    if request.param == "plain":
+        plain = fused_cpu.Library(library.path, plain=True)
+        monkeypatch.setattr(fused_cpu, "library", lambda: plain)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def run_all(passes: ChunkPasses, h: Tensor, w: Tensor) -> dict[str, Tensor]:
+    """Everything that passes compute for one chunk, with label smoothing and without."""
+    h_norm = h.norm(dim=1)
+    scale = torch.linspace(0.5, 2.0, len(h)).to(h.dtype)
+    scale[::4] = 0.0
+    contexts = h / h_norm[:, None].clamp_min(1e-30) if passes.unit_contexts else h
+    x = w @ contexts.t()
+    weights = Smoothing.of(0.1, passes.table.senses.shape[0])
+    found: dict[str, Tensor] = {}
+    for words in (False, True):
+        passes.reset()
+        p, suffix = x.clone(), "_words" if words else ""
+        if words:
+            normalizer, found["spread"] = passes.reduce_words(p, h_norm)
+            along = passes.pull_back_words(p, h_norm, normalizer, scale, weights)
+        else:
+            normalizer = passes.reduce(p, h_norm)
+            along = passes.pull_back(p, h_norm, normalizer, scale)
+        found |= {"normalizer" + suffix: normalizer, "p" + suffix: p.clone()}
+        if isinstance(passes, KerbsPasses):
+            found["along" + suffix] = along.clone()
+        found["dh" + suffix] = passes.h_gradient(p.t() @ w, along, h, h_norm)
+        product = p @ h
+        found["dtheta" + suffix] = passes.theta_gradient(product, w).clone()
+        found["dw" + suffix] = passes.w_gradient(product, w)
+    out = h.new_empty(len(h), passes.table.senses.shape[0])
+    passes.log_probs(x, h_norm, out)
+    return found | {"log_probs": out}
+
+
+def assert_fused_errs_no_more(name: str, h: Tensor, w: Tensor, theta: Tensor) -> None:
+    """The fused passes in float32 against float64, bounded by the error of torch's in float32."""
+    wide: dict[str, Any] = {"h": h.double(), "w": w.double()}
+    truth = run_all(build(TORCH[name], name, w.double(), theta.double()), **wide)
+    rough = run_all(build(TORCH[name], name, w, theta), h, w)
+    ours = run_all(build(FUSED[name], name, w, theta), h, w)
+    for key, right in truth.items():
+        scale = max(right.abs().max().item(), 1.0 if key in LOGARITHMS else 1e-30)
+        off = (ours[key].double() - right).abs().max().item() / scale
+        usual = (rough[key].double() - right).abs().max().item() / scale
+        assert off <= max(2 * usual, 2e-6), key  # logits of 15 are rounded to 1e-6
+
+
+@pytest.mark.parametrize("name", ["kerbs", "lin"])
+@pytest.mark.parametrize(("tokens", "senses"), [(1, 1), (5, 3), (9, 30), (123, 507), (300, 57)])
+@pytest.mark.parametrize("deviation", [0.0, 1e-8, 0.1, 2.0])
+@pytest.mark.usefixtures("compiled")
+def test_fused_passes_err_no_more_than_torch(
+    name: str, tokens: int, senses: int, deviation: float
+) -> None:
+    h, w = torch.randn(tokens, 7), torch.randn(senses, 7)
+    theta = torch.randn(senses) * deviation
+    h[tokens // 2], w[senses // 2] = 0.0, 0.0
+    assert_fused_errs_no_more(name, h, w, theta)
+
+
+@pytest.mark.parametrize("name", ["kerbs", "lin"])
+@pytest.mark.parametrize("logits", ["all but equal", "rising", "one dominant", "widely spread"])
+@pytest.mark.usefixtures("compiled")
+def test_sums_over_very_many_senses_are_as_near(name: str, logits: str) -> None:
+    """Added one by one in float32, a hundred thousand exponentials are off in the fourth digit."""
+    torch.set_num_threads(1)  # or the threads' shares would be shorter sums
+    senses = 100_000
+    h, theta = torch.randn(2, 4), torch.randn(senses) * 1e-3
+    w = torch.randn(4) + 1e-3 * torch.randn(senses, 4)
+    if logits == "rising":  # by 2.9e-8 from 8 to the next 8: e to the minus that is 1 in float32
+        h[0], w = torch.eye(4)[0], torch.linspace(1e-6, 3.6e-4, senses)[:, None] * torch.eye(4)[0]
+    elif logits == "one dominant":
+        w[senses // 3] = 12 * h[0] / h[0].norm()
+    elif logits == "widely spread":
+        w, theta = 3 * torch.randn(senses, 4), torch.randn(senses)
+    assert_fused_errs_no_more(name, h, w, theta)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_sums_over_very_many_tokens_are_as_near() -> None:
+    h = torch.randn(6) + 1e-2 * torch.randn(30_000, 6)
+    assert_fused_errs_no_more("kerbs", h, torch.randn(9, 6), torch.linspace(-1.5, 1.5, 9))
+
+
+@pytest.mark.parametrize("theta", THETAS)
+@pytest.mark.usefixtures("compiled")
+def test_fused_passes_at_every_special_theta(theta: float) -> None:
+    h, w = torch.rand(40, 5) + 0.1, torch.rand(60, 5) + 0.1
+    assert_fused_errs_no_more("kerbs", h, w, torch.full((60,), theta))
+
+
+@pytest.mark.usefixtures("compiled")
+def test_fused_passes_keep_tiny_arguments_and_drop_hopeless_senses() -> None:
+    h, w = torch.tensor([[1.0, 0.0]]), torch.tensor([[1e-3, 0.5], [-30.0, 0.0], [-200.0, 0.0]])
+    found = run_all(build(FusedKerbs, "kerbs", w, torch.full((3,), 1e-12)), h.repeat(2, 1), w)
+    # linspace makes the scale of the second token 2
+    torch.testing.assert_close(found["p"][0, 1].item(), 2.0, rtol=1e-6, atol=0.0)
+    assert 0 < found["p"][1, 1] < 1e-12
+    assert found["p"][2, 1] == 0.0
+
+
+@pytest.mark.parametrize("name", ["kerbs", "lin"])
+@pytest.mark.usefixtures("compiled")
+def test_fused_passes_let_nan_through_to_the_loss(name: str) -> None:
+    h, w = torch.randn(4, 3), torch.randn(6, 3)
+    h[2, 1] = torch.nan
+    found = run_all(build(FUSED[name], name, w, torch.zeros(6)), h, w)
+    for key in ("normalizer", "normalizer_words", "spread"):
+        assert found[key].isnan().tolist() == [False, False, True, False]
+
+
+def test_the_leanest_passes_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = torch.arange(3)
+    table = build_sense_table(owner, 3)
+
+    def kind(name: str, dtype: torch.dtype = torch.float32) -> type[ChunkPasses]:
+        ones = torch.ones(3, dtype=dtype)
+        return type(choose_passes(build_kernel(name), ones, ones, table, owner))
+
+    assert [kind(name) for name in TORCH] == [FusedKerbs, FusedInnerProduct, ChunkPasses]
+    assert [kind(name, torch.float64) for name in TORCH] == list(TORCH.values())
+    monkeypatch.setenv("FAIRSEQ_KERBS_FUSED", "0")
+    assert [kind(name) for name in TORCH] == list(TORCH.values())
+
+
+def test_a_word_with_very_many_senses_is_left_to_torch() -> None:
+    owner = torch.zeros(17, dtype=torch.long)
+    table, ones = build_sense_table(owner, 1), torch.ones(17)
+    assert type(choose_passes(build_kernel("kerbs"), ones, ones, table, owner)) is KerbsPasses
+
+
+def test_a_missing_library_is_said_once(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fused_cpu, "__file__", str(tmp_path / "cpu.py"))
+    fused_cpu.library.cache_clear()
+    try:
+        assert fused_cpu.library() is None
+        assert not fused_cpu.enabled()
+        assert caplog.text.count("compiled passes are not there") == 1
+        (tmp_path / "_passes.so").write_text("not a library")
+        fused_cpu.library.cache_clear()
+        assert fused_cpu.library() is None
+        assert "cannot be used" in caplog.text
+    finally:
+        fused_cpu.library.cache_clear()

@@ -1,0 +1,153 @@
+"""Beam search with fairseq's own generator: its scores are those of teacher forcing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fairseq.search import DiverseBeamSearch, Sampling
+from fairseq.sequence_generator import SequenceGenerator
+
+from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
+
+
+def generate(
+    models: list[Any], batch: dict[str, Any], **settings: Any
+) -> list[list[dict[str, Any]]]:
+    """Hypotheses of a beam search, as fairseq-generate runs it."""
+    generator = SequenceGenerator(
+        models, make_task().target_dictionary, beam_size=4, max_len_b=9, **settings
+    )
+    found: list[list[dict[str, Any]]] = generator.generate(models, batch)
+    return found
+
+
+def rescore(
+    models: list[Any],
+    batch: dict[str, Any],
+    row: int,
+    tokens: torch.Tensor,
+    temperature: float = 1.0,
+) -> torch.Tensor:
+    """Log-probability of each token of a hypothesis by teacher forcing, averaged over models."""
+    previous = torch.cat([torch.tensor([2]), tokens[:-1]]).unsqueeze(0)
+    source = batch["net_input"]["src_tokens"][row : row + 1]
+    net_input = {
+        "src_tokens": source,
+        "src_lengths": source.ne(1).sum(1),
+        "prev_output_tokens": previous,
+    }
+    found = [model(**net_input) for model in models]
+    scores = torch.stack(
+        [
+            model.get_normalized_probs((features / temperature, extra), log_probs=True)[0]
+            for model, (features, extra) in zip(models, found, strict=True)
+        ]
+    )
+    averaged = scores.logsumexp(0) - torch.tensor(float(len(models))).log()
+    return averaged.gather(1, tokens.unsqueeze(1)).squeeze(1)
+
+
+@pytest.mark.parametrize("names", [["transformer"], ["lstm"], ["gru"], ["transformer", "lstm"]])
+def test_beam_scores_are_those_of_teacher_forcing(names: list[str]) -> None:
+    models = [make_model(name, seed=seed) for seed, name in enumerate(names)]
+    batch = make_batch()
+    with torch.no_grad():
+        for row, hypotheses in enumerate(generate(models, batch)):
+            assert len(hypotheses) == 4
+            for hypothesis in hypotheses:
+                expected = rescore(models, batch, row, hypothesis["tokens"])
+                torch.testing.assert_close(
+                    hypothesis["positional_scores"], expected, rtol=1e-4, atol=1e-4
+                )
+
+
+def let_sentences_end(model: Any, batch: dict[str, Any], scale: float = 3.5) -> None:
+    """Give the end of a sentence the mean context vector, times a scale, as its sense."""
+    layer = model.decoder.output
+    ends = layer.inventory.word_of_sense == 2
+    with torch.no_grad():
+        features, _ = model(**batch["net_input"])
+        mean = features.flatten(0, 1).mean(0)
+        layer.weight[ends] = scale * mean / mean.norm()
+        layer.theta[ends] = 0.0
+
+
+@pytest.mark.parametrize("passes", [-1, 0, 1, 3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 1.5, "min_len": 5},
+        {"beam_size": 1, "search_strategy": "sampling"},
+        {"beam_size": 7},
+        {"search_strategy": "sampling"},
+        {"search_strategy": "diverse"},
+    ],
+    ids=str,
+)
+def test_scores_of_the_transformer_are_exact_however_it_searches(
+    passes: int, settings: dict[str, Any]
+) -> None:
+    """Sentences leave the batch at different steps; two of them are the same sentence."""
+    task = make_task()
+    strategies = {
+        "sampling": Sampling(task.target_dictionary, sampling_topk=5),
+        "diverse": DiverseBeamSearch(task.target_dictionary, num_groups=2, diversity_strength=0.5),
+    }
+    settings = {"beam_size": 4, "temperature": 1.0} | settings
+    if "search_strategy" in settings:
+        settings["search_strategy"] = strategies[settings["search_strategy"]]
+    batch = make_batch(lengths=(6, 6, 4, 7))
+    source = batch["net_input"]["src_tokens"]
+    source[1] = source[0]
+    model = make_model("transformer", task, composition_passes=passes)
+    let_sentences_end(model, batch)
+    torch.manual_seed(4)
+    generator = SequenceGenerator([model], task.target_dictionary, max_len_b=12, **settings)
+    lengths = set()
+    with torch.no_grad():
+        for row, hypotheses in enumerate(generator.generate([model], batch)):
+            for hypothesis in hypotheses:
+                tokens = hypothesis["tokens"]
+                lengths.add(len(tokens))
+                if settings.get("search_strategy") is strategies["diverse"]:
+                    continue  # its scores have a penalty
+                expected = rescore([model], batch, row, tokens, settings["temperature"])
+                torch.testing.assert_close(
+                    hypothesis["positional_scores"], expected, rtol=1e-4, atol=1e-4
+                )
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("passes", [-1, 0, 1, 2])
+def test_attention_of_hypotheses_is_that_of_the_last_pass(passes: int) -> None:
+    """What --print-alignment reads."""
+    model, batch = make_model("transformer", composition_passes=passes), make_batch()
+    with torch.no_grad():
+        for row, hypotheses in enumerate(generate([model], batch)):
+            source = batch["net_input"]["src_tokens"][row : row + 1]
+            for hypothesis in hypotheses:
+                tokens = hypothesis["tokens"]
+                previous = torch.cat([torch.tensor([2]), tokens[:-1]]).unsqueeze(0)
+                _, extra = model(source, source.ne(1).sum(1), previous)
+                # [src_len, len]; fairseq leaves out the last step's of hypotheses cut at max_len
+                torch.testing.assert_close(
+                    hypothesis["attention"], extra["attn"][0][0].t(), rtol=1e-4, atol=1e-4
+                )
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_temperature_and_prefix_work(name: str) -> None:
+    model, batch = make_model(name), make_batch()
+    prefix = torch.tensor([[5, 6]] * 3)
+    generator = SequenceGenerator(
+        [model], make_task().target_dictionary, beam_size=2, max_len_b=8, temperature=2.0
+    )
+    with torch.no_grad():
+        found = generator.generate([model], batch, prefix_tokens=prefix)
+    for hypotheses in found:
+        for hypothesis in hypotheses:
+            assert hypothesis["tokens"][:2].tolist() == [5, 6]
+            assert torch.isfinite(hypothesis["positional_scores"]).all()

@@ -1,0 +1,236 @@
+"""Mixtures of softmaxes and of kernels in fairseq: criterion, models, flags, commands."""
+
+from __future__ import annotations
+
+import math
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import metrics
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
+from tests.criterions.test_kerbs_cross_entropy import criterion, gradients
+from tests.end_to_end import test_fairseq_commands as stock
+from tests.helpers.fairseq_fixtures import (
+    make_batch,
+    make_model,
+    make_task,
+    step_by_step,
+    teacher_forced,
+)
+from tests.models.test_generation import rescore
+
+data = stock.data  # tiny parallel text
+
+MIXTURES: list[dict[str, Any]] = [
+    {"output_layer": "mos"},
+    {"output_layer": "mixture", "mixture_kernels": "lin, log"},
+]
+
+
+# ------------------------------------------------------------------------- criterion
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+@pytest.mark.parametrize("flags", MIXTURES, ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_same_loss_and_gradients_as_fairseqs_own_criterion(
+    name: str, flags: dict[str, Any], smoothing: float
+) -> None:
+    model, batch = make_model(name, **flags).train(), make_batch()
+    settings = {"label_smoothing": smoothing, "report_accuracy": True}
+    expected, _, expected_log = criterion(LabelSmoothedCrossEntropyCriterion, **settings)(
+        model, batch
+    )
+    found, _, log = criterion(KerbsCrossEntropyCriterion, **settings)(model, batch)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    for key in ("loss", "nll_loss", "n_correct", "total"):
+        assert float(log[key]) == pytest.approx(float(expected_log[key]), rel=1e-5), key
+    wanted = gradients(model, expected)
+    for key, value in gradients(model, found).items():
+        torch.testing.assert_close(value, wanted[key], rtol=2e-4, atol=2e-4, msg=key)
+
+
+def test_the_regularizer_adds_the_variance_of_the_weights_while_training() -> None:
+    model, batch = make_model("transformer", output_layer="mos").train(), make_batch()
+    model.decoder.output.mixing.weight.data.mul_(5.0)
+    plain = criterion(KerbsCrossEntropyCriterion)
+    ours = criterion(KerbsCrossEntropyCriterion, mixture_regularization=0.5)
+    features, _ = model(**batch["net_input"])
+    kept = features[batch["target"].ne(1)]
+    weights = (kept @ model.decoder.output.mixing.weight.t()).softmax(1)
+    variance = ((weights - weights.mean(1, keepdim=True)) ** 2).sum(1) / 3
+    assert variance.mean() > 0.01
+    without, _, _ = plain(model, batch)
+    loss, _, log = ours(model, batch)
+    torch.testing.assert_close(loss, without + 0.5 * variance.sum())
+    wanted = gradients(model, without + 0.5 * variance.sum())
+    for key, value in gradients(model, loss).items():
+        torch.testing.assert_close(value, wanted[key], rtol=1e-4, atol=1e-5, msg=key)
+    each, _, _ = ours(model, batch, reduce=False)
+    torch.testing.assert_close(each.sum(), loss)
+    assert float(log["nll_loss"]) == pytest.approx(float(plain(model, batch)[2]["nll_loss"]))
+    model.eval()
+    torch.testing.assert_close(ours(model, batch)[0], plain(model, batch)[0])
+
+
+def test_weights_and_variance_are_logged_and_can_be_summed() -> None:
+    model, batches = make_model("lstm", output_layer="mos"), [make_batch(), make_batch((3, 5))]
+    ours = criterion(KerbsCrossEntropyCriterion, ignore_prefix_size=1)
+    logs = [ours(model, batch)[2] for batch in batches]
+    assert ours.logging_outputs_can_be_summed()
+    summed = [{key: sum(log[key] for log in logs) for key in logs[0]}]
+    tokens = [
+        model.decoder.output.log_weights(model(**batch["net_input"])[0][:, 1:]).exp()[
+            batch["target"][:, 1:].ne(1)
+        ]
+        for batch in batches
+    ]
+    expected = torch.cat(tokens)
+    for outputs in (logs, summed):
+        with metrics.aggregate(new_root=True) as found:
+            KerbsCrossEntropyCriterion.reduce_metrics(outputs)
+        values = found.get_smoothed_values()
+        mean = [values[f"mixture_weight_{k}"] for k in range(3)]
+        assert mean == pytest.approx(expected.mean(0).tolist(), abs=1e-4)
+        variance = expected.var(1, unbiased=False).mean().item()
+        assert values["mixture_variance"] == pytest.approx(variance, abs=1e-4)
+        assert "mixture_tokens" not in values
+
+
+def test_wrong_regularizers_end_with_one_sentence() -> None:
+    for rho in (-0.1, math.nan):
+        with pytest.raises(SystemExit, match=r"--mixture-regularization .* 0 or more"):
+            criterion(KerbsCrossEntropyCriterion, mixture_regularization=rho)
+    ours = criterion(KerbsCrossEntropyCriterion, mixture_regularization=0.1)
+    with pytest.raises(SystemExit, match=r"--output-layer mos"):
+        ours(make_model("lstm"), make_batch())
+
+
+# ------------------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+@pytest.mark.parametrize("flags", MIXTURES, ids=str)
+def test_scores_of_training_decoding_and_beam_search_are_the_same(
+    name: str, flags: dict[str, Any]
+) -> None:
+    model, batch = make_model(name, **flags), make_batch()
+    real = batch["target"].ne(1)
+    with torch.no_grad():
+        together = teacher_forced(model, batch)
+        torch.testing.assert_close(
+            step_by_step(model, batch)[real], together[real], rtol=1e-4, atol=2e-5
+        )
+        models = [model, make_model(name, seed=3, **flags)]
+        generator = SequenceGenerator(
+            models, make_task().target_dictionary, beam_size=3, max_len_b=7
+        )
+        for row, hypotheses in enumerate(generator.generate(models, batch)):
+            for found in hypotheses:
+                torch.testing.assert_close(
+                    found["positional_scores"], rescore(models, batch, row, found["tokens"]),
+                    rtol=1e-4, atol=1e-4,
+                )  # fmt: skip
+    model.train()
+    features, _ = model(**batch["net_input"])
+    model.decoder.output.nll(features, batch["target"], ignore_index=1).backward()
+    assert [key for key, value in model.named_parameters() if value.grad is None] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"output_layer": "mos", "mixture_components": 0}, "--mixture-components"),
+        ({"output_layer": "mixture", "mixture_kernels": "lin,,log"}, "--mixture-kernels"),
+        ({"output_layer": "mixture", "mixture_kernels": "lin,rfb"}, "'rfb'"),
+        ({"output_layer": "mixture", "mixture_kernels": "lin", "kernel_power": 1.0}, "not read by"),
+        ({"output_layer": "mos", "kernel_gamma": 1.0}, "--output-layer mos"),
+    ],
+)
+def test_wrong_flags_end_with_one_sentence(flags: dict[str, Any], named: str) -> None:
+    with pytest.raises(SystemExit, match="fairseq_kerbs: error: ") as ending:
+        make_model("lstm", **flags)
+    assert named in str(ending.value)
+
+
+def test_kernel_flags_reach_the_components() -> None:
+    flags: dict[str, Any] = {"output_layer": "mixture", "mixture_kernels": "lin,log,lin"}
+    flags["kernel_power"] = 1.0
+    layer = make_model("lstm", **flags).decoder.output
+    assert [getattr(kernel, "power", None) for kernel in layer.kernels] == [None, 1.0, None]
+    assert [group.components for group in layer.groups] == [(0, 2), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("saved", "flags", "named"),
+    [
+        ({"output_layer": "mos"}, {"output_layer": "mos", "mixture_components": 2}, "of 3 comp"),
+        ({"output_layer": "mos"}, {}, "--output-layer"),
+        ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
+        (
+            {"output_layer": "mos", "mixture_components": 2},
+            {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"},
+            "--mixture-kernels",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_mixture_is_refused(
+    saved: dict[str, Any], flags: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(SystemExit, match=named):
+        make_model("lstm", **flags).load_state_dict(make_model("lstm", **saved).state_dict())
+
+
+@pytest.mark.slow
+def test_mixtures_train_validate_and_translate_by_the_real_commands(
+    data: Path, tmp_path: Path
+) -> None:
+    """Two architectures, then both as an ensemble."""
+    user_dir = ["--user-dir", str(stock.ROOT / "fairseq_kerbs")]
+    trainings = {
+        "transformer_kerbs": [*stock.TRANSFORMER_FLAGS.split(), "--output-layer", "mos"],
+        "lstm_kerbs": ["--hidden-size", "16", "--embed-dim", "16", "--output-layer", "mixture",
+                       "--mixture-kernels", "lin,log"],
+    }  # fmt: skip
+
+    def train(arch: str) -> str:
+        return stock.fairseq(
+            "train", data, *user_dir, *stock.COMMON, "--num-workers", "0", "--max-update", "4",
+            "--arch", arch, *trainings[arch], "--criterion", "kerbs_cross_entropy",
+            "--label-smoothing", "0.1", "--mixture-regularization", "0.1",
+            "--save-dir", tmp_path / arch,
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(2) as pool:
+        for arch, log in zip(trainings, pool.map(train, trainings), strict=True):
+            losses = [
+                float(value) for value in re.findall(r"train_inner.* nll_loss=([0-9.]+)", log)
+            ]
+            assert losses[-1] < losses[0]
+            count = 3 if arch == "transformer_kerbs" else 2
+            weights = [
+                float(re.findall(rf"train_inner.* mixture_weight_{k}=([0-9.]+)", log)[-1])
+                for k in range(count)
+            ]
+            assert sum(weights) == pytest.approx(1.0, abs=1e-3)
+            assert "mixture_variance=" in log
+    paths = [tmp_path / arch / "checkpoint_last.pt" for arch in trainings]
+    hypotheses = stock.fairseq(
+        "generate", data, *user_dir, "--path", ":".join(map(str, paths)), "--beam", "3",
+        "--batch-size", "10", "--cpu", "--max-len-b", "12",
+    )  # fmt: skip
+    found = re.findall(r"^H-\d+\t(\S+)\t", hypotheses, re.MULTILINE)
+    assert len(found) == stock.TEST_PAIRS
+    assert all(math.isfinite(float(score)) for score in found)
+    validated = stock.fairseq(
+        "validate", data, *user_dir, "--path", paths[1], "--task", "translation", "--cpu",
+        "--batch-size", "10",
+    )  # fmt: skip
+    assert "mixture_weight_1" in validated

@@ -1,0 +1,234 @@
+"""Nothing becomes NaN or infinite, from extreme starts and in every precision that fairseq has."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
+from torch import Tensor
+
+from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
+from fairseq_kerbs.reallocation import MOVED_THETA
+from fairseq_kerbs.training.sense_updates import kerbs_layers
+from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
+from tests.helpers.training_runs import ROOT, binarize
+from tests.training.test_sense_updates import fp16_config
+
+FLAGS: dict[str, Any] = {
+    "reallocation_interval": 10,
+    "log_prob_threshold": -5.0,
+    "sense_decay": 1e-3,
+}
+
+
+def make_extreme(state: dict[str, Tensor], scale: float = 1e3) -> None:
+    """Steep kernels of both signs, long sense vectors, zero vectors of words and of senses."""
+    weight, theta = state["decoder.output.weight"], state["decoder.output.theta"]
+    theta[0::3], theta[1::3] = 50.0, -50.0
+    weight[0::5] *= scale
+    weight[1::7] = 0.0
+    state["encoder.embed_tokens.weight"][5:9] = 0.0
+
+
+def extreme_model(name: str, task: Any, scale: float = 1e3, **flags: Any) -> Any:
+    model = make_model(name, task, **(FLAGS | flags)).train()
+    with torch.no_grad():
+        make_extreme(model.state_dict(), scale)
+    return model
+
+
+def assert_finite(tensors: dict[str, Any]) -> None:
+    for name, value in tensors.items():
+        if torch.is_tensor(value) and not name.endswith("._float_tensor"):
+            assert value.isfinite().all(), name
+
+
+def moments(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    states = enumerate(optimizer.state.values())
+    return {f"{n} {name}": value for n, state in states for name, value in state.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "amp"])
+def test_500_updates_from_an_extreme_start(precision: str) -> None:
+    """amp: the forward pass under autocast to bfloat16, as --amp has it on a GPU."""
+    task = make_task()
+    model = extreme_model("transformer", task, encoder_layers=1, decoder_layers=1)
+    criterion = KerbsCrossEntropyCriterion(task, False, 0.1)
+    optimizer = PlainOptimizer(model)
+    (layer,) = kerbs_layers(model)
+    losses, moved = [], 0
+    for update in range(500):
+        low: AbstractContextManager[Any] = nullcontext()
+        if precision == "amp":
+            low = torch.autocast("cpu", dtype=torch.bfloat16)
+        with low:
+            loss, size, _ = criterion(model, make_batch((4, 2), seed=update % 7))
+        optimizer.optimizer.zero_grad()
+        (loss / size).backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        assert loss.isfinite(), update
+        assert norm.isfinite(), update  # fairseq ends the training otherwise
+        before = layer.inventory.word_of_sense.clone()
+        task.optimizer_step(optimizer, model=model, update_num=update)
+        moved += int((layer.inventory.word_of_sense != before).sum())
+        losses.append(float(loss.detach() / size))
+    assert_finite(model.state_dict())
+    assert_finite(moments(optimizer.optimizer))
+    assert moved > 20
+    # and it has learned, although moved senses bring their long vectors along
+    assert statistics.median(losses[-49:]) < 0.5 * statistics.median(losses[:7])
+
+
+class PlainOptimizer:
+    """As much of fairseq's optimizer wrapper as the hook asks for."""
+
+    def __init__(self, model: Any) -> None:
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        (FP16Optimizer, torch.float16),
+        (MemoryEfficientFP16Optimizer, torch.float16),
+        (FP16Optimizer, torch.bfloat16),
+        (MemoryEfficientFP16Optimizer, torch.bfloat16),
+    ],
+)
+def test_models_in_low_precision_under_fairseqs_optimizers(kind: Any, dtype: torch.dtype) -> None:
+    """--fp16, --memory-efficient-fp16, --bf16 and both, as far as a CPU can run them."""
+    task = make_task()
+    model = extreme_model("lstm", task, scale=30.0, new_sense="split").to(dtype)
+    (layer,) = kerbs_layers(model)
+    config = fp16_config(bf16=dtype == torch.bfloat16)
+    optimizer = kind.build_optimizer(config, list(model.parameters()))
+    criterion = KerbsCrossEntropyCriterion(task, False, 0.1)
+    moved, update = torch.zeros(layer.total_senses, dtype=torch.bool), 0
+    for number in range(45):
+        optimizer.zero_grad()
+        loss, size, _ = criterion(model, make_batch((4, 2), seed=number % 7))
+        assert loss.isfinite(), number
+        optimizer.backward(loss)
+        optimizer.multiply_grads(1.0 / size)
+        try:
+            optimizer.clip_grad_norm(5.0)
+        except OverflowError:  # the trainer skips this update, with a smaller loss scale
+            continue
+        before = layer.inventory.word_of_sense.clone()
+        weight = layer.weight.detach().clone()
+        task.optimizer_step(optimizer, model=model, update_num=update)
+        update += 1
+        now = layer.inventory.word_of_sense != before
+        if now.any():
+            assert update % 10 == 0
+            check_moved_rows(optimizer, layer, now, weight)
+        moved |= now
+    assert update >= 30
+    assert moved.sum() > 10
+    assert_finite(model.state_dict())
+    assert_finite(moments(optimizer.optimizer))
+    for name, value in layer.inventory.named_buffers():
+        assert value.dtype in (torch.float32, torch.int64), name
+
+
+def check_moved_rows(optimizer: Any, layer: Any, moved: Tensor, weight: Tensor) -> None:
+    """They begin anew where the optimizer keeps them, and their moments are gone."""
+    masters = getattr(optimizer, "fp32_params", None)
+    for parameter in (layer.weight, layer.theta):
+        kept = parameter
+        if masters is not None:
+            kept = next(
+                master
+                for own, master in zip(optimizer.fp16_params, masters, strict=True)
+                if own is parameter
+            )
+            torch.testing.assert_close(kept.data[moved].to(parameter.dtype), parameter.data[moved])
+        for name in ("exp_avg", "exp_avg_sq"):
+            moment = optimizer.optimizer.state[kept][name]
+            assert moment.dtype == torch.float32
+            assert moment[moved].abs().sum() == 0
+            assert moment[~moved].abs().sum() > 0
+        if parameter is layer.theta:  # float16 has no 1e-8, its kernel is that of theta = 0
+            assert float((kept.detach()[moved].float() - MOVED_THETA).abs().max()) < 2e-8
+        else:  # --new-sense split: further than a step of Adam
+            assert float((kept.detach().float() - weight.float())[moved].abs().amax()) > 0.05
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_a_checkpoint_with_a_word_without_senses_is_refused(name: str) -> None:
+    model = make_model(name)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    owners = state["decoder.output.inventory.word_of_sense"]
+    owners[owners == 7] = 8
+    with pytest.raises(SystemExit, match=r"^fairseq_kerbs: error: .*word 7 .* no sense") as ending:
+        make_model(name, max_senses=20).load_state_dict(state)
+    assert "\n" not in str(ending.value)
+
+
+# -------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU: fairseq has these flags for CUDA only"
+)
+@pytest.mark.parametrize(
+    "flags",
+    ["--fp16", "--memory-efficient-fp16", "--bf16", "--memory-efficient-bf16", "--amp", ""],
+)
+@pytest.mark.parametrize("arch", ["transformer_kerbs", "lstm_kerbs"])
+def test_500_updates_on_a_gpu(arch: str, flags: str, tmp_path: Path) -> None:
+    """The real command, from a checkpoint that has been made extreme."""
+    data = binarize(tmp_path)
+    tiny = {
+        "transformer_kerbs": "--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 "
+        "--decoder-embed-dim 16 --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 "
+        "--encoder-attention-heads 2 --decoder-attention-heads 2",
+        "lstm_kerbs": "--hidden-size 16 --embed-dim 16",
+    }
+    command = [Path(sys.executable).parent / "fairseq-train", data, "--arch", arch]
+    command += [*tiny[arch].split(), "--user-dir", ROOT / "fairseq_kerbs", "--num-workers", "0"]
+    command += ["--criterion", "kerbs_cross_entropy", "--optimizer", "adam", "--lr", "3e-3"]
+    command += ["--clip-norm", "5.0", "--max-tokens", "100", "--no-epoch-checkpoints"]
+    command += ["--reallocation-interval", "10", "--log-prob-threshold", "-5"]
+
+    def train(folder: Path, *more: object) -> str:
+        done = subprocess.run(
+            [str(part) for part in (*command, "--save-dir", folder, *more)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            timeout=500,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        return done.stdout
+
+    train(tmp_path / "start", "--max-update", "1")
+    start = tmp_path / "start" / "checkpoint_last.pt"
+    state = torch.load(start, weights_only=False)
+    make_extreme(state["model"], scale=30.0)
+    torch.save(state, start)
+    log = train(
+        tmp_path / "run", *flags.split(), "--max-update", "500", "--finetune-from-model", start
+    )
+    assert re.findall(r"num_updates (\d+)", log)[-1] == "500"
+    assert len(re.findall(r"reallocation after \d+ updates", log)) > 5
+    final = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=False)
+    assert_finite(final["model"])
+    for entry in final["last_optimizer_state"]["state"].values():
+        assert_finite(entry)

@@ -1,0 +1,321 @@
+"""Composed input embeddings (Eq. 6–7): weights, positions, padding, gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.kernels import build_kernel, kernel_logits
+from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.output_layers.composition import (
+    ComposedEmbedding,
+    SeparateEmbedding,
+    SteppingEmbedding,
+    posterior_weights,
+    prior_weights,
+)
+from fairseq_kerbs.senses import SenseTable, build_sense_table
+from tests.helpers.reference import Problem, composed_sequence, make_problem, naive_logits
+
+PAD = 1
+WORDS = torch.tensor(
+    [[2, 5, 0, 9, 3, 3, 10], [4, 8, 8, 2, PAD, PAD, PAD], [PAD, PAD, 6, 7, 0, 5, 2]]
+)
+
+
+def make_layer(kernel: str = "kerbs") -> tuple[KerbsOutputLayer, Problem]:
+    p = make_problem(theta_scale=0.7)
+    layer = KerbsOutputLayer(7, 11, 29, kernel=kernel).double()
+    with torch.no_grad():
+        layer.weight.copy_(p.w)
+        layer.theta.copy_(p.theta)
+    state = layer.state_dict()
+    state["inventory.word_of_sense"] = p.word_of_sense
+    state["inventory.usage"] = torch.rand(29) + 0.01
+    layer.load_state_dict(state)
+    return layer, p._replace(w=layer.weight, theta=layer.theta)
+
+
+def test_prior_is_usage_inside_the_word() -> None:
+    layer, p = make_layer()
+    weights = prior_weights(layer.usage, layer.table)
+    for word in range(11):
+        own = p.word_of_sense == word
+        k = int(own.sum())
+        torch.testing.assert_close(weights[word, :k], layer.usage[own] / layer.usage[own].sum())
+        assert (weights[word, k:] == 0).all()
+
+
+def test_prior_of_words_that_never_occurred_is_uniform() -> None:
+    table = build_sense_table(torch.tensor([0, 0, 1, 1, 1, 2]), 3, 4)
+    usage = torch.tensor([0.0, 0.0, 1e-40, 1e-41, 0.0, 0.5])
+    third = 1 / 3
+    weights = prior_weights(usage, table)
+    torch.testing.assert_close(
+        weights,
+        torch.tensor([[0.5, 0.5, 0, 0], [third, third, third, 0], [1.0, 0, 0, 0]]),
+    )
+    words = torch.tensor([[0, 2], [1, 1]])
+    some = prior_weights(usage, SenseTable(table.senses[words], table.mask[words]))
+    assert torch.equal(some, weights[words])
+
+
+def test_prior_is_rounded_once() -> None:
+    table = build_sense_table(torch.arange(300) % 100, 100)
+    usage = torch.rand(300) ** 8
+    used = usage[table.senses].double()
+    exact = (used / used.sum(1, keepdim=True)).float()
+    assert torch.equal(prior_weights(usage, table), exact)
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
+def test_posterior_is_eq_7_from_the_softmax_over_all_senses(kernel: str) -> None:
+    p = make_problem(theta_scale=3.0)
+    table = build_sense_table(p.word_of_sense, 11, 4)
+    own, mask = table.senses[p.target], table.mask[p.target]
+    weights = posterior_weights(p.h, p.w[own], p.theta[own], mask, build_kernel(kernel))
+    senses = naive_logits(*p.leaves, kernel).softmax(1)  # Eq. 5
+    for t, word in enumerate(p.target.tolist()):
+        mine = senses[t, p.word_of_sense == word]
+        torch.testing.assert_close(weights[t, : len(mine)], mine / mine.sum(), rtol=1e-9, atol=0)
+        assert (weights[t, len(mine) :] == 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["pow", "mog"])
+def test_posterior_binds_the_kernel_to_the_size_of_the_vectors(kernel: str) -> None:
+    p = make_problem(dim=6)
+    table = build_sense_table(p.word_of_sense, 11, 4)
+    own, mask = table.senses[p.target], table.mask[p.target]
+    weights = posterior_weights(p.h, p.w[own], p.theta[own], mask, build_kernel(kernel))
+    senses = kernel_logits(*p.leaves, kernel).softmax(1).gather(1, own) * mask
+    torch.testing.assert_close(weights, senses / senses.sum(1, keepdim=True))
+
+
+def test_sequence_equals_the_recursion_position_by_position() -> None:
+    layer, p = make_layer()
+    embedding = ComposedEmbedding(layer, PAD)
+    features = torch.randn(3, 7, 7, dtype=torch.float64)
+    composed = embedding.embed_sequence(WORDS, features)
+    usage = layer.usage.double()
+    for row in range(3):
+        expected = composed_sequence(p, usage, WORDS[row].tolist(), features[row], PAD)
+        # usage, and so the prior, is float32
+        torch.testing.assert_close(composed[row], expected, rtol=1e-6, atol=1e-6)
+    assert (composed[WORDS == PAD] == 0).all()
+
+
+def test_first_position_and_that_after_padding_use_the_prior() -> None:
+    layer, _ = make_layer()
+    embedding = ComposedEmbedding(layer, PAD)
+    features = torch.randn(3, 7, 7, dtype=torch.float64)
+    composed, prior = embedding.embed_sequence(WORDS, features), embedding(WORDS)
+    assert torch.equal(prior, embedding.embed_sequence(WORDS, None))
+    assert torch.equal(composed[:, 0], prior[:, 0])
+    assert torch.equal(composed[2, 2], prior[2, 2])  # follows padding
+    assert not torch.equal(composed[2, 3:], prior[2, 3:])
+    # position t reads the feature of t − 1 only
+    changed = features.clone()
+    changed[:, 3] += 1.0
+    differs = (embedding.embed_sequence(WORDS, changed) != composed).any(2).any(0)
+    assert differs.tolist() == [False, False, False, False, True, False, False]
+    single = embedding.embed_sequence(WORDS[:, :1], features[:, :1])
+    assert torch.equal(single, prior[:, :1])
+
+
+def test_step_by_step_equals_the_whole_sequence() -> None:
+    layer, _ = make_layer()
+    embedding = ComposedEmbedding(layer, PAD)
+    words, features = WORDS[:1], torch.randn(1, 7, 7, dtype=torch.float64)
+    whole = embedding.embed_sequence(words, features)
+    for t in range(1, 7):
+        step = embedding(words[:, t], features[:, t - 1])
+        torch.testing.assert_close(step, whole[:, t], rtol=1e-12, atol=1e-14)
+
+
+def test_streams_are_the_prior_and_one_composition_for_each_context() -> None:
+    layer, _ = make_layer()
+    words = WORDS.flatten()
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.bfloat16, 0.02)):
+        embedding = ComposedEmbedding(layer.to(dtype), PAD)
+        contexts = torch.randn(21, 3, 7, dtype=dtype)
+        streams = embedding.embed_streams(words, contexts)
+        each = [embedding(words), *(embedding(words, contexts[:, n]) for n in range(3))]
+        torch.testing.assert_close(streams, torch.stack(each, 1), rtol=tolerance, atol=tolerance)
+        assert (streams[words == PAD] == 0).all()
+
+
+@pytest.mark.parametrize("words", [WORDS, WORDS[2]])
+def test_looking_up_first_and_composing_later_is_embedding(words: Tensor) -> None:
+    layer, _ = make_layer()
+    stepping = SteppingEmbedding(layer, PAD)
+    contexts = torch.randn(*words.shape, 7, dtype=torch.float64)
+    found = stepping.look_up(words)
+    for given in (None, contexts):
+        composed = stepping.compose(found, given)
+        torch.testing.assert_close(composed, stepping(words, given), rtol=1e-12, atol=1e-14)
+        assert (composed[words == PAD] == 0).all()
+    assert not found.mask[words == PAD].any()
+    low = SteppingEmbedding(layer.to(torch.bfloat16), PAD)
+    for given in (None, contexts.bfloat16()):
+        assert low.compose(low.look_up(words), given).dtype == torch.bfloat16
+
+
+def test_words_of_at_most_two_senses_and_sequences_of_two_words() -> None:
+    layer = KerbsOutputLayer(7, 11, 22, max_senses=2).double()
+    embedding = ComposedEmbedding(layer, PAD)
+    words = torch.tensor([[4, 5]])
+    features = torch.randn(1, 2, 7, dtype=torch.float64)
+    composed = embedding.embed_sequence(words, features)
+    own = layer.table.senses[words]
+    assert layer.table.mask[words].all()
+    rows, theta = layer.weight[own], layer.theta[own]
+    torch.testing.assert_close(composed[:, 0], rows[:, 0].mean(1), rtol=1e-6, atol=1e-6)
+    logits = torch.stack([naive_logits(features[0, :1], rows[0, 1], theta[0, 1])[0]])
+    expected = logits.softmax(1) @ rows[0, 1]
+    torch.testing.assert_close(composed[:, 1], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
+def test_gradients_reach_rows_theta_and_context(kernel: str) -> None:
+    p = make_problem(theta_scale=0.7)
+    table = build_sense_table(p.word_of_sense, 11, 4)
+    own, mask = table.senses[p.target[:5]], table.mask[p.target[:5]]
+
+    def compose(h: Tensor, w: Tensor, theta: Tensor) -> Tensor:
+        rows = w[own]
+        weights = posterior_weights(h, rows, theta[own], mask, build_kernel(kernel))
+        return (weights.unsqueeze(-2) @ rows).squeeze(-2)
+
+    leaves = (p.h[:5].detach().clone().requires_grad_(), p.w, p.theta)
+    assert torch.autograd.gradcheck(compose, leaves, atol=1e-6)
+
+    layer, _ = make_layer(kernel)
+    embedding = ComposedEmbedding(layer, PAD)
+    features = torch.randn(3, 7, 7, dtype=torch.float64, requires_grad=True)
+    composed = embedding.embed_sequence(WORDS, features)
+    (composed * torch.randn_like(composed)).sum().backward()
+    assert layer.weight.grad is not None
+    used = layer.table.senses[WORDS.unique()][layer.table.mask[WORDS.unique()]].unique()
+    padding_rows = layer.table.senses[PAD][layer.table.mask[PAD]]
+    touched = (layer.weight.grad != 0).any(1)
+    assert set(touched.nonzero().flatten().tolist()) == set(used.tolist()) - set(
+        padding_rows.tolist()
+    )
+    assert features.grad is not None
+    assert (features.grad[0, :6] != 0).any(1).sum() >= 4  # not behind words of a single sense
+    assert (features.grad[:, 6] == 0).all()  # predicts what is not an input
+    if kernel != "lin":
+        assert layer.theta.grad is not None
+        assert (layer.theta.grad != 0).any()
+
+
+def test_prior_only_ignores_contexts() -> None:
+    layer, _ = make_layer()
+    prior = ComposedEmbedding(layer, PAD, posterior=False)
+    features = torch.randn(3, 7, 7, dtype=torch.float64)
+    assert torch.equal(prior.embed_sequence(WORDS, features), prior(WORDS))
+    assert torch.equal(prior(WORDS, features), prior(WORDS))
+
+
+def test_one_sense_a_word_is_a_plain_embedding() -> None:
+    for layer in (SoftmaxOutputLayer(7, 11), KerbsOutputLayer(7, 11, 11)):
+        embedding = ComposedEmbedding(layer, PAD)
+        plain = torch.nn.functional.embedding(WORDS, layer.weight)
+        plain[WORDS == PAD] = 0.0
+        features = torch.randn(3, 7, 7)
+        assert torch.equal(embedding(WORDS), plain)
+        assert torch.equal(embedding.embed_sequence(WORDS, features), plain)
+
+
+def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
+    """Against the embedding that keeps the last coordinate: values and every gradient."""
+    found: list[list[Tensor]] = []
+    for bias in (False, True):
+        torch.manual_seed(4)
+        layer, _ = make_layer()
+        embedding = SteppingEmbedding(layer, PAD, True, bias)
+        features = torch.randn(3, 7, 7, dtype=torch.float64)
+        features[..., -1] = 1.0
+        features.requires_grad_()
+        size = embedding.embedding_dim
+        whole = embedding.embed_sequence(WORDS, features)
+        streams = embedding.embed_streams(WORDS[:, 4], features[:, :2])
+        stepped = embedding.compose(embedding.look_up(WORDS[:, 4]), features[:, 3])
+        single = embedding(WORDS)
+        parts = [part[..., :6] for part in (whole, streams, stepped, single)]
+        assert [part.shape[-1] for part in (whole, streams, stepped, single)] == [size] * 4
+        torch.stack([(part.sin() * part).sum() for part in parts]).sum().backward()
+        assert layer.weight.grad is not None
+        assert layer.theta.grad is not None
+        assert features.grad is not None
+        gradients = [layer.weight.grad, layer.theta.grad, features.grad]
+        found.append([part.detach() for part in parts] + gradients)
+        assert size == (6 if bias else 7)
+        assert layer.weight.grad[:, 6].abs().max() > 0  # by way of the weights
+    for plain, biased in zip(*found, strict=True):
+        torch.testing.assert_close(biased, plain, rtol=1e-12, atol=1e-13)
+    one = ComposedEmbedding(SoftmaxOutputLayer(7, 11), PAD, True, True)
+    assert torch.equal(one(WORDS)[0], one.weight[WORDS[0], :6])
+
+
+def test_layer_is_shared_not_owned() -> None:
+    layer, _ = make_layer()
+    embedding = ComposedEmbedding(layer, PAD)
+    model = torch.nn.ModuleDict({"embed": embedding, "output": layer})
+    assert not any(name.startswith("embed") for name in model.state_dict())
+    twin = copy.deepcopy(model)
+    assert twin["embed"].layer is twin["output"]
+    assert twin["embed"].weight is not layer.weight
+    assert (embedding.embedding_dim, embedding.num_embeddings, embedding.padding_idx) == (7, 11, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_weights_are_computed_in_float32(dtype: torch.dtype) -> None:
+    layer, _ = make_layer()
+    reference = ComposedEmbedding(layer, PAD)
+    low = copy.deepcopy(layer).to(dtype)
+    features = torch.randn(3, 7, 7)
+    composed = ComposedEmbedding(low, PAD).embed_sequence(WORDS, features.to(dtype))
+    assert composed.dtype == dtype
+    exact = reference.embed_sequence(WORDS, features.to(dtype).double())
+    torch.testing.assert_close(composed.double(), exact, rtol=0.05, atol=0.03)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = ComposedEmbedding(layer.float(), PAD).embed_sequence(WORDS, features)
+    assert torch.isfinite(mixed).all()
+
+
+def test_posterior_of_narrow_inputs_is_that_of_the_same_numbers_in_float32() -> None:
+    h, rows, theta = torch.randn(5, 64), torch.randn(5, 3, 64), torch.randn(5, 3)
+    mask = torch.tensor([True, True, True])
+    kernel = build_kernel("kerbs")
+    for dtype in (torch.float16, torch.bfloat16):
+        a, b, c = h.to(dtype), rows.to(dtype), theta.to(dtype)
+        wide = posterior_weights(a.float(), b.float(), c.float(), mask, kernel)
+        assert torch.equal(posterior_weights(a, b, c, mask, kernel), wide)
+    plain = posterior_weights(h, rows, theta, mask, kernel)
+    exact = posterior_weights(h.double(), rows.double(), theta.double(), mask, kernel)
+    torch.testing.assert_close(plain.double(), exact, rtol=1e-4, atol=1e-6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(posterior_weights(h, rows, theta, mask, kernel), plain)
+    for a, b, c in (
+        (h.double(), rows, theta),
+        (h, rows.double(), theta),
+        (h, rows, theta.double()),
+    ):
+        assert posterior_weights(a, b, c, mask, kernel).dtype == torch.float64
+
+
+def test_separate_embeddings_begin_at_random_and_refer_to_the_layer() -> None:
+    layer = KerbsOutputLayer(8, 2_000, 3_000)
+    embedding = SeparateEmbedding(layer, PAD, 25)
+    assert embedding.posterior is False
+    assert embedding.layer is layer
+    assert [name for name, _ in embedding.named_parameters()] == ["weight"]
+    assert embedding.weight[PAD].eq(0.0).all()
+    words = torch.arange(2_000)
+    others = embedding(words[words != PAD])  # [1999, 25]
+    assert float(others.std()) == pytest.approx(25**-0.5, rel=0.02)
+    assert float(others.mean()) == pytest.approx(0.0, abs=0.005)

@@ -1,0 +1,285 @@
+"""Reallocation: Algorithm 1 and the released policy against their literal forms."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fairseq_kerbs.output_layers import KerbsOutputLayer
+from fairseq_kerbs.reallocation import (
+    MOVED_THETA,
+    POLICIES,
+    ReallocationSettings,
+    reallocate,
+    reset_moments,
+)
+from fairseq_kerbs.senses import SenseInventory
+from tests.helpers.reference import algorithm1, released_reallocation
+
+
+def inventory_of(
+    owners: list[int],
+    vocab_size: int,
+    most: int = 4,
+    *,
+    usage: list[float] | None = None,
+    log_prob: list[float] | None = None,
+    count: list[float] | None = None,
+    prob: list[float] | None = None,
+    interval_usage: list[float] | None = None,
+) -> SenseInventory:
+    inventory = SenseInventory(vocab_size, len(owners), most)
+    given_values = {
+        "word_of_sense": owners,
+        "usage": usage,
+        "log_prob": log_prob,
+        "interval_count": count,
+        "interval_prob": prob,
+        "interval_usage": interval_usage,
+    }
+    state = inventory.state_dict()
+    for name, values in given_values.items():
+        if values is not None:
+            state[name] = torch.tensor(values, dtype=state[name].dtype)
+    inventory.load_state_dict(state)
+    return inventory
+
+
+def state_of(inventory: SenseInventory) -> dict[str, Tensor]:
+    return copy.deepcopy(inventory.state_dict())
+
+
+def test_algorithm_1_by_hand() -> None:
+    """Words A B C D, seven senses, at most three a word; ε = −5, so A, B and C are in need.
+
+    Mean usage is 0.98/7 = 0.14. A comes first: the least used sense is D's (0.01), but it is D's
+    only one; next is sense 5 of B (0.02), which A gets with usage 0.14. B has senses 2 and 4 left:
+    of A's 0 (0.30), 1 (0.10) and 5 (0.14) it takes sense 1, with the new mean
+    (0.98 − 0.02 + 0.14)/7 = 1.10/7. C takes B's sense 4 (0.03), with (1.10 − 0.10 + 1.10/7)/7.
+    """
+    owners = [0, 0, 1, 2, 1, 1, 3]
+    usage = [0.30, 0.10, 0.40, 0.12, 0.03, 0.02, 0.01]
+    inventory = inventory_of(owners, 4, 3, usage=usage, log_prob=[-9.0, -7.0, -6.0, -1.0])
+    moves = reallocate(inventory, "paper", ReallocationSettings(log_prob_threshold=-5.0))
+    assert moves.senses.tolist() == [5, 1, 4]
+    assert moves.sources.tolist() == [1, 0, 1]
+    assert moves.words.tolist() == [0, 1, 2]
+    means = [0.14, 1.10 / 7, (1.00 + 1.10 / 7) / 7]
+    assert moves.usage.tolist() == pytest.approx(means, rel=1e-6)
+    assert inventory.word_of_sense.tolist() == [0, 1, 1, 2, 2, 0, 3]
+    expected = [0.30, 1.10 / 7, 0.40, 0.12, (1.00 + 1.10 / 7) / 7, 0.14, 0.01]
+    assert inventory.usage.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_released_policy_by_hand() -> None:
+    """Eight words; the frequent half is {0, 1, 2, 3} with n = 100, 64, 36, 25.
+
+    (n/p)/√n: word 0: (100/50)/10 = 0.2; word 1: (64/2)/8 = 4; word 2: (36/9)/6 = 2/3 but it has
+    four senses already; word 3: (25/10)/5 = 0.5. Two moves (0.25·8): words 0 and 3. Spare senses
+    belong to words 2 (8, 9, 10 and its own 2) and 7 (11 and 7): usages decide: 10, then 7.
+    """
+    owners = [0, 1, 2, 3, 4, 5, 6, 7, 2, 2, 2, 7]
+    interval_usage = [9.0, 9.0, 5.0, 9.0, 0.0, 0.0, 0.0, 0.2, 0.5, 0.4, 0.1, 0.3]
+    inventory = inventory_of(
+        owners,
+        8,
+        count=[100, 64, 36, 25, 16, 9, 4, 1],
+        prob=[50, 2, 9, 10, 16, 9, 4, 1],
+        interval_usage=interval_usage,
+        usage=[float(m) for m in range(12)],
+    )
+    moves = reallocate(inventory, "released", ReallocationSettings(max_moves=0.25))
+    assert moves.senses.tolist() == [10, 7]
+    assert moves.sources.tolist() == [2, 7]
+    assert moves.words.tolist() == [0, 3]
+    assert moves.reset_theta is False
+    assert inventory.usage.tolist() == [float(m) for m in range(12)]
+    assert not inventory.interval_usage.any()
+
+
+@pytest.mark.parametrize(("log_prob", "moves"), [(-5.0, 0), (-5.000001, 1)])
+def test_a_word_exactly_at_the_threshold_is_in_no_need(log_prob: float, moves: int) -> None:
+    inventory = inventory_of([0, 1, 1], 2, log_prob=[log_prob, 0.0])
+    settings = ReallocationSettings(log_prob_threshold=-5.0)
+    assert len(reallocate(inventory, "paper", settings)) == moves
+
+
+def test_a_frequent_word_whose_probability_underflows_still_receives() -> None:
+    """Words 2 and 3 are the frequent half; word 3 ranks last among them, but before no one else."""
+    inventory = inventory_of([0, 1, 2, 3, 0, 0], 4, count=[1, 1, 9, 9], prob=[1, 1, 3, 0])
+    moves = reallocate(inventory, "released", ReallocationSettings(max_moves=1.0))
+    assert moves.words.tolist() == [2, 3]
+
+
+Case = tuple[SenseInventory, ReallocationSettings]
+CASES = 8  # inventories of one drawn kind: drawing costs more than the check
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> list[Case]:
+    """Any allocation; usages with many ties or none, some words never predicted."""
+    vocab_size, most = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    total = draw(st.integers(vocab_size, vocab_size * most))
+    g = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    power, ties = draw(st.sampled_from([0.0, 1.0, 8.0])), draw(st.booleans())
+    occurrences = draw(st.sampled_from([1, 3, 50]))
+    settings = ReallocationSettings(
+        draw(st.sampled_from([-8.0, -5.0, -1.0, 1.0])), draw(st.sampled_from([0.005, 0.3, 1.0]))
+    )
+    size = (vocab_size, total, most)
+    return [(random_inventory(size, power, ties, occurrences, g), settings) for _ in range(CASES)]
+
+
+def random_inventory(
+    size: tuple[int, int, int], power: float, ties: bool, occurrences: int, g: torch.Generator
+) -> SenseInventory:
+    vocab_size, total, most = size
+    base = SenseInventory(vocab_size, total, most, g)
+    owners = base.word_of_sense[torch.randperm(total, generator=g)]
+    usage = torch.rand(total, generator=g).pow(power)
+    if ties:
+        usage = (usage * 4).round() / 4
+    count = torch.randint(occurrences, (vocab_size,), generator=g)
+    prob = count * torch.rand(vocab_size, generator=g)
+    return inventory_of(
+        owners.tolist(),
+        vocab_size,
+        most,
+        usage=usage.tolist(),
+        log_prob=(-10 * torch.rand(vocab_size, generator=g)).tolist(),
+        count=count.tolist(),
+        prob=prob.tolist(),
+        interval_usage=usage.flip(0).tolist(),
+    )
+
+
+@settings(max_examples=130)
+@given(inventories())
+def test_paper_policy_is_the_literal_algorithm_1(cases: list[Case]) -> None:
+    for inventory, options in cases:
+        check_paper_policy(inventory, options)
+
+
+def check_paper_policy(inventory: SenseInventory, options: ReallocationSettings) -> None:
+    before = state_of(inventory)
+    expected, owners, usage = algorithm1(
+        inventory.word_of_sense.tolist(),
+        inventory.usage.tolist(),
+        inventory.log_prob.tolist(),
+        options.log_prob_threshold,
+        inventory.max_senses,
+    )
+    moves = POLICIES["paper"](inventory, options)
+    found = list(
+        zip(moves.senses.tolist(), moves.sources.tolist(), moves.words.tolist(), strict=True)
+    )
+    assert found == expected
+    for name, value in inventory.state_dict().items():  # a policy changes nothing
+        assert torch.equal(value, before[name]), name
+    assert torch.equal(POLICIES["paper"](inventory, options).senses, moves.senses)
+    reallocate(inventory, "paper", options)
+    assert inventory.word_of_sense.tolist() == owners
+    assert inventory.usage.tolist() == pytest.approx(usage, rel=1e-6)
+    check_numbers(inventory)
+
+
+@settings(max_examples=130)
+@given(inventories())
+def test_released_policy_is_its_literal_form(cases: list[Case]) -> None:
+    for inventory, options in cases:
+        check_released_policy(inventory, options)
+
+
+def check_released_policy(inventory: SenseInventory, options: ReallocationSettings) -> None:
+    before = state_of(inventory)
+    expected = released_reallocation(
+        inventory.word_of_sense.tolist(),
+        inventory.interval_count.tolist(),
+        inventory.interval_prob.tolist(),
+        inventory.interval_usage.tolist(),
+        options.max_moves,
+        inventory.max_senses,
+    )
+    moves = POLICIES["released"](inventory, options)
+    found = list(
+        zip(moves.senses.tolist(), moves.sources.tolist(), moves.words.tolist(), strict=True)
+    )
+    assert found == expected
+    for name, value in inventory.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert len(set(moves.senses.tolist())) == len(moves)  # no sense moves twice
+    assert len(moves) <= max(1, int(options.max_moves * inventory.vocab_size))
+    reallocate(inventory, "released", options)
+    check_numbers(inventory)
+    assert torch.equal(inventory.usage, before["usage"])
+
+
+def check_numbers(inventory: SenseInventory) -> None:
+    counts = inventory.senses_per_word()
+    assert counts.sum() == inventory.total_senses
+    assert 1 <= counts.min() <= counts.max() <= inventory.max_senses
+    assert (inventory.table.mask.sum(1) == counts).all()
+
+
+def test_nothing_moves_where_nothing_can() -> None:
+    bad = [-1e9, -1e9, -1e9]
+    for owners, most in (([0, 1, 2], 4), ([0, 1, 2, 0, 1, 2], 2)):
+        inventory = inventory_of(owners, 3, most, log_prob=bad)
+        assert len(reallocate(inventory, "paper")) == 0
+        assert len(reallocate(inventory, "released")) == 0
+        assert inventory.word_of_sense.tolist() == owners
+    with pytest.raises(ValueError, match=r"--reallocation.*'often'.*paper, released, balanced\."):
+        reallocate(inventory, "often")
+
+
+@pytest.mark.parametrize("kind", ["adam", "amsgrad", "momentum", "plain"])
+@pytest.mark.parametrize("policy", ["paper", "released"])
+def test_moved_rows_begin_afresh_and_no_other(kind: str, policy: str) -> None:
+    layer, other = KerbsOutputLayer(6, 20, 60), nn.Linear(6, 6)
+    parameters = [*layer.parameters(), *other.parameters()]
+    optimizer: torch.optim.Optimizer
+    if kind in ("adam", "amsgrad"):
+        optimizer = torch.optim.Adam(parameters, lr=1e-2, amsgrad=kind == "amsgrad")
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=1e-2, momentum=0.9 * (kind == "momentum"))
+    for _ in range(3):
+        h = other(torch.randn(50, 6))
+        optimizer.zero_grad()
+        layer.nll(h, torch.randint(20, (50,)), reduction="mean").backward()
+        optimizer.step()
+        layer.update_statistics(1e-3)
+    weight, theta = layer.weight.detach().clone(), layer.theta.detach().clone()
+    before = copy.deepcopy(optimizer.state_dict()["state"])
+    mean = layer.usage.mean().item()
+    moves = layer.reallocate(policy, ReallocationSettings(log_prob_threshold=-25.0, max_moves=0.2))
+    reset_moments(optimizer, layer.sense_parameters(), moves.senses)
+    assert 0 < len(moves) < 60
+    moved = torch.zeros(60, dtype=torch.bool)
+    moved[moves.senses] = True
+
+    assert torch.equal(layer.weight, weight)  # vectors stay
+    assert torch.equal(layer.theta[~moved], theta[~moved])
+    if policy == "paper":
+        assert (layer.theta[moved] == MOVED_THETA).all()
+        assert MOVED_THETA == 1e-8
+        assert moves.usage[0].item() == pytest.approx(mean, rel=1e-5)
+    else:
+        assert torch.equal(layer.theta, theta)
+    after = optimizer.state_dict()["state"]
+    seen = 0
+    for number, parameter in enumerate(parameters):
+        for name, old in before.get(number, {}).items():
+            new = after[number][name]
+            if number < 2 and torch.is_tensor(old) and old.shape == parameter.shape:
+                assert (new[moved] == 0).all()
+                assert torch.equal(new[~moved], old[~moved])
+                assert (old[moved] != 0).any()
+                seen += 1
+            elif torch.is_tensor(old):
+                assert torch.equal(new, old)
+    assert seen == {"adam": 4, "amsgrad": 6, "momentum": 2, "plain": 0}[kind]

@@ -1,0 +1,323 @@
+"""The sense inventory: allocation, moves, and the statistics of Eq. 12–13."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairseq_kerbs.likelihood import nll_with_evidence
+from fairseq_kerbs.senses import (
+    ADDED_STATISTICS,
+    Evidence,
+    SenseInventory,
+    build_sense_table,
+    random_allocation,
+)
+from tests.helpers.reference import Problem, make_problem, naive_logits, printed_statistics
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> tuple[int, int, int]:
+    vocab_size = draw(st.integers(1, 60))
+    max_senses = draw(st.integers(1, 5))
+    return vocab_size, draw(st.integers(vocab_size, vocab_size * max_senses)), max_senses
+
+
+@given(sizes(), st.integers(0, 2**31))
+def test_random_allocation_keeps_to_the_numbers(size: tuple[int, int, int], seed: int) -> None:
+    vocab_size, total, most = size
+    first = random_allocation(*size, generator=torch.Generator().manual_seed(seed))
+    counts = torch.bincount(first, minlength=vocab_size)
+    assert first.shape == (total,)
+    assert counts.shape == (vocab_size,)
+    assert counts.sum() == total
+    assert 1 <= counts.min() <= counts.max() <= most
+    assert first[:vocab_size].tolist() == list(range(vocab_size))
+    again = random_allocation(*size, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(first, again)
+
+
+def test_extra_senses_fall_anywhere_with_equal_chance() -> None:
+    g = torch.Generator().manual_seed(0)
+    counts = torch.zeros(20)
+    for _ in range(2000):
+        counts += torch.bincount(random_allocation(20, 40, 4, g), minlength=20) - 1
+    # 2000 · 20 extra senses over 20 words: 2000 each, deviation about 38
+    assert (counts - 2000).abs().max() < 5 * 38
+    assert not torch.equal(random_allocation(20, 40, 4, g), random_allocation(20, 40, 4, g))
+
+
+@given(sizes(), st.integers(0, 2**31), st.booleans())
+def test_table_inverts_the_allocation(size: tuple[int, int, int], seed: int, padded: bool) -> None:
+    vocab_size, total, most = size
+    g = torch.Generator().manual_seed(seed)
+    owners = random_allocation(*size, generator=g)[torch.randperm(total, generator=g)]
+    table = build_sense_table(owners, vocab_size, most if padded else None)
+    assert table.senses.shape == table.mask.shape
+    if padded:
+        assert table.senses.shape == (vocab_size, most)
+    for word in range(vocab_size):
+        own = [m for m, owner in enumerate(owners.tolist()) if owner == word]
+        assert table.senses[word][table.mask[word]].tolist() == own
+        assert set(table.senses[word][~table.mask[word]].tolist()) <= {own[0]}
+
+
+def test_errors_name_the_flag() -> None:
+    for arguments, message in (
+        ((10, 9, 4), "--total-senses.*9 senses for 10 words"),
+        ((10, 41, 4), "--total-senses.*--max-senses 4"),
+        ((10, 10, 0), "--max-senses is 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SenseInventory(*arguments)
+    with pytest.raises(ValueError, match="--sense-decay is 1"):
+        SenseInventory(2, 3).update(1.0)
+    for owners, vocab_size, message in (
+        ([0, 2], 3, "Word 1 has no sense"),
+        ([0, 3], 3, "outside the vocabulary of 3"),
+        ([-1, 0], 1, "outside the vocabulary"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_sense_table(torch.tensor(owners), vocab_size)
+    with pytest.raises(ValueError, match="Word 0 has 3 senses; at most 2"):
+        build_sense_table(torch.tensor([0, 0, 0, 1]), 2, 2)
+
+
+def test_move_checks_the_result_before_anything_changes() -> None:
+    inventory = SenseInventory(3, 6, 3)
+    inventory.word_of_sense.copy_(torch.tensor([0, 1, 2, 0, 0, 1]))
+    inventory._table = None
+    before = inventory.word_of_sense.clone()
+    for senses, words, message in (
+        ([2], [0], "Word 2 has no sense"),
+        ([0, 3, 4], [1, 2, 2], "Word 0 has no sense"),
+        ([1], [0], "Word 0 has 4 senses; at most 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            inventory.move(torch.tensor(senses), torch.tensor(words))
+        assert torch.equal(inventory.word_of_sense, before)
+        assert inventory.table.senses[2, 0] == 2
+    inventory.move(torch.tensor([3, 4, 3]), torch.tensor([1, 2, 2]))  # the last word counts
+    assert inventory.word_of_sense.tolist() == [0, 1, 2, 2, 2, 1]
+    assert inventory.table.senses.tolist() == [[0, 0, 0], [1, 5, 1], [2, 3, 4]]
+    assert inventory.senses_per_word().tolist() == [1, 2, 3]
+    empty = torch.zeros(0, dtype=torch.long)
+    inventory.move(empty, empty)
+    assert inventory.word_of_sense.tolist() == [0, 1, 2, 2, 2, 1]
+
+
+# ------------------------------------------------------------------------- Eq. 12–13
+
+
+def evidence_of(p: Problem, rows: list[int]) -> tuple[Tensor, Evidence]:
+    part = p.target[rows]
+    table = build_sense_table(p.word_of_sense, p.vocab_size, 4)
+    return part, nll_with_evidence(
+        p.h[rows], p.w, p.theta, p.word_of_sense, part, table=table, ignore_index=-1
+    )[2]
+
+
+def inventory_for(p: Problem, context_dim: int = 0) -> SenseInventory:
+    size = p.vocab_size, len(p.word_of_sense), 4
+    inventory = SenseInventory(*size, context_dim=context_dim)
+    inventory.load_state_dict({**inventory.state_dict(), "word_of_sense": p.word_of_sense})
+    return inventory
+
+
+def stream_of(p: Problem) -> list[tuple[int, list[float]]]:
+    senses = naive_logits(*p.leaves).softmax(1).tolist()
+    return list(zip(p.target.tolist(), senses, strict=True))
+
+
+@pytest.mark.parametrize("decay", [0.0, 1e-3, 0.2])
+def test_one_token_at_a_time_is_the_printed_recursion(decay: float) -> None:
+    p = make_problem(60, theta_scale=0.5)
+    inventory = inventory_for(p)
+    for t in range(60):
+        inventory.record(*evidence_of(p, [t]))
+        assert inventory.update(decay).item() == 1
+    start = [0.0] * p.vocab_size, [1.0 / 29] * 29
+    log_prob, usage = printed_statistics(*start, p.word_of_sense.tolist(), stream_of(p), decay)
+    torch.testing.assert_close(inventory.log_prob, torch.tensor(log_prob), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(inventory.usage, torch.tensor(usage), rtol=1e-4, atol=1e-9)
+
+
+def test_targets_of_one_update_enter_as_the_mean_over_their_orders() -> None:
+    p = make_problem(4, theta_scale=0.5)
+    inventory = inventory_for(p)
+    inventory.log_prob.copy_(-torch.arange(11.0))
+    inventory.record(*evidence_of(p, [0, 1]))
+    inventory.record(*evidence_of(p, [2, 3]))  # two batches, one update
+    assert inventory.update(0.3).item() == 4
+    start = [-float(i) for i in range(11)], [1.0 / 29] * 29
+    results = [
+        printed_statistics(*start, p.word_of_sense.tolist(), list(order), 0.3)
+        for order in itertools.permutations(stream_of(p))
+    ]
+    log_prob = torch.tensor([r[0] for r in results]).mean(0)
+    usage = torch.tensor([r[1] for r in results]).mean(0)
+    torch.testing.assert_close(inventory.log_prob, log_prob, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(inventory.usage, usage, rtol=1e-5, atol=1e-8)
+
+
+def test_tiny_decay_over_many_tokens_keeps_its_digits() -> None:
+    inventory = SenseInventory(2, 3)
+    n, decay = 100_000, 1e-7
+    inventory.log_prob.fill_(-1.0)
+    inventory._pending_parts()[2][0] = n  # occurrences of word 0, each predicted with P = 1
+    inventory.update(decay)
+    assert -1 - inventory.log_prob[1].item() == pytest.approx(math.expm1(-n * decay), rel=1e-5)
+
+
+def test_ignored_tokens_and_silence_change_nothing() -> None:
+    p = make_problem(6)
+    inventory = inventory_for(p)
+    before = copy.deepcopy(inventory.state_dict())
+    p.target[:] = -1
+    inventory.record(*evidence_of(p, [0, 1, 2]))
+    assert inventory.update(0.5).item() == 0
+    assert inventory.update(0.5).item() == 0
+    inventory.recording = False
+    p.target[:] = 3
+    inventory.record(*evidence_of(p, [0, 1, 2]))
+    assert inventory.update(0.5).item() == 0
+    for name, value in inventory.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_interval_sums_count_words_probabilities_posteriors_and_contexts() -> None:
+    p = make_problem(40, theta_scale=0.5)
+    p.target[5] = -1
+    inventory = inventory_for(p, context_dim=7)
+    for rows in (range(20), range(20, 40)):
+        inventory.record(*evidence_of(p, list(rows)), p.h[list(rows)])
+        inventory.update(0.01)
+    senses = naive_logits(*p.leaves).softmax(1).detach().double()
+    v, m = torch.zeros(11, dtype=torch.float64), torch.zeros(29, dtype=torch.float64)
+    names = ("count", "prob", "log_prob", "best")
+    expected = {name: v.clone() for name in names} | {"usage": m.clone(), "loss": m.clone()}
+    contexts = torch.zeros(11, 7, dtype=torch.float64)
+    for t, word in enumerate(p.target.tolist()):
+        if word >= 0:
+            own = [k for k, owner in enumerate(p.word_of_sense.tolist()) if owner == word]
+            inside = {k: senses[t, k].item() for k in own}
+            total = math.fsum(inside.values())
+            expected["count"][word] += 1
+            expected["prob"][word] += total
+            expected["log_prob"][word] += math.log(total)
+            expected["best"][word] += math.log(max(inside.values()))
+            for k in own:
+                others = math.fsum(q for j, q in inside.items() if j != k)
+                expected["usage"][k] += inside[k] / total
+                lost = math.inf if others == 0.0 else math.log(total / others)
+                expected["loss"][k] += min(lost, math.log(11))
+            h = p.h[t].detach()
+            contexts[word] += (1 - total) * h / h.norm()
+    for name, value in (expected | {"contexts": contexts}).items():
+        found = getattr(inventory, f"interval_{name}").double()
+        torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5, msg=name)
+    inventory.start_interval()
+    for name, value in inventory.named_buffers():
+        assert bool(value.any()) == (not name.startswith("interval_")), name
+    with pytest.raises(ValueError, match="context vectors"):
+        inventory.record(*evidence_of(p, [0]))
+
+
+def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
+    p = make_problem(4)
+    target, evidence = evidence_of(p, [0, 1, 2, 3])
+    evidence = evidence._replace(
+        log_prob=torch.full((4,), -300.0), sense_prob=torch.zeros_like(evidence.sense_prob)
+    )
+    inventory = inventory_for(p)
+    inventory.record(target, evidence)
+    inventory.update(0.0)
+    for name, value in inventory.named_buffers():
+        assert value.isfinite().all(), name
+    overlap = inventory.interval_log_prob - inventory.interval_best
+    assert overlap.max() <= 4 * math.log(4) + 1e-3
+    assert overlap.min() >= 0
+
+
+def test_two_processes_that_add_their_pending_sums_equal_one() -> None:
+    p = make_problem(10)
+    whole, left, right = (inventory_for(p, context_dim=7) for _ in range(3))
+    whole.record(*evidence_of(p, list(range(10))), p.h)
+    left.record(*evidence_of(p, [0, 1, 2]), p.h[:3])
+    right.record(*evidence_of(p, list(range(3, 10))), p.h[3:])
+    left.pending.add_(right.pending)
+    for inventory in (whole, left):
+        assert inventory.update(0.1).item() == 10
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(left.state_dict()[name], value)
+
+
+# ------------------------------------------------------------------------- module manners
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_conversion_leaves_the_statistics_exact(dtype: torch.dtype) -> None:
+    p = make_problem()
+    inventory = inventory_for(p)
+    inventory.record(*evidence_of(p, [0, 1]))
+    inventory.update(1e-3)
+    inventory.record(*evidence_of(p, [2, 3]))
+    expected = copy.deepcopy(inventory)
+    moved = torch.nn.Sequential(torch.nn.Linear(2, 2), inventory).to(dtype)
+    assert next(moved.parameters()).dtype == dtype
+    for module in (inventory, expected):
+        module.update(1e-3)
+    for name, value in expected.state_dict().items():
+        assert value.dtype in (torch.float32, torch.int64)
+        assert torch.equal(inventory.state_dict()[name], value), name
+
+
+def test_state_dict_carries_everything_that_lasts() -> None:
+    p = make_problem()
+    source = inventory_for(p)
+    source.record(*evidence_of(p, list(range(23))))
+    source.update(1e-2)
+    copy_of = SenseInventory(11, 29, 4)
+    _ = copy_of.table  # a table of the old allocation must not survive, nor what was recorded
+    copy_of.record(*evidence_of(p, list(range(23))))
+    copy_of.load_state_dict(source.state_dict())
+    assert not copy_of.pending.any()
+    assert torch.equal(copy_of.table.senses, source.table.senses)
+    for name in ("word_of_sense", "usage", "log_prob", "interval_count", "interval_usage"):
+        assert torch.equal(getattr(copy_of, name), getattr(source, name))
+    assert set(source.state_dict()) >= {"word_of_sense", "usage", "log_prob"}
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        SenseInventory(11, 30, 4).load_state_dict(source.state_dict())
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_statistics_that_a_checkpoint_lacks_begin_at_zero_and_others_are_dropped(
+    keeps: bool,
+) -> None:
+    p = make_problem()
+    source = inventory_for(p, context_dim=0 if keeps else 7)
+    source.record(*evidence_of(p, list(range(23))), p.h)
+    source.update(1e-2)
+    old = source.state_dict()
+    lost = [name for name in ADDED_STATISTICS if keeps and name in old]
+    for name in lost:
+        del old[name]
+    module = torch.nn.Sequential(SenseInventory(11, 29, 4, context_dim=7 if keeps else 0))
+    for value in module[0].state_dict().values():
+        value.fill_(1)
+    before = set(old)
+    module.load_state_dict({f"0.{name}": value for name, value in old.items()})
+    assert set(old) == before
+    for name, value in module[0].named_buffers():
+        expected = old.get(name, torch.zeros_like(value))
+        assert torch.equal(value, expected), name
+    assert len(lost) == (3 if keeps else 0)
+    with pytest.raises(RuntimeError, match="Missing key"):  # no inventory at all is an error
+        module.load_state_dict({})

@@ -1,0 +1,210 @@
+"""Configurations to argument lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairseq_kerbs.tables import experiments
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def train(path: Path) -> list[str]:
+    return experiments.flag_arguments(experiments.load_experiment(path).train)
+
+
+def test_kinds_of_values(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "a.yaml",
+        """
+description: all kinds
+train:
+  arch: transformer_kerbs
+  total-senses: 3.0
+  lr: 5e-4
+  seed: 010
+  adam-betas: (0.9, 0.98)
+  share-all-embeddings: true
+  fp16: false
+  restore-file: null
+  patience:
+  log-prob-threshold: -1e-5
+  list: [a, 2, 1.50]
+  eval-bleu-args: '{"beam": 5}'
+  word: "true"
+  flag: True
+""",
+    )
+    assert train(path) == [
+        "--arch", "transformer_kerbs",
+        "--total-senses", "3.0",
+        "--lr", "5e-4",
+        "--seed", "010",
+        "--adam-betas", "(0.9, 0.98)",
+        "--share-all-embeddings",
+        "--log-prob-threshold=-1e-5",
+        "--list", "a", "2", "1.50",
+        "--eval-bleu-args", '{"beam": 5}',
+        "--word", "true",
+        "--flag",
+    ]  # fmt: skip
+
+
+PLAIN = st.from_regex(r"[0-9a-zA-Z_.+]{1,12}", fullmatch=True)
+SPECIAL = {"true", "false", "null", "yes", "no", "on", "off"}
+
+
+@given(PLAIN.filter(lambda text: text.lower() not in SPECIAL))
+def test_plain_values_arrive_as_written(
+    tmp_path_factory: pytest.TempPathFactory, value: str
+) -> None:
+    path = write(tmp_path_factory.mktemp("yaml"), "a.yaml", f"train:\n  key: {value}\n")
+    assert train(path) == ["--key", value]
+
+
+def test_extending_file_wins_and_may_take_away(tmp_path: Path) -> None:
+    write(tmp_path, "base/root.yaml", "train:\n  lr: 1\n  cpu: true\ngenerate:\n  beam: 5\n")
+    write(tmp_path, "base/more.yaml", "extends: root.yaml\ntrain:\n  lr: 2\n  clip-norm: 1.0\n")
+    write(tmp_path, "other.yaml", "train:\n  clip-norm: 0.1\n")
+    path = write(
+        tmp_path,
+        "a.yaml",
+        "extends: [base/more.yaml, other.yaml]\ntrain:\n  cpu: false\n  seed: 3\n",
+    )
+    experiment = experiments.load_experiment(path)
+    assert experiments.flag_arguments(experiment.train) == [
+        "--lr", "2", "--clip-norm", "0.1", "--seed", "3",
+    ]  # fmt: skip
+    assert experiments.flag_arguments(experiment.generate) == ["--beam", "5"]
+    assert [file.name for file in experiment.files] == [
+        "a.yaml", "more.yaml", "root.yaml", "other.yaml",
+    ]  # fmt: skip
+
+
+def test_command_line_replaces_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.yaml", "train:\n  lr: 1\n  max-update: 10\n  seed: 1\n")
+    arguments = experiments.train_arguments(
+        experiments.load_experiment(path),
+        "data",
+        "save",
+        ["--lr", "2", "--max-update=20", "-s", "de"],
+    )
+    assert arguments == [
+        "data", "--user-dir", str(PLUGIN_FOLDER), "--save-dir", "save", "--seed", "1",
+        "--lr", "2", "--max-update=20", "-s", "de",
+    ]  # fmt: skip
+
+
+def test_generate_defaults_and_overrides(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.yaml", "generate:\n  beam: 5\n  remove-bpe: true\n")
+    experiment = experiments.load_experiment(path)
+    assert experiments.generate_arguments(experiment, "data", "save") == [
+        "data", "--user-dir", str(PLUGIN_FOLDER), "--path", "save/checkpoint_best.pt",
+        "--gen-subset", "test", "--beam", "5", "--remove-bpe",
+    ]  # fmt: skip
+    arguments = experiments.generate_arguments(
+        experiment, "data", "save", ["--gen-subset=valid", "--path", "a:b"]
+    )
+    assert experiments.argument_value(arguments, "--gen-subset") == "valid"
+    assert experiments.argument_value(arguments, "--path") == "a:b"
+    assert arguments.count("--path") == 1
+
+
+def test_plugin_folder_is_this_package() -> None:
+    assert (PLUGIN_FOLDER / "tables" / "experiments.py").samefile(experiments.__file__)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("trian:\n  lr: 1\n", r"a.yaml: unknown key 'trian'; the top level has extends"),
+        ("train:\n  lr: 1\n  lr: 2\n", r"a.yaml, line 3: key 'lr' is there twice"),
+        ("train:\n  a: 1\ntrain:\n  b: 1\n", r"a.yaml, line 3: key 'train' is there twice"),
+        ("train:\n  fp16: yes\n", r"a.yaml, line 2: write true or false instead of 'yes'"),
+        ("train:\n  --lr: 1\n", r"a.yaml: write flag '--lr' of 'train' without leading dashes"),
+        ("train:\n  a: {b: 1}\n", r"'train: a' must be one value or a plain list"),
+        ("train:\n  a: [[1]]\n", r"'train: a' must be one value or a plain list"),
+        ("train:\n  a: [true]\n", r"'train: a' must be one value or a plain list"),
+        ("train: 3\n", r"a.yaml: 'train' must hold flags"),
+        ("- a\n- b\n", r"a.yaml: the top level must be keys"),
+        ("train: [\n", r"a.yaml, line \d: not valid YAML: expected the node content"),
+        ("train:\n\tlr: 1\n", r"a.yaml, line 2: not valid YAML"),
+        ("a: 1\n---\nb: 2\n", r"a.yaml, line 2: not valid YAML"),
+        ("train:\n  a: \x01\n", r"a.yaml: not valid YAML: unacceptable character"),
+        ("train:\n  ? [a, b]\n  : 1\n", r"a.yaml, line 2: not valid YAML: found unhashable key"),
+        ("extends: {a: b}\n", r"a.yaml: 'extends' must be a file name or a list"),
+        ("extends: nowhere.yaml\n", r"nowhere.yaml: no such file"),
+        ("extends: a.yaml\n", r"a.yaml extends itself"),
+    ],
+)
+def test_mistakes_are_one_sentence_that_names_the_file(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = write(tmp_path, "a.yaml", text)
+    with pytest.raises(UserError, match=message) as caught:
+        experiments.load_experiment(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_circle_of_files(tmp_path: Path) -> None:
+    write(tmp_path, "a.yaml", "extends: b.yaml\n")
+    write(tmp_path, "b.yaml", "extends: a.yaml\n")
+    with pytest.raises(UserError, match=r"extends itself, by way of b\.yaml"):
+        experiments.load_experiment(tmp_path / "a.yaml")
+
+
+def test_empty_file_is_an_empty_experiment(tmp_path: Path) -> None:
+    assert train(write(tmp_path, "a.yaml", "# nothing\n")) == []
+
+
+def test_data_and_checkpoints_are_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data folder .*nowhere does not exist"):
+        experiments.check_data(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"has no dict\.\*\.txt"):
+        experiments.check_data(str(tmp_path))
+    (tmp_path / "dict.en.txt").touch()
+    experiments.check_data(str(tmp_path))
+    ZipFile(tmp_path / "1.pt", "w").close()  # what torch writes is a zip archive
+    experiments.check_checkpoints(str(tmp_path / "1.pt"))
+    with pytest.raises(UserError, match=r"no checkpoint .*2\.pt"):
+        experiments.check_checkpoints(f"{tmp_path / '1.pt'}:{tmp_path / '2.pt'}")
+    (tmp_path / "2.pt").write_bytes((tmp_path / "1.pt").read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"2\.pt is no whole checkpoint"):
+        experiments.check_checkpoints(f"{tmp_path / '1.pt'}:{tmp_path / '2.pt'}")
+
+
+def test_target_language(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--target-lang"):
+        experiments.target_language(str(tmp_path), [])
+    for language in ("de", "en"):
+        (tmp_path / f"train.de-en.{language}.idx").touch()
+    assert experiments.target_language(str(tmp_path), []) == "en"
+    assert experiments.target_language(str(tmp_path), ["-t", "fr"]) == "fr"
+    assert experiments.target_language(str(tmp_path), ["--target-lang=it"]) == "it"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in sorted((PLUGIN_FOLDER.parent / "configs").glob("**/*.yaml"))
+        if path.parent.name != "tables"
+    ],
+    ids=lambda p: p.name,
+)
+def test_every_configuration_of_the_project_is_read(path: Path) -> None:
+    experiment = experiments.load_experiment(path)
+    assert experiments.flag_arguments(experiment.train)

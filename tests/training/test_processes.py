@@ -1,0 +1,145 @@
+"""Several processes: the same senses in each of them at every moment, and no process left over."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.fairseq_patches.test_resume import COMMON, MODELS, load, moves, run
+from tests.helpers.training_runs import ROOT, Run, binarize, trainings
+
+pytestmark = pytest.mark.slow
+
+ARCH = "transformer_kerbs"
+BACKENDS = ["pytorch_ddp", "legacy_ddp", "no_c10d"]
+UPDATES = 6
+# dropout of two processes is not that of one
+FLAGS = ["--dropout", "0.0", "--max-update", str(UPDATES), "--distributed-backend", "gloo"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return binarize(tmp_path_factory.mktemp("data"))
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def two(data: Path, folder: Path, *flags: str) -> list[Run]:
+    """The two processes of a training, each with a record of its senses."""
+    port = free_port()
+    return [
+        run(data, folder, ARCH, *FLAGS, *flags, rank=rank, port=port, record=f"{folder}.{rank}")
+        for rank in range(2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one training by one process, one by two for each backend, and one cut off."""
+    folder = tmp_path_factory.mktemp("processes")
+    one = folder / "one"
+    runs = [run(data, one, ARCH, *FLAGS, "--update-freq", "2", record=f"{one}.0")]
+    for backend in BACKENDS:
+        runs += two(data, folder / backend, "--ddp-backend", backend)
+    cut = two(data, folder / "cut", "--save-interval-updates", "3")
+    cut[1]["kill"] = "before save 1"
+    statuses = trainings([*runs, *cut], folder, timeout=240)  # a hang ends here
+    text = "\n".join(log.read_text() for log in folder.glob("*.log"))
+    assert statuses == [0] * len(runs) + [1, -9], text[-6000:]
+    return folder
+
+
+def record(folder: Path, name: str, rank: int = 0) -> list[tuple[str, ...]]:
+    """Of every update: its number, a digest of the allocation, one of the whole inventory."""
+    lines = (folder / f"{name}.{rank}").read_text().splitlines()
+    return [tuple(line.split()) for line in lines]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_senses_are_the_same_in_every_process_after_every_update(backend: str, done: Path) -> None:
+    first = record(done, backend)
+    assert record(done, backend, 1) == first
+    assert [line[0] for line in first] == [str(n + 1) for n in range(UPDATES)]
+    allocations = [line[1] for line in first]
+    # they move after every second update
+    assert [allocations[n] != allocations[n - 1] for n in range(1, UPDATES)] == [1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_processes_train_as_one_does_with_twice_the_batches(backend: str, done: Path) -> None:
+    assert [line[1] for line in record(done, backend)] == [line[1] for line in record(done, "one")]
+    assert moves(done / f"{backend}.log") == moves(done / "one.log")
+    found, expected = (
+        load(done / name / "checkpoint_last.pt")["model"] for name in (backend, "one")
+    )
+    for name, value in expected.items():
+        if not name.endswith("._float_tensor"):  # fairseq leaves it uninitialized
+            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_process_ends_with_an_error_when_another_one_has_died(done: Path) -> None:
+    assert "Connection closed by peer" in (done / "cut.log").read_text()
+    assert load(done / "cut" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 3
+    assert not list((done / "cut").glob("*.tmp"))
+
+
+def test_torchrun_ends_all_when_one_is_killed(data: Path, tmp_path: Path) -> None:
+    """The real commands; the second process is killed from outside after its fourth update."""
+    torchrun, train = (Path(sys.executable).parent / name for name in ("torchrun", "fairseq-train"))
+    command = [torchrun, "--standalone", "--nproc_per_node", "2", train, data, *COMMON,
+               "--arch", ARCH, *MODELS[ARCH], *FLAGS, "--max-update", "100000",
+               "--log-interval", "1", "--disable-validation", "--no-save"]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+        text=True,
+    ) as launcher:
+        assert launcher.stdout is not None
+        try:
+            for line in launcher.stdout:
+                if re.search(r"num_updates=4\b", line):
+                    break
+            workers = children(launcher.pid)
+            assert sorted(workers) == ["0", "1"]
+            os.kill(workers["1"], signal.SIGKILL)
+            began = time.monotonic()
+            rest = launcher.stdout.read()
+            status = launcher.wait(60)
+        finally:
+            launcher.kill()
+    assert status != 0
+    assert time.monotonic() - began < 60
+    assert "Signal 9 (SIGKILL)" in rest
+    assert not Path(f"/proc/{workers['0']}").exists()
+
+
+def children(parent: int) -> dict[str, int]:
+    """Processes that a launcher has started, by rank."""
+    found: dict[str, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if entry.read_text().rpartition(")")[2].split()[1] != str(parent):
+                continue
+            variables = (entry.parent / "environ").read_text().split("\0")
+        except OSError:  # it has just ended
+            continue
+        ranks = [text[5:] for text in variables if text.startswith("RANK=")]
+        found |= {rank: int(entry.parent.name) for rank in ranks}
+    return found

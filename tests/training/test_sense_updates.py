@@ -1,0 +1,281 @@
+"""The training hook: once per update, moments of moved rows, master copies, statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fairseq import metrics
+from fairseq.optim import build_optimizer
+from fairseq.optim.fp16_optimizer import FP16Optimizer
+from omegaconf import OmegaConf
+
+from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
+from fairseq_kerbs.reallocation import MOVED_THETA
+from fairseq_kerbs.senses import ADDED_STATISTICS
+from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
+
+FLAGS: dict[str, Any] = {
+    "reallocation_interval": 2,
+    "log_prob_threshold": -0.01,
+    "sense_decay": 0.01,
+}
+
+
+class PlainOptimizer:
+    """As much of fairseq's optimizer wrapper as the hook and the task ask for."""
+
+    def __init__(self, model: Any) -> None:
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+
+def training(name: str = "transformer", **flags: Any) -> tuple[Any, Any, Any, Any]:
+    """Task, model in training mode, criterion and optimizer."""
+    task = make_task()
+    model = make_model(name, task, **(FLAGS | flags)).train()
+    criterion = KerbsCrossEntropyCriterion(task, False, 0.0)
+    return task, model, criterion, PlainOptimizer(model)
+
+
+def one_update(parts: tuple[Any, Any, Any, Any], update: int, batches: int = 1) -> None:
+    """One parameter update on ``batches`` micro-batches, as fairseq's trainer makes it."""
+    task, model, criterion, optimizer = parts
+    optimizer.optimizer.zero_grad()
+    for number in range(batches):
+        sample = make_batch(seed=10 * update + number)
+        task.train_step(sample, model, criterion, optimizer, update)
+    task.optimizer_step(optimizer, model=model, update_num=update)
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+@pytest.mark.parametrize("batches", [1, 3])
+def test_senses_move_once_every_interval(name: str, batches: int) -> None:
+    parts = training(name)
+    inventory = parts[1].decoder.output.inventory
+    for update in range(6):
+        before = inventory.word_of_sense.clone()
+        one_update(parts, update, batches)
+        moved = bool((inventory.word_of_sense != before).any())
+        assert moved == (update % 2 == 1), update
+        assert int(inventory.senses_per_word().min()) >= 1
+        assert int(inventory.senses_per_word().max()) <= 4
+
+
+def test_moments_of_moved_rows_alone_are_forgotten() -> None:
+    parts = training()
+    layer, optimizer = parts[1].decoder.output, parts[3].optimizer
+    one_update(parts, 0)
+    before = layer.inventory.word_of_sense.clone()
+    one_update(parts, 1)
+    moved = layer.inventory.word_of_sense != before
+    assert moved.any()
+    assert not moved.all()
+    for parameter in (layer.weight, layer.theta):
+        for moment in ("exp_avg", "exp_avg_sq"):
+            value = optimizer.state[parameter][moment].reshape(len(moved), -1)
+            assert value[moved].abs().sum() == 0
+            assert (value[~moved].abs().sum(1) > 0).any()
+    torch.testing.assert_close(layer.theta[moved], torch.full_like(layer.theta[moved], MOVED_THETA))
+
+
+@pytest.mark.parametrize("new_sense", ["split", "context"])
+def test_balanced_moves_with_new_vectors_lose_their_moments_too(new_sense: str) -> None:
+    flags: dict[str, Any] = {"reallocation": "balanced", "max_moves": 0.5, "new_sense": new_sense}
+    parts = training(**flags)
+    layer, optimizer = parts[1].decoder.output, parts[3].optimizer
+    one_update(parts, 0)
+    before, weight = layer.inventory.word_of_sense.clone(), layer.weight.detach().clone()
+    one_update(parts, 1)
+    moved = layer.inventory.word_of_sense != before
+    assert 0 < int(moved.sum()) <= 0.5 * layer.vocab_size
+    assert (layer.weight.detach() - weight)[moved].abs().amax(1).min() > 0.1
+    for moment in ("exp_avg", "exp_avg_sq"):
+        assert optimizer.state[layer.weight][moment][moved].abs().sum() == 0
+    assert not layer.inventory.interval_loss.any()
+
+
+def test_senses_are_counted_in_the_log_of_the_first_update() -> None:
+    with metrics.aggregate(new_root=True) as logged:
+        one_update(training(reallocation_interval=50), 0)
+    found = logged.get_smoothed_values()
+    assert sum(int(found[f"words_with_{number}"]) for number in range(1, 5)) == 23
+    assert "senses_moved" not in found
+
+
+def test_no_more_senses_move_at_a_time_than_the_flag_allows() -> None:
+    for most in (1, 3):
+        parts = training(reallocation="released", max_moves=(most + 0.5) / 23)
+        inventory = parts[1].decoder.output.inventory
+        assert inventory.vocab_size == 23
+        one_update(parts, 0)
+        before = inventory.word_of_sense.clone()
+        one_update(parts, 1)
+        assert int((inventory.word_of_sense != before).sum()) == most
+
+
+def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
+    model = make_model("lstm", new_sense="context")
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for name in ADDED_STATISTICS:
+        del state[f"decoder.output.inventory.{name}"]
+    model.load_state_dict(state)  # by way of check_checkpoint
+    assert not model.decoder.output.inventory.interval_contexts.any()
+    make_model("lstm").load_state_dict(model.state_dict())
+    del state["decoder.output.inventory.usage"]
+    with pytest.raises(SystemExit, match="another --output-layer"):
+        model.load_state_dict(state)
+
+
+def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
+    parts = training()
+    task, model, criterion, optimizer = parts
+    inventory = model.decoder.output.inventory
+    task.train_step(make_batch(), model, criterion, optimizer, 0, ignore_grad=True)
+    assert inventory.pending.abs().sum() == 0
+    assert inventory.recording
+    one_update(parts, 0)
+    counted = float(inventory.interval_count.sum())
+    one_update(parts, 0)  # mixed precision repeats an update that overflowed
+    assert float(inventory.interval_count.sum()) == counted
+    assert inventory.pending.abs().sum() == 0
+
+
+def test_an_overflow_leaves_nothing_in_the_statistics() -> None:
+    task, model, _, optimizer = training()
+    layer = model.decoder.output
+    batch = make_batch()
+    features, _ = model(**batch["net_input"])
+    broken = features.detach().clone()
+    broken[1, 2] = torch.inf  # float16's range is passed in one position
+    layer.nll(broken, batch["target"], ignore_index=1)
+    task.optimizer_step(optimizer, model=model, update_num=0)
+    for name, value in layer.inventory.state_dict().items():
+        assert value.isfinite().all(), name
+    assert float(layer.inventory.interval_count.sum()) == batch["ntokens"] - 1
+
+
+def test_reallocation_none_keeps_the_allocation_and_the_statistics_alive() -> None:
+    parts = training(reallocation="none")
+    inventory = parts[1].decoder.output.inventory
+    before = inventory.word_of_sense.clone()
+    for update in range(4):
+        one_update(parts, update)
+    assert torch.equal(inventory.word_of_sense, before)
+    assert float(inventory.log_prob.min()) < -1.0
+
+
+def test_a_second_model_of_the_task_does_not_stack_hooks_and_brings_its_own_schedule() -> None:
+    task = make_task()
+    make_model("transformer", task, reallocation="none")
+    step = task.optimizer_step
+    model = make_model("transformer", task, **FLAGS).train()
+    assert task.optimizer_step is step
+    parts = task, model, KerbsCrossEntropyCriterion(task, False, 0.0), PlainOptimizer(model)
+    before = model.decoder.output.inventory.word_of_sense.clone()
+    for update in range(2):
+        one_update(parts, update)
+    assert (model.decoder.output.inventory.word_of_sense != before).any()
+
+
+def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    task, model, _, optimizer = training()
+    for update in range(2):
+        task.optimizer_step(optimizer, model=model, update_num=update)
+    assert "--criterion kerbs_cross_entropy" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("flatten", "new_sense"), [(True, "keep"), (False, "split"), (True, "context")]
+)
+def test_moves_reach_the_float32_master_copy_of_fp16_training(
+    flatten: bool, new_sense: str
+) -> None:
+    task = make_task()
+    model = make_model("lstm", task, new_sense=new_sense, **FLAGS).train()
+    layer = model.decoder.output
+    config = fp16_config(flatten)
+    optimizer = _fp16_optimizer(config, list(model.parameters()), flatten)
+    criterion = KerbsCrossEntropyCriterion(task, False, 0.0)
+    for update in range(2):
+        optimizer.zero_grad()
+        before = layer.inventory.word_of_sense.clone()
+        weight = layer.weight.detach().clone()
+        loss, _, _ = criterion(model, make_batch(seed=update))
+        optimizer.backward(loss)
+        task.optimizer_step(optimizer, model=model, update_num=update)
+    moved = layer.inventory.word_of_sense != before
+    assert moved.any()
+    kept = layer.theta.detach().clone(), layer.weight.detach().clone()
+    optimizer._sync_fp32_params_to_fp16()  # the copy that would undo a move made in the model only
+    assert torch.equal(layer.theta.detach(), kept[0])
+    assert torch.equal(layer.weight.detach(), kept[1])
+    far = (layer.weight.detach() - weight)[moved].abs().amax(1).min() > 0.1  # no step of Adam
+    assert bool(far) == (new_sense != "keep")
+    assert float((layer.theta[moved] - MOVED_THETA).detach().abs().max()) < 1e-9
+    moments = _moments_of(optimizer, layer.weight)
+    assert moments[moved].abs().sum() == 0
+    assert moments[~moved].abs().sum() > 0
+
+
+def fp16_config(flatten: bool = False, bf16: bool = False) -> Any:
+    """As much of fairseq's configuration as its FP16 optimizers read."""
+    return OmegaConf.create(
+        {
+            "common": {
+                "fp16_no_flatten_grads": not flatten,
+                "bf16": bf16,
+                "fp16_scale_window": 128,
+                "fp16_init_scale": 4,
+                "fp16_scale_tolerance": 0.0,
+                "threshold_loss_scale": None,
+                "min_loss_scale": 1e-4,
+            },
+            "optimization": {"update_freq": [1], "lr": [1e-3]},
+            "optimizer": {
+                "_name": "adam",
+                "lr": [1e-3],
+                "adam_betas": "(0.9, 0.98)",
+                "adam_eps": 1e-8,
+                "weight_decay": 0.0,
+                "use_old_adam": True,
+                "fp16_adam_stats": False,
+                "tpu": False,
+            },
+            "distributed_training": {"distributed_world_size": 1},
+        }
+    )
+
+
+def _fp16_optimizer(config: Any, parameters: list[Any], flatten: bool) -> Any:
+    if not flatten:
+        return FP16Optimizer.build_optimizer(config, parameters)
+    # what build_optimizer does on a GPU, where alone it can flatten
+    flat = torch.nn.Parameter(torch.cat([value.data.float().flatten() for value in parameters]))
+    flat.grad = torch.zeros_like(flat)
+    masters = {parameters[0].device.index: flat}
+    return FP16Optimizer(config, parameters, build_optimizer(config.optimizer, [masters]), masters)
+
+
+def _moments_of(optimizer: Any, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """First moments of a parameter, found by value in the master copy."""
+    if isinstance(optimizer.fp32_params, dict):
+        (master,) = optimizer.fp32_params.values()
+        offset = 0
+        for other in optimizer.fp16_params:
+            if other is parameter:
+                break
+            offset += other.numel()
+        place = slice(offset, offset + parameter.numel())
+        torch.testing.assert_close(master.data[place].view_as(parameter), parameter.data)
+        return optimizer.optimizer.state[master]["exp_avg"][place].view_as(parameter)
+    for other, master in zip(optimizer.fp16_params, optimizer.fp32_params, strict=True):
+        if other is parameter:
+            return optimizer.optimizer.state[master]["exp_avg"]
+    raise AssertionError("the parameter has no master copy")

@@ -1,0 +1,87 @@
+"""Programs are found, printed and ended properly."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.processes import find_program, quoted, run_program
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_programs_beside_python_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "fairseq-train"
+    other = tmp_path / "path" / "fairseq-train"
+    for file in (program, other):
+        file.parent.mkdir()
+        file.touch(mode=0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(other.parent))
+    assert find_program("fairseq-train") == str(program)
+    program.unlink()
+    assert find_program("fairseq-train") == str(other)
+    other.unlink()
+    with pytest.raises(UserError, match=r"fairseq-train is neither .* run scripts/install\.sh"):
+        find_program("fairseq-train")
+
+
+def test_quoted_command_can_be_pasted() -> None:
+    command = ["fairseq-train", "a b", "(0.9, 0.98)", "it's", '{"beam": 5}']
+    assert shlex.split(quoted(command)) == command
+
+
+def test_exit_status_and_output(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as stream:
+        status = run_program(["/bin/sh", "-c", "echo hello; exit 3"], stdout=stream)
+    assert status == 3
+    assert (tmp_path / "out").read_text() == "hello\n"
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs (a zombie, whose new parent has not yet noticed, does not)."""
+    stat = Path(f"/proc/{pid}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc, and the kernel's death signal")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_child_ends_with_its_parent(how: signal.Signals) -> None:
+    code = (
+        "import signal\n"
+        # a shell's background jobs inherit that SIGINT is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from fairseq_kerbs.utils.processes import run_program\n"
+        "run_program(['/bin/sh', '-c', 'echo $$; exec sleep 300'])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert _alive(child)
+        parent.send_signal(how)
+        try:
+            parent.wait(timeout=60)
+        finally:
+            parent.kill()
+    deadline = time.monotonic() + 60
+    while _alive(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(child)
