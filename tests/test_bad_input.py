@@ -134,9 +134,9 @@ def run(command: str, work: Path, out: Path) -> tuple[Any, str]:
         elif program.startswith("fairseq-"):
             module = importlib.import_module(f"fairseq_cli.{program[8:].replace('-', '_')}")
             flags = ["--user-dir", str(ROOT / "fairseq_kerbs"), "--cpu", *arguments]
-            command = [program, str(work / "bin"), *flags]
+            arguments = [program, str(work / "bin"), *flags]
             # what fairseq remarks on its own is not looked at
-            with mock.patch.object(sys, "argv", command), redirect_stderr(io.StringIO()):
+            with mock.patch.object(sys, "argv", arguments), redirect_stderr(io.StringIO()):
                 module.cli_main()
         else:
             return main([program, *arguments]), ""

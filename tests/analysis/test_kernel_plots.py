@@ -86,7 +86,7 @@ def test_wrong_names_end_with_one_sentence(
     ):
         assert main(["plot", "kernels", "--output", str(tmp_path / name)]) == 2
         error = capsys.readouterr().err
-        assert error.startswith(f"fairseq-kerbs: error: {tmp_path / name}: ")
+        assert error.startswith(f"fairseq-kerbs: error: {tmp_path / name}")
         assert error.count("\n") == 1
         assert said in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
