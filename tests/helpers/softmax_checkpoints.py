@@ -77,14 +77,17 @@ def settings(flags: str) -> dict[str, Any]:
     args = arguments(flags)
     if args.arch.startswith("transformer_lm"):  # the only ones that are not a plain namespace
         return _configured(flags)
-    plain = _configured(f"{LANGUAGE_MODEL if 'language' in flags else TRANSLATION} --arch lstm")
+    task = LANGUAGE_MODEL if "language" in flags else TRANSLATION
+    cloze = "--self-target" if "--self-target" in flags else ""
+    plain = _configured(f"{task} --arch lstm {cloze}")
     return plain | {"model": argparse.Namespace(**vars(args) | {"_name": args.arch})}
 
 
 def building_task(args: Any) -> BuildingTask:
     """A task with dictionaries of made-up words, for a model with such flags."""
+    targets = ["self" if getattr(args, "self_target", False) else "future"]
     one = args.task == "language_modeling" or getattr(args, "share_all_embeddings", False)
-    return BuildingTask(WORDS if one else SOURCE_WORDS, WORDS, ["future"])
+    return BuildingTask(WORDS if one else SOURCE_WORDS, WORDS, targets)
 
 
 def write_softmax(path: Path, flags: str, half: bool = False, averaged: bool = False) -> Any:
