@@ -1,5 +1,6 @@
 """Package description of fairseq_kerbs; scripts/install.sh installs it with a working fairseq."""
 
+import re
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -14,9 +15,12 @@ PASSES = Extension(
     optional=True,
 )
 
+PACKAGE = Path(__file__).parent / "fairseq_kerbs"
+VERSION = re.findall('^__version__ = "(.+)"$', (PACKAGE / "__init__.py").read_text(), re.M)[0]
+
 setup(
     name="fairseq_kerbs",
-    version="0.1.0",
+    version=VERSION,
     description="Kernelized Bayesian Softmax for fairseq: every word may have several senses",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -55,6 +59,7 @@ setup(
     extras_require={
         "dev": [
             "hypothesis",
+            "import-linter",
             "mpmath",
             "mypy",
             "pytest",

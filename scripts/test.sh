@@ -17,9 +17,12 @@ fi
 bash scripts/install.sh --extras dev
 # The tests' tensors are tiny and several of them start processes of their own.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-say "ruff check"
+say "ruff check, ruff format"
 .venv/bin/ruff check .
+.venv/bin/ruff format --check .
 say "mypy"
 .venv/bin/mypy
+say "import-linter"
+.venv/bin/lint-imports --no-logo
 say "pytest ${coverage[*]} $*"
 exec .venv/bin/python -m pytest -n auto --dist loadfile "${coverage[@]}" "$@"

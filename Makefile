@@ -1,0 +1,24 @@
+# Short names for what a developer does all day; `make install` comes first.
+PYTHON = .venv/bin/python
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: install lint fast test bench
+
+install:  ## .venv with everything that the tests need
+	scripts/install.sh --extras dev
+
+lint:  ## style, types, and the contracts between the rooms
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports --no-logo
+
+fast:  ## the mathematics alone, under a minute
+	$(PYTHON) -m pytest -q -n auto --dist loadfile -m "not slow" \
+		tests/kernels tests/senses tests/reallocation tests/likelihood tests/output_layers
+
+test:  ## all that CI runs
+	scripts/test.sh
+
+bench:  ## figures of the likelihood on this machine; alone on it
+	$(PYTHON) scripts/benchmark.py likelihood --quick
