@@ -109,6 +109,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = [*PLATEAU, "--no-epoch-checkpoints", "--max-epoch"]
     for name, epochs in (("plateau", "3"), ("plateau_resumed", "2"), ("plateau_resumed", "3")):
         runs.append(run(data, folder / name, "transformer_kerbs", *flags, epochs))
+    for more in (["2"], ["4", "--reset-lr-scheduler"]):
+        runs.append(run(data, folder / "plateau_reset", "transformer_kerbs", *flags, *more))
     expected = [-9 if "kill" in each else 0 for each in runs]
     found = trainings(runs, folder)
     assert found == expected, "\n".join(log.read_text() for log in folder.rglob("*.log"))
@@ -154,3 +156,10 @@ def test_the_schedule_hears_of_an_epoch_that_ended_with_the_training(done: Path)
         assert state["last_optimizer_state"]["param_groups"][0]["lr"] == 0.005
         state["history"]["lr_scheduler_state"].pop("last_epoch")  # counted, and never looked at
     assert_same(found, expected)
+
+
+def test_a_schedule_that_is_reset_does_not_hear_of_what_was_before(done: Path) -> None:
+    """Of the losses of four epochs it hears the third, which is its first, before the fourth."""
+    state = load(done / "plateau_reset" / "checkpoint_last.pt")
+    assert state["extra_state"]["train_iterator"]["epoch"] == 5
+    assert state["last_optimizer_state"]["param_groups"][0]["lr"] == 0.01

@@ -182,6 +182,7 @@ def run_all(passes: ChunkPasses, h: Tensor, w: Tensor) -> dict[str, Tensor]:
             along = passes.pull_back_words(p, h_norm, normalizer, scale, weights)
         else:
             normalizer = passes.reduce(p, h_norm)
+            assert torch.equal(p.nan_to_num(), x.nan_to_num())  # the way back wants it, too
             along = passes.pull_back(p, h_norm, normalizer, scale)
         found |= {"normalizer" + suffix: normalizer, "p" + suffix: p.clone()}
         if isinstance(passes, KerbsPasses):
