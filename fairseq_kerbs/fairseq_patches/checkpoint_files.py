@@ -149,8 +149,9 @@ def take_folder(folder: Path) -> None:
     file = folder / LOCK
     # to open and close the file once more would end a lock that this process has on it
     if _lock is None or not (file.exists() and samestat(os.fstat(_lock), file.stat())):
-        if _lock is not None:
-            os.close(_lock)
+        earlier, _lock = _lock, None
+        if earlier is not None:
+            os.close(earlier)
         _lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.lockf(_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

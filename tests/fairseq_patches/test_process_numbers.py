@@ -66,7 +66,8 @@ def test_as_if_it_had_not_changed(name: str, straight: str, says: str, done: Pat
     assert moves(done / f"{name}.log") == moves(done / f"{straight}.log")
     found, expected = (load(done / each / "checkpoint_last.pt") for each in (name, straight))
     for key, value in expected["model"].items():
-        if not key.endswith("._float_tensor"):  # fairseq leaves it uninitialized
+        # fairseq leaves the first uninitialized; the gradient of the second is rounding alone
+        if not key.endswith(("._float_tensor", ".k_proj.bias")):
             torch.testing.assert_close(found["model"][key], value, rtol=1e-3, atol=1e-4, msg=key)
 
 

@@ -162,7 +162,7 @@ EVALUATION = [
     Misuse("detokenize --lang en {work}/two --output {out}/file/x", ("file/x", "part of its path")),
     Misuse(
         "score --hypotheses {work}/two --reference {work}/pad",
-        ("two has 2 hypotheses", "same test"),
+        ("two has 2 lines", "same test"),
     ),
     Misuse("score --hypotheses {work}/empty --reference {work}/empty", ("empty is empty",)),
     Misuse(
@@ -222,7 +222,7 @@ MODELS = [
         f"senses {MODEL} --dict {{work}}/turned_en/dict.en.txt",
         ("--dict", "as many words as the checkpoint", "give the dictionary"),
     ),
-    Misuse(f"{SENSES} {{work}}/task.pt", ("task.pt does not go with --data", "use the data")),
+    Misuse(f"{SENSES} {{work}}/task.pt", ("the task 'translating'", "--trust-checkpoint")),
     Misuse(f"{SENSES} {{out}}/absent.pt", ("there is no checkpoint", "absent.pt")),
     Misuse(f"senses {MODEL} --data {{work}}/other_de", ("source dictionary of", "use the data")),
     Misuse(f"senses {MODEL} --data {{work}}/other_en", ("target dictionary of", "use the data")),
@@ -260,8 +260,8 @@ LACKING = [
         ("no_task", "take the file that fairseq-train wrote"),
         ("no_settings", "take the file that fairseq-train wrote"),
         ("word", "take the file that fairseq-train wrote"),
-        ("list_cfg", "take the file that fairseq-train wrote"),
-        ("number", "take the file that fairseq-train wrote"),
+        ("list_cfg", "name a file that fairseq-train wrote"),
+        ("number", "name a file that fairseq-train wrote"),
         ("no_history", "take the file that fairseq-train wrote"),
         ("part", "take a whole model"),
     )
