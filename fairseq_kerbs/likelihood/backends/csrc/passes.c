@@ -1,6 +1,6 @@
 /* What happens to a chunk of products between the matrix products of the likelihood, fused.
  *
- * Called from Python through fused_cpu.py, whose classes describe every field. float32 only.
+ * Called from Python through cpu.py, whose classes describe every field. float32 only.
  */
 
 #include <math.h>
