@@ -1,23 +1,99 @@
-"""What the likelihood is compared with: naive autograd, fairseq's own softmax, our softmax."""
+"""What is compared, and on what: random inputs, ways to compute the loss, flags of whole models."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.benchmarks.inputs import PAD, Inputs
 from fairseq_kerbs.likelihood import kerbs_nll
+from fairseq_kerbs.senses import SenseTable, build_sense_table, random_allocation
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PAD = 1  # fairseq's
+SPECIALS = 4  # fairseq's <s>, <pad>, </s>, <unk>
+FRESH_STD, TRAINED_STD = 0.1, 1.5  # deviation of θ
 SMOOTHING = 0.1
 SMALLEST_THETA = 1e-4
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the contestants are given; the first five tensors take gradients."""
+
+    h: Tensor  # context vectors, [N, d], normal (as after a layer norm)
+    w: Tensor  # sense embeddings, [M, d], normal with deviation d^−½
+    words: Tensor  # word embeddings of the plain softmax, [V, d]; the first V rows of ``w``
+    theta: Tensor  # θ early in training, [M]
+    trained_theta: Tensor  # θ as training may leave it, [M]
+    no_theta: Tensor  # zeros, [V], for the kernel that has no θ
+    allocation: Tensor  # word of each sense, [M]
+    table: SenseTable  # senses of every word
+    word_table: SenseTable  # the same for one sense a word
+    target: Tensor  # target words, [N]; frequencies fall as 1/rank
+
+    def leaves(self) -> list[Tensor]:
+        """Tensors that receive gradients."""
+        return [self.h, self.w, self.words, self.theta, self.trained_theta]
+
+    def drop_gradients(self) -> None:
+        """Forget all gradients, so that the next backward pass makes its own."""
+        for leaf in self.leaves():
+            leaf.grad = None
+
+
+def zipf_words(count: int, vocab: int, generator: torch.Generator) -> Tensor:
+    """Random words of a dictionary of ``vocab`` entries, without its specials: [count]."""
+    frequencies = 1.0 / torch.arange(1, vocab - SPECIALS + 1, dtype=torch.float64)
+    return SPECIALS + torch.multinomial(frequencies, count, replacement=True, generator=generator)
+
+
+@functools.lru_cache(maxsize=1)
+def make_inputs(
+    dim: int, vocab: int, senses_per_word: float, tokens: int, dtype: str, device: str, seed: int
+) -> Inputs:
+    """Draw inputs; numbers depend on the seed and the sizes alone, whatever the device.
+
+    Args:
+        dim, vocab, senses_per_word, tokens: d, V, M ÷ V, N.
+        dtype: of all floating tensors, a key of :data:`DTYPES`.
+        device: where they lie.
+        seed: of the generator.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def leaf(*shape: int, std: float) -> Tensor:
+        values = std * torch.randn(*shape, generator=generator)
+        return values.to(device, DTYPES[dtype]).requires_grad_()
+
+    senses = round(senses_per_word * vocab)
+    most = max(4, math.ceil(senses_per_word))
+    allocation = random_allocation(vocab, senses, most, generator).to(device)
+    h = leaf(tokens, dim, std=1.0)
+    w = leaf(senses, dim, std=dim**-0.5)
+    return Inputs(
+        h=h,
+        w=w,
+        words=w.detach()[:vocab].clone().requires_grad_(),
+        theta=leaf(senses, std=FRESH_STD),
+        trained_theta=leaf(senses, std=TRAINED_STD),
+        no_theta=torch.zeros(vocab, device=device, dtype=DTYPES[dtype]),
+        allocation=allocation,
+        table=build_sense_table(allocation, vocab),
+        word_table=build_sense_table(torch.arange(vocab, device=device), vocab),
+        target=zipf_words(tokens, vocab, generator).to(device),
+    )
+
+
+# ------------------------------------------------------------------ losses: sums of −log P(target)
 
 
 def kerbs(inputs: Inputs, label_smoothing: float = 0.0, trained: bool = False) -> Tensor:
@@ -41,9 +117,6 @@ def lean_softmax(inputs: Inputs, label_smoothing: float = 0.0) -> Tensor:
         kernel="lin",
         table=inputs.word_table,
     )
-
-
-# ------------------------------------------------------------------ the plain way
 
 
 def naive_kerbs(inputs: Inputs) -> Tensor:
@@ -96,59 +169,38 @@ def _away_from_zero(theta: Tensor) -> Tensor:
     return (theta + (nudged - theta).detach()).double()
 
 
-# ------------------------------------------------------------------ fairseq's own
-
-
-class _StockModel:
-    """As much of a fairseq model as its criterions ask for when they compute a loss."""
-
-    def get_normalized_probs(self, net_output: Any, log_probs: bool, sample: Any = None) -> Tensor:
-        from fairseq import utils
-
-        result: Tensor = utils.log_softmax(net_output[0], dim=-1)  # in float32
-        return result
-
-    def get_targets(self, sample: dict[str, Tensor], net_output: Any) -> Tensor:
-        return sample["target"]
-
-
-@functools.cache
-def _stock_criterion(label_smoothing: float) -> Any:
+def stock_softmax(inputs: Inputs, label_smoothing: float = 0.0) -> Tensor:
+    """fairseq's output projection with its ``cross_entropy``, or its label-smoothed criterion."""
+    from fairseq import utils
     from fairseq.criterions.cross_entropy import CrossEntropyCriterion
     from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 
     task = SimpleNamespace(target_dictionary=SimpleNamespace(pad=lambda: PAD))
-    if label_smoothing:
-        return LabelSmoothedCrossEntropyCriterion(task, False, label_smoothing)
-    return CrossEntropyCriterion(task, False)
-
-
-def stock_softmax(inputs: Inputs, label_smoothing: float = 0.0) -> Tensor:
-    """fairseq's output projection with its ``cross_entropy``, or its label-smoothed criterion."""
-    net_output, sample = (F.linear(inputs.h, inputs.words),), {"target": inputs.target}
-    criterion = _stock_criterion(label_smoothing)
-    result: Tensor = criterion.compute_loss(_StockModel(), net_output, sample)[0]
+    criterion = (
+        LabelSmoothedCrossEntropyCriterion(task, False, label_smoothing)
+        if label_smoothing
+        else CrossEntropyCriterion(task, False)
+    )
+    # as much of a fairseq model as its criterions ask for
+    model = SimpleNamespace(
+        get_normalized_probs=lambda output, log_probs: utils.log_softmax(output[0], dim=-1),
+        get_targets=lambda sample, output: sample["target"],
+    )
+    sample = {"target": inputs.target}
+    result: Tensor = criterion.compute_loss(model, (F.linear(inputs.h, inputs.words),), sample)[0]
     return result
 
 
-@dataclass(frozen=True)
-class Contestant:
-    """A way to compute the loss (and, by autograd, its gradients).
+class Contestant(NamedTuple):
+    """A way to compute the loss (and, by autograd, its gradients)."""
 
-    Attributes:
-        label: one line that says what it is.
-        loss: from inputs to the sum of −log P(target), []. The inputs are leaves.
-        senses: works on the M senses; else on the V words.
-        backward: forward and backward; else forward alone, without autograd.
-        temporaries: tensors of tokens × senses (or words) in float32 that it holds at its peak,
-            roughly: where memory is short it is left out.
-    """
-
-    label: str
-    loss: Callable[[Inputs], Tensor]
-    senses: bool = True
-    backward: bool = True
+    label: str  # one line that says what it is
+    loss: Callable[[Inputs], Tensor]  # from inputs, which are leaves, to the sum, []
+    senses: bool = True  # works on the M senses; else on the V words
+    # tensors of tokens × senses (or words) in float32 that it holds at its peak, roughly: where
+    # memory is short it is left out
     temporaries: float = 0.0
+    backward: bool = True  # forward and backward; else forward alone, without autograd
 
     def gradient_bytes(self, inputs: Inputs) -> int:
         """Size of the gradients that a caller gets."""
@@ -158,33 +210,45 @@ class Contestant:
         return sum(tensor.nbytes for tensor in (inputs.h, *weights))
 
 
+def _smoothed(loss: Callable[..., Tensor]) -> Callable[[Inputs], Tensor]:
+    return partial(loss, label_smoothing=SMOOTHING)
+
+
 CONTESTANTS: dict[str, Contestant] = {
     "kerbs": Contestant("kerbs_nll, θ of deviation 0.1", kerbs),
     "kerbs-trained": Contestant("kerbs_nll, θ of deviation 1.5", partial(kerbs, trained=True)),
-    "kerbs-smoothed": Contestant(
-        "kerbs_nll, label smoothing 0.1", partial(kerbs, label_smoothing=SMOOTHING)
-    ),
+    "kerbs-smoothed": Contestant("kerbs_nll, label smoothing 0.1", _smoothed(kerbs)),
     "kerbs-eval": Contestant("kerbs_nll, forward only", kerbs, backward=False),
-    "naive": Contestant("KerBS as written, by autograd", naive_kerbs, temporaries=6.5),
-    "naive-stable": Contestant("the same, safe for every input", stable_kerbs, temporaries=12),
-    "stock": Contestant("fairseq's cross_entropy", stock_softmax, False, temporaries=3),
+    "naive": Contestant("KerBS as written, by autograd", naive_kerbs, True, 6.5),
+    "naive-stable": Contestant("the same, safe for every input", stable_kerbs, True, 12),
+    "stock": Contestant("fairseq's cross_entropy", stock_softmax, False, 3),
     "stock-smoothed": Contestant(
-        "fairseq's label_smoothed_cross_entropy, 0.1",
-        partial(stock_softmax, label_smoothing=SMOOTHING),
-        senses=False,
-        temporaries=3,
+        "fairseq's label_smoothed_cross_entropy, 0.1", _smoothed(stock_softmax), False, 3
     ),
     "stock-eval": Contestant(
-        "fairseq's cross_entropy, forward only", stock_softmax, False, False, temporaries=2
+        "fairseq's cross_entropy, forward only", stock_softmax, False, 2, backward=False
     ),
     "lean": Contestant("softmax by kerbs_nll, inner product", lean_softmax, False),
     "lean-smoothed": Contestant(
-        "softmax by kerbs_nll, label smoothing 0.1",
-        partial(lean_softmax, label_smoothing=SMOOTHING),
-        senses=False,
+        "softmax by kerbs_nll, label smoothing 0.1", _smoothed(lean_softmax), False
     ),
 }
 """All but the bare products, which compute no loss."""
+
+
+def ratios(text: str) -> tuple[tuple[str, str], ...]:
+    """Pairs of contestants, written as "of/over"."""
+    return tuple((of, over) for of, _, over in (pair.partition("/") for pair in text.split()))
+
+
+PRODUCTS = "products"
+LIKELIHOOD_NAMES = (PRODUCTS, *CONTESTANTS)
+LIKELIHOOD_RATIOS = ratios(
+    "kerbs/products kerbs-trained/products kerbs-smoothed/products kerbs/naive kerbs/naive-stable "
+    "kerbs/stock kerbs-smoothed/stock-smoothed kerbs/lean kerbs-smoothed/lean-smoothed lean/stock "
+    "lean-smoothed/stock-smoothed kerbs-trained/kerbs kerbs-smoothed/kerbs lean-smoothed/lean "
+    "stock-smoothed/stock kerbs-eval/kerbs kerbs-eval/stock-eval"
+)
 
 # ------------------------------------------------------------------ whole models
 
@@ -202,20 +266,11 @@ STEP_NAMES = tuple(  # kerbs-sequential is to decode
     model + suffix for suffix in ("", SMOOTHED) for model in MODELS if model != "kerbs-sequential"
 )
 DECODE_NAMES = tuple(MODELS)
-MODEL_PAIRS = tuple(
-    (of + suffix, over + suffix)
-    for suffix in ("", SMOOTHED)
-    for of, over in (
-        ("kerbs", "stock"),
-        ("kerbs", "softmax"),
-        ("kerbs-sequential", "stock"),
-        ("kerbs-sequential", "softmax"),
-        ("kerbs-prior", "stock"),
-        ("kerbs-prior", "softmax"),
-        ("softmax", "stock"),
-        ("kerbs", "kerbs-prior"),
-    )
+MODEL_RATIOS = ratios(
+    "kerbs/stock kerbs/softmax kerbs-sequential/stock kerbs-sequential/softmax kerbs-prior/stock "
+    "kerbs-prior/softmax softmax/stock kerbs/kerbs-prior"
 )
+MODEL_RATIOS += tuple((of + SMOOTHED, over + SMOOTHED) for of, over in MODEL_RATIOS)
 LIKE_FOR_LIKE = (
     "like for like: the ratios over softmax, our own code with one sense a word; stock is "
     "fairseq's code, so that the ratios over it also count what our code saves"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -18,15 +19,22 @@ import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (both register with fairseq)
 from fairseq_kerbs.benchmarks.comparison import Entry, Settings, Workload, compare
 from fairseq_kerbs.benchmarks.contestants import (
+    DTYPES,
     LIKE_FOR_LIKE,
-    MODEL_PAIRS,
+    MODEL_RATIOS,
     MODELS,
     SMOOTHED,
     SMOOTHING,
+    zipf_words,
 )
-from fairseq_kerbs.benchmarks.inputs import DTYPES, zipf_words
 from fairseq_kerbs.benchmarks.report import comparison_tables
 
+_SIDE_FLAGS = {
+    "embed-dim": "dim",
+    "ffn-embed-dim": "ffn",
+    "layers": "layers",
+    "attention-heads": "heads",
+}
 MEAN_LENGTH, LENGTH_STD = 22.0, 3.0  # words of a sentence: fairseq batches similar lengths
 
 
@@ -51,11 +59,8 @@ def set_up(model: str, sizes: dict[str, Any], device: str, seed: int, *flags: st
     ]
     if model.startswith("kerbs"):
         arguments += ["--total-senses", str(sizes["senses_per_word"])]
-    for side in ("encoder", "decoder"):
-        arguments += [f"--{side}-embed-dim", str(sizes["dim"])]
-        arguments += [f"--{side}-ffn-embed-dim", str(sizes["ffn"])]
-        arguments += [f"--{side}-layers", str(sizes["layers"])]
-        arguments += [f"--{side}-attention-heads", str(sizes["heads"])]
+    for side, (flag, size) in itertools.product(("encoder", "decoder"), _SIDE_FLAGS.items()):
+        arguments += [f"--{side}-{flag}", str(sizes[size])]
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
     cfg = convert_namespace_to_omegaconf(args)
     torch.manual_seed(seed)
@@ -179,11 +184,10 @@ def run(
     entries: dict[str, Entry] = {}
     for name in settings.chosen(names):
         model = name.removesuffix(SMOOTHED)
-        label = (
-            "fairseq's transformer" if model == "stock" else f"transformer_kerbs, {MODELS[model]}"
-        )
+        ours = f"transformer_kerbs, {MODELS[model]}"
+        label = ours if model != "stock" else "fairseq's transformer"
         label += f", label smoothing {SMOOTHING}" if name != model else ""
         entries[name] = label, partial(make, name, **sizes, **settings.inputs())
-    result = compare(entries, MODEL_PAIRS, settings)
+    result = compare(entries, MODEL_RATIOS, settings)
     text = comparison_tables(result)
     return result, f"{text}\n\n{LIKE_FOR_LIKE}" if "softmax" in entries else text

@@ -11,13 +11,14 @@ import torch
 from fairseq_kerbs.benchmarks import likelihood
 from fairseq_kerbs.benchmarks.contestants import (
     CONTESTANTS,
+    Inputs,
     kerbs,
     lean_softmax,
+    make_inputs,
     naive_kerbs,
     stable_kerbs,
     stock_softmax,
 )
-from fairseq_kerbs.benchmarks.inputs import Inputs, make_inputs
 from fairseq_kerbs.benchmarks.products import Products, fastest_layout, layout_names
 
 SIZES: dict[str, Any] = {"dim": 16, "vocab": 50, "senses_per_word": 2.5, "tokens": 70}
