@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fairseq_kerbs.benchmarks import likelihood
-from fairseq_kerbs.benchmarks.comparison import Settings, progress
+from fairseq_kerbs.benchmarks.comparison import Settings
 from fairseq_kerbs.benchmarks.contestants import (
     DECODE_NAMES,
     DTYPES,
@@ -70,12 +70,6 @@ _SIZES = {  # but for the repetitions, in the order of the report
     "repetitions": _Size(int, 1, "how often everything is timed", 5, 3,
                          own={"likelihood": (7, 3), "decode": (3, 3)}),
 }  # fmt: skip
-GRID: dict[str, Any] = {
-    "dim": [288, 512],
-    "vocab": [10_000, 32_000],
-    "senses_per_word": [1.0, 2.0, 3.0],
-    "tokens": [2048, 8192],
-}
 
 
 def _defaults(benchmark: str, quick: bool = False) -> dict[str, Any]:
@@ -95,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         "in one run. Prints tables and writes everything to a JSON file.",
     )
     commands = parser.add_subparsers(required=True, metavar="BENCHMARK", dest="benchmark")
-    for benchmark, (text, _) in BENCHMARKS.items():
+    for benchmark, (text, names) in BENCHMARKS.items():
         command = commands.add_parser(benchmark, help=text, description=text, allow_abbrev=False)
         add = command.add_argument
         for name, default in _defaults(benchmark).items():
@@ -110,16 +104,12 @@ def build_parser() -> argparse.ArgumentParser:
             "--fp16 and --bf16 [%(default)s]")  # fmt: skip
         add("--threads", type=int, metavar="N", help="threads of torch [its default]")
         add("--seed", type=int, default=1, help="of all random numbers [%(default)s]")
-        if benchmark != "scaling":
-            text = "only these take part; a wrong name lists all [all]"
-            add("--contestants", nargs="+", help=text)
+        if names:
+            add("--contestants", nargs="+", choices=names, metavar="NAME",
+                help=f"only these take part, of {', '.join(names)} [all]")  # fmt: skip
         add("--no-memory", dest="memory", action="store_false", help="do not measure peak memory")
         add("--output", type=Path, metavar="FILE", help=f"JSON [benchmark-{benchmark}.json]")
-        preset = command.add_mutually_exclusive_group()
-        preset.add_argument("--quick", action="store_true", help="tiny sizes, for a smoke test")
-        if benchmark in ("likelihood", "step"):
-            text = "d 288 and 512, V 10,000 and 32,000, M 1, 2 and 3 V, 2,048 and 8,192 tokens"
-            preset.add_argument("--grid", action="store_true", help=text)
+        add("--quick", action="store_true", help="tiny sizes, for a smoke test")
     return parser
 
 
@@ -132,12 +122,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"benchmark.py: error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # who read the tables has gone; Python must not write to them again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        progress("")
-        return 130
     return 0
 
 
@@ -208,17 +192,13 @@ def _flag(name: str) -> str:
 
 
 def chosen_sizes(args: argparse.Namespace) -> dict[str, Any]:
-    """The sizes given, the preset's or the defaults for all others.
+    """The sizes given, and the defaults for all others.
 
     Raises:
         UserError: a value makes no sense; the message names the flag.
     """
     sizes = _defaults(args.benchmark, args.quick)
     given = {name: value for name in sizes if (value := getattr(args, name)) is not None}
-    if getattr(args, "grid", False):
-        for name in GRID.keys() & given.keys():
-            raise UserError(f"--grid sets {_flag(name)} itself; leave one of the two out")
-        sizes |= GRID
     sizes |= given
     for name, value in sizes.items():
         least = _SIZES[name].least
@@ -231,9 +211,7 @@ def chosen_sizes(args: argparse.Namespace) -> dict[str, Any]:
             if dim % heads or dim % 2:
                 raise UserError(f"--dim {dim} must be even and a multiple of --heads ({heads})")
         if (most := max(sizes["senses_per_word"])) > 4:
-            raise UserError(
-                f"--senses-per-word is {most}; the models allow 4 senses a word at most"
-            )
+            raise UserError(f"--senses-per-word is {most}; the models allow 4 a word at most")
         if 2 * beam >= min(sizes["vocab"]):
             raise UserError(f"--beam {beam} needs a --vocab of more than {2 * beam} words")
         if steps > 1000:
@@ -242,9 +220,7 @@ def chosen_sizes(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _settings(args: argparse.Namespace, repetitions: int) -> Settings:
-    names, contestants = BENCHMARKS[args.benchmark][1], getattr(args, "contestants", None)
-    for name in set(contestants or ()).difference(names):
-        raise UserError(f"--contestants: there is no '{name}'; choose among {', '.join(names)}.")
+    contestants = getattr(args, "contestants", None)
     if args.threads is not None and args.threads < 1:
         raise UserError(f"--threads is {args.threads}; use 1 or more")
     if args.device == "cuda" and not torch.cuda.is_available():

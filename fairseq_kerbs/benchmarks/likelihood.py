@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fairseq_kerbs.benchmarks.comparison import Entry, Settings, Workload, compare
@@ -53,12 +52,11 @@ def workload(name: str, layout: str = "", **inputs_of: Any) -> Workload:
             gradient_bytes=inputs.h.nbytes + inputs.w.nbytes,
         )
     contestant = CONTESTANTS[name]
+    weights = [inputs.w, inputs.theta] if contestant.senses else [inputs.words]
 
     def run() -> Tensor:
-        with torch.set_grad_enabled(contestant.backward):
-            loss = contestant.loss(inputs)
-        if contestant.backward:
-            loss.backward()
+        loss = contestant.loss(inputs)
+        loss.backward()
         return loss.detach()
 
     return Workload(
@@ -66,7 +64,7 @@ def workload(name: str, layout: str = "", **inputs_of: Any) -> Workload:
         reset=inputs.drop_gradients,
         amount=tokens,
         unit="tokens",
-        gradient_bytes=contestant.gradient_bytes(inputs),
+        gradient_bytes=sum(tensor.nbytes for tensor in (inputs.h, *weights)),
         losses=tokens,
     )
 
@@ -110,10 +108,7 @@ def run(sizes: Sizes, settings: Settings) -> tuple[dict[str, Any], str]:
 def scaling_points(
     senses_per_word: list[float], tokens: list[int], **others: int
 ) -> dict[str, list[Sizes]]:
-    """The sizes measured on each axis.
-
-    Senses vary at the middle one of ``tokens``, tokens vary at the most senses.
-    """
+    """Sizes on each axis: senses vary at the middle one of ``tokens``, tokens at most senses."""
     middle, most = statistics.median_low(tokens), max(senses_per_word)
     points = {
         "senses": [(factor, middle) for factor in sorted(set(senses_per_word))],
@@ -150,8 +145,7 @@ def _point(sizes: Sizes) -> str:
 def describe_axis(axis: list[Sizes], result: dict[str, Any]) -> dict[str, Any]:
     """Line of the median time over tokens × senses, and each point's time by token and sense.
 
-    The line is fitted so that relative errors count: times grow with the work, and so do their
-    errors.
+    The line is fitted so that relative errors count: they grow with the times.
     """
     work = np.array(
         [float(one["tokens"] * round(one["senses_per_word"] * one["vocab"])) for one in axis]

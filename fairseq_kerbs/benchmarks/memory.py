@@ -103,10 +103,7 @@ def _measure(workload: Workload, device: str) -> dict[str, Any]:
         method = "peak resident memory of a fresh process"
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
             trim(0)
-        try:
-            _CLEAR.write_text("5")
-        except OSError:  # then the peak may be an earlier one
-            method += " (upper bound: the peak could not be reset)"
+        _CLEAR.write_text("5")  # forgets the peak so far
         before = _resident("VmRSS")
         result = workload.run()
         extra = _resident("VmHWM") - before

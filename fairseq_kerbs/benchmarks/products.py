@@ -16,7 +16,6 @@ from fairseq_kerbs.likelihood.chunked import fast_product
 
 CHUNK_MEGABYTES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}
 WHOLE_SHARE = 0.4  # of the free memory that a whole X may take
-HOPELESS = 1.3  # a layout this much slower than the best is tried once
 
 
 class Products:
@@ -81,16 +80,10 @@ def layout_names(h: Tensor, w: Tensor, free: int) -> list[str]:
 
 
 def fastest_layout(h: Tensor, w: Tensor, free: int) -> tuple[str, dict[str, float]]:
-    """Try all layouts; the name of the fastest, and the best of two times of each, in seconds.
-
-    Layouts that lie behind :data:`HOPELESS` after the first round are not tried again.
-    """
+    """Try all layouts; the name of the fastest, and the best of two times of each, in seconds."""
     times: dict[str, float] = {}
     for trial in (1, 2):
-        best = min(times.values(), default=0.0)
         for name in layout_names(h, w, free):
-            if trial == 2 and times[name] > HOPELESS * best:
-                continue
             progress(f"bare products, trial {trial}: {name}")
             products = Products(name)
             products.reserve(h, w)

@@ -29,12 +29,8 @@ from fairseq_kerbs.benchmarks.contestants import (
 )
 from fairseq_kerbs.benchmarks.report import comparison_tables
 
-_SIDE_FLAGS = {
-    "embed-dim": "dim",
-    "ffn-embed-dim": "ffn",
-    "layers": "layers",
-    "attention-heads": "heads",
-}
+_SIDE_FLAGS = {"embed-dim": "dim", "ffn-embed-dim": "ffn"}
+_SIDE_FLAGS |= {"layers": "layers", "attention-heads": "heads"}
 MEAN_LENGTH, LENGTH_STD = 22.0, 3.0  # words of a sentence: fairseq batches similar lengths
 
 
@@ -133,22 +129,14 @@ def step_workload(
 
 
 def decode_workload(
-    name: str,
-    *,
-    batch: int,
-    beam: int,
-    steps: int,
-    dtype: str,
-    device: str,
-    seed: int,
+    name: str, *, batch: int, beam: int, steps: int, dtype: str, device: str, seed: int,
     **sizes: Any,
-) -> Workload:
+) -> Workload:  # fmt: skip
     """An untrained model and fairseq's SequenceGenerator; one call translates a batch.
 
     Args:
         name: a model of :data:`fairseq_kerbs.benchmarks.contestants.MODELS`.
-        batch: sentences of the batch.
-        beam: size of the beam.
+        batch, beam: sentences of the batch, size of the beam.
         steps: tokens of every hypothesis, the final </s> included: all take as many steps.
         dtype: of the model.
         device, seed, sizes: see :func:`set_up`.
@@ -176,10 +164,8 @@ def run(
     """Compare all models at one size: what :func:`compare` returns, and the tables.
 
     Args:
-        make: :func:`step_workload` or :func:`decode_workload`.
-        names: of its contestants.
+        make: :func:`step_workload` or :func:`decode_workload`, whose contestants have ``names``.
         sizes: its keyword arguments, but for those of the settings.
-        settings: of all benchmarks.
     """
     entries: dict[str, Entry] = {}
     for name in settings.chosen(names):
