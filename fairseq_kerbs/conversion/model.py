@@ -24,8 +24,8 @@ ALLOWED = 1e-3
 """Largest difference of log-probabilities, in nats, that rounding can explain."""
 
 _OUTPUT = "decoder.output."
-_WITHOUT = {"encoder_embed_path": None, "decoder_embed_path": None, "adaptive_softmax_cutoff": None}
-_WITHOUT |= {"share_all_embeddings": False}
+_WITHOUT: dict[str, Any] = {"share_all_embeddings": False, "adaptive_softmax_cutoff": None}
+_WITHOUT |= {"encoder_embed_path": None, "decoder_embed_path": None}
 """Settings of fairseq's models that the converted one has no use for."""
 
 
