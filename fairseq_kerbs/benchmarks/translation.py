@@ -39,8 +39,7 @@ def set_up(model: str, sizes: dict[str, Any], device: str, seed: int, *flags: st
 
     Args:
         model: of :data:`fairseq_kerbs.benchmarks.contestants.MODELS`.
-        sizes: dim (d of both sides), vocab (V of both), senses_per_word (M ÷ V), ffn, layers,
-            heads.
+        sizes: dim, vocab, ffn, layers and heads of both sides, senses_per_word (M ÷ V).
         device: "cpu" or "cuda".
         seed: of the weights.
         flags: further flags of fairseq-train.

@@ -66,13 +66,12 @@ def _add_export(steps: Subparsers) -> None:
 
 def read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[str]]]:
     """Sources, and each system's answers by name."""
-    from fairseq_kerbs.evaluation.texts import named_files, read_texts
+    from fairseq_kerbs.evaluation.texts import check_lengths, named_files, read_texts
 
+    paths = named_files(args.system)
     sources = read_texts(args.source, "S", args.source_lang or args.lang, args.unescape)
-    systems = {
-        name: read_texts(path, "H", args.lang, args.unescape)
-        for name, path in named_files(args.system).items()
-    }
+    systems = {n: read_texts(path, "H", args.lang, args.unescape) for n, path in paths.items()}
+    check_lengths({str(args.source): sources} | {str(paths[n]): systems[n] for n in paths})
     return sources, systems
 
 

@@ -97,9 +97,9 @@ def side_by_side(
     elif choose == "differing":
         chosen = _most_different(list(systems.values()), number, seed)
     else:
+        pair = _compared(systems, system, baseline)
         if references is None:
             raise UserError("--choose best needs --reference")
-        pair = _compared(systems, system, baseline)
         scores = _gains({name: systems[name] for name in pair}, references, number, metric)
         chosen = list(scores)
     return [

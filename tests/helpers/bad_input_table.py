@@ -162,7 +162,7 @@ EVALUATION = [
     Misuse("detokenize --lang en {work}/two --output {out}/file/x", ("file/x", "part of its path")),
     Misuse(
         "score --hypotheses {work}/two --reference {work}/pad",
-        ("two has 2 hypotheses", "same test"),
+        ("two has 2 lines", "same test"),
     ),
     Misuse("score --hypotheses {work}/empty --reference {work}/empty", ("empty is empty",)),
     Misuse(
