@@ -174,10 +174,10 @@ def read_key(path: Path) -> Key:
         raise UserError(f"--key: {path} is no key of 'fairseq-kerbs human-eval export'")
     if content.get("version") != _VERSION:
         raise UserError(f"--key: {path} is of version {content.get('version')}, not {_VERSION}")
-    raters, seed, files = (content.get(name) for name in ("raters", "seed", "files"))
     try:
         rows = tuple(KeyRow(**row) for row in content["rows"])
-        key = Key(tuple(content["systems"]), rows, raters, seed, files)
+        numbers = content["raters"], content["seed"]
+        key = Key(tuple(content["systems"]), rows, *numbers, content["files"])
         intact = key.identity == content["identity"]
     except (KeyError, TypeError):
         intact = False
