@@ -60,14 +60,9 @@ can_compile() {
 
 # Version of an installed distribution, or nothing.
 version_of() {
-    "$venv_python" - "$1" <<'PY'
-import sys
-from importlib.metadata import PackageNotFoundError, version
-try:
-    print(version(sys.argv[1]))
-except PackageNotFoundError:
-    pass
-PY
+    "$venv_python" -c 'import sys
+from importlib.metadata import distributions
+print(next((found.version for found in distributions(name=sys.argv[1])), ""))' "$1"
 }
 
 choose_python() {
@@ -97,51 +92,6 @@ make_venv() {
     "$venv_python" -m pip install --quiet --upgrade pip
 }
 
-# Choose what one call of pip has to install, so that everything is resolved together.
-requirements=()
-choose_torch() {
-    local present
-    present=$(version_of torch)
-    if [[ -n ${TORCH:-} ]]; then
-        requirements+=("$TORCH")
-    elif [[ -n $present ]]; then
-        say "torch $present is there: kept"
-    else
-        requirements+=(torch==2.13.0)
-    fi
-}
-
-choose_fairseq() {
-    local wanted present
-    wanted=$(with_build "$venv_python" -c 'from fairseq_build.edits import VERSION; print(VERSION)')
-    present=$(version_of fairseq)
-    if [[ $present == "$wanted" ]]; then
-        say "fairseq $present is there: kept"
-        return
-    fi
-    can_compile "$venv_python"
-    say "fairseq $wanted will be built from the source of 0.12.2 (about a minute)"
-    requirements+=("$wheel_folder")
-}
-
-# The plugin is installed again when its description or its C code changed, when the compiled passes
-# are gone, or when more extras are asked for.
-choose_plugin() {
-    local checksum compiled
-    checksum=$(cat setup.py fairseq_kerbs/likelihood/backends/csrc/* | "$venv_python" -c 'import hashlib, sys
-print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())')
-    compiled=$(compgen -G "fairseq_kerbs/likelihood/backends/_passes*.so" >/dev/null && echo compiled || echo missing)
-    plugin_state="$PWD $checksum $compiled"
-    local known=
-    [[ -f $record ]] && known=$(<"$record")
-    if [[ -n $(version_of fairseq_kerbs) && ${#requirements[@]} == 0 ]] \
-        && [[ $known == "$plugin_state dev" || (-z $extras && $known == "$plugin_state ") ]]; then
-        say "fairseq_kerbs is there: kept"
-        return
-    fi
-    requirements+=(--editable "$PWD${extras:+[$extras]}")
-}
-
 # Programs of a virtual environment begin with the path of its Python.
 if [[ -f $venv/bin/activate ]]; then
     made=$(set +u; . "$venv/bin/activate" >/dev/null 2>&1; printf %s "$VIRTUAL_ENV")
@@ -158,14 +108,43 @@ else
     make_venv
 fi
 
-choose_torch
-choose_fairseq
-choose_plugin
+# What one call of pip has to install, so that everything is resolved together.
+requirements=()
+present=$(version_of torch)
+if [[ -n ${TORCH:-} ]]; then
+    requirements+=("$TORCH")
+elif [[ -n $present ]]; then
+    say "torch $present is there: kept"
+else
+    requirements+=(torch==2.13.0)
+fi
+
+wanted=$(with_build "$venv_python" -c 'from fairseq_build.edits import VERSION; print(VERSION)')
+if [[ $(version_of fairseq) == "$wanted" ]]; then
+    say "fairseq $wanted is there: kept"
+else
+    can_compile "$venv_python"
+    say "fairseq $wanted will be built from the source of 0.12.2 (about a minute)"
+    requirements+=("$wheel_folder")
+fi
+
+# The plugin is installed again when its description or its C code changed, when the compiled passes
+# are gone, or when more extras are asked for.
+plugin_state="$PWD $(cat setup.py fairseq_kerbs/likelihood/backends/csrc/* | cksum | tr ' ' -)"
+known=$(cat "$record" 2>/dev/null || true)
+if [[ -n $(version_of fairseq_kerbs) && ${#requirements[@]} == 0 ]] \
+    && compgen -G "fairseq_kerbs/likelihood/backends/_passes*.so" >/dev/null \
+    && [[ $known == "$plugin_state dev" || (-z $extras && $known == "$plugin_state ") ]]; then
+    say "fairseq_kerbs is there: kept"
+else
+    requirements+=(--editable "$PWD${extras:+[$extras]}")
+fi
+
 if ((${#requirements[@]})); then
     say "pip install ${requirements[*]}"
     rm -f "$record"
     "$venv_python" -m pip install "${requirements[@]}"
-    printf '%s %s\n' "${plugin_state% *} compiled" "$extras" >"$record"
+    printf '%s %s\n' "$plugin_state" "$extras" >"$record"
 fi
 
 say "checking"

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import gc
 import math
-import statistics
 import sys
-import time
+import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_kerbs.benchmarks.memory import peak_memory
-
-
-def nothing() -> None:
-    """Do nothing: the default of what a workload may leave out."""
 
 
 @dataclass
@@ -26,19 +22,16 @@ class Workload:
     """One thing to measure.
 
     Attributes:
-        run: the measured call; returns the loss it computed, if any.
+        run: the measured call; returns the sum of ``losses`` losses, in ``loss_unit``, if any.
         reset: brings back the state before the first call (no gradients); not measured.
         forget: drops what calls keep for the next one, before memory is measured.
-        amount: units of work in one call, for the rate.
-        unit: name of the unit.
+        amount: ``unit``s of work in one call, for the rate.
         gradient_bytes: size of the gradients that a call leaves.
-        losses: number of losses that ``run`` sums up.
-        loss_unit: their unit.
     """
 
     run: Callable[[], Tensor | float | None]
-    reset: Callable[[], None] = nothing
-    forget: Callable[[], None] = nothing
+    reset: Callable[[], object] = lambda: None
+    forget: Callable[[], object] = lambda: None
     amount: float = 1.0
     unit: str = "calls"
     gradient_bytes: int = 0
@@ -73,37 +66,26 @@ Entry = tuple[str, Callable[[], Workload]]
 
 def summary(values: Sequence[float]) -> dict[str, float]:
     """Median, quartiles and extremes of at least one value."""
-    q1, median, q3 = (
-        statistics.quantiles(values, n=4, method="inclusive")
-        if len(values) > 1
-        else [values[0]] * 3
-    )
-    return {"median": median, "q1": q1, "q3": q3, "lowest": min(values), "highest": max(values)}
-
-
-def synchronize(device: str) -> None:
-    """Wait until the device has done all that was asked of it."""
-    if device == "cuda":
-        torch.cuda.synchronize()
+    figures = np.percentile(values, (50, 25, 75, 0, 100)).tolist()
+    return dict(zip(("median", "q1", "q3", "lowest", "highest"), figures, strict=True))
 
 
 def time_once(workload: Workload, device: str) -> float:
     """Seconds of one call, from an idle device to an idle device, without garbage collection."""
+
+    def wait() -> None:
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    def call() -> object:
+        result = workload.run()
+        wait()
+        return result
+
     workload.reset()
     gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        synchronize(device)
-        start = time.perf_counter()
-        result = workload.run()
-        synchronize(device)
-        elapsed = time.perf_counter() - start
-    finally:
-        if enabled:
-            gc.enable()
-    del result
-    return elapsed
+    wait()
+    return timeit.timeit(call, number=1)
 
 
 def alternate(
@@ -146,12 +128,11 @@ def compare(
     Returns:
         ``contestants`` by name and the list ``ratios``, such as JSON can hold.
     """
-    workloads, losses = {}, {}
+    workloads = {}
     for name, (_, make) in entries.items():
         progress(f"warm-up: {name}")
         workloads[name] = make()
-    for name, workload in workloads.items():
-        losses[name] = first_loss(workload)
+    losses = {name: first_loss(workload) for name, workload in workloads.items()}
     times = alternate(workloads, settings.repetitions, settings.device)
     contestants: dict[str, Any] = {}
     for name, (label, make) in entries.items():

@@ -7,12 +7,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fairseq_kerbs.benchmarks.comparison import Entry, Settings, Workload, compare
-from fairseq_kerbs.benchmarks.contestants import CONTESTANTS
-from fairseq_kerbs.benchmarks.inputs import make_inputs
+from fairseq_kerbs.benchmarks.contestants import (
+    CONTESTANTS,
+    LIKELIHOOD_NAMES,
+    LIKELIHOOD_RATIOS,
+    PRODUCTS,
+    make_inputs,
+)
 from fairseq_kerbs.benchmarks.products import Products, fastest_layout
 from fairseq_kerbs.benchmarks.report import (
     comparison_tables,
@@ -24,28 +28,6 @@ from fairseq_kerbs.benchmarks.report import (
 )
 from fairseq_kerbs.utils.machine import free_bytes
 
-PRODUCTS = "products"
-NAMES = (PRODUCTS, *CONTESTANTS)
-PAIRS = (
-    ("kerbs", PRODUCTS),
-    ("kerbs-trained", PRODUCTS),
-    ("kerbs-smoothed", PRODUCTS),
-    ("kerbs", "naive"),
-    ("kerbs", "naive-stable"),
-    ("kerbs", "stock"),
-    ("kerbs-smoothed", "stock-smoothed"),
-    ("kerbs", "lean"),
-    ("kerbs-smoothed", "lean-smoothed"),
-    ("lean", "stock"),
-    ("lean-smoothed", "stock-smoothed"),
-    ("kerbs-trained", "kerbs"),
-    ("kerbs-smoothed", "kerbs"),
-    ("lean-smoothed", "lean"),
-    ("stock-smoothed", "stock"),
-    ("kerbs-eval", "kerbs"),
-    ("kerbs-eval", "stock-eval"),
-)
-
 Sizes = dict[str, Any]
 """dim (d), vocab (V), senses_per_word (M ÷ V) and tokens (N)."""
 
@@ -54,7 +36,7 @@ def workload(name: str, layout: str = "", **inputs_of: Any) -> Workload:
     """One contestant on its inputs.
 
     Args:
-        name: the contestant, of :data:`NAMES`.
+        name: the contestant, of :data:`LIKELIHOOD_NAMES`.
         layout: of the bare products.
         inputs_of: arguments of :func:`make_inputs`.
     """
@@ -70,12 +52,11 @@ def workload(name: str, layout: str = "", **inputs_of: Any) -> Workload:
             gradient_bytes=inputs.h.nbytes + inputs.w.nbytes,
         )
     contestant = CONTESTANTS[name]
+    weights = [inputs.w, inputs.theta] if contestant.senses else [inputs.words]
 
     def run() -> Tensor:
-        with torch.set_grad_enabled(contestant.backward):
-            loss = contestant.loss(inputs)
-        if contestant.backward:
-            loss.backward()
+        loss = contestant.loss(inputs)
+        loss.backward()
         return loss.detach()
 
     return Workload(
@@ -83,7 +64,7 @@ def workload(name: str, layout: str = "", **inputs_of: Any) -> Workload:
         reset=inputs.drop_gradients,
         amount=tokens,
         unit="tokens",
-        gradient_bytes=contestant.gradient_bytes(inputs),
+        gradient_bytes=sum(tensor.nbytes for tensor in (inputs.h, *weights)),
         losses=tokens,
     )
 
@@ -98,7 +79,7 @@ def run(sizes: Sizes, settings: Settings) -> tuple[dict[str, Any], str]:
     inputs_of, free = {**sizes, **settings.inputs()}, free_bytes(settings.device)
     entries: dict[str, Entry] = {}
     left_out, products, notes = {}, {}, []
-    for name in settings.chosen(NAMES):
+    for name in settings.chosen(LIKELIHOOD_NAMES):
         if name == PRODUCTS:
             inputs = make_inputs(**inputs_of)
             best, times = fastest_layout(inputs.h.detach(), inputs.w.detach(), free)
@@ -115,9 +96,10 @@ def run(sizes: Sizes, settings: Settings) -> tuple[dict[str, Any], str]:
             notes.append(f"{name} left out: {left_out[name]}")
         else:
             entries[name] = one.label, partial(workload, name, **inputs_of)
-    result = compare(entries, PAIRS, settings) | {"products": products, "left_out": left_out}
+    result = compare(entries, LIKELIHOOD_RATIOS, settings)
     make_inputs.cache_clear()
-    return result, "\n".join([comparison_tables(result), *notes])
+    text = "\n".join([comparison_tables(result), *notes])
+    return result | {"products": products, "left_out": left_out}, text
 
 
 # ------------------------------------------------------------------ scaling
@@ -126,19 +108,15 @@ def run(sizes: Sizes, settings: Settings) -> tuple[dict[str, Any], str]:
 def scaling_points(
     senses_per_word: list[float], tokens: list[int], **others: int
 ) -> dict[str, list[Sizes]]:
-    """The sizes measured on each axis.
-
-    Senses vary at the middle one of ``tokens``, tokens vary at the most senses.
-    """
+    """Sizes on each axis: senses vary at the middle one of ``tokens``, tokens at most senses."""
     middle, most = statistics.median_low(tokens), max(senses_per_word)
+    points = {
+        "senses": [(factor, middle) for factor in sorted(set(senses_per_word))],
+        "tokens": [(most, count) for count in sorted(set(tokens))],
+    }
     return {
-        "senses": [
-            {**others, "senses_per_word": factor, "tokens": middle}
-            for factor in sorted(set(senses_per_word))
-        ],
-        "tokens": [
-            {**others, "senses_per_word": most, "tokens": count} for count in sorted(set(tokens))
-        ],
+        axis: [{**others, "senses_per_word": factor, "tokens": count} for factor, count in pairs]
+        for axis, pairs in points.items()
     }
 
 
@@ -161,20 +139,17 @@ def run_scaling(axes: dict[str, list[Sizes]], settings: Settings) -> tuple[dict[
 
 
 def _point(sizes: Sizes) -> str:
-    return f"{_senses(sizes)} senses, {sizes['tokens']} tokens"
-
-
-def _senses(sizes: Sizes) -> int:
-    return round(sizes["senses_per_word"] * sizes["vocab"])
+    return f"{round(sizes['senses_per_word'] * sizes['vocab'])} senses, {sizes['tokens']} tokens"
 
 
 def describe_axis(axis: list[Sizes], result: dict[str, Any]) -> dict[str, Any]:
     """Line of the median time over tokens × senses, and each point's time by token and sense.
 
-    The line is fitted so that relative errors count: times grow with the work, and so do their
-    errors.
+    The line is fitted so that relative errors count: they grow with the times.
     """
-    work = np.array([float(sizes["tokens"] * _senses(sizes)) for sizes in axis])
+    work = np.array(
+        [float(one["tokens"] * round(one["senses_per_word"] * one["vocab"])) for one in axis]
+    )
     times = np.array([result["contestants"][_point(sizes)]["median"] for sizes in axis])
     each, line = times / work, None
     if len(axis) > 1:

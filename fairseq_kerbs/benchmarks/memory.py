@@ -53,15 +53,15 @@ def peak_memory(
         difference; ``method``. Where it could not be measured only ``error``, with the reason.
     """
     if workload is not None:
-        return _on_cuda(workload)
+        return _measure(workload, "cuda")
     if not _STATUS.exists():
         return {"error": "peak memory on the CPU is read from Linux's /proc, which is not here"}
     fresh = multiprocessing.get_context("spawn")
     before = dict(os.environ)
     os.environ.update(_ENVIRONMENT)  # the process inherits it; glibc reads it before Python starts
     try:
-        with ProcessPoolExecutor(1, mp_context=fresh, initializer=_begin) as process:
-            return process.submit(_on_cpu, make, threads).result()
+        with ProcessPoolExecutor(1, mp_context=fresh) as process:
+            return process.submit(_alone, make, threads).result()
     except BrokenProcessPool:
         return {"error": "the process was killed, most likely because memory ran out"}
     except Exception as error:  # whatever it is, the times that were taken are kept
@@ -77,62 +77,47 @@ def quiet() -> None:
     logging.getLogger("fairseq").setLevel(logging.ERROR)
 
 
-def _begin() -> None:
+def _alone(make: Callable[[], Workload], threads: int) -> dict[str, Any]:
     end_with_parent()
     quiet()
-
-
-def _on_cuda(workload: Workload) -> dict[str, Any]:
-    _prepare(workload)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    result = workload.run()
-    torch.cuda.synchronize()
-    extra = torch.cuda.max_memory_allocated() - before
-    del result
-    workload.reset()
-    return _answer(extra, workload, "torch.cuda.max_memory_allocated")
-
-
-def _on_cpu(make: Callable[[], Workload], threads: int) -> dict[str, Any]:
-    """Peak resident memory of one call in this process, which nothing else may be using."""
     torch.set_num_threads(threads)
-    workload = make()
-    _prepare(workload)
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-    method = "peak resident memory of a fresh process"
-    try:
-        _CLEAR.write_text("5")
-    except OSError:  # then the peak may be an earlier one
-        method += " (upper bound: the peak could not be reset)"
-    before = _resident("VmRSS")
-    result = workload.run()
-    extra = _resident("VmHWM") - before
-    del result
-    return _answer(extra, workload, method)
+    return _measure(make(), "cpu")
 
 
-def _prepare(workload: Workload) -> None:
+def _measure(workload: Workload, device: str) -> dict[str, Any]:
+    """Peak of one call in this process, which nothing else may be using."""
     workload.reset()
     workload.run()
     workload.reset()
     workload.forget()
     gc.collect()
-
-
-def _resident(field: str) -> int:
-    """Resident memory of this process now (VmRSS) or at its peak (VmHWM), in bytes."""
-    lines = _STATUS.read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))
-
-
-def _answer(extra: int, workload: Workload, method: str) -> dict[str, Any]:
+    method = "torch.cuda.max_memory_allocated"
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        result = workload.run()
+        torch.cuda.synchronize()
+        extra = torch.cuda.max_memory_allocated() - before
+    else:
+        method = "peak resident memory of a fresh process"
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)
+        _CLEAR.write_text("5")  # forgets the peak so far
+        before = _resident("VmRSS")
+        result = workload.run()
+        extra = _resident("VmHWM") - before
+    del result
+    workload.reset()
     return {
         "extra_bytes": extra,
         "gradient_bytes": workload.gradient_bytes,
         "without_gradients_bytes": max(0, extra - workload.gradient_bytes),
         "method": method,
     }
+
+
+def _resident(field: str) -> int:
+    """Resident memory of this process now (VmRSS) or at its peak (VmHWM), in bytes."""
+    lines = _STATUS.read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))

@@ -16,7 +16,6 @@ from fairseq_kerbs.likelihood.chunked import fast_product
 
 CHUNK_MEGABYTES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}
 WHOLE_SHARE = 0.4  # of the free memory that a whole X may take
-HOPELESS = 1.3  # a layout this much slower than the best is tried once
 
 
 class Products:
@@ -37,79 +36,58 @@ class Products:
         """Give the memory of X, dh and dW back."""
         self.dh = self.dw = self.x = torch.empty(0, 0)
 
-    @torch.no_grad()
-    def __call__(self, h: Tensor, w: Tensor) -> None:
-        """Compute dh [N, d] and dw [M, d] for h [N, d] and w [M, d]; the next call overwrites."""
-        self.reserve(h, w)
-        if self.kind == "rows":
-            self._rows(h, w)
-        elif self.kind == "tokens":
-            self._chunks(h, w, self.dh, self.dw)
-        else:
-            self._chunks(w, h, self.dw, self.dh)
-
     def reserve(self, h: Tensor, w: Tensor) -> None:
         """Make X, dh and dW unless they are there; also written to, as fresh pages cost time."""
         if (self.dh.shape, self.dw.shape) == (h.shape, w.shape):
             return
         self.dh, self.dw = (torch.zeros_like(one).fill_(0) for one in (h.detach(), w.detach()))
         if self.kind != "rows":
-            rows, columns = (h, w) if self.kind == "tokens" else (w, h)
+            rows, columns = (w, h) if self.kind == "senses" else (h, w)
             size = min(self.chunk or len(rows), len(rows))
             self.x = h.new_zeros(size, len(columns)).fill_(0)
 
-    def _chunks(self, a: Tensor, b: Tensor, da: Tensor, db: Tensor) -> None:
-        """Chunks of a's rows: h by w, or w by h."""
-        step = len(self.x)
+    @torch.no_grad()
+    def __call__(self, h: Tensor, w: Tensor) -> None:
+        """Compute dh [N, d] and dw [M, d] for h [N, d] and w [M, d]; the next call overwrites."""
+        self.reserve(h, w)
+        a, b, da, db = h, w, self.dh, self.dw
+        if self.kind == "senses":
+            a, b, da, db = b, a, db, da
+        product, step = fast_product(), self.chunk or len(a)
         for start in range(0, len(a), step):
             part = a[start : start + step]
-            logits = self.x[: len(part)]
-            torch.mm(part, b.t(), out=logits)
+            if self.kind == "rows":
+                assert product is not None
+                logits = product(b, part, None, "none", [], "").t()
+            else:
+                logits = torch.mm(part, b.t(), out=self.x[: len(part)])
             torch.mm(logits, b, out=da[start : start + step])
             torch.addmm(db, logits.t(), part, beta=float(start > 0), out=db)
-
-    def _rows(self, h: Tensor, w: Tensor) -> None:
-        product = fast_product()
-        assert product is not None
-        step = self.chunk or len(h)
-        for start in range(0, len(h), step):
-            part = h[start : start + step]
-            logits = product(w, part, None, "none", [], "")
-            torch.mm(logits.t(), w, out=self.dh[start : start + step])
-            torch.addmm(self.dw, logits, part, beta=float(start > 0), out=self.dw)
-            del logits
+            del logits  # before the next chunk's is made
 
 
 def layout_names(h: Tensor, w: Tensor, free: int) -> list[str]:
     """Layouts worth trying for these inputs, within the free memory (bytes)."""
-    size = h.element_size()
-    names = []
-    if len(h) * len(w) * size <= WHOLE_SHARE * free:
-        names += ["tokens", "senses"]
-    for megabytes in CHUNK_MEGABYTES[h.device.type]:
-        budget = (megabytes << 20) // size
-        tokens, senses = max(1, budget // len(w)), max(1, budget // len(h))
-        names += [f"tokens:{tokens}"] if tokens < len(h) else []
-        names += [f"senses:{senses}"] if senses < len(w) else []
-        if h.device.type == "cpu" and h.dtype == torch.float32 and fast_product() is not None:
-            names += [f"rows:{tokens}"] if tokens < len(h) else []
+    size, device = h.element_size(), h.device.type
+    names = ["tokens", "senses"] if len(h) * len(w) * size <= WHOLE_SHARE * free else []
+    fast = device == "cpu" and h.dtype == torch.float32 and fast_product() is not None
+    kinds = {"tokens": (h, w), "senses": (w, h)} | ({"rows": (h, w)} if fast else {})
+    for megabytes in CHUNK_MEGABYTES[device]:
+        for kind, (rows, columns) in kinds.items():
+            chunk = max(1, (megabytes << 20) // size // len(columns))
+            names += [f"{kind}:{chunk}"] if chunk < len(rows) else []
     return names or ["tokens"]
 
 
 def fastest_layout(h: Tensor, w: Tensor, free: int) -> tuple[str, dict[str, float]]:
-    """Try all layouts; the name of the fastest, and the best of two times of each, in seconds.
-
-    Layouts that lie behind :data:`HOPELESS` after the first round are not tried again.
-    """
+    """Try all layouts; the name of the fastest, and the best of two times of each, in seconds."""
     times: dict[str, float] = {}
-    for trial in range(2):
-        best = min(times.values(), default=0.0)
+    for trial in (1, 2):
         for name in layout_names(h, w, free):
-            if trial and times[name] > HOPELESS * best:
-                continue
-            progress(f"bare products, trial {trial + 1}: {name}")
+            progress(f"bare products, trial {trial}: {name}")
             products = Products(name)
-            workload = Workload(lambda: products(h, w), reset=lambda: products.reserve(h, w))  # noqa: B023
+            products.reserve(h, w)
+            workload = Workload(lambda: products(h, w))  # noqa: B023
             times[name] = min(times.get(name, float("inf")), time_once(workload, h.device.type))
     progress("")
     return min(times, key=lambda name: times[name]), times

@@ -1,15 +1,11 @@
-"""Results as tables for a terminal and as a JSON file."""
+"""Results as tables for a terminal."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
-
-from fairseq_kerbs.utils.files import atomic_write
 
 ABSENT = "–"
 FEWEST = 5  # of fewer repetitions quartiles would say nothing: they are told by their range
@@ -17,15 +13,8 @@ FEWEST = 5  # of fewer repetitions quartiles would say nothing: they are told by
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned to the right, the first one and text without a heading to the left."""
-    sides = ["right" if name else "left" for name in header[1:]]
-    return tabulate(
-        rows,
-        header,
-        "plain",
-        disable_numparse=True,
-        colalign=("left", *sides),
-        preserve_whitespace=True,
-    )
+    sides = ["left", *("right" if name else "left" for name in header[1:])]
+    return tabulate(rows, header, "plain", disable_numparse=True, colalign=sides)
 
 
 def seconds(value: float) -> str:
@@ -59,11 +48,16 @@ def comparison_tables(result: dict[str, Any]) -> str:
         return "nothing was measured"
     one = next(iter(contestants.values()))
     count = len(one["seconds"])
+
+    def loss(entry: dict[str, Any]) -> str:
+        value = entry["loss"]
+        return ABSENT if value is None else value if isinstance(value, str) else f"{value:.5f}"
+
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "median": lambda entry: seconds(entry["median"]),
         spread_name(count): lambda entry: spread(entry, seconds, count),
         one["rate_unit"]: lambda entry: f"{entry['rate']:,.1f}",
-        f"loss, {one['loss_unit']}": lambda entry: _loss(entry["loss"]),
+        f"loss, {one['loss_unit']}": loss,
         "peak MB": lambda entry: megabytes(entry, "extra_bytes"),
         "without gradients": lambda entry: megabytes(entry, "without_gradients_bytes"),
         "": lambda entry: entry["label"],
@@ -71,27 +65,21 @@ def comparison_tables(result: dict[str, Any]) -> str:
     cells = {title: [show(one) for one in contestants.values()] for title, show in columns.items()}
     shown = {title: column for title, column in cells.items() if set(column) != {ABSENT}}
     parts = [table(["contestant", *shown], list(zip(contestants, *shown.values(), strict=True)))]
-    if result["ratios"]:
-        rows = [
-            [
-                f"{ratio['of']} ÷ {ratio['over']}",
-                f"{ratio['median']:.2f}",
-                spread(ratio, "{:.2f}".format, count),
-                ABSENT if ratio["memory"] is None else f"{ratio['memory']:.3f}",
-            ]
-            for ratio in result["ratios"]
+    rows = [
+        [
+            f"{ratio['of']} ÷ {ratio['over']}",
+            f"{ratio['median']:.2f}",
+            spread(ratio, "{:.2f}".format, count),
+            ABSENT if ratio["memory"] is None else f"{ratio['memory']:.3f}",
         ]
+        for ratio in result["ratios"]
+    ]
+    if rows:
         parts.append(table(["ratio", "time", spread_name(count), "peak memory"], rows))
     for name, entry in contestants.items():
         if "error" in (entry["memory"] or {}):
             parts.append(f"memory of {name} not measured: {entry['memory']['error']}")
     return "\n\n".join(parts)
-
-
-def _loss(value: float | str | None) -> str:
-    if value is None:
-        return ABSENT
-    return value if isinstance(value, str) else f"{value:.5f}"
 
 
 def heading(name: str, sizes: dict[str, Any], settings: dict[str, Any]) -> str:
@@ -101,10 +89,3 @@ def heading(name: str, sizes: dict[str, Any], settings: dict[str, Any]) -> str:
         f"{name}: {numbers}; {settings['dtype']} on {settings['device']}, "
         f"{settings['threads']} threads, {settings['repetitions']} repetitions"
     )
-
-
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write the document so that the file is complete or absent."""
-    with atomic_write(path) as stream:
-        json.dump(document, stream, indent=1, ensure_ascii=False, allow_nan=False)
-        stream.write("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -18,15 +19,18 @@ import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (both register with fairseq)
 from fairseq_kerbs.benchmarks.comparison import Entry, Settings, Workload, compare
 from fairseq_kerbs.benchmarks.contestants import (
+    DTYPES,
     LIKE_FOR_LIKE,
-    MODEL_PAIRS,
+    MODEL_RATIOS,
     MODELS,
     SMOOTHED,
     SMOOTHING,
+    zipf_words,
 )
-from fairseq_kerbs.benchmarks.inputs import DTYPES, zipf_words
 from fairseq_kerbs.benchmarks.report import comparison_tables
 
+_SIDE_FLAGS = {"embed-dim": "dim", "ffn-embed-dim": "ffn"}
+_SIDE_FLAGS |= {"layers": "layers", "attention-heads": "heads"}
 MEAN_LENGTH, LENGTH_STD = 22.0, 3.0  # words of a sentence: fairseq batches similar lengths
 
 
@@ -35,8 +39,7 @@ def set_up(model: str, sizes: dict[str, Any], device: str, seed: int, *flags: st
 
     Args:
         model: of :data:`fairseq_kerbs.benchmarks.contestants.MODELS`.
-        sizes: dim (d of both sides), vocab (V of both), senses_per_word (M ÷ V), ffn, layers,
-            heads.
+        sizes: dim, vocab, ffn, layers and heads of both sides, senses_per_word (M ÷ V).
         device: "cpu" or "cuda".
         seed: of the weights.
         flags: further flags of fairseq-train.
@@ -51,11 +54,8 @@ def set_up(model: str, sizes: dict[str, Any], device: str, seed: int, *flags: st
     ]
     if model.startswith("kerbs"):
         arguments += ["--total-senses", str(sizes["senses_per_word"])]
-    for side in ("encoder", "decoder"):
-        arguments += [f"--{side}-embed-dim", str(sizes["dim"])]
-        arguments += [f"--{side}-ffn-embed-dim", str(sizes["ffn"])]
-        arguments += [f"--{side}-layers", str(sizes["layers"])]
-        arguments += [f"--{side}-attention-heads", str(sizes["heads"])]
+    for side, (flag, size) in itertools.product(("encoder", "decoder"), _SIDE_FLAGS.items()):
+        arguments += [f"--{side}-{flag}", str(sizes[size])]
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
     cfg = convert_namespace_to_omegaconf(args)
     torch.manual_seed(seed)
@@ -128,22 +128,14 @@ def step_workload(
 
 
 def decode_workload(
-    name: str,
-    *,
-    batch: int,
-    beam: int,
-    steps: int,
-    dtype: str,
-    device: str,
-    seed: int,
+    name: str, *, batch: int, beam: int, steps: int, dtype: str, device: str, seed: int,
     **sizes: Any,
-) -> Workload:
+) -> Workload:  # fmt: skip
     """An untrained model and fairseq's SequenceGenerator; one call translates a batch.
 
     Args:
         name: a model of :data:`fairseq_kerbs.benchmarks.contestants.MODELS`.
-        batch: sentences of the batch.
-        beam: size of the beam.
+        batch, beam: sentences of the batch, size of the beam.
         steps: tokens of every hypothesis, the final </s> included: all take as many steps.
         dtype: of the model.
         device, seed, sizes: see :func:`set_up`.
@@ -171,19 +163,16 @@ def run(
     """Compare all models at one size: what :func:`compare` returns, and the tables.
 
     Args:
-        make: :func:`step_workload` or :func:`decode_workload`.
-        names: of its contestants.
+        make: :func:`step_workload` or :func:`decode_workload`, whose contestants have ``names``.
         sizes: its keyword arguments, but for those of the settings.
-        settings: of all benchmarks.
     """
     entries: dict[str, Entry] = {}
     for name in settings.chosen(names):
         model = name.removesuffix(SMOOTHED)
-        label = (
-            "fairseq's transformer" if model == "stock" else f"transformer_kerbs, {MODELS[model]}"
-        )
+        ours = f"transformer_kerbs, {MODELS[model]}"
+        label = ours if model != "stock" else "fairseq's transformer"
         label += f", label smoothing {SMOOTHING}" if name != model else ""
         entries[name] = label, partial(make, name, **sizes, **settings.inputs())
-    result = compare(entries, MODEL_PAIRS, settings)
+    result = compare(entries, MODEL_RATIOS, settings)
     text = comparison_tables(result)
     return result, f"{text}\n\n{LIKE_FOR_LIKE}" if "softmax" in entries else text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,45 +23,25 @@ def add_convert(commands: Subparsers) -> None:
         "model of fairseq_kerbs with --output-layer softmax, into a KerBS model with the same "
         "predictions (theta = 0), to be trained on with fairseq-train --finetune-from-model.",
     )
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="OUT", help="the checkpoint to write"
-    )
-    parser.add_argument(
-        "--total-senses",
-        type=float,
-        default=1.5,
-        metavar="F",
-        help="senses in all, as a multiple of the target vocabulary [%(default)s]",
-    )
-    parser.add_argument(
-        "--max-senses", type=int, default=4, metavar="N", help="most senses of one word [4]"
-    )
-    parser.add_argument(
-        "--extra-senses",
-        choices=("spare", "split"),
-        default="spare",
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CHECKPOINT")
+    add("-o", "--output", type=Path, required=True, metavar="OUT", help="the checkpoint to write")
+    add("--total-senses", type=float, default=1.5, metavar="F",
+        help="senses in all, as a multiple of the target vocabulary [%(default)s]")  # fmt: skip
+    add("--max-senses", type=int, default=4, metavar="N", help="most senses of one word [4]")
+    add("--extra-senses", choices=("spare", "split"), default="spare",
         help="where senses beyond one a word go: beside rare words, with next to no share of their "
         "probability, for reallocation to take; or to the frequent words, in equal shares "
-        "[%(default)s]",
-    )
-    parser.add_argument(
-        "--split-noise",
-        type=float,
-        default=0.0,
-        metavar="S",
+        "[%(default)s]")  # fmt: skip
+    add("--split-noise", type=float, default=0.0, metavar="S",
         help="part the senses of a split word by this much, relative to their length. 0 is exact, "
-        "but equal senses stay equal in training until reallocation moves them [%(default)s]",
-    )
+        "but equal senses stay equal in training until reallocation moves them "
+        "[%(default)s]")  # fmt: skip
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
     source.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
-    parser.add_argument(
-        "--ema", action="store_true", help="convert the averages that --store-ema has made"
-    )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="write the flags for training on as YAML"
-    )
+    add("--ema", action="store_true", help="convert the averages that --store-ema has made")
+    add("--config", type=Path, metavar="FILE", help="write the flags for training on as YAML")
     add_trust_flag(parser)
     parser.set_defaults(run=_run_convert)
 
@@ -71,9 +50,7 @@ def _run_convert(args: argparse.Namespace) -> int:
     _check_flags(args)
     from fairseq_kerbs.conversion.flags import configuration, finetuning_flags
     from fairseq_kerbs.conversion.model import (
-        Wishes,
-        check_output,
-        checkpoint_of,
+        ConversionOptions,
         convert,
         known_dictionaries,
         write_checkpoint,
@@ -83,17 +60,17 @@ def _run_convert(args: argparse.Namespace) -> int:
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    for path in filter(None, (args.output, args.config)):
-        check_output(path, args.checkpoint)
     source = read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
     dictionary, named = _dictionary(args, source)
-    wishes = Wishes(args.total_senses, args.max_senses, args.extra_senses, args.split_noise)
+    options = ConversionOptions(
+        args.total_senses, args.max_senses, args.extra_senses, args.split_noise
+    )
     if dictionary is not None:
-        wishes = wishes.counted(dictionary)
-    converted = convert(source, wishes)
+        options = options.counted(dictionary)
+    converted = convert(source, options)
     flags = finetuning_flags(source.config, converted.settings, args.output)
     known = known_dictionaries(source, dictionary, args.data)
-    write_checkpoint(args.output, checkpoint_of(source, converted, known))
+    write_checkpoint(args.output, source, converted, known)
     if args.config is not None:
         with atomic_write(args.config) as stream:
             stream.write(configuration(flags, args.checkpoint))
@@ -138,6 +115,11 @@ def _summary(args: argparse.Namespace, words: int, converted: Converted, named: 
 def _check_flags(args: argparse.Namespace) -> None:
     from fairseq_kerbs.utils.errors import UserError
 
+    for path in filter(None, (args.output, args.config)):
+        if path.exists() and args.checkpoint.exists() and path.samefile(args.checkpoint):
+            raise UserError(f"-o {path} is the checkpoint itself; name another file")
+        if path.is_dir():
+            raise UserError(f"-o {path} is a folder; name a file")
     if args.max_senses < 1:
         raise UserError(f"--max-senses is {args.max_senses}, but must be at least 1")
     if not 1.0 <= args.total_senses <= args.max_senses:
@@ -145,7 +127,7 @@ def _check_flags(args: argparse.Namespace) -> None:
             f"--total-senses is {args.total_senses}, but must be between 1 and --max-senses "
             f"({args.max_senses})"
         )
-    if not 0.0 <= args.split_noise < 1.0 or math.isnan(args.split_noise):
+    if not 0.0 <= args.split_noise < 1.0:
         raise UserError(f"--split-noise is {args.split_noise}, but must be within [0, 1)")
     if args.split_noise and args.extra_senses != "split":
         raise UserError("--split-noise parts senses of --extra-senses split; give both or neither")

@@ -28,19 +28,25 @@ def add_detokenize(commands: Subparsers) -> None:
 
 def _run_detokenize(args: argparse.Namespace) -> int:
     from fairseq_kerbs.evaluation.texts import detokenize_lines
-    from fairseq_kerbs.utils.files import atomic_write, read_lines
+    from fairseq_kerbs.utils.files import read_lines
 
     path = "/dev/stdin" if args.input == "-" else args.input
     lines = read_lines(path)
     texts = detokenize_lines(lines, language=args.lang, name=path, unescape=args.unescape)
-    content = "".join(text + "\n" for text in texts)
-    if args.output is None:
+    write_output(args.output, "".join(text + "\n" for text in texts))
+    return 0
+
+
+def write_output(path: Path | None, content: str) -> None:
+    """Write UTF-8 to a file, or to standard output."""
+    from fairseq_kerbs.utils.files import atomic_write
+
+    if path is None:
         sys.stdout.buffer.write(content.encode("utf-8"))
         sys.stdout.buffer.flush()
     else:
-        with atomic_write(args.output) as stream:
+        with atomic_write(path) as stream:
             stream.write(content)
-    return 0
 
 
 def add_score(commands: Subparsers) -> None:
@@ -60,13 +66,8 @@ def add_score(commands: Subparsers) -> None:
     case.add_argument(
         "--both-cases", action="store_true", help="one score with case, and one without"
     )
-    parser.add_argument(
-        "--max-ngram-order",
-        type=int,
-        default=4,
-        metavar="N",
-        help="longest n-grams: 1 gives BLEU-1 [%(default)s]",
-    )
+    parser.add_argument("--max-ngram-order", type=int, default=4, metavar="N",
+                        help="longest n-grams: 1 gives BLEU-1 [%(default)s]")  # fmt: skip
     parser.add_argument(
         "--tokenize", metavar="NAME", help="sacreBLEU's tokenizer [by language; 13a for most]"
     )

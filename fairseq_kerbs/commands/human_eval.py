@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_kerbs.commands.evaluation import write_output
+
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
 
@@ -29,24 +31,16 @@ def add_human_eval(commands: Subparsers) -> None:
 
 def add_text_flags(parser: argparse.ArgumentParser) -> None:
     """Where sources and answers come from; `examples` takes the same flags."""
-    text = parser.add_argument_group(
+    add = parser.add_argument_group(
         "text", "Raw text with one sentence a line, or fairseq-generate's output."
-    )
-    text.add_argument("--source", required=True, type=Path, metavar="FILE", help="inputs")
-    text.add_argument(
-        "--system",
-        required=True,
-        action="append",
-        metavar="NAME=FILE",
-        help="a system's answers; repeat it for every system",
-    )
-    text.add_argument(
-        "--lang", default="en", help="fairseq-generate: language of the answers [%(default)s]"
-    )
-    text.add_argument(
-        "--source-lang", metavar="LANG", help="fairseq-generate: language of the inputs [--lang]"
-    )
-    text.add_argument("--unescape", action="store_true", help="fairseq-generate: undo XML entities")
+    ).add_argument
+    add("--source", required=True, type=Path, metavar="FILE", help="inputs")
+    add("--system", required=True, action="append", metavar="NAME=FILE",
+        help="a system's answers; repeat it for every system")  # fmt: skip
+    add("--lang", default="en", help="fairseq-generate: language of the answers [%(default)s]")
+    text = "fairseq-generate: language of the inputs [--lang]"
+    add("--source-lang", metavar="LANG", help=text)
+    add("--unescape", action="store_true", help="fairseq-generate: undo XML entities")
 
 
 def _add_export(steps: Subparsers) -> None:
@@ -58,38 +52,38 @@ def _add_export(steps: Subparsers) -> None:
         "DIR/instructions.txt, and the key. Keep the key from the raters.",
     )
     add_text_flags(parser)
-    parser.add_argument("--sheets", required=True, type=Path, metavar="DIR", help="for the raters")
-    parser.add_argument(
-        "--key", required=True, type=Path, metavar="FILE", help="JSON file outside DIR"
-    )
-    parser.add_argument("--items", type=int, default=50, metavar="N", help="[%(default)s]")
-    parser.add_argument("--raters", type=int, default=3, metavar="N", help="[%(default)s]")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="[%(default)s]")
-    parser.add_argument(
-        "--delimiter",
-        choices=("comma", "semicolon", "tab"),
-        default="comma",
-        help="between cells; semicolon for spreadsheet programs with a decimal comma [%(default)s]",
-    )
-    parser.add_argument("--force", action="store_true", help="replace files that are there")
+    add = parser.add_argument
+    add("--sheets", required=True, type=Path, metavar="DIR", help="for the raters")
+    add("--key", required=True, type=Path, metavar="FILE", help="JSON file outside DIR")
+    for flag, default in (("--items", 50), ("--raters", 3), ("--seed", 1)):
+        add(flag, type=int, default=default, metavar="N", help="[%(default)s]")
+    add("--delimiter", choices=("comma", "semicolon", "tab"), default="comma",
+        help="between cells; semicolon for spreadsheet programs with a decimal comma "
+        "[%(default)s]")  # fmt: skip
+    add("--force", action="store_true", help="replace files that are there")
     parser.set_defaults(run=_run_export)
+
+
+def read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[str]]]:
+    """Sources, and each system's answers by name."""
+    from fairseq_kerbs.evaluation.texts import check_lengths, named_files, read_texts
+
+    paths = named_files(args.system)
+    sources = read_texts(args.source, "S", args.source_lang or args.lang, args.unescape)
+    systems = {n: read_texts(path, "H", args.lang, args.unescape) for n, path in paths.items()}
+    check_lengths({str(args.source): sources} | {str(paths[n]): systems[n] for n in paths})
+    return sources, systems
 
 
 def _run_export(args: argparse.Namespace) -> int:
     from fairseq_kerbs.evaluation import sheets
-    from fairseq_kerbs.evaluation.texts import named_files, read_systems
+    from fairseq_kerbs.evaluation.texts import named_files
     from fairseq_kerbs.utils.files import atomic_write, sha256_of
 
-    sources, _, systems = read_systems(
-        *(args.source, args.system),
-        language=args.lang,
-        source_language=args.source_lang,
-        unescape=args.unescape,
-    )
+    sources, systems = read_answers(args)
     answers = sheets.draw_answers(sources, systems, args.items, args.seed)
-    files = {
-        str(path): sha256_of(path) for path in (args.source, *named_files(args.system).values())
-    }
+    paths = (args.source, *named_files(args.system).values())
+    files = {str(path): sha256_of(path) for path in paths}
     key = sheets.make_key(answers, list(systems), raters=args.raters, seed=args.seed, files=files)
     delimiter = sheets.DELIMITERS[args.delimiter]
     contents = {args.sheets / "instructions.txt": sheets.instructions(key, args.items, delimiter)}
@@ -141,16 +135,13 @@ def _add_score(steps: Subparsers) -> None:
 def _run_score(args: argparse.Namespace) -> int:
     from fairseq_kerbs.evaluation.human_scores import evaluate
     from fairseq_kerbs.evaluation.sheets import read_key, read_sheet
-    from fairseq_kerbs.utils.files import atomic_write
 
     key = read_key(args.key)
     result = evaluate(key, [read_sheet(path, key) for path in args.sheets], args.baseline)
     print(result.as_text())
-    outputs = ((args.json, result.as_json() + "\n"), (args.csv, result.as_csv()))
-    for path, content in outputs:
+    for path, content in ((args.json, result.as_json() + "\n"), (args.csv, result.as_csv())):
         if path is not None:
-            with atomic_write(path) as stream:
-                stream.write(content)
+            write_output(path, content)
     return 0
 
 
@@ -163,39 +154,28 @@ def add_examples(commands: Subparsers) -> None:
         "system's answer, as in Tables 3 and 4 of the paper.",
     )
     add_text_flags(parser)
-    parser.add_argument("--reference", type=Path, metavar="FILE", help="references, as --source")
-    parser.add_argument(
-        "--choose",
-        choices=("differing", "best", "random"),
-        default="differing",
+    add = parser.add_argument
+    add("--reference", type=Path, metavar="FILE", help="references, as --source")
+    add("--choose", choices=("differing", "best", "random"), default="differing",
         help="drawn from the lines with the most different answers, where one system gains most "
-        "over the baseline, or drawn from all [%(default)s]",
-    )
-    parser.add_argument("--number", type=int, default=5, metavar="N", help="lines [%(default)s]")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="[%(default)s]")
+        "over the baseline, or drawn from all [%(default)s]")  # fmt: skip
+    add("--number", type=int, default=5, metavar="N", help="lines [%(default)s]")
+    add("--seed", type=int, default=1, metavar="S", help="[%(default)s]")
     best = parser.add_argument_group("--choose best")
     best.add_argument("--of", metavar="NAME", help="system whose gain counts [the last]")
     best.add_argument("--baseline", metavar="NAME", help="what it is compared with [the first]")
-    best.add_argument(
-        "--metric", choices=("chrf", "bleu"), default="chrf", help="sentence score [%(default)s]"
-    )
-    parser.add_argument("--format", choices=("text", "markdown", "csv"), default="text")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="file [standard output]")
+    best.add_argument("--metric", choices=("chrf", "bleu"), default="chrf", help="[%(default)s]")
+    add("--format", choices=("text", "markdown", "csv"), default="text")
+    add("--output", type=Path, metavar="FILE", help="file [standard output]")
     parser.set_defaults(run=_run_examples)
 
 
 def _run_examples(args: argparse.Namespace) -> int:
     from fairseq_kerbs.evaluation import examples
-    from fairseq_kerbs.evaluation.texts import read_systems
-    from fairseq_kerbs.utils.files import atomic_write
+    from fairseq_kerbs.evaluation.texts import read_texts
 
-    sources, references, systems = read_systems(
-        *(args.source, args.system),
-        reference=args.reference,
-        language=args.lang,
-        source_language=args.source_lang,
-        unescape=args.unescape,
-    )
+    sources, systems = read_answers(args)
+    references = args.reference and read_texts(args.reference, "T", args.lang, args.unescape)
     chosen = examples.side_by_side(
         *(sources, references, systems, args.choose, args.number, args.seed),
         system=args.of,
@@ -204,14 +184,9 @@ def _run_examples(args: argparse.Namespace) -> int:
     )
     rule = examples.rule_text(chosen, len(sources), args.choose, args.seed, args.metric)
     if args.format == "csv":
-        content = examples.as_csv(chosen)
         print(rule, file=sys.stderr)
+        write_output(args.output, examples.as_csv(chosen))
     else:
         write = examples.as_markdown if args.format == "markdown" else examples.as_text
-        content = f"{rule}\n\n{write(chosen)}"
-    if args.output is None:
-        sys.stdout.write(content)
-    else:
-        with atomic_write(args.output) as stream:
-            stream.write(content)
+        write_output(args.output, f"{rule}\n\n{write(chosen)}")
     return 0

@@ -8,18 +8,22 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from fairseq_kerbs.tables.experiments import Flags, flag_arguments
 from fairseq_kerbs.utils.errors import UserError
 
-_TASK = (
-    *("source_lang", "target_lang", "left_pad_source", "left_pad_target", "truncate_source"),
-    *("max_source_positions", "max_target_positions"),
-    *("tokens_per_sample", "sample_break_mode", "add_bos_token", "self_target"),
-)
-_TRAINING = {
+_NAMES: dict[str, tuple[str, ...]] = {
+    "task": (
+        *("source_lang", "target_lang", "left_pad_source", "left_pad_target", "truncate_source"),
+        *("max_source_positions", "max_target_positions"),
+        *("tokens_per_sample", "sample_break_mode", "add_bos_token", "self_target"),
+    ),
     "optimization": ("lr", "clip_norm", "update_freq", "sentence_avg"),
     "dataset": ("max_tokens", "batch_size"),
 }
+"""Settings that are kept, by part of the configuration; of other parts all are."""
+
 # the first is for --input-embedding to say, the second for models that are refused
 _REPLACED = ("share_decoder_input_output_embed", "base_shuffle")
 
@@ -43,24 +47,21 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
 
     task = getattr(config.task, "_name", None) or getattr(config.task, "task", "translation")
     flags: Flags = {"finetune-from-model": str(out.resolve()), "task": str(task)}
-    flags |= _differing(config.task, TASK_DATACLASS_REGISTRY.get(task), _TASK)
+    flags |= _differing(config, "task", TASK_DATACLASS_REGISTRY.get(task))
     flags |= {"arch": str(settings.arch)} | model_flags(settings)
     flags["criterion"] = "kerbs_cross_entropy"
-    smoothing = getattr(config.criterion, "label_smoothing", None)
-    if smoothing:
+    if smoothing := getattr(config.criterion, "label_smoothing", None):
         flags["label-smoothing"] = str(smoothing)
     for part, registry in (
         ("optimizer", OPTIMIZER_DATACLASS_REGISTRY),
         ("lr_scheduler", LR_SCHEDULER_DATACLASS_REGISTRY),
     ):
-        values = getattr(config, part, None)
-        name = getattr(values, "_name", None)
+        name = getattr(getattr(config, part, None), "_name", None)
         if name in registry:
             flags[part.replace("_", "-")] = str(name)
-            flags |= _differing(values, registry[name])
-    for part, kind in (("optimization", OptimizationConfig), ("dataset", DatasetConfig)):
-        flags |= _differing(getattr(config, part, None), kind, _TRAINING[part])
-    return flags
+            flags |= _differing(config, part, registry[name])
+    flags |= _differing(config, "optimization", OptimizationConfig)
+    return flags | _differing(config, "dataset", DatasetConfig)
 
 
 def model_flags(settings: argparse.Namespace) -> Flags:
@@ -74,31 +75,30 @@ def model_flags(settings: argparse.Namespace) -> Flags:
     arch = str(settings.arch)
     parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS, allow_abbrev=False)
     ARCH_MODEL_REGISTRY[arch].add_args(parser)
-    actions = [action for action in parser._actions if hasattr(settings, action.dest)]
+    actions = [
+        action
+        for action in parser._actions
+        if hasattr(settings, action.dest) and action.dest not in _REPLACED
+    ]
     defaults = _dataclass_defaults(arch)
     flags: Flags = {}
-    # one at a time: a size that is set may be the default of others
-    for _ in range(len(actions) + 1):
+    while True:  # one at a time: a size that is set may be the default of others
         found = parser.parse_args(flag_arguments(flags))
         ARCH_CONFIG_REGISTRY[arch](found)
         values = defaults | vars(found)
-        wrong = [
-            action
-            for action in actions
-            if action.dest not in _REPLACED
-            and not _same(getattr(settings, action.dest), values.get(action.dest))
-        ]
-        if not wrong:
-            break
-        action = wrong[0]
-        value, flag = getattr(settings, action.dest), action.option_strings[0][2:]
+        for action in actions:
+            value = getattr(settings, action.dest)
+            if not _same(value, values.get(action.dest)):
+                break
+        else:
+            return flags
+        flag = action.option_strings[0][2:]
         if flag in flags or value is None or (action.nargs == 0 and value != action.const):
             raise UserError(
                 f"--arch {arch} has no flag for {action.dest}={value}, which this model was "
                 "trained with; it cannot be converted"
             )
         flags[flag] = True if action.nargs == 0 else _written(value)
-    return flags
 
 
 def _dataclass_defaults(arch: str) -> dict[str, Any]:
@@ -120,31 +120,25 @@ def _dataclass_defaults(arch: str) -> dict[str, Any]:
 def _same(value: Any, found: Any) -> bool:
     """Whether two settings mean the same; a switch that is off may also be absent."""
     # fairseq gives some sizes no type, so that they are text on the command line
-    return (
-        value == found
-        or str(value) == str(found)
-        or (value in (None, False) and found in (None, False))
-    )
+    return str(value) == str(found) or (value in (None, False) and found in (None, False))
 
 
-def _differing(values: Any, kind: Any, names: tuple[str, ...] = ()) -> Flags:
+def _differing(config: Any, part: str, kind: Any) -> Flags:
     """Flags of a part of the settings whose values are not the defaults of its dataclass."""
     flags: Flags = {}
-    if values is None or kind is None:
-        return flags
-    for item in fields(kind):
-        if (names and item.name not in names) or item.name == "_name":
-            continue
+    for item in fields(kind) if kind is not None else ():
         default = item.default
         if item.default_factory is not MISSING:
             default = item.default_factory()
+        if item.name not in _NAMES.get(part, (item.name,)) or item.name == "_name":
+            continue
         if default is MISSING or (isinstance(default, str) and default.startswith("${")):
             continue  # required, or another part's
-        value = getattr(values, item.name, None)
-        if value is None or _written(value) == _written(default):
-            continue
-        name = item.name.replace("_", "-")
-        flags[name] = True if isinstance(default, bool) else _written(value)
+        value = getattr(getattr(config, part, None), item.name, None)
+        if value is not None and _written(value) != _written(default):
+            flags[item.name.replace("_", "-")] = (
+                True if isinstance(default, bool) else _written(value)
+            )
     return flags
 
 
@@ -159,17 +153,6 @@ def _written(value: Any) -> str:
 
 def configuration(flags: Flags, checkpoint: Path) -> str:
     """Flags as a file for ``fairseq-kerbs train``."""
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        """Writes numbers as they are: their readers take them as text."""
-
-    def represent(dumper: Any, text: str) -> Any:
-        tag = dumper.resolve(yaml.ScalarNode, text, (True, False))
-        number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-        return dumper.represent_scalar(tag if number else "tag:yaml.org,2002:str", text)
-
-    Dumper.add_representer(str, represent)
     content = {"description": f"going on with {checkpoint.name} as a KerBS model", "train": flags}
-    text: str = yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000)
+    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
     return text

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
 from fairseq_kerbs.checkpoints import reason_of, sentence_of
-from fairseq_kerbs.conversion.copies import SensePlan, plan_senses, sense_rows
+from fairseq_kerbs.conversion.sense_init import SensePlan, plan_senses, sense_rows
 from fairseq_kerbs.conversion.stock import SoftmaxModel
 from fairseq_kerbs.fairseq_patches.dictionaries import STATE, digest
 from fairseq_kerbs.utils.errors import UserError
@@ -24,29 +24,23 @@ ALLOWED = 1e-3
 """Largest difference of log-probabilities, in nats, that rounding can explain."""
 
 _OUTPUT = "decoder.output."
+_WITHOUT: dict[str, Any] = {"share_all_embeddings": False, "adaptive_softmax_cutoff": None}
+_WITHOUT |= {"encoder_embed_path": None, "decoder_embed_path": None}
+"""Settings of fairseq's models that the converted one has no use for."""
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the converted model is to be.
+class ConversionOptions:
+    """What the converted model is to be."""
 
-    Attributes:
-        total_senses: senses in all, as a multiple of the vocabulary.
-        max_senses: most senses of one word.
-        extra_senses: where senses beyond one a word go, see :mod:`.copies`.
-        split_noise: relative size of the difference between split senses.
-        counts: [V] occurrences of each word in the training data, where known.
-        special: entries at the beginning of the dictionary that are no words.
-    """
+    total_senses: float  # senses in all, as a multiple of the vocabulary
+    max_senses: int  # most senses of one word
+    extra_senses: str  # where senses beyond one a word go, see `.sense_init`
+    split_noise: float = 0.0  # relative size of the difference between split senses
+    counts: Tensor | None = None  # [V] occurrences of each word in the training data, where known
+    special: int = 4  # entries at the beginning of the dictionary that are no words
 
-    total_senses: float
-    max_senses: int
-    extra_senses: str
-    split_noise: float = 0.0
-    counts: Tensor | None = None
-    special: int = 4
-
-    def counted(self, dictionary: Any) -> Wishes:
+    def counted(self, dictionary: Any) -> ConversionOptions:
         """The same with the counts of fairseq's dictionary."""
         counts = torch.tensor(dictionary.count, dtype=torch.long)
         return replace(self, counts=counts, special=int(dictionary.nspecial))
@@ -54,109 +48,82 @@ class Wishes:
 
 @dataclass
 class Converted:
-    """A converted model.
+    """A converted model."""
 
-    Attributes:
-        settings: of the model, for ``--arch`` of that name.
-        model: the model, in evaluation mode.
-        plan: its senses.
-        difference: largest difference of log-probabilities from the softmax model, in nats.
-    """
-
-    settings: argparse.Namespace
-    model: Any
+    settings: argparse.Namespace  # of the model, for ``--arch`` of that name
+    model: Any  # in evaluation mode
     plan: SensePlan
-    difference: float
+    difference: float  # largest difference of log-probabilities from the softmax, in nats
 
 
-def convert(source: SoftmaxModel, wishes: Wishes) -> Converted:
+def convert(source: SoftmaxModel, options: ConversionOptions) -> Converted:
     """Turn a softmax model into a KerBS model with the same predictions.
 
     Raises:
-        UserError: the wishes do not fit the model, its settings mean something that a model of
+        UserError: the options do not fit the model, its settings mean something that a model of
             fairseq_kerbs does not have, or the predictions would not be the same.
     """
     from fairseq.models import build_model
 
     vocab_size = len(source.weight)
-    total = round(wishes.total_senses * vocab_size)
-    plan = plan_senses(vocab_size, total, wishes.extra_senses, wishes.counts, wishes.special)
-    rows = sense_rows(source.weight, source.bias, plan, wishes.split_noise)
-    biased = rows.shape[1] > source.weight.shape[1]
-    settings = _settings(source, wishes, plan, biased)
-    task = copy.copy(source.task)
+    total = round(options.total_senses * vocab_size)
+    plan = plan_senses(vocab_size, total, options.extra_senses, options.counts, options.special)
+    rows = sense_rows(source.weight, source.bias, plan, options.split_noise)
+    settings = _settings(source, options)
+    settings.sense_bias = rows.shape[1] > source.weight.shape[1]
+    # with its old vector a spare sense would lie idle at the word that receives it, too
+    settings.new_sense = "split" if plan.words else "keep"
+    refused = f"{source.checkpoint} cannot be converted: "
     try:
-        model = build_model(copy.copy(settings), task)
+        model = build_model(copy.copy(settings), copy.copy(source.task))
     except SystemExit as error:
-        raise UserError(f"{source.checkpoint} cannot be converted: {sentence_of(error)}") from None
+        raise UserError(f"{refused}{sentence_of(error)}") from None
     except Exception as error:  # a setting that its own architecture has no use for
         raise UserError(
-            f"{source.checkpoint} cannot be converted: its settings describe no --arch "
-            f"{settings.arch} ({reason_of(error)})"
+            f"{refused}its settings describe no --arch {settings.arch} ({reason_of(error)})"
         ) from error
-    model.load_state_dict(_parameters(source, model, plan, rows), strict=True)
-    model.eval()
-    difference = largest_difference(source.model, model, source.task)
-    if not wishes.split_noise and not difference <= ALLOWED:
-        raise UserError(
-            f"{source.checkpoint} cannot be converted: log-probabilities would differ by "
-            f"{difference:.3g}; its settings ask for something that --arch {settings.arch} has not"
-        )
-    return Converted(settings, model, plan, difference)
-
-
-def _settings(
-    source: SoftmaxModel, wishes: Wishes, plan: SensePlan, biased: bool
-) -> argparse.Namespace:
-    """Settings of the converted model: those it had, but for its embeddings and output layer."""
-    settings = argparse.Namespace(**vars(source.settings))
-    values: dict[str, Any] = {
-        "arch": source.arch,
-        "_name": source.arch,
-        "output_layer": "kerbs",
-        "kernel": "kerbs",
-        "total_senses": wishes.total_senses,
-        "max_senses": wishes.max_senses,
-        "sense_bias": biased,
-        # with its old vector a spare sense would lie idle at the word that receives it, too
-        "new_sense": "split" if plan.words else "keep",
-    }
-    if not source.own:
-        values["input_embedding"] = "composed" if source.tied else "separate"
-        values |= {"encoder_embed_path": None, "decoder_embed_path": None}
-        values |= {"share_all_embeddings": False, "adaptive_softmax_cutoff": None}
-        if source.tied:
-            values["decoder_freeze_embed"] = False  # they are the senses, too
-        if source.arch == "transformer_kerbs":
-            # fairseq reads this flag for language models only
-            values["decoder_input_dim"] = settings.decoder_embed_dim
-    vars(settings).update(values)
-    return settings
-
-
-def _parameters(
-    source: SoftmaxModel, model: Any, plan: SensePlan, rows: Tensor
-) -> dict[str, Tensor]:
-    """All parameters and buffers of the converted model."""
     old, new = source.model.state_dict(), model.state_dict()
     lost = old.keys() - source.replaced - new.keys()
     unknown = {key for key in new if not key.startswith(_OUTPUT)} - old.keys()
     if lost or unknown:
-        name = sorted(lost or unknown)[0]
         where = "this model alone" if lost else "the converted model alone"
         raise UserError(
-            f"{source.checkpoint} cannot be converted: {where} has {name}; its settings ask for "
-            "something that a model of fairseq_kerbs has not"
+            f"{refused}{where} has {min(lost or unknown)}; its settings ask for something that a "
+            "model of fairseq_kerbs has not"
         )
-    values = {key: old[key] for key in new if not key.startswith(_OUTPUT)}
-    own = {
-        "weight": rows,
-        "theta": torch.zeros(len(rows)),
-        "inventory.word_of_sense": plan.word_of_sense,
-        "inventory.usage": plan.usage,
+    new |= {key: old[key] for key in new if not key.startswith(_OUTPUT)}
+    new[f"{_OUTPUT}weight"], new[f"{_OUTPUT}theta"] = rows, torch.zeros(len(rows))
+    new[f"{_OUTPUT}inventory.word_of_sense"] = plan.word_of_sense
+    new[f"{_OUTPUT}inventory.usage"] = plan.usage
+    model.load_state_dict(new, strict=True)
+    model.eval()
+    difference = largest_difference(source.model, model, source.task)
+    if not options.split_noise and not difference <= ALLOWED:
+        raise UserError(
+            f"{refused}log-probabilities would differ by {difference:.3g}; its settings ask for "
+            f"something that --arch {settings.arch} has not"
+        )
+    return Converted(settings, model, plan, difference)
+
+
+def _settings(source: SoftmaxModel, options: ConversionOptions) -> argparse.Namespace:
+    """Settings of the converted model: those it had, but for its embeddings and output layer."""
+    values: dict[str, Any] = vars(source.settings) | {
+        "arch": source.arch,
+        "_name": source.arch,
+        "output_layer": "kerbs",
+        "kernel": "kerbs",
+        "total_senses": options.total_senses,
+        "max_senses": options.max_senses,
     }
-    values |= {f"{_OUTPUT}{name}": value for name, value in own.items()}
-    return {key: values.get(key, new[key]) for key in new}
+    if not source.own:
+        values |= {"input_embedding": "composed" if source.tied else "separate", **_WITHOUT}
+        if source.tied:
+            values["decoder_freeze_embed"] = False  # they are the senses, too
+        if source.arch == "transformer_kerbs":
+            # fairseq reads this flag for language models only
+            values["decoder_input_dim"] = values["decoder_embed_dim"]
+    return argparse.Namespace(**values)
 
 
 # ------------------------------------------------------------------- the same predictions
@@ -181,29 +148,26 @@ def largest_difference(first: Any, second: Any, task: Any, seed: int = 1) -> flo
 
 def _random_batch(model: Any, task: Any, seed: int) -> tuple[dict[str, Tensor], Tensor]:
     """Input of a model, padded as fairseq does it, and where [batch, len] it is no padding."""
+    from fairseq.data.data_utils import collate_tokens
+
     longest = model.max_positions()
     longest = min(longest) if isinstance(longest, tuple) else longest
     lengths = [max(1, min(length, int(longest) - 1)) for length in (9, 7, 4)]
     generator = torch.Generator().manual_seed(seed)
 
     def sentences(dictionary: Any, left: bool) -> Tensor:
-        rows = torch.full((len(lengths), lengths[0]), dictionary.pad())
-        for row, length in zip(rows, lengths, strict=True):
-            words = torch.randint(4, len(dictionary), (length,), generator=generator)
-            words[0 if not left else -1] = dictionary.eos()
-            row[-length if left else 0 :][:length] = words
-        return rows
+        rows = [torch.randint(4, len(dictionary), (n,), generator=generator) for n in lengths]
+        for row in rows:
+            row[-1 if left else 0] = dictionary.eos()
+        batch: Tensor = collate_tokens(rows, dictionary.pad(), left_pad=left)
+        return batch
 
     target = sentences(task.target_dictionary, left=False)
-    real = target.ne(task.target_dictionary.pad())
-    if not hasattr(model, "encoder"):
-        return {"src_tokens": target, "src_lengths": torch.tensor(lengths)}, real
-    source = sentences(task.source_dictionary, left=True)
-    return {
-        "src_tokens": source,
-        "src_lengths": torch.tensor(lengths),
-        "prev_output_tokens": target,
-    }, real
+    batch = {"src_tokens": target, "src_lengths": torch.tensor(lengths)}
+    if hasattr(model, "encoder"):
+        batch["prev_output_tokens"] = target
+        batch["src_tokens"] = sentences(task.source_dictionary, left=True)
+    return batch, target.ne(task.target_dictionary.pad())
 
 
 # ------------------------------------------------------------------- the file
@@ -233,50 +197,32 @@ def known_dictionaries(
     return found if target is None else found | {"target": digest(target)}
 
 
-def checkpoint_of(
-    source: SoftmaxModel, converted: Converted, dictionaries: dict[str, str]
-) -> dict[str, Any]:
-    """What fairseq's loader needs: parameters and settings; training begins anew."""
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.to_container(source.config, resolve=True, enum_to_str=True)
-    config["model"] = converted.settings
-    return {
-        "args": None,
-        "cfg": config,
-        "model": {key: value.clone() for key, value in converted.model.state_dict().items()},
-        "criterion": None,
-        "optimizer_history": [
-            {
-                "criterion_name": "KerbsCrossEntropyCriterion",
-                "optimizer_name": "FairseqAdam",
-                "lr_scheduler_state": {},
-                "num_updates": 0,
-            }
-        ],
-        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-        "last_optimizer_state": None,
-        "task_state": {**(source.state.get("task_state") or {}), STATE: dictionaries},
-    }
-
-
-def check_output(path: Path, checkpoint: Path) -> None:
-    """Refuse an output that cannot be written, or that is the checkpoint itself.
-
-    Raises:
-        UserError: the message names the file.
-    """
-    if path.exists() and checkpoint.exists() and path.samefile(checkpoint):
-        raise UserError(f"-o {path} is the checkpoint itself; name another file")
-    if path.is_dir():
-        raise UserError(f"-o {path} is a folder; name a file")
-
-
-def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint that appears under its name only when it is whole.
+def write_checkpoint(
+    path: Path, source: SoftmaxModel, converted: Converted, dictionaries: dict[str, str]
+) -> None:
+    """Write what fairseq's loader needs: parameters and settings; training begins anew.
 
     Raises:
         UserError: the disk is full, or the name or folder is none that can be written to.
     """
+    from omegaconf import OmegaConf
+
+    config: Any = OmegaConf.to_container(source.config, resolve=True, enum_to_str=True)
+    history = {
+        "criterion_name": "KerbsCrossEntropyCriterion",
+        "optimizer_name": "FairseqAdam",
+        "lr_scheduler_state": {},
+        "num_updates": 0,
+    }
+    state = {
+        "args": None,
+        "cfg": config | {"model": converted.settings},
+        "model": {key: value.clone() for key, value in converted.model.state_dict().items()},
+        "criterion": None,
+        "optimizer_history": [history],
+        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+        "last_optimizer_state": None,
+        "task_state": {**(source.state.get("task_state") or {}), STATE: dictionaries},
+    }
     with atomic_write_bytes(path) as stream:
         torch.save(state, stream)

@@ -10,7 +10,7 @@ import argparse
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
@@ -18,16 +18,24 @@ from fairseq_kerbs.checkpoints import read_checkpoint, reason_of, sentence_of, s
 from fairseq_kerbs.fairseq_patches.trust import set_aside
 from fairseq_kerbs.utils.errors import UserError
 
-ARCHITECTURES = {
-    "transformer": "transformer_kerbs",
-    "transformer_lm": "transformer_lm_kerbs",
-    "lstm": "fairseq_lstm_kerbs",
-    "lstm_lm": "fairseq_lstm_lm_kerbs",
-}
-"""Our architectures by fairseq's models."""
 
-_PROJECTIONS = ("decoder.output_projection.weight", "decoder.embed_out", "decoder.fc_out.weight")
+class Stock(NamedTuple):
+    """A model of fairseq: our architecture, and the names of its output layer's parameters."""
+
+    arch: str
+    weight: tuple[str, ...]  # [V, d]: the first that there is
+    bias: str | None = None  # [V]
+
+
 _READ, _OURS = "decoder.embed_tokens.weight", "decoder.output."
+_TRANSFORMER = ("decoder.output_projection.weight", "decoder.embed_out", _READ)
+_LSTM = (("decoder.fc_out.weight", _READ), "decoder.fc_out.bias")
+ARCHITECTURES = {
+    "transformer": Stock("transformer_kerbs", _TRANSFORMER),
+    "transformer_lm": Stock("transformer_lm_kerbs", _TRANSFORMER),
+    "lstm": Stock("fairseq_lstm_kerbs", *_LSTM),
+    "lstm_lm": Stock("fairseq_lstm_lm_kerbs", *_LSTM),
+}
 _REFUSED = ("adaptive_input", "character_embeddings", "base_layers")
 _SPECIAL = 4  # entries that every dictionary of fairseq begins with
 
@@ -64,34 +72,20 @@ def _made_up(entries: int) -> Any:
 
 @dataclass
 class SoftmaxModel:
-    """A model to convert.
-
-    Attributes:
-        checkpoint: its file.
-        state: content of the checkpoint.
-        config: all of its settings.
-        settings: those of the model.
-        arch: architecture that it becomes.
-        own: whether it is one of ours.
-        task: what it was built with.
-        model: the model, in evaluation mode.
-        weight, bias: [V, d] and [V] of its output layer; no bias is None.
-        tied: whether its decoder reads words with the same vectors.
-        replaced: names of the parameters that the output layer of the converted model replaces.
-    """
+    """A model to convert."""
 
     checkpoint: Path
-    state: dict[str, Any]
-    config: Any
-    settings: argparse.Namespace
-    arch: str
-    own: bool
-    task: BuildingTask
-    model: Any
-    weight: Tensor
-    bias: Tensor | None
-    tied: bool
-    replaced: set[str]
+    state: dict[str, Any]  # content of the checkpoint
+    config: Any  # all of its settings
+    settings: argparse.Namespace  # those of the model
+    arch: str  # architecture that it becomes
+    own: bool  # whether it is one of ours
+    task: BuildingTask  # what it was built with
+    model: Any  # in evaluation mode
+    weight: Tensor  # [V, d] of its output layer
+    bias: Tensor | None  # [V]
+    tied: bool  # whether its decoder reads words with the same vectors
+    replaced: set[str]  # names of the parameters that the converted output layer replaces
 
 
 def read_softmax_model(
@@ -115,35 +109,55 @@ def read_softmax_model(
             raise UserError(f"--ema: {checkpoint} holds no averages, as --store-ema makes them")
         state["model"] = averages
     config = settings_of(checkpoint, state)
-    name, own = _model_name(checkpoint, config)
-    settings = _settings(config.model)
-    tensors = state["model"]
-    _refuse_exotic(checkpoint, settings, tensors)
-    task = _task(checkpoint, config, tensors, own)
+    name, stock = _kind(checkpoint, config)
+    given, tensors = _settings(config.model), state["model"]
+    refused = [setting for setting in _REFUSED if given.get(setting)]
+    if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
+        refused.append("adaptive_softmax_cutoff")
+    for setting in refused:
+        raise UserError(
+            f"{checkpoint} was trained with --{setting.replace('_', '-')}, and an output layer of "
+            "fairseq_kerbs knows nothing like it; take a model without it"
+        )
+    task = _task(checkpoint, config, tensors, stock)
     model = _build(checkpoint, config, task, tensors)
-    # what fairseq's presets have filled in by now
-    settings = argparse.Namespace(**(vars(settings) | vars(_settings(config.model))))
-    found = _parts(model, settings, own)
-    arch = str(getattr(settings, "arch", name)) if own else ARCHITECTURES[name]
-    if name == "transformer_lm" and not settings.decoder_normalize_before:
-        arch = "fairseq_transformer_lm_kerbs"
-    return SoftmaxModel(checkpoint, state, config, settings, arch, own, task, model, *found)
+    # with what fairseq's presets have filled in by now
+    settings = given | _settings(config.model)
+    loaded: dict[str, Tensor] = model.state_dict()
+    weight = loaded[next(key for key in stock.weight if key in loaded)]
+    bias = loaded.get(stock.bias or "")
+    replaced = {key for key in loaded if key.startswith(_OURS)}
+    arch, own = stock.arch, bool(replaced)
+    if own:
+        arch = str(settings.get("arch", name))
+        tied = settings.get("input_embedding", "composed") == "composed"
+        if settings.get("sense_bias"):
+            weight, bias = weight[:, :-1], weight[:, -1]
+    else:
+        tied = bool(settings.get("share_decoder_input_output_embed"))
+        replaced = {key for key in (*stock.weight, stock.bias) if key in loaded}
+        replaced -= set() if tied else {_READ}
+        if name == "transformer_lm" and not settings["decoder_normalize_before"]:
+            arch = "fairseq_transformer_lm_kerbs"
+    return SoftmaxModel(
+        *(checkpoint, state, config, argparse.Namespace(**settings), arch, own, task, model),
+        *(weight, bias, tied, replaced),
+    )
 
 
-def _settings(model: Any) -> argparse.Namespace:
+def _settings(model: Any) -> dict[str, Any]:
     from fairseq_kerbs.models.config import as_namespace
 
-    return argparse.Namespace(**vars(as_namespace(model)))
+    return dict(vars(as_namespace(model)))
 
 
-def _model_name(checkpoint: Path, config: Any) -> tuple[str, bool]:
-    """Name of the model in fairseq's registry, and whether it is one of ours."""
+def _kind(checkpoint: Path, config: Any) -> tuple[str, Stock]:
+    """Name of the model in fairseq's registry, and where its parameters are."""
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
 
     given = getattr(config.model, "_name", None) or getattr(config.model, "arch", None)
-    name = ARCH_MODEL_NAME_REGISTRY.get(given, given)
-    own = str(getattr(MODEL_REGISTRY.get(name), "__module__", "")).startswith("fairseq_kerbs.")
-    if own:
+    name = str(ARCH_MODEL_NAME_REGISTRY.get(given, given))
+    if str(getattr(MODEL_REGISTRY.get(name), "__module__", "")).startswith("fairseq_kerbs."):
         layer = getattr(config.model, "output_layer", "kerbs")
         if layer == "kerbs":
             raise UserError(f"{checkpoint} is a KerBS model already: train on with it as it is")
@@ -152,35 +166,22 @@ def _model_name(checkpoint: Path, config: Any) -> tuple[str, bool]:
                 f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become "
                 "KerBS"
             )
-    elif name not in ARCHITECTURES:
+        return name, Stock(name, (f"{_OURS}weight",))
+    if name not in ARCHITECTURES:
         raise UserError(
             f"{checkpoint} is a model '{given}'; those that can be converted are "
             f"{', '.join(ARCHITECTURES)} of fairseq and those of fairseq_kerbs with a softmax"
         )
-    return str(name), own
+    return name, ARCHITECTURES[name]
 
 
-def _refuse_exotic(checkpoint: Path, settings: argparse.Namespace, tensors: dict[str, Any]) -> None:
-    refused = [setting for setting in _REFUSED if getattr(settings, setting, None)]
-    if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
-        refused.append("adaptive_softmax_cutoff")
-    for setting in refused:
-        flag = "--" + setting.replace("_", "-")
-        raise UserError(
-            f"{checkpoint} was trained with {flag}, and an output layer of fairseq_kerbs knows "
-            "nothing like it; take a model without it"
-        )
+def _task(checkpoint: Path, config: Any, tensors: dict[str, Any], stock: Stock) -> BuildingTask:
+    def words(*names: str) -> int:
+        return next((len(tensors[key]) for key in names if key in tensors), 0)
 
-
-def _task(checkpoint: Path, config: Any, tensors: dict[str, Any], own: bool) -> BuildingTask:
-    own_name = f"{_OURS}weight"
-    names = (own_name,) if own else (*_PROJECTIONS, _READ)
-    target = next((len(tensors[key]) for key in names if key in tensors), None)
-    read = next(
-        (len(tensors[key]) for key in ("encoder.embed_tokens.weight", _READ) if key in tensors),
-        target,
-    )
-    if target is None or read is None or min(target, read) <= _SPECIAL:
+    target = words(*stock.weight)
+    read = words("encoder.embed_tokens.weight", _READ) or target
+    if min(target, read) <= _SPECIAL:
         raise UserError(f"{checkpoint} has no parameters of an output layer; take a whole model")
     kinds = ("self", "future", "past")
     targets = [kind for kind in kinds if getattr(config.task, f"{kind}_target", False)]
@@ -202,22 +203,3 @@ def _build(checkpoint: Path, config: Any, task: BuildingTask, tensors: dict[str,
             f"({reason_of(error)}); take the file that fairseq-train wrote"
         ) from error
     return model.eval()
-
-
-def _parts(
-    model: Any, settings: argparse.Namespace, own: bool
-) -> tuple[Tensor, Tensor | None, bool, set[str]]:
-    """Weight and bias of the output layer, whether it is tied, and names of what goes."""
-    tensors: dict[str, Tensor] = model.state_dict()
-    if own:
-        weight, bias = tensors[f"{_OURS}weight"], None
-        if getattr(settings, "sense_bias", False):
-            weight, bias = weight[:, :-1], weight[:, -1]
-        gone = {key for key in tensors if key.startswith(_OURS)}
-        return weight, bias, getattr(settings, "input_embedding", "composed") == "composed", gone
-    tied = bool(getattr(settings, "share_decoder_input_output_embed", False))
-    gone = {key for key in tensors if key in _PROJECTIONS or key == "decoder.fc_out.bias"}
-    name = next((key for key in _PROJECTIONS if key in tensors), _READ)
-    if tied:
-        gone.add(_READ)
-    return tensors[name], tensors.get("decoder.fc_out.bias"), tied, gone

@@ -44,7 +44,13 @@ def bleu_metric(
     lowercase: bool = False,
     tokenize: str | None = None,
 ) -> BLEU:
-    """sacreBLEU's metric for n-grams up to `order`; the arguments are those of `corpus_bleu`.
+    """sacreBLEU's metric for n-grams up to `order`.
+
+    Args:
+        order: longest n-grams; 1 gives BLEU-1: precision of words times the brevity penalty.
+        language: language of the text.
+        lowercase: compare without case.
+        tokenize: sacreBLEU's tokenizer; None lets it choose by `language` (13a for most).
 
     Raises:
         UserError: the order is not positive, or sacreBLEU lacks the tokenizer.
@@ -66,21 +72,16 @@ def corpus_bleu(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     *,
-    lowercase: bool = False,
-    tokenize: str | None = None,
     target_lang: str = "",
     max_ngram_order: int = DEFAULT_ORDER,
+    **options: Any,
 ) -> BleuResult:
     """BLEU of raw (detokenized) hypotheses against one or several raw references.
 
     Args:
         hypotheses: one a sentence.
         references: one list for each reference translation, each as long as `hypotheses`.
-        lowercase: compare without case.
-        tokenize: sacreBLEU's tokenizer; None lets it choose by `target_lang` (13a for most).
-        target_lang: language of the text.
-        max_ngram_order: longest n-grams; 1 gives BLEU-1: precision of words times the brevity
-            penalty.
+        target_lang, max_ngram_order, options: see `bleu_metric`.
 
     Raises:
         UserError: there is nothing to compare, the numbers of sentences differ, or see
@@ -89,14 +90,8 @@ def corpus_bleu(
     if not hypotheses or not references:
         raise UserError("BLEU needs at least one hypothesis and one reference")
     for reference in references:
-        if len(reference) != len(hypotheses):
-            raise UserError(
-                f"{len(hypotheses)} hypotheses but {len(reference)} reference lines; "
-                "both must come from the same test set"
-            )
-    metric = bleu_metric(
-        max_ngram_order, language=target_lang, lowercase=lowercase, tokenize=tokenize
-    )
+        check_lengths({"--hypotheses": hypotheses, "--reference": reference})
+    metric = bleu_metric(max_ngram_order, language=target_lang, **options)
     score = metric.corpus_score(list(hypotheses), [list(r) for r in references])
     signature = str(metric.get_signature())
     details = score.format(width=2, signature=signature)
@@ -126,7 +121,6 @@ def score_file(
     if not lines:
         raise UserError(f"{hypotheses} is empty; it must hold one hypothesis a line")
     texts = detokenize_lines(lines, language=language, name=str(hypotheses), unescape=unescape)
-    loaded = [read_lines(path) for path in references]
-    named = zip(references, loaded, strict=True)
-    check_lengths({str(hypotheses): texts, **{str(path): lines for path, lines in named}})
-    return corpus_bleu(texts, loaded, target_lang=language, **options)
+    loaded = {str(path): read_lines(path) for path in references}
+    check_lengths({str(hypotheses): texts, **loaded})
+    return corpus_bleu(texts, list(loaded.values()), target_lang=language, **options)

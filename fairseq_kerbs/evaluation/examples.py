@@ -47,6 +47,11 @@ class Example:
             texts.append(("Reference", self.reference))
         return [(name, shown(text)) for name, text in [*texts, *self.answers.items()]]
 
+    def title(self) -> str:
+        """The line's number, and the scores if any."""
+        listing = ", ".join(f"{name} {score:.1f}" for name, score in self.scores.items())
+        return f"line {self.line}" + (f" ({listing})" if listing else "")
+
 
 def side_by_side(
     sources: Sequence[str],
@@ -93,6 +98,8 @@ def side_by_side(
         chosen = _most_different(list(systems.values()), number, seed)
     else:
         pair = _compared(systems, system, baseline)
+        if references is None:
+            raise UserError("--choose best needs --reference")
         scores = _gains({name: systems[name] for name in pair}, references, number, metric)
         chosen = list(scores)
     return [
@@ -130,36 +137,30 @@ def _compared(
 
 def _gains(
     pair: Mapping[str, Sequence[str]],
-    references: Sequence[str] | None,
+    references: Sequence[str],
     number: int,
     metric: Metric,
 ) -> dict[int, dict[str, float]]:
     """Sentence scores of a system and the baseline by line, where it gains most, best first."""
-    if references is None:
-        raise UserError("--choose best needs --reference")
     # chrF tells single sentences apart better; sentence BLEU needs the effective order
     scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
-    (name, own), (base, others) = pair.items()
-    gains: list[tuple[float, int, dict[str, float]]] = []
+    scores: dict[int, dict[str, float]] = {}
     for index, reference in enumerate(references):
-        if shown(own[index]) != shown(others[index]):
-            pair_of = {name: own[index], base: others[index]}
-            both = {n: scorer.sentence_score(t, [reference]).score for n, t in pair_of.items()}
-            gains.append((both[name] - both[base], index, both))
-    gains.sort(key=lambda gain: (-gain[0], gain[1]))
-    return {index: both for gain, index, both in gains[:number] if gain > 0}
+        texts = {name: own[index] for name, own in pair.items()}
+        if len(set(map(shown, texts.values()))) > 1:
+            scores[index] = {
+                name: scorer.sentence_score(text, [reference]).score for name, text in texts.items()
+            }
+    system, baseline = pair
+    gains = {index: both[system] - both[baseline] for index, both in scores.items()}
+    best = sorted(gains, key=lambda index: -gains[index])[:number]
+    return {index: scores[index] for index in best if gains[index] > 0}
 
 
 def rule_text(
     examples: Sequence[Example], lines: int, choose: Choice, seed: int, metric: Metric = "chrf"
 ) -> str:
-    """One sentence that says how examples were chosen, to stand beside them.
-
-    Args:
-        examples: what `side_by_side` returned.
-        lines: lines of the test set.
-        choose, seed, metric: as given to `side_by_side`.
-    """
+    """One sentence that says how `side_by_side` chose examples of `lines` lines."""
     start = f"{len(examples)} of {lines} lines"
     if choose == "random":
         return f"{start}, drawn at random (seed {seed})."
@@ -175,25 +176,21 @@ def rule_text(
 def as_markdown(examples: Sequence[Example]) -> str:
     """One table an example, as on a page of the paper; markup in texts is made harmless."""
     tables = []
-    for example in examples:
-        lines = [f"| | line {example.line}{_scores(example)} |", "| --- | --- |"]
-        lines += [
-            f"| {escape_markdown(name)} | {escape_markdown(text)} |"
-            for name, text in example.rows()
+    for one in examples:
+        rows = [
+            f"| {escape_markdown(name)} | {escape_markdown(text)} |" for name, text in one.rows()
         ]
-        tables.append("\n".join(lines) + "\n")
+        tables.append("\n".join([f"| | {one.title()} |", "| --- | --- |", *rows, ""]))
     return "\n".join(tables)
 
 
 def as_text(examples: Sequence[Example]) -> str:
     """For a terminal."""
     blocks = []
-    for example in examples:
-        rows = example.rows()
-        width = max(len(name) for name, _ in rows) + 2
-        lines = [f"line {example.line}{_scores(example)}"]
-        lines += [f"  {name:<{width}}{text}".rstrip() for name, text in rows]
-        blocks.append("\n".join(lines) + "\n")
+    for one in examples:
+        width = max(len(name) for name, _ in one.rows()) + 2
+        rows = [f"  {name:<{width}}{text}".rstrip() for name, text in one.rows()]
+        blocks.append("\n".join([one.title(), *rows, ""]))
     return "\n".join(blocks)
 
 
@@ -202,13 +199,6 @@ def as_csv(examples: Sequence[Example]) -> str:
 
     See `harmless_cell` for texts that look like formulas.
     """
-    if not examples:
-        return ""
-    header = ["line", *(harmless_cell(name) for name, _ in examples[0].rows())]
-    rows = [[one.line, *(harmless_cell(text) for _, text in one.rows())] for one in examples]
-    return csv_text([header, *rows])
-
-
-def _scores(example: Example) -> str:
-    listing = ", ".join(f"{name} {score:.1f}" for name, score in example.scores.items())
-    return f" ({listing})" if listing else ""
+    rows = [["line", *(harmless_cell(name) for name, _ in one.rows())] for one in examples[:1]]
+    rows += [[str(one.line), *(harmless_cell(text) for _, text in one.rows())] for one in examples]
+    return csv_text(rows)

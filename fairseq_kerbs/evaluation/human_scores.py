@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from tabulate import tabulate
 
@@ -31,7 +31,7 @@ class SystemScore:
     mean: float
     deviation: float | None  # of its scores, over n − 1; None for a single one
     n: int  # items × raters
-    counts: tuple[int, int, int]  # how often it got 0, 1 and 2
+    counts: tuple[int, ...]  # how often it got 0, 1 and 2
     difference: float | None = None  # mean minus the baseline's
     t: float | None = None  # of the paired t-test; None also where differences do not vary
     p: float | None = None  # of such a t or a larger one if the system is not better
@@ -56,30 +56,14 @@ class Evaluation:
 
     def as_csv(self) -> str:
         """One row a system; what is not defined is empty."""
-        agreement = self.baseline, self.fleiss_kappa, self.krippendorff_alpha
-        rows: list[Sequence[object]] = [
-            *[
-                (
-                    "system",
-                    "mean",
-                    "deviation",
-                    "n",
-                    "zeros",
-                    "ones",
-                    "twos",
-                    "difference",
-                    "t",
-                    "p",
-                    "baseline",
-                    "fleiss_kappa",
-                    "krippendorff_alpha",
-                )
-            ]
-        ]
-        for row in self.systems:
-            scores = row.mean, row.deviation, row.n, *row.counts
-            rows.append((row.system, *scores, row.difference, row.t, row.p, *agreement))
-        return csv_text(rows)
+        names = ("baseline", "fleiss_kappa", "krippendorff_alpha")
+        rows = []
+        for system in self.systems:
+            row = asdict(system)
+            counts = zip(("zeros", "ones", "twos"), row.pop("counts"), strict=True)
+            first = {name: row.pop(name) for name in ("system", "mean", "deviation", "n")}
+            rows.append(first | dict(counts) | row | {name: getattr(self, name) for name in names})
+        return csv_text([list(rows[0]), *(row.values() for row in rows)])
 
     def as_text(self) -> str:
         """A table for a terminal."""
@@ -94,23 +78,20 @@ class Evaluation:
                 cells += [_number(row.difference, "+.3f"), _number(row.t), _number(row.p, ".4f")]
             rows.append(cells)
         sides = ["left", *["right"] * (len(header) - 1)]
-        table = tabulate(rows, header, "plain", disable_numparse=True, colalign=sides)
-        return "\n".join([table, "", *self._notes()])
-
-    def _notes(self) -> list[str]:
-        present = f"{len(self.raters)} of {self.expected_raters} raters"
-        notes = [
-            f"{self.items} items, {present}; Fleiss' kappa {_number(self.fleiss_kappa)}, "
-            f"Krippendorff's alpha (ordinal) {_number(self.krippendorff_alpha)}"
-        ]
-        if self.baseline is None:
-            notes.append("no test: name a --baseline")
-        else:
-            notes.append(
-                f"p: one-tailed paired t-test over items, system better than {self.baseline}; "
-                "– where differences do not vary"
-            )
-        return notes
+        test = (
+            f"p: one-tailed paired t-test over items, system better than {self.baseline}; "
+            "– where differences do not vary"
+        )
+        return "\n".join(
+            [
+                tabulate(rows, header, "plain", disable_numparse=True, colalign=sides),
+                "",
+                f"{self.items} items, {len(self.raters)} of {self.expected_raters} raters; "
+                f"Fleiss' kappa {_number(self.fleiss_kappa)}, "
+                f"Krippendorff's alpha (ordinal) {_number(self.krippendorff_alpha)}",
+                "no test: name a --baseline" if self.baseline is None else test,
+            ]
+        )
 
 
 def _number(value: float | None, form: str = ".3f") -> str:
@@ -144,9 +125,8 @@ def score_array(key: Key, sheets: Sequence[Sheet]) -> tuple[Scores, tuple[int, .
     items = {item: place for place, item in enumerate(sorted({row.item for row in key.rows}))}
     scores = np.full((len(key.systems), len(items), len(raters)), -1, dtype=np.int64)
     for row in key.rows:
-        for place, rater in enumerate(raters):
-            value = by_rater[rater].scores[row.item, row.letter]
-            scores[key.systems.index(row.system), items[row.item], place] = value
+        given = [by_rater[rater].scores[row.item, row.letter] for rater in raters]
+        scores[key.systems.index(row.system), items[row.item]] = given
     return scores, raters
 
 
@@ -165,38 +145,34 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
         raise UserError(f"--baseline {baseline} is none of the systems {', '.join(key.systems)}")
     scores, raters = score_array(key, sheets)
     reference = None if baseline is None else scores[key.systems.index(baseline)]
-    systems = [
-        _figures(name, own, None if name == baseline else reference)
-        for name, own in zip(key.systems, scores, strict=True)
-    ]
-    units = scores.reshape(-1, len(raters)).tolist()  # [systems × items, raters]
+    given = np.stack([scores == score for score in SCORES], -1)  # [systems, items, raters, 3]
+    counts = given.sum(2).reshape(-1, len(SCORES))  # [systems × items, 3]
     return Evaluation(
-        systems=tuple(systems),
+        systems=tuple(
+            _figures(name, own, None if name == baseline else reference)
+            for name, own in zip(key.systems, scores, strict=True)
+        ),
         baseline=baseline,
         items=scores.shape[1],
         raters=raters,
         expected_raters=key.raters,
-        fleiss_kappa=fleiss_kappa(units),
-        krippendorff_alpha=krippendorff_alpha(units),
+        fleiss_kappa=fleiss_kappa(counts),
+        krippendorff_alpha=krippendorff_alpha(counts),
         rater_means=tuple(scores.mean((0, 1)).tolist()),
     )
 
 
 def _figures(name: str, own: Scores, reference: Scores | None) -> SystemScore:
-    """Figures of one system from its scores, [items, raters], and the baseline's.
-
-    SciPy's paired t-test of "better than the baseline" is not defined where the differences of
-    items do not vary, or there is but one.
-    """
-    zeros, ones, twos = (int((own == score).sum()) for score in SCORES)
+    """Figures of one system from its scores, [items, raters], and the baseline's."""
+    counts = tuple(int((own == score).sum()) for score in SCORES)
     deviation = float(own.std(ddof=1)) if own.size > 1 else None
-    figures = (name, float(own.mean()), deviation, own.size, (zeros, ones, twos))
+    figures = (name, float(own.mean()), deviation, own.size, counts)
     if reference is None:
         return SystemScore(*figures)
     difference = float(own.mean() - reference.mean())
     ours, theirs = own.sum(1), reference.sum(1)  # [items]; whole, so differences are exact
     if len(np.unique(ours - theirs)) < 2:
-        return SystemScore(*figures, difference)
+        return SystemScore(*figures, difference)  # the test is not defined
     test = stats.ttest_rel(ours, theirs, alternative="greater")
     return SystemScore(*figures, difference, float(test.statistic), float(test.pvalue))
 
@@ -204,18 +180,11 @@ def _figures(name: str, own: Scores, reference: Scores | None) -> SystemScore:
 # --- agreement: 1 is full agreement, 0 that of chance; SciPy has neither measure -----------------
 
 
-def _count_table(units: Sequence[Sequence[int]]) -> Scores:
-    """How often each value was given to each unit, [units, values], values ascending."""
-    values = sorted({value for unit in units for value in unit})
-    counts = [[list(unit).count(value) for value in values] for unit in units]
-    return np.array(counts, dtype=np.int64).reshape(len(units), len(values))
-
-
-def fleiss_kappa(units: Sequence[Sequence[int]]) -> float | None:
+def fleiss_kappa(counts: ArrayLike) -> float | None:
     """Fleiss' kappa (1971): (P − Pe) / (1 − Pe), over pairs of equal scores.
 
     Args:
-        units: values of each unit, one a rater, equally many in each.
+        counts: how often each value was given to each unit, [units, values].
 
     Returns:
         kappa; None where it is not defined: one rater, no unit, or one value throughout.
@@ -223,38 +192,37 @@ def fleiss_kappa(units: Sequence[Sequence[int]]) -> float | None:
     Raises:
         ValueError: units have different numbers of raters.
     """
-    if len({len(unit) for unit in units}) > 1:
+    table = np.asarray(counts)
+    raters = table.sum(1)
+    if (raters != raters[:1]).any():
         raise ValueError("Fleiss' kappa needs the same number of raters for every unit.")
-    if not units or len(units[0]) < 2:
+    if (table.sum(0) > 0).sum() < 2 or raters[0] < 2:
         return None
-    counts, raters = _count_table(units), len(units[0])
-    if counts.shape[1] < 2:
-        return None
-    observed = ((counts**2).sum(1) - raters).mean() / (raters * (raters - 1))
-    expected = ((counts.sum(0) / counts.sum()) ** 2).sum()
+    observed = ((table**2).sum(1) - raters).mean() / (raters[0] * (raters[0] - 1))
+    expected = ((table.sum(0) / table.sum()) ** 2).sum()
     return float((observed - expected) / (1 - expected))
 
 
-def krippendorff_alpha(units: Sequence[Sequence[int]]) -> float | None:
+def krippendorff_alpha(counts: ArrayLike) -> float | None:
     """Krippendorff's alpha for ordinal values: 1 − Do / De.
 
     The distance between two values is the squared number of scores that lie between them, half of
     their own included. Units with a single value say nothing about agreement and are passed over.
 
     Args:
-        units: values of each unit, one a rater; their numbers may differ.
+        counts: how often each value, ascending, was given to each unit, [units, values].
 
     Returns:
         alpha; None where it is not defined: no unit with two values, or one value throughout.
     """
-    paired = [unit for unit in units if len(unit) > 1]
-    counts = _count_table(paired)  # [units, K]
-    if counts.shape[1] < 2:
+    table = np.asarray(counts)
+    table = table[table.sum(1) > 1]
+    totals = table.sum(0)  # [values]
+    if (totals > 0).sum() < 2:
         return None
-    weights = 1.0 / (counts.sum(1) - 1)  # [units]
-    # ordered pairs of values in the same unit, [K, K]; a value makes no pair with itself
-    pairs = (counts * weights[:, None]).T @ counts - np.diag(weights @ counts)
-    totals = counts.sum(0)  # [K]
+    weights = 1.0 / (table.sum(1) - 1)  # [units]
+    # ordered pairs of values in the same unit; a value makes no pair with itself
+    pairs = (table * weights[:, None]).T @ table - np.diag(weights @ table)
     # a value stands at the middle of the ranks of its scores
     middle = totals.cumsum() - totals / 2
     distance = (middle[:, None] - middle[None, :]) ** 2

@@ -47,26 +47,22 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One row of a sheet: what one system answered."""
+class KeyRow:
+    """What the key knows of a row of a sheet."""
 
     item: int  # from 1
     letter: str  # of the system in this item
     line: int  # of the files, from 1
     system: str
-    source: str  # as shown
-    text: str
+    digest: str  # of the row as shown
 
 
 @dataclass(frozen=True)
-class KeyRow:
-    """What the key knows of a row: :class:`Answer` with a digest in the place of texts."""
+class Answer(KeyRow):
+    """One row of a sheet: what one system answered, as shown."""
 
-    item: int
-    letter: str
-    line: int
-    system: str
-    digest: str
+    source: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -82,8 +78,7 @@ class Key:
     @property
     def identity(self) -> str:
         """Twelve hexadecimal digits that stand on every sheet of this key."""
-        content = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
+        return _digest(json.dumps(asdict(self), sort_keys=True), 12)
 
     def as_json(self) -> str:
         """The key's file."""
@@ -91,10 +86,12 @@ class Key:
         return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def row_digest(item: int, letter: str, source: str, text: str) -> str:
-    """Sixteen hexadecimal digits of a row as shown."""
-    row = json.dumps([item, letter, source, text])
-    return hashlib.sha256(row.encode()).hexdigest()[:16]
+def _digest(text: str, digits: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:digits]
+
+
+def _row_digest(item: int, letter: str, source: str, text: str) -> str:
+    return _digest(json.dumps([item, letter, source, text]), 16)
 
 
 def draw_answers(
@@ -138,7 +135,8 @@ def draw_answers(
                     f"line {index + 1} has more than {LONGEST} characters in --source or --system "
                     f"{system}; a cell of a spreadsheet holds no more"
                 )
-            answers.append(Answer(item, letter, index + 1, system, *texts))
+            digest = _row_digest(item, letter, *texts)
+            answers.append(Answer(item, letter, index + 1, system, digest, *texts))
     return answers
 
 
@@ -157,10 +155,7 @@ def make_key(
     """
     if raters < 1:
         raise UserError(f"--raters is {raters}, but there must be at least 1")
-    rows = tuple(
-        KeyRow(a.item, a.letter, a.line, a.system, row_digest(a.item, a.letter, a.source, a.text))
-        for a in answers
-    )
+    rows = tuple(KeyRow(a.item, a.letter, a.line, a.system, a.digest) for a in answers)
     return Key(tuple(systems), rows, raters, seed, dict(files or {}))
 
 
@@ -172,24 +167,17 @@ def read_key(path: Path) -> Key:
     """
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"--key: {path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"--key: {path} cannot be read as JSON ({error}); name the exported key"
-        ) from None
+        why = f"cannot be read as JSON ({error})"
+        raise UserError(f"--key: {path} {why}; name the exported key") from None
     if not isinstance(content, dict) or content.get("what") != _WHAT:
         raise UserError(f"--key: {path} is no key of 'fairseq-kerbs human-eval export'")
     if content.get("version") != _VERSION:
         raise UserError(f"--key: {path} is of version {content.get('version')}, not {_VERSION}")
     try:
-        key = Key(
-            systems=tuple(content["systems"]),
-            rows=tuple(KeyRow(**row) for row in content["rows"]),
-            raters=content["raters"],
-            seed=content["seed"],
-            files=content["files"],
-        )
+        rows = tuple(KeyRow(**row) for row in content["rows"])
+        numbers = content["raters"], content["seed"]
+        key = Key(tuple(content["systems"]), rows, *numbers, content["files"])
         intact = key.identity == content["identity"]
     except (KeyError, TypeError):
         intact = False
@@ -202,10 +190,7 @@ def read_key(path: Path) -> Key:
 
 HEADER = ("item", "answer", "input", "response", "score")
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
-_MARK = "#"
 _IDENTITY = re.compile(r"# Sheet ([0-9a-f]{12})-(\d+)\b.*")
-
-Row = list[str]
 
 
 @dataclass(frozen=True)
@@ -226,7 +211,7 @@ def head_lines(identity: str, rater: int, raters: int) -> list[str]:
         "Texts stand in square brackets; the brackets are not part of them.",
         "Leave no score out, and change nothing else. Save the sheet as CSV (UTF-8).",
     ]
-    return [f"{_MARK} {line}" for line in lines]
+    return [f"# {line}" for line in lines]
 
 
 def sheet_text(answers: Sequence[Answer], key: Key, rater: int, delimiter: str = ",") -> str:
@@ -241,18 +226,23 @@ def instructions(key: Key, items: int, delimiter: str) -> str:
     """A text for raters that goes beside the sheets."""
     name = next(name for name, sign in DELIMITERS.items() if sign == delimiter)
     standard = "\n".join(f"  {line}" for line in STANDARD)
-    return (
-        f"How to score\n\n"
-        f"Your sheet has {items} inputs, each with {len(key.systems)} responses. Score every\n"
-        f"response by itself, in the column 'score':\n\n{standard}\n\n"
-        "The letters A, B, ... are given anew for every input; they say nothing about who wrote a\n"
-        "response. The same response may come twice. Texts stand in square brackets, which are\n"
-        "not part of them. An empty pair of brackets is an empty response.\n\n"
-        "Score alone, without the other raters. Leave no score out. Change nothing but the column\n"
-        "'score'; the order of rows may change.\n\n"
-        f"The file is CSV in UTF-8, its cells separated by a {name}; a spreadsheet program opens\n"
-        "it. Save it as CSV (UTF-8) again, not as a workbook.\n"
-    )
+    return f"""How to score
+
+Your sheet has {items} inputs, each with {len(key.systems)} responses. Score every
+response by itself, in the column 'score':
+
+{standard}
+
+The letters A, B, ... are given anew for every input; they say nothing about who wrote a
+response. The same response may come twice. Texts stand in square brackets, which are
+not part of them. An empty pair of brackets is an empty response.
+
+Score alone, without the other raters. Leave no score out. Change nothing but the column
+'score'; the order of rows may change.
+
+The file is CSV in UTF-8, its cells separated by a {name}; a spreadsheet program opens
+it. Save it as CSV (UTF-8) again, not as a workbook.
+"""
 
 
 def read_sheet(path: Path, key: Key) -> Sheet:
@@ -266,45 +256,76 @@ def read_sheet(path: Path, key: Key) -> Sheet:
             missing, there twice, unknown, changed, without a score or with another than 0, 1, 2
             (file and row named).
     """
-    rows = _table(_decode(path), path)
-    comments = [cells[0] for _, cells in rows if cells[0].startswith(_MARK)]
-    rater = _check_head(comments, key, path)
-    table = [(number, cells) for number, cells in rows if not cells[0].startswith(_MARK)]
-    if tuple(table[0][1]) != HEADER:
-        raise UserError(f"{path}, row {table[0][0]} stands above the names of the columns")
-    scores, faults = _check_rows(table[1:], key)
+    rows = _table(path)
+    head = [cells[0] for _, cells in rows if cells[0].startswith("#")]
+    rater = _check_head(head, key, path)
+    (first, names), *table = [row for row in rows if not row[1][0].startswith("#")]
+    if tuple(names) != HEADER:
+        raise UserError(f"{path}, row {first} stands above the names of the columns")
+    wanted = {(str(row.item), row.letter): row for row in key.rows}
+    seen: dict[tuple[str, str], int] = {}
+    scores: dict[tuple[int, str], int] = {}
+    faults: list[str] = []
+
+    def refuse(row: str, why: str) -> None:
+        faults.append(f"{row}{why}")
+
+    for number, cells in table:
+        item, letter, source, text, score, *others = cells + [""] * (len(HEADER) - len(cells))
+        place, row = (item, letter), f"row {number} (item {item}, answer {letter})"
+        if place not in wanted:
+            refuse(f"row {number}", f": no item and answer '{item}, {letter}' were handed out")
+        elif (other := seen.setdefault(place, number)) != number:
+            refuse(row, f" is there twice, first in row {other}")
+        elif wanted[place].digest != _row_digest(
+            wanted[place].item, letter, _unframed(source), _unframed(text)
+        ):
+            refuse(row, ": the input or the response was changed")
+        elif others:
+            refuse(row, f": there is something beside the score ('{others[-1]}')")
+        elif not score:
+            refuse(row, ": the score is missing")
+        elif score not in map(str, SCORES):
+            refuse(row, f": the score '{score}' is not 0, 1 or 2")
+        else:
+            scores[wanted[place].item, letter] = int(score)
+    for item, letter in wanted:
+        if (item, letter) not in seen:
+            refuse(f"the row of item {item}, answer {letter}", " is missing")
     if faults:
         more = f" ({len(faults) - 1} more rows have faults)" if len(faults) > 1 else ""
         raise UserError(f"{path}, {faults[0]}{more}")
     return Sheet(path, rater, scores)
 
 
-def _decode(path: Path) -> str:
+def _table(path: Path) -> list[tuple[int, list[str]]]:
+    """Rows that are not empty, with their numbers, by the delimiter that gives the header.
+
+    Cells come without space around them, and rows without empty cells at the end.
+    """
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     if content.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
         raise UserError(f"{path} is a workbook; save it as CSV (UTF-8)")
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return content.decode("utf-16" if wide else "utf-8-sig")
+        text = content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not in UTF-8; save it as CSV (UTF-8)") from None
-
-
-def _table(text: str, path: Path) -> list[tuple[int, Row]]:
-    """Rows that are not empty, with their numbers, by the delimiter that gives the header."""
     for delimiter in DELIMITERS.values():
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        rows = []
         try:
-            rows = [(number, _trimmed(cells)) for number, cells in enumerate(reader, start=1)]
+            for number, cells in enumerate(reader, start=1):
+                filled = [place for place, cell in enumerate(cells, start=1) if cell.strip()]
+                if filled:
+                    rows.append((number, [cell.strip() for cell in cells[: filled[-1]]]))
         except csv.Error:
             continue
         if any(tuple(cells) == HEADER for _, cells in rows):
-            return [(number, cells) for number, cells in rows if cells]
+            return rows
     raise UserError(
         f"{path} has no row with the names {', '.join(HEADER)} in separate cells; save the sheet "
         "as CSV with commas, semicolons or tabs, or write sheets for your spreadsheet program with "
@@ -312,83 +333,23 @@ def _table(text: str, path: Path) -> list[tuple[int, Row]]:
     )
 
 
-def _trimmed(cells: Row) -> Row:
-    """Cells without space around them, and without empty ones at the end."""
-    cells = [cell.strip() for cell in cells]
-    while cells and not cells[-1]:
-        cells.pop()
-    return cells
-
-
-def _check_head(comments: Sequence[str], key: Key, path: Path) -> int:
+def _check_head(head: Sequence[str], key: Key, path: Path) -> int:
     """The rater's number; the head must be as it was written."""
-    found = [match for match in map(_IDENTITY.fullmatch, comments) if match is not None]
+    found = [match for match in map(_IDENTITY.fullmatch, head) if match is not None]
     if len(found) != 1:
         raise UserError(
             f"{path} has {len(found)} rows '# Sheet …' at its head instead of one; is it a sheet "
             "of 'human-eval export'?"
         )
-    if found[0][1] != key.identity:
+    identity, rater = found[0][1], int(found[0][2])
+    if identity != key.identity:
         raise UserError(
-            f"{path} is a sheet of another key: it says {found[0][1]}, the key {key.identity}"
+            f"{path} is a sheet of another key: it says {identity}, the key {key.identity}"
         )
-    rater = int(found[0][2])
     for line in head_lines(key.identity, rater, key.raters):
-        if line not in comments or not 1 <= rater <= key.raters:
+        if line not in head or not 1 <= rater <= key.raters:
             raise UserError(f"{path}: the row '{line}' at its head is missing or was changed")
     return rater
-
-
-def _check_rows(
-    table: Sequence[tuple[int, Row]], key: Key
-) -> tuple[dict[tuple[int, str], int], list[str]]:
-    """Scores by (item, letter), and what is wrong, one sentence a row."""
-    digests = {(row.item, row.letter): row.digest for row in key.rows}
-    first: dict[tuple[int, str], int] = {}
-    scores: dict[tuple[int, str], int] = {}
-    faults: list[str] = []
-    for number, cells in table:
-        place = _place(cells)
-        if place not in digests or place is None:
-            named = ", ".join(cells[:2])
-            faults.append(f"row {number}: no item and answer '{named}' were handed out")
-            continue
-        where = f"row {number} (item {place[0]}, answer {place[1]})"
-        if place in first:
-            faults.append(f"{where} is there twice, first in row {first[place]}")
-            continue
-        first[place] = number
-        fault = _fault(cells, digests[place])
-        if fault is None:
-            scores[place] = int(cells[4])
-        else:
-            faults.append(f"{where}: {fault}")
-    faults += [
-        f"the row of item {item}, answer {letter} is missing"
-        for item, letter in digests
-        if (item, letter) not in first
-    ]
-    return scores, faults
-
-
-def _place(cells: Row) -> tuple[int, str] | None:
-    if len(cells) < 2 or not re.fullmatch("[0-9]{1,9}", cells[0]):
-        return None
-    return int(cells[0]), cells[1]
-
-
-def _fault(cells: Row, digest: str) -> str | None:
-    """What is wrong with a row that has a known item and answer."""
-    item, letter, source, text, score, *others = [*cells, "", "", ""][: max(5, len(cells))]
-    if row_digest(int(item), letter, _unframed(source), _unframed(text)) != digest:
-        return "the input or the response was changed"
-    if others:
-        return f"there is something beside the score ('{others[-1]}')"
-    if not score:
-        return "the score is missing"
-    if score not in map(str, SCORES):
-        return f"the score '{score}' is not 0, 1 or 2"
-    return None
 
 
 def _unframed(cell: str) -> str:

@@ -24,7 +24,6 @@ _MARKUP = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~$#"}
 )
 _FORMULA = ("=", "+", "-", "@", "'")
-_FLAGS = {"S": "--source-lang", "T": "--lang", "H": "--lang"}
 
 
 def is_generated(lines: Iterable[str]) -> bool:
@@ -46,17 +45,13 @@ def best_hypotheses(lines: Iterable[str], name: str) -> list[str]:
     """
     found: dict[int, str] = {}
     latest = -1
-    for line in lines:
-        match = _HYPOTHESIS.fullmatch(line)
-        if match is None:
-            continue
+    for match in filter(None, map(_HYPOTHESIS.fullmatch, lines)):
         sentence = int(match[1])
-        if sentence not in found:
-            found[sentence] = match[3]
-        elif sentence != latest:
+        if sentence != latest and sentence in found:
             raise UserError(
                 f"{name}: sentence {sentence} was generated twice; is this the output of two runs?"
             )
+        found.setdefault(sentence, match[3])
         latest = sentence
     if not found:
         raise UserError(
@@ -101,13 +96,21 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
         UserError: the file is missing, empty or not UTF-8, holds subwords but is not
             fairseq-generate's output, has no rules for its language, or lacks sentences.
     """
-    lines = read_lines(path)
+    lines, name = read_lines(path), str(path)
     if not lines:
         raise UserError(f"{path} is empty")
     if is_generated(lines):
-        moses.check_language(language, _FLAGS[part])
-        name = str(path)
-        tokens = best_hypotheses(lines, name) if part == "H" else _inputs(lines, part, name)
+        moses.check_language(language, "--source-lang" if part == "S" else "--lang")
+        tokens = best_hypotheses(lines, name)
+        if part != "H":
+            matches = filter(None, map(_INPUT.fullmatch, lines))
+            found = {int(match[2]): match[3] for match in matches if match[1] == part}
+            if found.keys() != set(range(len(tokens))):
+                raise UserError(
+                    f"{name} has {len(tokens)} hypotheses but {len(found)} lines {part}-; generate "
+                    "again without --quiet, or give the text as a file of its own"
+                )
+            tokens = [found[sentence] for sentence in range(len(tokens))]
         return detokenize_lines(tokens, language=language, name=name, unescape=unescape)
     for number, line in enumerate(lines, start=1):
         if _SUBWORD.search(line):
@@ -116,22 +119,6 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
                 "it is, or raw text made by 'fairseq-kerbs detokenize'"
             )
     return lines
-
-
-def _inputs(lines: Sequence[str], part: Part, name: str) -> list[str]:
-    """Tokens of the S- or T- lines, in order."""
-    found = {
-        int(match[2]): match[3]
-        for match in map(_INPUT.fullmatch, lines)
-        if match is not None and match[1] == part
-    }
-    expected = len(best_hypotheses(lines, name))
-    if sorted(found) != list(range(expected)):
-        raise UserError(
-            f"{name} has {expected} hypotheses but {len(found)} lines {part}-; generate again "
-            "without --quiet, or give the text as a file of its own"
-        )
-    return [found[sentence] for sentence in range(expected)]
 
 
 def named_files(options: Sequence[str]) -> dict[str, Path]:
@@ -143,9 +130,9 @@ def named_files(options: Sequence[str]) -> dict[str, Path]:
     """
     systems: dict[str, Path] = {}
     for option in options:
-        name, separator, file = option.partition("=")
+        name, _, file = option.partition("=")
         name = name.strip()
-        if not separator or not file:
+        if not file:
             raise UserError(f"--system {option}: write NAME=FILE")
         if not name[:1].isalnum() or not name.isprintable():
             raise UserError(f"--system {option}: the name must begin with a letter or digit")
@@ -153,36 +140,6 @@ def named_files(options: Sequence[str]) -> dict[str, Path]:
             raise UserError(f"--system {name} is there twice; names must differ")
         systems[name] = Path(file)
     return systems
-
-
-def read_systems(
-    source: Path,
-    options: Sequence[str],
-    *,
-    reference: Path | None = None,
-    language: str,
-    source_language: str | None = None,
-    unescape: bool = False,
-) -> tuple[list[str], list[str] | None, dict[str, list[str]]]:
-    """Sources, references (if any) and each system's answers by name, all parallel.
-
-    Args:
-        source, reference: files.
-        options: ``NAME=FILE`` of each system.
-        language, source_language, unescape: see `read_texts`; `source_language` is `language` if
-            None.
-
-    Raises:
-        UserError: see `named_files`, `read_texts` and `check_lengths`.
-    """
-    paths = named_files(options)
-    sources = read_texts(source, "S", source_language or language, unescape)
-    systems = {name: read_texts(path, "H", language, unescape) for name, path in paths.items()}
-    files = {str(source): sources}
-    files |= {str(path): systems[name] for name, path in paths.items()}
-    references = None if reference is None else read_texts(reference, "T", language, unescape)
-    check_lengths(files if references is None else {**files, str(reference): references})
-    return sources, references, systems
 
 
 def check_lengths(texts: Mapping[str, Sequence[str]]) -> None:
@@ -208,12 +165,9 @@ def shown(text: str) -> str:
 
     White space of any kind becomes single spaces; control characters become U+FFFD.
     """
+    lost = {c for c in text if c in "\ufffe\uffff" or unicodedata.category(c) in ("Cc", "Cs")}
     line = " ".join(text.split())
-    return "".join("\ufffd" if _lost(character) else character for character in line)
-
-
-def _lost(character: str) -> bool:
-    return character in "\ufffe\uffff" or unicodedata.category(character) in ("Cc", "Cs")
+    return line.translate(dict.fromkeys(map(ord, lost), "\ufffd"))
 
 
 def escape_markdown(text: str) -> str:
@@ -230,7 +184,7 @@ def harmless_cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def csv_text(rows: Iterable[Sequence[object]], delimiter: str = ",", end: str = "\n") -> str:
+def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",", end: str = "\n") -> str:
     """The content of a CSV file."""
     stream = io.StringIO(newline="")
     csv.writer(stream, delimiter=delimiter, lineterminator=end).writerows(rows)

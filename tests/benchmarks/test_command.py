@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_kerbs.benchmarks.command import BENCHMARKS, GRID, build_parser, chosen_sizes, main
+from fairseq_kerbs.benchmarks.command import BENCHMARKS, build_parser, chosen_sizes, main
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY_MODEL = ["--dim", "16", "--vocab", "60", "--ffn", "24", "--layers", "1"]
@@ -144,8 +144,6 @@ def test_on_cuda(tmp_path: Path, name: str) -> None:
         (["likelihood", "--vocab", "3"], "--vocab is 3; use 20 or more"),
         (["likelihood", "--senses-per-word", "3", "0.5"], "--senses-per-word is 0.5"),
         (["likelihood", "--senses-per-word", "nan"], "--senses-per-word is nan"),
-        (["likelihood", "--contestants", "nobody"], "--contestants: there is no 'nobody'"),
-        (["likelihood", "--grid", "--dim", "288"], "--grid sets --dim itself"),
         (["likelihood", "--repetitions", "0"], "--repetitions is 0"),
         (["scaling", "--threads", "0"], "--threads is 0"),
         (["scaling", "--quick", "--output", "."], "--output . cannot be written"),
@@ -184,7 +182,7 @@ def test_wrong_flags_give_one_sentence(
     [
         (["likelihood", "--dtype", "int8"], "--dtype"),
         (["likelihood", "--heads", "2"], "--heads"),
-        (["likelihood", "--grid", "--quick"], "--quick"),
+        (["likelihood", "--contestants", "nobody"], "--contestants: invalid choice: 'nobody'"),
         (["scaling", "--contestants", "kerbs"], "--contestants"),
         (["nothing"], "'nothing'"),
         ([], "BENCHMARK"),
@@ -215,7 +213,5 @@ def test_defaults_presets_and_own_values() -> None:
     assert (sizes("decode")["batch"], sizes("decode")["repetitions"]) == ([16, 64], 3)
     quick = sizes("likelihood", "--quick", "--tokens", "32", "64")
     assert (quick["tokens"], quick["dim"]) == ([32, 64], [32])
-    grid = sizes("likelihood", "--grid", "--repetitions", "2")
-    assert grid == {**GRID, "repetitions": 2}
     for name in BENCHMARKS:
         assert set(sizes(name)) == set(sizes(name, "--quick"))

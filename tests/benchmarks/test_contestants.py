@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,13 +11,13 @@ import torch
 from fairseq_kerbs.benchmarks import likelihood
 from fairseq_kerbs.benchmarks.contestants import (
     CONTESTANTS,
+    Inputs,
     kerbs,
     lean_softmax,
+    make_inputs,
     naive_kerbs,
-    stable_kerbs,
     stock_softmax,
 )
-from fairseq_kerbs.benchmarks.inputs import Inputs, make_inputs
 from fairseq_kerbs.benchmarks.products import Products, fastest_layout, layout_names
 
 SIZES: dict[str, Any] = {"dim": 16, "vocab": 50, "senses_per_word": 2.5, "tokens": 70}
@@ -34,14 +34,13 @@ def gradients(loss: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, 
     return torch.autograd.grad(loss, leaves)
 
 
-@pytest.mark.parametrize("naive", [naive_kerbs, stable_kerbs])
-def test_naive_kerbs_is_kerbs(inputs: Inputs, naive: Callable[[Inputs], torch.Tensor]) -> None:
+def test_naive_kerbs_is_kerbs(inputs: Inputs) -> None:
     with torch.no_grad():
         inputs.theta[:5] = torch.tensor([0.0, 1e-8, -1e-8, 3e-5, -2e-4])
         inputs.theta[5:25] *= 10.0
     leaves = (inputs.h, inputs.w, inputs.theta)
     ours = kerbs(inputs)
-    theirs = naive(inputs)
+    theirs = naive_kerbs(inputs)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0.0)
     for own, other in zip(gradients(ours, *leaves), gradients(theirs, *leaves), strict=True):
         torch.testing.assert_close(own, other, rtol=2e-3, atol=2e-3)
@@ -59,8 +58,6 @@ def test_lean_softmax_is_fairseqs(inputs: Inputs, smoothing: float) -> None:
 
 def test_smoothing_and_theta_of_a_contestant_take_effect(inputs: Inputs) -> None:
     losses = {name: float(one.loss(inputs).detach()) for name, one in CONTESTANTS.items()}
-    assert losses["kerbs"] == losses["kerbs-eval"]
-    assert losses["stock"] == losses["stock-eval"]
     for one, other in (
         ("kerbs", "kerbs-smoothed"),
         ("kerbs", "kerbs-trained"),

@@ -18,7 +18,7 @@ from fairseq_cli import generate
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.conversion.copies import SPARE_SHARE
+from fairseq_kerbs.conversion.sense_init import SPARE_SHARE
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.tables.experiments import flag_arguments, load_experiment
 from fairseq_kerbs.utils.files import read_lines

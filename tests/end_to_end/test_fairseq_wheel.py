@@ -18,17 +18,13 @@ from packaging.specifiers import SpecifierSet
 WHEEL_FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "fairseq_wheel"
 sys.path.insert(0, str(WHEEL_FOLDER))
 
-from fairseq_build import expression_rules as expressions  # noqa: E402
-from fairseq_build import sdist, toolchain  # noqa: E402
-from fairseq_build import statement_rules as statements  # noqa: E402
-from fairseq_build.applying import Edit, EditError, Rule, apply_edits  # noqa: E402
+from fairseq_build import rules, sdist, toolchain  # noqa: E402
 from fairseq_build.edits import EDITS, VERSION  # noqa: E402
+from fairseq_build.rules import Edit, EditError, Rule, Source, apply_edits  # noqa: E402
 
 MODULE = textwrap.dedent(
     '''
     import torch
-    from old.place import load
-    from old import place
 
 
     class Layer(Base):
@@ -61,11 +57,10 @@ MODULE = textwrap.dedent(
 ).lstrip()
 
 
-def apply(rule: Rule, source: str) -> tuple[str, int]:
-    edited, places = rule.apply(source)
-    ast.parse(edited)
-    assert rule.clue in source or places == 0
-    return edited, places
+def apply(rule: Rule, source: str, *arguments: str) -> tuple[str, int]:
+    text = Source(source)
+    found = list(rule(text, *arguments))
+    return text.edited(found), len(found)
 
 
 def body_of(source: str, name: str) -> str:
@@ -77,109 +72,72 @@ def body_of(source: str, name: str) -> str:
     raise AssertionError(name)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "places"),
-    [
-        ("a = np.int(3)", "a = int(3)", 1),
-        ("a = np.int64(3)", "a = np.int64(3)", 0),
-        ("a = my.np.int", "a = my.np.int", 0),
-        ("a = 'np.int'  # np.int", "a = 'np.int'  # np.int", 0),
-        ("a = {'ü': np.int, 'b': [np.int]}", "a = {'ü': int, 'b': [int]}", 2),
-    ],
-)
-def test_rename_expression(before: str, after: str, places: int) -> None:
-    assert apply(expressions.RenameExpression("np.int", "int"), before) == (after, places)
+RENAME = (rules.rename, "np.int", "int")
+IMPORT = (rules.add_import, "read", "a.b")
+ADD = (rules.set_keyword, "load", "k", "0")
+CHANGE = (rules.set_keyword, "Wrapper", "ids", "None if cpu else {}")
+DROP = (rules.set_keyword, "compose", "strict", "")
+LINE = (rules.change_line, "# @package _group_", "")
+FUTURE = '"""Text."""\nfrom __future__ import annotations\n'
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "places"),
+    ("edit", "before", "after", "places"),
     [
-        (
-            '"""Text."""\nfrom __future__ import annotations\nimport os\nx = eval(eval(s))\n',
-            '"""Text."""\nfrom __future__ import annotations\nfrom a.b import read\nimport os\n'
-            "x = read(read(s))\n",
-            2,
-        ),
-        ("import os\nmodel.eval()\n", "import os\nmodel.eval()\n", 0),
+        (RENAME, "a = np.int(3)", "a = int(3)", 1),
+        (RENAME, "a = np.int64(3)", None, 0),
+        (RENAME, "a = my.np.int", None, 0),
+        (RENAME, "a = 'np.int'  # np.int", None, 0),
+        (RENAME, "a = {'ü': np.int, 'b': [np.int]}", "a = {'ü': int, 'b': [int]}", 2),
+        (IMPORT, f"{FUTURE}import os\nx = read(read(s))\n",
+         f"{FUTURE}from a.b import read\nimport os\nx = read(read(s))\n", 1),
+        (IMPORT, "import os\nfile.read()\n", None, 0),
+        (ADD, "load()", "load(k=0)", 1),
+        (ADD, "load(f)", "load(f, k=0)", 1),
+        (ADD, "load(f,)", "load(f, k=0)", 1),
+        (ADD, "load((f))", "load((f), k=0)", 1),
+        (ADD, "load(*a, x=(lambda s: s))", "load(*a, x=(lambda s: s), k=0)", 1),
+        (ADD, "load(x=1, *a)", "load(x=1, *a, k=0)", 1),
+        (ADD, "load(\n    f,  # , ü file\n)", "load(\n    f, k=0  # , ü file\n)", 1),
+        (ADD, "load(load(f))", "load(load(f, k=0), k=0)", 2),
+        (ADD, "load(f, k=1)", None, 0),
+        (ADD, "other.load(f)", None, 0),
+        (CHANGE, "Wrapper(m, ids=[args.id], b=1)",
+         "Wrapper(m, ids=None if cpu else [args.id], b=1)", 1),
+        (CHANGE, "Wrapper(m, b=1)", None, 0),
+        (DROP, 'compose("c", o=o, strict=False)', 'compose("c", o=o)', 1),
+        (DROP, 'compose("c", strict=False, o=o)', None, 0),
+        (LINE, "# @package _group_\na: 1\n", "\na: 1\n", 1),
+        (LINE, "a: 1 # @package _group_\n", None, 0),
+        ((rules.add_after_assignment, "a", "check(a)"),
+         "if b:\n    a = f(\n        1)\nelse:\n    a.b = 2\n",
+         "if b:\n    a = f(\n        1)\n    check(a)\nelse:\n    a.b = 2\n", 1),
+        ((rules.write, "f", "asserts", "check(a)"),
+         "def f(a):\n    assert a, (\n        1)\n    return a\n",
+         "def f(a):\n    check(a)\n    return a\n", 1),
     ],
-)
-def test_use_imported(before: str, after: str, places: int) -> None:
-    assert apply(expressions.UseImported("eval", "a.b", "read"), before) == (after, places)
+)  # fmt: skip
+def test_rules(edit: tuple[Rule, str], before: str, after: str | None, places: int) -> None:
+    rule, *arguments = edit
+    assert apply(rule, before, *arguments) == (before if after is None else after, places)
 
 
-def test_rename_module_changes_imports_from_exactly_that_module() -> None:
-    edited, places = apply(expressions.RenameModule("old.place", "new"), MODULE)
-    assert places == 1
-    assert "from new import load\nfrom old import place\n" in edited
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "places"),
-    [
-        ("load()", "load(k=0)", 1),
-        ("load(f)", "load(f, k=0)", 1),
-        ("load(f,)", "load(f, k=0)", 1),
-        ("load((f))", "load((f), k=0)", 1),
-        ("load(f, x=(lambda s: s))", "load(f, x=(lambda s: s), k=0)", 1),
-        ("load(\n    f,  # , a file)\n)", "load(\n    f, k=0  # , a file)\n)", 1),
-        ("load(load(f))", "load(load(f, k=0), k=0)", 2),
-        ("load(f, k=1)", "load(f, k=1)", 0),
-        ("other.load(f)", "other.load(f)", 0),
-    ],
-)
-def test_add_keyword(before: str, after: str, places: int) -> None:
-    assert apply(expressions.AddKeyword("load", "k", "0"), before) == (after, places)
-
-
-def test_change_keyword_can_use_the_old_value() -> None:
-    rule = expressions.ChangeKeyword("Wrapper", "ids", "None if cpu else {}")
-    assert apply(rule, "Wrapper(m, ids=[args.id], b=1)") == (
-        "Wrapper(m, ids=None if cpu else [args.id], b=1)",
-        1,
-    )
-    assert apply(rule, "Wrapper(m, b=1)") == ("Wrapper(m, b=1)", 0)
-
-
-def test_drop_last_keyword() -> None:
-    rule = expressions.DropLastKeyword("compose", "strict")
-    assert apply(rule, 'compose("c", o=o, strict=False)') == ('compose("c", o=o)', 1)
-    assert apply(rule, 'compose("c", strict=False, o=o)')[1] == 0
-
-
-def test_change_line_takes_whole_lines_only() -> None:
-    rule = expressions.ChangeLine("# @package _group_", "")
-    assert rule.apply("# @package _group_\na: 1\n") == ("\na: 1\n", 1)
-    assert rule.apply("a: 1 # @package _group_\n")[1] == 0
-
-
-def test_replace_body() -> None:
-    edited, places = apply(statements.ReplaceBody("Layer.forward", "\n    return x\n"), MODULE)
+def test_a_body_is_replaced() -> None:
+    edited, places = apply(rules.write, MODULE, "Layer.forward", "body", "\n    return x\n")
     assert places == 1
     assert body_of(edited, "forward") == "return x"
     assert body_of(edited, "__init__") == body_of(MODULE, "__init__")
 
 
-def test_append_to_body_of_a_class() -> None:
-    edited, places = apply(statements.AppendToBody("Layer", "def extra(self): ..."), MODULE)
+def test_a_class_gets_a_method() -> None:
+    edited, places = apply(rules.write, MODULE, "Layer", "end", "def extra(self): ...")
     (layer,) = [node for node in ast.parse(edited).body if isinstance(node, ast.ClassDef)]
-    assert places == 1
-    assert [node.name for node in layer.body if isinstance(node, ast.FunctionDef)] == [
-        "__init__",
-        "forward",
-        "extra",
-    ]
-
-
-def test_add_after_assignment_keeps_the_indentation() -> None:
-    rule = statements.AddAfterAssignment("a", "check(a)")
-    before = "if b:\n    a = f(\n        1)\nelse:\n    a.b = 2\n"
-    after = "if b:\n    a = f(\n        1)\n    check(a)\nelse:\n    a.b = 2\n"
-    assert apply(rule, before) == (after, 1)
+    methods = [node.name for node in layer.body if isinstance(node, ast.FunctionDef)]
+    assert (places, methods) == (1, ["__init__", "forward", "extra"])
 
 
 def test_assume_false_puts_the_else_branch_in_place() -> None:
-    rule = statements.AssumeFalse("Layer.forward", frozenset({"self.flag"}))
-    edited, places = apply(rule, MODULE)
+    edited, places = apply(rules.assume_false, MODULE, "Layer.forward", "self.flag")
     assert places == 1
     assert body_of(edited, "forward") == "if x.any():\n    x = x + 1\n\nreturn x"
 
@@ -198,41 +156,42 @@ def test_assume_false_puts_the_else_branch_in_place() -> None:
 )
 def test_assume_false_drops_only_what_cannot_run(test: str, dead: bool) -> None:
     source = f"def f():\n    if {test}:\n        run()\n    return 1\n"
-    edited, places = apply(statements.AssumeFalse("f", frozenset({"flag", "other"})), source)
+    edited, places = apply(rules.assume_false, source, "f", "flag", "other")
     assert places == dead
     assert ("run()" in edited) is not dead
 
 
 def test_drop_assignments_drops_ifs_that_do_nothing_else_and_their_comments() -> None:
-    rule = statements.DropAssignments("Layer.__init__", frozenset({"self.copy", "self.flag"}))
-    edited, places = apply(rule, MODULE)
+    edited, places = apply(
+        rules.drop_assignments, MODULE, "Layer.__init__", "self.copy", "self.flag"
+    )
     assert places == 2
     assert body_of(edited, "__init__") == "super().__init__()\nself.size = size"
     assert body_of(edited, "forward") == body_of(MODULE, "forward")
 
 
-@pytest.mark.parametrize("places", [0, 2])
-def test_another_number_of_places_stops_the_build(tmp_path: Path, places: int) -> None:
-    (tmp_path / "a.py").write_text("x = np.int\n")
-    edit = Edit("*.py", expressions.RenameExpression("np.int", "int"), places)
-    with pytest.raises(EditError, match=f"found 1 places instead of {places} in "):
-        apply_edits(tmp_path, [edit])
-
-
 def test_places_are_counted_over_all_files(tmp_path: Path) -> None:
-    for name in ("a.py", "b.py", "c.txt"):
+    names = ("a.py", "b.py", "c.txt")
+    for name in names:
         (tmp_path / name).write_text("x = np.int\n")
-    apply_edits(tmp_path, [Edit("*.py", expressions.RenameExpression("np.int", "int"), 2)])
-    texts = [(tmp_path / name).read_text() for name in ("a.py", "b.py", "c.txt")]
-    assert texts == ["x = int\n", "x = int\n", "x = np.int\n"]
+    apply_edits(tmp_path, [Edit("*.py", 2, rules.rename, ("np.int", "int"))])
+    assert [(tmp_path / name).read_text() for name in names] == [
+        "x = int\n", "x = int\n", "x = np.int\n"
+    ]  # fmt: skip
 
 
-def test_an_edit_that_breaks_the_syntax_stops_the_build(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("places", "new", "message"),
+    [
+        (0, "int", r"rename\('np.int', 'int'\) found 1 places instead of 0 in \*\.py"),
+        (2, "int", "found 1 places instead of 2 in "),
+        (1, "1 +", r"leaves .*a\.py with a syntax error"),
+    ],
+)
+def test_what_stops_the_build(tmp_path: Path, places: int, new: str, message: str) -> None:
     (tmp_path / "a.py").write_text("x = np.int\n")
-    edit = Edit("*.py", expressions.RenameExpression("np.int", "1 +"), 1)
-    with pytest.raises(EditError, match=r"leaves a\.py with a syntax error"):
-        apply_edits(tmp_path, [edit])
-    assert (tmp_path / "a.py").read_text() == "x = np.int\n"
+    with pytest.raises(EditError, match=message):
+        apply_edits(tmp_path, [Edit("*.py", places, rules.rename, ("np.int", new))])
 
 
 def test_the_edits_refuse_another_source(tmp_path: Path) -> None:

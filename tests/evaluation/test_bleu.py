@@ -99,7 +99,7 @@ def test_numbers_of_lines_must_agree(tmp_path: Path) -> None:
     (tmp_path / "ref").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"out has 1 lines but .*ref has 2"):
         score_file(tmp_path / "out", [tmp_path / "ref"], language="en")
-    with pytest.raises(UserError, match="1 hypotheses but 2 reference lines"):
+    with pytest.raises(UserError, match="--hypotheses has 1 lines but --reference has 2"):
         corpus_bleu(["a"], [["a", "b"]])
 
 

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from setuptools import build_meta
 
-from fairseq_build.applying import EditError, apply_edits
 from fairseq_build.edits import EDITS, VERSION
+from fairseq_build.rules import EditError, apply_edits
 from fairseq_build.sdist import SdistError, fetch_sdist, unpack_sdist
 from fairseq_build.toolchain import missing_tool
 
@@ -28,11 +28,6 @@ Settings = dict[str, Any] | None
 
 class UnsupportedOperation(Exception):
     """Raised, as PEP 517 asks, by a hook that this backend does not offer."""
-
-
-def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    """Return the requirements beyond those of pyproject.toml: none."""
-    return []
 
 
 def prepare_metadata_for_build_wheel(
@@ -72,7 +67,6 @@ def _edited_source() -> Iterator[None]:
     Raises:
         SystemExit: the source could not be had, or is not the one that the edits were made for.
     """
-    before = os.getcwd()
     with tempfile.TemporaryDirectory(prefix="fairseq-wheel-") as folder:
         try:
             tree = unpack_sdist(fetch_sdist(Path(folder)), Path(folder))
@@ -81,20 +75,13 @@ def _edited_source() -> Iterator[None]:
         except (SdistError, EditError) as error:
             # A traceback would bury the one sentence that the user needs.
             raise SystemExit(f"fairseq_wheel: {error}") from None
-        _replace_build_files(tree)
-        os.chdir(tree)
-        try:
+        # our build description in the place of fairseq's, whose pins no longer resolve
+        for name in ("pyproject.toml", "setup.cfg", "MANIFEST.in"):
+            (tree / name).unlink()
+        for stale in tree.glob("*.egg-info"):
+            shutil.rmtree(stale)
+        shutil.copyfile(_OWN_SETUP, tree / "setup.py")
+        (tree / "fairseq" / "version.txt").write_text(f"{VERSION}\n")
+        (tree / "fairseq" / "version.py").write_text(f'__version__ = "{VERSION}"\n')
+        with contextlib.chdir(tree):
             yield
-        finally:
-            os.chdir(before)
-
-
-def _replace_build_files(tree: Path) -> None:
-    """Put our build description in the place of fairseq's, whose pins no longer resolve."""
-    for name in ("pyproject.toml", "setup.cfg", "MANIFEST.in"):
-        (tree / name).unlink()
-    for stale in tree.glob("*.egg-info"):
-        shutil.rmtree(stale)
-    shutil.copyfile(_OWN_SETUP, tree / "setup.py")
-    (tree / "fairseq" / "version.txt").write_text(f"{VERSION}\n")
-    (tree / "fairseq" / "version.py").write_text(f'__version__ = "{VERSION}"\n')

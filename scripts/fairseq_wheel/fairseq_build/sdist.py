@@ -49,22 +49,13 @@ def fetch_sdist(folder: Path, sha256: str = SHA256) -> Path:
     archive = Path(given).expanduser() if given else _download(folder)
     if not archive.is_file():
         raise SdistError(f"{FILE_VARIABLE} names {archive}, which is not a file")
-    check_sha256(archive, sha256)
-    return archive
-
-
-def check_sha256(archive: Path, expected: str) -> None:
-    """Refuse an archive that is not the one expected.
-
-    Raises:
-        SdistError: the checksum differs.
-    """
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != expected:
+    if found != sha256:
         raise SdistError(
-            f"{archive} has the sha256 {found} instead of {expected}: it is not the {ARCHIVE} that "
+            f"{archive} has the sha256 {found} instead of {sha256}: it is not the {ARCHIVE} that "
             f"fairseq's authors released; remove it or set {FILE_VARIABLE} to the right file"
         )
+    return archive
 
 
 def unpack_sdist(archive: Path, folder: Path) -> Path:
@@ -95,11 +86,7 @@ def nested_pip_environment(outer: Mapping[str, str], stand_in: Path) -> dict[str
 
 
 def _download(folder: Path) -> Path:
-    """Download the archive into `folder` with pip and return its path.
-
-    Raises:
-        SdistError: pip failed; its own message goes to the error stream.
-    """
+    """Download the archive into `folder` with pip, whose message is shown where it fails."""
     with tempfile.TemporaryDirectory() as stand_in:
         backend = Path(stand_in, "setuptools")
         backend.mkdir()

@@ -23,19 +23,15 @@ def missing_tool() -> str | None:
             f"Python {version} ({sys.executable}) is not supported: use Python "
             f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
         )
-    compiler = cxx_compiler()
+    # what setuptools will call
+    command = os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++"
+    compiler = shlex.split(command)[0]
     if shutil.which(compiler) is None:
         return f"there is no C++ compiler ({compiler}): install the Debian package g++"
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.is_file():
         return f"{header} is missing: install the Debian package python{version}-dev"
     return None
-
-
-def cxx_compiler() -> str:
-    """Return the program that setuptools will call to compile C++."""
-    command = os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++"
-    return shlex.split(command)[0]
 
 
 if __name__ == "__main__":

@@ -19,17 +19,6 @@ def data_files() -> list[str]:
     return sorted(str(path.relative_to(package)) for path in found if path.is_file())
 
 
-def cython_extension(name: str) -> Extension:
-    """Describe the Cython module `name` (dotted) of fairseq."""
-    return Extension(
-        name,
-        sources=[name.replace(".", "/") + ".pyx"],
-        include_dirs=[numpy.get_include()],
-        language="c++",
-        extra_compile_args=COMPILE_ARGS,
-    )
-
-
 if __name__ == "__main__":
     setup(
         name="fairseq",
@@ -59,8 +48,14 @@ if __name__ == "__main__":
             ),
             *cythonize(
                 [
-                    cython_extension("fairseq.data.data_utils_fast"),
-                    cython_extension("fairseq.data.token_block_utils_fast"),
+                    Extension(
+                        f"fairseq.data.{name}",
+                        sources=[f"fairseq/data/{name}.pyx"],
+                        include_dirs=[numpy.get_include()],
+                        language="c++",
+                        extra_compile_args=COMPILE_ARGS,
+                    )
+                    for name in ("data_utils_fast", "token_block_utils_fast")
                 ],
                 quiet=True,
             ),

@@ -1,0 +1,115 @@
+"""Senses of a converted model: copies of words' vectors that leave probabilities as they were.
+
+At θ = 0 the kernel is the inner product (Eq. 9), so a word with one sense has the logit it had.
+A word with several equal senses keeps its probability (Eq. 4) where each has a share of it, added
+to its logit as log(share): the bias of ``--sense-bias``. Shares of a word sum to 1. Two ways:
+
+``spare``
+    An extra sense takes a share of :data:`SPARE_SHARE` of a word that is rarely used, and has usage
+    0: it does next to nothing where it is, and reallocation takes it first. Frequent words get
+    none, because they are the first to be found badly predicted (Eq. 12) and could not take as many
+    senses if some of theirs were idle. Policies break ties by the lower number: the last sense of a
+    word is the one that carries it.
+``split``
+    The extra senses go to the most frequent words, whose senses then have equal shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_kerbs.senses import build_sense_table
+
+SPARE_SHARE = 2.0**-20
+"""Share of a spare sense: small beside rounding in float32, and a logarithm of −14 only."""
+
+
+@dataclass(frozen=True)
+class SensePlan:
+    """Which senses a converted model has."""
+
+    word_of_sense: Tensor  # [M]; senses 0 … V−1 are those of words 0 … V−1
+    share: Tensor  # [M] of the word's probability; float64
+    usage: Tensor  # [M] U of Eq. 13 to begin with
+    words: list[int]  # that have extra senses, in the order in which they got them
+
+
+def plan_senses(
+    vocab_size: int,
+    total_senses: int,
+    how: str,
+    counts: Tensor | None = None,
+    special: int = 4,
+) -> SensePlan:
+    """Give words extra senses, one each in turn.
+
+    Args:
+        vocab_size: number of words V.
+        total_senses: number of senses M ≥ V.
+        how: "spare" or "split".
+        counts: [V] occurrences of each word in the training data; None takes the order of the
+            words, which fairseq-preprocess sorts by frequency.
+        special: entries at the beginning of the dictionary that are no words; they come last.
+    """
+    ranked = counts if counts is not None else torch.arange(vocab_size, 0, -1)
+    order = torch.argsort(ranked, descending=True, stable=True)
+    words = order[order >= special].tolist()
+    if how == "spare":
+        words.reverse()
+    words += range(min(special, vocab_size))
+    hosts = [words[number % vocab_size] for number in range(total_senses - vocab_size)]
+    owners = [*range(vocab_size), *hosts]
+    word_of_sense = torch.tensor(owners)
+    senses = torch.bincount(word_of_sense, minlength=vocab_size)  # [V]
+    if how == "split":
+        share = 1.0 / senses[word_of_sense].double()
+    else:
+        last = {word: sense for sense, word in enumerate(owners)}
+        share = torch.full((total_senses,), SPARE_SHARE, dtype=torch.float64)
+        share[list(last.values())] = 1.0 - SPARE_SHARE * (senses - 1).double()
+    if counts is None:  # as in a fresh model
+        usage = torch.full((total_senses,), 1.0 / total_senses, dtype=torch.float64)
+    else:
+        # a word that never occurred counts as one occurrence, or its spares would be no less used
+        seen = counts.double().clamp_min(1.0)
+        usage = (seen / seen.sum())[word_of_sense] * share
+    usage[share == SPARE_SHARE] = 0.0
+    return SensePlan(word_of_sense, share, usage.float(), list(dict.fromkeys(hosts)))
+
+
+def sense_rows(
+    weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: float = 0.0, seed: int = 1
+) -> Tensor:
+    """Sense vectors with the probabilities of a softmax.
+
+    With ``noise`` the senses of a word part in pairs, w ± noise·|w|·u with a random direction u of
+    each pair: what that does to probabilities is of second order in ``noise``.
+
+    Args:
+        weight: [V, d] word vectors.
+        bias: [V] biases of the words' logits; None if there are none.
+        plan: the senses.
+        noise: relative size of the difference.
+        seed: of the directions.
+
+    Returns:
+        [M, d], or [M, d + 1] with the biases in the last column where some are not 0; float32.
+    """
+    owners = plan.word_of_sense
+    rows = weight.float()[owners]
+    if noise:
+        table, mask = build_sense_table(owners, len(weight))
+        drawn = torch.randn(rows.shape, generator=torch.Generator().manual_seed(seed))
+        drawn = nn.functional.normalize(drawn, dim=1)
+        directions = torch.zeros_like(rows)  # of a sense without another to part from
+        for slot in range(0, table.shape[1] - 1, 2):
+            first, second = table[mask[:, slot + 1], slot : slot + 2].unbind(1)
+            directions[first], directions[second] = drawn[first], -drawn[first]
+        rows = rows + noise * rows.norm(dim=1, keepdim=True) * directions
+    if bias is None and len(owners) == len(weight):
+        return rows
+    column = plan.share.log() + (0.0 if bias is None else bias.double()[owners])
+    return torch.cat([rows, column.float().unsqueeze(1)], dim=1)
