@@ -21,11 +21,16 @@ Report = Callable[[str], None]
 
 def check_flags(dest: Path, **numbers: int | None) -> None:
     """Raise a UserError that names the first flag with a number below 1, or an unusable folder."""
+    check_numbers(**numbers)
+    if "," in str(dest):
+        raise UserError(f"--dest {dest}: fairseq-preprocess cannot work below a comma")
+
+
+def check_numbers(**numbers: int | None) -> None:
+    """Raise a UserError that names the first flag with a number below 1."""
     for name, value in numbers.items():
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    if "," in str(dest):
-        raise UserError(f"--dest {dest}: fairseq-preprocess cannot work below a comma")
 
 
 @contextmanager

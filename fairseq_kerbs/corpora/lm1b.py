@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from tqdm import tqdm
 
-from fairseq_kerbs.corpora.binarize import check_flags
+from fairseq_kerbs.corpora.binarize import check_numbers
 from fairseq_kerbs.corpora.language import LanguageText
 from fairseq_kerbs.corpora.released import ReleasedCorpus, archive_files, decode_lines
 from fairseq_kerbs.utils.errors import UserError
@@ -65,7 +65,7 @@ class Lm1b(ReleasedCorpus):
 
     def check(self) -> None:
         """As `ReleasedCorpus.check`, with the sizes."""
-        check_flags(self.dest, **self.sizes)
+        check_numbers(**self.sizes)
         super().check()
 
     def text(self) -> LanguageText:

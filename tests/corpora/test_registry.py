@@ -84,9 +84,7 @@ def test_download_tries_one_address_after_the_other(server: str, tmp_path: Path)
     assert path.read_bytes() == CONTENT
     assert len(lines) == 3
     lines.clear()
-    assert (
-        locate(corpus, None, tmp_path / "download", lines.append) == path
-    )  # no download
+    assert locate(corpus, None, tmp_path / "download", lines.append) == path  # no download
     assert not lines
     assert [file.name for file in path.parent.iterdir()] == ["release.tgz"]
 
