@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from fairseq_kerbs.corpora import moses
 from fairseq_kerbs.corpora.parallel import ParallelText
-from fairseq_kerbs.corpora.released import ReleasedCorpus, decode_lines, read_files
+from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, decode_lines, read_files
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import has_endless_word, without_endless_words
 from fairseq_kerbs.utils.parallel import map_lines, usable_cores
@@ -96,9 +96,7 @@ class DailyDialog(ReleasedCorpus):
         sacremoses = version("sacremoses")
         return {"pairs": "adjacent utterances", "apostrophes": 1, "sacremoses": sacremoses}
 
-    def read(
-        self, source: Path, files: Mapping[str, Path]
-    ) -> tuple[Mapping[str, Iterable[str]], Mapping[str, Any]]:
+    def read(self, source: Path, files: Mapping[str, Path]) -> Reading:
         """The pairs of every split, and counts."""
         names = {part: f"dialogues_{part}.txt" for part in PARTS.values()}
         nested = tuple(f"/{part}.zip" for part in names)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from fairseq_kerbs.corpora.parallel import ParallelText
-from fairseq_kerbs.corpora.released import ReleasedCorpus, decode_lines, read_files
+from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, decode_lines, read_files
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.parallel import usable_cores
 
@@ -125,9 +125,7 @@ class Iwslt16(ReleasedCorpus):
         """The sets, and how text is cleaned."""
         return {"sets": self.sets, "entities": "decoded"}
 
-    def read(
-        self, source: Path, files: Mapping[str, Path]
-    ) -> tuple[Mapping[str, Iterable[str]], Mapping[str, Any]]:
+    def read(self, source: Path, files: Mapping[str, Path]) -> Reading:
         """The text of every split, and the number of pairs of each."""
         contents = read_files(source, files, self._names, ("/texts/de/en/de-en.tgz",))
         texts: dict[str, Iterable[str]] = {}

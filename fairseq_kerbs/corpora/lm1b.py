@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from fairseq_kerbs.corpora.binarize import check_numbers
 from fairseq_kerbs.corpora.language import LanguageText
-from fairseq_kerbs.corpora.released import ReleasedCorpus, archive_files, decode_lines
+from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, archive_files, decode_lines
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import iter_lines
 from fairseq_kerbs.utils.parallel import usable_cores
@@ -90,9 +90,7 @@ class Lm1b(ReleasedCorpus):
         pools = sorted(_splits(files)) if files else []
         return {"sizes": self.sizes, "seed": self.seed, "pools": pools}
 
-    def read(
-        self, source: Path, files: Mapping[str, Path]
-    ) -> tuple[Mapping[str, Iterable[str]], Mapping[str, Any]]:
+    def read(self, source: Path, files: Mapping[str, Path]) -> Reading:
         """The sentences drawn for every split; how many there were, and how many are shared."""
         of_pool = _splits(files)
         draws = {

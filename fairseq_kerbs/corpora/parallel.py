@@ -164,7 +164,7 @@ class _Preparation:
             rules = s.rules[side[1]]
             recorded = {"rules": rules, "sacremoses": version("sacremoses"), **choices}
             make = partial(moses.make_tokenizer, rules, **choices)
-            self._rewrite("tokenize", "tok", "tokens", side, make, {"raw": raw}, recorded)
+            self._rewrite("tokenize", side, make, inputs={"raw": raw}, recorded=recorded)
         raw_training = [s.raw["train", language] for language in s.languages]
         limits = {"max_words": s.max_words, "longest_word": LONGEST_WORD}
         figures = self._filter("filter train", "clean", s.max_words, limits, raw_training)
@@ -195,21 +195,12 @@ class _Preparation:
         return self._binarize()
 
     def _rewrite(
-        self,
-        step: str,
-        folder: str,
-        units: str,
-        side: Side,
-        make: Callable[[], LineFunction],
-        inputs: Mapping[str, Path],
-        recorded: Mapping[str, Any],
-    ) -> None:
-        """Replace a text by a function of its lines that gives `units`.
-
-        Raises:
-            UserError: a line of validation or test text becomes none or too many of them.
-        """
+        self, step: str, side: Side, make: Callable[[], LineFunction], *,
+        inputs: Mapping[str, Path], recorded: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Replace a text by a function of its lines; only training may have empty or long ones."""
         s, source, name = self._settings, self._texts[side], ".".join(side)
+        folder, units = ("tok", "tokens") if step == "tokenize" else ("bpe", "subwords")
         target = s.dest / folder / name
         limits = {} if side[0] == "train" else {"longest": s.longest}
 
@@ -235,13 +226,9 @@ class _Preparation:
         self._texts[side] = target
 
     def _filter(
-        self,
-        step: str,
-        folder: str,
-        longest: int,
-        limits: Mapping[str, int],
+        self, step: str, folder: str, longest: int, limits: Mapping[str, int],
         raw: Sequence[Path] = (),
-    ) -> dict[str, Any]:
+    ) -> dict[str, Any]:  # fmt: skip
         """Keep the training pairs that `_filter_pairs` keeps; return its counts."""
         sides = [("train", language) for language in self._settings.languages]
         sources = [self._texts[side] for side in sides]
@@ -287,7 +274,7 @@ class _Preparation:
                 inputs["vocabulary"] = vocabulary
             make = partial(bpe.make_segmenter, **inputs, threshold=s.vocabulary_threshold)
             inputs["text"] = self._texts[side]
-            self._rewrite("apply BPE", "bpe", "subwords", side, make, inputs, recorded)
+            self._rewrite("apply BPE", side, make, inputs=inputs, recorded=recorded)
 
     def _binarize(self) -> Path:
         s, target = self._settings, self._settings.dest / "bin"
@@ -297,15 +284,10 @@ class _Preparation:
                 split: str(path).removesuffix(f".{language}")
                 for (split, language), path in self._texts.items()
             }
-            flags = {
-                "source-lang": s.source_lang,
-                "target-lang": s.target_lang,
-                "trainpref": prefixes.pop("train"),
-                "validpref": prefixes.pop("valid"),
-                "testpref": ",".join(prefixes.values()),
-                "workers": s.workers,
-                "joined-dictionary": s.joined_dictionary or None,
-            }
+            flags: dict[str, object] = {"source-lang": s.source_lang, "target-lang": s.target_lang}
+            flags |= {f"{split}pref": prefixes.pop(split) for split in ("train", "valid")}
+            flags |= {"testpref": ",".join(prefixes.values()), "workers": s.workers}
+            flags["joined-dictionary"] = s.joined_dictionary or None
             pair = "-".join(s.languages)
             lines = {f"{split}.{pair}.{side}": self._pairs[split] for split, side in self._texts}
             binarize(flags, lines, target)

@@ -93,62 +93,34 @@ _DRIVE = "https://drive.google.com/uc?id=1l5y6Giag9aRPwGtuZHswh3w5v3qEz8D8"
 _YANRAN = "http://yanran.li/files/ijcnlp_dailydialog.zip"
 _STATMT = "www.statmt.org/lm-benchmark/1-billion-word-language-modeling-benchmark-r13output.tar.gz"
 CORPORA = {
-    "iwslt16": Corpus(
-        "IWSLT'16 De→En",
-        (
-            Archive(
-                "2016-01.tgz",
-                (f"{_DRIVE}&confirm=t", _DRIVE),
-                "md5",
-                "c393ed3fc2a1b0f004b3331043f615ae",
-            ),
-            Archive(
-                "de-en.tgz",
-                ("https://wit3.fbk.eu/archive/2016-01//texts/de/en/de-en.tgz",),
-                "sha256",
-                "7e21dd345e9192180f36d7816f84a77eafd6b85e45432d90d0970f06e8c772ea",
-            ),
-        ),
-        {
-            "train": 196_884, "dev2010": 887, "tst2010": 1565, "tst2011": 1433, "tst2012": 1700,
-            "tst2013": 993, "tst2014": 1305,
-        },
-        {
-            "IWSLT16.TED.tst2013.de-en.de.xml": "5b74a729",
-            "IWSLT16.TED.tst2013.de-en.en.xml": "479fec5c",
-            "IWSLT16.TED.tst2014.de-en.de.xml": "e9b23337",
-            "IWSLT16.TED.tst2014.de-en.en.xml": "bcbbf090",
-        },
-    ),
-    "dailydialog": Corpus(
-        "DailyDialog",
-        (
-            Archive(
-                "ijcnlp_dailydialog.zip",
+    "iwslt16": Corpus("IWSLT'16 De→En", (
+        Archive("2016-01.tgz", (f"{_DRIVE}&confirm=t", _DRIVE),
+                "md5", "c393ed3fc2a1b0f004b3331043f615ae"),
+        Archive("de-en.tgz", ("https://wit3.fbk.eu/archive/2016-01//texts/de/en/de-en.tgz",),
+                "sha256", "7e21dd345e9192180f36d7816f84a77eafd6b85e45432d90d0970f06e8c772ea"),
+    ), {
+        "train": 196_884, "dev2010": 887, "tst2010": 1565, "tst2011": 1433, "tst2012": 1700,
+        "tst2013": 993, "tst2014": 1305,
+    }, {
+        "IWSLT16.TED.tst2013.de-en.de.xml": "5b74a729",
+        "IWSLT16.TED.tst2013.de-en.en.xml": "479fec5c",
+        "IWSLT16.TED.tst2014.de-en.de.xml": "e9b23337",
+        "IWSLT16.TED.tst2014.de-en.en.xml": "bcbbf090",
+    }),
+    "dailydialog": Corpus("DailyDialog", (
+        Archive("ijcnlp_dailydialog.zip",
                 (_YANRAN, f"https://web.archive.org/web/20220516002703id_/{_YANRAN}"),
-                "sha256",
-                "c641e88cbf21fd7c1b57289387f9107d33fe8685a2b37fe8066b82776535ea89",
-                4_475_921,
-            ),
-        ),
-        {
-            "train dialogues": 11_118, "validation dialogues": 1000, "test dialogues": 1000,
-            "train": 76_053, "validation": 7069, "test": 6740,
-        },
-    ),
-    "lm1b": Corpus(
-        "the One-Billion-Word benchmark",
-        (
-            Archive(
-                _STATMT.rpartition("/")[2],
-                (f"https://{_STATMT}", f"http://{_STATMT}"),
-                "sha256",
-                "01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e",
-                1_792_209_805,
-            ),
-        ),
-        {"training files": 99, "held-out files": 50, "training": 30_301_028, "held-out": 306_688},
-    ),
+                "sha256", "c641e88cbf21fd7c1b57289387f9107d33fe8685a2b37fe8066b82776535ea89",
+                4_475_921),
+    ), {
+        "train dialogues": 11_118, "validation dialogues": 1000, "test dialogues": 1000,
+        "train": 76_053, "validation": 7069, "test": 6740,
+    }),
+    "lm1b": Corpus("the One-Billion-Word benchmark", (
+        Archive(_STATMT.rpartition("/")[2], (f"https://{_STATMT}", f"http://{_STATMT}"),
+                "sha256", "01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e",
+                1_792_209_805),
+    ), {"training files": 99, "held-out files": 50, "training": 30_301_028, "held-out": 306_688}),
 }  # fmt: skip
 """By the name of the command: ``fairseq-kerbs prepare-NAME``."""
 

@@ -9,7 +9,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 from fairseq_kerbs.corpora import registry
 from fairseq_kerbs.corpora.binarize import Report, working_folder
@@ -17,6 +17,9 @@ from fairseq_kerbs.corpora.language import LanguageText
 from fairseq_kerbs.corpora.parallel import ParallelText
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write
+
+Reading = tuple[Mapping[str, Iterable[str]], Mapping[str, Any]]
+"""Lines of each file of ``DEST/raw``, and counts."""
 
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError)
 
@@ -47,10 +50,8 @@ class ReleasedCorpus(ABC):
         """Settings that decide what is read."""
 
     @abstractmethod
-    def read(
-        self, source: Path, files: Mapping[str, Path]
-    ) -> tuple[Mapping[str, Iterable[str]], Mapping[str, Any]]:
-        """The lines of every file of ``DEST/raw``, and counts; without `files` of the archive."""
+    def read(self, source: Path, files: Mapping[str, Path]) -> Reading:
+        """What `files` hold, or without them the archive."""
 
     @abstractmethod
     def summary(self, source: Path, figures: Mapping[str, Any]) -> Iterator[str]:
@@ -138,32 +139,30 @@ def archive_files(archive: Path, wanted: Callable[[str], object]) -> Iterator[tu
         ) from None
 
 
-def _members(
-    stream: io.BufferedIOBase, wanted: Callable[[str], object]
-) -> Iterator[tuple[str, bytes]]:
-    for path, content in (_zipped if zipfile.is_zipfile(stream) else _tarred)(stream, wanted):
-        if path.endswith((".zip", ".tgz")):
-            for inner, text in _members(io.BytesIO(content), wanted):
-                yield f"{path}/{inner}", text
-        else:
-            yield path, content
-
-
-def _zipped(stream: Any, wanted: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(stream) as archive:
-        for name in filter(wanted, archive.namelist()):
-            yield name, archive.read(name)
-
-
-def _tarred(stream: Any, wanted: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
+def _members(stream: IO[bytes], wanted: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
+    if zipfile.is_zipfile(stream):
+        with zipfile.ZipFile(stream) as zipped:
+            for name in filter(wanted, zipped.namelist()):
+                yield from _opened(name, zipped.read(name), wanted)
+        return
     stream.seek(0)
     # Not r|gz, which takes an archive that is cut off for a short one.
-    with tarfile.open(fileobj=stream, mode="r:gz") as archive:
-        for member in archive:
+    with tarfile.open(fileobj=stream, mode="r:gz") as tarred:
+        for member in tarred:
             if member.isfile() and wanted(member.name):
-                content = archive.extractfile(member)
+                content = tarred.extractfile(member)
                 assert content is not None
-                yield member.name, content.read()
+                yield from _opened(member.name, content.read(), wanted)
+
+
+def _opened(
+    path: str, content: bytes, wanted: Callable[[str], object]
+) -> Iterator[tuple[str, bytes]]:
+    if path.endswith((".zip", ".tgz")):
+        for inner, text in _members(io.BytesIO(content), wanted):
+            yield f"{path}/{inner}", text
+    else:
+        yield path, content
 
 
 def decode_lines(content: bytes, where: str) -> Iterator[str]:

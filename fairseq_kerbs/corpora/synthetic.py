@@ -41,6 +41,11 @@ NAMES = [
     for gender, names in {"f": "Anna Maria Lena", "m": "Peter Karl Paul"}.items()
     for name in names.split()
 ]
+POSSESSIVES = {  # by person, else by gender
+    "1s": ("mein", "my"), "1p": ("unser", "our"), "3p": ("ihr", "their"), "f": ("ihr", "her"),
+    "m": ("sein", "his"), "animal f": ("ihr", "its"), "animal m": ("sein", "its"),
+    "animal n": ("sein", "its"),
+}  # fmt: skip
 PERSON = Slot("nom", nouns=("PERSON",))
 PERSON_FRAMES = [frame for frame in grammar.PLAIN_FRAMES if "PERSON" in frame.subject.nouns]
 NONE, THE = ("", ""), ("der", "the")
@@ -261,26 +266,18 @@ class Composer:
 
 
 def _time_of(tense: str) -> str:
-    if tense in ("present", "past", "perfect"):
-        return tense
-    return "past" if tense.endswith(" past") else "future"
+    if " " in tense:  # a modal verb
+        return "past" if tense.endswith("past") else "future"
+    return tense
 
 
 def _possessive(subject: NounPhrase) -> Pair | None:
     """'sein'/'his', 'ihr'/'her', … for what belongs to the subject; None where nothing fits."""
-    if subject.person in ("1s", "1p"):
-        return ("mein", "my") if subject.person == "1s" else ("unser", "our")
     if not subject.acts:
         return None
-    if subject.person == "3p":
-        return "ihr", "their"
-    animal = subject.noun is not None and subject.noun.kind == "animal"
+    animal = "animal " if subject.noun and subject.noun.kind == "animal" else ""
     gender = subject.noun.gender if subject.noun else subject.gender
-    if gender == "n" and not animal:
-        return None
-    if gender == "f":
-        return "ihr", "its" if animal else "her"
-    return "sein", "its" if animal else "his"
+    return POSSESSIVES.get(subject.person) or POSSESSIVES.get(animal + gender)
 
 
 def _demands(rng: Random) -> Iterator[tuple[str, str] | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -167,16 +166,3 @@ def test_counts_and_members(tmp_path: Path) -> None:
         corpus.check_member("f", "a.xml", b"b")
     with pytest.raises(UserError, match="nowhere: no such file or folder"):
         locate(corpus, Path("nowhere"), tmp_path, quiet)
-
-
-@pytest.mark.parametrize("name", ["prepare_iwslt16", "prepare_dailydialog", "prepare_lm1b"])
-def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path) -> None:
-    script = ROOT / "scripts" / f"{name}.sh"
-    environment = {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [script, "-h"], cwd=tmp_path, env=environment, text=True, capture_output=True, check=True
-    )
-    assert f"scripts/{name}.sh [SOURCE] --dest DIR" in done.stdout
-    assert "set -euo" not in done.stdout
-    bare = subprocess.run([script], cwd=tmp_path, env=environment, text=True, capture_output=True)
-    assert (bare.returncode, bare.stderr) == (2, done.stdout)
