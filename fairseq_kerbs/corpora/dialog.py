@@ -105,7 +105,8 @@ class DailyDialog(ReleasedCorpus):
             lines = decode_lines(content, where)
             if part != "train":  # the preparation drops training pairs with an endless word
                 lines = without_endless_words(lines, where)
-            texts[part] = dialogues = read_dialogues(lines, where)
+            texts[part] = read_dialogues(lines, where)
+        for part, dialogues in texts.items():
             figures[f"{part} dialogues"] = len(dialogues)
             figures[part] = sum(len(dialogue) - 1 for dialogue in dialogues)
             self.release.check_count(source, f"{part} dialogues", len(dialogues), "dialogues")
