@@ -1,6 +1,7 @@
 # Sourced by the scripts that run the plugin: finds the checkout and a Python that has fairseq.
-# Sets CHECKOUT and PYTHON, and defines usage and kerbs.
+# Sets CHECKOUT and PYTHON, and defines usage, kerbs and kerbs_or_usage.
 
+set -euo pipefail
 unset CDPATH  # cd would look there first, and print where it went
 CHECKOUT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -30,4 +31,13 @@ kerbs() {
   find_python
   export PYTHONPATH="$CHECKOUT${PYTHONPATH:+:$PYTHONPATH}"
   exec "$PYTHON" -P -m fairseq_kerbs.cli "$@"
+}
+
+# The same for COMMAND and its arguments; without any, or with --help, the script's usage instead.
+kerbs_or_usage() {
+  case ${2:-} in
+    -h | --help) usage; exit 0 ;;
+    '') usage >&2; exit 2 ;;
+  esac
+  kerbs "$@"
 }

@@ -8,10 +8,5 @@
 # the flags --gen-subset, --path and --output say otherwise. With --reference, the raw text of the
 # target side, it prints detokenized BLEU with its signature.
 
-set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
-case ${1:-} in
-  -h | --help) usage; exit 0 ;;
-  '') usage >&2; exit 2 ;;
-esac
-kerbs generate "$@"
+kerbs_or_usage generate "$@"

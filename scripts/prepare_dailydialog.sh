@@ -11,10 +11,5 @@
 # goes to DIR/raw (DIR/raw/test.en is the reference for BLEU), data to DIR/bin.
 # Run it again after an interruption: finished steps are not repeated.
 
-set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
-case ${1:-} in
-  -h | --help) usage; exit 0 ;;
-  '') usage >&2; exit 2 ;;
-esac
-kerbs prepare-dailydialog "$@"
+kerbs_or_usage prepare-dailydialog "$@"

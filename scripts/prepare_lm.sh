@@ -8,10 +8,5 @@
 # train, valid (or dev) and test in its name, such as wiki.train.tokens. The data end up in DIR/bin.
 # Run it again after an interruption: finished steps are not repeated.
 
-set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
-case ${1:-} in
-  -h | --help) usage; exit 0 ;;
-  '') usage >&2; exit 2 ;;
-esac
-kerbs prepare-lm "$@"
+kerbs_or_usage prepare-lm "$@"

@@ -11,10 +11,5 @@
 # 300,000 / 10,000 / 30,000 sentences unless told otherwise. Text goes to DIR/raw, data to DIR/bin.
 # Run it again after an interruption: finished steps are not repeated.
 
-set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
-case ${1:-} in
-  -h | --help) usage; exit 0 ;;
-  '') usage >&2; exit 2 ;;
-esac
-kerbs prepare-lm1b "$@"
+kerbs_or_usage prepare-lm1b "$@"

@@ -9,10 +9,5 @@
 # PREFIX stands for two files, PREFIX.de and PREFIX.en here. The data end up in DIR/bin. Run it again
 # after an interruption: finished steps are not repeated.
 
-set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
-case ${1:-} in
-  -h | --help) usage; exit 0 ;;
-  '') usage >&2; exit 2 ;;
-esac
-kerbs prepare "$@"
+kerbs_or_usage prepare "$@"

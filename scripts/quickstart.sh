@@ -7,7 +7,6 @@
 #
 # Results go to FOLDER [quickstart/ in the checkout]. May be repeated: a step whose result is there
 # is not run again; remove FOLDER to start afresh.
-set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
 
 case "${1:-}" in
@@ -16,7 +15,11 @@ case "${1:-}" in
 esac
 
 say() { printf '\n[quickstart] %s\n' "$*"; }
-fairseq_kerbs() { (kerbs "$@"); }
+# Run fairseq-kerbs with stderr in FOLDER/NAME.err, the end of which is shown if it fails.
+step() {
+  local log=$folder/$1.err
+  (kerbs "${@:2}") 2>"$log" || { tail -n 20 "$log" >&2; exit 1; }
+}
 
 folder=${1:-$CHECKOUT/quickstart}
 mkdir -p -- "$folder"
@@ -29,30 +32,26 @@ bash "$CHECKOUT/scripts/install.sh"
 installed=$SECONDS
 
 say "2/6 the synthetic corpus: German-like to English-like, twelve ambiguous English words"
-[ -f "$folder/text/train.senses.tsv" ] || fairseq_kerbs toy "$folder/text"
+[ -f "$folder/text/train.senses.tsv" ] || (kerbs toy "$folder/text")
 
 say "3/6 tokenize, learn and apply BPE, binarize"
-fairseq_kerbs prepare --train "$folder/text/train" --valid "$folder/text/valid" \
-  --test "$folder/text/test" --source-lang de --target-lang en --merges 2000 --dest "$folder/data"
+(kerbs prepare --train "$folder/text/train" --valid "$folder/text/valid" --test "$folder/text/test" \
+  --source-lang de --target-lang en --merges 2000 --dest "$folder/data")
 
 say "4/6 train transformer_kerbs"
 if [ -f "$folder/model/finished" ]; then
   echo "a trained model is there: $folder/model"
 else
-  fairseq_kerbs train "$config" "$folder/data/bin" "$folder/model" 2>"$folder/train.err" \
-    | tee "$folder/train.log" | grep --line-buffered -E 'command|fairseq-train|train_inner|valid on|reallocation' \
-    || { tail -n 20 "$folder/train.err" >&2; exit 1; }
+  step train train "$config" "$folder/data/bin" "$folder/model" | tee "$folder/train.log" \
+    | grep --line-buffered -E 'command|fairseq-train|train_inner|valid on|reallocation'
   touch "$folder/model/finished"
 fi
 
 say "5/6 translate the test set with beam 5"
-fairseq_kerbs generate "$config" "$folder/data/bin" "$folder/model" \
-  --reference "$folder/text/test.en" 2>"$folder/generate.err" \
-  || { tail -n 20 "$folder/generate.err" >&2; exit 1; }
+step generate generate "$config" "$folder/data/bin" "$folder/model" --reference "$folder/text/test.en"
 
 say "6/6 senses of the ambiguous words"
-fairseq_kerbs senses "$folder/model/checkpoint_best.pt" --data "$folder/data/bin" \
-  --gold "$folder/text/test.senses.tsv" --json "$folder/senses.json" 2>"$folder/senses.err" \
-  || { tail -n 20 "$folder/senses.err" >&2; exit 1; }
+step senses senses "$folder/model/checkpoint_best.pt" --data "$folder/data/bin" \
+  --gold "$folder/text/test.senses.tsv" --json "$folder/senses.json"
 
 say "done in $((SECONDS - begun)) s, $((SECONDS - installed)) s of them after the install: $folder"

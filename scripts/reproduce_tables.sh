@@ -9,9 +9,6 @@
 # is reported and the others go on. --dry-run prints every command with planned minutes. Reports go
 # to results/tables, checkpoints and logs to runs/tables.
 
-set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
-case ${1:-} in
-  -h | --help) usage; exit 0 ;;
-esac
-kerbs tables "$@"
+[ $# -gt 0 ] || kerbs tables
+kerbs_or_usage tables "$@"

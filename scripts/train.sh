@@ -6,10 +6,5 @@
 # DATA is the folder that fairseq-preprocess wrote. Flags given here replace those of the file;
 # --dry-run only prints the command.
 
-set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
-case ${1:-} in
-  -h | --help) usage; exit 0 ;;
-  '') usage >&2; exit 2 ;;
-esac
-kerbs train "$@"
+kerbs_or_usage train "$@"

@@ -30,9 +30,8 @@ def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
         words += get_vocabulary(iter_lines(text))
     if all(len(word) == 1 for word in words):
         raise UserError("BPE needs words of two characters or more; use --bpe none for this text")
-    counted = [f"{word} {count}" for word, count in words.items()]
     with atomic_write(codes) as stream:
-        learn_bpe(counted, stream, merges, is_dict=True)
+        learn_bpe([f"{word} {n}" for word, n in words.items()], stream, merges, is_dict=True)
     found = sum(1 for _ in iter_lines(codes)) - 1  # the first line is the version
     if found == 0:  # subword-nmt cannot apply such codes
         codes.unlink()
@@ -40,30 +39,27 @@ def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
     return found
 
 
-def load(codes: Path, vocabulary: Path | None = None, threshold: int = 0) -> BPE:
-    """The segmenter; with a vocabulary, units rarer than `threshold` are split further."""
-    known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary else None
-    with codes.open(encoding="utf-8", newline="\n") as stream:
-        return BPE(stream, vocab=known)
-
-
 def make_segmenter(
     codes: Path, vocabulary: Path | None = None, threshold: int = 0
 ) -> Callable[[str], str]:
-    """A function from a tokenized line to its subwords, for `map_lines`."""
-    segment: Callable[[str], str] = load(codes, vocabulary, threshold).segment
+    """A function from a tokenized line to its subwords, for `map_lines`.
+
+    With a vocabulary, units rarer than `threshold` are split further.
+    """
+    known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary else None
+    with codes.open(encoding="utf-8", newline="\n") as stream:
+        segment: Callable[[str], str] = BPE(stream, vocab=known).segment
     return segment
 
 
-def write_vocabulary(text: Path, codes: Path, vocabulary: Path) -> int:
+def write_vocabulary(text: Path, codes: Path, vocabulary: Path) -> dict[str, int]:
     """Count the subwords of a tokenized text, most frequent first, as ``get-vocab`` does.
 
-    Returns the number of types.
+    Returns the number of ``types``.
     """
-    segment = make_segmenter(codes)
     with atomic_write(vocabulary) as stream:
-        get_vocab((segment(line) for line in iter_lines(text)), stream)
-    return sum(1 for _ in iter_lines(vocabulary))
+        get_vocab(map(make_segmenter(codes), iter_lines(text)), stream)
+    return {"types": sum(1 for _ in iter_lines(vocabulary))}
 
 
 def undo(line: str) -> str:

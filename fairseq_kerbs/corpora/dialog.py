@@ -9,27 +9,19 @@ the target's name tells the commands its language.
 from __future__ import annotations
 
 import re
-import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from fairseq_kerbs.corpora import moses, registry
-from fairseq_kerbs.corpora.archives import decode_lines, open_zip, reading, zip_member
-from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
-from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
+from fairseq_kerbs.corpora import moses
+from fairseq_kerbs.corpora.parallel import ParallelText
+from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, decode_lines, read_files
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import (
-    atomic_write,
-    has_endless_word,
-    iter_lines,
-    without_endless_words,
-)
+from fairseq_kerbs.utils.files import has_endless_word, without_endless_words
 from fairseq_kerbs.utils.parallel import map_lines, usable_cores
-from fairseq_kerbs.utils.processes import find_program
 
 LANGUAGES = ("context", "en")
 PARTS = {"train": "train", "valid": "validation", "test": "test"}
@@ -49,18 +41,18 @@ _INSIDE = (
 
 
 @dataclass(frozen=True)
-class DailyDialogSettings:
-    """What `prepare_dailydialog` shall do.
+class DailyDialog(ReleasedCorpus):
+    """DailyDialog.
 
     Attributes:
-        source: the archive or a folder; None downloads the archive.
-        dest: folder to work in.
         lowercase: lower-case all text.
         merges: BPE merges, learned on both sides together.
         max_words: training pairs with a longer side are dropped.
         workers: processes to use.
     """
 
+    key: ClassVar[str] = "dailydialog"
+    step: ClassVar[str] = "read DailyDialog"
     source: Path | None
     dest: Path
     lowercase: bool = False
@@ -68,10 +60,10 @@ class DailyDialogSettings:
     max_words: int = 80
     workers: int = field(default_factory=usable_cores)
 
-    def parallel(self) -> PrepareSettings:
-        """The settings of the preparation that follows: one vocabulary for both sides."""
+    def text(self) -> ParallelText:
+        """Pairs of utterances, with one vocabulary for both sides."""
         raw = self.dest / "raw"
-        return PrepareSettings(
+        return ParallelText(
             train=str(raw / "train"),
             valid=str(raw / "valid"),
             tests=(str(raw / "test"),),
@@ -86,127 +78,73 @@ class DailyDialogSettings:
             workers=self.workers,
         )
 
-
-def prepare_dailydialog(
-    settings: DailyDialogSettings, report: Callable[[str], None] = print
-) -> Path:
-    """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
-
-    The pairs lie in ``DEST/raw`` as natural text: ``test.en`` is the reference for BLEU.
-
-    Raises:
-        UserError: wrong flags, no archive, or one that is not the release (see `registry`); text
-            that is missing, not UTF-8 or not in the release's form.
-    """
-    settings.parallel().check()
-    find_program("fairseq-preprocess")
-    corpus = registry.CORPORA["dailydialog"]
-    with locked_folder(settings.dest):
-        manifest = Manifest(settings.dest, product=settings.dest / "bin", report=report)
-        source = registry.locate(corpus, settings.source, settings.dest / "download", report)
-        files = _folder_files(source) if source.is_dir() else {}
-        raw = settings.dest / "raw"
-        figures = manifest.step(
-            "read DailyDialog",
-            inputs=files or {"archive": source},
-            settings={
-                "pairs": "adjacent utterances",
-                "apostrophes": 1,
-                "sacremoses": version("sacremoses"),
-            },
-            outputs=[raw / f"{split}.{language}" for split in PARTS for language in LANGUAGES],
-            action=lambda: _read(corpus, source, files, raw, settings.workers),
-        )
+    def find(self, folder: Path) -> dict[str, Path]:
+        """The text of each part, by ``dialogues_test.txt``, say, also a level deeper."""
+        files = {}
         for part in PARTS.values():
-            report(f"  {part}: {figures[part]} pairs of {figures[f'{part} dialogues']} dialogues")
-        report(
-            f"  {figures['removed']} training pairs removed that also occur in validation "
+            name = f"dialogues_{part}.txt"
+            found = [path for path in (folder / name, folder / part / name) if path.is_file()]
+            if not found:
+                raise UserError(
+                    f"{folder} has no {name} (nor {part}/{name}); name the right folder"
+                )
+            files[part] = found[0]
+        return files
+
+    def recorded(self, files: Mapping[str, Path]) -> dict[str, Any]:
+        """How utterances are paired and cleaned."""
+        sacremoses = version("sacremoses")
+        return {"pairs": "adjacent utterances", "apostrophes": 1, "sacremoses": sacremoses}
+
+    def read(self, source: Path, files: Mapping[str, Path]) -> Reading:
+        """The pairs of every split, and counts."""
+        names = {part: f"dialogues_{part}.txt" for part in PARTS.values()}
+        nested = tuple(f"/{part}.zip" for part in names)
+        texts, figures = {}, {}
+        for part, (where, content) in read_files(source, files, names, nested).items():
+            lines = decode_lines(content, where)
+            if part != "train":  # the preparation drops training pairs with an endless word
+                lines = without_endless_words(lines, where)
+            texts[part] = read_dialogues(lines, where)
+        for part, dialogues in texts.items():
+            figures[f"{part} dialogues"] = len(dialogues)
+            figures[part] = sum(len(dialogue) - 1 for dialogue in dialogues)
+            self.release.check_count(source, f"{part} dialogues", len(dialogues), "dialogues")
+            self.release.check_count(source, part, figures[part], "pairs of adjacent utterances")
+        said = {text: "" for part in texts.values() for dialogue in part for text in dialogue}
+        natural = map_lines(
+            make_normalizer, said, total=len(said), workers=self.workers, description="raw"
+        )
+        said = dict(zip(said, natural, strict=True))
+        pairs = {
+            part: [(said[a], said[b]) for dialogue in dialogues for a, b in pairwise(dialogue)]
+            for part, dialogues in texts.items()
+        }
+        train, overlap = remove_overlap(pairs["train"], pairs["validation"], pairs["test"])
+        pairs["train"] = train
+        sides = {
+            f"{split}.{language}": [pair[side] for pair in pairs[part]]
+            for split, part in PARTS.items()
+            for side, language in enumerate(LANGUAGES)
+        }
+        return sides, figures | overlap
+
+    def summary(self, source: Path, figures: Mapping[str, Any]) -> Iterator[str]:
+        """Pairs and dialogues of each part, and the overlap."""
+        for part in PARTS.values():
+            yield f"{part}: {figures[part]} pairs of {figures[f'{part} dialogues']} dialogues"
+        yield (
+            f"{figures['removed']} training pairs removed that also occur in validation "
             f"({figures['in validation']}) or test ({figures['in test']}); "
             f"{figures['train'] - figures['removed']} left"
         )
-        report(
-            f"  {figures['in both']} test pairs also occur in validation; "
+        yield (
+            f"{figures['in both']} test pairs also occur in validation; "
             f"{figures['repeated']} of the training pairs left repeat another"
         )
-    return prepare(settings.parallel(), report)
 
 
-def _folder_files(folder: Path) -> dict[str, Path]:
-    """The text of each split in a folder, by ``dialogues_test.txt``, say, also a level deeper."""
-    files = {}
-    for part in PARTS.values():
-        name = f"dialogues_{part}.txt"
-        found = [path for path in (folder / name, folder / part / name) if path.is_file()]
-        if not found:
-            raise UserError(f"{folder} has no {name} (nor {part}/{name}); name the right folder")
-        files[part] = found[0]
-    return files
-
-
-def _read(
-    corpus: registry.Corpus, source: Path, files: dict[str, Path], raw: Path, workers: int
-) -> dict[str, Any]:
-    """Write the pairs of every split to `raw`; return the counts."""
-    if files:
-        texts = {
-            part: read_dialogues(_whole(part, iter_lines(path), path), path)
-            for part, path in files.items()
-        }
-    else:
-        registry.check_archive(corpus, source)
-        texts = _archive_dialogues(source)
-    figures: dict[str, int] = {}
-    utterances: dict[str, str] = {}
-    for part, dialogues in texts.items():
-        figures[f"{part} dialogues"] = len(dialogues)
-        figures[part] = sum(len(dialogue) - 1 for dialogue in dialogues)
-        corpus.check_count(source, f"{part} dialogues", len(dialogues), "dialogues")
-        corpus.check_count(source, part, figures[part], "pairs of adjacent utterances")
-        utterances.update((text, "") for dialogue in dialogues for text in dialogue)
-    natural = map_lines(
-        make_normalizer,
-        utterances,
-        total=len(utterances),
-        workers=workers,
-        description="raw",
-    )
-    utterances = dict(zip(utterances, natural, strict=True))
-    pairs = {
-        part: [
-            (utterances[said], utterances[answer])
-            for dialogue in dialogues
-            for said, answer in pairwise(dialogue)
-        ]
-        for part, dialogues in texts.items()
-    }
-    pairs["train"], overlap = remove_overlap(pairs["train"], pairs["validation"], pairs["test"])
-    for split, part in PARTS.items():
-        for side, language in enumerate(LANGUAGES):
-            with atomic_write(raw / f"{split}.{language}") as stream:
-                stream.writelines(pair[side] + "\n" for pair in pairs[part])
-    return figures | overlap
-
-
-def _archive_dialogues(source: Path) -> dict[str, list[list[str]]]:
-    """The dialogues of each part of the release: a zip file with a zip file a part."""
-    texts = {}
-    with reading(source), zipfile.ZipFile(source) as outer:
-        for part in PARTS.values():
-            name = f"dialogues_{part}.txt"
-            where = f"{source}/{part}.zip"
-            with open_zip(zip_member(outer, f"{part}.zip", source)) as inner:
-                content = zip_member(inner, name, where)
-            lines = decode_lines(content.removesuffix(b"\n").split(b"\n"), f"{where}/{name}")
-            texts[part] = read_dialogues(_whole(part, lines, f"{where}/{name}"), f"{where}/{name}")
-    return texts
-
-
-def _whole(part: str, lines: Iterable[str], where: Path | str) -> Iterable[str]:
-    """The lines of a part; `prepare` drops training pairs with an endless word."""
-    return lines if part == "train" else without_endless_words(lines, where)
-
-
-def read_dialogues(lines: Iterable[str], where: Path | str) -> list[list[str]]:
+def read_dialogues(lines: Iterable[str], where: str) -> list[list[str]]:
     """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance.
 
     Raises:
@@ -226,15 +164,10 @@ def read_dialogues(lines: Iterable[str], where: Path | str) -> list[list[str]]:
 
 def normalize_apostrophes(text: str) -> str:
     """Typographic quotation marks as ASCII, and contractions without spaces: I ’ Ve → I've."""
-    text = text.translate(_ASCII)
-    text = _CLITIC.sub(lambda match: "'" + _clitic(match[1]), text)
+    text = _CLITIC.sub(lambda match: "'" + match[1].replace("Ve", "ve"), text.translate(_ASCII))
     for pattern, replacement in _INSIDE:
         text = pattern.sub(replacement, text)
     return text
-
-
-def _clitic(letters: str) -> str:
-    return letters.lower() if letters == "Ve" else letters
 
 
 def make_normalizer() -> Callable[[str], str]:
@@ -263,21 +196,17 @@ def remove_overlap(
         (in either), test pairs that are also in validation (``in both``), and pairs left that
         occurred before (``repeated``).
     """
-    in_valid, in_test = set(map(_key, valid)), set(map(_key, test))
-    counts = {"in validation": 0, "in test": 0, "removed": 0}
-    left = []
-    for pair in train:
-        key = _key(pair)
-        counts["in validation"] += key in in_valid
-        counts["in test"] += key in in_test
-        if key in in_valid or key in in_test:
-            counts["removed"] += 1
-        else:
-            left.append(pair)
-    counts["in both"] = sum(_key(pair) in in_valid for pair in test)
-    counts["repeated"] = len(left) - len(set(map(_key, left)))
-    return left, counts
-
-
-def _key(pair: Pair) -> Pair:
-    return pair[0].casefold(), pair[1].casefold()
+    keys, valid_keys, test_keys = (
+        [(said.casefold(), answer.casefold()) for said, answer in pairs]
+        for pairs in (train, valid, test)
+    )
+    in_valid, in_test = set(valid_keys), set(test_keys)
+    kept = [key not in in_valid and key not in in_test for key in keys]
+    left = list(compress(train, kept))
+    return left, {
+        "in validation": sum(key in in_valid for key in keys),
+        "in test": sum(key in in_test for key in keys),
+        "removed": len(train) - len(left),
+        "in both": sum(key in in_valid for key in test_keys),
+        "repeated": len(left) - len(set(compress(keys, kept))),
+    }

@@ -7,21 +7,16 @@ not say which sets it validates and tests on.
 from __future__ import annotations
 
 import html
-import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, ClassVar
 
-from fairseq_kerbs.corpora import registry
-from fairseq_kerbs.corpora.archives import decode_lines, reading, tar_streams
-from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
-from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
+from fairseq_kerbs.corpora.parallel import ParallelText
+from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, decode_lines, read_files
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.parallel import usable_cores
-from fairseq_kerbs.utils.processes import find_program
 
 LANGUAGES = ("de", "en")
 SETS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014")
@@ -35,12 +30,10 @@ _ENTITY = re.compile(r"&(?:[A-Za-z]+|#[0-9]+|#x[0-9A-Fa-f]+);")
 
 
 @dataclass(frozen=True)
-class Iwslt16Settings:
-    """What `prepare_iwslt16` shall do.
+class Iwslt16(ReleasedCorpus):
+    """IWSLT'16 De-En.
 
     Attributes:
-        source: the archive or a folder; None downloads the archive.
-        dest: folder to work in.
         valid: one of :data:`SETS`.
         tests: one or several of :data:`SETS`.
         merges: BPE merges, learned on both languages together.
@@ -49,6 +42,8 @@ class Iwslt16Settings:
         workers: processes to use.
     """
 
+    key: ClassVar[str] = "iwslt16"
+    step: ClassVar[str] = "read IWSLT'16"
     source: Path | None
     dest: Path
     valid: str = "tst2013"
@@ -64,10 +59,31 @@ class Iwslt16Settings:
         tests = {f"test{i or ''}": name for i, name in enumerate(self.tests)}
         return {"valid": self.valid, **tests}
 
-    def parallel(self) -> PrepareSettings:
-        """The settings of the preparation that follows reading."""
+    @property
+    def _names(self) -> dict[str, str]:
+        """Names of the files in the release, by ``SPLIT.LANGUAGE``."""
+        forms = {split: f"IWSLT16.TED.{part}.de-en.{{}}.xml" for split, part in self.sets.items()}
+        forms = {"train": "train.tags.de-en.{}", **forms}
+        return {
+            f"{split}.{language}": form.format(language)
+            for split, form in forms.items()
+            for language in LANGUAGES
+        }
+
+    def check(self) -> None:
+        """As `ReleasedCorpus.check`; the sets must be known and differ."""
+        for flag, names in (("--valid", (self.valid,)), ("--test", self.tests)):
+            for name in names:
+                if name not in SETS:
+                    raise UserError(f"{flag} must be of {', '.join(SETS)}, not {name}")
+        if len(set(self.sets.values())) < len(self.sets):
+            raise UserError("--valid and --test must name different sets")
+        super().check()
+
+    def text(self) -> ParallelText:
+        """Pairs of German and English."""
         raw = self.dest / "raw"
-        return PrepareSettings(
+        return ParallelText(
             train=str(raw / "train"),
             valid=str(raw / "valid"),
             tests=tuple(str(raw / split) for split in self.sets if split != "valid"),
@@ -80,167 +96,76 @@ class Iwslt16Settings:
             workers=self.workers,
         )
 
-    def check(self) -> None:
-        """Raise a UserError that names the first flag with an impossible value."""
-        for flag, names in (("--valid", (self.valid,)), ("--test", self.tests)):
-            for name in names:
-                if name not in SETS:
-                    raise UserError(f"{flag} must be of {', '.join(SETS)}, not {name}")
-        if len(set(self.sets.values())) < len(self.sets):
-            raise UserError("--valid and --test must name different sets")
-        self.parallel().check()
-
-
-def prepare_iwslt16(settings: Iwslt16Settings, report: Callable[[str], None] = print) -> Path:
-    """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
-
-    The text that was read lies in ``DEST/raw``: ``test.en`` is the reference for BLEU.
-
-    Raises:
-        UserError: wrong flags, no archive, or one that is not the release (see `registry`); text
-            that is missing, not UTF-8 or differs in length between the languages.
-    """
-    settings.check()
-    find_program("fairseq-preprocess")
-    corpus = registry.CORPORA["iwslt16"]
-    with locked_folder(settings.dest):
-        manifest = Manifest(settings.dest, product=settings.dest / "bin", report=report)
-        source = registry.locate(corpus, settings.source, settings.dest / "download", report)
-        names = _files(source, settings.sets)
-        raw = settings.dest / "raw"
-        figures = manifest.step(
-            "read IWSLT'16",
-            inputs={"archive": source} if source.is_file() else names,
-            settings={"sets": settings.sets, "entities": "decoded"},
-            outputs=[
-                raw / f"{split}.{language}"
-                for split in ("train", *settings.sets)
-                for language in LANGUAGES
-            ],
-            action=lambda: _read(corpus, source, names, settings.sets, raw),
-        )
-        for split, name in {"train": "train", **settings.sets}.items():
-            report(f"  {split}: {figures[split]} pairs" + (f" of {name}" if split != name else ""))
-        if figures["train"] < corpus.counts["train"]:
-            share = 100 * figures["train"] / corpus.counts["train"]
-            report(
-                f"  note: {source} has {figures['train']} training pairs, {share:.1f} % of the "
-                f"release's {corpus.counts['train']}; scores will not compare with published ones"
-            )
-    return prepare(settings.parallel(), report)
-
-
-def _file_name(part: str, language: str) -> str:
-    """Name of a file of the release: of ``train`` or of a set."""
-    if part == "train":
-        return f"train.tags.de-en.{language}"
-    return f"IWSLT16.TED.{part}.de-en.{language}.xml"
-
-
-def _files(source: Path, sets: dict[str, str]) -> dict[str, Path]:
-    """The files of a folder to read, by ``SPLIT.LANGUAGE``; of an archive, their names in it.
-
-    Raises:
-        UserError: the folder lacks one of them.
-    """
-    folder = source
-    if source.is_dir() and (source / "de-en").is_dir():
-        folder = source / "de-en"
-    files = {}
-    for split, part in {"train": "train", **sets}.items():
-        for language in LANGUAGES:
-            path = folder / _file_name(part, language)
-            if source.is_dir() and not path.is_file():
-                path = _plain_file(folder, part, language)
-            files[f"{split}.{language}"] = path
-    return files
-
-
-def _plain_file(folder: Path, part: str, language: str) -> Path:
-    """A file of plain text in a folder: ``train*.de`` or ``IWSLT16.TED.tst2013.de-en.de``, say."""
-    if part == "train":
-        found = sorted(folder.glob(f"train*.{language}"))
-        if len(found) != 1:
+    def find(self, folder: Path) -> dict[str, Path]:
+        """The release's files, or plain text: ``train*.de``, ``IWSLT16.TED.tst2013.de-en.de``."""
+        if (folder / "de-en").is_dir():
+            folder = folder / "de-en"
+        files = {}
+        for role, name in self._names.items():
+            train, language = role.startswith("train"), role[-2:]
+            plain = f"train*.{language}" if train else name.removesuffix(".xml")
+            released = folder / name
+            found = [released] if released.is_file() else sorted(folder.glob(plain))
             listing = ", ".join(path.name for path in found) or "none"
-            raise UserError(
-                f"{folder}: one training file train*.{language} was expected, found {listing}"
+            if train and len(found) != 1:
+                raise UserError(
+                    f"{folder}: one training file {plain} was expected, found {listing}"
+                )
+            if not found:
+                form = f"IWSLT16.TED.{{}}.de-en.{language}*"
+                there = [part for part in SETS if list(folder.glob(form.format(part)))]
+                raise UserError(
+                    f"{folder} has no {plain}[.xml]; choose other sets with --valid and --test: "
+                    f"it has {', '.join(there) or 'none'}"
+                )
+            files[role] = found[0]
+        return files
+
+    def recorded(self, files: Mapping[str, Path]) -> dict[str, Any]:
+        """The sets, and how text is cleaned."""
+        return {"sets": self.sets, "entities": "decoded"}
+
+    def read(self, source: Path, files: Mapping[str, Path]) -> Reading:
+        """The text of every split, and the number of pairs of each."""
+        contents = read_files(source, files, self._names, ("/texts/de/en/de-en.tgz",))
+        texts: dict[str, Iterable[str]] = {}
+        figures = {}
+        for split, part in {"train": "train", **self.sets}.items():
+            sides = [contents[f"{split}.{language}"] for language in LANGUAGES]
+            for where, content in sides:
+                self.release.check_member(source, PurePath(where).name, content)
+            numbers, pairs = zip(*(_sentences(*side) for side in sides), strict=True)
+            _check_sides([where for where, _ in sides], numbers)
+            if part != "train" or PurePath(sides[0][0]).name == self._names["train.de"]:
+                self.release.check_count(source, part, len(pairs[0]), "pairs")
+            figures[split] = len(pairs[0])
+            texts |= {f"{split}.{lang}": side for lang, side in zip(LANGUAGES, pairs, strict=True)}
+        return texts, figures
+
+    def summary(self, source: Path, figures: Mapping[str, Any]) -> Iterator[str]:
+        """The pairs of each split, and a note if training text is missing."""
+        for split, name in {"train": "train", **self.sets}.items():
+            yield f"{split}: {figures[split]} pairs" + (f" of {name}" if split != name else "")
+        pairs, whole = figures["train"], self.release.counts["train"]
+        if pairs < whole:
+            yield (
+                f"note: {source} has {pairs} training pairs, {100 * pairs / whole:.1f} % of the "
+                f"release's {whole}; scores will not compare with published ones"
             )
-        return found[0]
-    path = folder / _file_name(part, language).removesuffix(".xml")
-    if not path.is_file():
-        there = [
-            name for name in SETS if list(folder.glob(f"IWSLT16.TED.{name}.de-en.{language}*"))
-        ]
-        raise UserError(
-            f"{folder} has no {path.name}[.xml]; choose other sets with --valid and --test: "
-            f"it has {', '.join(there) or 'none'}"
-        )
-    return path
 
 
-def _read(
-    corpus: registry.Corpus, source: Path, names: dict[str, Path], sets: dict[str, str], raw: Path
-) -> dict[str, Any]:
-    """Write the text of every split to `raw`; return the number of pairs of each."""
-    if source.is_file():
-        registry.check_archive(corpus, source)
-        contents = _archive_contents(source, {path.name for path in names.values()})
-    else:
-        contents = {path.name: path.read_bytes() for path in names.values()}
-    figures = {}
-    for split, part in {"train": "train", **sets}.items():
-        files = [names[f"{split}.{language}"] for language in LANGUAGES]
-        sides = []
-        for path in files:
-            content = contents[path.name]
-            corpus.check_member(source, path.name, content)
-            sides.append(_texts(content, path))
-        _check_sides(files, sides)
-        if part != "train" or files[0].name == _file_name("train", LANGUAGES[0]):
-            corpus.check_count(source, part, len(sides[0]), "pairs")
-        for language, side in zip(LANGUAGES, sides, strict=True):
-            with atomic_write(raw / f"{split}.{language}") as stream:
-                stream.writelines(text + "\n" for _, text in side)
-        figures[split] = len(sides[0])
-    return figures
-
-
-def _archive_contents(source: Path, wanted: set[str]) -> dict[str, bytes]:
-    """The wanted files of ``2016-01.tgz`` (in its ``texts/de/en/de-en.tgz``), or of ``de-en.tgz``.
-
-    Raises:
-        UserError: the archive is broken or lacks one of them.
-    """
-    contents: dict[str, bytes] = {}
-    with reading(source):
-        for name, stream in tar_streams(source, lambda name: True):
-            if name.parts[-4:] == ("texts", "de", "en", "de-en.tgz"):
-                inner = io.BytesIO(stream.read())
-                contents = {
-                    path.name: content.read()
-                    for path, content in tar_streams(inner, lambda path: path.name in wanted)
-                }
-                break
-            if name.name in wanted and name.parent.name == "de-en":
-                contents[name.name] = stream.read()
-    missing = sorted(wanted - set(contents))
-    if missing:
-        raise UserError(f"{source} has no {missing[0]} for German to English (texts/de/en)")
-    return contents
-
-
-def _texts(content: bytes, path: Path) -> list[tuple[str, str]]:
-    """Identity and text of each sentence of a file: training text, XML, or plain text."""
-    lines = decode_lines(io.BytesIO(content), path)
-    if path.suffix == ".xml":
+def _sentences(where: str, content: bytes) -> tuple[list[str], list[str]]:
+    """Identities ("" where there is none) and sentences of training text, XML, or plain text."""
+    lines = decode_lines(content, where)
+    if where.endswith(".xml"):
         document = "\n".join(lines)
         segments = _SEGMENT.findall(document)
         if document.count("<seg") != len(segments):
-            raise UserError(f"{path}: a <seg id=…> has no end; fetch the file again")
-        return [(number, _clean(text)) for number, text in segments]
-    if path.name.startswith("train.tags."):
-        return [("", text) for text in training_sentences(lines)]
-    return [("", _clean(line)) for line in lines]
+            raise UserError(f"{where}: a <seg id=…> has no end; fetch the file again")
+        return [number for number, _ in segments], [_clean(text) for _, text in segments]
+    tagged = PurePath(where).name.startswith("train.tags.")
+    sentences = training_sentences(lines) if tagged else list(map(_clean, lines))
+    return [""] * len(sentences), sentences
 
 
 def training_sentences(lines: Iterable[str]) -> list[str]:
@@ -253,16 +178,17 @@ def _clean(text: str) -> str:
     return " ".join(_ENTITY.sub(lambda match: html.unescape(match[0]), text).split())
 
 
-def _check_sides(files: list[Path], sides: list[list[tuple[str, str]]]) -> None:
-    """Raise a UserError if two files are not parallel."""
-    if len(sides[0]) != len(sides[1]):
+def _check_sides(names: list[str], sides: tuple[list[str], ...]) -> None:
+    """Raise a UserError if two files are not parallel by the identities of their sentences."""
+    sizes = [len(side) for side in sides]
+    if sizes[0] != sizes[1]:
         raise UserError(
-            f"{files[0]} has {len(sides[0])} sentences and {files[1]} has {len(sides[1])}; "
+            f"{names[0]} has {sizes[0]} sentences and {names[1]} has {sizes[1]}; "
             "parallel files need the same number"
         )
     for number, (source, target) in enumerate(zip(*sides, strict=True), start=1):
-        if source[0] != target[0]:
+        if source != target:
             raise UserError(
-                f"{files[0]} and {files[1]} differ in sentence {number}: "
-                f'<seg id="{source[0]}"> and <seg id="{target[0]}">'
+                f"{names[0]} and {names[1]} differ in sentence {number}: "
+                f'<seg id="{source}"> and <seg id="{target}">'
             )

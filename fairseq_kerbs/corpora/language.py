@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.corpora.binarize import binarize_text
-from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
-from fairseq_kerbs.corpora.parallel import LONGEST
+from fairseq_kerbs.corpora.binarize import LONGEST, Report, binarize, check_flags, working_folder
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
     LONGEST_WORD,
@@ -29,38 +27,12 @@ from fairseq_kerbs.utils.files import (
     without_endless_words,
 )
 from fairseq_kerbs.utils.parallel import usable_cores
-from fairseq_kerbs.utils.processes import find_program
 
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
 """fairseq's name of each split, and what file names call it."""
 
 UNKNOWN = "<unk>"  # in the text as in fairseq's dictionary: both mean any word that was left out
 RESERVED = frozenset({"<s>", "<pad>", "</s>"})  # fairseq's own symbols, which no text may use
-
-
-@dataclass(frozen=True)
-class LanguageSettings:
-    """What `prepare_language` shall do.
-
-    Attributes:
-        files: the text of each split, one sentence or paragraph a line, words between spaces.
-        dest: folder to work in.
-        words: number of most frequent training words that are kept; None keeps all.
-        workers: processes that fairseq-preprocess uses.
-    """
-
-    files: dict[str, Path]
-    dest: Path
-    words: int | None = None
-    workers: int = field(default_factory=usable_cores)
-
-    def check(self) -> None:
-        """Raise a UserError that names the first flag with an impossible value."""
-        for flag, value in (("--words", self.words), ("--workers", self.workers)):
-            if value is not None and value < 1:
-                raise UserError(f"{flag} must be at least 1, not {value}")
-        if "," in str(self.dest):
-            raise UserError(f"--dest {self.dest}: fairseq-preprocess cannot work below a comma")
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
@@ -85,94 +57,96 @@ def find_splits(folder: Path) -> dict[str, Path]:
     return found
 
 
-def prepare_language(settings: LanguageSettings, report: Callable[[str], None] = print) -> Path:
-    """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
+@dataclass(frozen=True)
+class LanguageText:
+    """Text for language models, and what `prepare` shall do with it.
 
-    Raises:
-        UserError: wrong flags, text that is missing, empty, not UTF-8 or uses a symbol of
-            fairseq's, or fairseq-preprocess failing.
+    Attributes:
+        raw: the text of each split, one sentence or paragraph a line, words between spaces.
+        dest: folder to work in.
+        words: number of most frequent training words that are kept; None keeps all.
+        workers: processes that fairseq-preprocess uses.
     """
-    settings.check()
-    find_program("fairseq-preprocess")
-    for path in settings.files.values():
-        next(iter_lines(path), None)  # a missing file is named before anything is written
-    with locked_folder(settings.dest):
-        return _Preparation(settings, report).run()
 
+    raw: dict[str, Path]
+    dest: Path
+    words: int | None = None
+    workers: int = field(default_factory=usable_cores)
 
-class _Preparation:
-    """The steps in one folder; each is skipped if the manifest shows it done."""
+    def check(self) -> None:
+        """Raise a UserError that names the first flag with an impossible value."""
+        check_flags(self.dest, words=self.words, workers=self.workers)
 
-    def __init__(self, settings: LanguageSettings, report: Callable[[str], None]) -> None:
-        self._settings = settings
-        self._report = report
-        self._dest, self._bin = settings.dest, settings.dest / "bin"
-        self._dictionary = settings.dest / "dict.txt"
-        self._texts = {split: settings.dest / "text" / split for split in settings.files}
-        self._lines: dict[str, int] = {}
-        self._manifest = Manifest(settings.dest, product=self._bin, report=report)
+    def prepare(self, report: Report = print) -> Path:
+        """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
 
-    def run(self) -> Path:
-        for split, raw in self._settings.files.items():
-            self._clean(split, raw)
-        self._choose_words()
-        self._binarize()
-        self._report(f"data for fairseq-train --task language_modeling: {self._bin}")
-        return self._bin
-
-    def _clean(self, split: str, raw: Path) -> None:
-        figures = self._manifest.step(
-            f"clean {split}",
-            inputs={"raw": raw},
-            settings={"longest_word": LONGEST_WORD},
-            outputs=[self._texts[split]],
-            action=lambda: write_clean(raw, self._texts[split], training=split == "train"),
-        )
-        self._lines[split] = figures["lines"]
-        self._report(
-            f"  {split}: {figures['lines']} lines, {figures['words']} words; "
-            f"{figures['blank']} blank lines dropped, {figures['endless']} with a word of more "
-            f"than {LONGEST_WORD} characters"
-        )
-        if figures["long"]:
-            self._report(
-                f"  note: {figures['long']} lines of {split} have more than {LONGEST} words; a "
-                "Transformer cannot read them with --sample-break-mode eos"
+        Raises:
+            UserError: wrong flags, text that is missing, empty, not UTF-8 or uses a symbol of
+                fairseq's, or fairseq-preprocess failing.
+        """
+        self.check()
+        for path in self.raw.values():
+            next(iter_lines(path), None)  # a missing file is named before anything is written
+        texts = {split: self.dest / "text" / split for split in self.raw}
+        dictionary, target = self.dest / "dict.txt", self.dest / "bin"
+        lines = {}
+        with working_folder(self.dest, report) as manifest:
+            for split, raw in self.raw.items():
+                figures = manifest.step(
+                    f"clean {split}",
+                    inputs={"raw": raw},
+                    settings={"longest_word": LONGEST_WORD},
+                    outputs=[texts[split]],
+                    action=partial(write_clean, raw, texts[split], training=split == "train"),
+                )
+                lines[split] = figures["lines"]
+                _report_clean(split, figures, report)
+            figures = manifest.step(
+                "choose words",
+                inputs={"text": texts["train"]},
+                settings={"words": self.words},
+                outputs=[dictionary],
+                action=lambda: write_dictionary(texts["train"], dictionary, self.words),
             )
+            report(f"  {figures['kept']} of {figures['types']} words kept")
 
-    def _choose_words(self) -> None:
-        text = self._texts["train"]
-        figures = self._manifest.step(
-            "choose words",
-            inputs={"text": text},
-            settings={"words": self._settings.words},
-            outputs=[self._dictionary],
-            action=lambda: write_dictionary(text, self._dictionary, self._settings.words),
+            def preprocess() -> dict[str, Any]:
+                flags: dict[str, object] = {f"{split}pref": texts[split] for split in texts}
+                flags |= {"only-source": True, "srcdict": dictionary, "workers": self.workers}
+                binarize(flags, lines, target)
+                known = {line.rpartition(" ")[0] for line in iter_lines(dictionary)}
+                return {split: count_unknown(path, known) for split, path in texts.items()}
+
+            figures = manifest.step(
+                "fairseq-preprocess",
+                inputs={**texts, "dictionary": dictionary},
+                settings={"fairseq": version("fairseq")},
+                outputs=[target],
+                action=preprocess,
+            )
+            for split, (unknown, words) in figures.items():
+                report(f"  {split}: {100 * unknown / words:.2f} % of the words are {UNKNOWN}")
+            report(f"data for fairseq-train --task language_modeling: {target}")
+        return target
+
+
+def _report_clean(split: str, figures: dict[str, int], report: Report) -> None:
+    report(
+        f"  {split}: {figures['lines']} lines, {figures['words']} words; "
+        f"{figures['blank']} blank lines dropped, {figures['endless']} with a word of more "
+        f"than {LONGEST_WORD} characters"
+    )
+    if figures["long"]:
+        report(
+            f"  note: {figures['long']} lines of {split} have more than {LONGEST} words; a "
+            "Transformer cannot read them with --sample-break-mode eos"
         )
-        self._report(f"  {figures['kept']} of {figures['types']} words kept")
-
-    def _binarize(self) -> None:
-        def action() -> dict[str, Any]:
-            workers = self._settings.workers
-            binarize_text(self._texts, self._lines, self._dictionary, self._bin, workers=workers)
-            known = {line.rpartition(" ")[0] for line in iter_lines(self._dictionary)}
-            return {split: count_unknown(path, known) for split, path in self._texts.items()}
-
-        figures = self._manifest.step(
-            "fairseq-preprocess",
-            inputs={**self._texts, "dictionary": self._dictionary},
-            settings={"fairseq": version("fairseq")},
-            outputs=[self._bin],
-            action=action,
-        )
-        for split, (unknown, words) in figures.items():
-            self._report(f"  {split}: {100 * unknown / words:.2f} % of the words are {UNKNOWN}")
 
 
 def write_clean(raw: Path, target: Path, training: bool = True) -> dict[str, int]:
     """Write the lines that have a word, words apart by one space; count lines, words and others.
 
-    Training lines with an endless word are left out; lines of over :data:`LONGEST` words are kept,
+    Training lines with an endless word are left out; lines of over `LONGEST` words are kept,
     because most ways to train do not take a line as a whole.
 
     Raises:
@@ -184,11 +158,8 @@ def write_clean(raw: Path, target: Path, training: bool = True) -> dict[str, int
     with atomic_write(target) as stream:
         for number, line in enumerate(lines, start=1):
             words = line.split()
-            if not words:
-                figures["blank"] += 1
-                continue
-            if has_endless_word(line):
-                figures["endless"] += 1
+            if not words or has_endless_word(line):
+                figures["endless" if words else "blank"] += 1
                 continue
             for word in RESERVED.intersection(words):
                 raise UserError(
@@ -210,24 +181,17 @@ def write_dictionary(text: Path, target: Path, most: int | None) -> dict[str, in
     Raises:
         UserError: the text has no word but :data:`UNKNOWN`.
     """
-    counts: Counter[str] = Counter()
-    for line in iter_lines(text):
-        counts.update(line.split(" "))
+    counts = Counter(word for line in iter_lines(text) for word in line.split(" "))
     del counts[UNKNOWN]
     if not counts:
         raise UserError(f"{text} has no word but {UNKNOWN}; give a training text with words")
     ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:most]
     with atomic_write(target) as stream:
-        for word, count in ranked:
-            stream.write(f"{word} {count}\n")
+        stream.writelines(f"{word} {count}\n" for word, count in ranked)
     return {"types": len(counts), "kept": len(ranked)}
 
 
 def count_unknown(text: Path, known: set[str]) -> tuple[int, int]:
     """Words of a clean text that are not known, and all of its words."""
-    unknown = total = 0
-    for line in iter_lines(text):
-        words = line.split(" ")
-        total += len(words)
-        unknown += sum(word not in known for word in words)
-    return unknown, total
+    words = Counter(word in known for line in iter_lines(text) for word in line.split(" "))
+    return words[False], words.total()

@@ -9,16 +9,16 @@ Every step is recorded (`manifest`), so that a second run does only what has cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.corpora import bpe, moses
-from fairseq_kerbs.corpora.binarize import binarize
-from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
+from fairseq_kerbs.corpora.binarize import LONGEST, Report, binarize, check_flags, working_folder
+from fairseq_kerbs.corpora.manifest import Manifest
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
     LONGEST_WORD,
@@ -28,15 +28,25 @@ from fairseq_kerbs.utils.files import (
     without_endless_words,
 )
 from fairseq_kerbs.utils.parallel import LineFunction, map_lines, usable_cores
-from fairseq_kerbs.utils.processes import find_program
 
 BPE_MODES = ("joint", "separate", "none")
-LONGEST = 1023  # units of a sentence: fairseq's models have 1024 positions, one is for its end
+
+Side = tuple[str, str]
+"""A split (fairseq's name of it) and a language: one file."""
 
 
 @dataclass(frozen=True)
-class PrepareSettings:
-    """What `prepare` shall do. Prefixes are completed by ``.source`` and ``.target``."""
+class ParallelText:
+    """Raw text, and what `prepare` shall do with it.
+
+    Attributes:
+        train, valid, tests: names of the files without ``.source_lang`` and ``.target_lang``.
+        dest: folder to work in.
+        source_moses, target_moses: languages of the Moses rules; "" = those of the files.
+        max_words: longer training pairs are dropped (Moses tokens, either side).
+        bpe: one of :data:`BPE_MODES`.
+        vocabulary_threshold: of joint BPE; 0 = off.
+    """
 
     train: str
     valid: str
@@ -44,14 +54,14 @@ class PrepareSettings:
     source_lang: str
     target_lang: str
     dest: Path
-    source_moses: str = ""  # language of the Moses rules; "" = source_lang
+    source_moses: str = ""
     target_moses: str = ""
     lowercase: bool = False
     escape: bool = False
-    max_words: int = 80  # Moses tokens, training only, either side
+    max_words: int = 80
     bpe: str = "joint"
     merges: int = 10000
-    vocabulary_threshold: int = 0  # joint only; 0 = off
+    vocabulary_threshold: int = 0
     joined_dictionary: bool = False
     workers: int = field(default_factory=usable_cores)
 
@@ -61,20 +71,26 @@ class PrepareSettings:
         return self.source_lang, self.target_lang
 
     @property
-    def splits(self) -> dict[str, str]:
-        """fairseq's name of each split (test, test1, …) and its prefix; training comes last."""
-        names = {f"test{i or ''}": prefix for i, prefix in enumerate(self.tests)}
-        return {**names, "valid": self.valid, "train": self.train}
+    def rules(self) -> dict[str, str]:
+        """Language of the Moses rules for each side."""
+        chosen = (self.source_moses or self.source_lang, self.target_moses or self.target_lang)
+        return dict(zip(self.languages, chosen, strict=True))
+
+    @property
+    def raw(self) -> dict[Side, Path]:
+        """The files of every split (test, test1, …); training comes last."""
+        splits = {f"test{i or ''}": prefix for i, prefix in enumerate(self.tests)}
+        splits |= {"valid": self.valid, "train": self.train}
+        return {
+            (split, language): Path(f"{prefix}.{language}")
+            for split, prefix in splits.items()
+            for language in self.languages
+        }
 
     @property
     def longest(self) -> int:
         """Most units of a sentence that a model is given: subwords, or tokens without BPE."""
         return max(LONGEST, self.max_words)
-
-    def moses_language(self, language: str) -> str:
-        """Language of the Moses rules for a side."""
-        chosen = self.source_moses if language == self.source_lang else self.target_moses
-        return chosen or language
 
     def check(self) -> None:
         """Raise a UserError that names the first flag with an impossible value."""
@@ -84,294 +100,211 @@ class PrepareSettings:
                 raise UserError(f"{flag} has an empty name; give the files without their endings")
         if self.source_lang == self.target_lang:
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
-        moses.check_language(self.moses_language(self.source_lang), "--source-moses")
-        moses.check_language(self.moses_language(self.target_lang), "--target-moses")
+        for flag, rules in zip(("source", "target"), self.rules.values(), strict=True):
+            moses.check_language(rules, f"--{flag}-moses")
         if self.bpe not in BPE_MODES:
             raise UserError(f"--bpe must be one of {', '.join(BPE_MODES)}, not {self.bpe}")
-        for flag, value in (
-            ("--merges", self.merges),
-            ("--max-words", self.max_words),
-            ("--workers", self.workers),
-        ):
-            if value < 1:
-                raise UserError(f"{flag} must be at least 1, not {value}")
+        check_flags(self.dest, merges=self.merges, max_words=self.max_words, workers=self.workers)
         if self.vocabulary_threshold < 0:
             raise UserError(
                 f"--vocabulary-threshold must not be negative, not {self.vocabulary_threshold}"
             )
         if self.vocabulary_threshold and self.bpe != "joint":
             raise UserError("--vocabulary-threshold needs --bpe joint")
-        if "," in str(self.dest):
-            raise UserError(f"--dest {self.dest}: fairseq-preprocess cannot work below a comma")
+
+    def prepare(self, report: Report = print) -> Path:
+        """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
+
+        Raises:
+            UserError: wrong flags or input (see `check`, `count_pairs`), an empty or endless line
+                in validation or test text, or fairseq-preprocess failing.
+        """
+        self.check()
+        pairs = count_pairs(self.raw)
+        with working_folder(self.dest, report) as manifest:
+            return _Preparation(self, pairs, manifest, report).run()
 
 
-def count_pairs(prefix: str, languages: tuple[str, str], training: bool = False) -> int:
-    """Lines of both sides of a raw corpus.
+def count_pairs(raw: Mapping[Side, Path]) -> dict[str, int]:
+    """Lines of each split, which are the same on both sides.
 
     Raises:
         UserError: a side is missing, empty or not UTF-8, the sides differ in length, or a word of
             text that is not for training is endless (see `without_endless_words`).
     """
-    paths = [Path(f"{prefix}.{language}") for language in languages]
-    counts = []
-    for path in paths:
-        lines = iter_lines(path) if training else without_endless_words(iter_lines(path), path)
-        counts.append(sum(1 for _ in lines))
-    for path, count in zip(paths, counts, strict=True):
+    counts: dict[str, tuple[int, Path]] = {}
+    for (split, _), path in raw.items():
+        lines = iter_lines(path)
+        count = sum(1 for _ in (lines if split == "train" else without_endless_words(lines, path)))
         if count == 0:
             raise UserError(f"{path} is empty; it must hold one sentence a line")
-    if counts[0] != counts[1]:
-        raise UserError(
-            f"{paths[0]} has {counts[0]} lines and {paths[1]} has {counts[1]}; "
-            "parallel files need the same number"
-        )
-    return counts[0]
-
-
-def prepare(settings: PrepareSettings, report: Callable[[str], None] = print) -> Path:
-    """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
-
-    Raises:
-        UserError: wrong flags or input (see `PrepareSettings.check`, `count_pairs`), an empty or
-            endless line in validation or test text, or fairseq-preprocess failing.
-    """
-    settings.check()
-    find_program("fairseq-preprocess")
-    pairs = {
-        name: count_pairs(prefix, settings.languages, training=name == "train")
-        for name, prefix in settings.splits.items()
-    }
-    with locked_folder(settings.dest):
-        return _Preparation(settings, pairs, report).run()
+        other, source = counts.setdefault(split, (count, path))
+        if count != other:
+            raise UserError(
+                f"{source} has {other} lines and {path} has {count}; "
+                "parallel files need the same number"
+            )
+    return {split: count for split, (count, _) in counts.items()}
 
 
 class _Preparation:
     """The steps in one folder; each is skipped if the manifest shows it done."""
 
     def __init__(
-        self, settings: PrepareSettings, pairs: dict[str, int], report: Callable[[str], None]
+        self, settings: ParallelText, pairs: dict[str, int], manifest: Manifest, report: Report
     ) -> None:
-        self._settings = settings
-        self._pairs = pairs  # of each split; training: after the filter, once that is done
-        self._report = report
-        self._dest = settings.dest
-        self._bin = settings.dest / "bin"
-        self._manifest = Manifest(settings.dest, product=self._bin, report=report)
+        self._settings, self._manifest, self._report = settings, manifest, report
+        self._texts = settings.raw  # each in the form that the latest step gave it
+        self._pairs = pairs  # of each split, likewise
 
     def run(self) -> Path:
         s = self._settings
-        for split in s.splits:
-            for language in s.languages:
-                self._tokenize(split, language)
-        self._filter_training()
-        if s.bpe == "joint":
-            self._learn_bpe(s.languages)
-        elif s.bpe == "separate":
-            self._learn_bpe((s.source_lang,))
-            self._learn_bpe((s.target_lang,))
-        if s.bpe != "none":
-            for language in s.languages:
-                self._count_vocabulary(language)
-                for split in s.splits:
-                    self._apply_bpe(split, language)
-            self._drop_long_training()
-        self._binarize()
-        return self._bin
-
-    def _tokenized(self, split: str, language: str) -> Path:
-        return self._dest / "tok" / f"{split}.{language}"
-
-    def _raw(self, split: str, language: str) -> Path:
-        return Path(f"{self._settings.splits[split]}.{language}")
-
-    def _clean(self, split: str) -> str:
-        """Prefix of a split's tokens after the filter, which only training passes through."""
-        return str(self._dest / ("clean" if split == "train" else "tok") / split)
-
-    def _codes(self, language: str) -> Path:
-        name = "codes" if self._settings.bpe == "joint" else f"codes.{language}"
-        return self._dest / "bpe" / name
-
-    def _vocabulary(self, language: str) -> Path | None:
-        if self._settings.vocabulary_threshold == 0:
-            return None
-        return self._dest / "bpe" / f"vocabulary.{language}"
-
-    def _map(
-        self, make: Callable[[], LineFunction], source: Path, target: Path, split: str, units: str
-    ) -> None:
-        """Write a function of each line of `source` to `target`; `units` are what it gives.
-
-        Raises:
-            UserError: a line of validation or test text becomes none or too many of them.
-        """
-        raw = self._raw(split, target.suffix[1:])
-        results = map_lines(
-            make,
-            iter_lines(source),
-            total=self._pairs[split],
-            workers=self._settings.workers,
-            description=f"{target.parent.name}/{target.name}",
-        )
-        with atomic_write(target) as stream:
-            for number, line in enumerate(results, start=1):
-                if split != "train":
-                    _check_line(line, self._settings.longest, f"{raw}, line {number}", units)
-                stream.write(line + "\n")
-
-    def _limits(self, split: str) -> dict[str, int]:
-        """Settings that decide which lines of validation and test text are refused."""
-        return {} if split == "train" else {"longest": self._settings.longest}
-
-    def _tokenize(self, split: str, language: str) -> None:
-        s = self._settings
-        raw, target = self._raw(split, language), self._tokenized(split, language)
-        rules = s.moses_language(language)
-
-        def action() -> dict[str, Any]:
-            make = partial(moses.make_tokenizer, rules, s.lowercase, s.escape)
-            self._map(make, raw, target, split, "tokens")
-            return {}
-
-        settings = {"rules": rules, "lowercase": s.lowercase, "escape": s.escape}
-        self._manifest.step(
-            f"tokenize {split}.{language}",
-            inputs={"raw": raw},
-            settings=settings | {"sacremoses": _version("sacremoses")} | self._limits(split),
-            outputs=[target],
-            action=action,
-        )
-
-    def _filter_training(self) -> None:
-        s = self._settings
-        raw = [self._raw("train", language) for language in s.languages]
-        sources = [self._tokenized("train", language) for language in s.languages]
-        targets = [self._dest / "clean" / f"train.{language}" for language in s.languages]
-        figures = self._manifest.step(
-            "filter train",
-            inputs={path.name: path for path in sources},
-            settings={"max_words": s.max_words, "longest_word": LONGEST_WORD},
-            outputs=targets,
-            action=lambda: _filter_pairs(sources, targets, s.max_words, raw),
-        )
+        choices = {"lowercase": s.lowercase, "escape": s.escape}
+        for side, raw in self._texts.items():
+            rules = s.rules[side[1]]
+            recorded = {"rules": rules, "sacremoses": version("sacremoses"), **choices}
+            make = partial(moses.make_tokenizer, rules, **choices)
+            self._rewrite("tokenize", side, make, inputs={"raw": raw}, recorded=recorded)
+        raw_training = [s.raw["train", language] for language in s.languages]
+        limits = {"max_words": s.max_words, "longest_word": LONGEST_WORD}
+        figures = self._filter("filter train", "clean", s.max_words, limits, raw_training)
         self._report(
             f"  {figures['kept']} of {figures['pairs']} training pairs kept; dropped "
             f"{figures['empty']} with an empty side, {figures['long']} longer than "
             f"{s.max_words} words, {figures['endless']} with a word of more than {LONGEST_WORD} "
             "characters"
         )
-        self._pairs["train"] = figures["kept"]
         if figures["kept"] == 0:
             raise UserError(
                 f"no pair of {s.train} is left after the filter; raise --max-words or see the text"
             )
+        if s.bpe == "joint":
+            self._split_words(s.dest / "bpe" / "codes", s.languages)
+        elif s.bpe == "separate":
+            for language in s.languages:
+                self._split_words(s.dest / "bpe" / f"codes.{language}", (language,))
+        if s.bpe != "none":  # words of a pair that passed the filter may be many subwords
+            limits = {"longest": s.longest}
+            figures = self._filter("filter subwords of train", "short", s.longest, limits)
+            dropped = f"over {s.longest} subwords long"
+            self._report(f"  {figures['long']} training pairs dropped, {dropped}")
+            if figures["kept"] == 0:
+                raise UserError(
+                    f"every pair of {s.train} is {dropped}; raise --merges or see the text"
+                )
+        return self._binarize()
 
-    def _learn_bpe(self, languages: tuple[str, ...]) -> None:
-        s = self._settings
-        texts = {language: Path(f"{self._clean('train')}.{language}") for language in languages}
-        codes = self._codes(languages[0])
+    def _rewrite(
+        self, step: str, side: Side, make: Callable[[], LineFunction], *,
+        inputs: Mapping[str, Path], recorded: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Replace a text by a function of its lines; only training may have empty or long ones."""
+        s, source, name = self._settings, self._texts[side], ".".join(side)
+        folder, units = ("tok", "tokens") if step == "tokenize" else ("bpe", "subwords")
+        target = s.dest / folder / name
+        limits = {} if side[0] == "train" else {"longest": s.longest}
+
+        def action() -> dict[str, Any]:
+            lines, total = iter_lines(source), self._pairs[side[0]]
+            results = map_lines(
+                make, lines, total=total, workers=s.workers, description=f"{folder}/{name}"
+            )
+            with atomic_write(target) as stream:
+                for number, line in enumerate(results, start=1):
+                    if limits:
+                        _check_line(line, s.longest, f"{s.raw[side]}, line {number}", units)
+                    stream.write(line + "\n")
+            return {}
+
+        self._manifest.step(
+            f"{step} {name}",
+            inputs=inputs,
+            settings={**recorded, **limits},
+            outputs=[target],
+            action=action,
+        )
+        self._texts[side] = target
+
+    def _filter(
+        self, step: str, folder: str, longest: int, limits: Mapping[str, int],
+        raw: Sequence[Path] = (),
+    ) -> dict[str, Any]:  # fmt: skip
+        """Keep the training pairs that `_filter_pairs` keeps; return its counts."""
+        sides = [("train", language) for language in self._settings.languages]
+        sources = [self._texts[side] for side in sides]
+        targets = [self._settings.dest / folder / ".".join(side) for side in sides]
+        figures = self._manifest.step(
+            step,
+            inputs={path.name: path for path in sources},
+            settings=limits,
+            outputs=targets,
+            action=lambda: _filter_pairs(sources, targets, longest, raw),
+        )
+        self._texts.update(zip(sides, targets, strict=True))
+        self._pairs["train"] = figures["kept"]
+        return figures
+
+    def _split_words(self, codes: Path, languages: Sequence[str]) -> None:
+        """Learn BPE on the training text of the languages, and apply it to all their text."""
+        s, program = self._settings, {"subword-nmt": version("subword-nmt")}
+        texts = {language: self._texts["train", language] for language in languages}
         figures = self._manifest.step(
             f"learn BPE {codes.name}",
             inputs=texts,
-            settings={"merges": s.merges, "subword-nmt": _version("subword-nmt")},
+            settings={"merges": s.merges, **program},
             outputs=[codes],
             action=lambda: {"merges": bpe.learn(texts.values(), codes, s.merges)},
         )
         if figures["merges"] < s.merges:
             self._report(f"  {figures['merges']} merges: no further pair of units occurs twice")
+        vocabularies = {}
+        for language, text in texts.items() if s.vocabulary_threshold else ():
+            vocabularies[language] = codes.with_name(f"vocabulary.{language}")
+            self._manifest.step(
+                f"count subwords {language}",
+                inputs={"text": text, "codes": codes},
+                settings=program,
+                outputs=[vocabularies[language]],
+                action=partial(bpe.write_vocabulary, text, codes, vocabularies[language]),
+            )
+        recorded = {"threshold": s.vocabulary_threshold, **program}
+        for side in [side for side in self._texts if side[1] in languages]:
+            inputs, vocabulary = {"codes": codes}, vocabularies.get(side[1])
+            if vocabulary:
+                inputs["vocabulary"] = vocabulary
+            make = partial(bpe.make_segmenter, **inputs, threshold=s.vocabulary_threshold)
+            inputs["text"] = self._texts[side]
+            self._rewrite("apply BPE", side, make, inputs=inputs, recorded=recorded)
 
-    def _count_vocabulary(self, language: str) -> None:
-        vocabulary, codes = self._vocabulary(language), self._codes(language)
-        if vocabulary is None:
-            return
-        text = Path(f"{self._clean('train')}.{language}")
-        self._manifest.step(
-            f"count subwords {language}",
-            inputs={"text": text, "codes": codes},
-            settings={"subword-nmt": _version("subword-nmt")},
-            outputs=[vocabulary],
-            action=lambda: {"types": bpe.write_vocabulary(text, codes, vocabulary)},
-        )
+    def _binarize(self) -> Path:
+        s, target = self._settings, self._settings.dest / "bin"
 
-    def _apply_bpe(self, split: str, language: str) -> None:
-        threshold = self._settings.vocabulary_threshold
-        source = Path(f"{self._clean(split)}.{language}")
-        target = self._dest / "bpe" / f"{split}.{language}"
-        codes, vocabulary = self._codes(language), self._vocabulary(language)
+        def action() -> dict[str, int]:
+            prefixes = {
+                split: str(path).removesuffix(f".{language}")
+                for (split, language), path in self._texts.items()
+            }
+            flags: dict[str, object] = {"source-lang": s.source_lang, "target-lang": s.target_lang}
+            flags |= {f"{split}pref": prefixes.pop(split) for split in ("train", "valid")}
+            flags |= {"testpref": ",".join(prefixes.values()), "workers": s.workers}
+            flags["joined-dictionary"] = s.joined_dictionary or None
+            pair = "-".join(s.languages)
+            lines = {f"{split}.{pair}.{side}": self._pairs[split] for split, side in self._texts}
+            binarize(flags, lines, target)
+            dictionaries = {side: target / f"dict.{side}.txt" for side in s.languages}
+            return {side: sum(1 for _ in iter_lines(path)) for side, path in dictionaries.items()}
 
-        def action() -> dict[str, Any]:
-            make = partial(bpe.make_segmenter, codes, vocabulary, threshold)
-            self._map(make, source, target, split, "subwords")
-            return {}
-
-        inputs = {"text": source, "codes": codes}
-        self._manifest.step(
-            f"apply BPE {split}.{language}",
-            inputs=inputs if vocabulary is None else inputs | {"vocabulary": vocabulary},
-            settings={"threshold": threshold, "subword-nmt": _version("subword-nmt")}
-            | self._limits(split),
+        figures = self._manifest.step(
+            "fairseq-preprocess",
+            inputs={".".join(side): path for side, path in self._texts.items()},
+            settings={"joined_dictionary": s.joined_dictionary, "fairseq": version("fairseq")},
             outputs=[target],
             action=action,
         )
-
-    def _drop_long_training(self) -> None:
-        """Words of a pair that passed the filter may be many subwords."""
-        s = self._settings
-        sources = [self._dest / "bpe" / f"train.{language}" for language in s.languages]
-        targets = [self._dest / "short" / f"train.{language}" for language in s.languages]
-        figures = self._manifest.step(
-            "filter subwords of train",
-            inputs={path.name: path for path in sources},
-            settings={"longest": s.longest},
-            outputs=targets,
-            action=lambda: _filter_pairs(sources, targets, s.longest),
-        )
-        self._report(f"  {figures['long']} training pairs dropped, over {s.longest} subwords long")
-        self._pairs["train"] = figures["kept"]
-        if figures["kept"] == 0:
-            raise UserError(
-                f"every pair of {s.train} is over {s.longest} subwords long; raise --merges or see "
-                "the text"
-            )
-
-    def _final(self, split: str) -> str:
-        """Prefix of a split's text as it is binarized."""
-        if self._settings.bpe == "none":
-            return self._clean(split)
-        return str(self._dest / ("short" if split == "train" else "bpe") / split)
-
-    def _binarize(self) -> None:
-        s = self._settings
-        texts = {split: self._final(split) for split in s.splits}
-        files = {
-            f"{split}.{language}": Path(f"{text}.{language}")
-            for split, text in texts.items()
-            for language in s.languages
-        }
-        figures = self._manifest.step(
-            "fairseq-preprocess",
-            inputs=files,
-            settings={"joined_dictionary": s.joined_dictionary, "fairseq": _version("fairseq")},
-            outputs=[self._bin],
-            action=lambda: binarize(
-                texts,
-                self._pairs,
-                s.languages,
-                self._bin,
-                joined_dictionary=s.joined_dictionary,
-                workers=s.workers,
-            ),
-        )
         for language in s.languages:
             self._report(f"  dictionary {language}: {figures[language]} types")
-        self._report(f"data for fairseq-train: {self._bin}")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # a source checkout on PYTHONPATH
-        return "unknown"
+        self._report(f"data for fairseq-train: {target}")
+        return target
 
 
 def _check_line(line: str, longest: int, where: str, units: str) -> None:
@@ -390,7 +323,7 @@ def _check_line(line: str, longest: int, where: str, units: str) -> None:
 
 
 def _filter_pairs(
-    sources: Sequence[Path], targets: Sequence[Path], longest: int, raw: Sequence[Path] = ()
+    sources: Sequence[Path], targets: Sequence[Path], longest: int, raw: Sequence[Path]
 ) -> dict[str, int]:
     """Write the pairs whose sides both have 1 to `longest` units; count the others.
 
@@ -400,16 +333,17 @@ def _filter_pairs(
     with atomic_write(targets[0]) as source_out, atomic_write(targets[1]) as target_out:
         files = [iter_lines(path) for path in (*sources, *raw)]
         for source, target, *given in zip(*files, strict=True):
-            figures["pairs"] += 1
             lengths = len(source.split()), len(target.split())
+            fate = "kept"
             if any(map(has_endless_word, given)):
-                figures["endless"] += 1
+                fate = "endless"
             elif min(lengths) == 0:
-                figures["empty"] += 1
+                fate = "empty"
             elif max(lengths) > longest:
-                figures["long"] += 1
+                fate = "long"
             else:
-                figures["kept"] += 1
                 source_out.write(source + "\n")
                 target_out.write(target + "\n")
+            figures["pairs"] += 1
+            figures[fate] += 1
     return figures

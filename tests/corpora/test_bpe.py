@@ -55,7 +55,8 @@ def test_joint_codes_vocabulary_and_threshold_equal_the_command_s(
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     for text, theirs in zip(texts, vocabularies, strict=True):
         ours = tmp_path / f"ours{text.suffix}"
-        assert bpe.write_vocabulary(text, tmp_path / "ours", ours) == len(read_lines(theirs))
+        types = len(read_lines(theirs))
+        assert bpe.write_vocabulary(text, tmp_path / "ours", ours) == {"types": types}
         assert sorted(read_lines(ours)) == sorted(read_lines(theirs))
         subword_nmt(
             "apply-bpe", "-i", text, "-o", tmp_path / "applied", "-c", tmp_path / "theirs",

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora import dialog
 from fairseq_kerbs.corpora.binarize import binarized_lines
 from fairseq_kerbs.corpora.dialog import (
-    DailyDialogSettings,
+    DailyDialog,
     make_normalizer,
     normalize_apostrophes,
-    prepare_dailydialog,
     read_dialogues,
     remove_overlap,
 )
+from fairseq_kerbs.corpora.parallel import ParallelText
 from fairseq_kerbs.evaluation.bleu import score_file
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
@@ -73,7 +72,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop after the text was read."""
-    monkeypatch.setattr(dialog, "prepare", lambda settings, report: settings.dest / "bin")
+    monkeypatch.setattr(ParallelText, "prepare", lambda text, report: text.dest / "bin")
 
 
 def quiet(message: str) -> None:
@@ -121,7 +120,7 @@ def test_folders_give_the_same_text(archive: Path, tmp_path: Path) -> None:
             path.write_text(text, "utf-8")
     lines: list[str] = []
     for number, source in enumerate((archive, flat, deep)):
-        prepare_dailydialog(DailyDialogSettings(source, tmp_path / str(number)), lines.append)
+        DailyDialog(source, tmp_path / str(number)).prepare(lines.append)
     texts = [
         {path.name: path.read_bytes() for path in (tmp_path / str(number) / "raw").iterdir()}
         for number in range(3)
@@ -131,16 +130,16 @@ def test_folders_give_the_same_text(archive: Path, tmp_path: Path) -> None:
         f"{s}.{e}" for s in ("train", "valid", "test") for e in ("context", "en")
     }
     lines.clear()
-    prepare_dailydialog(DailyDialogSettings(flat, tmp_path / "1"), lines.append)
+    DailyDialog(flat, tmp_path / "1").prepare(lines.append)
     assert lines[0] == "read DailyDialog: already done"
     assert "removed" in "".join(lines)  # counts are told again
     with (flat / "dialogues_test.txt").open("a", encoding="utf-8") as stream:
         stream.write("One . __eou__ Two . __eou__\n")
     with pytest.raises(UserError, match="flat: test dialogues has 3 dialogues, expected 2"):
-        prepare_dailydialog(DailyDialogSettings(flat, tmp_path / "1"), lines.append)
+        DailyDialog(flat, tmp_path / "1").prepare(lines.append)
     (flat / "dialogues_test.txt").unlink()
     with pytest.raises(UserError, match=r"flat has no dialogues_test.txt"):
-        prepare_dailydialog(DailyDialogSettings(flat, tmp_path / "1"), lines.append)
+        DailyDialog(flat, tmp_path / "1").prepare(lines.append)
 
 
 @pytest.mark.usefixtures("read_only")
@@ -154,7 +153,7 @@ def test_folders_give_the_same_text(archive: Path, tmp_path: Path) -> None:
             "line 2: a dialogue must end with __eou__",
         ),
         ("train", b"a __eou__ __eou__ b __eou__\n", "line 1: an utterance is empty"),
-        ("validation", None, r"dailydialog.zip has no validation.zip; expected one"),
+        ("validation", None, r"dailydialog.zip has no dialogues_validation.txt"),
         ("validation", TEXT["test"].encode(), "validation dialogues has 2 dialogues, expected 1"),
     ],
 )
@@ -172,22 +171,22 @@ def test_damaged_archives_are_refused(
     )
     expect(monkeypatch, "dailydialog", path, COUNTS)
     with pytest.raises(UserError, match=message):
-        prepare_dailydialog(DailyDialogSettings(path, tmp_path / "dest"), quiet)
+        DailyDialog(path, tmp_path / "dest").prepare(quiet)
 
 
 @pytest.mark.usefixtures("read_only")
 def test_offline_the_archive_is_put_where_the_message_says(archive: Path, tmp_path: Path) -> None:
     content = archive.read_bytes()
     archive.unlink()  # its only address
-    settings = DailyDialogSettings(None, tmp_path / "dest")
+    settings = DailyDialog(None, tmp_path / "dest")
     with pytest.raises(UserError) as raised:
-        prepare_dailydialog(settings, quiet)
+        settings.prepare(quiet)
     match = re.search(r"fetch ijcnlp_dailydialog.zip .*, put it at (\S+), and", str(raised.value))
     assert match
     place = Path(match[1])
     place.parent.mkdir(exist_ok=True)
     place.write_bytes(content)
-    prepare_dailydialog(settings, quiet)
+    settings.prepare(quiet)
     assert read_lines(tmp_path / "dest" / "raw" / "test.en") == ["It's £5.", "See you."]
 
 
@@ -197,10 +196,10 @@ def test_an_archive_must_be_whole(
 ) -> None:
     archive.write_bytes(archive.read_bytes()[:-9])
     with pytest.raises(UserError, match=r"[0-9]+ bytes, expected [0-9,]+; fetch it again from"):
-        prepare_dailydialog(DailyDialogSettings(archive, tmp_path / "dest"), quiet)
+        DailyDialog(archive, tmp_path / "dest").prepare(quiet)
     expect(monkeypatch, "dailydialog", archive, COUNTS)  # right by its checksum
     with pytest.raises(UserError, match="is not a readable archive"):
-        prepare_dailydialog(DailyDialogSettings(archive, tmp_path / "dest"), quiet)
+        DailyDialog(archive, tmp_path / "dest").prepare(quiet)
 
 
 @pytest.mark.parametrize(

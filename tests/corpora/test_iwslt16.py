@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora import iwslt16
+from fairseq_kerbs.corpora import released
 from fairseq_kerbs.corpora.binarize import binarized_lines
-from fairseq_kerbs.corpora.iwslt16 import Iwslt16Settings, prepare_iwslt16, training_sentences
+from fairseq_kerbs.corpora.iwslt16 import Iwslt16, training_sentences
+from fairseq_kerbs.corpora.parallel import ParallelText
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, read_lines
 from tests.helpers.release_fixtures import expect, tgz
@@ -84,7 +85,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop after the text was read."""
-    monkeypatch.setattr(iwslt16, "prepare", lambda settings, report: settings.dest / "bin")
+    monkeypatch.setattr(ParallelText, "prepare", lambda text, report: text.dest / "bin")
 
 
 @pytest.mark.slow
@@ -124,7 +125,7 @@ def test_archive_to_data(archive: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_interrupted_run_is_taken_up(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Iwslt16Settings(archive, tmp_path / "dest")
+    settings = Iwslt16(archive, tmp_path / "dest")
     written: list[Path] = []
 
     def interrupted(path: Path) -> object:
@@ -133,15 +134,15 @@ def test_interrupted_run_is_taken_up(
         written.append(path)
         return atomic_write(path)
 
-    monkeypatch.setattr(iwslt16, "atomic_write", interrupted)
+    monkeypatch.setattr(released, "atomic_write", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        prepare_iwslt16(settings, report=lambda line: None)
-    monkeypatch.setattr(iwslt16, "atomic_write", atomic_write)
+        settings.prepare(lambda line: None)
+    monkeypatch.setattr(released, "atomic_write", atomic_write)
     lines: list[str] = []
-    prepare_iwslt16(settings, report=lines.append)
+    settings.prepare(lines.append)
     assert lines[0] == "read IWSLT'16 ..."
     lines.clear()
-    prepare_iwslt16(settings, report=lines.append)
+    settings.prepare(lines.append)
     assert lines[0] == "read IWSLT'16: already done"
     assert "  valid: 2 pairs of tst2013" in lines  # counts are told again
 
@@ -150,17 +151,17 @@ def test_interrupted_run_is_taken_up(
 def test_inner_archive_and_unpacked_release_give_the_same_text(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare_iwslt16(Iwslt16Settings(archive, tmp_path / "a"), report=lambda line: None)
+    Iwslt16(archive, tmp_path / "a").prepare(lambda line: None)
     unpacked = tmp_path / "unpacked"
     for name, content in release_files().items():
         (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
         (unpacked / name).write_bytes(content)
     for folder, dest in ((unpacked, "b"), (unpacked / "de-en", "c")):
-        prepare_iwslt16(Iwslt16Settings(folder, tmp_path / dest), report=lambda line: None)
+        Iwslt16(folder, tmp_path / dest).prepare(lambda line: None)
     inner = tmp_path / "de-en.tgz"
     inner.write_bytes(tgz(release_files()))
     expect(monkeypatch, "iwslt16", inner, COUNTS)
-    prepare_iwslt16(Iwslt16Settings(inner, tmp_path / "d"), report=lambda line: None)
+    Iwslt16(inner, tmp_path / "d").prepare(lambda line: None)
     texts = [
         {file.name: file.read_bytes() for file in (tmp_path / dest / "raw").iterdir()}
         for dest in "abcd"
@@ -202,7 +203,7 @@ def test_damaged_text_is_refused(
     path = write_release(tmp_path / "2016-01.tgz", files)
     expect(monkeypatch, "iwslt16", path, COUNTS)
     with pytest.raises(UserError, match=message):
-        prepare_iwslt16(Iwslt16Settings(path, tmp_path / "dest"), report=lambda line: None)
+        Iwslt16(path, tmp_path / "dest").prepare(lambda line: None)
 
 
 @pytest.mark.usefixtures("read_only")
@@ -211,7 +212,7 @@ def test_what_is_not_the_release_is_refused(
 ) -> None:
     def refused(source: Path, message: str) -> None:
         with pytest.raises(UserError, match=message):
-            prepare_iwslt16(Iwslt16Settings(source, tmp_path / "dest"), report=lambda line: None)
+            Iwslt16(source, tmp_path / "dest").prepare(lambda line: None)
         assert not (tmp_path / "dest" / "raw" / "test.en").exists()
 
     expect(monkeypatch, "iwslt16", archive, COUNTS | {"train": 24})
@@ -245,21 +246,21 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("read_only", "archive")
 def test_folder_of_plain_text(folder: Path, tmp_path: Path) -> None:
     lines: list[str] = []
-    settings = Iwslt16Settings(folder, tmp_path / "dest", valid="tst2010", tests=("tst2013",))
-    prepare_iwslt16(settings, report=lines.append)
+    settings = Iwslt16(folder, tmp_path / "dest", valid="tst2010", tests=("tst2013",))
+    settings.prepare(lines.append)
     assert any("4 training pairs, 17.4 % of the release's 23" in line for line in lines)
     assert read_lines(tmp_path / "dest" / "raw" / "train.de") == ["a & b"] * 4
     with pytest.raises(UserError, match=r"no IWSLT16.TED.tst2014.* it has tst2010, tst2013$"):
-        prepare_iwslt16(Iwslt16Settings(folder, tmp_path / "dest"), report=lines.append)
+        Iwslt16(folder, tmp_path / "dest").prepare(lines.append)
     (folder / "IWSLT16.TED.tst2013.de-en.de").write_text("ein Satz\n")
     with pytest.raises(UserError, match=r"has 1 sentences and .* has 2; parallel files"):
-        prepare_iwslt16(settings, report=lines.append)
+        settings.prepare(lines.append)
     (folder / "IWSLT16.TED.tst2013.de-en.en").write_text("one sentence\n")
     with pytest.raises(UserError, match="tst2013 has 1 pairs, expected 2"):
-        prepare_iwslt16(settings, report=lines.append)
+        settings.prepare(lines.append)
     (folder / "train.de").write_text("x\n")
     with pytest.raises(UserError, match=r"expected, found train.de, train10pct.de"):
-        prepare_iwslt16(settings, report=lines.append)
+        settings.prepare(lines.append)
 
 
 def test_only_lines_that_begin_with_a_tag_are_left_out() -> None:

@@ -11,10 +11,9 @@ import pytest
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.corpora.binarize import binarized_lines
 from fairseq_kerbs.corpora.language import (
-    LanguageSettings,
+    LanguageText,
     count_unknown,
     find_splits,
-    prepare_language,
     write_clean,
     write_dictionary,
 )
@@ -40,8 +39,8 @@ def raw(tmp_path: Path) -> Path:
     return folder
 
 
-def settings_for(raw: Path, words: int | None = None) -> LanguageSettings:
-    return LanguageSettings(find_splits(raw), raw.parent / "dest", words, workers=1)
+def settings_for(raw: Path, words: int | None = None) -> LanguageText:
+    return LanguageText(find_splits(raw), raw.parent / "dest", words, workers=1)
 
 
 def test_clean_text_has_no_blank_line_and_single_spaces(raw: Path, tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_endless_words_and_long_lines_are_counted(raw: Path, tmp_path: Path) -> 
     text = f"a {endless}\na {limit}\n{'a ' * 1024}\n{'a ' * 1023}\n"
     (raw / "wiki.train.tokens").write_text(text)
     printed: list[str] = []
-    folder = prepare_language(settings_for(raw), report=printed.append)
+    folder = settings_for(raw).prepare(report=printed.append)
     assert binarized_lines(folder / "train.idx") == 3
     assert "  train: 3 lines, 2049 words; 0 blank lines dropped, " in printed[1]
     assert "1 with a word of more than 1000 characters" in printed[1]
@@ -79,7 +78,7 @@ def test_binarized_text_is_the_clean_text(raw: Path) -> None:
     from fairseq.data import Dictionary, data_utils
 
     lines: list[str] = []
-    folder = prepare_language(settings_for(raw, words=3), report=lines.append)
+    folder = settings_for(raw, words=3).prepare(report=lines.append)
     dictionary = Dictionary.load(str(folder / "dict.txt"))
     assert len(dictionary) == 4 + 3  # nothing is filled up
     found = {}
@@ -94,9 +93,9 @@ def test_binarized_text_is_the_clean_text(raw: Path) -> None:
     assert "  test: 50.00 % of the words are <unk>" in lines
 
     lines.clear()
-    prepare_language(settings_for(raw, words=3), report=lines.append)
+    settings_for(raw, words=3).prepare(report=lines.append)
     assert not [line for line in lines if line.endswith("...")]
-    prepare_language(settings_for(raw, words=2), report=lines.append)
+    settings_for(raw, words=2).prepare(report=lines.append)
     repeated = [line for line in lines if line.endswith("...")]
     assert repeated == ["choose words ...", "fairseq-preprocess ..."]
     assert binarized_lines(folder / "train.idx") == 3
@@ -115,7 +114,7 @@ def test_binarized_text_is_the_clean_text(raw: Path) -> None:
 def test_unusable_text_is_refused(raw: Path, split: str, content: bytes, message: str) -> None:
     (raw / f"wiki.{split}.tokens").write_bytes(content)
     with pytest.raises(UserError, match=message):
-        prepare_language(settings_for(raw), report=lambda line: None)
+        settings_for(raw).prepare(report=lambda line: None)
     assert not (raw.parent / "dest" / "bin").exists()
 
 
@@ -131,10 +130,10 @@ def test_splits_are_found_by_name_or_named(raw: Path) -> None:
 
 def test_wrong_settings_are_refused(raw: Path) -> None:
     with pytest.raises(UserError, match="--words must be at least 1, not 0"):
-        prepare_language(settings_for(raw, words=0))
-    missing = replace(settings_for(raw), files={"train": raw / "none"})
+        settings_for(raw, words=0).prepare()
+    missing = replace(settings_for(raw), raw={"train": raw / "none"})
     with pytest.raises(UserError, match="none: no such file"):
-        prepare_language(missing)
+        missing.prepare()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora import lm1b
 from fairseq_kerbs.corpora.binarize import binarized_lines
-from fairseq_kerbs.corpora.lm1b import Draw, Lm1bSettings, prepare_lm1b
+from fairseq_kerbs.corpora.language import SPLITS, LanguageText
+from fairseq_kerbs.corpora.lm1b import Draw, Lm1b
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from tests.helpers.release_fixtures import expect, tgz
@@ -47,7 +47,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop after the sentences were drawn."""
-    monkeypatch.setattr(lm1b, "prepare_language", lambda settings, report: settings.dest / "bin")
+    monkeypatch.setattr(LanguageText, "prepare", lambda text, report: text.dest / "bin")
 
 
 def quiet(message: str) -> None:
@@ -55,7 +55,7 @@ def quiet(message: str) -> None:
 
 
 def drawn(dest: Path) -> dict[str, list[str]]:
-    return {split: read_lines(dest / "raw" / split) for split in lm1b.SPLITS}
+    return {split: read_lines(dest / "raw" / split) for split in SPLITS}
 
 
 @pytest.mark.slow
@@ -88,15 +88,15 @@ def test_archive_and_unpacked_release_give_the_same_draw(archive: Path, tmp_path
     texts = []
     for number, source in enumerate((archive, tmp_path / ROOT)):
         dest = tmp_path / str(number)
-        prepare_lm1b(Lm1bSettings(source, dest, train=60, valid=6, test=9), quiet)
+        Lm1b(source, dest, train=60, valid=6, test=9).prepare(quiet)
         texts.append(drawn(dest))
     assert texts[0] == texts[1]
-    prepare_lm1b(Lm1bSettings(archive, tmp_path / "2", train=60, valid=6, test=9, seed=2), quiet)
+    Lm1b(archive, tmp_path / "2", train=60, valid=6, test=9, seed=2).prepare(quiet)
     other = drawn(tmp_path / "2")
-    assert all(other[split] != texts[0][split] for split in lm1b.SPLITS)
+    assert all(other[split] != texts[0][split] for split in SPLITS)
     (tmp_path / TRAIN / "news.en-00001-of-00100").unlink()
     with pytest.raises(UserError, match=f"{ROOT}: training files has 2 files, expected 3"):
-        prepare_lm1b(Lm1bSettings(tmp_path / ROOT, tmp_path / "3", 60, 6, 9), quiet)
+        Lm1b(tmp_path / ROOT, tmp_path / "3", 60, 6, 9).prepare(quiet)
 
 
 def test_a_draw_depends_on_the_seed_and_not_on_the_order_of_files() -> None:
@@ -145,36 +145,36 @@ def test_folders_of_named_files(tmp_path: Path) -> None:
         (folder / f"1b_benchmark.{part}.tokens").write_text(text)
     lines: list[str] = []
     dest = tmp_path / "dest"
-    prepare_lm1b(Lm1bSettings(folder, dest, train=17, valid=3, test=5), lines.append)
+    Lm1b(folder, dest, train=17, valid=3, test=5).prepare(lines.append)
     assert any("has no training text; all three are drawn from its one pool" in x for x in lines)
     texts = drawn(dest)
     assert len(set(texts["train"] + texts["valid"] + texts["test"])) == 25
     with pytest.raises(UserError) as raised:
-        prepare_lm1b(Lm1bSettings(folder, dest, train=17, valid=3, test=6), quiet)
+        Lm1b(folder, dest, train=17, valid=3, test=6).prepare(quiet)
     assert str(raised.value) == (
         f"{folder} has 25 sentences (all), fewer than --train 17 and --valid 3 and --test 6 ask "
         "for; give smaller numbers"
     )
     (folder / "1b_benchmark.train.tokens").write_text("train sentence\n" * 2)
-    prepare_lm1b(Lm1bSettings(folder, dest, train=2, valid=3, test=5), quiet)
+    Lm1b(folder, dest, train=2, valid=3, test=5).prepare(quiet)
     assert drawn(dest)["train"] == ["train sentence"] * 2
     (folder / "1b_benchmark.train.tokens").write_bytes(b"good\n\xff\n")
     with pytest.raises(UserError, match=r"train.tokens, line 2: not valid UTF-8"):
-        prepare_lm1b(Lm1bSettings(folder, dest, train=2, valid=3, test=5), quiet)
+        Lm1b(folder, dest, train=2, valid=3, test=5).prepare(quiet)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="empty has no text of the benchmark"):
-        prepare_lm1b(Lm1bSettings(tmp_path / "empty", tmp_path / "other"), quiet)
+        Lm1b(tmp_path / "empty", tmp_path / "other").prepare(quiet)
 
 
 @pytest.mark.usefixtures("read_only")
 def test_what_is_not_the_release_is_refused(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Lm1bSettings(archive, tmp_path / "dest", train=60, valid=6, test=9)
+    settings = Lm1b(archive, tmp_path / "dest", train=60, valid=6, test=9)
 
     def refused(message: str) -> None:
         with pytest.raises(UserError, match=message):
-            prepare_lm1b(settings, quiet)
+            settings.prepare(quiet)
         assert not (tmp_path / "dest" / "raw").exists()
 
     expect(monkeypatch, "lm1b", archive, COUNTS | {"held-out": 31})

@@ -15,7 +15,7 @@ import pytest
 
 from fairseq_kerbs.corpora.binarize import binarize, binarized_lines
 from fairseq_kerbs.corpora.manifest import NAME
-from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
+from fairseq_kerbs.corpora.parallel import ParallelText
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL, read_lines
@@ -37,8 +37,8 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings_for(raw: Path, dest: Path) -> PrepareSettings:
-    return PrepareSettings(
+def settings_for(raw: Path, dest: Path) -> ParallelText:
+    return ParallelText(
         train=str(raw / "train"),
         valid=str(raw / "valid"),
         tests=(str(raw / "test"), str(raw / "valid")),
@@ -63,7 +63,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dest = tmp_path_factory.mktemp("prepared") / "dest"
-    prepare(settings_for(raw, dest), report=lambda line: None)
+    settings_for(raw, dest).prepare(report=lambda line: None)
     return dest
 
 
@@ -100,7 +100,7 @@ def test_binarized_text_is_the_subword_text(prepared: Path) -> None:
 def test_finished_run_is_not_repeated(raw: Path, prepared: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in prepared.rglob("*") if path.is_file()}
     lines: list[str] = []
-    prepare(settings_for(raw, prepared), report=lines.append)
+    settings_for(raw, prepared).prepare(report=lines.append)
     assert not [line for line in lines if line.endswith("...")]
     after = {path: path.stat().st_mtime_ns for path in prepared.rglob("*") if path.is_file()}
     assert after == before
@@ -111,12 +111,12 @@ def test_changed_setting_repeats_what_depends_on_it(raw: Path, prepared: Path) -
     before = tree(prepared)
     lines: list[str] = []
     other = replace(settings_for(raw, prepared), max_words=20)
-    prepare(other, report=lines.append)
+    other.prepare(report=lines.append)
     repeated = {line.removesuffix(" ...") for line in lines if line.endswith("...")}
     assert {"filter train", "learn BPE codes", "fairseq-preprocess"} <= repeated
     assert not [step for step in repeated if step.startswith("tokenize")]
     assert tree(prepared)["bin/dict.en.txt"] != before["bin/dict.en.txt"]
-    prepare(settings_for(raw, prepared), report=lines.append)
+    settings_for(raw, prepared).prepare(report=lines.append)
     assert tree(prepared) == before
 
 
@@ -141,7 +141,7 @@ def test_killed_runs_leave_nothing_half_written_and_resume(
     raw: Path, prepared: Path, tmp_path: Path
 ) -> None:
     """Killed four times in different steps, the folder ends up like an uninterrupted run's."""
-    prepare(settings_for(raw, prepared), report=lambda line: None)
+    settings_for(raw, prepared).prepare(report=lambda line: None)
     whole = tree(prepared)
     s = settings_for(raw, tmp_path / "dest")
     command = [
@@ -162,7 +162,7 @@ def test_killed_runs_leave_nothing_half_written_and_resume(
                 assert content == whole[name], f"{name} is half-written"
         assert not (s.dest / "bin").exists()
     lines: list[str] = []
-    prepare(s, report=lines.append)
+    s.prepare(report=lines.append)
     assert [line for line in lines if line.endswith("...")] == ["fairseq-preprocess ..."]
     assert tree(s.dest) == whole
 
@@ -170,7 +170,7 @@ def test_killed_runs_leave_nothing_half_written_and_resume(
 @pytest.mark.slow
 def test_vocabulary_threshold_keeps_rare_units_out(raw: Path, tmp_path: Path) -> None:
     settings = replace(settings_for(raw, tmp_path / "dest"), vocabulary_threshold=30)
-    prepare(settings, report=lambda line: None)
+    settings.prepare(report=lambda line: None)
     for language in ("de", "en"):
         counts = {
             unit: int(count)
@@ -194,7 +194,7 @@ def test_other_bpe_modes(raw: Path, tmp_path: Path, mode: str) -> None:
     settings = replace(
         settings_for(raw, tmp_path / "dest"), bpe=mode, merges=300, joined_dictionary=False
     )
-    folder = prepare(settings, report=lambda line: None)
+    folder = settings.prepare(report=lambda line: None)
     bpe = tmp_path / "dest" / "bpe"
     assert bpe.exists() == (mode == "separate")
     if mode == "separate":
@@ -211,20 +211,14 @@ def test_binarization_that_went_wrong_leaves_the_old_data(raw: Path, tmp_path: P
     target = tmp_path / "bin"
     target.mkdir()
     (target / "dict.de.txt").write_text("old\n")
-    texts = {split: str(raw / split) for split in ("train", "valid", "test")}
     for split, lines, message in (
-        ("test", 51, r"wrote 50 of 51 lines of test\.de"),
+        ("test", 51, r"wrote 50 of 51 lines of test\.de-en\.de"),
         ("nowhere", 50, r"fairseq-preprocess failed with status 1; .*preprocess\.log"),
     ):
+        flags = {"source-lang": "de", "target-lang": "en", "trainpref": raw / "train"}
+        flags |= {"validpref": raw / "valid", "testpref": raw / split, "joined-dictionary": None}
         with pytest.raises(UserError, match=message):
-            binarize(
-                texts | {"test": str(raw / split)},
-                {"train": 6005, "valid": 60, "test": lines},
-                ("de", "en"),
-                target,
-                joined_dictionary=False,
-                workers=1,
-            )
+            binarize(flags, {"valid.de-en.en": 60, "test.de-en.de": lines}, target)
         assert (target / "dict.de.txt").read_text() == "old\n"
         assert {file.name for file in tmp_path.iterdir()} == {"bin", "preprocess.log"}
 
@@ -276,7 +270,7 @@ def test_wrong_input(tmp_path: Path, spoil: Callable[[Path], None], message: str
     spoil(raw)
     dest = tmp_path / "dest"
     with pytest.raises(UserError, match=message) as caught:
-        prepare(settings_for(raw, dest), report=lambda line: None)
+        settings_for(raw, dest).prepare(report=lambda line: None)
     assert "\n" not in str(caught.value)
     assert not (dest / "bin").exists()
 
@@ -299,17 +293,17 @@ def test_wrong_input(tmp_path: Path, spoil: Callable[[Path], None], message: str
 def test_wrong_settings(tmp_path: Path, change: dict[str, object], message: str) -> None:
     settings = settings_for(tmp_path, tmp_path / "dest")
     with pytest.raises(UserError, match=message):
-        prepare(replace(settings, **change), report=lambda line: None)  # type: ignore[arg-type]
+        replace(settings, **change).prepare(report=lambda line: None)  # type: ignore[arg-type]
     assert not (tmp_path / "dest").exists()
 
 
 def test_existing_folder_of_other_things(tmp_path: Path) -> None:
     write_synthetic_corpus(tmp_path / "raw", train=20, valid=10, test=10)
     with pytest.raises(UserError, match="was not made by 'fairseq-kerbs prepare'"):
-        prepare(settings_for(tmp_path / "raw", tmp_path / "raw"), report=lambda line: None)
+        settings_for(tmp_path / "raw", tmp_path / "raw").prepare(report=lambda line: None)
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"):
-        prepare(settings_for(tmp_path / "raw", tmp_path / "file"), report=lambda line: None)
+        settings_for(tmp_path / "raw", tmp_path / "file").prepare(report=lambda line: None)
 
 
 # --- words without an end, and lines that BPE makes long ----------------------------------------
@@ -343,7 +337,7 @@ def test_training_pairs_without_an_end_are_dropped_and_counted(tmp_path: Path, m
         settings_for(raw, tmp_path / "dest"), tests=(str(raw / "test"),), bpe=mode, max_words=100
     )
     printed: list[str] = []
-    folder = prepare(settings, report=printed.append)
+    folder = settings.prepare(report=printed.append)
     kept = 31 if mode == "none" else 30  # tokens are its units without BPE
     assert binarized_lines(folder / "train.de-en.de.idx") == kept
     assert any("3 with a word of more than 1000 characters" in line for line in printed)
@@ -366,17 +360,17 @@ def test_other_text_without_an_end_is_refused(tmp_path: Path, split: str) -> Non
     settings = replace(settings_for(raw, tmp_path / "dest"), tests=(str(raw / "test"),))
     message = rf"{split}\.en, line 6: 1200 subwords are too long .* allow it with --max-words 1200"
     with pytest.raises(UserError, match=message):
-        prepare(settings, report=lambda line: None)
+        settings.prepare(report=lambda line: None)
     assert not (tmp_path / "dest" / "bin").exists()
     assert not (tmp_path / "dest" / "bpe" / f"{split}.en").exists()
-    prepare(replace(settings, max_words=1200), report=lambda line: None)
+    replace(settings, max_words=1200).prepare(report=lambda line: None)
     with pytest.raises(UserError, match=message):  # the limit is part of what was done
-        prepare(settings, report=lambda line: None)
+        settings.prepare(report=lambda line: None)
 
     raw = small_corpus(tmp_path / "endless", **{split: (f"a {ENDLESS}", "A word .")})
     settings = replace(settings_for(raw, tmp_path / "other"), tests=(str(raw / "test"),))
     with pytest.raises(UserError, match=rf"{split}\.de, line 6: a word has 1200000 characters"):
-        prepare(settings, report=lambda line: None)
+        settings.prepare(report=lambda line: None)
     assert not (tmp_path / "other").exists()
 
 
@@ -386,7 +380,7 @@ def test_nothing_left_after_bpe_is_said(tmp_path: Path) -> None:
         (raw / f"train.{language}").write_text(line + "\n", encoding="utf-8")
     settings = replace(settings_for(raw, tmp_path / "dest"), max_words=100)
     with pytest.raises(UserError, match=r"every pair of .*train is over 1023 subwords long"):
-        prepare(settings, report=lambda line: None)
+        settings.prepare(report=lambda line: None)
 
 
 def test_text_without_any_pair_for_bpe_is_said(tmp_path: Path) -> None:
@@ -394,5 +388,5 @@ def test_text_without_any_pair_for_bpe_is_said(tmp_path: Path) -> None:
     for language in ("de", "en"):
         (raw / f"train.{language}").write_text("ab cd\n" if language == "de" else "ef gh\n")
     with pytest.raises(UserError, match="a pair of characters that occurs twice; use --bpe none"):
-        prepare(settings_for(raw, tmp_path / "dest"), report=lambda line: None)
+        settings_for(raw, tmp_path / "dest").prepare(report=lambda line: None)
     assert not (tmp_path / "dest" / "bpe" / "codes").exists()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from fairseq_kerbs.corpora import registry
-from fairseq_kerbs.corpora.registry import CORPORA, Archive, Corpus, check_archive, fetch, locate
+from fairseq_kerbs.corpora.registry import CORPORA, Archive, Corpus, check_archive, locate
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers.release_fixtures import archive_of
 
@@ -72,21 +72,18 @@ def test_entries_of_the_papers_corpora_are_complete() -> None:
         assert min(corpus.counts.values()) > 0
         for archive in corpus.archives:
             assert archive.urls
-            assert archive.checksums()
-            for name, value in archive.checksums().items():
-                assert len(value) == 2 * hashlib.new(name).digest_size
+            assert len(archive.checksum) == 2 * hashlib.new(archive.algorithm).digest_size
 
 
 def test_download_tries_one_address_after_the_other(server: str, tmp_path: Path) -> None:
     corpus = corpus_at("http://127.0.0.1:1/refused", f"{server}/other", f"{server}/whole")
     lines: list[str] = []
-    path = fetch(corpus, tmp_path / "download", lines.append)
+    path = locate(corpus, None, tmp_path / "download", lines.append)
     assert path == tmp_path / "download" / "release.tgz"
     assert path.read_bytes() == CONTENT
     assert len(lines) == 3
     lines.clear()
-    assert fetch(corpus, tmp_path / "download", lines.append) == path  # it is there: no download
-    assert locate(corpus, None, tmp_path / "download", lines.append) == path
+    assert locate(corpus, None, tmp_path / "download", lines.append) == path  # no download
     assert not lines
     assert [file.name for file in path.parent.iterdir()] == ["release.tgz"]
 
@@ -105,14 +102,14 @@ def test_a_wrong_file_never_gets_the_name(
     server: str, tmp_path: Path, page: str, reason: str
 ) -> None:
     with pytest.raises(UserError, match=reason):
-        fetch(corpus_at(f"{server}/{page}"), tmp_path, quiet)
+        locate(corpus_at(f"{server}/{page}"), None, tmp_path, quiet)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(tmp_path: Path) -> None:
     corpus = corpus_at("http://127.0.0.1:1/a.tgz", (tmp_path / "nothing.tgz").as_uri())
     with pytest.raises(UserError) as raised:
-        fetch(corpus, tmp_path / "download", quiet)
+        locate(corpus, None, tmp_path / "download", quiet)
     message = str(raised.value)
     assert "\n" not in message
     assert message.startswith("a corpus could not be downloaded (127.0.0.1:1: ")
@@ -124,18 +121,18 @@ def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(tmp_path: P
 def test_an_interrupted_download_leaves_nothing(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(source: object, target: object, *rest: object) -> None:
-        target.write(b"half")  # type: ignore[attr-defined]
+    def interrupted(source: IO[bytes], target: IO[bytes]) -> None:
+        target.write(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(registry, "_copy", interrupted)
+    monkeypatch.setattr(shutil, "copyfileobj", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fetch(corpus_at(f"{server}/whole"), tmp_path, quiet)
+        locate(corpus_at(f"{server}/whole"), None, tmp_path, quiet)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_archives_are_known_by_size_and_checksum_not_by_name(tmp_path: Path) -> None:
-    other = Archive("inner.tgz", ("http://a/inner.tgz",), md5=hashlib.md5(b"inner").hexdigest())
+    other = Archive("inner.tgz", ("http://a/inner.tgz",), "md5", hashlib.md5(b"inner").hexdigest())
     corpus = Corpus("a corpus", (*corpus_at("http://a/b").archives, other), {"part": 3})
     path = tmp_path / "renamed"
     path.write_bytes(CONTENT)
@@ -149,7 +146,9 @@ def test_archives_are_known_by_size_and_checksum_not_by_name(tmp_path: Path) -> 
         check_archive(corpus, path)
     wrong = tmp_path / "inner.tgz"
     wrong.write_bytes(b"Inner")
-    expected = f"MD5 {hashlib.md5(b'Inner').hexdigest()}, expected {other.md5}; .* http://a/inner"
+    expected = (
+        f"MD5 {hashlib.md5(b'Inner').hexdigest()}, expected {other.checksum}; .* http://a/inner"
+    )
     with pytest.raises(UserError, match=expected):
         check_archive(corpus, wrong)
 
@@ -167,16 +166,3 @@ def test_counts_and_members(tmp_path: Path) -> None:
         corpus.check_member("f", "a.xml", b"b")
     with pytest.raises(UserError, match="nowhere: no such file or folder"):
         locate(corpus, Path("nowhere"), tmp_path, quiet)
-
-
-@pytest.mark.parametrize("name", ["prepare_iwslt16", "prepare_dailydialog", "prepare_lm1b"])
-def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path) -> None:
-    script = ROOT / "scripts" / f"{name}.sh"
-    environment = {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [script, "-h"], cwd=tmp_path, env=environment, text=True, capture_output=True, check=True
-    )
-    assert f"scripts/{name}.sh [SOURCE] --dest DIR" in done.stdout
-    assert "set -euo" not in done.stdout
-    bare = subprocess.run([script], cwd=tmp_path, env=environment, text=True, capture_output=True)
-    assert (bare.returncode, bare.stderr) == (2, done.stdout)

@@ -13,13 +13,21 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.analysis.sense_report import read_gold_senses
-from fairseq_kerbs.corpora.synthetic import SPLITS, write_synthetic_corpus
-from fairseq_kerbs.corpora.synthetic_grammar import english_verb, german_verb, noun_form
-from fairseq_kerbs.corpora.synthetic_lexicon import ADJECTIVES, AMBIGUOUS, NOUNS, VERBS
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+from fairseq_kerbs.corpora.synthetic_grammar import (
+    ADJECTIVES,
+    AMBIGUOUS,
+    NOUNS,
+    VERBS,
+    english_verb,
+    german_verb,
+    noun_form,
+)
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
+SPLITS = ("test", "valid", "train")
 
 
 @pytest.fixture(scope="module")

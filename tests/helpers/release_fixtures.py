@@ -37,7 +37,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 def archive_of(content: bytes, name: str = "release.tgz", urls: tuple[str, ...] = ()) -> Archive:
     """The registry's entry of a file."""
     digest = hashlib.sha256(content).hexdigest()
-    return Archive(name=name, urls=urls, size=len(content), sha256=digest)
+    return Archive(name, urls, "sha256", digest, len(content))
 
 
 def expect(
