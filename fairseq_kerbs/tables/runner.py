@@ -7,7 +7,6 @@ killed outright, Linux sends them SIGTERM.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -16,26 +15,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
-from fairseq_kerbs.tables.state import (
-    DONE,
-    FAILED,
-    RUNNING,
-    Job,
-    Step,
-    judge_all,
-    log_path,
-    read_record,
-    record_path,
-    write_record,
-)
+from fairseq_kerbs.tables.runs import Job, Step, statuses
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.parallel import usable_cores
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, end_with_parent, find_program, quoted
+from fairseq_kerbs.utils.steps import DONE, FAILED, RUNNING, read_record, write_json
 
 _POLL = 0.05  # seconds between looks at the running commands
 _PATIENCE = 20.0  # seconds that a stopped command has to end by itself
@@ -79,21 +68,15 @@ def environment(jobs: int) -> dict[str, str]:
 
 
 @contextmanager
-def locked(work: Path) -> Iterator[None]:
-    """Keep other runs out of a work folder.
-
-    Raises:
-        UserError: another run is using it.
-    """
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / ".lock").open("a") as lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"another run works in {work}; wait for its end, or name another with --work"
-            ) from None
+def _handled(
+    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
         yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 @contextmanager
@@ -103,12 +86,8 @@ def stopping_signals() -> Iterator[None]:
     def stop(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with _handled((signal.SIGTERM, signal.SIGHUP), stop):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -120,16 +99,9 @@ def _signals_deferred() -> Iterator[None]:
     """
     kept: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous = {
-        number: signal.signal(number, lambda signum, frame: kept.append(signum))
-        for number in numbers
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
+    minded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    with _handled(minded, lambda signum, frame: kept.append(signum)):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
     for late in kept:
         signal.raise_signal(late)
 
@@ -144,12 +116,8 @@ class _Active:
     process: subprocess.Popen[bytes]
     log: IO[str]
     began: float
-    record: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any]
     cpu: float = 0.0
-
-    @property
-    def step(self) -> Step:
-        return self.steps[self.index]
 
     def ended(self) -> bool:
         """Whether the command has ended; then its status and its processor time are known."""
@@ -163,12 +131,11 @@ class _Active:
     def save(self, status: str) -> None:
         """Keep how the command ended, and its times on top of those of earlier attempts."""
         self.log.close()
-        returncode = self.process.returncode
-        self.record["seconds"] = round(self.record["seconds"] + time.monotonic() - self.began, 1)
-        if self.record["cpu_seconds"] is not None:
-            self.record["cpu_seconds"] = round(self.record["cpu_seconds"] + self.cpu, 1)
-        self.record |= {"status": status, "returncode": returncode, "ended": _now()}
-        write_record(self.job.folder, self.step.name, self.record)
+        for key, spent in (("seconds", time.monotonic() - self.began), ("cpu_seconds", self.cpu)):
+            if self.record[key] is not None:
+                self.record[key] = round(self.record[key] + spent, 1)
+        self.record |= {"status": status, "returncode": self.process.returncode, "ended": _now()}
+        write_json(_file(self.job.folder, self.steps[self.index]), self.record)
 
 
 class Runner:
@@ -181,7 +148,6 @@ class Runner:
         redo: bool = False,
         about: Mapping[str, Any] | None = None,
         say: Callable[[str], None] = print,
-        environ: Mapping[str, str] | None = None,
     ) -> None:
         """Settings of a run.
 
@@ -189,8 +155,7 @@ class Runner:
             jobs: how many run side by side.
             redo: run stale steps anew, and all that follow them.
             about: kept in every record (git revision, machine).
-            say: told of every step that begins or ends.
-            environ: of the commands; that of `environment` by default.
+            say: receives a line for every step that begins or ends.
 
         Raises:
             UserError: `jobs` is less than 1.
@@ -199,7 +164,7 @@ class Runner:
             raise UserError(f"--jobs must be at least 1, not {jobs}")
         self._slots, self._redo, self._say = jobs, redo, say
         self._about = dict(about or {})
-        self._environ = environment(jobs) if environ is None else dict(environ)
+        self._environ = environment(jobs)
         self._active: list[_Active] = []
         self.outcomes: dict[str, Outcome] = {}
 
@@ -211,58 +176,55 @@ class Runner:
         waiting = list(jobs)
         try:
             while waiting or self._active:
-                self._start(waiting)
+                self._fill_slots(waiting)
                 time.sleep(_POLL if self._active else 0)
-                for active in list(self._active):
-                    if active.ended():
-                        self._ended(active)
+                for active in [active for active in self._active if active.ended()]:
+                    self._ended(active)
         except BaseException:
             self._stop()
             raise
         return self.outcomes
 
-    def _start(self, waiting: list[Job]) -> None:
+    def _fill_slots(self, waiting: list[Job]) -> None:
         """Give free slots to the first jobs that need not wait for another."""
         for job in list(waiting):
             if len(self._active) >= self._slots:
                 return
             unfinished = [*waiting, *(active.job for active in self._active)]
-            if job.after in {other.id for other in unfinished}:
-                continue
-            waiting.remove(job)
-            try:
+            if job.after not in {other.id for other in unfinished}:
+                waiting.remove(job)
                 self._begin(job)
-            except UserError as error:
-                self._close(job, Outcome("failed", str(error)))
 
     def _begin(self, job: Job) -> None:
-        steps = job.steps()
-        verdicts = judge_all(job.folder, steps)
+        try:
+            steps = job.steps()
+        except UserError as error:
+            self._close(job, Outcome("failed", str(error)))
+            return
+        found = statuses(job.folder, steps)
         needed = self.outcomes.get(job.after)
-        if all(verdict.state == "done" for verdict in verdicts):
-            self._close(job, Outcome("done"), quiet=True)
-            return
-        if needed is not None and needed.state != "done":
+        due = [index for index, status in enumerate(found) if status.state != "done"]
+        stale = [index for index in due if found[index].state == "stale"]
+        if not due:
+            self._close(job, Outcome("done"))
+        elif needed is not None and needed.state != "done":
             self._close(job, Outcome("blocked", f"{job.after}: {needed.reason}"))
-            return
-        stale = [index for index, verdict in enumerate(verdicts) if verdict.state == "stale"]
-        if stale and not self._redo:
-            reason = f"{verdicts[stale[0]].reason}; run again with --redo to replace it"
+        elif stale and not self._redo:
+            reason = f"{found[stale[0]].reason}; run again with --redo to replace it"
             self._close(job, Outcome("stale", reason))
-            return
-        if stale:
-            self._say(f"{job.id}: {verdicts[stale[0]].reason}; doing it anew")
-            for step in steps[stale[0] :]:
+        else:
+            if stale:
+                self._say(f"{job.id}: {found[stale[0]].reason}; doing it anew")
+            for step in steps[stale[0] :] if stale else []:
                 _clear(job.folder, step)
-        first = next(i for i, verdict in enumerate(verdicts) if verdict.state != "done")
-        self._launch(job, steps, min([first, *stale]))
+            self._launch(job, steps, due[0])
 
     def _launch(self, job: Job, steps: list[Step], index: int) -> None:
-        """Start a step's command."""
+        """Start a step's command; a program that is not there ends the job."""
         step = steps[index]
-        command = resolve(step.command)
-        job.folder.mkdir(parents=True, exist_ok=True)
-        before = read_record(job.folder, step.name) or {}
+        file = _file(job.folder, step)
+        path = file.with_suffix(".log")
+        before = read_record(file) or {}
         record = {
             "step": step.name,
             "command": quoted(step.command),
@@ -274,8 +236,7 @@ class Runner:
             "began": _now(),
             **self._about,
         }
-        write_record(job.folder, step.name, record)
-        path = log_path(job.folder, step.name)
+        write_json(file, record)
         planned = "" if job.minutes is None or index else f" (planned: {job.minutes:g} min in all)"
         self._say(f"{job.id}: {step.name}{planned}, log in {path}")
         log = path.open("a", encoding="utf-8")
@@ -284,7 +245,7 @@ class Runner:
         with _signals_deferred():
             try:
                 process = subprocess.Popen(
-                    command,
+                    resolve(step.command),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -292,36 +253,36 @@ class Runner:
                     start_new_session=True,
                     preexec_fn=end_with_parent,
                 )
-            except OSError as error:
+            except (OSError, UserError) as error:
                 log.close()
-                write_record(job.folder, step.name, {**record, "status": FAILED})
-                raise UserError(f"{command[0]} cannot be started: {error.strerror}") from None
+                write_json(file, {**record, "status": FAILED})
+                why = getattr(error, "strerror", None)
+                reason = f"{step.command[0]} cannot be started: {why}" if why else str(error)
+                self._close(job, Outcome("failed", reason))
+                return
             self._active.append(_Active(job, steps, index, process, log, time.monotonic(), record))
 
     def _ended(self, active: _Active) -> None:
         """After the end of a command: the next step, or the end of the job."""
         self._active.remove(active)
-        job, step, status = active.job, active.step, active.process.returncode
+        job, step, status = active.job, active.steps[active.index], active.process.returncode
         gone = [str(output) for output in step.outputs if not output.exists()]
-        well = status == 0 and not gone
-        active.save(DONE if well else FAILED)
-        if not well:
+        if status or gone:
+            active.save(FAILED)
             what = f"status {status}" if status else f"without making {', '.join(gone)}"
-            tail = _tail(log_path(job.folder, step.name))
+            tail = _tail(Path(active.log.name))
             self._close(job, Outcome("failed", f"{step.name} ended with {what}", tail))
             return
+        active.save(DONE)
         self._say(f"{job.id}: {step.name} done in {active.record['seconds'] / 60:.1f} min")
-        if active.index + 1 == len(active.steps):
-            self._close(job, Outcome("done"), quiet=True)
-            return
-        try:
+        if active.index + 1 < len(active.steps):
             self._launch(job, active.steps, active.index + 1)
-        except UserError as error:
-            self._close(job, Outcome("failed", str(error)))
+        else:
+            self._close(job, Outcome("done"))
 
-    def _close(self, job: Job, outcome: Outcome, quiet: bool = False) -> None:
+    def _close(self, job: Job, outcome: Outcome) -> None:
         self.outcomes[job.id] = outcome
-        if not quiet:
+        if outcome.state != "done":
             self._say(f"{job.id}: {outcome.state}: {outcome.reason}")
             for line in outcome.tail:
                 self._say(f"    {line}")
@@ -340,6 +301,11 @@ class Runner:
         self._active.clear()
 
 
+def _file(folder: Path, step: Step) -> Path:
+    """The record of a step; its log is beside it."""
+    return folder / f"{step.name}.json"
+
+
 def _cpu_before(record: Mapping[str, Any]) -> float | None:
     """Processor time of earlier attempts; None if one of them could not be measured to its end."""
     lost = bool(record) and "returncode" not in record
@@ -354,8 +320,8 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 def _clear(folder: Path, step: Step) -> None:
     """Remove what a step has left."""
-    paths = [*step.clear, *step.outputs, record_path(folder, step.name)]
-    for path in [*paths, log_path(folder, step.name)]:
+    record = _file(folder, step)
+    for path in (*step.clear, *step.outputs, record, record.with_suffix(".log")):
         if path.is_dir():
             shutil.rmtree(path)
         else:

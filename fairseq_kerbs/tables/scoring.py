@@ -1,4 +1,4 @@
-"""The last step of a cell, as a command of its own: figures of what was generated or evaluated.
+"""The last step of a run, as a command of its own: figures of what was generated or evaluated.
 
     python -m fairseq_kerbs.tables.scoring bleu GENERATED REFERENCE --lang en --order 4 \
         --hypotheses FILE --output FILE
@@ -19,6 +19,7 @@ from fairseq_kerbs.evaluation.bleu import corpus_bleu
 from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, read_lines
+from fairseq_kerbs.utils.steps import write_json
 
 _PERPLEXITY = re.compile(r"Loss \(base 2\): ([0-9.]+|inf|nan), Perplexity: ([0-9.]+|inf|nan)")
 
@@ -34,13 +35,8 @@ def bleu_figures(
     figures: dict[str, Any] = {"metric": f"bleu{order}", "sentences": len(hypotheses)}
     figures["order"] = order
     for prefix, lowercase in (("", False), ("lowercased_", True)):
-        result = corpus_bleu(
-            hypotheses,
-            [reference],
-            lowercase=lowercase,
-            target_lang=language,
-            max_ngram_order=order,
-        )
+        how: dict[str, Any] = {"target_lang": language, "max_ngram_order": order}
+        result = corpus_bleu(hypotheses, [reference], lowercase=lowercase, **how)
         # sacreBLEU's signature does not tell the order of the n-grams.
         figures[f"{prefix}signature"] = f"{result.signature}|order:{order}"
         figures[f"{prefix}value"] = result.score
@@ -93,9 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    with atomic_write(args.output) as stream:
-        json.dump(figures, stream, indent=1, ensure_ascii=False)
-        stream.write("\n")
+    write_json(args.output, figures)
     print(json.dumps(figures, ensure_ascii=False))
     return 0
 
