@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from fairseq_kerbs.tables.description import NAMES, DataSet, Table, load_table, table_path
@@ -28,7 +27,10 @@ from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import quoted
 from fairseq_kerbs.utils.steps import locked
 
-say = partial(print, flush=True)  # a line of progress, at once
+
+def say(text: str) -> None:
+    """A line of progress, at once and whole: several threads may speak."""
+    print(f"{text}\n", end="", flush=True)
 
 
 def run_tables(args: argparse.Namespace) -> int:

@@ -190,14 +190,10 @@ def _arguments(data: str, flags: Flags, extra: Sequence[str]) -> list[str]:
 def argument_value(arguments: Sequence[str], *names: str) -> str | None:
     """The value that a command line gives a flag (the last one, as argparse has it), or None."""
     value = None
-    for index, argument in enumerate(arguments):
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=False):
         head, equals, tail = argument.partition("=")
-        if head not in names:
-            continue
-        if equals:
-            value = tail
-        elif index + 1 < len(arguments):
-            value = arguments[index + 1]
+        if head in names:
+            value = tail if equals else following or value
     return value
 
 
@@ -225,10 +221,9 @@ def check_checkpoints(path: str) -> None:
 
 def check_restored(arguments: Sequence[str]) -> None:
     """Raise a UserError if a checkpoint that fairseq-train will begin with is not whole."""
-    save_dir = argument_value(arguments, "--save-dir") or "checkpoints"
     restored = argument_value(arguments, "--restore-file") or "checkpoint_last.pt"
     if restored == "checkpoint_last.pt":  # as fairseq has it: any other name is a path
-        restored = str(Path(save_dir) / restored)
+        restored = str(Path(argument_value(arguments, "--save-dir") or "checkpoints") / restored)
     for name in (restored, argument_value(arguments, "--finetune-from-model")):
         if name is not None and Path(name).is_file():
             check_whole(Path(name))
@@ -240,10 +235,7 @@ def target_language(data: str, arguments: Sequence[str]) -> str:
     Raises:
         UserError: neither says it.
     """
-    given = argument_value(arguments, "--target-lang", "-t")
-    if given:
-        return given
-    return language_pair(data)[1]
+    return argument_value(arguments, "--target-lang", "-t") or language_pair(data)[1]
 
 
 def language_pair(data: str) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """Runs the steps of jobs, several jobs side by side, from where an earlier run stopped.
 
-One thread starts the commands and looks after them. Each command is the leader of a session of its
-own, so that Ctrl-C reaches only this process, which then stops all of them; should this process be
-killed outright, Linux sends them SIGTERM.
+A thread for each job starts its commands one after the other. Each command is the leader of a
+session of its own, so that Ctrl-C reaches only this process, which then stops all of them; should
+this process be killed outright, Linux sends them SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 from fairseq_kerbs.tables.runs import Job, Step, statuses
 from fairseq_kerbs.utils.errors import UserError
@@ -26,7 +27,6 @@ from fairseq_kerbs.utils.parallel import usable_cores
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, end_with_parent, find_program, quoted
 from fairseq_kerbs.utils.steps import DONE, FAILED, RUNNING, read_record, write_json
 
-_POLL = 0.05  # seconds between looks at the running commands
 _PATIENCE = 20.0  # seconds that a stopped command has to end by itself
 _TAIL = 12  # lines of a failed step's log that are shown
 
@@ -68,74 +68,18 @@ def environment(jobs: int) -> dict[str, str]:
 
 
 @contextmanager
-def _handled(
-    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
-) -> Iterator[None]:
-    previous = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, before in previous.items():
-            signal.signal(number, before)
-
-
-@contextmanager
 def stopping_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end this process by an exception, so that commands are stopped first."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
 
-    with _handled((signal.SIGTERM, signal.SIGHUP), stop):
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
         yield
-
-
-@contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Keep signals until the end of the block.
-
-    While a process forks, Python runs callbacks whose exceptions it drops: a Ctrl-C that is raised
-    there would be lost.
-    """
-    kept: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    minded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    with _handled(minded, lambda signum, frame: kept.append(signum)):
-        yield
-    for late in kept:
-        signal.raise_signal(late)
-
-
-@dataclass
-class _Active:
-    """A job that has a command running."""
-
-    job: Job
-    steps: list[Step]
-    index: int
-    process: subprocess.Popen[bytes]
-    log: IO[str]
-    began: float
-    record: dict[str, Any]
-    cpu: float = 0.0
-
-    def ended(self) -> bool:
-        """Whether the command has ended; then its status and its processor time are known."""
-        if self.process.returncode is None:
-            pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
-            if pid:
-                self.process.returncode = os.waitstatus_to_exitcode(status)
-                self.cpu = usage.ru_utime + usage.ru_stime
-        return self.process.returncode is not None
-
-    def save(self, status: str) -> None:
-        """Keep how the command ended, and its times on top of those of earlier attempts."""
-        self.log.close()
-        for key, spent in (("seconds", time.monotonic() - self.began), ("cpu_seconds", self.cpu)):
-            if self.record[key] is not None:
-                self.record[key] = round(self.record[key] + spent, 1)
-        self.record |= {"status": status, "returncode": self.process.returncode, "ended": _now()}
-        write_json(_file(self.job.folder, self.steps[self.index]), self.record)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class Runner:
@@ -165,7 +109,8 @@ class Runner:
         self._slots, self._redo, self._say = jobs, redo, say
         self._about = dict(about or {})
         self._environ = environment(jobs)
-        self._active: list[_Active] = []
+        self._active: set[subprocess.Popen[bytes]] = set()
+        self._stopping = False
         self.outcomes: dict[str, Outcome] = {}
 
     def run(self, jobs: Sequence[Job]) -> dict[str, Outcome]:
@@ -173,112 +118,104 @@ class Runner:
 
         An interruption stops all commands, keeps how long they ran, and is raised again.
         """
-        waiting = list(jobs)
-        try:
-            while waiting or self._active:
-                self._fill_slots(waiting)
-                time.sleep(_POLL if self._active else 0)
-                for active in [active for active in self._active if active.ended()]:
-                    self._ended(active)
-        except BaseException:
-            self._stop()
-            raise
+        waiting, running = list(jobs), dict[Future[Outcome], Job]()
+        with ThreadPoolExecutor(self._slots) as pool:
+            try:
+                while waiting or running:
+                    unfinished = {job.id for job in (*waiting, *running.values())}
+                    ready = [job for job in waiting if job.after not in unfinished]
+                    for job in ready[: self._slots - len(running)]:
+                        waiting.remove(job)
+                        running[pool.submit(self._do, job)] = job
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        self._close(running.pop(future), future.result())
+            except BaseException:
+                self._stop(running)
+                raise
         return self.outcomes
 
-    def _fill_slots(self, waiting: list[Job]) -> None:
-        """Give free slots to the first jobs that need not wait for another."""
-        for job in list(waiting):
-            if len(self._active) >= self._slots:
-                return
-            unfinished = [*waiting, *(active.job for active in self._active)]
-            if job.after not in {other.id for other in unfinished}:
-                waiting.remove(job)
-                self._begin(job)
-
-    def _begin(self, job: Job) -> None:
+    def _do(self, job: Job) -> Outcome:
+        """The steps of a job that are due, in a thread."""
         try:
             steps = job.steps()
-        except UserError as error:
-            self._close(job, Outcome("failed", str(error)))
-            return
-        found = statuses(job.folder, steps)
-        needed = self.outcomes.get(job.after)
-        due = [index for index, status in enumerate(found) if status.state != "done"]
-        stale = [index for index in due if found[index].state == "stale"]
-        if not due:
-            self._close(job, Outcome("done"))
-        elif needed is not None and needed.state != "done":
-            self._close(job, Outcome("blocked", f"{job.after}: {needed.reason}"))
-        elif stale and not self._redo:
-            reason = f"{found[stale[0]].reason}; run again with --redo to replace it"
-            self._close(job, Outcome("stale", reason))
-        else:
+            found = statuses(job.folder, steps)
+            needed = self.outcomes.get(job.after)
+            due = [index for index, status in enumerate(found) if status.state != "done"]
+            stale = [index for index in due if found[index].state == "stale"]
+            if not due:
+                return Outcome("done")
+            if needed is not None and needed.state != "done":
+                return Outcome("blocked", f"{job.after}: {needed.reason}")
+            if stale and not self._redo:
+                reason = f"{found[stale[0]].reason}; run again with --redo to replace it"
+                return Outcome("stale", reason)
             if stale:
                 self._say(f"{job.id}: {found[stale[0]].reason}; doing it anew")
-            for step in steps[stale[0] :] if stale else []:
-                _clear(job.folder, step)
-            self._launch(job, steps, due[0])
+                for step in steps[stale[0] :]:
+                    _clear(job.folder, step)
+            for index in range(due[0], len(steps)):
+                planned = job.minutes is not None and index == 0
+                note = f" (planned: {job.minutes:g} min in all)" if planned else ""
+                failure = None if self._stopping else self._execute(job, steps[index], note)
+                if failure is not None:
+                    return failure
+        except UserError as error:
+            return Outcome("failed", str(error))
+        return Outcome("done")
 
-    def _launch(self, job: Job, steps: list[Step], index: int) -> None:
-        """Start a step's command; a program that is not there ends the job."""
-        step = steps[index]
-        file = _file(job.folder, step)
-        path = file.with_suffix(".log")
+    def _execute(self, job: Job, step: Step, note: str) -> Outcome | None:
+        """Run a step's command to its end and keep a record of it; None if it ended well."""
+        command, file = resolve(step.command), _file(job.folder, step)
+        log = file.with_suffix(".log")
         before = read_record(file) or {}
-        record = {
+        # Processor time of an attempt that was killed together with its runner is not known.
+        lost = bool(before) and "returncode" not in before
+        record: dict[str, Any] = {
             "step": step.name,
             "command": quoted(step.command),
             "status": RUNNING,
             "parts": dict(step.parts),
             "attempts": before.get("attempts", 0) + 1,
             "seconds": before.get("seconds", 0.0),
-            "cpu_seconds": _cpu_before(before),
+            "cpu_seconds": None if lost else before.get("cpu_seconds", None if before else 0.0),
             "began": _now(),
             **self._about,
         }
         write_json(file, record)
-        planned = "" if job.minutes is None or index else f" (planned: {job.minutes:g} min in all)"
-        self._say(f"{job.id}: {step.name}{planned}, log in {path}")
-        log = path.open("a", encoding="utf-8")
-        log.write(f"# attempt {record['attempts']}: {record['command']}\n")
-        log.flush()
-        with _signals_deferred():
+        self._say(f"{job.id}: {step.name}{note}, log in {log}")
+        began = time.monotonic()
+        with log.open("a", encoding="utf-8") as stream:
+            stream.write(f"# attempt {record['attempts']}: {record['command']}\n")
+            stream.flush()
             try:
                 process = subprocess.Popen(
-                    resolve(step.command),
+                    command,
                     stdin=subprocess.DEVNULL,
-                    stdout=log,
+                    stdout=stream,
                     stderr=subprocess.STDOUT,
                     env=self._environ,
                     start_new_session=True,
                     preexec_fn=end_with_parent,
                 )
-            except (OSError, UserError) as error:
-                log.close()
+            except OSError as error:
                 write_json(file, {**record, "status": FAILED})
-                why = getattr(error, "strerror", None)
-                reason = f"{step.command[0]} cannot be started: {why}" if why else str(error)
-                self._close(job, Outcome("failed", reason))
-                return
-            self._active.append(_Active(job, steps, index, process, log, time.monotonic(), record))
-
-    def _ended(self, active: _Active) -> None:
-        """After the end of a command: the next step, or the end of the job."""
-        self._active.remove(active)
-        job, step, status = active.job, active.steps[active.index], active.process.returncode
+                why = f"{step.command[0]} cannot be started: {error.strerror}"
+                return Outcome("failed", why)
+            self._active.add(process)
+            _, status, usage = os.wait4(process.pid, 0)
+            self._active.discard(process)
+        status = process.returncode = os.waitstatus_to_exitcode(status)
+        cpu = usage.ru_utime + usage.ru_stime
+        for key, spent in (("seconds", time.monotonic() - began), ("cpu_seconds", cpu)):
+            record[key] = None if record[key] is None else round(record[key] + spent, 1)
         gone = [str(output) for output in step.outputs if not output.exists()]
-        if status or gone:
-            active.save(FAILED)
-            what = f"status {status}" if status else f"without making {', '.join(gone)}"
-            tail = _tail(Path(active.log.name))
-            self._close(job, Outcome("failed", f"{step.name} ended with {what}", tail))
-            return
-        active.save(DONE)
-        self._say(f"{job.id}: {step.name} done in {active.record['seconds'] / 60:.1f} min")
-        if active.index + 1 < len(active.steps):
-            self._launch(job, active.steps, active.index + 1)
-        else:
-            self._close(job, Outcome("done"))
+        ended = RUNNING if self._stopping else FAILED if status or gone else DONE
+        write_json(file, {**record, "status": ended, "returncode": status, "ended": _now()})
+        if ended == DONE:
+            self._say(f"{job.id}: {step.name} done in {record['seconds'] / 60:.1f} min")
+            return None
+        what = f"status {status}" if status else f"without making {', '.join(gone)}"
+        return Outcome("failed", f"{step.name} ended with {what}", _tail(log))
 
     def _close(self, job: Job, outcome: Outcome) -> None:
         self.outcomes[job.id] = outcome
@@ -287,35 +224,22 @@ class Runner:
             for line in outcome.tail:
                 self._say(f"    {line}")
 
-    def _stop(self) -> None:
-        """Stop every command and whatever it has started."""
-        for active in self._active:
-            _signal(active.process, signal.SIGTERM)
+    def _stop(self, running: Mapping[Future[Outcome], Job]) -> None:
+        """Stop every command and whatever it has started, by way of its session."""
+        self._stopping = True
+        told: set[subprocess.Popen[bytes]] = set()
         deadline = time.monotonic() + _PATIENCE
-        for active in self._active:
-            while not active.ended():
-                if time.monotonic() > deadline:
-                    _signal(active.process, signal.SIGKILL)
-                time.sleep(_POLL)
-            active.save(RUNNING)
-        self._active.clear()
+        while wait(running, timeout=0.05).not_done:
+            late = time.monotonic() > deadline
+            for process in set(self._active) if late else set(self._active) - told:
+                told.add(process)
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL if late else signal.SIGTERM)
 
 
 def _file(folder: Path, step: Step) -> Path:
     """The record of a step; its log is beside it."""
     return folder / f"{step.name}.json"
-
-
-def _cpu_before(record: Mapping[str, Any]) -> float | None:
-    """Processor time of earlier attempts; None if one of them could not be measured to its end."""
-    lost = bool(record) and "returncode" not in record
-    return None if lost else record.get("cpu_seconds", None if record else 0.0)
-
-
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to the command's session, which has its process number."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
 
 
 def _clear(folder: Path, step: Step) -> None:
