@@ -58,13 +58,8 @@ _PATH_PART = re.compile(r"(?!\.{1,2}$)[\w.-]+")
 class DataSet:
     """A corpus: where its raw text is looked for, and how it becomes data for fairseq.
 
-    Attributes:
-        folders: names below ``--data``, of folders or archives; the first that is there is taken.
-        prepare: arguments of ``fairseq-kerbs``, with ``{raw}`` and ``{dest}``.
-        missing: a sentence for when none of `folders` is there.
-        reference: raw target text of the test set, with ``{raw}`` and ``{dest}``; "" if none.
-        language, source_language: of the target and of the source side.
-        name: its key.
+    `missing` is told when none of `folders` is there, `reference` is the raw target text of the
+    test set ("" if none), `language` that of the target; `name` is the key.
     """
 
     folders: list[str]

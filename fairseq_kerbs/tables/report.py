@@ -202,7 +202,7 @@ def _json_entry(entry: Entry) -> dict[str, Any]:
         "row": entry.row,
         "title": entry.title,
         **{key: value for key, value in entry.figures.items() if key not in _TRAINING},
-        "missing": list(entry.states),
+        "missing": entry.states,
         "runs": [_json_result(result) for result in entry.results],
     }
 

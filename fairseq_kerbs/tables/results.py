@@ -64,19 +64,25 @@ class Entry:
         figures: ``n``, and by the names that reports give them, None where unknown: mean and sample
             deviation (over n − 1) of the metric, cased and lowercased; the paper's figure; ours
             less the paper's, ours and the paper's less the baseline's; means of the training.
-        states: why figures are missing, each reason once.
+        reason: why there are no results, if there are none.
     """
 
     row: str
     title: str
-    results: tuple[Result, ...]
+    results: Sequence[Result]
     figures: Mapping[str, Any]
-    states: tuple[str, ...]
+    reason: str
 
     @property
     def done(self) -> list[Result]:
         """Results that have a figure."""
         return [result for result in self.results if result.details]
+
+    @property
+    def states(self) -> list[str]:
+        """Why figures are missing, each reason once."""
+        missing = [one.state for one in self.results if not one.details]
+        return list(dict.fromkeys(missing if self.results else [self.reason]))
 
 
 def gather(
@@ -100,49 +106,41 @@ def gather(
         if column.metric == "human":
             reason = "judged by people: fairseq-kerbs human-eval"
         columns[name] = [
-            _entry(row, title, found[row], column, found.get(table.baseline, ()), table, reason)
+            Entry(row, title, found[row], _figures(row, found, column, table.baseline), reason)
             for row, title in table.rows.items()
             if found[row] or row in column.paper
         ]
     return columns
 
 
-def _entry(
-    row: str,
-    title: str,
-    results: Sequence[Result],
-    column: Column,
-    baseline: Sequence[Result],
-    table: Table,
-    reason: str,
-) -> Entry:
-    def detail(name: str, some: Sequence[Result]) -> tuple[float | None, float | None]:
-        return summarize(one.details.get(name) for one in some)
+def _figures(
+    row: str, found: Mapping[str, Sequence[Result]], column: Column, baseline: str
+) -> dict[str, Any]:
+    paper, theirs = column.paper.get(row), column.paper.get(baseline)
+    done = [one for one in found[row] if one.details]
+    mean, deviation = summarize(one.details["value"] for one in done)
+    base, _ = summarize(one.details.get("value") for one in found.get(baseline, ()))
+    lowercased = summarize(one.details.get("lowercased_value") for one in done)
 
-    def training(name: str, unit: float = 1.0) -> float | None:
-        values = [one.training.get(name) for one in results if one.details]
-        return summarize(value / unit for value in values if value is not None)[0]
+    def training(key: str, unit: float = 1) -> float | None:
+        known = [one.training[key] for one in done]
+        return summarize(value / unit for value in known if value is not None)[0]
 
-    done = [one for one in results if one.details]
-    (mean, deviation), paper = detail("value", results), column.paper.get(row)
-    lowercased_mean, lowercased_deviation = detail("lowercased_value", results)
-    figures = {
+    return {
         "n": len(done),
         "mean": mean,
         "deviation": deviation,
-        "lowercased_mean": lowercased_mean,
-        "lowercased_deviation": lowercased_deviation,
+        "lowercased_mean": lowercased[0],
+        "lowercased_deviation": lowercased[1],
         "paper": paper,
         "difference": _minus(mean, paper),
-        "against_baseline": _minus(mean, detail("value", baseline)[0]),
-        "paper_against_baseline": _minus(paper, column.paper.get(table.baseline)),
+        "against_baseline": _minus(mean, base),
+        "paper_against_baseline": _minus(paper, theirs),
         "parameters": next((one.training["parameters"] for one in done), None),
         "minutes": training("seconds", 60),
         "cpu_minutes": training("cpu_seconds", 60),
         "words_per_cpu_second": training("words_per_cpu_second"),
     }
-    states = [one.state for one in results if not one.details] or [reason] * (not results)
-    return Entry(row, title, tuple(results), figures, tuple(dict.fromkeys(states)))
 
 
 def _minus(left: float | None, right: float | None) -> float | None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.tables.description import load_table
+from fairseq_kerbs.tables.description import CONFIGS, load_table, table_path
 from fairseq_kerbs.tables.logs import shorten, strip_paths
 from fairseq_kerbs.tables.report import Report
 from fairseq_kerbs.tables.results import gather
 from fairseq_kerbs.tables.runner import Outcome
-from fairseq_kerbs.tables.runs import Paths, make_plan, run_steps
+from fairseq_kerbs.tables.runs import Paths, find_earlier, make_plan, run_steps
 
 TABLE = """
 title: Systems
@@ -178,7 +178,54 @@ def test_change_of_the_data_makes_figures_stale(paths: Paths) -> None:
     (paths.work / "data" / "toy" / "bin" / "train.bin").write_bytes(b"other")
     entry = make_report(paths).columns["mt"][0]
     assert entry.done == []
-    assert entry.states == ("stale: data changed since train",)
+    assert entry.states == ["stale: data changed since train"]
+
+
+def test_a_run_is_found_under_its_earlier_name(paths: Paths) -> None:
+    plan = make_plan([load_table(paths.data / "own.yaml")], "small")
+    new, old = "toy/multi30k.lstm_kerbs-s1", "toy/multi30k_lstm_kerbs-s1"
+    cells = paths.work / "cells"
+    (cells / new).rename(cells / old)
+    found = find_earlier(plan, paths)
+    assert found.earlier == {new: old}
+    assert found.run(new) == cells / old
+    for record in (cells / old).glob("*.json"):
+        record.write_text(record.read_text().replace('"configuration": "', '"configuration": "0'))
+    assert find_earlier(plan, paths).earlier == {}
+
+
+@pytest.mark.parametrize("name", ["1", "2", "5", "gao1"])
+def test_raw_results_come_to_the_figures_reported(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the logs, records and hypotheses in results/tables; p-values need the reference."""
+    monkeypatch.setattr("fairseq_kerbs.tables.results.paired_bootstrap", lambda *_, **__: 0.5)
+    table, paths = load_table(table_path(name)), Paths(tmp_path, tmp_path, tmp_path)
+    raw = CONFIGS.parent / "results" / "tables" / f"{table.name}_small"
+    plan = make_plan([table], "small")
+    for one in plan.references:
+        paths.records(one.run.data).mkdir(parents=True, exist_ok=True)
+        paths.reference(one.run.data).touch()
+    for one in plan.references:
+        folder = paths.run(one.run.id)
+        folder.mkdir(parents=True)
+        prefix = f"{one.column}_{one.row}_s{one.run.seed}"
+        records = json.loads((raw / f"{prefix}.steps.json").read_text())
+        for step in run_steps(one.run, paths):
+            record = {**records[step.name], "parts": dict(step.parts)}
+            (folder / f"{step.name}.json").write_text(json.dumps(record))
+        copies = {"train.log": "train.log", "figures.json": "figures.json"}
+        copies |= {"evaluate.log": "evaluate.log", "hyp.en": "hypotheses.txt"}
+        for source, target in copies.items():
+            if (raw / f"{prefix}.{source}").exists():
+                (folder / target).write_text((raw / f"{prefix}.{source}").read_text())
+    report = Report(table, "small", gather(table, plan, "small", paths, {}), "", {})
+    made = list(csv.DictReader(io.StringIO(report.texts()["csv"])))
+    reported = list(csv.DictReader(raw.with_suffix(".csv").open()))
+    for rows in (made, reported):
+        for row in rows:
+            del row["p_values"], row["configuration"]
+    assert made == reported
 
 
 def test_command_reports_and_copies(

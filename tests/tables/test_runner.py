@@ -18,7 +18,7 @@ import pytest
 from fairseq_kerbs.tables.runner import Runner, environment, resolve
 from fairseq_kerbs.tables.runs import Job, Step, statuses
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.steps import data_digest, locked, read_record
+from fairseq_kerbs.utils.steps import read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -264,17 +264,6 @@ def test_killed_in_the_middle_it_continues(cell: Path, number: int, status: int)
     assert (record["status"], record["attempts"]) == ("done", 2)
 
 
-def test_two_runs_do_not_share_a_folder(cell: Path) -> None:
-    code = "import sys; from pathlib import Path; from fairseq_kerbs.utils.steps import locked\n"
-    code += "with locked(Path(sys.argv[1]), 'another run works in it'): pass"
-    command = [sys.executable, "-c", code, str(cell)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with locked(cell, ""):
-        done = subprocess.run(command, env=environ, capture_output=True, text=True)
-    assert "another run works in" in done.stderr
-    assert subprocess.run(command, env=environ).returncode == 0
-
-
 def test_commands_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve(["fairseq-kerbs", "train", "x"]) == [
         sys.executable, "-P", "-m", "fairseq_kerbs.cli", "train", "x",
@@ -288,18 +277,6 @@ def test_commands_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert environment(2)["OMP_NUM_THREADS"] == "5"
     assert environment(1)["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
-
-
-def test_digest_of_data_leaves_logs_out(tmp_path: Path) -> None:
-    folder = tmp_path / "bin"
-    assert data_digest(folder) == "unprepared"
-    folder.mkdir()
-    (folder / "dict.txt").write_text("a 1\n")
-    before = data_digest(folder)
-    (folder / "preprocess.log").write_text("at noon")
-    assert data_digest(folder) == before
-    (folder / "train.bin").write_bytes(b"1")
-    assert data_digest(folder) != before
 
 
 def test_an_interruption_while_a_command_starts_is_not_lost(
