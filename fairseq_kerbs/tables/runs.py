@@ -236,9 +236,9 @@ def find_earlier(plan: Plan, paths: Paths) -> Paths:
         others = (paths.work / "cells" / run.data.name).glob(f"*-s{run.seed}")
         names = [f"{run.data.name}/{folder.name}" for folder in sorted(others)]
         for name in [] if run.id in names else names:
-            trial = replace(paths, earlier={**paths.earlier, run.id: name})
             if name in plan.runs or name in paths.earlier.values():
                 continue
+            trial = replace(paths, earlier={**paths.earlier, run.id: name})
             states = {status.state for status in statuses(trial.run(run.id), run_steps(run, trial))}
             if "stale" not in states and states & {"done", "to resume"}:
                 paths = trial

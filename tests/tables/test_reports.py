@@ -181,16 +181,19 @@ def test_change_of_the_data_makes_figures_stale(paths: Paths) -> None:
     assert entry.states == ["stale: data changed since train"]
 
 
-def test_a_run_is_found_under_its_earlier_name(paths: Paths) -> None:
+@pytest.mark.parametrize("part", ["configuration", "generation flags"])
+def test_a_run_is_found_under_its_earlier_name(paths: Paths, part: str) -> None:
     plan = make_plan([load_table(paths.data / "own.yaml")], "small")
     new, old = "toy/multi30k.lstm_kerbs-s1", "toy/multi30k_lstm_kerbs-s1"
     cells = paths.work / "cells"
     (cells / new).rename(cells / old)
+    (cells / old / "checkpoints").mkdir()
+    (cells / old / "checkpoints" / "checkpoint_best.pt").touch()
     found = find_earlier(plan, paths)
     assert found.earlier == {new: old}
     assert found.run(new) == cells / old
     for record in (cells / old).glob("*.json"):
-        record.write_text(record.read_text().replace('"configuration": "', '"configuration": "0'))
+        record.write_text(record.read_text().replace(f'"{part}": "', f'"{part}": "0'))
     assert find_earlier(plan, paths).earlier == {}
 
 
