@@ -34,12 +34,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from fairseq_kerbs.tables.experiments import check_flags, read_yaml
 from fairseq_kerbs.utils.errors import UserError
@@ -171,6 +171,10 @@ def config_path(path: Path, name: str) -> Path:
 def _typed(schema: type[Any], path: Path, content: dict[Any, Any]) -> Any:
     try:
         return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), content))
+    except ConfigKeyError as error:
+        where = error.full_key.rpartition(".")[0] or "the top level"
+        known = ", ".join(one.name for one in fields(error.object_type))
+        raise UserError(f"{path}: {where}: unknown key '{error.key}'; there is {known}") from None
     except (OmegaConfBaseException, TypeError, ValueError) as error:
         where = getattr(error, "full_key", None)
         what = (str(error).splitlines() or [""])[0].rstrip(".")

@@ -131,7 +131,7 @@ columns:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("title: own", "titel: own", r"titel: Key 'titel' not in 'Table'"),
+        ("title: own", "titel: own", r"the top level: unknown key 'titel'; there is title"),
         ("title: own", "title: own\ntitle: x", r"key 'title' is there twice"),
         ("baseline: a", "baseline: c", r"baseline 'c' is none of the rows"),
         ("baseline: a", "kind: plot", r"kind must be one of figures, examples, senses, not plot"),
@@ -143,6 +143,11 @@ columns:
             "data: toy",
             "data: toy\n      seeds: [x]",
             r"small.seeds\[0\]: Value 'x' of type 'str' could not be converted to Int",
+        ),
+        (
+            "data: toy",
+            "dato: toy\n      data: toy",
+            r"mt.small: unknown key 'dato'; there is data",
         ),
         ("data: toy", "data: toy\n      train: {lr: 1}", r"give what changes .* 'variant'"),
         ("data: toy", "data: toy\n      seeds: [1.5]", r"seeds\[0\]: Value '1.5' .*Integer"),
