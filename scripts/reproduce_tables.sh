@@ -5,7 +5,7 @@
 #       [--work DIR] [--results DIR] [--jobs N] [--only PATTERN] [--redo] [--dry-run] [--report-only]
 #
 # DIR of --data holds the raw corpora: iwslt16, dailydialog, lm1b, multi30k-de-en, wikitext-2, …
-# (configs/tables/data.yaml says what each is). Interrupted, it goes on where it stopped; a failed cell
+# (configs/tables/data.yaml says what each is). Interrupted, it goes on where it stopped; a failed run
 # is reported and the others go on. --dry-run prints every command with planned minutes. Reports go
 # to results/tables, checkpoints and logs to runs/tables.
 

@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     from fairseq_kerbs.tables.experiments import Experiment
 
 
-def _add_shared_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_parser(commands: Subparsers, name: str, done: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=f"fairseq-{name} with the flags of a configuration{done}",
+        description=f"Print and run fairseq-{name} with the flags of CONFIG. Flags that are not "
+        f"listed here go to fairseq-{name} and replace those of CONFIG.",
+    )
     parser.add_argument("config", type=Path, metavar="CONFIG", help="YAML file, see configs/")
     parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess wrote")
     parser.add_argument("save_dir", metavar="SAVE_DIR", help="folder of the checkpoints")
     parser.add_argument("--dry-run", action="store_true", help="only print the command")
     parser.set_defaults(passes_on=True)  # flags that it does not know go to fairseq
+    return parser
 
 
 def _announce(experiment: Experiment, command: Sequence[str], redirect: str = "") -> None:
@@ -32,14 +39,7 @@ def _announce(experiment: Experiment, command: Sequence[str], redirect: str = ""
 
 def add_train(commands: Subparsers) -> None:
     """fairseq-train."""
-    parser = commands.add_parser(
-        "train",
-        help="fairseq-train with the flags of a configuration",
-        description="Print and run fairseq-train with the flags of CONFIG. Flags that are not "
-        "listed here go to fairseq-train and replace those of CONFIG.",
-    )
-    _add_shared_arguments(parser)
-    parser.set_defaults(run=_run_train)
+    _add_parser(commands, "train", "").set_defaults(run=_run_train)
 
 
 def _run_train(args: argparse.Namespace) -> int:
@@ -59,24 +59,13 @@ def _run_train(args: argparse.Namespace) -> int:
 
 def add_generate(commands: Subparsers) -> None:
     """fairseq-generate, and BLEU."""
-    parser = commands.add_parser(
-        "generate",
-        help="fairseq-generate with the flags of a configuration, and BLEU",
-        description="Print and run fairseq-generate with the flags of CONFIG, writing to "
-        "SAVE_DIR/generate-SUBSET.txt. Flags that are not listed here go to fairseq-generate and "
-        "replace those of CONFIG.",
-    )
-    _add_shared_arguments(parser)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="another file to write to")
-    parser.add_argument(
-        "--reference",
-        type=Path,
-        metavar="FILE",
-        help="raw text of the target side: print detokenized BLEU",
-    )
-    parser.add_argument(
-        "--unescape", action="store_true", help="undo XML entities (of 'prepare --escape') for BLEU"
-    )
+    parser = _add_parser(commands, "generate", ", and BLEU")
+    output = "file to write to [SAVE_DIR/generate-SUBSET.txt]"
+    parser.add_argument("--output", type=Path, metavar="FILE", help=output)
+    reference = "raw text of the target side: print detokenized BLEU"
+    parser.add_argument("--reference", type=Path, metavar="FILE", help=reference)
+    unescape = "undo XML entities (of 'prepare --escape') for BLEU"
+    parser.add_argument("--unescape", action="store_true", help=unescape)
     parser.set_defaults(run=_run_generate)
 
 

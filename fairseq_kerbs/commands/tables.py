@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
 
-_NAMES = "1|2|3|4|5|6|gao1|gao3"
-
 
 def add_tables(commands: Subparsers) -> None:
     """Tables of the papers."""
@@ -20,19 +18,19 @@ def add_tables(commands: Subparsers) -> None:
         help="reproduce the papers' tables",
         description="Prepare data, train what is missing, generate, score, and write Markdown, CSV "
         "and JSON with the papers' figures beside ours. Interrupted, it goes on where it stopped; "
-        "a failed cell does not stop the others. The status is 1 if a cell asked for is not there.",
+        "a failed run does not stop the others. The status is 1 if a run asked for is not there.",
     )
     parser.add_argument(
         "--table",
         action="append",
-        metavar=f"{_NAMES}|all|FILE",
+        metavar="1|2|3|4|5|6|gao1|gao3|all|FILE",
         help="a table (several times for several), or a description of your own [all]",
     )
     parser.add_argument(
         "--scale",
         choices=("full", "small"),
         default="small",
-        help="the paper's sizes, or cells of at most 30 minutes on 2 cores [%(default)s]",
+        help="the paper's sizes, or runs of at most 30 minutes on 2 cores [%(default)s]",
     )
     folders = parser.add_argument_group("folders")
     for flag, default, text in (
@@ -48,7 +46,7 @@ def add_tables(commands: Subparsers) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="cells side by side, each with cores/N threads unless OMP_NUM_THREADS is set "
+        help="runs side by side, each with cores/N threads unless OMP_NUM_THREADS is set "
         "[%(default)s]",
     )
     parser.add_argument(
@@ -56,7 +54,7 @@ def add_tables(commands: Subparsers) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="run only cells whose label (table2/mt/kerbs/s1) contains or, with *, fits this; "
+        help="only what has a label that (as table2/mt/kerbs/s1) contains or, with *, fits this; "
         "several times for several, in this order",
     )
     parser.add_argument(
@@ -71,29 +69,10 @@ def add_tables(commands: Subparsers) -> None:
 
 
 def _run_tables(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.tables.cells import Places
-    from fairseq_kerbs.tables.command import TableSettings, run_tables
-    from fairseq_kerbs.utils.processes import quoted
+    from fairseq_kerbs.tables.command import run_tables
 
-    tables = tuple(args.table or ["all"])
-    command = ["fairseq-kerbs", "tables"]
-    for table in tables:
-        command += ["--table", table]
-    command += ["--scale", args.scale]
     try:
-        return run_tables(
-            TableSettings(
-                tables=tables,
-                scale=args.scale,
-                places=Places(args.data, args.work, args.results),
-                jobs=args.jobs,
-                only=tuple(args.only),
-                redo=args.redo,
-                dry_run=args.dry_run,
-                report_only=args.report_only,
-                command=quoted(command),
-            )
-        )
+        return run_tables(args)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         raise

@@ -6,8 +6,6 @@ its outputs. A step is skipped when all three still hold.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import re
 import shutil
@@ -17,21 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.utils.errors import UserError, system_refusal
-from fairseq_kerbs.utils.files import PARTIAL, atomic_write, sha256_of
+from fairseq_kerbs.utils.files import PARTIAL
+from fairseq_kerbs.utils.steps import DONE, fingerprint, locked, step_status, write_json
 
 NAME = "manifest.json"
 _VERSION = 1
 _STEP = {"inputs": dict, "settings": dict, "result": dict, "outputs": dict}
 _LEFTOVER = re.compile(re.escape(PARTIAL) + r"\d+-.+", re.DOTALL)
-
-
-def fingerprint(path: Path) -> str | None:
-    """SHA-256 of a file, or of a folder's file names and contents; None where there is nothing."""
-    if path.is_dir():
-        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-        listing = "\n".join(f"{file.relative_to(path)} {sha256_of(file)}" for file in files)
-        return hashlib.sha256(listing.encode()).hexdigest()
-    return sha256_of(path) if path.is_file() else None
 
 
 def _read_steps(folder: Path) -> dict[str, dict[str, Any]] | None:
@@ -85,9 +75,7 @@ class Manifest:
             self._save()
 
     def _save(self) -> None:
-        with atomic_write(self._path) as stream:
-            json.dump({"version": _VERSION, "steps": self._steps}, stream, indent=1, sort_keys=True)
-            stream.write("\n")
+        write_json(self._path, {"version": _VERSION, "steps": dict(sorted(self._steps.items()))})
 
     def step(
         self,
@@ -104,27 +92,25 @@ class Manifest:
         `action` must create every one of `outputs` under its final name at once, and returns
         figures to keep. Returns those figures, of now or of the recorded run.
         """
-        record: dict[str, Any] = {
+        parts = {
             "inputs": {role: fingerprint(path) for role, path in inputs.items()},
             "settings": json.loads(json.dumps(dict(settings))),
         }
         known = self._steps.get(name)
-        if known is not None and known == {
-            **record,
-            "result": known["result"],
-            "outputs": self._fingerprints(outputs),
-        }:
-            self._report(f"{name}: already done")
-            return dict(known["result"])
-        if self._steps.pop(name, None) is not None:
+        if known is not None:
+            then = {"parts": {key: known[key] for key in parts}, "status": DONE}
+            then["outputs"] = known["outputs"]
+            if step_status(name, then, parts, self._fingerprints(outputs)).state == "done":
+                self._report(f"{name}: already done")
+                return dict(known["result"])
+            del self._steps[name]
             self._save()
         shutil.rmtree(self._product, ignore_errors=True)
         self._report(f"{name} ...")
-        record["result"] = action()
-        record["outputs"] = self._fingerprints(outputs)
-        self._steps[name] = record
+        result = action()
+        self._steps[name] = {**parts, "result": result, "outputs": self._fingerprints(outputs)}
         self._save()
-        return dict(record["result"])
+        return dict(result)
 
     def _fingerprints(self, paths: Sequence[Path]) -> dict[str, str | None]:
         return {str(path.relative_to(self._folder)): fingerprint(path) for path in paths}
@@ -147,12 +133,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
             f"{folder} exists and was not made by 'fairseq-kerbs prepare'; "
             "name another folder with --dest"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as lock:
-        try:  # a record lock: gone when this process is, and not inherited by its workers
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another run is preparing {folder}; wait for its end") from None
+    with locked(folder, f"another run is preparing {folder}; wait for its end"):
         for leftover in list(folder.rglob(PARTIAL + "*")) if ours else []:
             if not _LEFTOVER.fullmatch(leftover.name):
                 continue

@@ -35,7 +35,7 @@ Value = str | bool | None | list[str]
 Flags = dict[str, Value]
 
 
-class _FlagLoader(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):
     """YAML whose plain scalars stay text, but for true, false and null; keys must be unique."""
 
     # Replaces YAML 1.1's rules, by which 1e-3 is text, 010 is eight and 'no' is false.
@@ -58,20 +58,33 @@ class _FlagLoader(yaml.SafeLoader):
         )
 
 
-def _teach_scalars(loader: type[_FlagLoader]) -> None:
-    """Plain scalars with a meaning: true, false, null; yes, no, on and off are refused."""
-    rules = (
-        ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-        ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN"),
-        ("!yes-no", r"(?i:yes|no|on|off)", "yYnNoO"),
-    )
-    for tag, pattern, first in rules:
-        initial = [*first, ""] if tag.endswith("null") else list(first)
-        loader.add_implicit_resolver(tag, re.compile(f"^(?:{pattern})$"), initial)
-    loader.add_constructor("!yes-no", loader.construct_yes_no)
+for _tag, _pattern, _first in (
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", [*"~nN", ""]),
+    ("!yes-no", r"(?i:yes|no|on|off)", [*"yYnNoO"]),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _first)
+_Loader.add_constructor("!yes-no", _Loader.construct_yes_no)
 
 
-_teach_scalars(_FlagLoader)
+def read_yaml(path: Path) -> dict[Any, Any]:
+    """The keys at the top level of a file; an empty file has none.
+
+    Raises:
+        UserError: the file is missing or not YAML, or a key is there twice.
+    """
+    try:
+        loader = _Loader("\n".join(read_lines(path)))
+        loader.name = str(path)
+        content = loader.get_single_data()
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise UserError(f"{path}, line {line}: not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:  # characters that YAML forbids
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict | None):
+        raise UserError(f"{path}: the top level must be keys, one 'name: value' a line")
+    return content or {}
 
 
 @dataclass(frozen=True)
@@ -83,20 +96,17 @@ class Experiment:
     generate: Flags
 
 
-def load_experiment(path: Path | str) -> Experiment:
+def load_experiment(path: Path | str, _above: tuple[Path, ...] = ()) -> Experiment:
     """Read a configuration and what it extends; the extending file's values win.
 
     Raises:
         UserError: a file is missing or not YAML, a key is unknown or there twice, a value is not a
             scalar or a list of scalars, or files extend each other in a circle.
     """
-    return _load(Path(path), ())
-
-
-def _load(path: Path, above: tuple[Path, ...]) -> Experiment:
-    if path.resolve() in above:
-        raise UserError(f"{path} extends itself, by way of {above[-1].name}")
-    content = _read(path)
+    path = Path(path)
+    if path.resolve() in _above:
+        raise UserError(f"{path} extends itself, by way of {_above[-1].name}")
+    content = read_yaml(path)
     for key in content:
         if key not in _TOP_LEVEL:
             raise UserError(
@@ -110,52 +120,33 @@ def _load(path: Path, above: tuple[Path, ...]) -> Experiment:
     files = [path]
     merged: dict[str, Flags] = {section: {} for section in SECTIONS}
     for name in parents:
-        parent = _load(path.parent / name, (*above, path.resolve()))
+        parent = load_experiment(path.parent / name, (*_above, path.resolve()))
         files += [file for file in parent.files if file not in files]
         merged["train"] |= parent.train
         merged["generate"] |= parent.generate
     for section in SECTIONS:
-        merged[section] |= _section(path, section, content.get(section))
+        merged[section] |= check_flags(f"{path}: '{section}", content.get(section))
     return Experiment(tuple(files), merged["train"], merged["generate"])
 
 
-def _read(path: Path) -> dict[str, Any]:
-    text = "\n".join(read_lines(path))
-    try:
-        loader = _FlagLoader(text)
-        loader.name = str(path)
-        content = loader.get_single_data()
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else "?"
-        raise UserError(f"{path}, line {line}: not valid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:  # characters that YAML forbids
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: the top level must be keys: {', '.join(_TOP_LEVEL)}")
-    return content
+def check_flags(where: str, content: Any) -> Flags:
+    """The flags of a section; `where` opens the sentence, up to and with the section's name.
 
-
-def _section(path: Path, section: str, content: Any) -> Flags:
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: '{section}' must hold flags, one 'name: value' a line")
-    flags: Flags = {}
-    for name, value in content.items():
+    Raises:
+        UserError: it is no mapping, a flag has dashes, or a value is neither a scalar nor a list.
+    """
+    if not isinstance(content, dict | None):
+        raise UserError(f"{where}' must hold flags, one 'name: value' a line")
+    for name, value in (content or {}).items():
         if not isinstance(name, str) or name.startswith("-") or not name:
-            raise UserError(f"{path}: write flag '{name}' of '{section}' without leading dashes")
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            flags[name] = list(value)
-        elif value is None or isinstance(value, str | bool):
-            flags[name] = value
-        else:
+            raise UserError(f"{where}: {name}': write the flag without leading dashes")
+        values = value if isinstance(value, list) else [] if isinstance(value, bool) else [value]
+        if not all(isinstance(item, str) or (item is None and item is value) for item in values):
             raise UserError(
-                f"{path}: '{section}: {name}' must be one value or a plain list; put JSON or "
-                "Python values in quotes"
+                f"{where}: {name}' must be one value or a plain list; put JSON or Python values "
+                "in quotes"
             )
-    return flags
+    return dict(content or {})
 
 
 def flag_arguments(flags: Flags) -> list[str]:
@@ -173,44 +164,36 @@ def flag_arguments(flags: Flags) -> list[str]:
     return arguments
 
 
-def _without_overridden(flags: Flags, extra: Sequence[str]) -> Flags:
-    """The flags that `extra` does not give again."""
-    given = {argument[2:].partition("=")[0] for argument in extra if argument.startswith("--")}
-    return {name: value for name, value in flags.items() if name not in given}
-
-
 def train_arguments(
     experiment: Experiment, data: str, save_dir: str, extra: Sequence[str] = ()
 ) -> list[str]:
     """Arguments of fairseq-train; `extra` flags replace those of the file."""
-    flags: Flags = {"user-dir": str(PLUGIN_FOLDER), "save-dir": save_dir, **experiment.train}
-    return [data, *flag_arguments(_without_overridden(flags, extra)), *extra]
+    return _arguments(data, {"save-dir": save_dir, **experiment.train}, extra)
 
 
 def generate_arguments(
     experiment: Experiment, data: str, save_dir: str, extra: Sequence[str] = ()
 ) -> list[str]:
     """Arguments of fairseq-generate; by default the best checkpoint on the test set."""
-    flags: Flags = {
-        "user-dir": str(PLUGIN_FOLDER),
-        "path": str(Path(save_dir) / "checkpoint_best.pt"),
-        "gen-subset": "test",
-        **experiment.generate,
-    }
-    return [data, *flag_arguments(_without_overridden(flags, extra)), *extra]
+    best = str(Path(save_dir) / "checkpoint_best.pt")
+    flags: Flags = {"path": best, "gen-subset": "test", **experiment.generate}
+    return _arguments(data, flags, extra)
+
+
+def _arguments(data: str, flags: Flags, extra: Sequence[str]) -> list[str]:
+    flags = {"user-dir": str(PLUGIN_FOLDER), **flags}
+    given = {argument[2:].partition("=")[0] for argument in extra if argument.startswith("--")}
+    kept = {name: value for name, value in flags.items() if name not in given}
+    return [data, *flag_arguments(kept), *extra]
 
 
 def argument_value(arguments: Sequence[str], *names: str) -> str | None:
     """The value that a command line gives a flag (the last one, as argparse has it), or None."""
     value = None
-    for index, argument in enumerate(arguments):
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=False):
         head, equals, tail = argument.partition("=")
-        if head not in names:
-            continue
-        if equals:
-            value = tail
-        elif index + 1 < len(arguments):
-            value = arguments[index + 1]
+        if head in names:
+            value = tail if equals else following or value
     return value
 
 
@@ -238,10 +221,9 @@ def check_checkpoints(path: str) -> None:
 
 def check_restored(arguments: Sequence[str]) -> None:
     """Raise a UserError if a checkpoint that fairseq-train will begin with is not whole."""
-    save_dir = argument_value(arguments, "--save-dir") or "checkpoints"
     restored = argument_value(arguments, "--restore-file") or "checkpoint_last.pt"
     if restored == "checkpoint_last.pt":  # as fairseq has it: any other name is a path
-        restored = str(Path(save_dir) / restored)
+        restored = str(Path(argument_value(arguments, "--save-dir") or "checkpoints") / restored)
     for name in (restored, argument_value(arguments, "--finetune-from-model")):
         if name is not None and Path(name).is_file():
             check_whole(Path(name))
@@ -253,10 +235,7 @@ def target_language(data: str, arguments: Sequence[str]) -> str:
     Raises:
         UserError: neither says it.
     """
-    given = argument_value(arguments, "--target-lang", "-t")
-    if given:
-        return given
-    return language_pair(data)[1]
+    return argument_value(arguments, "--target-lang", "-t") or language_pair(data)[1]
 
 
 def language_pair(data: str) -> tuple[str, str]:

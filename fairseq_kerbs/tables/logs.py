@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
-from fairseq_kerbs.tables.cells import Places, hypotheses_path, score_path
-from fairseq_kerbs.tables.figures import Entry, Run
-from fairseq_kerbs.tables.state import log_path
-from fairseq_kerbs.utils.files import atomic_write, partial_name, put_in_place
+from fairseq_kerbs.tables.results import Entry, Result
+from fairseq_kerbs.tables.runs import Paths
+from fairseq_kerbs.utils.files import PARTIAL, atomic_write, partial_name, put_in_place
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 LIMIT = 200_000  # characters of a log that is copied
@@ -22,13 +22,13 @@ LIMIT = 200_000  # characters of a log that is copied
 _ABSOLUTE = re.compile(r"(?<![\w./:@+~-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
 
-def known_folders(places: Places) -> dict[str, str]:
+def known_folders(paths: Paths) -> dict[str, str]:
     """Folders of this machine and what stands for them in copied text ("" for the checkout)."""
     folders = {
         str(Path(sys.executable).parent): "",
         str(PLUGIN_FOLDER.parent): "",
-        str(places.work.resolve()): "runs/tables",
-        str(places.data.resolve()): "DATA",
+        str(paths.work.resolve()): "runs/tables",
+        str(paths.data.resolve()): "DATA",
         os.getcwd(): "",
         str(Path.home()): "~",
     }
@@ -54,57 +54,46 @@ def shorten(text: str, limit: int = LIMIT) -> str:
     if len(text) <= limit:
         return text
     lines = text.splitlines(keepends=True)
-    kept, size, half = [0, 0], [0, 0], limit // 2
-    for side, order in enumerate((lines, lines[::-1])):
-        for line in order:
-            if size[side] + len(line) > half:
-                break
-            size[side] += len(line)
-            kept[side] += 1
-    left_out = len(lines) - sum(kept)
-    tail = lines[len(lines) - kept[1] :]
-    return "".join([*lines[: kept[0]], f"[… {left_out} lines left out …]\n", *tail])
+    ends = []
+    for side in (lines, lines[::-1]):
+        sizes = accumulate(map(len, side))
+        ends.append(side[: sum(size <= limit // 2 for size in sizes)])
+    head, tail = ends
+    left_out = f"[… {len(lines) - len(head) - len(tail)} lines left out …]\n"
+    return "".join([*head, left_out, *reversed(tail)])
 
 
-def copy_raw(
-    folder: Path, columns: Mapping[str, Sequence[Entry]], places: Places
-) -> dict[str, list[str]]:
+def copy_raw(folder: Path, columns: Mapping[str, Sequence[Entry]], paths: Paths) -> None:
     """Copy logs, hypotheses, figures and records of all runs that have figures.
 
-    Files are called ``COLUMN_ROW_sSEED.WHAT``. The folder is replaced as a whole. Returns the names
-    of the files of each cell.
+    Files are called ``COLUMN_ROW_sSEED.WHAT``. The folder is replaced as a whole, unless there are
+    no figures at all.
     """
-    fresh = partial_name(folder)
-    shutil.rmtree(fresh, ignore_errors=True)
-    folders = known_folders(places)
-    names: dict[str, list[str]] = {}
+    for left in folder.parent.glob(f"{PARTIAL}*-{folder.name}"):
+        shutil.rmtree(left, ignore_errors=True)
+    fresh, folders = partial_name(folder), known_folders(paths)
     for column, entries in columns.items():
         for entry in entries:
-            for run in entry.done:
-                prefix = f"{column}_{entry.row}_s{run.seed}"
-                names[prefix] = _copy_run(fresh, prefix, run, places.cell(run.cell.id), folders)
-    if names:
+            for result in entry.done:
+                prefix = f"{column}_{entry.row}_s{result.run.seed}"
+                for name, text in _raw_texts(result, paths.run(result.run.id), folders):
+                    with atomic_write(fresh / f"{prefix}.{name}") as stream:
+                        stream.write(text)
+    if fresh.exists():
         shutil.rmtree(folder, ignore_errors=True)
         put_in_place(fresh, folder)
-    return names
 
 
-def _copy_run(
-    target: Path, prefix: str, run: Run, source: Path, folders: Mapping[str, str]
-) -> list[str]:
-    texts = {}
-    for step in ("train", "evaluate"):
-        log = log_path(source, step)
+def _raw_texts(
+    result: Result, source: Path, folders: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    for log in (source / "train.log", source / "evaluate.log"):
         if log.is_file():
             content = log.read_text(encoding="utf-8", errors="replace")
-            texts[f"{step}.log"] = shorten(strip_paths(content, folders))
-    if hypotheses_path(source).is_file():
-        name = f"hyp.{run.cell.data.language}"
-        texts[name] = hypotheses_path(source).read_text(encoding="utf-8")
-    texts["figures.json"] = score_path(source).read_text(encoding="utf-8")
-    records = json.dumps(run.records, indent=1, ensure_ascii=False)
-    texts["steps.json"] = strip_paths(records, folders) + "\n"
-    for name, text in texts.items():
-        with atomic_write(target / f"{prefix}.{name}") as stream:
-            stream.write(text)
-    return [f"{prefix}.{name}" for name in texts]
+            yield log.name, shorten(strip_paths(content, folders))
+    if (source / "hypotheses.txt").is_file():
+        text = (source / "hypotheses.txt").read_text(encoding="utf-8")
+        yield f"hyp.{result.run.data.language}", text
+    yield "figures.json", (source / "figures.json").read_text(encoding="utf-8")
+    records = json.dumps(result.records, indent=1, ensure_ascii=False)
+    yield "steps.json", strip_paths(records, folders) + "\n"

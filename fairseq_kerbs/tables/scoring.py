@@ -1,4 +1,4 @@
-"""The last step of a cell, as a command of its own: figures of what was generated or evaluated.
+"""The last step of a run, as a command of its own: figures of what was generated or evaluated.
 
     python -m fairseq_kerbs.tables.scoring bleu GENERATED REFERENCE --lang en --order 4 \
         --hypotheses FILE --output FILE
@@ -19,6 +19,7 @@ from fairseq_kerbs.evaluation.bleu import corpus_bleu
 from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, read_lines
+from fairseq_kerbs.utils.steps import write_json
 
 _PERPLEXITY = re.compile(r"Loss \(base 2\): ([0-9.]+|inf|nan), Perplexity: ([0-9.]+|inf|nan)")
 
@@ -34,13 +35,8 @@ def bleu_figures(
     figures: dict[str, Any] = {"metric": f"bleu{order}", "sentences": len(hypotheses)}
     figures["order"] = order
     for prefix, lowercase in (("", False), ("lowercased_", True)):
-        result = corpus_bleu(
-            hypotheses,
-            [reference],
-            lowercase=lowercase,
-            target_lang=language,
-            max_ngram_order=order,
-        )
+        how: dict[str, Any] = {"target_lang": language, "max_ngram_order": order}
+        result = corpus_bleu(hypotheses, [reference], lowercase=lowercase, **how)
         # sacreBLEU's signature does not tell the order of the n-grams.
         figures[f"{prefix}signature"] = f"{result.signature}|order:{order}"
         figures[f"{prefix}value"] = result.score
@@ -61,41 +57,35 @@ def perplexity_figures(log: str, name: str) -> dict[str, Any]:
     return {"metric": "perplexity", "value": float(perplexity), "bits_per_token": float(bits)}
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the figures; 2 for wrong input, with one sentence."""
     parser = argparse.ArgumentParser(prog="python -m fairseq_kerbs.tables.scoring")
     kinds = parser.add_subparsers(required=True, dest="kind")
     bleu = kinds.add_parser("bleu", help="of fairseq-generate's output")
-    bleu.add_argument("generated", type=Path)
+    bleu.add_argument("text", type=Path)
     bleu.add_argument("reference", type=Path)
     bleu.add_argument("--lang", required=True)
     bleu.add_argument("--order", type=int, required=True)
     bleu.add_argument("--hypotheses", type=Path, required=True, help="detokenized text goes here")
     perplexity = kinds.add_parser("perplexity", help="of fairseq-eval-lm's log")
-    perplexity.add_argument("log", type=Path)
+    perplexity.add_argument("text", type=Path)
     for kind in (bleu, perplexity):
         kind.add_argument("--output", type=Path, required=True, help="figures go here, as JSON")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the figures; 2 for wrong input, with one sentence."""
-    args = _parser().parse_args(argv)
+    args = parser.parse_args(argv)
     try:
+        lines, name = read_lines(args.text), str(args.text)
         if args.kind == "bleu":
-            lines = read_lines(args.generated)
-            texts = detokenize_lines(lines, language=args.lang, name=str(args.generated))
+            texts = detokenize_lines(lines, language=args.lang, name=name)
             reference = read_lines(args.reference)
             figures = bleu_figures(texts, reference, order=args.order, language=args.lang)
             with atomic_write(args.hypotheses) as stream:
                 stream.write("".join(text + "\n" for text in texts))
         else:
-            figures = perplexity_figures("\n".join(read_lines(args.log)), str(args.log))
+            figures = perplexity_figures("\n".join(lines), name)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    with atomic_write(args.output) as stream:
-        json.dump(figures, stream, indent=1, ensure_ascii=False)
-        stream.write("\n")
+    write_json(args.output, figures)
     print(json.dumps(figures, ensure_ascii=False))
     return 0
 

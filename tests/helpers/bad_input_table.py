@@ -144,7 +144,7 @@ EXPERIMENTS = [
         ("variant.yaml: column 'mt': small: variant '/../../x'", "letters, digits"),
     ),
     Misuse(f"{TABLES} --jobs 0", ("--jobs must be at least 1",)),
-    Misuse(f"{TABLES} --only nothing", ("--only nothing: no cell matches",)),
+    Misuse(f"{TABLES} --only nothing", ("--only nothing: no run matches",)),
     Misuse(f"{TABLES} --report-only --work {{out}}/file", ("file", "a part of its path is a file")),
     Misuse(
         f"{TABLES} --report-only --results {{out}}/file/r",

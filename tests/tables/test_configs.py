@@ -1,4 +1,4 @@
-"""Every configuration: fairseq takes its flags, and its model trains and decodes one step."""
+"""Every configuration and row of a table: fairseq takes its flags, its model trains and decodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from fairseq.optim import lr_scheduler
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (both register)
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
-from fairseq_kerbs.tables.experiments import generate_arguments, load_experiment, train_arguments
-from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
+from fairseq_kerbs.tables.description import CONFIGS, SCALES, TABLES, load_table
+from fairseq_kerbs.tables.experiments import (
+    Experiment,
+    Flags,
+    generate_arguments,
+    load_experiment,
+    train_arguments,
+)
+from fairseq_kerbs.tables.runs import make_plan
 from tests.helpers.fairseq_fixtures import make_batch
 
-CONFIGS = PLUGIN_FOLDER.parent / "configs"
 WORDS = 40
 WIDTHS = ("embed-dim", "ffn-embed-dim")
 # sizes alone: layers, heads and what the configuration is about stay as they are
@@ -31,17 +37,24 @@ SIZES = {
 }
 
 
-def experiments_of_the_project() -> list[Path]:
-    """All but the descriptions of tables."""
-    return [path for path in sorted(CONFIGS.glob("**/*.yaml")) if path.parent.name != "tables"]
+CONFIGURATIONS = [path for path in sorted(CONFIGS.glob("**/*.yaml")) if path.parent != TABLES]
 
 
 def complete_configurations() -> Iterator[Any]:
-    """All but those that are only there to be extended."""
-    for path in experiments_of_the_project():
-        experiment = load_experiment(path)
-        if "arch" in experiment.train and "base" not in path.stem:
-            yield pytest.param(path, id=str(path.relative_to(CONFIGS).with_suffix("")))
+    """Flags of all configurations but those that are only there to be extended."""
+    for path in CONFIGURATIONS:
+        train = load_experiment(path).train
+        if "arch" in train and path.stem not in ("base", "small_base"):
+            yield pytest.param(train, id=str(path.relative_to(CONFIGS).with_suffix("")))
+
+
+def rows_of_tables() -> Iterator[Any]:
+    """Flags of all rows that change a configuration, each once."""
+    tables = [load_table(path) for path in sorted(TABLES.glob("*.yaml")) if path.stem != "data"]
+    for scale in SCALES:
+        for run in make_plan(tables, scale).runs.values():
+            if run.train and run.seed == 1:
+                yield pytest.param({**load_experiment(run.config).train, **run.train}, id=run.id)
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +67,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def parse(path: Path, data: Path) -> argparse.Namespace:
+def parse(train: Flags, data: Path) -> argparse.Namespace:
     """The flags as fairseq-train reads them, with small sizes."""
-    experiment = load_experiment(path)
-    arch = str(experiment.train["arch"])
+    arch = str(train["arch"])
     kind = "recurrent"
     if arch.startswith("transformer"):
         kind = "transformer_lm" if arch.startswith("transformer_lm") else "transformer"
     extra = [part for name in SIZES[kind] for part in (f"--{name}", "16")]
-    if experiment.train.get("task", "translation") == "translation":
+    if train.get("task", "translation") == "translation":
         extra += ["--source-lang", "de", "--target-lang", "en"]
+    experiment = Experiment((), train, {})
     arguments = train_arguments(experiment, str(data), "checkpoints", ["--cpu", *extra])
     return options.parse_args_and_arch(options.get_training_parser(), arguments)
 
@@ -71,10 +84,9 @@ def parse(path: Path, data: Path) -> argparse.Namespace:
 _OPTIMIZERS: dict[str, Any] = {}  # fairseq's configurations; making one takes half of a test
 
 
-def build_optimizer(path: Path, args: argparse.Namespace, parameters: list[Any]) -> Any:
+def build_optimizer(flags: Flags, args: argparse.Namespace, parameters: list[Any]) -> Any:
     """Optimizer with its learning rate after one update."""
     names = ("optimizer", "lr", "adam-betas", "weight-decay", "warmup-updates", "task")
-    flags = load_experiment(path).train
     key = str([item for item in flags.items() if item[0] in names or item[0].startswith("lr-")])
     if key not in _OPTIMIZERS:
         _OPTIMIZERS[key] = convert_namespace_to_omegaconf(args)
@@ -94,12 +106,12 @@ def batch_for(args: argparse.Namespace) -> dict[str, Any]:
     return batch
 
 
-@pytest.mark.parametrize("path", list(complete_configurations()))
-def test_one_training_step_and_one_decoding(path: Path, data: Path) -> None:
-    args = parse(path, data)
+@pytest.mark.parametrize("train", [*complete_configurations(), *rows_of_tables()])
+def test_one_training_step_and_one_decoding(train: Flags, data: Path) -> None:
+    args = parse(train, data)
     task = tasks.setup_task(args)
     model, criterion = task.build_model(args), task.build_criterion(args)
-    optimizer = build_optimizer(path, args, list(model.parameters()))
+    optimizer = build_optimizer(train, args, list(model.parameters()))
     batch = batch_for(args)
     own = getattr(model.decoder, "output", None)
     layer = model.decoder.output_projection if own is None else own  # fairseq's own model
@@ -145,7 +157,7 @@ def check_layer(layer: OutputLayer, args: argparse.Namespace) -> None:
 
 def test_generation_flags_are_fairseqs_own(data: Path) -> None:
     seen: set[str] = set()
-    for path in experiments_of_the_project():
+    for path in CONFIGURATIONS:
         experiment = load_experiment(path)
         if str(experiment.generate) in seen or not experiment.generate:
             continue

@@ -134,7 +134,7 @@ def test_plugin_folder_is_this_package() -> None:
         ("train:\n  lr: 1\n  lr: 2\n", r"a.yaml, line 3: key 'lr' is there twice"),
         ("train:\n  a: 1\ntrain:\n  b: 1\n", r"a.yaml, line 3: key 'train' is there twice"),
         ("train:\n  fp16: yes\n", r"a.yaml, line 2: write true or false instead of 'yes'"),
-        ("train:\n  --lr: 1\n", r"a.yaml: write flag '--lr' of 'train' without leading dashes"),
+        ("train:\n  --lr: 1\n", r"a.yaml: 'train: --lr': write the flag without leading dashes"),
         ("train:\n  a: {b: 1}\n", r"'train: a' must be one value or a plain list"),
         ("train:\n  a: [[1]]\n", r"'train: a' must be one value or a plain list"),
         ("train:\n  a: [true]\n", r"'train: a' must be one value or a plain list"),

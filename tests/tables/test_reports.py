@@ -5,17 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.tables.cells import Places, cell_steps, make_plan
-from fairseq_kerbs.tables.description import load_table
-from fairseq_kerbs.tables.figures import gather
+from fairseq_kerbs.tables.description import CONFIGS, load_table, table_path
 from fairseq_kerbs.tables.logs import shorten, strip_paths
 from fairseq_kerbs.tables.report import Report
+from fairseq_kerbs.tables.results import gather
 from fairseq_kerbs.tables.runner import Outcome
+from fairseq_kerbs.tables.runs import Paths, find_earlier, make_plan, run_steps
 
 TABLE = """
 title: Systems
@@ -35,7 +36,7 @@ columns:
     paper: {softmax: 25.5, kerbs: 27.25}
     small:
       data: toy
-      configs: {softmax: toy.yaml, kerbs: multi30k_lstm_kerbs.yaml, third: multi30k/lstm_mos.yaml}
+      configs: {softmax: toy.yaml, kerbs: multi30k/lstm_kerbs.yaml, third: multi30k/lstm_mos.yaml}
       seeds: [1, 2]
       minutes: {softmax: 3, kerbs: 6}
   people: {title: Dialog, metric: human, paper: {softmax: 1.24}}
@@ -52,12 +53,12 @@ beside ours for orientation; compare differences from the baseline.
 
 | system | BLEU-4, ours | n | paper | ours − paper | ours − Plain | paper's − Plain | p | \
 lowercased | parameters | training min | CPU min | words per CPU s |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-| Plain | 21.00 ± 1.41 | 2 | 25.5 | −4.50 |  |  | –, – | 22.00 ± 1.41 | \
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
+| Plain | 21.00 ± 1.41 | 2 | 25.5 | −4.50 | | | –, – | 22.00 ± 1.41 | \
 1,234,567 | 2.0 | 1.5 | 4,000 |
 | Ours | 23.50 | 1 of 2 | 27.25 | −3.75 | +2.50 | +1.75 | 0.091 | 24.50 | \
 1,234,567 | 2.0 | 1.5 | 4,000 |
-| Third | not run | 0 of 2 |  |  |  |  |  |  |  |  |  |  |
+| Third | not run | 0 of 2 | | | | | | | | | | |
 
 - Data toy; seeds 1, 2.
 - Signature `BLEU|order:4`.
@@ -71,15 +72,15 @@ seed, in the seeds' order.
 ## Dialog, judged: human score
 
 | system | human score, ours | n | paper | ours − paper | ours − Plain | paper's − Plain |
-| --- | --- | --- | --- | --- | --- | --- |
-| Plain | not run | 0 | 1.24 |  |  |  |
+|---|---|---|---|---|---|---|
+| Plain | not run | 0 | 1.24 | | | |
 
 - Plain: judged by people: fairseq-kerbs human-eval.
 
 Made with `fairseq-kerbs tables`.
-Git revision: cells abc; report def.
+Git revision: runs abc; report def.
 Machine: A machine.
-Commands, logs and hypotheses of every cell are in `own_small/`.
+Commands, logs and hypotheses of every run are in `own_small/`.
 """
 
 
@@ -90,60 +91,65 @@ LOG = """\
 """
 
 
-def finish(folder: Path, places: Places, plan_id: int, value: float) -> None:
+def finish(folder: Path, paths: Paths, plan_id: int, value: float) -> None:
     """Leave behind what a cell that ended well leaves."""
-    table = load_table(places.data / "own.yaml")
-    cell = list(make_plan([table], "small").cells.values())[plan_id]
-    where = places.cell(cell.id)
+    table = load_table(paths.data / "own.yaml")
+    run = list(make_plan([table], "small").runs.values())[plan_id]
+    where = paths.run(run.id)
     where.mkdir(parents=True)
-    for step in cell_steps(cell, places):
+    for step in run_steps(run, paths):
         record = {
             "parts": dict(step.parts),
             "status": "done",
             "seconds": 120.0,
             "cpu_seconds": 90.0,
         }
-        record |= {"revision": "abc", "machine": "A machine", "command": f"run {places.work}/x"}
+        record |= {"revision": "abc", "machine": "A machine", "command": f"run {paths.work}/x"}
         (where / f"{step.name}.json").write_text(json.dumps(record))
     figures = {"value": value, "lowercased_value": value + 1, "signature": "BLEU|order:4"}
     (where / "figures.json").write_text(json.dumps(figures))
     (where / "hypotheses.txt").write_text(f"it is {value}\nhello\n")
-    (where / "train.log").write_text(f"reads {places.work.resolve()}/data/toy\n{LOG}")
+    (where / "train.log").write_text(f"reads {paths.work.resolve()}/data/toy\n{LOG}")
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     """Two of two seeds of the first row and one of the second are done."""
-    monkeypatch.setattr("fairseq_kerbs.tables.figures.paired_bootstrap", lambda *_, **__: 1 / 11)
-    places = Places(tmp_path / "raw", tmp_path / "work", tmp_path / "results")
-    places.data.mkdir()
-    (places.data / "own.yaml").write_text(
+    monkeypatch.setattr("fairseq_kerbs.tables.results.paired_bootstrap", lambda *_, **__: 1 / 11)
+    paths = Paths(tmp_path / "raw", tmp_path / "work", tmp_path / "results")
+    paths.data.mkdir()
+    (paths.data / "own.yaml").write_text(
         TABLE.replace("title: Dialog,", "title: 'Dialog, judged',")
     )
-    (places.work / "data" / "toy" / "bin").mkdir(parents=True)
-    (places.work / "data" / "toy.steps").mkdir()
-    (places.work / "data" / "toy.steps" / "reference.en").write_text("it is\nhello\n")
+    (paths.work / "data" / "toy" / "bin").mkdir(parents=True)
+    (paths.work / "data" / "toy.steps").mkdir()
+    (paths.work / "data" / "toy.steps" / "reference.en").write_text("it is\nhello\n")
     for index, value in ((0, 20.0), (3, 22.0), (1, 23.5)):
-        finish(tmp_path, places, index, value)
-    return places
+        finish(tmp_path, paths, index, value)
+    return paths
 
 
-def make_report(places: Places) -> Report:
-    table = load_table(places.data / "own.yaml")
+def make_report(paths: Paths) -> Report:
+    table = load_table(paths.data / "own.yaml")
     plan = make_plan([table], "small")
     failed = Outcome("failed", "train ended with status 3")
-    outcomes = {"toy/multi30k_lstm_kerbs-s2": failed}
-    columns = gather(table, plan, "small", places, outcomes)
+    outcomes = {"toy/multi30k.lstm_kerbs-s2": failed}
+    columns = gather(table, plan, "small", paths, outcomes)
     return Report(table, "small", columns, "fairseq-kerbs tables", {"revision": "def"})
 
 
-def test_markdown(places: Places) -> None:
-    assert make_report(places).as_markdown() == GOLDEN
+def compact(markdown: str) -> str:
+    """Without the spaces and dashes that only align columns."""
+    return re.sub(r"-{3,}", "---", re.sub(r" +", " ", markdown))
 
 
-def test_csv_and_json(places: Places) -> None:
-    report = make_report(places)
-    rows = list(csv.DictReader(io.StringIO(report.as_csv())))
+def test_markdown(paths: Paths) -> None:
+    assert compact(make_report(paths).texts()["md"]) == GOLDEN
+
+
+def test_csv_and_json(paths: Paths) -> None:
+    report = make_report(paths).texts()
+    rows = list(csv.DictReader(io.StringIO(report["csv"])))
     assert [row["row"] for row in rows] == ["softmax", "kerbs", "third", "softmax"]
     assert float(rows[0]["deviation"]) == pytest.approx(2**0.5)
     chosen = (
@@ -159,65 +165,115 @@ def test_csv_and_json(places: Places) -> None:
     assert [rows[1][key] for key in chosen] == [
         "2", "1", "23.5", "", "27.25", "-3.75", "2.5", str(1 / 11),
     ]  # fmt: skip
-    assert rows[1]["configuration"] == "configs/multi30k_lstm_kerbs.yaml"
+    assert rows[1]["configuration"] == "configs/multi30k/lstm_kerbs.yaml"
     assert rows[1]["state"] == "failed: train ended with status 3"
-    content = json.loads(report.as_json())
+    content = json.loads(report["json"])
     (first, second, _), _ = (column["rows"] for column in content["columns"])
     assert [run["figures"]["value"] for run in first["runs"]] == [20.0, 22.0]
     assert [run["state"] for run in second["runs"]] == ["done", "failed: train ended with status 3"]
     assert second["runs"][0]["steps"]["train"]["revision"] == "abc"
 
 
-def test_change_of_the_data_makes_figures_stale(places: Places) -> None:
-    (places.work / "data" / "toy" / "bin" / "train.bin").write_bytes(b"other")
-    entry = make_report(places).columns["mt"][0]
+def test_change_of_the_data_makes_figures_stale(paths: Paths) -> None:
+    (paths.work / "data" / "toy" / "bin" / "train.bin").write_bytes(b"other")
+    entry = make_report(paths).columns["mt"][0]
     assert entry.done == []
     assert entry.states == ["stale: data changed since train"]
 
 
-def test_command_reports_and_copies(
-    places: Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("part", ["configuration", "generation flags"])
+def test_a_run_is_found_under_its_earlier_name(paths: Paths, part: str) -> None:
+    plan = make_plan([load_table(paths.data / "own.yaml")], "small")
+    new, old = "toy/multi30k.lstm_kerbs-s1", "toy/multi30k_lstm_kerbs-s1"
+    cells = paths.work / "cells"
+    (cells / new).rename(cells / old)
+    (cells / old / "checkpoints").mkdir()
+    (cells / old / "checkpoints" / "checkpoint_best.pt").touch()
+    found = find_earlier(plan, paths)
+    assert found.earlier == {new: old}
+    assert found.run(new) == cells / old
+    for record in (cells / old).glob("*.json"):
+        record.write_text(record.read_text().replace(f'"{part}": "', f'"{part}": "0'))
+    assert find_earlier(plan, paths).earlier == {}
+
+
+@pytest.mark.parametrize("name", ["1", "2", "5", "gao1"])
+def test_raw_results_come_to_the_figures_reported(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["tables", "--table", str(places.data / "own.yaml")]
+    """Of the logs, records and hypotheses in results/tables; p-values need the reference."""
+    monkeypatch.setattr("fairseq_kerbs.tables.results.paired_bootstrap", lambda *_, **__: 0.5)
+    table, paths = load_table(table_path(name)), Paths(tmp_path, tmp_path, tmp_path)
+    raw = CONFIGS.parent / "results" / "tables" / f"{table.name}_small"
+    plan = make_plan([table], "small")
+    for one in plan.references:
+        paths.records(one.run.data).mkdir(parents=True, exist_ok=True)
+        paths.reference(one.run.data).touch()
+    for one in plan.references:
+        folder = paths.run(one.run.id)
+        folder.mkdir(parents=True)
+        prefix = f"{one.column}_{one.row}_s{one.run.seed}"
+        records = json.loads((raw / f"{prefix}.steps.json").read_text())
+        for step in run_steps(one.run, paths):
+            record = {**records[step.name], "parts": dict(step.parts)}
+            (folder / f"{step.name}.json").write_text(json.dumps(record))
+        copies = {"train.log": "train.log", "figures.json": "figures.json"}
+        copies |= {"evaluate.log": "evaluate.log", "hyp.en": "hypotheses.txt"}
+        for source, target in copies.items():
+            if (raw / f"{prefix}.{source}").exists():
+                (folder / target).write_text((raw / f"{prefix}.{source}").read_text())
+    report = Report(table, "small", gather(table, plan, "small", paths, {}), "", {})
+    made = list(csv.DictReader(io.StringIO(report.texts()["csv"])))
+    reported = list(csv.DictReader(raw.with_suffix(".csv").open()))
+    for rows in (made, reported):
+        for row in rows:
+            del row["p_values"], row["configuration"]
+    assert made == reported
+
+
+def test_command_reports_and_copies(
+    paths: Paths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["tables", "--table", str(paths.data / "own.yaml")]
     for name in ("data", "work", "results"):
-        arguments += [f"--{name}", str(getattr(places, name))]
+        arguments += [f"--{name}", str(getattr(paths, name))]
     assert main([*arguments, "--report-only"]) == 0
-    text = (places.results / "own_small.md").read_text()
-    assert "| Ours | 23.50 | 1 of 2 |" in text
-    copied = {path.name for path in (places.results / "own_small").iterdir()}
+    text = (paths.results / "own_small.md").read_text()
+    assert "| Ours | 23.50 | 1 of 2 |" in compact(text)
+    copied = {path.name for path in (paths.results / "own_small").iterdir()}
     names = {"train.log", "hyp.en", "figures.json", "steps.json"}
     prefixes = ("mt_softmax_s1", "mt_softmax_s2", "mt_kerbs_s1")
     assert copied == {f"{prefix}.{name}" for prefix in prefixes for name in names}
-    log = places.results / "own_small" / "mt_kerbs_s1.train.log"
+    log = paths.results / "own_small" / "mt_kerbs_s1.train.log"
     assert log.read_text() == f"reads runs/tables/data/toy\n{LOG}"
-    for path in places.results.rglob("*"):
+    for path in paths.results.rglob("*"):
         assert path.is_dir() or str(tmp_path) not in path.read_text()
     capsys.readouterr()
     assert main([*arguments, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == (
-        "# 6 cells, 3 done, 3 to run; planned: 0.1 h, one after the other; 2 cells have no estimate"
+        "# 6 runs, 3 done, 3 to run; planned: 0.1 h, one after the other; 2 runs have no estimate"
     )
-    state = next(line for line in lines if line.startswith("# toy/multi30k_lstm_kerbs-s2"))
+    state = next(line for line in lines if line.startswith("# toy/multi30k.lstm_kerbs-s2"))
     assert state.endswith("(own/mt/kerbs/s2; 6 min planned): to do")
-    commands = [line for line in lines if "multi30k_lstm_kerbs-s2" in line and line[0] != "#"]
+    commands = [line for line in lines if "multi30k.lstm_kerbs-s2" in line and line[0] != "#"]
     assert [line.split()[:2] for line in commands] == [
         ["fairseq-kerbs", "train"], ["fairseq-kerbs", "generate"], ["python", "-m"],
     ]  # fmt: skip
-    assert not any("multi30k_lstm_kerbs-s1" in line for line in lines if line[0] != "#")
+    assert not any("multi30k.lstm_kerbs-s1" in line for line in lines if line[0] != "#")
 
 
 def test_missing_data_are_said_in_a_sentence(
-    places: Places, capsys: pytest.CaptureFixture[str]
+    paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (places.work / "data" / "toy.steps" / "reference.en").unlink()
-    arguments = ["tables", "--table", str(places.data / "own.yaml"), "--data", str(places.data)]
-    arguments += ["--work", str(places.work), "--results", str(places.results)]
+    (paths.work / "data" / "toy.steps" / "reference.en").unlink()
+    arguments = ["tables", "--table", str(paths.data / "own.yaml"), "--data", str(paths.data)]
+    arguments += ["--work", str(paths.work), "--results", str(paths.results)]
     assert main(arguments) == 1
-    assert f"data toy: {places.data} has no toy or toy.tgz. Make it." in capsys.readouterr().out
+    assert f"data toy: {paths.data} has no toy or toy.tgz. Make it." in capsys.readouterr().out
     assert "Third: blocked: data toy: DATA has no toy" in (
-        places.results / "own_small.md"
-    ).read_text().replace(str(places.data), "DATA")
+        paths.results / "own_small.md"
+    ).read_text().replace(str(paths.data), "DATA")
 
 
 def test_paths_are_stripped() -> None:

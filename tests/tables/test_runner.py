@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.tables.runner import Runner, environment, locked, resolve
-from fairseq_kerbs.tables.state import Job, Step, data_digest, judge, judge_all, read_record
+from fairseq_kerbs.tables.runner import Runner, environment, resolve
+from fairseq_kerbs.tables.runs import Job, Step, statuses
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.steps import read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +59,7 @@ def test_steps_run_in_order_once(cell: Path) -> None:
     about = {"revision": "abc"}
     assert Runner(say=said.append, about=about).run([job(cell, steps)])["cell"].state == "done"
     assert calls(cell) == ["train", "score"]
-    record = read_record(cell, "train")
+    record = read_record(cell / "train.json")
     assert record is not None
     expected = {"status": "done", "attempts": 1, "revision": "abc", "returncode": 0}
     assert {key: record[key] for key in expected} == expected
@@ -72,18 +73,18 @@ def test_steps_run_in_order_once(cell: Path) -> None:
 def test_processor_time_of_all_attempts_is_kept(cell: Path) -> None:
     busy = f"{sys.executable} -c 'import time\nwhile time.process_time() < 0.4: pass'"
     Runner(say=quiet).run([job(cell, [step(cell, "train", f"{busy}; sleep 0.5; exit 1")])])
-    first = read_record(cell, "train")
+    first = read_record(cell / "train.json")
     assert first is not None
     assert 0.4 <= first["cpu_seconds"] < first["seconds"]
     Runner(say=quiet).run([job(cell, [step(cell, "train", f"{busy}; {OK}")])])
-    second = read_record(cell, "train")
+    second = read_record(cell / "train.json")
     assert second is not None
     assert second["cpu_seconds"] >= first["cpu_seconds"] + 0.4
     # What an attempt took that was killed together with its runner, nobody knows.
     unknown = {key: value for key, value in second.items() if key != "returncode"}
     (cell / "train.json").write_text(json.dumps({**unknown, "status": "running"}))
     Runner(say=quiet).run([job(cell, [step(cell, "train", OK)])])
-    third = read_record(cell, "train")
+    third = read_record(cell / "train.json")
     assert third is not None
     assert third["cpu_seconds"] is None
 
@@ -92,9 +93,9 @@ def test_done_cell_needs_no_checkpoint(cell: Path) -> None:
     steps = [step(cell, "train", OK), step(cell, "score", OK)]
     Runner(say=quiet).run([job(cell, steps)])
     (cell / "train.out").unlink()
-    assert [verdict.state for verdict in judge_all(cell, steps)] == ["done", "done"]
+    assert [status.state for status in statuses(cell, steps)] == ["done", "done"]
     (cell / "score.out").unlink()
-    assert [verdict.state for verdict in judge_all(cell, steps)] == ["to do", "to do"]
+    assert [status.state for status in statuses(cell, steps)] == ["to do", "to do"]
     Runner(say=quiet).run([job(cell, steps)])
     assert calls(cell) == ["train", "score"] * 2
 
@@ -117,9 +118,9 @@ def test_failed_cell_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     # It is tried again by the next run, and its time adds up.
     runner = Runner(say=quiet)
     good = [step(first, "train", OK), step(first, "score", OK)]
-    assert judge(first, good[0]).reason == "train had failed"
+    assert statuses(first, good)[0].reason == "train had failed"
     assert runner.run([job(first, good)])["first"].state == "done"
-    record = read_record(first, "train")
+    record = read_record(first / "train.json")
     assert record is not None
     assert record["attempts"] == 2
 
@@ -171,8 +172,8 @@ def test_interrupted_training_of_another_configuration_is_stale(cell: Path) -> N
     """Else fairseq would go on from its checkpoint under new flags."""
     record = {"parts": {"configuration": "1"}, "status": "running"}
     (cell / "train.json").write_text(json.dumps(record))
-    assert judge(cell, step(cell, "train", OK, configuration="1")).state == "to resume"
-    assert judge(cell, step(cell, "train", OK, configuration="2")).state == "stale"
+    assert statuses(cell, [step(cell, "train", OK, configuration="1")])[0].state == "to resume"
+    assert statuses(cell, [step(cell, "train", OK, configuration="2")])[0].state == "stale"
 
 
 def test_jobs_run_side_by_side_after_their_data(tmp_path: Path) -> None:
@@ -201,15 +202,16 @@ def test_jobs_run_side_by_side_after_their_data(tmp_path: Path) -> None:
 DRIVER = """
 import sys
 from pathlib import Path
-from fairseq_kerbs.tables.runner import Runner, locked, stopping_signals
-from fairseq_kerbs.tables.state import Job, Step
+from fairseq_kerbs.tables.runner import Runner, stopping_signals
+from fairseq_kerbs.tables.runs import Job, Step
+from fairseq_kerbs.utils.steps import locked
 folder = Path(sys.argv[1])
 script = '''echo $$ > pid; echo begun >> calls
 [ -e checkpoint ] && { echo made > out; exit 0; }
 touch checkpoint; sleep 60 & echo $! > child; wait'''
 script = f"cd '{folder}'; {script}"
 steps = [Step("train", ("sh", "-c", script), {"p": "1"}, (folder / "out",))]
-with locked(folder), stopping_signals():
+with locked(folder, 'in use'), stopping_signals():
     outcomes = Runner().run([Job("cell", folder, lambda: steps)])
 print(outcomes["cell"].state)
 """
@@ -251,26 +253,15 @@ def test_killed_in_the_middle_it_continues(cell: Path, number: int, status: int)
         wait_for(lambda: not alive(int((cell / "child").read_text())))
     else:
         os.kill(int((cell / "child").read_text()), signal.SIGTERM)
-    record = read_record(cell, "train")
+    record = read_record(cell / "train.json")
     assert record is not None
     assert record["status"] == "running"
     again = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     assert again.stdout.endswith("done\n")
     assert calls(cell) == ["begun", "begun"]
-    record = read_record(cell, "train")
+    record = read_record(cell / "train.json")
     assert record is not None
     assert (record["status"], record["attempts"]) == ("done", 2)
-
-
-def test_two_runs_do_not_share_a_folder(cell: Path) -> None:
-    code = "import sys; from pathlib import Path; from fairseq_kerbs.tables.runner import locked\n"
-    code += "with locked(Path(sys.argv[1])): pass"
-    command = [sys.executable, "-c", code, str(cell)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with locked(cell):
-        done = subprocess.run(command, env=environ, capture_output=True, text=True)
-    assert "another run works in" in done.stderr
-    assert subprocess.run(command, env=environ).returncode == 0
 
 
 def test_commands_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,18 +277,6 @@ def test_commands_and_their_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert environment(2)["OMP_NUM_THREADS"] == "5"
     assert environment(1)["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
-
-
-def test_digest_of_data_leaves_logs_out(tmp_path: Path) -> None:
-    folder = tmp_path / "bin"
-    assert data_digest(folder) == "unprepared"
-    folder.mkdir()
-    (folder / "dict.txt").write_text("a 1\n")
-    before = data_digest(folder)
-    (folder / "preprocess.log").write_text("at noon")
-    assert data_digest(folder) == before
-    (folder / "train.bin").write_bytes(b"1")
-    assert data_digest(folder) != before
 
 
 def test_an_interruption_while_a_command_starts_is_not_lost(
@@ -316,7 +295,7 @@ def test_an_interruption_while_a_command_starts_is_not_lost(
     monkeypatch.setattr("fairseq_kerbs.tables.runner.subprocess.Popen", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Runner(say=quiet).run([job(cell, [step(cell, "train", "sleep 60")])])
-    record = read_record(cell, "train")
+    record = read_record(cell / "train.json")
     assert record is not None
     assert record["status"] == "running"
     assert record["returncode"] == -signal.SIGTERM
