@@ -13,11 +13,9 @@ same way.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,13 +40,9 @@ class Clusters(NamedTuple):
 
 
 def find_clusters(points: Tensor, most: int, seed: int = 1, samples: int = SAMPLES) -> Clusters:
-    """Choose the number of clusters.
+    """Choose the number of clusters of points [n, d], at most ``most`` and n − 1.
 
-    Args:
-        points: [n, d]; of d the first 50 principal axes are used.
-        most: most clusters; at most n − 1 are tried.
-        seed: of k-means and of the samples.
-        samples: of the Gaussian; 0 leaves the comparison out.
+    Of d the first 50 principal axes are used; no ``samples`` of the Gaussian: no comparison.
     """
     from sklearn.decomposition import PCA
 
@@ -58,12 +52,12 @@ def find_clusters(points: Tensor, most: int, seed: int = 1, samples: int = SAMPL
         return one
     analysis = PCA(min(_MOST_AXES, *points.shape), svd_solver="full")
     axes = analysis.fit_transform(points.numpy())  # [n, r]
-    deviations = torch.from_numpy(np.sqrt(analysis.explained_variance_))  # [r]
+    deviations = np.sqrt(analysis.explained_variance_)  # [r]
     found = _best(axes, most, seed)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(samples):
-        noise = torch.randn(axes.shape, generator=generator, dtype=torch.double)
-        if _best((noise * deviations).numpy(), most, seed).silhouette >= found.silhouette:
+        noise = torch.randn(axes.shape, generator=generator, dtype=torch.double).numpy()
+        if _best(noise * deviations, most, seed).silhouette >= found.silhouette:
             return one._replace(silhouette=found.silhouette)
     return found
 
@@ -90,81 +84,6 @@ def _best(points: NDArray[np.float64], most: int, seed: int) -> Clusters:
     return best
 
 
-@dataclass(frozen=True)
-class WordGeometry:
-    """Context vectors of one word; the last three of a KerBS model only."""
-
-    word: str
-    contexts: int  # how many were looked at
-    clusters: int  # how many were found
-    sizes: list[int]  # contexts in each, the largest first
-    silhouette: float  # mean silhouette of the best division into two or more
-    variance: float  # mean squared distance to the mean vector
-    relative: float  # variance as a share of the mean squared length
-    within: float  # variance within the clusters, as a share of the variance
-    senses: int | None = None  # of the word
-    used: int | None = None  # how many of them these contexts use
-    theta: float | None = None  # mean θ of the senses, by usage
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Words, and those that could not be measured."""
-
-    words: list[WordGeometry]  # in the order asked for
-    few: dict[str, int]  # words with too few contexts, and how many
-    least: int  # contexts that a word must have
-
-
-def measure_word(
-    word: str,
-    vectors: Tensor,
-    most: int,
-    seed: int = 1,
-    *,
-    layer: OutputLayer | None = None,
-    number: int = 0,
-) -> WordGeometry:
-    """Clusters and variance of one word's contexts.
-
-    Args:
-        word: the word.
-        vectors: [n, d] its context vectors, n ≥ 1.
-        most: most clusters.
-        seed: see `find_clusters`.
-        layer: output layer of a model of ours.
-        number: number of the word there.
-    """
-    found, vectors = find_clusters(vectors, most, seed), vectors.double()
-    sizes = found.labels.bincount()
-    variance = float(vectors.var(0, correction=0).sum())
-    inside = sum(
-        len(part) * float(part.var(0, correction=0).sum())
-        for label in range(len(sizes))
-        if len(part := vectors[found.labels == label])
-    )
-    result = WordGeometry(
-        word,
-        contexts=len(vectors),
-        clusters=found.number,
-        sizes=sorted(filter(None, sizes.tolist()), reverse=True),
-        silhouette=found.silhouette,
-        variance=variance,
-        relative=variance / max(float(vectors.square().sum(1).mean()), 1e-300),
-        within=inside / len(vectors) / variance if variance > 0 else 0.0,
-    )
-    if layer is None:
-        return result
-    own = sense_numbers(layer, number)
-    theta = float((layer.theta[own].detach() * usage_shares(layer, own)).sum())
-    return dataclasses.replace(
-        result,
-        senses=len(own),
-        used=len(sense_of(layer, number, vectors.float()).unique()),
-        theta=theta if layer.kernel.has_theta else None,
-    )
-
-
 def measure_words(
     vectors: Mapping[int, Tensor],
     words: Sequence[int],
@@ -174,8 +93,8 @@ def measure_words(
     least: int,
     seed: int = 1,
     layer: OutputLayer | None = None,
-) -> Geometry:
-    """Geometry of several words.
+) -> dict[str, Any]:
+    """Clusters and variance of some words' contexts.
 
     Args:
         vectors: [n, d] context vectors by word.
@@ -185,47 +104,88 @@ def measure_words(
         least: contexts that a word must have.
         seed: see `find_clusters`.
         layer: output layer of a model of ours.
+
+    Returns:
+        ``words`` in the order asked for: ``word``, how many ``contexts`` were looked at and
+        ``clusters`` found, their ``sizes`` (the largest first), ``silhouette``, ``variance`` (mean
+        squared distance to the mean vector), ``relative`` (variance as a share of the mean squared
+        length) and ``within`` (variance within the clusters as a share of the variance); of a KerBS
+        model its ``senses``, how many of them these contexts use (``used``), and their mean
+        ``theta`` by usage; ``few``: number of contexts of the words that have too few; ``least``.
     """
     counts = {word: len(vectors[word]) if word in vectors else 0 for word in words}
-    measured = [
-        measure_word(symbols[word], vectors[word], most, seed, layer=layer, number=word)
-        for word in words
-        if counts[word] >= least
-    ]
-    few = {symbols[word]: count for word, count in counts.items() if count < least}
-    return Geometry(measured, few, least)
+    return {
+        "words": [
+            {"word": symbols[word]} | _measure(vectors[word], word, most, seed, layer)
+            for word in words
+            if counts[word] >= least
+        ],
+        "few": {symbols[word]: count for word, count in counts.items() if count < least},
+        "least": least,
+    }
 
 
-def geometry_as_csv(geometry: Geometry) -> str:
+def _measure(
+    vectors: Tensor, word: int, most: int, seed: int, layer: OutputLayer | None
+) -> dict[str, Any]:
+    """Figures of one word, see `measure_words`."""
+    found, vectors = find_clusters(vectors, most, seed), vectors.double()
+    sizes = found.labels.bincount()
+    variance = float(vectors.var(0, correction=0).sum())
+    means = torch.zeros(len(sizes), vectors.shape[1]).to(vectors)
+    means = means.index_add(0, found.labels, vectors) / sizes.clamp_min(1).unsqueeze(1)
+    inside = float((vectors - means[found.labels]).square().sum(1).mean())
+    result: dict[str, Any] = {
+        "contexts": len(vectors),
+        "clusters": found.number,
+        "sizes": sorted(filter(None, sizes.tolist()), reverse=True),
+        "silhouette": found.silhouette,
+        "variance": variance,
+        "relative": variance / max(float(vectors.square().sum(1).mean()), 1e-300),
+        "within": inside / variance if variance > 0 else 0.0,
+        **dict.fromkeys(("senses", "used", "theta")),
+    }
+    if layer is not None:
+        own = sense_numbers(layer, word)
+        result["senses"] = len(own)
+        result["used"] = len(sense_of(layer, word, vectors.float()).unique())
+        if layer.kernel.has_theta:
+            theta = layer.theta[own].detach()
+            result["theta"] = float((theta * usage_shares(layer, own)).sum())
+    return result
+
+
+_HEAD = ["word", "contexts", "clusters", "sizes", "silhouette", "variance", "relative", "within"]
+_HEAD += ["senses", "used", "theta"]
+
+
+def geometry_as_csv(geometry: dict[str, Any]) -> str:
     """One row a word; sizes of clusters with spaces between them."""
-    rows = [vars(one) | {"sizes": " ".join(map(str, one.sizes))} for one in geometry.words]
-    head = [field.name for field in dataclasses.fields(WordGeometry)]
-    return as_csv(head, [list(row.values()) for row in rows])
+    rows = [one | {"sizes": " ".join(map(str, one["sizes"]))} for one in geometry["words"]]
+    return as_csv(_HEAD, [[row[name] for name in _HEAD] for row in rows])
 
 
-def geometry_as_text(geometry: Geometry) -> str:
+def geometry_as_text(geometry: dict[str, Any]) -> str:
     """A table for a terminal, and what it comes to."""
-    words, lines = geometry.words, []
+    words, lines = geometry["words"], []
     if words:
-        head = ["word", "contexts", "clusters", "silhouette", "variance", "relative", "within"]
-        rows = []
-        for one in words:
-            row = [one.word, str(one.contexts), str(one.clusters), f"{one.silhouette:.2f}"]
-            row += [f"{one.variance:.4g}", f"{one.relative:.1%}", f"{one.within:.0%}"]
-            if one.senses is not None:
-                theta = "–" if one.theta is None else f"{one.theta:+.3f}"
-                row += [str(one.senses), str(one.used), theta]
-            rows.append(row)
-        head += ["senses", "used", "θ"] if words[0].senses is not None else []
-        several = sum(word.clusters > 1 for word in words)
-        relative = [word.relative for word in words]
+        formats = dict.fromkeys(_HEAD[:3], "{}") | {"silhouette": "{:.2f}", "variance": "{:.4g}"}
+        formats |= {"relative": "{:.1%}", "within": "{:.0%}"}
+        if words[0]["senses"] is not None:
+            formats |= {"senses": "{}", "used": "{}", "theta": "{:+.3f}"}
+        rows = [
+            ["–" if one[name] is None else text.format(one[name]) for name, text in formats.items()]
+            for one in words
+        ]
+        several = sum(word["clusters"] > 1 for word in words)
+        relative = [word["relative"] for word in words]
         lines = [
-            *as_lines(head, rows),
+            *as_lines([name.replace("theta", "θ") for name in formats], rows),
             f"{several} of {len(words)} words have more than one cluster; their variance, "
             f"relative to the mean squared length, lies between {min(relative):.1%} and "
             f"{max(relative):.1%}",
         ]
-    if geometry.few:
-        counts = ", ".join(f"{word} ({count})" for word, count in geometry.few.items())
-        lines.append(f"fewer than {geometry.least} contexts: {counts}")
+    if geometry["few"]:
+        counts = ", ".join(f"{word} ({count})" for word, count in geometry["few"].items())
+        lines.append(f"fewer than {geometry['least']} contexts: {counts}")
     return "\n".join(lines)

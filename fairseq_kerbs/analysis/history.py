@@ -15,7 +15,6 @@ Series = dict[str, tuple[list[int], list[float]]]
 NAMES = re.compile(r"senses_moved|words_with_\d+|theta_q\d+")
 _SIMPLE = re.compile(r"\b(\w+)[= ](-?[\d.]+(?:e[+-]?\d+)?)(?=,| \||\s*$)")
 _KINDS = ("train_inner", "train")  # between two validations, or once an epoch
-_Found = dict[str, dict[int, float]]  # by name and update
 
 
 def read_history(path: Path) -> Series:
@@ -34,10 +33,7 @@ def read_history(path: Path) -> Series:
             f"{path} has no figures of senses; name the output of fairseq-train with a KerBS model "
             "and --log-format simple, or its --tensorboard-logdir"
         )
-    return {
-        name: (sorted(values), [values[update] for update in sorted(values)])
-        for name, values in found.items()
-    }
+    return {name: (sorted(own), [own[at] for at in sorted(own)]) for name, own in found.items()}
 
 
 def thin(series: Series, most: int = 500) -> Series:
@@ -49,50 +45,39 @@ def thin(series: Series, most: int = 500) -> Series:
     for name, (updates, values) in series.items():
         step = -(-len(updates) // most)
         ends = range(len(updates) - 1, -1, -step)[::-1]
-        if name == "senses_moved":
-            kept = [sum(values[max(0, end - step + 1) : end + 1]) for end in ends]
-        else:
-            kept = [values[end] for end in ends]
+        back = step if name == "senses_moved" else 1
+        kept = [sum(values[max(0, end - back + 1) : end + 1]) for end in ends]
         result[name] = [updates[end] for end in ends], kept
     return result
 
 
-def _from_log(path: Path) -> _Found:
-    found: dict[str, _Found] = {kind: {} for kind in _KINDS}
+def _from_log(path: Path) -> dict[str, dict[int, float]]:
+    """Values by name and update; a training that was resumed writes an update again: the last
+    one counts."""
+    found: dict[str, dict[str, dict[int, float]]] = {kind: {} for kind in _KINDS}
     for line in iter_lines(path):
         for kind in _KINDS:
             _, marked, rest = line.partition(f"| {kind} | ")
             figures = _figures(rest) if marked else {}
-            if "num_updates" not in figures:
-                continue
-            for name, value in figures.items():
-                if NAMES.fullmatch(name):
-                    # a training that was resumed writes an update again: the last one counts
-                    found[kind].setdefault(name, {})[int(figures["num_updates"])] = value
+            for name in filter(NAMES.fullmatch, figures if "num_updates" in figures else ()):
+                at = int(float(figures["num_updates"]))
+                found[kind].setdefault(name, {})[at] = float(figures[name])
     return next(filter(None, found.values()), {})
 
 
-def _figures(text: str) -> dict[str, float]:
-    """Names and numbers of a line, which is JSON or has ``name=value`` or ``name value``."""
+def _figures(text: str) -> dict[str, str]:
+    """Names and values of a line, which is JSON or has ``name=value`` or ``name value``."""
     pairs = dict(_SIMPLE.findall(text))
     if text.lstrip().startswith("{"):
         try:
             pairs = json.loads(text)
         except json.JSONDecodeError:
             return {}
-    found = {}
-    for name, value in pairs.items():
-        # the names of an epoch's figures begin with the subset: train_num_updates
-        if not name.startswith("train_inner"):
-            name = name.removeprefix("train_")
-        try:
-            found[name] = float(value)
-        except (TypeError, ValueError):
-            continue
-    return found
+    # in JSON the names of an epoch's figures begin with the subset: train_num_updates
+    return {name.removeprefix("train_"): value for name, value in pairs.items()}
 
 
-def _from_tensorboard(folder: Path) -> _Found:
+def _from_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for kind in (*_KINDS, "."):

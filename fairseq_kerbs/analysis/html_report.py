@@ -14,11 +14,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_kerbs.analysis.context_vectors import project, sense_numbers, sense_of
@@ -34,19 +35,16 @@ _GRID = 999  # largest coordinate of a projected context
 LEAST_POINTS, MOST_POINTS = 4, 60
 """Contexts that a word must have to be drawn, and most that are drawn."""
 
-_PLACE = re.compile(r"__(TITLE|STYLE|DATA|SCRIPT)__")
 VECTORS, METADATA, CONFIG = "vectors.tsv", "metadata.tsv", "projector_config.pbtxt"
-_BREAKS = str.maketrans("\t\n\r", "   ")  # what would end a cell
 
 
 class PageWords(NamedTuple):
     """Words in the order of the dictionary, their senses in the order of usage."""
 
     numbers: list[int]  # [W] number of each word in the dictionary
-    symbols: list[str]  # [W] the words
-    senses: list[list[int]]  # [W] numbers of each word's senses, the most used first
-    shares: list[list[float]]  # [W] their shares of the word's usage
-    flat: list[int]  # numbers of all these senses, word by word
+    senses: list[int]  # numbers of their senses, word by word, the most used first
+    shares: NDArray[np.float64]  # of these, of the word's usage
+    first: list[int]  # [W + 1] where the senses of each word begin
 
 
 def page_words(layer: OutputLayer, symbols: Sequence[str], special: int) -> PageWords:
@@ -58,17 +56,14 @@ def page_words(layer: OutputLayer, symbols: Sequence[str], special: int) -> Page
         special: entries at its beginning that are no words.
     """
     numbers = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
-    table, masks = (part.tolist() for part in layer.table)
-    usage = layer.usage.tolist()
-    senses, shares = [], []
-    for number in numbers:
-        own = [sense for sense, real in zip(table[number], masks[number], strict=True) if real]
-        own.sort(key=lambda sense: (-usage[sense], sense))
-        total = sum(usage[sense] for sense in own) or 1.0
-        senses.append(own)
-        shares.append([usage[sense] / total for sense in own])
-    flat = [sense for own in senses for sense in own]
-    return PageWords(numbers, [symbols[number] for number in numbers], senses, shares, flat)
+    owners = layer.inventory.word_of_sense.cpu().numpy()  # [M]
+    usage = layer.usage.detach().double().cpu().numpy()
+    senses = np.lexsort((-usage, owners))  # of equal usage: by number
+    senses = senses[np.isin(owners[senses], numbers)]
+    totals = np.bincount(owners, weights=usage)[owners[senses]]
+    first = np.searchsorted(owners[senses], [*numbers, len(symbols)])
+    shares = usage[senses] / np.maximum(totals, 1e-38)
+    return PageWords(numbers, senses.tolist(), shares, first.tolist())
 
 
 def page_data(
@@ -99,29 +94,32 @@ def page_data(
         history: of the training.
     """
     words = page_words(layer, symbols, special)
-    place = {sense: position for position, sense in enumerate(words.flat)}
-    log_prob, theta = layer.inventory.log_prob.tolist(), layer.theta.tolist()
-    data: dict[str, Any] = {
+    place = {sense: position for position, sense in enumerate(words.senses)}
+    ignored = sorted(set(range(layer.vocab_size)) - set(words.numbers))
+    rows = [
+        [(place[sense], round(score, 2)) for sense, score in row] + [(-1, 0)] * (nearest - len(row))
+        for row in nearest_senses(layer, words.senses, nearest, ignored)
+    ]
+    near = [pair for row in rows for pair in row]
+    theta, log_prob = layer.theta[words.senses].tolist(), layer.inventory.log_prob.tolist()
+    thinned = thin(history).items() if history is not None else ()
+    return {
         "format": 1,
         "facts": [[name, str(value)] for name, value in facts.items()],
         "kernel": layer.kernel.name,
-        "words": words.symbols,
+        "words": [symbols[number] for number in words.numbers],
         "count": [counts[number] for number in words.numbers],
         "logp": [_short(log_prob[number]) for number in words.numbers],
-        "first": list(accumulate((len(own) for own in words.senses), initial=0)),
-        "sense": words.flat,
-        "usage": [round(1000 * share) for own in words.shares for share in own],
-        "theta": [round(theta[sense], 3) for sense in words.flat]
-        if layer.kernel.has_theta
-        else None,
-        "near": _nearest(layer, words, place, nearest),
-        "history": None,
+        "first": words.first,
+        "sense": words.senses,
+        "usage": (1000 * words.shares).round().astype(int).tolist(),
+        "theta": [round(value, 3) for value in theta] if layer.kernel.has_theta else None,
+        # places of the nearest senses, ``each`` of every sense; −1 where there are no more
+        "near": {"each": nearest, "place": [p for p, _ in near], "score": [s for _, s in near]},
+        "history": {n: [at, list(map(_short, own))] for n, (at, own) in thinned} or None,
+        "points": _points(layer, words, contexts or {}),
+        **_examples(place, found, examples),
     }
-    if history is not None:
-        thinned = thin(history).items()
-        data["history"] = {n: [at, [_short(value) for value in own]] for n, (at, own) in thinned}
-    data |= _examples(place, found, examples)
-    return data | {"points": _points(layer, words, contexts or {})}
 
 
 def _short(value: float) -> float | int:
@@ -130,49 +128,26 @@ def _short(value: float) -> float | int:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-def _nearest(
-    layer: OutputLayer, words: PageWords, place: dict[int, int], number: int
-) -> dict[str, Any]:
-    """Places of the nearest senses and their logits, ``each`` of every sense, one after the other;
-    −1 where there are no more."""
-    ignored = sorted(set(range(layer.vocab_size)) - set(words.numbers))
-    places: list[int] = []
-    scores: list[float | int] = []
-    for row in nearest_senses(layer, words.flat, number, ignored):
-        lacking = number - len(row)
-        places += [place[sense] for sense, _ in row] + [-1] * lacking
-        scores += [round(score, 2) for _, score in row] + [0] * lacking
-    return {"each": number, "place": places, "score": scores}
-
-
 def _examples(
     place: dict[int, int], found: Iterable[Occurrence] | None, number: int
 ) -> dict[str, Any]:
     """How often senses were used, and the surest contexts: sentence, position, posterior in ‰."""
-    if found is None:
-        return {"times": None, "examples": {}, "sentences": []}
-    times = [0] * len(place)
-    best: dict[int, list[tuple[float, int, int, tuple[str, ...]]]] = defaultdict(list)
-    for one in found:
-        at = place.get(one.sense)
-        if at is None:  # of an entry that is not shown, such as <unk>
-            continue
-        times[at] += 1
-        kept = best[at]
-        kept.append((-max(one.posterior), one.line, one.position, one.tokens))
-        kept.sort(key=lambda entry: entry[:3])
-        del kept[number:]
-    sentences: dict[int, int] = {}
+    used: dict[int, list[Occurrence]] = defaultdict(list)
+    for one in found or ():
+        if one.sense in place:  # not of an entry that is not shown, such as <unk>
+            used[place[one.sense]].append(one)
+    lines: dict[int, int] = {}
     texts: list[str] = []
-    examples: dict[str, list[int]] = {}
-    for at in sorted(best):
-        for negative, line, position, tokens in best[at]:
-            if line not in sentences:
-                sentences[line] = len(texts)
-                texts.append(" ".join(tokens))
-            examples.setdefault(str(at), []).extend(
-                (sentences[line], position, round(-1000 * negative))
-            )
+    examples: dict[str, list[int]] = defaultdict(list)
+    for at in sorted(used):
+        own = sorted(used[at], key=lambda one: (-max(one.posterior), one.line, one.position))
+        for one in own[:number]:
+            if one.line not in lines:
+                lines[one.line] = len(texts)
+                texts.append(" ".join(one.tokens))
+            numbers = lines[one.line], one.position, round(1000 * max(one.posterior))
+            examples[str(at)].extend(numbers)
+    times = None if found is None else [len(used.get(at, ())) for at in range(len(place))]
     return {"times": times, "examples": examples, "sentences": texts}
 
 
@@ -181,11 +156,11 @@ def _points(
 ) -> dict[str, list[list[int]]]:
     """Projected contexts of each word (x, y, sense, …) and its projected senses (x, y, …)."""
     points: dict[str, list[list[int]]] = {}
-    for index, (number, own) in enumerate(zip(words.numbers, words.senses, strict=True)):
+    for index, number in enumerate(words.numbers):
         vectors = contexts.get(number)
         if vectors is None or len(vectors) < LEAST_POINTS:
             continue
-        vectors = vectors[:MOST_POINTS]
+        own, vectors = words.senses[slice(*words.first[index : index + 2])], vectors[:MOST_POINTS]
         plane = project(vectors, layer.as_contexts(layer.weight[own].detach().float()))
         both = torch.cat([plane.contexts, plane.senses])
         both -= both.amin(0)
@@ -204,48 +179,31 @@ def html_page(title: str, data: Mapping[str, Any]) -> str:
     Args:
         title: its title, plain text.
         data: what `page_data` gathers.
-    """
-    folder = files(__package__) / "page"
-
-    def read(name: str) -> str:
-        return (folder / name).read_text(encoding="utf-8").rstrip()
-
-    parts = {
-        "TITLE": html.escape(title),
-        "STYLE": read("style.css"),
-        "DATA": script_json(data),
-        "SCRIPT": "\n".join(map(read, ("charts.js", "page.js"))),
-    }
-    # one pass, so that a text that looks like a place is left as it is
-    return _PLACE.sub(lambda match: parts[match[1]], read("page.html")) + "\n"
-
-
-def script_json(data: Mapping[str, Any]) -> str:
-    """JSON that can stand inside a ``<script>`` element.
-
-    Characters that HTML might take for markup, ``<``, ``>`` and ``&``, and two line ends that older
-    JavaScript refuses, are written as escapes, which stand for the same text.
 
     Raises:
         ValueError: a number is not finite.
     """
+    folder = files(__package__) / "page"
+    names = ("page.html", "style.css", "charts.js", "page.js")
+    page, style, *scripts = [(folder / name).read_text(encoding="utf-8").rstrip() for name in names]
+    parts = {"TITLE": html.escape(title), "STYLE": style, "SCRIPT": "\n".join(scripts)}
+    parts["DATA"] = script_json(data)
+    # one pass, so that a text that looks like a place is left as it is
+    return re.sub("__(TITLE|STYLE|DATA|SCRIPT)__", lambda match: parts[match[1]], page) + "\n"
+
+
+def script_json(data: Mapping[str, Any]) -> str:
+    """JSON that can stand inside a ``<script>`` element: characters that HTML might take for
+    markup, ``<``, ``>`` and ``&``, and two line ends that older JavaScript refuses are escaped."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 
 def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], special: int) -> None:
-    """Write all senses of all words, the most used sense of a word first.
+    """Write the senses of `page_words`, which see, into a folder, made where it is missing.
 
     The three files open with ``tensorboard --logdir FOLDER``; `VECTORS` and `METADATA` load in any
     other projector, too.
-
-    Args:
-        folder: where to; it is made where it is missing.
-        layer: output layer.
-        symbols: [V] entries of the dictionary.
-        special: entries at its beginning that are no words; they are left out.
 
     Raises:
         UserError: the folder is a file.
@@ -253,16 +211,16 @@ def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], sp
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--projector: {folder} is no folder")
     words = page_words(layer, symbols, special)
-    theta = layer.theta.tolist()
+    theta, owners = layer.theta.tolist(), layer.inventory.word_of_sense.tolist()
+    times = np.repeat(np.diff(words.first), np.diff(words.first)).tolist()
     with atomic_write(folder / VECTORS) as stream:
-        for row in layer.weight[words.flat].tolist():
-            stream.write("\t".join(f"{value:.6g}" for value in row) + "\n")
+        weight = layer.weight[words.senses].detach().cpu().numpy()
+        np.savetxt(stream, weight, fmt="%.6g", delimiter="\t")
     with atomic_write(folder / METADATA) as stream:
         stream.write("word\tsense\ttheta\tusage\tsenses\n")
-        for word, own, shares in zip(words.symbols, words.senses, words.shares, strict=True):
-            name = word.translate(_BREAKS)
-            for sense, share in zip(own, shares, strict=True):
-                stream.write(f"{name}\t{sense}\t{theta[sense]:.6g}\t{share:.6g}\t{len(own)}\n")
+        for sense, share, number in zip(words.senses, words.shares, times, strict=True):
+            name = re.sub(r"[\t\n\r]", " ", symbols[owners[sense]])  # what would end a cell
+            stream.write(f"{name}\t{sense}\t{theta[sense]:.6g}\t{share:.6g}\t{number}\n")
     with atomic_write(folder / CONFIG) as stream:
         stream.write(
             f'embeddings {{\n  tensor_name: "senses"\n  tensor_path: "{VECTORS}"\n'

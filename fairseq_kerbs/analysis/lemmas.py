@@ -19,7 +19,6 @@ Lemma 4.2: every word has one cluster and one sense, clusters differ in width. D
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 import sys
@@ -43,6 +42,9 @@ from fairseq_kerbs.utils.files import atomic_write
 MOST_COSINE = 0.6
 NEAR = 0.7  # cosine from which on a sense counts as lying on a cluster
 UNSURE = 0.01  # 1 − P(y) from which on a word's likelihood still says something about θ
+DECAY = 1e-3  # β of Eq. 12–13 in the experiment on Lemma 4.1
+NEEDY_LOSS = 0.3  # mean loss in nats from which on a word is needy under ``paper``
+MAX_MOVES = 0.17  # of the other policies: most moves at a time, as a fraction of the words
 VARIANTS = (
     *(("none", "keep"), ("paper", "keep"), ("released", "keep"), ("balanced", "keep")),
     ("balanced", "context"),
@@ -62,48 +64,6 @@ class Training:
     lr: float = 0.03  # first learning rate of Adam
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """How senses are reallocated in the experiment on Lemma 4.1.
-
-    ``needy_loss`` says when a word is needy under ``paper``: ε is set to the log P at which a word
-    with this mean loss in nats settles; with V equally frequent words that is −loss/(Vβ).
-    """
-
-    policy: str = "balanced"  # name of a policy, or "none"
-    new_sense: str = "context"  # what vector a moved sense begins with
-    interval: int = 40  # updates between two reallocations; none in the last fifth of training
-    decay: float = 1e-3  # β of Eq. 12–13
-    needy_loss: float = 0.3
-    max_moves: float = 0.17  # released, balanced: most moves at a time, as a fraction of the words
-
-
-@dataclass(frozen=True)
-class SensesFound:
-    """What became of the senses (Lemma 4.1), of one seed."""
-
-    senses: tuple[float, ...]  # mean senses of the words with 1, 2, 3 and 4 clusters
-    exact: float  # share of words with as many senses as clusters
-    correlation: float  # Spearman's, between numbers of clusters and of senses
-    covered: float  # share of clusters that a sense of their word lies on
-    distinct: float  # share of clusters that a sense lies on to which no other cluster is nearer
-    placed: float  # share of senses that lie on a cluster of their word
-    moves: int  # reallocations in all
-    late_moves: int  # and in the last fifth of those that there were
-    loss: float  # mean loss of the last updates in nats
-
-
-@dataclass(frozen=True)
-class ThetaFound:
-    """θ of the words whose clusters have one width (Lemma 4.2), means over words."""
-
-    width: float  # σ
-    theta: float  # learned θ of Eq. 9
-    norm: float  # of sense vectors
-    cosine: float  # between sense vectors and their cluster's direction
-    unsure: float  # 1 − P(y) over the last updates
-
-
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     """Rank correlation with mean ranks for ties; nan where one side is constant or too short."""
     from scipy.stats import spearmanr
@@ -117,7 +77,7 @@ def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tens
     """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`.
 
     Raises:
-        ValueError: so many do not fit into so few dimensions.
+        UserError: so many do not fit into so few dimensions.
     """
     found = torch.zeros(0, dim)
     for _ in range(1000 * number):
@@ -126,24 +86,17 @@ def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tens
         one = normalize(torch.randn(1, dim, generator=generator))
         if not bool((found @ one.t() > MOST_COSINE).any()):
             found = torch.cat([found, one])
-    raise ValueError(f"--dim {dim} has no room for {number} clusters that are far apart.")
+    raise UserError(f"--dim {dim} has no room for {number} clusters that are far apart.")
 
 
 class _Experiment:
-    """Contexts of known clusters, and the output layer that is trained on them.
-
-    Args:
-        word: [C] word of each cluster; clusters of a word follow each other.
-        width: [C] σ.
-        training: how to train.
-        seed: of directions, contexts and first vectors.
-        options: of the layer.
-    """
+    """Contexts of known clusters, and the output layer that is trained on them: [C] word of each
+    cluster (those of a word follow each other), [C] σ."""
 
     def __init__(
         self, word: Tensor, width: Tensor, training: Training, seed: int, **options: Any
     ) -> None:
-        self.word, self.width, self.training = word, width, training
+        self.width, self.training = width, training
         self.generator = torch.Generator().manual_seed(seed)
         self.direction = spread_directions(len(word), training.dim, self.generator)
         self.clusters = torch.bincount(word)  # [V]
@@ -155,18 +108,15 @@ class _Experiment:
             self.optimizer, lambda n: 1.0 - n / training.steps
         )
 
-    def draw(self) -> tuple[Tensor, Tensor]:
-        """Contexts [batch, d] and their words [batch]."""
+    def update(self) -> float:
+        """One update of the parameters, on contexts drawn; its mean loss in nats."""
         n, g = self.training.batch, self.generator
         words = torch.randint(len(self.clusters), (n,), generator=g)
         which = self.first[words] + (torch.rand(n, generator=g) * self.clusters[words]).long()
         noise = torch.randn(n, self.training.dim, generator=g) / math.sqrt(self.training.dim)
-        h = normalize(self.direction[which] + self.width[which, None] * noise)
-        return self.training.length * h, words
-
-    def update(self) -> float:
-        """One update of the parameters; its mean loss in nats."""
-        h, words = self.draw()
+        h = self.training.length * normalize(
+            self.direction[which] + self.width[which, None] * noise
+        )
         self.optimizer.zero_grad()
         loss = self.layer.nll(h, words, reduction="mean")
         loss.backward()
@@ -176,51 +126,69 @@ class _Experiment:
 
 
 def learn_senses(
-    allocation: Allocation,
+    policy: str,
+    new_sense: str,
     training: Training,
     *,
+    interval: int = 40,
     words_each: int = 3,
     width: float = 0.6,
     seed: int = 0,
-) -> SensesFound:
-    """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4."""
+) -> Row:
+    """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4.
+
+    Under ``paper`` ε is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles;
+    with V equally frequent words that is −loss/(Vβ).
+
+    Args:
+        policy: name of a policy, or "none".
+        new_sense: what vector a moved sense begins with.
+        training: how to train.
+        interval: updates between two reallocations; none in the last fifth of training.
+        words_each: words of each number of clusters.
+        width: σ of all clusters.
+        seed: of all that is drawn.
+
+    Returns:
+        mean senses of the words with k clusters (``senses_1`` … ``senses_4``); shares of words with
+        as many senses as clusters (``exact``), of clusters that a sense of their word lies on
+        (``covered``) and that one lies on to which no other is nearer (``distinct``), of senses
+        that lie on a cluster of their word (``placed``); Spearman's ``correlation`` of numbers of
+        clusters and senses; reallocations in all (``moves``) and in the last fifth of those that
+        there were (``late_moves``); mean ``loss`` of the last updates in nats.
+    """
     clusters = torch.arange(1, 5).repeat(words_each)  # [V]
     vocab = len(clusters)
     word = torch.arange(vocab).repeat_interleave(clusters)
-    how = "keep" if allocation.policy == "none" else allocation.new_sense
     widths = torch.full((len(word),), width)
-    experiment = _Experiment(word, widths, training, seed, new_sense=how)
+    experiment = _Experiment(word, widths, training, seed, new_sense=new_sense)
     layer = experiment.layer
-    settings = ReallocationSettings(
-        log_prob_threshold=-allocation.needy_loss / (vocab * allocation.decay),
-        max_moves=allocation.max_moves,
-    )
+    threshold = -NEEDY_LOSS / (vocab * DECAY)
+    settings = ReallocationSettings(log_prob_threshold=threshold, max_moves=MAX_MOVES)
     moves, losses = [], []
     for step in range(1, training.steps + 1):
         losses.append(experiment.update())
-        layer.update_statistics(allocation.decay)
-        last = step > 0.8 * training.steps
-        if allocation.policy != "none" and step % allocation.interval == 0 and not last:
-            made = layer.reallocate(allocation.policy, settings)
+        layer.update_statistics(DECAY)
+        if policy != "none" and step % interval == 0 and step <= 0.8 * training.steps:
+            made = layer.reallocate(policy, settings)
             reset_moments(experiment.optimizer, layer.sense_parameters(), made.senses)
             moves.append(len(made))
     senses = layer.inventory.senses_per_word()
     cosine = experiment.direction @ normalize(layer.weight.detach()).t()  # [C, M]
-    own = layer.inventory.word_of_sense == word[:, None]
-    cosine = cosine.where(own, torch.full_like(cosine, -1.0))
+    cosine = cosine.where(layer.inventory.word_of_sense == word[:, None], -1.0)
     near = cosine > NEAR
     nearest = cosine.argmax(0)[near.any(0)]  # the cluster that each placed sense lies on
-    return SensesFound(
-        tuple(float(senses[clusters == k].float().mean()) for k in (1, 2, 3, 4)),
-        exact=float((senses == clusters).float().mean()),
-        correlation=spearman(clusters.tolist(), senses.tolist()),
-        covered=float(near.any(1).float().mean()),
-        distinct=len(nearest.unique()) / len(cosine),
-        placed=float(near.any(0).float().mean()),
-        moves=sum(moves),
-        late_moves=sum(moves[-max(1, len(moves) // 5) :]),
-        loss=sum(losses[-20:]) / 20,
-    )
+    return {
+        **{f"senses_{k}": float(senses[clusters == k].float().mean()) for k in (1, 2, 3, 4)},
+        "exact": float((senses == clusters).float().mean()),
+        "correlation": spearman(clusters.tolist(), senses.tolist()),
+        "covered": float(near.any(1).float().mean()),
+        "distinct": len(nearest.unique()) / len(cosine),
+        "placed": float(near.any(0).float().mean()),
+        "moves": sum(moves),
+        "late_moves": sum(moves[-max(1, len(moves) // 5) :]),
+        "loss": sum(losses[-20:]) / 20,
+    }
 
 
 def learn_theta(
@@ -230,7 +198,7 @@ def learn_theta(
     words_each: int = 4,
     norm: float | None = None,
     seed: int = 0,
-) -> list[ThetaFound]:
+) -> list[Row]:
     """Lemma 4.2: train one sense a word from θ = 0; ``words_each`` words have each of the widths.
 
     Args:
@@ -240,18 +208,20 @@ def learn_theta(
         norm: hold sense vectors at this norm; by default they are free, and the norm, too, can
             answer to the width.
         seed: of directions, contexts and first vectors.
+
+    Returns:
+        for each ``width`` means over its words: ``theta`` (Eq. 9), ``norm`` of sense vectors, their
+        ``cosine`` with their cluster's direction, ``unsure``: 1 − P(y) over the last updates.
     """
     width = torch.tensor(widths).repeat_interleave(words_each)  # [V]
     experiment = _Experiment(torch.arange(len(width)), width, training, seed, max_senses=1)
     layer = experiment.layer
-    with torch.no_grad():
-        layer.theta.zero_()
+    layer.theta.data.zero_()
     for step in range(training.steps):
         experiment.update()
         layer.update_statistics(0.0)
         if norm is not None:
-            with torch.no_grad():
-                layer.weight.copy_(norm * normalize(layer.weight))
+            layer.weight.data = norm * normalize(layer.weight.data)
         if step == training.steps - 101:
             layer.inventory.start_interval()
     inventory, weight = layer.inventory, layer.weight.detach()
@@ -259,17 +229,21 @@ def learn_theta(
     cosine = (normalize(weight) * experiment.direction).sum(1)
     values = torch.stack([layer.theta.detach(), weight.norm(dim=1), cosine, unsure])  # [4, V]
     means = values.view(4, len(widths), words_each).mean(2).T.tolist()
-    return [ThetaFound(sigma, *own) for sigma, own in zip(widths, means, strict=True)]
+    names = ("width", "theta", "norm", "cosine", "unsure")
+    return [
+        dict(zip(names, (sigma, *own), strict=True))
+        for sigma, own in zip(widths, means, strict=True)
+    ]
 
 
-def theta_correlations(found: Sequence[ThetaFound]) -> tuple[float, float]:
+def theta_correlations(found: Sequence[Row]) -> tuple[float, float]:
     """Spearman's between width and θ: over all widths, and over those that leave doubt.
 
     Where 1 − P(y) has vanished, so has the gradient of θ: its value says how far training came.
     """
-    unsure = [one for one in found if one.unsure >= UNSURE]
+    unsure = [one for one in found if one["unsure"] >= UNSURE]
     first, second = (
-        spearman([one.width for one in part], [one.theta for one in part])
+        spearman([one["width"] for one in part], [one["theta"] for one in part])
         for part in (found, unsure)
     )
     return first, second
@@ -300,43 +274,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             if value is not None and not value > 0:
                 raise UserError(f"--{name} is {value}, but it must be greater than 0")
         training = Training(dim=args.dim, steps=args.steps)
-        rows = [*_compare_policies(args, training), *_compare_widths(args, training)]
+        rows = _compare_policies(args, training) + _compare_widths(args, training)
         if args.output is not None:
+            settings = {name: value for name, value in vars(args).items() if name != "output"}
+            document = {"settings": settings, "torch": torch.__version__, "rows": rows}
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            csv = args.output.suffix == ".csv"
+            table = as_csv(names, [[row.get(name) for name in names] for row in rows])
             with atomic_write(args.output) as stream:
-                stream.write(_serialized(args, rows))
-    except (UserError, ValueError) as error:
+                stream.write(table if csv else json.dumps(document, indent=1) + "\n")
+    except UserError as error:
         print(f"simulate_lemmas.py: error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
 def _compare_policies(args: argparse.Namespace, training: Training) -> list[Row]:
-    rows: list[Row] = []
-    table = []
-    for policy, new_sense in VARIANTS:
-        allocation = Allocation(policy, new_sense)
-        begin = len(rows)
-        for seed in args.seeds:
-            run = vars(learn_senses(allocation, training, width=args.width, seed=seed)).copy()
-            counts = {f"senses_{k}": n for k, n in enumerate(run.pop("senses"), 1)}
-            settings = {"policy": policy, "new_sense": new_sense, "seed": seed}
-            rows.append({"lemma": "4.1", **settings, **counts, **run})
-        mean = {name: np.mean([row[name] for row in rows[begin:]]) for name in [*counts, *run]}
-        name = policy if new_sense == "keep" else f"{policy}, {new_sense}"
-        shares = [f"{mean[share]:.0%}" for share in ("covered", "distinct", "placed")]
-        cells = [name, *(f"{mean[count]:.2f}" for count in counts), f"{mean['exact']:.0%}"]
-        cells += [f"{mean['correlation']:.2f}", *shares]
-        table.append([*cells, f"{mean['moves']:.1f}", f"{mean['late_moves']:.1f}"])
-    head = ["reallocation", "1", "2", "3", "4", "exact", "rank corr."]
-    head += ["covered", "distinct", "placed", "moves", "late"]
+    rows = [
+        {"lemma": "4.1", "policy": policy, "new_sense": new_sense, "seed": seed}
+        | learn_senses(policy, new_sense, training, width=args.width, seed=seed)
+        for policy, new_sense in VARIANTS
+        for seed in args.seeds
+    ]
+    print("Lemma 4.1: senses of words with 1, 2, 3, 4 clusters; means over words and seeds\n")
+    print(*_means(rows, "policy", "new_sense"), sep="\n")
     print(
-        "Lemma 4.1: senses of words with 1, 2, 3, 4 clusters (means over words and "
-        f"{len(args.seeds)} seeds)\n",
-        *as_lines(head, table),
-        "\nexact: words with as many senses as clusters. covered: clusters with a sense of their "
-        "word on them.\ndistinct: with one that is on no other cluster. placed: senses on a "
-        "cluster. late: moves in the last fifth of reallocations.\n",
-        sep="\n",
+        "\nexact: words with as many senses as clusters. correlation: of their ranks. covered: "
+        "clusters with a sense of\ntheir word on them. distinct: with one that is on no other "
+        "cluster. placed: senses on a cluster.\nlate_moves: in the last fifth of reallocations.\n",
         flush=True,
     )
     return rows
@@ -347,32 +312,31 @@ def _compare_widths(args: argparse.Namespace, training: Training) -> list[Row]:
         learn_theta(WIDTHS, training, norm=args.norm, words_each=3, seed=seed)
         for seed in args.seeds
     ]
-    table = []
-    for found in zip(*runs, strict=True):  # of one width
-        width, theta, norm, cosine, unsure = np.mean([list(vars(one).values()) for one in found], 0)
-        cells = [f"{width:.1f}", f"{theta:.2f}", f"{abs(theta):.2f}", f"{norm:.2f}"]
-        table.append([*cells, f"{cosine:.3f}", f"{unsure:.4f}"])
-    every, sure = np.mean([theta_correlations(run) for run in runs], axis=0)
-    held = "free" if args.norm is None else f"held at {args.norm:g}"
-    print(
-        f"Lemma 4.2: theta (Eq. 9) by the width of a word's one cluster; |w| {held}\n",
-        *as_lines(["width", "theta", "|theta|", "|w|", "cos(w, c)", "1 - P(y)"], table, left=0),
-        f"\nSpearman between width and theta: {every:.2f}; among widths with 1 - P(y) of {UNSURE} "
-        f"and more: {sure:.2f}.\nWhere clusters are told apart without doubt, theta has no "
-        "gradient and stays where training has left it.",
-        sep="\n",
-    )
-    return [
-        {"lemma": "4.2", "seed": seed, **dataclasses.asdict(one)}
+    rows = [
+        {"lemma": "4.2", "seed": seed} | one
         for seed, run in zip(args.seeds, runs, strict=True)
         for one in run
     ]
+    every, sure = np.mean([theta_correlations(run) for run in runs], axis=0)
+    held = "free" if args.norm is None else f"held at {args.norm:g}"
+    print(f"Lemma 4.2: theta (Eq. 9) by the width of a word's one cluster; |w| {held}\n")
+    print(*_means(rows, "width"), sep="\n")
+    print(
+        "\ncosine: of sense vector and cluster. unsure: 1 - P(y). Spearman between width and "
+        f"theta: {every:.2f};\nwhere unsure is {UNSURE} or more: {sure:.2f}. Where clusters are "
+        "told apart without doubt, theta has no\ngradient and stays where training has left it."
+    )
+    return rows
 
 
-def _serialized(args: argparse.Namespace, rows: list[Row]) -> str:
-    if args.output.suffix == ".json":
-        settings = {name: value for name, value in vars(args).items() if name != "output"}
-        document = {"settings": settings, "torch": torch.__version__, "rows": rows}
-        return json.dumps(document, indent=1) + "\n"
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return as_csv(names, [[row.get(name) for name in names] for row in rows])
+def _means(rows: list[Row], *by: str) -> list[str]:
+    """A table of means over seeds."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(str(row[name]) for name in by), []).append(row)
+    figures = [name for name in rows[0] if name not in ("lemma", "seed", *by)]
+    table = [
+        [*key, *(f"{np.mean([row[name] for row in own]):.3g}" for name in figures)]
+        for key, own in groups.items()
+    ]
+    return as_lines([*by, *figures], table, left=len(by))

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from fairseq_kerbs.analysis.words import joined_words
-from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 
 _MAX_TOKENS = 4000  # of a batch, and so of a sentence
@@ -59,6 +58,7 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
         UserError: see :func:`batches`.
     """
     dictionary, layer = task.target_dictionary, model.decoder.output
+    table, mask = layer.table
     for batch in batches(task, split):
         features, _ = model(**batch["net_input"])
         target = batch["target"]  # [batch, len]
@@ -66,7 +66,25 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
         joint = evidence.sense_prob.view(*target.shape, -1)  # [batch, len, K]
         posterior = joint / joint.sum(-1, keepdim=True).clamp_min(1e-38)
         for row, line in enumerate(batch["id"].tolist()):
-            yield from _sentence(line, target[row], posterior[row], layer, dictionary, pieces)
+            columns, tokens = real_tokens(target[row], dictionary)
+            words, positions = joined_words(tokens)
+            seen: Counter[str] = Counter()
+            whole = {}  # by position of a token that is a whole word: its index and place
+            for place, (word, at) in enumerate(zip(words, positions, strict=True)):
+                if at is not None:
+                    whole[at] = seen[word], place
+                seen[word] += 1
+            shown = tuple(tokens if pieces else words)
+            for position in range(len(tokens)) if pieces else whole:
+                index, place = whole.get(position, (-1, position))
+                number = int(target[row, columns[position]])
+                yield Occurrence(
+                    *(line, index, tokens[position]),
+                    tuple(table[number][mask[number]].tolist()),
+                    tuple(posterior[row, columns[position]][mask[number]].tolist()),
+                    shown,
+                    position if pieces else place,
+                )
 
 
 def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
@@ -96,48 +114,8 @@ def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
 
 
 def real_tokens(target: torch.Tensor, dictionary: Any) -> tuple[list[int], list[str]]:
-    """Columns and symbols of a sentence's tokens, padding (on either side) and its end left out.
-
-    Args:
-        target: [len] token numbers.
-        dictionary: fairseq's dictionary.
-    """
-    skipped = (dictionary.pad(), dictionary.eos())
-    numbers = target.tolist()
+    """Columns and symbols of the tokens of a sentence [len], without padding (on either side) and
+    the end of the sentence."""
+    skipped, numbers = (dictionary.pad(), dictionary.eos()), target.tolist()
     columns = [column for column, number in enumerate(numbers) if number not in skipped]
     return columns, [dictionary[numbers[column]] for column in columns]
-
-
-def _sentence(
-    line: int,
-    target: torch.Tensor,
-    posterior: torch.Tensor,
-    layer: OutputLayer,
-    dictionary: Any,
-    pieces: bool,
-) -> Iterator[Occurrence]:
-    columns, tokens = real_tokens(target, dictionary)
-    words, positions = joined_words(tokens)
-    place_of = {position: place for place, position in enumerate(positions) if position is not None}
-    shown = tuple(tokens if pieces else words)
-    senses, mask = layer.table
-    seen: Counter[str] = Counter()
-    index_of = []  # how often each word form was there before
-    for word in words:
-        index_of.append(seen[word])
-        seen[word] += 1
-    for position, column in enumerate(columns):
-        place = place_of.get(position)
-        if place is None and not pieces:
-            continue
-        number = int(target[column])
-        own = mask[number]
-        yield Occurrence(
-            line,
-            -1 if place is None else index_of[place],
-            tokens[position],
-            tuple(senses[number][own].tolist()),
-            tuple(posterior[column][own].tolist()),
-            shown,
-            position if place is None or pieces else place,
-        )

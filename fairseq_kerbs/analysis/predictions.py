@@ -58,57 +58,43 @@ def collect_predictions(model: Any, task: Any, split: str, joined: bool = False)
     Raises:
         UserError: see :func:`features_only` and :func:`batches`; or the split has no such word.
     """
-    dictionary = task.target_dictionary
-    parts: list[tuple[Tensor, ...]] = []
+    dictionary, columns = task.target_dictionary, []
+    rows_a_time = max(1, _SCORES // len(dictionary))
     sentences: dict[int, tuple[str, ...]] = {}
     with features_only(model) as output_layer:
         for batch in batches(task, split):
             target = batch["target"]  # [batch, len]
             chosen = []  # row, column, sentence, place
             for row, line in enumerate(batch["id"].tolist()):
-                sentences[line], places = _places(target[row], dictionary, joined)
-                chosen += [(row, column, line, place) for column, place in places]
-            if not chosen:
-                continue
-            rows, columns, lines, at = torch.tensor(chosen).unbind(1)
-            features = model(**batch["net_input"])[0][rows, columns]  # [n, d]
-            words = target[rows, columns]
-            scored = _score(model, output_layer, features, words, len(dictionary))
-            parts.append((lines, at, words, *scored))
-    if not parts:
+                places, tokens = real_tokens(target[row], dictionary)
+                positions: list[int | None] = list(range(len(tokens)))
+                if joined:
+                    tokens, positions = joined_words(tokens)
+                sentences[line] = tuple(tokens)
+                for place, position in enumerate(positions):
+                    if position is None:
+                        continue
+                    number = int(target[row, places[position]])
+                    if is_word(tokens[place], number, dictionary.nspecial):
+                        chosen.append((row, places[position], line, place))
+            if chosen:
+                rows, where, *names = torch.tensor(chosen).unbind(1)
+                features = model(**batch["net_input"])[0][rows, where]  # [n, d]
+                words = target[rows, where]
+                scored = _score(model, output_layer, features, words, rows_a_time)
+                columns.append((*names, words, *scored))
+    if not columns:
         raise UserError(f"--split {split}: there is no word in it; name another split")
-    columns_of = [torch.cat(column) for column in zip(*parts, strict=True)]
-    lines, at = columns_of[:2]
+    lines, at, *rest = (torch.cat(parts) for parts in zip(*columns, strict=True))
     order = (lines * (int(at.max()) + 1) + at).argsort()
-    return Predictions(sentences, *(column[order] for column in columns_of))
-
-
-def _places(
-    target: Tensor, dictionary: Any, joined: bool
-) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """Tokens of a sentence [len], and column and place of each of its words."""
-    columns, tokens = real_tokens(target, dictionary)
-    positions: list[int | None] = list(range(len(tokens)))
-    if joined:
-        tokens, positions = joined_words(tokens)
-    places = [
-        (columns[position], place)
-        for place, position in enumerate(positions)
-        if position is not None
-        and is_word(tokens[place], int(target[columns[position]]), dictionary.nspecial)
-    ]
-    return tuple(tokens), places
+    return Predictions(sentences, *(column[order] for column in (lines, at, *rest)))
 
 
 def _score(
-    model: Any,
-    output_layer: Callable[..., Tensor],
-    features: Tensor,
-    words: Tensor,
-    vocabulary: int,
-) -> tuple[Tensor, ...]:
-    """Probabilities of words [n], guesses and theirs [n, k], for features [n, d]."""
-    rows, found = max(1, _SCORES // vocabulary), []
+    model: Any, output_layer: Callable[..., Tensor], features: Tensor, words: Tensor, rows: int
+) -> list[Tensor]:
+    """Probabilities of words [n], guesses and theirs [n, k], of features [n, d]."""
+    found = []
     for part, own in zip(features.split(rows), words.split(rows), strict=True):
         # as if it were one sentence: fairseq's adaptive softmax asks for three dimensions
         output = (output_layer(part.unsqueeze(0)), None)
@@ -116,4 +102,4 @@ def _score(
         best = scores.topk(min(GUESSES, scores.shape[1]), dim=1)
         probability = scores.gather(1, own.unsqueeze(1)).squeeze(1)
         found.append((probability.exp(), best.indices, best.values.exp()))
-    return tuple(torch.cat(column) for column in zip(*found, strict=True))
+    return [torch.cat(column) for column in zip(*found, strict=True)]

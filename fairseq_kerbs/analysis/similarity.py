@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,33 +65,35 @@ def nearest_senses(
     hidden[torch.tensor(list(ignored), dtype=torch.long)] = True
     left_out = hidden[layer.inventory.word_of_sense.cpu()]  # [M]
     number = max(0, min(number, int((~left_out).sum()) - 1))
+    if not number:
+        yield from ([] for _ in senses)
+        return
     weight, theta = layer.weight.float(), layer.theta.float()
     rows = max(1, _SCORES // layer.total_senses)
     for part in torch.tensor(list(senses), dtype=torch.long).split(rows):
-        if not number:
-            yield from ([] for _ in part)
-            continue
         contexts = layer.as_contexts(weight[part])  # [n, d]
         logits = kernel_logits(contexts, weight, theta, layer.kernel)  # [n, M]
         logits[:, left_out] = -torch.inf
         logits.scatter_(1, part.unsqueeze(1), -torch.inf)  # itself
         scores, found = logits.topk(number, dim=1)
-        for row_scores, row_found in zip(scores.tolist(), found.tolist(), strict=True):
-            pairs = zip(row_found, row_scores, strict=True)
-            yield [(sense, score) for sense, score in pairs if score > -torch.inf]
+        for row in zip(found.tolist(), scores.tolist(), strict=True):
+            yield [(sense, score) for sense, score in zip(*row, strict=True) if score > -torch.inf]
 
 
-class Similarity(Protocol):
+class Similarity:
     """Similarity of words, symmetric, 0 where there is none."""
 
     def graph(self) -> Any:
         """Each word's nearest ones, [V, V], sparse and symmetric, nothing on the diagonal."""
+        raise NotImplementedError
 
     def among(self, words: Sequence[int]) -> NDArray[np.float64]:
         """Similarity of all pairs of n words, [n, n], 0 on the diagonal."""
+        result: NDArray[np.float64] = self.graph()[list(words)][:, list(words)].toarray()
+        return result
 
 
-class ConfusionSimilarity:
+class ConfusionSimilarity(Similarity):
     """Similarity by what models confuse, see the head of this file.
 
     Args:
@@ -100,8 +102,7 @@ class ConfusionSimilarity:
     """
 
     def __init__(self, found: Sequence[Predictions], words: Tensor) -> None:
-        shape = (len(words), len(words))
-        numbers = found[0].word
+        shape, numbers = (len(words), len(words)), found[0].word
         total = sparse.csr_matrix(shape)
         for one in found:
             rows = numbers.unsqueeze(1).expand_as(one.guesses)  # [N, k]
@@ -116,13 +117,8 @@ class ConfusionSimilarity:
         """See :class:`Similarity`."""
         return self._graph
 
-    def among(self, words: Sequence[int]) -> NDArray[np.float64]:
-        """See :class:`Similarity`."""
-        result: NDArray[np.float64] = self._graph[list(words)][:, list(words)].toarray()
-        return result
 
-
-class VectorSimilarity:
+class VectorSimilarity(Similarity):
     """Similarity by output vectors, see the head of this file.
 
     Args:
@@ -148,9 +144,9 @@ class VectorSimilarity:
         self._grand = self._mean[sample].mean()
         self._norm = torch.ones(count)  # [M]
         parts = torch.arange(count).split(min(self._rows, 1024))
-        own = [self._of_senses(part, part).diagonal() for part in parts]
-        self._norm = torch.cat(own).clamp_min(0.0).sqrt()
-        self._norm[self._norm == 0] = torch.inf  # such a sense is like no other
+        own = torch.cat([self._of_senses(part, part).diagonal() for part in parts])
+        # a sense without one is like no other
+        self._norm = torch.where(own > 0, own, torch.inf).sqrt()
 
     def _symmetric(self, some: Tensor, others: Tensor) -> Tensor:
         """G of n senses and n' others, [n, n']."""
@@ -182,18 +178,16 @@ class VectorSimilarity:
         """See :class:`Similarity`; takes minutes for tens of thousands of senses."""
         everything = torch.arange(len(self._weight))
         number = max(0, min(NEAREST, len(self._words) - 1))
-        found = []
         per_word = int(self._word.bincount().max()) if len(self._word) else 1
+        graph = sparse.csr_matrix((self._size, self._size))
         for part in torch.arange(len(self._words)).split(max(1, self._rows // per_word)):
             near = self._of_words(everything[torch.isin(self._word, part)], everything)  # [w, W]
             near[torch.arange(len(part)), part] = -torch.inf
-            found.append(near.topk(number, dim=1))
-        value, place = (torch.cat(parts) for parts in zip(*found, strict=True))  # [W, k]
-        row = torch.arange(len(value)).unsqueeze(1).expand_as(place)
-        kept = value > 0
-        where = (self._words[row[kept]].numpy(), self._words[place[kept]].numpy())
-        shape = (self._size, self._size)
-        graph = sparse.csr_matrix((value[kept].double().numpy(), where), shape)
+            value, place = near.topk(number, dim=1)  # [w, k]
+            row = part.unsqueeze(1).expand_as(place)
+            kept = value > 0
+            where = (self._words[row[kept]].numpy(), self._words[place[kept]].numpy())
+            graph += sparse.csr_matrix((value[kept].double().numpy(), where), graph.shape)
         return graph.maximum(graph.T)
 
     @torch.no_grad()
@@ -230,18 +224,13 @@ def cluster_words(graph: Any, least: float, most: int = MOST_WORDS) -> list[list
         clusters of two words or more.
     """
     sums: dict[int, dict[int, float]] = {}  # similarity of groups, summed over pairs of words
-    pairs = graph.tocoo()
-    for one, other, value in zip(pairs.row, pairs.col, pairs.data, strict=True):
-        if one != other:
-            sums.setdefault(int(one), {})[int(other)] = float(value)
-    members = {word: [word] for word in sorted(sums)}
-    queue = [
-        (-value, one, other)
-        for one, others in sums.items()
-        for other, value in others.items()
-        if one < other and value >= least
-    ]
+    queue = []
+    for one, other, value in zip(*sparse.find(graph), strict=True):
+        sums.setdefault(int(one), {})[int(other)] = float(value)
+        if one < other and value >= least:
+            queue.append((-float(value), int(one), int(other)))
     heapq.heapify(queue)
+    members = {word: [word] for word in sorted(sums)}
     number = graph.shape[0]  # a group that is made gets a number of its own
     while queue:
         _, one, other = heapq.heappop(queue)
@@ -253,9 +242,7 @@ def cluster_words(graph: Any, least: float, most: int = MOST_WORDS) -> list[list
         first, second = sums.pop(one), sums.pop(other)
         sums[number] = {}
         for near in (first | second).keys() - {one, other}:
-            sums[near].pop(one, None)
-            sums[near].pop(other, None)
-            value = first.get(near, 0.0) + second.get(near, 0.0)
+            value = sums[near].pop(one, 0.0) + sums[near].pop(other, 0.0)
             sums[number][near] = sums[near][number] = value
             mean = value / (len(members[number]) * len(members[near]))
             if mean >= least:

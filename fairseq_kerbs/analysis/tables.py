@@ -1,22 +1,15 @@
-"""Tables as CSV, Markdown and plain text, and results as JSON."""
+"""Tables as CSV, Markdown and plain text."""
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tabulate import tabulate
 
 from fairseq_kerbs.evaluation.texts import escape_markdown, harmless_cell
-
-
-def as_json(result: Any) -> str:
-    """A dataclass, with all that it holds, as JSON."""
-    return json.dumps(dataclasses.asdict(result), indent=1, ensure_ascii=False)
 
 
 def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]], digits: int | None = None) -> str:
@@ -46,12 +39,10 @@ def as_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return tabulate(cells, head, tablefmt="github", disable_numparse=True) + "\n"
 
 
-def as_lines(
-    head: Sequence[str], rows: Sequence[Sequence[str]], indent: int = 0, left: int = 1
-) -> list[str]:
+def as_lines(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """Lines of a table for a terminal: the first ``left`` columns flush left, the others right."""
     if not rows:
         return []
-    sides = [*(["left"] * left), *(["right"] * (len(head) - left))][: len(head)]
+    sides = [*(["left"] * left), *(["right"] * (len(head) - left))]
     text = tabulate(rows, head, tablefmt="plain", disable_numparse=True, colalign=sides)
-    return [" " * indent + line.rstrip() for line in text.splitlines()]
+    return [line.rstrip() for line in text.splitlines()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from random import Random
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ from fairseq_kerbs.analysis.tables import as_csv, as_markdown
 from fairseq_kerbs.utils.errors import UserError
 
 BPE_MARK = "@@"
-DEFAULT_SPECIAL = 4  # fairseq's <s>, <pad>, </s> and <unk>
 _FILLER = re.compile(r"madeupword\d{4}")  # fairseq pads dictionaries with these
 
 
@@ -38,8 +36,7 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
     Raises:
         UserError: some are no entry; they are named.
     """
-    missing = [word for word in words if word not in dictionary.indices]
-    if missing:
+    if missing := [word for word in words if word not in dictionary.indices]:
         raise UserError(
             f"--word: {', '.join(missing)}: no entry of the dictionary; a word that BPE splits has "
             "none of its own"
@@ -64,15 +61,11 @@ def joined_words(pieces: Sequence[str]) -> tuple[list[str], list[int | None]]:
     positions: list[int | None] = []
     begun = ""
     for position, piece in enumerate(pieces):
-        if piece.endswith(BPE_MARK):
-            begun += piece[: -len(BPE_MARK)]
-            continue
-        words.append(begun + piece)
-        positions.append(None if begun else position)
-        begun = ""
-    if begun:
-        words.append(begun)
-        positions.append(None)
+        marked = piece.endswith(BPE_MARK)
+        if not marked or position == len(pieces) - 1:
+            words.append(begun + piece.removesuffix(BPE_MARK))
+            positions.append(None if begun or marked else position)
+        begun = begun + piece.removesuffix(BPE_MARK) if marked else ""
     return words, positions
 
 
@@ -80,19 +73,6 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
     """A token in brackets, with at most so many others on either side."""
     before, after = tokens[max(0, place - most) : place], tokens[place + 1 : place + 1 + most]
     return " ".join([*before, f"[{tokens[place]}]", *after])
-
-
-# ------------------------------------------------------------------------- by frequency
-
-
-@dataclass(frozen=True)
-class FrequencyGroup:
-    """A tenth of the words."""
-
-    words: int  # how many it has
-    most: int  # occurrences of its most frequent word
-    fewest: int  # and of its rarest
-    senses: float  # mean number of senses of a word
 
 
 def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np.int64]]:
@@ -109,24 +89,18 @@ def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np
 
 def senses_by_frequency(
     senses: Sequence[int], counts: Sequence[int], groups: int = 10
-) -> list[FrequencyGroup]:
-    """Mean number of senses of a word, by `frequency_groups`.
-
-    Args:
-        senses: [V] number of senses of each word.
-        counts: [V] occurrences in the training data.
-        groups: number of groups.
-    """
-    numbers, each = np.asarray(counts), np.asarray(senses)
+) -> list[dict[str, Any]]:
+    """By `frequency_groups` how many ``words``, occurrences of the ``most`` and ``fewest``
+    frequent one, and the mean of ``senses`` [V] a word."""
     return [
-        FrequencyGroup(
-            len(part), int(numbers[part[0]]), int(numbers[part[-1]]), float(each[part].mean())
-        )
+        {
+            "words": len(part),
+            "most": counts[part[0]],
+            "fewest": counts[part[-1]],
+            "senses": float(np.asarray(senses)[part].mean()),
+        }
         for part in frequency_groups(counts, groups)
     ]
-
-
-# ------------------------------------------------------------------------- by number of senses
 
 
 class SenseGroup(NamedTuple):
@@ -138,22 +112,15 @@ class SenseGroup(NamedTuple):
 
 
 def whole_words(targets: Iterable[Tensor], symbols: Sequence[str]) -> set[str]:
-    """Entries of the dictionary that stand alone in a text: words, not pieces of words.
-
-    Args:
-        targets: [len] token numbers of each sentence.
-        symbols: [V] entries of the dictionary.
-
-    Returns:
-        those that somewhere are neither marked with ``@@`` nor behind a marked one.
-    """
+    """Entries of a dictionary [V] that stand alone in a text: somewhere in its sentences of token
+    numbers [len] they are neither marked with ``@@`` nor behind a marked one."""
     marked = torch.tensor([symbol.endswith(BPE_MARK) for symbol in symbols])  # [V]
-    alone = torch.zeros(len(symbols), dtype=torch.bool)
+    alone: set[int] = set()
     for target in targets:
-        begun = marked[target]  # [len]
-        inside = torch.cat([begun.new_zeros(1), begun[:-1]])
-        alone[target[~begun & ~inside]] = True
-    return {symbol for symbol, is_alone in zip(symbols, alone.tolist(), strict=True) if is_alone}
+        piece = marked[target]  # [len]
+        piece[1:] |= marked[target[:-1]]
+        alone.update(target[~piece].tolist())
+    return {symbols[number] for number in alone}
 
 
 def words_by_number_of_senses(
@@ -164,7 +131,7 @@ def words_by_number_of_senses(
     whole_words_only: bool = True,
     *,
     known: Collection[str] | None = None,
-    special: int = DEFAULT_SPECIAL,
+    special: int = 4,
 ) -> list[SenseGroup]:
     """Draw words for every number of senses from 1 to the largest: the paper's Table 6.
 
@@ -178,7 +145,8 @@ def words_by_number_of_senses(
         whole_words_only: leave out pieces: entries that end in ``@@``, and with `known` those that
             it lacks. Else they stay, marked: ``ban@@``, and ``@@ank`` for one that `known` lacks.
         known: words that stand alone in a text, see `whole_words`.
-        special: entries at the beginning of the dictionary that are no words.
+        special: entries at the beginning of the dictionary that are no words (by default <s>,
+            <pad>, </s> and <unk>).
 
     Returns:
         one group a number of senses, groups without a word included.
@@ -186,9 +154,7 @@ def words_by_number_of_senses(
     counts = torch.bincount(word_of_sense.cpu(), minlength=len(symbols)).tolist()  # [V]
     words: dict[int, list[str]] = {senses: [] for senses in range(1, max(counts, default=0) + 1)}
     for index, (symbol, senses) in enumerate(zip(symbols, counts, strict=True)):
-        if not senses or not is_word(symbol, index, special):
-            continue
-        if not any(character.isalpha() for character in symbol):
+        if not (senses and is_word(symbol, index, special) and any(map(str.isalpha, symbol))):
             continue
         first = symbol.endswith(BPE_MARK)
         last = not first and known is not None and symbol not in known

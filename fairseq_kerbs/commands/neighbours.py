@@ -25,17 +25,12 @@ def add_neighbours(commands: Subparsers) -> None:
         "Works for fairseq's own models too.",
     )
     reading.add_model_flags(parser)
-    parser.add_argument(
-        "other", type=Path, nargs="?", metavar="OTHER", help="checkpoint to compare it with"
-    )
-    parser.add_argument(
-        "--names", nargs="+", default=[], metavar="NAME", help="of the models [from their paths]"
-    )
-    parser.add_argument(
-        "--by",
-        choices=("vectors", "confusions"),
-        help="what makes words similar [confusions where there are data, else vectors]",
-    )
+    text = "checkpoint to compare it with"
+    parser.add_argument("other", type=Path, nargs="?", metavar="OTHER", help=text)
+    text = "of the models [from their paths]"
+    parser.add_argument("--names", nargs="+", default=[], metavar="NAME", help=text)
+    text = "what makes words similar [confusions where there are data, else vectors]"
+    parser.add_argument("--by", choices=("vectors", "confusions"), help=text)
     reading.add_numbers(
         parser,
         ("--top", 8, "clusters to show, 0 for all"),
@@ -49,35 +44,43 @@ def add_neighbours(commands: Subparsers) -> None:
 
 
 def _run_neighbours(args: argparse.Namespace) -> int:
+    import torch
+
     from fairseq_kerbs.analysis import neighbours, similarity
+    from fairseq_kerbs.analysis.words import BPE_MARK, is_word
     from fairseq_kerbs.utils.errors import UserError
 
     reading.check_numbers(args, top=0, examples=0, least=0)
-    models = 1 if args.other is None else 2
-    if args.names and len(args.names) != models:
-        raise UserError(f"--names: give as many names as checkpoints, {models}")
+    paths = [path for path in (args.checkpoint, args.other) if path is not None]
+    if args.names and len(args.names) != len(paths):
+        raise UserError(f"--names: give as many names as checkpoints, {len(paths)}")
     if len(set(args.names)) < len(args.names) or not all(args.names):
         raise UserError("--names: names must not be empty and must differ")
     if args.by == "confusions" and args.data is None:
         raise UserError("--by confusions looks at a split of the data: give --data BIN as well")
     by = args.by or ("vectors" if args.data is None else "confusions")
-    paths = [args.checkpoint, args.other][:models]
     names = args.names or model_names(paths)
     layers, predictions, dictionary = _read(args, paths, names, by)
-    words = _compared(dictionary, args.least, args.joined)
-    if int(words.sum()) < 2:
+    compared = [
+        is_word(word, number, dictionary.nspecial)
+        and dictionary.count[number] >= args.least
+        and not (args.joined and word.endswith(BPE_MARK))
+        for number, word in enumerate(dictionary.symbols)
+    ]
+    if sum(compared) < 2:
         raise UserError(
             f"--least {args.least}: fewer than two words occur as often in the training data; give "
             "a smaller number"
         )
-    compared: dict[str, similarity.Similarity] = {
+    words = torch.tensor(compared)
+    alike: dict[str, similarity.Similarity] = {
         name: similarity.VectorSimilarity(layers[name], words)
         if by == "vectors"
         else similarity.ConfusionSimilarity([predictions[name]], words)
         for name in names
     }
     result = neighbours.find_neighbours(
-        *(compared, dictionary.symbols, dictionary.count),
+        *(alike, dictionary.symbols, dictionary.count),
         by=by,
         words=words,
         predictions=predictions,
@@ -95,11 +98,10 @@ def model_names(paths: list[Path]) -> list[str]:
     >>> model_names([Path("runs/tiny_softmax/a.pt"), Path("runs/tiny_kerbs/a.pt")])
     ['softmax', 'kerbs']
     """
-    parts = [path.resolve().with_suffix("").parts for path in paths]
+    parts = [path.resolve().with_suffix("").parts[::-1] for path in paths]
     if len(paths) == 1:
-        return [part for part in parts[0] if not part.startswith("checkpoint")][-1:]
-    pairs = zip(*(path[::-1] for path in parts), strict=False)
-    differing = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
+        return [next((part for part in parts[0] if not part.startswith("checkpoint")), "")]
+    differing = next((pair for pair in zip(*parts, strict=False) if len({*pair}) > 1), ("", ""))
     pieces = [re.split(r"[-_.]", part) for part in differing]
     for _ in range(2):  # from the front, then from the back
         while all(len(piece) > 1 for piece in pieces) and pieces[0][0] == pieces[1][0]:
@@ -125,31 +127,16 @@ def _read(
                 layers[name] = model_layer(model, path)
             predictions[name] = collect_predictions(model, task, args.split, args.joined)
         dictionaries.append(dictionary)
+    pair = " and ".join(map(str, paths))
     if dictionaries[-1].symbols != dictionaries[0].symbols:
         raise UserError(
-            f"{paths[0]} and {paths[1]} have different target dictionaries; compare models that "
-            "were trained on the same data"
+            f"{pair} have different target dictionaries; compare models that were trained on the "
+            "same data"
         )
     found = list(predictions.values())
     if found and not found[-1].same_words(found[0]):
         raise UserError(
-            f"{paths[0]} and {paths[1]} do not predict the same words of --split {args.split}; "
-            "compare models of the same task"
+            f"{pair} do not predict the same words of --split {args.split}; compare models of the "
+            "same task"
         )
     return layers, predictions, dictionaries[0]
-
-
-def _compared(dictionary: Any, least: int, joined: bool) -> Any:
-    """[V] whether a word is compared: frequent enough, and no piece where words are joined."""
-    import torch
-
-    from fairseq_kerbs.analysis.words import BPE_MARK, is_word
-
-    return torch.tensor(
-        [
-            is_word(word, number, dictionary.nspecial)
-            and dictionary.count[number] >= least
-            and not (joined and word.endswith(BPE_MARK))
-            for number, word in enumerate(dictionary.symbols)
-        ]
-    )

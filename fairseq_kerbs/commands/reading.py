@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +18,8 @@ def add_model_flags(
     text = "binarized data" if needs_data else "binarized data [none: the checkpoint alone]"
     parser.add_argument("--data", type=Path, required=needs_data, metavar="BIN", help=text)
     if not needs_data:
-        parser.add_argument(
-            "--dict",
-            type=Path,
-            metavar="FILE",
-            help="without --data: the target language's dict.*.txt [where the model was trained]",
-        )
+        text = "without --data: the target language's dict.*.txt [where the model was trained]"
+        parser.add_argument("--dict", type=Path, metavar="FILE", help=text)
     if split:
         parser.add_argument("--split", default="test", help="split of the data [%(default)s]")
     add_trust_flag(parser)
@@ -31,17 +28,15 @@ def add_model_flags(
 def add_numbers(parser: argparse._ActionsContainer, *flags: tuple[str, int, str]) -> None:
     """Whole numbers: flag, default and what it says."""
     for flag, default, text in flags:
-        parser.add_argument(
-            flag, type=int, default=default, metavar="N", help=f"{text} [%(default)s]"
-        )
+        text = f"{text} [%(default)s]"
+        parser.add_argument(flag, type=int, default=default, metavar="N", help=text)
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
     """``--json`` and ``--csv``."""
     for kind in ("json", "csv"):
-        parser.add_argument(
-            f"--{kind}", type=Path, metavar="FILE", help=f"write it here as {kind.upper()}, too"
-        )
+        text = f"write it here as {kind.upper()}, too"
+        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=text)
 
 
 def check_numbers(args: argparse.Namespace, **least: int) -> None:
@@ -86,10 +81,10 @@ def read_model(
 
 def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:
     """Write what ``--json`` and ``--csv`` ask for."""
-    from fairseq_kerbs.analysis.tables import as_json
     from fairseq_kerbs.utils.files import atomic_write
 
-    for path, text in ((args.json, as_json(result) + "\n"), (args.csv, csv)):
+    text = json.dumps(result, indent=1, ensure_ascii=False)
+    for path, content in ((args.json, f"{text}\n"), (args.csv, csv)):
         if path is not None:
             with atomic_write(path) as stream:
-                stream.write(text)
+                stream.write(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_kerbs.commands import reading
 
@@ -21,9 +21,8 @@ def add_report(commands: Subparsers) -> None:
         "theta, usage, nearest senses, contexts and plots. It needs no network and no other file.",
     )
     reading.add_model_flags(parser)
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="the .html file to write"
-    )
+    text = "the .html file to write"
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=text)
     parser.add_argument("--title", help="title of the page [name of the checkpoint]")
     text = "output of fairseq-train or its --tensorboard-logdir, for the history of training"
     parser.add_argument("--log", type=Path, metavar="LOG", help=text)
@@ -54,24 +53,21 @@ def _run_report(args: argparse.Namespace) -> int:
                 f"{args.checkpoint}: {name} of its output layer holds values that are not finite, "
                 "so its training diverged; take an earlier checkpoint"
             )
-    found = contexts = None
     facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint)}
+    texts: dict[str, Any] = {}
     if task is not None:
-        found = occurrences(model, task, args.split, pieces=True)
         several = (layer.inventory.senses_per_word() > 1).nonzero().flatten().tolist()
-        contexts = context_vectors(model, task, args.split, several, MOST_POINTS)
+        texts["contexts"] = context_vectors(model, task, args.split, several, MOST_POINTS)
+        texts["found"] = occurrences(model, task, args.split, pieces=True)
         facts["data"] = f"{args.data}, split {args.split}"
         facts["sentences"] = len(task.dataset(args.split))
     facts |= {"kernel": layer.kernel.name, "entries of the dictionary": layer.vocab_size}
     facts |= {"senses": layer.total_senses}
     data = page_data(
         *(layer, dictionary.symbols, dictionary.count, dictionary.nspecial),
-        facts=facts,
-        found=found,
-        contexts=contexts,
+        **(texts | {"facts": facts, "history": history}),
         examples=args.examples,
         nearest=args.nearest,
-        history=history,
     )
     with atomic_write(args.output) as stream:
         stream.write(html_page(args.title or f"Senses of {args.checkpoint.name}", data))

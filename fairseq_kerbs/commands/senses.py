@@ -35,23 +35,15 @@ def add_senses(commands: Subparsers) -> None:
     text = "whole words only, and contexts with BPE pieces joined"
     parser.add_argument("--joined", action="store_true", help=text)
     reading.add_files(parser)
-    parser.add_argument(
-        "--projector",
-        type=Path,
-        metavar="DIR",
-        help="write all senses for TensorBoard's embedding projector (tensorboard --logdir DIR)",
-    )
+    text = "write all senses for TensorBoard's embedding projector (tensorboard --logdir DIR)"
+    parser.add_argument("--projector", type=Path, metavar="DIR", help=text)
     table = parser.add_argument_group("words by number of senses (Table 6 of the paper)")
-    table.add_argument(
-        "--by-number-of-senses",
-        action="store_true",
-        help="also print words drawn at random for every number of senses, as Markdown",
-    )
+    text = "also print words drawn at random for every number of senses, as Markdown"
+    table.add_argument("--by-number-of-senses", action="store_true", help=text)
     reading.add_numbers(table, ("--words-each", 5, "words of each"), ("--seed", 1, "of the draw"))
     table.add_argument("--with-pieces", action="store_true", help="subwords too, with marks")
-    table.add_argument(
-        "--table", type=Path, metavar="FILE", help="write this table to a .md or .csv file"
-    )
+    text = "write this table to a .md or .csv file"
+    table.add_argument("--table", type=Path, metavar="FILE", help=text)
     parser.set_defaults(run=_run_senses)
 
 
@@ -118,7 +110,6 @@ def _write_words_by_senses(args: argparse.Namespace, trained: reading.Trained) -
     if args.by_number_of_senses:
         print(f"\n{words.groups_as_markdown(groups)}", end="")
     if args.table is not None:
-        markdown = args.table.suffix == ".md"
-        write = words.groups_as_markdown if markdown else words.groups_as_csv
+        write = {".md": words.groups_as_markdown, ".csv": words.groups_as_csv}[args.table.suffix]
         with atomic_write(args.table) as stream:
             stream.write(write(groups))

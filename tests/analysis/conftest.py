@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fairseq.data import LanguagePairDataset
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+from tests.helpers.fairseq_fixtures import dictionary, make_batch
+
+Refused = Callable[..., str]
 
 SIZES = """--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16
     --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-attention-heads 2
@@ -23,19 +30,12 @@ KERBS = """--arch transformer_kerbs --criterion kerbs_cross_entropy --reallocati
 
 @dataclass(frozen=True)
 class Trained:
-    """What a user has after training.
+    """What a user has after training."""
 
-    Attributes:
-        data: binarized toy corpus, with BPE.
-        kerbs: checkpoint of transformer_kerbs.
-        softmax: checkpoint of fairseq's own transformer.
-        log: what fairseq-train logged of the first.
-    """
-
-    data: Path
-    kerbs: Path
-    softmax: Path
-    log: Path
+    data: Path  # binarized toy corpus, with BPE
+    kerbs: Path  # checkpoint of transformer_kerbs
+    softmax: Path  # checkpoint of fairseq's own transformer
+    log: Path  # what fairseq-train logged of the first
 
     @property
     def dictionary(self) -> Path:
@@ -88,3 +88,37 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         _train(data, folder / "softmax", "--arch transformer"),
         folder / "kerbs.log",
     )
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Run a command that must end with one sentence, which is returned."""
+
+    def run(message: str, *command: object) -> str:
+        capsys.readouterr()
+        assert main([str(part) for part in command]) == 2, message
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+        return error
+
+    return run
+
+
+class BatchTask(TranslationTask):
+    """A translation task whose sets are a batch in memory."""
+
+    def __init__(self, *splits: str, left_pad_target: bool = False) -> None:
+        super().__init__(TranslationConfig(), dictionary(19), dictionary(23))
+        self.splits, self.batch, self.left_pad_target = splits, make_batch(), left_pad_target
+
+    def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
+        if split not in self.splits:
+            raise FileNotFoundError(f"Dataset not found: {split}")
+        source = [row[row.ne(1)] for row in self.batch["net_input"]["src_tokens"]]
+        target = [row[row.ne(1)] for row in self.batch["target"]]
+        sizes = [len(row) for row in source], [len(row) for row in target]
+        self.datasets[split] = LanguagePairDataset(
+            *(source, sizes[0], self.src_dict, target, sizes[1], self.tgt_dict),
+            left_pad_target=self.left_pad_target,
+        )

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.analysis.context_vectors import context_vectors
-from fairseq_kerbs.analysis.geometry import find_clusters, measure_word
+from fairseq_kerbs.analysis.geometry import find_clusters, measure_words
 from fairseq_kerbs.analysis.saved_layer import load_layer
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
-from tests.analysis.conftest import Trained
+from tests.analysis.conftest import Refused, Trained
 
 
 def clouds(number: int, each: int, dim: int, distance: float, stretch: float = 1.0) -> Tensor:
@@ -85,12 +85,13 @@ def test_degenerate_clouds() -> None:
 
 def test_variance_of_a_word() -> None:
     vectors = clouds(2, 40, 6, 12.0) + 5
-    word = measure_word("x", vectors, 4)
-    assert word.sizes == [40, 40]
-    assert word.variance == pytest.approx(float(vectors.var(0, unbiased=False).sum()), rel=1e-5)
-    assert word.relative == pytest.approx(word.variance / float(vectors.square().sum(1).mean()))
+    (word,) = measure_words({1: vectors}, [1], "ax", most=4, least=3)["words"]
+    assert (word["word"], word["sizes"]) == ("x", [40, 40])
+    variance = float(vectors.var(0, unbiased=False).sum())
+    assert word["variance"] == pytest.approx(variance, rel=1e-5)
+    assert word["relative"] == pytest.approx(variance / float(vectors.square().sum(1).mean()))
     halves = torch.stack([half.var(0, unbiased=False).sum() for half in vectors.split(40)])
-    assert word.within == pytest.approx(float(halves.mean()) / word.variance, rel=1e-5)
+    assert word["within"] == pytest.approx(float(halves.mean()) / variance, rel=1e-5)
 
 
 def test_contexts_of_fairseqs_own_model_are_its_features(trained: Trained) -> None:
@@ -131,9 +132,7 @@ def test_the_command_measures_any_model(
     assert "fewer than 10 contexts: madeupword0000 (0)" in capsys.readouterr().out
 
 
-def test_wrong_uses_are_one_sentence(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_uses_are_one_sentence(trained: Trained, tmp_path: Path, refused: Refused) -> None:
     broken, junk = tmp_path / "broken.pt", tmp_path / "junk.pt"
     broken.write_bytes(trained.softmax.read_bytes()[:5000])
     junk.write_text("no checkpoint\n")
@@ -153,7 +152,4 @@ def test_wrong_uses_are_one_sentence(
         (trained.softmax, trained.data, ["--max-clusters", "1"], "--max-clusters is 1"),
         (trained.softmax, trained.data, ["--most", "5"], "--most is 5"),
     ):
-        assert main(["geometry", str(checkpoint), "--data", str(data), *flags]) == 2, message
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        refused(message, "geometry", checkpoint, "--data", data, *flags)

@@ -36,7 +36,7 @@ from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.utils.errors import UserError
-from tests.analysis.conftest import Trained
+from tests.analysis.conftest import Refused, Trained
 from tests.helpers.fairseq_fixtures import dictionary, make_model
 
 PAGE = Path(fairseq_kerbs.__file__).parent / "analysis" / "page"
@@ -150,14 +150,14 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
     model, task = load_model_and_task(trained.kerbs, trained.data)
     layer, dictionary = model.decoder.output, task.target_dictionary
     words = page_words(layer, dictionary.symbols, dictionary.nspecial)
-    assert data["words"] == words.symbols
-    assert not {"</s>", "madeupword0000"} & set(words.symbols)
-    index = words.symbols.index("the")
-    number, own = dictionary.index("the"), words.senses[index]
+    assert data["words"] == [dictionary[number] for number in words.numbers]
+    assert not {"</s>", "madeupword0000"} & set(data["words"])
+    index, number = data["words"].index("the"), dictionary.index("the")
     at = slice(data["first"][index], data["first"][index + 1])
-    assert data["sense"][at] == own
+    own = data["sense"][at]
     owners = layer.inventory.word_of_sense
     assert sorted(own) == owners.eq(number).nonzero().flatten().tolist()
+    assert own == sorted(own, key=lambda sense: (-layer.usage[sense].item(), sense))
     share = layer.usage[own] / layer.usage[own].sum()
     assert data["usage"][at] == pytest.approx((1000 * share).tolist(), abs=0.51)
     assert data["theta"][at] == pytest.approx(layer.theta[own].tolist(), abs=6e-4)
@@ -186,14 +186,13 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
 
 
 def test_report_without_data_and_wrong_uses(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Trained, tmp_path: Path, refused: Refused
 ) -> None:
     output = tmp_path / "report.html"
     assert main(["report", str(trained.kerbs), "-o", str(output), "--nearest", "1"]) == 0
     data = data_of(output.read_text(encoding="utf-8"))
     assert data["times"] is None
     assert data["points"] == data["examples"] == {}
-    capsys.readouterr()
     state: dict[str, Any] = torch.load(trained.kerbs, weights_only=False)
     state["model"]["decoder.output.theta"][3] = float("nan")
     torch.save(state, tmp_path / "diverged.pt")
@@ -203,10 +202,7 @@ def test_report_without_data_and_wrong_uses(
         (trained.kerbs, ["-o", "a.html", "--examples", "-1"], "--examples is -1"),
         (tmp_path / "diverged.pt", ["-o", "a.html"], "theta of its output layer"),
     ):
-        assert main(["report", str(checkpoint), *flags]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        refused(message, "report", checkpoint, *flags)
 
 
 def test_projector_files(trained: Trained, tmp_path: Path) -> None:
@@ -279,7 +275,7 @@ wait(() => {
   seen.context = document.querySelector(".contexts span:last-child").textContent;
   seen.marked = document.querySelector("mark").textContent;
   seen.focus = focused().id;
-  seen.current = document.querySelector("[aria-current]").firstChild.textContent;
+  seen.current = document.querySelector("[aria-current=true]").firstChild.textContent;
   press(document.getElementById("list").querySelector("a"), "Escape");
   seen.escape = focused().id;
   type("ban@@");

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.data import LanguagePairDataset
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_kerbs.analysis.words import (
     SenseGroup,
@@ -21,7 +19,8 @@ from fairseq_kerbs.analysis.words import (
     words_by_number_of_senses,
 )
 from fairseq_kerbs.cli import main
-from tests.helpers.fairseq_fixtures import dictionary, make_batch, make_model
+from tests.analysis.conftest import BatchTask
+from tests.helpers.fairseq_fixtures import make_model
 
 SYMBOLS = [
     *("<s>", "<pad>", "</s>", "<unk>", "the", "ban@@", "ing", "change", "12", "=it", "."),
@@ -93,28 +92,10 @@ def test_markdown_and_csv() -> None:
     ]
 
 
-class _Task(TranslationTask):
-    """A translation task whose test and, if wanted, training set is a batch in memory."""
-
-    def __init__(self, *splits: str) -> None:
-        super().__init__(TranslationConfig(), dictionary(19), dictionary(23))
-        self.splits, self.batch = splits, make_batch()
-
-    def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
-        if split not in self.splits:
-            raise FileNotFoundError(f"Dataset not found: {split}")
-        source = [row[row.ne(1)] for row in self.batch["net_input"]["src_tokens"]]
-        target = [row[row.ne(1)] for row in self.batch["target"]]
-        sizes = [len(row) for row in source], [len(row) for row in target]
-        self.datasets[split] = LanguagePairDataset(
-            *(source, sizes[0], self.src_dict, target, sizes[1], self.tgt_dict)
-        )
-
-
 def test_the_senses_command_prints_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, task = make_model("lstm"), _Task("test", "train")
+    model, task = make_model("lstm"), BatchTask("test", "train")
     loaded = "fairseq_kerbs.checkpoints.load_model_and_task"
     monkeypatch.setattr(loaded, lambda *_, **flags: (model, task))
     command = ["senses", "checkpoint.pt", "--data", "bin", "--words-each", "99"]

@@ -9,43 +9,33 @@ const places = (word) => Array.from({ length: sensesOf(word) }, (_, k) => data.f
 const timesOf = (word) => places(word).reduce((sum, at) => sum + data.times[at], 0);
 const several = (count, name) => `${number.format(count)} ${name}${count === 1 ? "" : "s"}`;
 
-/** An element with attributes and children; text is set, never parsed. */
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
-
 // ------------------------------------------------------------------ the list of words
 
 const lower = data.words.map((word) => word.toLowerCase());
-const orders = {};
+const orders = {
+  senses: (word) => -sensesOf(word),
+  count: (word) => -data.count[word],
+  times: (word) => -timesOf(word),
+  name: (word) => lower[word],
+};
+const sorted = {};
 let hits = [], drawn = 0;
 
-/** Numbers of all words in an order, computed once. */
+/** Numbers of all words in an order, computed once; of equal ones the more frequent first. */
 function ordered(order) {
-  if (orders[order]) return orders[order];
+  if (sorted[order]) return sorted[order];
+  const keys = data.words.map((_, word) => orders[order](word));
+  const compare = (a, b) => (keys[a] < keys[b] ? -1 : Number(keys[a] > keys[b]));
   const all = data.words.map((_, word) => word);
-  const times = order === "times" ? all.map(timesOf) : [];
-  const compare = {
-    senses: (a, b) => sensesOf(b) - sensesOf(a) || data.count[b] - data.count[a],
-    count: (a, b) => data.count[b] - data.count[a],
-    times: (a, b) => times[b] - times[a] || data.count[b] - data.count[a],
-    name: (a, b) => (lower[a] < lower[b] ? -1 : Number(lower[a] > lower[b])),
-  }[order];
-  return (orders[order] = all.sort((a, b) => compare(a, b) || a - b));
+  return (sorted[order] = all.sort((a, b) => compare(a, b) || data.count[b] - data.count[a]));
 }
 
 /** Words with the text in them: the same word first, then those that begin with it. */
 function find(text) {
-  const wanted = text.trim().toLowerCase();
-  const all = ordered(byId("order").value);
-  if (!wanted) return all;
-  const ranks = [[], [], []];
-  for (const word of all) {
+  const wanted = text.trim().toLowerCase(), ranks = [[], [], []];
+  for (const word of ordered(byId("order").value)) {
     const at = lower[word].indexOf(wanted);
-    if (at >= 0) ranks[lower[word] === wanted ? 0 : at === 0 ? 1 : 2].push(word);
+    if (at >= 0) ranks[!wanted || lower[word] === wanted ? 0 : at === 0 ? 1 : 2].push(word);
   }
   return ranks.flat();
 }
@@ -58,11 +48,11 @@ function drawMore() {
   const part = hits.slice(drawn, drawn + SHOWN).map((word) => {
     const note = element("span", {}, several(sensesOf(word), "sense"));
     const item = link(word, element("span", {}, data.words[word]), note);
-    if (word === current) item.setAttribute("aria-current", "true");
     return element("li", {}, item);
   });
   byId("list").append(...part);
   drawn += part.length;
+  markCurrent();
   byId("more").hidden = drawn >= hits.length;
 }
 
@@ -79,35 +69,22 @@ function drawList() {
 let current = -1, joined = false;
 
 function senseTable(word) {
-  const head = ["", "sense", "usage", "θ", "times", "nearest senses by kernel (logit)"];
-  const lacking = { θ: !data.theta, times: !data.times };
-  const kept = head.filter((name) => !lacking[name]);
-  const row = element("tr", {}, ...kept.map((name) => element(
-    "th", name.startsWith("nearest") ? { class: "left", scope: "col" } : { scope: "col" }, name)));
-  const body = element("tbody");
+  const last = "nearest senses by kernel (logit)";
+  const rows = [["", "sense", "usage", data.theta && "θ", data.times && "times", last]];
   for (const [slot, at] of places(word).entries()) {
     const share = data.usage[at] / 10;
     const bar = element("span", { class: "bar", "aria-hidden": true },
       element("i", { style: `width:${share}%` }));
-    const cells = [
-      element("td", {}, signIcon(slot)), element("td", {}, String(data.sense[at])),
-      element("td", {}, bar, `${share.toFixed(1)} %`),
-    ];
-    if (data.theta) cells.push(element("td", {}, data.theta[at].toFixed(3)));
-    if (data.times) cells.push(element("td", {}, number.format(data.times[at])));
-    body.append(element("tr", {}, ...cells, element("td", { class: "left" }, ...nearest(at))));
+    rows.push([
+      [signIcon(slot)], String(data.sense[at]), [bar, `${share.toFixed(1)} %`],
+      data.theta?.[at].toFixed(3), data.times && number.format(data.times[at]), nearest(at),
+    ]);
   }
-  return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, row), body));
-}
-
-/** The word that has a sense, by bisection. */
-function wordOf(place) {
-  let low = 0, high = data.words.length;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (data.first[middle] <= place) low = middle; else high = middle;
-  }
-  return low;
+  const lines = rows.map((cells, at) => element("tr", {}, ...cells.map((cell) => cell ?? [])
+    .filter((_, column) => rows[0][column] !== null)
+    .map((cell) => element(at ? "td" : "th", at ? {} : { scope: "col" }, ...[cell].flat()))));
+  return element("div", { class: "scroll" }, element("table", {},
+    element("thead", {}, lines[0]), element("tbody", {}, ...lines.slice(1))));
 }
 
 function nearest(at) {
@@ -115,65 +92,48 @@ function nearest(at) {
   for (let k = at * data.near.each; k < (at + 1) * data.near.each; k++) {
     const place = data.near.place[k];
     if (place < 0) break;
-    const word = wordOf(place);
-    const label = element("span", { class: "small" },
-      ` ${data.sense[place]} (${data.near.score[k].toFixed(2)})`);
-    parts.push(parts.length ? ", " : "", link(word, data.words[word]), label);
+    const word = data.first.findLastIndex((first) => first <= place);
+    const note = ` ${data.sense[place]} (${data.near.score[k].toFixed(2)})`;
+    parts.push(parts.length ? ", " : "", link(word, data.words[word]),
+      element("span", { class: "small" }, note));
   }
   return parts;
 }
 
 /** K(c) of Eq. 9 for vectors of length 1. */
 function kernelCurve(theta) {
-  const x = [], y = [];
-  for (let step = 0; step <= 80; step++) {
-    const c = -1 + step / 40;
-    const small = Math.abs(theta) < 1e-3;
-    x.push(c);
-    y.push(small ? c : (-theta / (2 * (Math.exp(-theta) + theta - 1))) * Math.expm1(-theta * c));
-  }
-  return { x, y };
+  const x = Array.from({ length: 81 }, (_, step) => -1 + step / 40);
+  const a = -theta / (2 * (Math.exp(-theta) + theta - 1));
+  return { x, y: x.map((c) => (Math.abs(theta) < 1e-3 ? c : a * Math.expm1(-theta * c))) };
 }
 
 /** Contexts (x, y, sense, …) and sense vectors (x, y, …) of a word, one scale for both axes. */
 function plane(dots, marks) {
-  const along = (axis) => [
-    ...dots.filter((_, k) => k % 3 === axis), ...marks.filter((_, k) => k % 2 === axis),
-  ];
-  const ends = [0, 1].map((axis) => [Math.min(...along(axis)), Math.max(...along(axis))]);
-  const sides = [WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM - TOP];
-  const unit = 1.15 * Math.max(...ends.map(([low, high], axis) => (high - low || 1) / sides[axis]));
-  const [xRange, yRange] = ends.map(([low, high], axis) => {
-    const middle = (low + high) / 2, half = (unit * sides[axis]) / 2;
-    return [middle - half, middle + half];
-  });
-  const figure = chart({
-    title: "Contexts and senses", xLabel: "first principal component",
-    yLabel: "second principal component", xRange, yRange, xNumbers: false, yNumbers: false,
-  }, (svg, x, y) => {
-    for (let k = 0; k < dots.length; k += 3) {
-      svg.append(sign(dots[k + 2], x(dots[k]), y(dots[k + 1]), 3));
-    }
-    for (let k = 0; k < marks.length; k += 2) {
-      const ring = { cx: x(marks[k]), cy: y(marks[k + 1]), r: 9, fill: "none" };
-      svg.append(sign(k / 2, ring.cx, ring.cy, 5));
-      svg.append(shape("circle", { ...ring, stroke: "var(--ink)", "stroke-width": 1.5 }));
-    }
-  });
+  const signs = [];
+  for (let k = 0; k < dots.length; k += 3) signs.push([...dots.slice(k, k + 3), 0.7]);
+  for (let k = 0; k < marks.length; k += 2) signs.push([...marks.slice(k, k + 2), k / 2, 1.2]);
+  const ends = [0, 1].map((axis) => Math.max(...signs.map((one) => one[axis])));
+  const unit = 1.15 * Math.max(...ends.map((end, axis) => (end || 1) / SIDES[axis]));
+  const ranges = ends.map((end, axis) =>
+    [-1, 1].map((side) => (end + side * unit * SIDES[axis]) / 2));
+  const labels = ["Contexts and senses", "first principal component", "second principal component"];
+  const figure = chart(labels, ...ranges, (svg, x, y) => signs.forEach(([h, v, sense, size]) => {
+    svg.append(sign(sense, x(h), y(v), size));
+    if (size > 1) svg.append(shape("circle", { class: "ring", cx: x(h), cy: y(v), r: 9 }));
+  }), false);
   figure.append(element("div", { class: "small" },
     "A sign for each context, by its most probable sense; in a ring: the sense's own vector."));
   return figure;
 }
 
 function wordCharts(word) {
-  const charts = element("div", { class: "charts" });
-  const points = data.points[word];
+  const charts = element("div", { class: "charts" }), points = data.points[word];
   if (points) charts.append(plane(...points));
   if (data.theta && data.kernel === "kerbs") {
     const lines = places(word).map(
       (at) => ({ name: `sense ${data.sense[at]}`, ...kernelCurve(data.theta[at]) }));
     const labels = ["Kernels of its senses", "cosine of h and w", "logit K for |h| = |w| = 1"];
-    charts.append(lineChart(...labels, lines, true));
+    charts.append(lineChart(labels, lines, true));
   }
   return charts;
 }
@@ -204,9 +164,8 @@ function contexts(word) {
     const flat = data.examples[at] || [];
     made.append(element("h3", {}, signIcon(slot), ` Sense ${data.sense[at]}`));
     if (!flat.length) made.append(element("p", { class: "small" }, "Not used in these texts."));
-    const list = element("ul", { class: "contexts" });
+    const list = made.appendChild(element("ul", { class: "contexts" }));
     for (let k = 0; k < flat.length; k += 3) list.append(contextLine(...flat.slice(k, k + 3)));
-    made.append(list);
   }
   return made;
 }
@@ -229,53 +188,51 @@ function drawWord(word) {
 
 // ------------------------------------------------------------------ overview
 
+/** Mean number of senses in tenths of the words. */
 function deciles() {
   const words = ordered("count").filter((word) => data.count[word] > 0);
   return Array.from({ length: 10 }, (_, k) => {
     const end = (part) => Math.floor((part * words.length) / 10);
     const part = words.slice(end(k), end(k + 1));
-    const mean = part.reduce((sum, word) => sum + sensesOf(word), 0) / (part.length || 1);
-    return [String(k + 1), mean];
+    return part.reduce((sum, word) => sum + sensesOf(word), 0) / (part.length || 1);
   });
 }
 
-function drawOverview() {
-  const numbers = [];
+function overviewCharts() {
+  const numbers = [0, 0, 0, 0];
   data.words.forEach((_, word) => {
     const senses = sensesOf(word);
-    numbers[senses] = (numbers[senses] || 0) + 1;
+    while (numbers.length < senses) numbers.push(0);
+    numbers[senses - 1]++;
   });
-  const bars = Array.from(numbers, (count, senses) => [String(senses), count || 0]).slice(1);
-  const charts = element("div", { class: "charts" },
-    barChart("Words by number of senses", "senses", "words", bars),
-    barChart("Senses by frequency", "tenth of the words (1: most frequent)", "senses a word",
-      deciles()),
-    histogram("Usage", "share of its word's usage, %", "senses", data.usage.map((u) => u / 10),
-      0, 100));
-  if (data.theta) {
-    const low = data.theta.reduce((a, b) => Math.min(a, b));
-    const high = data.theta.reduce((a, b) => Math.max(a, b));
-    const ends = low === high ? [low - 1, high + 1] : [low, high];
-    charts.append(histogram("Kernel parameter", "θ", "senses", data.theta, ...ends, 24));
+  const charts = [
+    bars(["Words by number of senses", "senses", "words"], [0.5, numbers.length + 0.5], numbers),
+    bars(["Senses by frequency", "tenth of the words (1: most frequent)", "senses a word"],
+      [0.5, 10.5], deciles()),
+    histogram(["Usage", "share of its word's usage, %", "senses"], [0, 100],
+      data.usage.map((share) => share / 10), 20),
+  ];
+  const theta = ["Kernel parameter", "θ", "senses"];
+  if (data.theta) charts.push(histogram(theta, range(data.theta), data.theta, 24));
+  for (const [title, label, start] of [
+    ["Words by number of senses, over training", "words", "words_with_"],
+    ["Senses moved", "senses since the last record", "senses_moved"],
+    ["θ over training", "θ", "theta_q"],
+  ]) {
+    const lines = Object.entries(data.history ?? {}).filter(([name]) => name.startsWith(start))
+      .map(([name, [x, y]]) => ({ name: name.replaceAll("_", " "), x, y }));
+    if (lines.length) charts.push(lineChart([title, "updates", label], lines));
   }
-  const past = data.history;
-  if (past) {
-    const lines = (match) => Object.keys(past).filter((name) => match.test(name)).map(
-      (name) => ({ name: name.replaceAll("_", " "), x: past[name][0], y: past[name][1] }));
-    for (const [title, yLabel, match] of [
-      ["Words by number of senses, over training", "words", /^words_with_/],
-      ["Senses moved", "senses since the last record", /^senses_moved$/],
-      ["θ over training", "θ", /^theta_q/],
-    ]) {
-      const found = lines(match);
-      if (found.length) charts.append(lineChart(title, "updates", yLabel, found));
-    }
-  }
+  return charts;
+}
+
+function drawOverview() {
   const facts = element("dl");
   for (const [name, value] of data.facts) {
     facts.append(element("dt", {}, name), element("dd", {}, value));
   }
-  byId("main").replaceChildren(element("h2", {}, "Overview"), facts, charts);
+  byId("main").replaceChildren(element("h2", {}, "Overview"), facts,
+    element("div", { class: "charts" }, ...overviewCharts()));
 }
 
 // ------------------------------------------------------------------ getting about
@@ -289,9 +246,12 @@ function go() {
   } catch { /* a hash that is no text names no word */ }
   current = wordNumber.get(name) ?? -1;
   if (current >= 0) drawWord(current); else drawOverview();
+  markCurrent();
+}
+
+function markCurrent() {
   for (const item of byId("list").querySelectorAll("a")) {
-    const same = current >= 0 && item.firstChild.textContent === data.words[current];
-    if (same) item.setAttribute("aria-current", "true"); else item.removeAttribute("aria-current");
+    item.setAttribute("aria-current", item.firstChild.textContent === data.words[current]);
   }
 }
 
@@ -324,11 +284,9 @@ byId("order").addEventListener("change", drawList);
 byId("more").addEventListener("click", drawMore);
 byId("home").addEventListener("click", () => byId("main").focus());
 byId("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme
-    ? root.dataset.theme === "dark"
-    : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const dark = (document.documentElement.dataset.theme ?? system) === "dark";
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
