@@ -106,7 +106,7 @@ def _add_unit_flags(parser: argparse.ArgumentParser) -> None:
 
 def _run_prepare(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
-    from fairseq_kerbs.utils.parallel import usable_cores
+    from fairseq_kerbs.utils.processes import usable_cores
 
     settings = PrepareSettings(
         train=args.train,
@@ -159,7 +159,7 @@ def add_prepare_lm(commands: Subparsers) -> None:
 def _run_prepare_lm(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.language import LanguageSettings, find_splits, prepare_language
     from fairseq_kerbs.utils.errors import UserError
-    from fairseq_kerbs.utils.parallel import usable_cores
+    from fairseq_kerbs.utils.processes import usable_cores
 
     named = {split: getattr(args, split) for split in ("train", "valid", "test")}
     missing = [f"--{split}" for split, path in named.items() if path is None]
@@ -201,7 +201,7 @@ def _add_pair_flags(parser: argparse.ArgumentParser, merges: int) -> None:
 
 
 def _workers(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.utils.parallel import usable_cores
+    from fairseq_kerbs.utils.processes import usable_cores
 
     return usable_cores() if args.workers is None else int(args.workers)
 

@@ -50,7 +50,7 @@ def load(codes: Path, vocabulary: Path | None = None, threshold: int = 0) -> BPE
 def make_segmenter(
     codes: Path, vocabulary: Path | None = None, threshold: int = 0
 ) -> Callable[[str], str]:
-    """A function from a tokenized line to its subwords, for `map_lines`."""
+    """A function from a tokenized line to its subwords, for `parallel_map`."""
     segment: Callable[[str], str] = load(codes, vocabulary, threshold).segment
     return segment
 

@@ -28,8 +28,7 @@ from fairseq_kerbs.utils.files import (
     iter_lines,
     without_endless_words,
 )
-from fairseq_kerbs.utils.parallel import map_lines, usable_cores
-from fairseq_kerbs.utils.processes import find_program
+from fairseq_kerbs.utils.processes import find_program, parallel_map, usable_cores
 
 LANGUAGES = ("context", "en")
 PARTS = {"train": "train", "valid": "validation", "test": "test"}
@@ -163,7 +162,7 @@ def _read(
         corpus.check_count(source, f"{part} dialogues", len(dialogues), "dialogues")
         corpus.check_count(source, part, figures[part], "pairs of adjacent utterances")
         utterances.update((text, "") for dialogue in dialogues for text in dialogue)
-    natural = map_lines(
+    natural = parallel_map(
         make_normalizer,
         utterances,
         total=len(utterances),

@@ -20,8 +20,7 @@ from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
 from fairseq_kerbs.corpora.parallel import PrepareSettings, prepare
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write
-from fairseq_kerbs.utils.parallel import usable_cores
-from fairseq_kerbs.utils.processes import find_program
+from fairseq_kerbs.utils.processes import find_program, usable_cores
 
 LANGUAGES = ("de", "en")
 SETS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014")

@@ -23,8 +23,7 @@ from fairseq_kerbs.corpora.language import LanguageSettings, prepare_language
 from fairseq_kerbs.corpora.manifest import Manifest, locked_folder
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
-from fairseq_kerbs.utils.parallel import usable_cores
-from fairseq_kerbs.utils.processes import find_program
+from fairseq_kerbs.utils.processes import find_program, usable_cores
 
 SPLITS = ("train", "valid", "test")
 

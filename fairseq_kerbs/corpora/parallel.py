@@ -27,8 +27,7 @@ from fairseq_kerbs.utils.files import (
     iter_lines,
     without_endless_words,
 )
-from fairseq_kerbs.utils.parallel import LineFunction, map_lines, usable_cores
-from fairseq_kerbs.utils.processes import find_program
+from fairseq_kerbs.utils.processes import LineFunction, find_program, parallel_map, usable_cores
 
 BPE_MODES = ("joint", "separate", "none")
 LONGEST = 1023  # units of a sentence: fairseq's models have 1024 positions, one is for its end
@@ -206,7 +205,7 @@ class _Preparation:
             UserError: a line of validation or test text becomes none or too many of them.
         """
         raw = self._raw(split, target.suffix[1:])
-        results = map_lines(
+        results = parallel_map(
             make,
             iter_lines(source),
             total=self._pairs[split],

@@ -4,11 +4,12 @@ fairseq reads the types of configuration fields as they are: annotations are not
 """
 
 import argparse
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from math import isfinite
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
@@ -23,6 +24,7 @@ from fairseq_kerbs.output_layers import (
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
+from fairseq_kerbs.utils.errors import ProgramEnd
 
 OUTPUT_LAYERS = ("kerbs", "softmax", "mos", "mixture")
 BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
@@ -144,21 +146,19 @@ class SeparableKerbsConfig(KerbsConfig):
 class RecurrentKerbsConfig(KerbsConfig):
     """Flags of lstm_kerbs and gru_kerbs."""
 
-    hidden_size: int = field(default=512, metadata={"help": "units of each recurrent layer"})
+    hidden_size: int = field(
+        default=512,
+        metadata={"help": "units of each recurrent layer (and direction of bilstm_lm_kerbs)"},
+    )
     embed_dim: int = field(default=256, metadata={"help": "size of word and sense embeddings"})
-    layers: int = field(default=1, metadata={"help": "layers of the encoder and of the decoder"})
+    layers: int = field(default=1, metadata={"help": "recurrent layers (of each side)"})
     dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings and outputs"})
 
 
 @dataclass
-class RecurrentLanguageModelConfig(KerbsConfig):
+class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
 
-    hidden_size: int = field(
-        default=512, metadata={"help": "units of each recurrent layer (and direction)"}
-    )
-    embed_dim: int = field(default=256, metadata={"help": "size of word and sense embeddings"})
-    layers: int = field(default=1, metadata={"help": "recurrent layers (of each direction)"})
     dropout: float = field(
         default=0.3, metadata={"help": "dropout of embeddings and of each layer's output"}
     )
@@ -181,18 +181,43 @@ def as_namespace(args: Any) -> argparse.Namespace:
     return args
 
 
-def fail(message: str) -> NoReturn:
-    """End the command with one sentence."""
-    raise SystemExit(f"fairseq_kerbs: error: {message}")
-
-
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn a wrong value into one sentence and a non-zero exit, without a traceback."""
+    """Turn a wrong value into one sentence about a flag, and a non-zero exit without a traceback.
+
+    Raises:
+        ProgramEnd: a ValueError was raised; parameters in backticks are named by their flags.
+    """
     try:
         yield
     except ValueError as error:
-        fail(str(error))
+        raise ProgramEnd(in_flags(str(error))) from None
+
+
+def in_flags(sentence: str) -> str:
+    """A sentence of the mathematics, with flags in place of `parameters` in backticks."""
+    return re.sub(r"`(\w+)`", lambda name: FLAGS.get(name[1], name[0]), sentence)
+
+
+def flag(name: str) -> str:
+    """The flag that sets an argument of that name."""
+    return "--" + name.replace("_", "-")
+
+
+KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
+"""Options of kernels that are flags, ``--kernel-power`` and so on."""
+FLAGS = {
+    **{item.name: flag(item.name) for item in fields(RecurrentKerbsConfig)},
+    **{item.name: flag(item.name) for item in fields(SeparableKerbsConfig)},
+    **{option: flag(f"kernel_{option}") for option in KERNEL_OPTIONS},
+    "policy": "--reallocation",
+    "interval": "--reallocation-interval",
+    "decay": "--sense-decay",
+    "passes": "--composition-passes",
+    "components": "--mixture-components",
+    "kernels": "--mixture-kernels",
+}
+"""The flag of each parameter that the mathematics name."""
 
 
 @dataclass(frozen=True)
@@ -212,18 +237,15 @@ class SenseSchedule:
     settings: ReallocationSettings
 
 
-def check_sizes(args: Any) -> None:
-    """Check the sizes of a recurrent model.
+def check_positive(args: Any, *names: str) -> None:
+    """Check the sizes of a model.
 
     Raises:
-        ValueError: one is out of range; the message names the flag.
+        ValueError: one is less than 1; the message names the flag.
     """
-    for name in ("hidden_size", "embed_dim", "layers"):
-        if getattr(args, name) < 1:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} is {getattr(args, name)}, but it must be 1 or more.")
-    if not 0.0 <= args.dropout <= 1.0:
-        raise ValueError(f"--dropout is {args.dropout}, but it must be within [0, 1].")
+    for name in names:
+        if getattr(args, name, 1) < 1:
+            raise ValueError(f"{flag(name)} is {getattr(args, name)}, but it must be 1 or more.")
 
 
 def build_schedule(args: Any) -> SenseSchedule:
@@ -258,10 +280,6 @@ def build_schedule(args: Any) -> SenseSchedule:
         )
     settings = ReallocationSettings(log_prob_threshold=threshold, max_moves=most)
     return SenseSchedule(str(args.reallocation), interval, decay, settings)
-
-
-KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
-"""Options of kernels that are flags, ``--kernel-power`` and so on."""
 
 
 def check_kernel_flags(args: Any, names: Sequence[str], reader: str) -> None:

@@ -34,8 +34,13 @@ from fairseq_kerbs.tables.state import (
     write_record,
 )
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.parallel import usable_cores
-from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, end_with_parent, find_program, quoted
+from fairseq_kerbs.utils.processes import (
+    PLUGIN_FOLDER,
+    end_with_parent,
+    find_program,
+    quoted,
+    usable_cores,
+)
 
 _POLL = 0.05  # seconds between looks at the running commands
 _PATIENCE = 20.0  # seconds that a stopped command has to end by itself

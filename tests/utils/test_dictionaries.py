@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.fairseq_patches.dictionaries import digest
+from fairseq_kerbs.utils.dictionaries import digest
 from tests.helpers.tiny_checkpoint import LANGUAGES, fairseq_train, make_work
 
 STOCK = ["--arch", "lstm", "--criterion", "cross_entropy", "--encoder-embed-dim", "4"]
