@@ -6,7 +6,6 @@ whatever ``forward`` returned, so the number of senses never shows outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import torch.nn.functional as F
@@ -39,13 +38,11 @@ class KerbsModel:
     Attributes:
         arch: its name in fairseq.
         flags: our flags beside those of the model of fairseq's that it extends.
-        stock_architecture: fills in the defaults of that model.
         target: what a language model predicts, "future" or "self"; None for other models.
     """
 
     arch: ClassVar[str]
     flags: ClassVar[type[FairseqDataclass]]
-    stock_architecture: ClassVar[Callable[[Any], None] | None] = None
     target: ClassVar[str | None] = None
 
     @classmethod
@@ -62,12 +59,16 @@ class KerbsModel:
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
         fill_defaults(args, cls.flags)
-        if cls.stock_architecture is not None:
+        if hasattr(args, "input_embedding"):
             # whether input and output embeddings are the same rows is for another flag to say
             args.share_decoder_input_output_embed = args.input_embedding == "composed"
             # a default of fairseq's lstm, which one criterion alone reads
             args.adaptive_softmax_cutoff = getattr(args, "adaptive_softmax_cutoff", None)
-            cls.stock_architecture(args)
+        cls.fill_stock(args)
+
+    @classmethod
+    def fill_stock(cls, args: Any) -> None:
+        """Fill in the defaults of the model of fairseq's."""
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:

@@ -200,7 +200,7 @@ class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
     """fairseq's ``lstm`` with an output layer of ours."""
 
     arch = "fairseq_lstm_kerbs"
-    stock_architecture = staticmethod(lstm.base_architecture)
+    fill_stock = staticmethod(lstm.base_architecture)
 
     @classmethod
     def build(cls, args: Any, task: Any) -> FairseqLstmModel:
@@ -226,7 +226,7 @@ class FairseqLstmLanguageModel(_FairseqLstm, lstm_lm.LSTMLanguageModel):
     """fairseq's ``lstm_lm`` with an output layer of ours."""
 
     arch = "fairseq_lstm_lm_kerbs"
-    stock_architecture = staticmethod(lstm_lm.base_architecture)
+    fill_stock = staticmethod(lstm_lm.base_architecture)
     target = "future"
 
     @classmethod

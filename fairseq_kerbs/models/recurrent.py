@@ -127,7 +127,8 @@ class SteppingDecoder(ScoredByOutputLayer):
             tokens = tokens[:, -1:]
         if memory is None:
             memory = self.first_memory(len(tokens), encoder_out)
-        contexts, attentions = [], []
+        contexts: list[Any] = []
+        attentions: list[Any] = []
         for words in self._look_up(tokens):
             if isinstance(words, LookedUp):
                 words = self.embed_tokens.compose(words, memory.context)
@@ -136,9 +137,9 @@ class SteppingDecoder(ScoredByOutputLayer):
             attentions.append(attention)
         if state is not None:
             decoder.set_incremental_state(state, "memory", memory)
-        seen = [one for one in attentions if one is not None]
         # stacked, and so a copy: generators divide what they receive by the temperature in place
-        return torch.stack(contexts, 1), torch.stack(seen, 1) if seen else None
+        attended = None if attentions[0] is None else torch.stack(attentions, 1)
+        return torch.stack(contexts, 1), attended
 
     def _look_up(self, words: Tensor) -> Iterator[Tensor | LookedUp]:
         """For each position of [batch, len] its embeddings [batch, e], or what they are made of.

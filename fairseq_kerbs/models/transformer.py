@@ -208,8 +208,8 @@ class TransformerKerbsModel(KerbsModel, TransformerModel):
     arch = "transformer_kerbs"
     flags = SeparableKerbsConfig
 
-    @staticmethod
-    def stock_architecture(args: Any) -> None:
+    @classmethod
+    def fill_stock(cls, args: Any) -> None:
         """Sizes of fairseq's transformer; its flags for two of them have no type."""
         base_architecture(args)
         args.decoder_input_dim = int(args.decoder_input_dim)

@@ -39,8 +39,8 @@ class TransformerLanguageModel(KerbsModel, FairseqLanguageModel):
         gen_parser_from_dataclass(parser, TransformerLanguageModelConfig(), delete_default=True)
         super().add_args(parser)
 
-    @staticmethod
-    def stock_architecture(args: Any) -> None:
+    @classmethod
+    def fill_stock(cls, args: Any) -> None:
         """Sizes of fairseq's transformer_lm (512, feed-forward 2048, 6 layers, 8 heads)."""
         after_blocks = getattr(args, "decoder_normalize_before", None) is False
         base_lm_architecture(args)

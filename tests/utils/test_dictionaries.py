@@ -75,7 +75,7 @@ def test_other_dictionaries_are_refused(
             work / language,
             *("--save-dir", tmp_path / "new", "--finetune-from-model", work / "model.pt"),
         )
-    assert not list((tmp_path / "new").glob("*"))
+    assert not list((tmp_path / "new").glob("*.pt"))
 
 
 def test_older_checkpoints_go_on(work: Path, tmp_path: Path) -> None:
