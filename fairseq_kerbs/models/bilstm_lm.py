@@ -18,11 +18,12 @@ import torch.nn.functional as F
 from fairseq.models import FairseqDecoder, FairseqLanguageModel
 from torch import Tensor, nn
 
-from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
+from fairseq_kerbs.models.base import ScoredByOutputLayer
 from fairseq_kerbs.models.config import RecurrentLanguageModelConfig
 from fairseq_kerbs.models.recurrent import (
     MAX_POSITIONS,
-    check_recurrent,
+    RecurrentModel,
+    build_rnn,
     put_back,
     right_padded,
 )
@@ -62,31 +63,21 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
     directions of the layer below would see the target.
 
     Args:
+        cell: "lstm".
+        args: flags of :class:`.config.RecurrentLanguageModelConfig`.
         dictionary: dictionary of the words.
-        embed_tokens: input embedding composed with the prior, which refers to the output layer.
-        hidden_size: units of a layer of each direction.
-        layers: layers of each direction.
-        dropout: dropout of embeddings and of each layer's output.
+        embed_tokens: composed input embedding, which refers to the output layer.
     """
 
-    def __init__(
-        self,
-        dictionary: Any,
-        embed_tokens: Any,
-        hidden_size: int,
-        layers: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        between = dropout if layers > 1 else 0.0
-        embed_dim = embed_tokens.embedding_dim
+        embed_tokens.posterior = False
         self.forwards, self.backwards = (
-            nn.LSTM(embed_dim, hidden_size, layers, batch_first=True, dropout=between)
-            for _ in range(2)
+            build_rnn(cell, args, args.hidden_size, batch_first=True) for _ in range(2)
         )
-        self.to_context = nn.Linear(2 * hidden_size, embed_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.to_context = nn.Linear(2 * args.hidden_size, args.embed_dim)
+        self.dropout = nn.Dropout(args.dropout)
 
     def forward(
         self, prev_output_tokens: Tensor, src_lengths: Tensor | None = None, **others: Any
@@ -131,21 +122,13 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         return MAX_POSITIONS
 
 
-class BilstmLanguageModel(KerbsModel, FairseqLanguageModel):
+class BilstmLanguageModel(RecurrentModel, FairseqLanguageModel):
     """Cloze model with an output layer of ours, for ``--task language_modeling --self-target``."""
 
     arch = "bilstm_lm_kerbs"
     flags = RecurrentLanguageModelConfig
+    decoder_class, embedding = ClozeDecoder, ComposedEmbedding
     target = "self"
-    check = staticmethod(check_recurrent)
-
-    @classmethod
-    def build(cls, args: Any, task: Any) -> BilstmLanguageModel:
-        """The decoder, which is all of the model."""
-        dictionary, size = task.target_dictionary, args.embed_dim
-        embed = build_input_embedding(args, dictionary, ComposedEmbedding, size, size)
-        embed.posterior = False
-        return cls(ClozeDecoder(dictionary, embed, args.hidden_size, args.layers, args.dropout))
 
     @property
     def supported_targets(self) -> set[str]:

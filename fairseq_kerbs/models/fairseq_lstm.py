@@ -18,7 +18,7 @@ from fairseq.models import lstm, lstm_lm
 from torch import Tensor
 
 from fairseq_kerbs.models.base import KerbsModel, build_input_embedding, refuse_flags
-from fairseq_kerbs.models.config import SeparableKerbsConfig, check_positive
+from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges
 from fairseq_kerbs.models.recurrent import Memory, SteppingDecoder
 from fairseq_kerbs.output_layers.composition import SteppingEmbedding
 from fairseq_kerbs.utils.literals import read_literal
@@ -176,9 +176,7 @@ class _FairseqLstm(KerbsModel):
     def check(cls, args: Any) -> None:
         """Check sizes, and refuse what an output layer of ours has no use for."""
         sizes = ("embed_dim", "hidden_size", "layers")
-        check_positive(
-            args, *(f"{side}_{size}" for side in ("encoder", "decoder") for size in sizes)
-        )
+        check_ranges(args, *(f"{side}_{size}" for side in ("encoder", "decoder") for size in sizes))
         refuse_flags(
             args, cls.arch, "adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"
         )

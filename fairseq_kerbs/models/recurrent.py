@@ -8,7 +8,7 @@ input at step t is composed with the posterior of step t − 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from fairseq.models import (
@@ -21,8 +21,8 @@ from fairseq.utils import apply_to_sample
 from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
-from fairseq_kerbs.models.config import RecurrentKerbsConfig, check_positive
-from fairseq_kerbs.output_layers.composition import LookedUp, SteppingEmbedding
+from fairseq_kerbs.models.config import RecurrentKerbsConfig, check_ranges
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, LookedUp, SteppingEmbedding
 
 MAX_POSITIONS = 100_000
 
@@ -153,6 +153,10 @@ class SteppingDecoder(ScoredByOutputLayer):
         for step in zip(*parts, strict=True):
             yield LookedUp(*step)
 
+    def max_positions(self) -> int:
+        """Longest target."""
+        return int(getattr(self, "max_target_positions", MAX_POSITIONS))
+
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
@@ -162,6 +166,16 @@ class SteppingDecoder(ScoredByOutputLayer):
         if memory is not None:
             chosen = apply_to_sample(lambda one: one.index_select(0, new_order), memory)
             decoder.set_incremental_state(incremental_state, "memory", Memory(*chosen))
+
+
+def build_rnn(cell: str, args: Any, hidden_size: int, **options: bool) -> nn.LSTM | nn.GRU:
+    """torch's LSTM or GRU over embeddings, with ``--layers`` and ``--dropout`` between them."""
+    between = args.dropout if args.layers > 1 else 0.0
+    kind: Any = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
+    rnn: nn.LSTM | nn.GRU = kind(
+        args.embed_dim, hidden_size, args.layers, dropout=between, **options
+    )
+    return rnn
 
 
 def run_layers(
@@ -199,36 +213,18 @@ class RecurrentEncoder(FairseqEncoder):
 
     Args:
         cell: "lstm" or "gru".
+        args: flags of :class:`.config.RecurrentKerbsConfig`.
         dictionary: source dictionary.
-        embed_dim: size of source embeddings.
-        hidden_size: units of a layer, an even number.
-        layers: number of layers.
-        dropout: dropout of embeddings and of each layer's output.
     """
 
-    def __init__(
-        self,
-        cell: str,
-        dictionary: Any,
-        embed_dim: int,
-        hidden_size: int,
-        layers: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, cell: str, args: Any, dictionary: Any) -> None:
         super().__init__(dictionary)
-        self.padding_idx, self.hidden_size, self.layers = dictionary.pad(), hidden_size, layers
-        self.embed_tokens = nn.Embedding(len(dictionary), embed_dim, self.padding_idx)
-        nn.init.normal_(self.embed_tokens.weight, std=embed_dim**-0.5)
+        self.padding_idx, self.layers = dictionary.pad(), args.layers
+        self.embed_tokens = nn.Embedding(len(dictionary), args.embed_dim, self.padding_idx)
+        nn.init.normal_(self.embed_tokens.weight, std=args.embed_dim**-0.5)
         nn.init.zeros_(self.embed_tokens.weight[self.padding_idx])
-        recurrent = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
-        self.rnn = recurrent(
-            embed_dim,
-            hidden_size // 2,
-            layers,
-            dropout=dropout if layers > 1 else 0.0,
-            bidirectional=True,
-        )
-        self.dropout = nn.Dropout(dropout)
+        self.rnn = build_rnn(cell, args, args.hidden_size // 2, bidirectional=True)
+        self.dropout = nn.Dropout(args.dropout)
 
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
@@ -265,31 +261,20 @@ class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
 
     Args:
         cell: "lstm" or "gru".
+        args: flags of :class:`.config.RecurrentKerbsConfig`.
         dictionary: target dictionary.
         embed_tokens: composed input embedding, which refers to the output layer.
-        hidden_size: units of a layer.
-        layers: number of layers.
-        dropout: dropout of embeddings and outputs.
     """
 
-    def __init__(
-        self,
-        cell: str,
-        dictionary: Any,
-        embed_tokens: Any,
-        hidden_size: int,
-        layers: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        embed_dim = embed_tokens.embedding_dim
-        make_cell = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell]
-        sizes = [embed_dim + hidden_size] + [hidden_size] * (layers - 1)
-        self.cells = nn.ModuleList([make_cell(size, hidden_size) for size in sizes])
-        self.attention = AttentionLayer(hidden_size, hidden_size, hidden_size)
-        self.to_context = nn.Linear(hidden_size, embed_dim)
-        self.dropout = nn.Dropout(dropout)
+        make_cell, hidden = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell], args.hidden_size
+        sizes = [args.embed_dim + hidden] + [hidden] * (args.layers - 1)
+        self.cells = nn.ModuleList([make_cell(size, hidden) for size in sizes])
+        self.attention = AttentionLayer(hidden, hidden, hidden)
+        self.to_context = nn.Linear(hidden, args.embed_dim)
+        self.dropout = nn.Dropout(args.dropout)
 
     def first_memory(self, batch: int, encoder_out: EncoderOut) -> Memory:
         """The encoder's last states, and nothing attended to."""
@@ -310,21 +295,49 @@ class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
         context = self.contexts(self.to_context(attended))  # [batch, d]
         return Memory(states, attended, context), attention.t()
 
-    def max_positions(self) -> int:
-        """Longest target."""
-        return MAX_POSITIONS
 
+class RecurrentModel(KerbsModel):
+    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``.
 
-class RecurrentKerbsModel(KerbsModel, FairseqEncoderDecoderModel):
-    """Sequence to sequence with attention (Section 5.1); subclasses name the cell."""
+    Attributes:
+        cell: "lstm" or "gru".
+        decoder_class: takes the cell, the flags, the dictionary and the input embedding.
+        embedding: class of that embedding.
+    """
 
-    cell: str
-    flags = RecurrentKerbsConfig
+    cell: ClassVar[str] = "lstm"
+    decoder_class: ClassVar[type[nn.Module]]
+    embedding: ClassVar[type[ComposedEmbedding]] = SteppingEmbedding
 
     @classmethod
     def check(cls, args: Any) -> None:
         """Check the sizes."""
-        check_recurrent(args)
+        check_ranges(args, "hidden_size", "embed_dim", "layers")
+
+    @classmethod
+    def build(cls, args: Any, task: Any) -> Any:
+        """The decoder, which is all of a language model."""
+        model: Any = cls
+        return model(cls.build_decoder(args, task.target_dictionary))
+
+    @classmethod
+    def build_decoder(cls, args: Any, dictionary: Any) -> Any:
+        """Output layer, input embedding and decoder."""
+        size = args.embed_dim
+        embed = build_input_embedding(args, dictionary, cls.embedding, size, size)
+        return cls.decoder_class(cls.cell, args, dictionary, embed)
+
+
+class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
+    """Sequence to sequence with attention (Section 5.1); subclasses name the cell."""
+
+    flags = RecurrentKerbsConfig
+    decoder_class = RecurrentKerbsDecoder
+
+    @classmethod
+    def check(cls, args: Any) -> None:
+        """Check the sizes."""
+        super().check(args)
         if args.hidden_size % 2:
             raise ValueError(
                 f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
@@ -332,24 +345,10 @@ class RecurrentKerbsModel(KerbsModel, FairseqEncoderDecoderModel):
             )
 
     @classmethod
-    def build(cls, args: Any, task: Any) -> RecurrentKerbsModel:
+    def build(cls, args: Any, task: Any) -> Any:
         """Encoder and decoder."""
-        sizes = (args.hidden_size, args.layers, args.dropout)
-        encoder = RecurrentEncoder(cls.cell, task.source_dictionary, args.embed_dim, *sizes)
-        dictionary, size = task.target_dictionary, args.embed_dim
-        embed = build_input_embedding(args, dictionary, SteppingEmbedding, size, size)
-        return cls(encoder, RecurrentKerbsDecoder(cls.cell, dictionary, embed, *sizes))
-
-
-def check_recurrent(args: Any) -> None:
-    """Check sizes and dropout of a recurrent model.
-
-    Raises:
-        ValueError: one is out of range; the message names the flag.
-    """
-    check_positive(args, "hidden_size", "embed_dim", "layers")
-    if not 0.0 <= args.dropout <= 1.0:
-        raise ValueError(f"--dropout is {args.dropout}, but it must be within [0, 1].")
+        encoder = RecurrentEncoder(cls.cell, args, task.source_dictionary)
+        return cls(encoder, cls.build_decoder(args, task.target_dictionary))
 
 
 class LstmKerbsModel(RecurrentKerbsModel):

@@ -16,18 +16,14 @@ import torch
 from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel
 from torch import Tensor, nn
 
-from fairseq_kerbs.models.base import KerbsModel, build_input_embedding
 from fairseq_kerbs.models.config import RecurrentLanguageModelConfig
 from fairseq_kerbs.models.recurrent import (
-    MAX_POSITIONS,
     Memory,
+    RecurrentModel,
     SteppingDecoder,
-    check_recurrent,
+    build_rnn,
     run_layers,
 )
-from fairseq_kerbs.output_layers.composition import SteppingEmbedding
-
-RECURRENT: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class RecurrentLanguageModelDecoder(SteppingDecoder, FairseqIncrementalDecoder):
@@ -35,34 +31,18 @@ class RecurrentLanguageModelDecoder(SteppingDecoder, FairseqIncrementalDecoder):
 
     Args:
         cell: "lstm" or "gru".
+        args: flags of :class:`.config.RecurrentLanguageModelConfig`.
         dictionary: dictionary of the words.
         embed_tokens: composed input embedding, which refers to the output layer.
-        hidden_size: units of a layer.
-        layers: number of layers.
-        dropout: dropout of embeddings and of each layer's output.
     """
 
-    def __init__(
-        self,
-        cell: str,
-        dictionary: Any,
-        embed_tokens: Any,
-        hidden_size: int,
-        layers: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        self.cell, self.layers, self.hidden_size = cell, layers, hidden_size
-        self.rnn = RECURRENT[cell](
-            embed_tokens.embedding_dim,
-            hidden_size,
-            layers,
-            batch_first=True,
-            dropout=dropout if layers > 1 else 0.0,
-        )
-        self.to_context = nn.Linear(hidden_size, embed_tokens.embedding_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.cell, self.layers, self.hidden_size = cell, args.layers, args.hidden_size
+        self.rnn = build_rnn(cell, args, args.hidden_size, batch_first=True)
+        self.to_context = nn.Linear(args.hidden_size, args.embed_dim)
+        self.dropout = nn.Dropout(args.dropout)
 
     def run(
         self, tokens: Tensor, encoder_out: None, state: dict[str, Any] | None
@@ -90,26 +70,13 @@ class RecurrentLanguageModelDecoder(SteppingDecoder, FairseqIncrementalDecoder):
         context = self.contexts(self.to_context(self.dropout(states[-1][0])))
         return Memory(states, None, context), None
 
-    def max_positions(self) -> int:
-        """Longest text."""
-        return MAX_POSITIONS
 
-
-class RecurrentLanguageModel(KerbsModel, FairseqLanguageModel):
+class RecurrentLanguageModel(RecurrentModel, FairseqLanguageModel):
     """Recurrent language model; subclasses name the cell."""
 
-    cell: str
     flags = RecurrentLanguageModelConfig
+    decoder_class = RecurrentLanguageModelDecoder
     target = "future"
-    check = staticmethod(check_recurrent)
-
-    @classmethod
-    def build(cls, args: Any, task: Any) -> RecurrentLanguageModel:
-        """The decoder, which is all of the model."""
-        dictionary, size = task.target_dictionary, args.embed_dim
-        embed = build_input_embedding(args, dictionary, SteppingEmbedding, size, size)
-        sizes = (args.hidden_size, args.layers, args.dropout)
-        return cls(RecurrentLanguageModelDecoder(cls.cell, dictionary, embed, *sizes))
 
 
 class LstmLanguageModel(RecurrentLanguageModel):
