@@ -116,24 +116,21 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
             lstm.LSTMDecoder.reorder_incremental_state(self, incremental_state, new_order)
 
 
+def _sizes(args: Any, side: str) -> dict[str, Any]:
+    """What fairseq's encoder and decoder are both told, from the flags of a side."""
+    names = ("embed_dim", "hidden_size", "dropout_in", "dropout_out")
+    sizes = {name: getattr(args, f"{side}_{name}") for name in names}
+    return sizes | {"num_layers": getattr(args, f"{side}_layers")}
+
+
 def _build_decoder(args: Any, dictionary: Any, encoder_units: int, **others: Any) -> Any:
     """The decoder that the flags describe; ``encoder_units`` is 0 where there is no encoder."""
-    sizes = args.decoder_embed_dim, args.decoder_out_embed_dim
-    embed = build_input_embedding(args, dictionary, SteppingEmbedding, *sizes)
+    read, features = args.decoder_embed_dim, args.decoder_out_embed_dim
+    embed = build_input_embedding(args, dictionary, SteppingEmbedding, read, features)
     if getattr(args, "decoder_freeze_embed", False):
         embed.weight.requires_grad = False
-    return FairseqLstmDecoder(
-        dictionary,
-        embed,
-        embed_dim=args.decoder_embed_dim,
-        hidden_size=args.decoder_hidden_size,
-        out_embed_dim=args.decoder_out_embed_dim,
-        num_layers=args.decoder_layers,
-        dropout_in=args.decoder_dropout_in,
-        dropout_out=args.decoder_dropout_out,
-        encoder_output_units=encoder_units,
-        **others,
-    )
+    others |= {"out_embed_dim": features, "encoder_output_units": encoder_units}
+    return FairseqLstmDecoder(dictionary, embed, **_sizes(args, "decoder"), **others)
 
 
 def _build_encoder(args: Any, dictionary: Any) -> Any:
@@ -142,18 +139,13 @@ def _build_encoder(args: Any, dictionary: Any) -> Any:
     if args.encoder_embed_path:
         utils.load_embedding(utils.parse_embedding(args.encoder_embed_path), dictionary, embed)
     embed.weight.requires_grad = not args.encoder_freeze_embed
+    longest = getattr(args, "max_source_positions", lstm.DEFAULT_MAX_SOURCE_POSITIONS)
     return lstm.LSTMEncoder(
         dictionary,
-        embed_dim=args.encoder_embed_dim,
-        hidden_size=args.encoder_hidden_size,
-        num_layers=args.encoder_layers,
-        dropout_in=args.encoder_dropout_in,
-        dropout_out=args.encoder_dropout_out,
         bidirectional=args.encoder_bidirectional,
         pretrained_embed=embed,
-        max_source_positions=getattr(
-            args, "max_source_positions", lstm.DEFAULT_MAX_SOURCE_POSITIONS
-        ),
+        max_source_positions=longest,
+        **_sizes(args, "encoder"),
     )
 
 

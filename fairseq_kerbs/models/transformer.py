@@ -32,10 +32,11 @@ from fairseq_kerbs.models.base import (
 )
 from fairseq_kerbs.models.config import SeparableKerbsConfig, flag
 from fairseq_kerbs.models.incremental_attention import (
+    BEAMS,
     Beams,
     IncrementalState,
-    build_layer,
     equal_neighbours,
+    keep_in_place,
     one_source_each,
 )
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
@@ -105,7 +106,9 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> Any:
         """A layer of fairseq's whose state a beam search does not move."""
-        return build_layer(cfg, no_encoder_attn)
+        layer = super().build_decoder_layer(cfg, no_encoder_attn)
+        keep_in_place(layer)
+        return layer
 
     def extract_features(
         self,
@@ -144,11 +147,11 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         self, tokens: Tensor, encoder_out: Any, state: IncrementalState, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         """All passes of one step; what the last one finds."""
-        beams = Beams.of(state)
+        beams: Beams | None = state.get(BEAMS)
         if beams is None:
             group = 1 if self.cross_self_attention else equal_neighbours(encoder_out)
             beams = Beams(len(tokens), group, tokens.device)
-            beams.keep_in(state)
+            state[BEAMS] = beams
         contexts: Tensor | None = state.get(_FEATURES)  # of the step before, [batch, streams, d]
         sequential = self.passes < 0
         n = 1 if contexts is None or sequential else contexts.shape[1] + 1
@@ -180,7 +183,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
         """Reorder the states of all passes with the beam."""
-        beams = Beams.of(incremental_state)
+        beams = incremental_state.get(BEAMS)
         if beams is None:
             super().reorder_incremental_state_scripting(incremental_state, new_order)
             return
