@@ -132,7 +132,7 @@ def test_detokenize_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["score", *files]) == 0
     assert capsys.readouterr().out.startswith(f"BLEU|{result['signature']} = 100.00")
     reference.write_text("Only one line.\n")
-    assert "2 hypotheses" in fails(capsys, "score", *files)
+    assert "has 2 lines but" in fails(capsys, "score", *files)
 
 
 def test_detokenize_reads_standard_input(tmp_path: Path) -> None:
