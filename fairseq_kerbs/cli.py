@@ -65,21 +65,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; return its exit status (2 for wrong input, with one sentence on stderr)."""
     try:
         parser = build_parser()
-        args, args.extra = parser.parse_known_args(argv)
-        if args.extra and not getattr(args, "passes_on", False):
-            parser.error(f"unrecognized arguments: {' '.join(args.extra)}")
+        args, extra = parser.parse_known_args(argv)
+        if extra and not getattr(args, "passes_on", False):
+            parser.error(f"unrecognized arguments: {' '.join(extra)}")
+        args.extra = extra
         status: int = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has had enough, such as head
         _drop_output()
         return 128 + signal.SIGPIPE
     except (UserError, OSError) as error:
+        said = error
         if isinstance(error, OSError):
             if not refused_by_system(error):
                 raise
             _drop_output()
-            error = system_refusal(error)
-        print(f"fairseq-kerbs: error: {error}", file=sys.stderr)
+            said = system_refusal(error)
+        print(f"fairseq-kerbs: error: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

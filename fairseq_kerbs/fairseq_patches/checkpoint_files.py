@@ -112,7 +112,7 @@ def take_folder(folder: Path) -> None:
 
     Raises:
         OSError: the folder cannot be made or written to.
-        SystemExit: another training has it.
+        ProgramEnd: another training has it.
     """
     global _lock
     folder.mkdir(parents=True, exist_ok=True)
