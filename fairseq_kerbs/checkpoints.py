@@ -1,41 +1,36 @@
-"""Checkpoints of fairseq-train, read without running anything that they hold.
+"""Checkpoints of fairseq-train as models, in commands that only read them.
 
-A checkpoint is a pickle, and to load a pickle is to run whatever program its maker put into it.
-Commands that only look at a model therefore load tensors and plain settings alone, and refuse a
-file with anything else unless its owner says that it is to be trusted.
+A file of tensors and strings alone (see :mod:`.utils.checkpoint_file`) could still run a program:
+fairseq evaluates some of the strings when it builds a model, and opens files that others name. So
+literals are read in place of all evaluation (:mod:`.fairseq_patches.literal_settings`), and without
+trust only those architectures and tasks are built whose settings are known to do nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import pickle
 import re
 import warnings
-import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
-from fairseq_kerbs.fairseq_patches.trust import TRUST_FLAG, check_buildable, check_form, set_aside
-from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_refusal
+from fairseq_kerbs.utils.checkpoint_file import TRUST_FLAG, read_file
+from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
 
-_OBJECT = re.compile(r"(?:GLOBAL|class) ([\w.]+)")  # in torch's message on what it refuses
+MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
+"""fairseq's models that are built without trust, each with all of its presets, besides ours."""
+TASKS = ("translation", "language_modeling")
+"""Tasks that are set up without trust."""
 
-
-def _plain_types() -> list[Any]:
-    """What fairseq's checkpoints hold besides tensors and built-in types; none of it runs code."""
-    import numpy as np
-
-    # validation figures of --eval-bleu are arrays; numpy 2 has moved what rebuilds them
-    arrays = np._core.multiarray  # type: ignore[attr-defined]
-    rebuilding = [
-        (getattr(arrays, name), f"numpy.{core}.multiarray.{name}")
-        for name in ("_reconstruct", "scalar")
-        for core in ("_core", "core")
-    ]
-    numbers = [type(np.dtype(kind)) for kind in ("int64", "int32", "float64", "float32", "bool")]
-    return [argparse.Namespace, np.ndarray, np.dtype, *rebuilding, *numbers]
+# by the end of a setting's name: its value in a model that is only read
+_SET_ASIDE = {
+    "embed_path": None,  # the vectors from there were trained on: they are in the checkpoint
+    "eval_bleu": False,  # would build a tokenizer that the settings describe
+    "use_plasma_view": False,  # would start a server
+}
+_PLAIN = re.compile(r"[\w.-]*")
 
 
 def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
@@ -46,30 +41,13 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
         trust: load it even if it holds objects that run code when they are loaded.
 
     Raises:
-        UserError: the file is missing, damaged, no checkpoint with a model, or holds more than
-            tensors and plain settings; see also :func:`.trust.check_form`.
+        UserError: the file cannot be read (see :func:`.checkpoint_file.read_file`), holds no model,
+            or settings of a form that no fairseq writes.
     """
-    if not path.is_file():
-        raise UserError(f"there is no checkpoint {path}; name a file that fairseq-train wrote")
-    import torch
-    from torch.serialization import safe_globals
-
     quiet_fairseq()
-    check_whole(path)
-    try:
-        with safe_globals(_plain_types()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what is refused below
-            state = torch.load(path, map_location="cpu", weights_only=not trust)
-    except pickle.UnpicklingError as error:
-        found = _OBJECT.search(str(error))
-        if trust or not (found or zipfile.is_zipfile(path)):
-            raise damaged(path) from None
-        raise UserError(
-            f"{path} holds more than tensors and settings ({found[1] if found else 'objects'}), "
-            f"which could run a program when loaded; if you trust its maker, add {TRUST_FLAG}"
-        ) from None
-    except Exception:  # whatever a damaged file, or another program's, makes of the reader
-        raise damaged(path) from None
+    state = read_file(path, trust)
+    import torch
+
     settings = isinstance(state, dict) and (state.get("cfg") or state.get("args"))
     model = state.get("model") if settings else None
     whole = isinstance(model, dict) and all(
@@ -78,8 +56,9 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     if not (model and whole):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     if not trust:
-        check_form(path, state)
-    return state
+        _check_form(path, state)
+    checked: dict[str, Any] = state
+    return checked
 
 
 def quiet_fairseq() -> None:
@@ -88,36 +67,6 @@ def quiet_fairseq() -> None:
     # what it asks of torch: pinned memory on a CPU, too, and masks of two types
     for message in ("'pin_memory'", "Support for mismatched key_padding_mask"):
         warnings.filterwarnings("ignore", message=message)
-
-
-def check_whole(path: Path) -> None:
-    """Refuse a checkpoint that was cut off or damaged, without loading it.
-
-    Raises:
-        UserError: its archive is not whole, or one of its checksums is wrong.
-    """
-    try:
-        with path.open("rb") as stream:
-            if stream.read(1) == b"\x80":  # pickle of a torch before 1.6: has no checksums
-                return
-        with zipfile.ZipFile(path) as archive:
-            # torch reads nothing of an entry that is marked as a folder (0x10)
-            folders = any(entry.external_attr & 0x10 for entry in archive.infolist())
-            sound = not folders and archive.testzip() is None
-    except Exception as error:  # of every kind, where the archive's list of contents is damaged
-        if refused_by_system(error):
-            raise system_refusal(error, path, "read") from None
-        sound = False
-    if not sound:
-        raise damaged(path)
-
-
-def damaged(path: Path | str) -> UserError:
-    """What is said of a checkpoint that cannot be read."""
-    return UserError(
-        f"{path} is no whole checkpoint of fairseq-train (cut off, damaged, or another kind of "
-        "file); take another copy or another checkpoint"
-    )
 
 
 def load_model_and_task(
@@ -135,8 +84,8 @@ def load_model_and_task(
         model in evaluation mode, and task.
 
     Raises:
-        UserError: see :func:`read_checkpoint` and :func:`.trust.check_buildable`; there are no such
-            data, or the model is none of ours, does not fit the data or its own settings.
+        UserError: see :func:`read_checkpoint`; there are no such data, the model is none of ours,
+            could do more than its settings say, or does not fit the data or its own settings.
     """
     state = read_checkpoint(path, trust)
     if not any(data.glob("dict*.txt")):
@@ -146,27 +95,24 @@ def load_model_and_task(
         )
     from fairseq import checkpoint_utils
 
-    import fairseq_kerbs.criterions
-    import fairseq_kerbs.models  # noqa: F401  (both register)
-
     overrides = {"data": str(data)}
     set_aside(state.get("cfg"), state.get("args"))
     try:
         state = upgraded(state, overrides)
-        if not (any_model or _is_ours(state)):
+        if not (any_model or registered_model(state["cfg"].model)[1]):
             raise UserError(
                 f"{path} holds no model of fairseq_kerbs; name a checkpoint of one of its "
                 "architectures"
             )
         if not trust:
-            check_buildable(path, state["cfg"])
+            _check_buildable(path, state["cfg"])
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(path)], arg_overrides=overrides, state=state
         )
     except UserError:
         raise
-    except SystemExit as error:  # the sentence of our own models' check
-        raise UserError(f"{path}: {sentence_of(error)}") from None
+    except ProgramEnd as error:  # of our own models' check
+        raise UserError(f"{path}: {error.sentence}") from None
     except Exception as error:  # what fairseq raises about settings and sizes is of every kind
         raise UserError(
             f"{path} does not go with --data {data} ({reason_of(error)}); use the data that "
@@ -181,9 +127,6 @@ def settings_of(path: Path, state: dict[str, Any]) -> Any:
     Raises:
         UserError: what the file has in their place is none.
     """
-    import fairseq_kerbs.criterions
-    import fairseq_kerbs.models  # noqa: F401  (both register)
-
     try:
         config = upgraded(state, {})["cfg"]
         for part in (config.model, config.task):  # which all that follows takes for granted
@@ -196,27 +139,17 @@ def settings_of(path: Path, state: dict[str, Any]) -> Any:
     return config
 
 
-def sentence_of(error: SystemExit) -> str:
-    """What our own models say when they end a command, without its beginning."""
-    return str(error).removeprefix("fairseq_kerbs: error: ").rstrip(".")
-
-
-def reason_of(error: BaseException) -> str:
-    """One line of an error of fairseq's or torch's."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # the first line of torch's list says only that there is one
-    return shorten(lines[1 if len(lines) > 1 else 0], 200) if lines else type(error).__name__
-
-
 def upgraded(state: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """The state as fairseq's own reader hands it on: settings as a configuration, overridden."""
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import overwrite_args_by_name
     from omegaconf import OmegaConf
 
+    import fairseq_kerbs.criterions
+    import fairseq_kerbs.models  # noqa: F401  (both register)
+
     if state.get("args") is not None:  # fairseq before 0.10
-        for name, value in overrides.items():
-            setattr(state["args"], name, value)
+        vars(state["args"]).update(overrides)
     if state.get("cfg") is not None:
         state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
         overwrite_args_by_name(state["cfg"], overrides)
@@ -224,13 +157,78 @@ def upgraded(state: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]
     return upgraded
 
 
-def _is_ours(state: dict[str, Any]) -> bool:
-    """Whether the settings name an architecture of this package; nothing is built to find out."""
-    from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
+def registered_model(settings: Any) -> tuple[Any, bool]:
+    """The name of a model in fairseq's registry by its settings, and whether it is one of ours."""
+    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
 
-    settings = state["cfg"].model if state.get("cfg") is not None else state["args"]
-    for name in (getattr(settings, "_name", None), getattr(settings, "arch", None)):
-        model = ARCH_MODEL_REGISTRY.get(name) or MODEL_REGISTRY.get(name)
-        if model is not None:
-            return str(model.__module__).startswith("fairseq_kerbs.")
-    return False
+    given = getattr(settings, "_name", None) or getattr(settings, "arch", None)
+    name = ARCH_MODEL_NAME_REGISTRY.get(given, given)
+    module = str(getattr(MODEL_REGISTRY.get(name), "__module__", ""))
+    return name, module.startswith("fairseq_kerbs.")
+
+
+# ------------------------------------------------------------------ what settings may do
+
+
+def set_aside(*found: Any) -> None:
+    """Leave out the settings that open files, where a model is only read and not trained.
+
+    Args:
+        found: settings in mappings and namespaces, within one another; they are changed.
+    """
+    for settings in _all_settings(list(found)):
+        for name in settings:
+            for end, value in _SET_ASIDE.items():
+                if str(name).endswith(end):
+                    settings[name] = value
+
+
+def _all_settings(found: list[Any]) -> Iterator[Any]:
+    """Every mapping of settings within, as something that can be changed."""
+    seen = set()
+    while found:
+        value = found.pop()
+        value = vars(value) if isinstance(value, argparse.Namespace) else value
+        if isinstance(value, Mapping) and id(value) not in seen:  # a pickle can hold circles
+            seen.add(id(value))
+            yield value
+            found += value.values()
+
+
+def _check_form(path: Path, state: Mapping[str, Any]) -> None:
+    """Refuse settings of a form that no fairseq writes, before fairseq sees them.
+
+    A string would be read as YAML, and some names would have hydra look for a file outside
+    fairseq's own configuration.
+    """
+    config, args = state.get("cfg"), state.get("args")
+    if not isinstance(config, Mapping | None) or not isinstance(args, argparse.Namespace | None):
+        raise UserError(f"{path} has no settings of fairseq; name a file that fairseq-train wrote")
+    from fairseq.registry import REGISTRIES
+
+    for name in (*REGISTRIES, "task", "arch"):
+        value = getattr(args, name, None)
+        if not (value is None or (isinstance(value, str) and _PLAIN.fullmatch(value))):
+            raise _refusal(path, f"the setting {name} = {str(value)[:60]!r}")
+
+
+def _check_buildable(path: Path, config: Any) -> None:
+    """Refuse to build a model or task whose settings could do more than describe it."""
+    name, own = registered_model(config.model)
+    if not (own or name in MODELS):
+        raise _refusal(path, f"the architecture {str(name)[:60]!r}")
+    task = getattr(config.task, "task", None)
+    task = task if isinstance(task, str) else getattr(config.task, "_name", None)
+    if task not in TASKS:
+        raise _refusal(path, f"the task {str(task)[:60]!r}")
+    for side in ("source_lang", "target_lang"):
+        language = getattr(config.task, side, None)
+        if not _PLAIN.fullmatch(str(language)):  # is a part of a file's name
+            raise _refusal(path, f"the language {str(language)[:60]!r}")
+
+
+def _refusal(path: Path, what: str) -> UserError:
+    return UserError(
+        f"{path} has {what}, which is none of those that are known to run no program when a model "
+        f"is built; if you trust its maker, add {TRUST_FLAG}"
+    )

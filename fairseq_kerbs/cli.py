@@ -6,53 +6,45 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from fairseq_kerbs.commands.convert import add_convert
-from fairseq_kerbs.commands.corpora import (
-    add_prepare,
-    add_prepare_dailydialog,
-    add_prepare_iwslt16,
-    add_prepare_lm,
-    add_prepare_lm1b,
-    add_toy,
+from fairseq_kerbs.commands import (
+    convert,
+    corpora,
+    evaluation,
+    experiments,
+    geometry,
+    human_eval,
+    neighbours,
+    plots,
+    report,
+    senses,
+    tables,
 )
-from fairseq_kerbs.commands.evaluation import add_detokenize, add_score
-from fairseq_kerbs.commands.experiments import add_generate, add_train
-from fairseq_kerbs.commands.geometry import add_geometry
-from fairseq_kerbs.commands.human_eval import add_examples, add_human_eval
-from fairseq_kerbs.commands.neighbours import add_neighbours
-from fairseq_kerbs.commands.plots import add_plot
-from fairseq_kerbs.commands.report import add_report
-from fairseq_kerbs.commands.senses import add_senses
-from fairseq_kerbs.commands.tables import add_tables
 from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_refusal
 
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
-
-COMMANDS: tuple[Callable[[Subparsers], None], ...] = (
-    add_toy,
-    add_prepare,
-    add_prepare_lm,
-    add_prepare_iwslt16,
-    add_prepare_dailydialog,
-    add_prepare_lm1b,
-    add_train,
-    add_generate,
-    add_detokenize,
-    add_score,
-    add_examples,
-    add_human_eval,
-    add_senses,
-    add_report,
-    add_plot,
-    add_geometry,
-    add_neighbours,
-    add_convert,
-    add_tables,
+COMMANDS = (
+    corpora.add_toy,
+    corpora.add_prepare,
+    corpora.add_prepare_lm,
+    corpora.add_prepare_iwslt16,
+    corpora.add_prepare_dailydialog,
+    corpora.add_prepare_lm1b,
+    experiments.add_train,
+    experiments.add_generate,
+    evaluation.add_detokenize,
+    evaluation.add_score,
+    human_eval.add_examples,
+    human_eval.add_human_eval,
+    senses.add_senses,
+    report.add_report,
+    plots.add_plot,
+    geometry.add_geometry,
+    neighbours.add_neighbours,
+    convert.add_convert,
+    tables.add_tables,
 )
+"""Each adds a subcommand to the parser that it is given."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -72,36 +64,28 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; return its exit status (2 for wrong input, with one sentence on stderr)."""
     try:
-        status = _run(argv)
+        parser = build_parser()
+        args, extra = parser.parse_known_args(argv)
+        if extra and not getattr(args, "passes_on", False):
+            parser.error(f"unrecognized arguments: {' '.join(extra)}")
+        args.extra = extra
+        status: int = args.run(args)
         sys.stdout.flush()
-    except UserError as error:
-        return _refuse(error)
     except BrokenPipeError:  # the reader of our output has had enough, such as head
         _drop_output()
         return 128 + signal.SIGPIPE
-    except OSError as error:
-        if not refused_by_system(error):
-            raise
-        _drop_output()
-        return _refuse(system_refusal(error))
+    except (UserError, OSError) as error:
+        said = error
+        if isinstance(error, OSError):
+            if not refused_by_system(error):
+                raise
+            _drop_output()
+            said = system_refusal(error)
+        print(f"fairseq-kerbs: error: {said}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     return status
-
-
-def _run(argv: Sequence[str] | None) -> int:
-    parser = build_parser()
-    args, extra = parser.parse_known_args(argv)
-    if extra and not getattr(args, "passes_on", False):
-        parser.error(f"unrecognized arguments: {' '.join(extra)}")
-    args.extra = extra
-    status: int = args.run(args)
-    return status
-
-
-def _refuse(error: UserError) -> int:
-    print(f"fairseq-kerbs: error: {error}", file=sys.stderr)
-    return 2
 
 
 def _drop_output() -> None:

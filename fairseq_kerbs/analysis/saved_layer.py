@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, sentence_of, settings_of
+from fairseq_kerbs.checkpoints import read_checkpoint, settings_of
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.tables.experiments import language_pair
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.errors import ProgramEnd, UserError
 from fairseq_kerbs.utils.files import read_lines
 
 _PREFIX = "decoder.output."
@@ -68,13 +68,13 @@ def load_layer(
     words = len(own["inventory.log_prob"])
     path = dictionary or remembered_dictionary(checkpoint, config)
     symbols = load_dictionary(path, words, state)
+    from fairseq_kerbs.models.base import check_checkpoint
     from fairseq_kerbs.models.config import (
         KerbsConfig,
         as_namespace,
         build_output_layer,
         fill_defaults,
     )
-    from fairseq_kerbs.models.fitting import check_checkpoint
 
     flags = as_namespace(config.model)
     fill_defaults(flags, KerbsConfig)
@@ -82,8 +82,8 @@ def load_layer(
         layer = build_output_layer(flags, words, own["weight"].shape[1])
         check_checkpoint(layer, tensors, _PREFIX)
         layer.load_state_dict(own, strict=False)
-    except SystemExit as error:  # the sentence of that check
-        raise UserError(f"{checkpoint}: {sentence_of(error)}") from None
+    except ProgramEnd as error:  # the sentence of that check
+        raise UserError(f"{checkpoint}: {error.sentence}") from None
     except (ValueError, RuntimeError) as error:
         raise UserError(f"{checkpoint}: its flags do not describe its output layer: {error}") from (
             error
@@ -161,7 +161,7 @@ def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
     """
     from fairseq.data import Dictionary
 
-    from fairseq_kerbs.fairseq_patches.dictionaries import digest, digest_kept
+    from fairseq_kerbs.utils.dictionaries import digest, digest_kept
 
     read_lines(path)  # missing files and wrong encodings become one sentence
     try:

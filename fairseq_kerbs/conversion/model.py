@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
-from fairseq_kerbs.checkpoints import reason_of, sentence_of
 from fairseq_kerbs.conversion.sense_init import SensePlan, plan_senses, sense_rows
 from fairseq_kerbs.conversion.stock import SoftmaxModel
-from fairseq_kerbs.fairseq_patches.dictionaries import STATE, digest
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.dictionaries import STATE, digest
+from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
 from fairseq_kerbs.utils.files import atomic_write_bytes
 
 ALLOWED = 1e-3
@@ -76,8 +75,8 @@ def convert(source: SoftmaxModel, options: ConversionOptions) -> Converted:
     refused = f"{source.checkpoint} cannot be converted: "
     try:
         model = build_model(copy.copy(settings), copy.copy(source.task))
-    except SystemExit as error:
-        raise UserError(f"{refused}{sentence_of(error)}") from None
+    except ProgramEnd as error:
+        raise UserError(f"{refused}{error.sentence}") from None
     except Exception as error:  # a setting that its own architecture has no use for
         raise UserError(
             f"{refused}its settings describe no --arch {settings.arch} ({reason_of(error)})"
@@ -176,7 +175,7 @@ def _random_batch(model: Any, task: Any, seed: int) -> tuple[dict[str, Tensor], 
 def known_dictionaries(
     source: SoftmaxModel, target: Any = None, data: Path | None = None
 ) -> dict[str, str]:
-    """Digests of a model's dictionaries, see :mod:`fairseq_kerbs.fairseq_patches.dictionaries`.
+    """Digests of a model's dictionaries, see :mod:`fairseq_kerbs.utils.dictionaries`.
 
     fairseq's own models have none: those of the files that their sizes fit are taken.
 

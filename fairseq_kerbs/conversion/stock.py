@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, reason_of, sentence_of, settings_of
-from fairseq_kerbs.fairseq_patches.trust import set_aside
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.checkpoints import read_checkpoint, set_aside, settings_of
+from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
 
 
 class Stock(NamedTuple):
@@ -195,8 +194,8 @@ def _build(checkpoint: Path, config: Any, task: BuildingTask, tensors: dict[str,
         set_aside(config.model)
         model = build_model(config.model, task)
         model.load_state_dict(copy.copy(tensors), strict=True, model_cfg=config.model)
-    except SystemExit as error:
-        raise UserError(f"{checkpoint}: {sentence_of(error)}") from None
+    except ProgramEnd as error:
+        raise UserError(f"{checkpoint}: {error.sentence}") from None
     except Exception as error:  # what fairseq raises about settings and sizes is of every kind
         raise UserError(
             f"{checkpoint} does not hold the model that its settings describe "

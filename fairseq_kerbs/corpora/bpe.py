@@ -42,7 +42,7 @@ def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
 def make_segmenter(
     codes: Path, vocabulary: Path | None = None, threshold: int = 0
 ) -> Callable[[str], str]:
-    """A function from a tokenized line to its subwords, for `map_lines`.
+    """A function from a tokenized line to its subwords, for `parallel_map`.
 
     With a vocabulary, units rarer than `threshold` are split further.
     """

@@ -21,7 +21,7 @@ from fairseq_kerbs.corpora.parallel import ParallelText
 from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, decode_lines, read_files
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import has_endless_word, without_endless_words
-from fairseq_kerbs.utils.parallel import map_lines, usable_cores
+from fairseq_kerbs.utils.processes import parallel_map, usable_cores
 
 LANGUAGES = ("context", "en")
 PARTS = {"train": "train", "valid": "validation", "test": "test"}
@@ -112,7 +112,7 @@ class DailyDialog(ReleasedCorpus):
             self.release.check_count(source, f"{part} dialogues", len(dialogues), "dialogues")
             self.release.check_count(source, part, figures[part], "pairs of adjacent utterances")
         said = {text: "" for part in texts.values() for dialogue in part for text in dialogue}
-        natural = map_lines(
+        natural = parallel_map(
             make_normalizer, said, total=len(said), workers=self.workers, description="raw"
         )
         said = dict(zip(said, natural, strict=True))

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from fairseq_kerbs.corpora.parallel import ParallelText
 from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, decode_lines, read_files
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.parallel import usable_cores
+from fairseq_kerbs.utils.processes import usable_cores
 
 LANGUAGES = ("de", "en")
 SETS = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014")

@@ -26,7 +26,7 @@ from fairseq_kerbs.utils.files import (
     iter_lines,
     without_endless_words,
 )
-from fairseq_kerbs.utils.parallel import usable_cores
+from fairseq_kerbs.utils.processes import usable_cores
 
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
 """fairseq's name of each split, and what file names call it."""

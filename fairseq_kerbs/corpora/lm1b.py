@@ -23,7 +23,7 @@ from fairseq_kerbs.corpora.language import LanguageText
 from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, archive_files, decode_lines
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import iter_lines
-from fairseq_kerbs.utils.parallel import usable_cores
+from fairseq_kerbs.utils.processes import usable_cores
 
 # The held-out folder of the release also has its text in one file, which is passed over.
 _RELEASE = re.compile(

@@ -51,7 +51,7 @@ def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
 
 
 def make_tokenizer(language: str, lowercase: bool, escape: bool) -> Callable[[str], str]:
-    """`tokenize` with its settings fixed, for `map_lines`.
+    """`tokenize` with its settings fixed, for `parallel_map`.
 
     A line with an endless word, which Moses would need hours for, becomes an empty one.
     """

@@ -27,7 +27,7 @@ from fairseq_kerbs.utils.files import (
     iter_lines,
     without_endless_words,
 )
-from fairseq_kerbs.utils.parallel import LineFunction, map_lines, usable_cores
+from fairseq_kerbs.utils.processes import LineFunction, parallel_map, usable_cores
 
 BPE_MODES = ("joint", "separate", "none")
 
@@ -206,7 +206,7 @@ class _Preparation:
 
         def action() -> dict[str, Any]:
             lines, total = iter_lines(source), self._pairs[side[0]]
-            results = map_lines(
+            results = parallel_map(
                 make, lines, total=total, workers=s.workers, description=f"{folder}/{name}"
             )
             with atomic_write(target) as stream:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer, weight_variance
+from fairseq_kerbs.utils.errors import ProgramEnd
 
 
 @dataclass
@@ -46,7 +47,7 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         mixture_regularization: ρ ≥ 0.
 
     Raises:
-        SystemExit: label smoothing is not within [0, 1), or ρ is below 0, or above 0 where the
+        ProgramEnd: label smoothing is not within [0, 1), or ρ is below 0, or above 0 where the
             output layer is no mixture.
     """
 
@@ -61,14 +62,12 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         if not 0.0 <= label_smoothing < 1.0:
-            raise SystemExit(
-                f"fairseq_kerbs: error: --label-smoothing is {label_smoothing}, but it must be "
-                "within [0, 1)."
+            raise ProgramEnd(
+                f"--label-smoothing is {label_smoothing}, but it must be within [0, 1)."
             )
         if not mixture_regularization >= 0.0:
-            raise SystemExit(
-                f"fairseq_kerbs: error: --mixture-regularization is {mixture_regularization}, but "
-                "it must be 0 or more."
+            raise ProgramEnd(
+                f"--mixture-regularization is {mixture_regularization}, but it must be 0 or more."
             )
         self.mixture_regularization = mixture_regularization
         self._mixture_log: dict[str, Tensor] = {}
@@ -99,8 +98,8 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             if self.mixture_regularization and model.training:
                 loss = loss + (penalty.sum() if reduce else penalty)
         elif self.mixture_regularization:
-            raise SystemExit(
-                f"fairseq_kerbs: error: --mixture-regularization {self.mixture_regularization} is "
+            raise ProgramEnd(
+                f"--mixture-regularization {self.mixture_regularization} is "
                 "for --output-layer mos and mixture: leave it out for other output layers."
             )
         if not reduce:
@@ -154,12 +153,12 @@ def output_layer_of(model: torch.nn.Module) -> OutputLayer:
     """The output layer of a (possibly wrapped) model.
 
     Raises:
-        SystemExit: the model is none of ours; the message names the flag.
+        ProgramEnd: the model is none of ours; the message names the flag.
     """
     layer = getattr(getattr(model, "decoder", None), "output", None)
     if not isinstance(layer, OutputLayer):
-        raise SystemExit(
-            "fairseq_kerbs: error: --criterion kerbs_cross_entropy needs one of the architectures "
+        raise ProgramEnd(
+            "--criterion kerbs_cross_entropy needs one of the architectures "
             "of fairseq_kerbs (--arch transformer_kerbs, lstm_kerbs, gru_kerbs, and for language "
             "models transformer_lm_kerbs, gru_lm_kerbs, lstm_lm_kerbs, bilstm_lm_kerbs)."
         )

@@ -1,1 +1,20 @@
-"""Every change of fairseq's behaviour at run time, each with its reason."""
+"""Every change of fairseq's behaviour at run time; `registry.PATCHES` lists them with reasons.
+
+They hold for every model in a program with our ``--user-dir``, whichever way fairseq was installed.
+"""
+
+from fairseq_kerbs.fairseq_patches import (  # noqa: F401  (each registers its patches)
+    checkpoint_files,
+    ema,
+    evaluated_settings,
+    nan_gradients,
+    printed_senses,
+    resume,
+)
+from fairseq_kerbs.fairseq_patches.registry import PATCHES
+
+
+def apply() -> None:
+    """Make all changes; those that are made already stay as they are."""
+    for patch in PATCHES:
+        patch.apply()

@@ -1,15 +1,14 @@
 """fairseq's reading and writing of checkpoints, so that what is damaged is neither made nor used.
 
 fairseq loads a checkpoint in which bits have changed, copies one under its final name, lets two
-trainings write into one folder, and shows tracebacks for what a disk refuses. In a program with our
-``--user-dir`` a file that has changed is refused, whatever the model, a file is whole and on the
-disk before it has its name, one training has a folder, and what fails is said in one sentence.
+trainings write into one folder, and shows tracebacks for what a disk refuses. Here a file that has
+changed is refused, whatever the model, a file is whole and on the disk before it has its name, one
+training has a folder, and what fails is said in one sentence.
 """
 
 from __future__ import annotations
 
 import fcntl
-import functools
 import logging
 import os
 import re
@@ -17,119 +16,90 @@ import socket
 import sys
 from os.path import samestat
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
-from fairseq_kerbs.checkpoints import check_whole, damaged
-from fairseq_kerbs.models.config import fail
-from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_refusal
+from fairseq_kerbs.fairseq_patches.registry import patched
+from fairseq_kerbs.utils.checkpoint_file import check_whole, damaged
+from fairseq_kerbs.utils.errors import ProgramEnd, UserError, refused_by_system, system_refusal
 from fairseq_kerbs.utils.files import PARTIAL, atomic_write_bytes, partial_name, put_in_place
 
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
-_DONE = "_keeps_files_whole"  # marks what has been replaced
 _LEFT = re.compile(rf"{re.escape(PARTIAL)}(\d+)-.*\.pt")
 
 _lock: int | None = None  # the open lock of the folder that this process trains in
 
 
-def keep_files_whole() -> None:
-    """Replace fairseq's functions in the running program; a second call changes nothing."""
-    if not hasattr(checkpoint_utils.load_checkpoint_to_cpu, _DONE):
-        _check_before_reading()
-        _write_under_another_name()
-        _copy_under_another_name()
-        _lock_before_training()
-
-
-def _check_before_reading() -> None:
-    stock = checkpoint_utils.load_checkpoint_to_cpu
-
-    @functools.wraps(stock)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
-        if Path(path).is_file():  # and not in a remote store
-            try:
-                check_whole(Path(path))  # fairseq's reader looks at no checksum
-            except UserError as error:
-                fail(f"{error}.")
+@patched(checkpoint_utils, "load_checkpoint_to_cpu", "no checksum is looked at")
+def load_checkpoint_to_cpu(stock: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+    """Refuse a damaged file."""
+    if Path(path).is_file():  # and not in a remote store
         try:
-            return stock(path, *args, **kwargs)
-        except (RuntimeError, UnicodeDecodeError) as error:  # a name in the archive, too
-            if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
-                raise
-            fail(f"{damaged(path)}.")
-
-    setattr(load_checkpoint_to_cpu, _DONE, True)
-    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
-
-
-def _write_under_another_name() -> None:
-    stock = checkpoint_utils.torch_persistent_save
-
-    @functools.wraps(stock)
-    def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> None:
-        if async_write or not PathManager.supports_rename(filename):
-            stock(obj, filename, async_write=async_write)
-            return
-        try:
-            with atomic_write_bytes(filename) as stream:
-                torch.save(obj, stream)
+            check_whole(Path(path))
         except UserError as error:
-            _not_saved(error)
-
-    checkpoint_utils.torch_persistent_save = torch_persistent_save
-
-
-def _copy_under_another_name() -> None:
-    """A process that is ended while it copies, or finds no room, leaves the old file whole."""
-    stock = PathManager.copy
-
-    def copy(src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-        if not PathManager.supports_rename(dst_path):  # a remote store has its own ways
-            return stock(src_path, dst_path, overwrite=overwrite)
-        temporary = partial_name(Path(dst_path))
-        try:
-            copied = stock(src_path, str(temporary), overwrite=True)
-            put_in_place(temporary, Path(dst_path))
-        except OSError as error:
-            if not refused_by_system(error):
-                raise
-            _not_saved(system_refusal(error, dst_path))
-        finally:
-            temporary.unlink(missing_ok=True)
-        return copied
-
-    PathManager.copy = staticmethod(copy)
+            raise ProgramEnd(f"{error}.") from None
+    try:
+        return stock(path, *args, **kwargs)
+    except (RuntimeError, UnicodeDecodeError) as error:  # a name in the archive, too
+        if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
+            raise
+        raise ProgramEnd(f"{damaged(path)}.") from None
 
 
-def _not_saved(error: UserError) -> NoReturn:
-    fail(f"{error}; the training goes on from its last whole checkpoint when it is started again.")
+@patched(checkpoint_utils, "torch_persistent_save", "a half-written file would have the final name")
+def torch_persistent_save(stock: Any, obj: Any, filename: str, async_write: bool = False) -> None:
+    """Write under another name first."""
+    if async_write or not PathManager.supports_rename(filename):
+        stock(obj, filename, async_write=async_write)
+        return
+    try:
+        with atomic_write_bytes(filename) as stream:
+            torch.save(obj, stream)
+    except UserError as error:
+        raise _not_saved(error) from None
 
 
-# ------------------------------------------------------------------ one training in one folder
+@patched(PathManager, "copy", "a copy that is interrupted, or finds no room, ruins the old file")
+def copy(stock: Any, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
+    """Copy under another name first."""
+    if not PathManager.supports_rename(dst_path):  # a remote store has its own ways
+        return stock(src_path, dst_path, overwrite=overwrite)
+    temporary = partial_name(Path(dst_path))
+    try:
+        copied = stock(src_path, str(temporary), overwrite=True)
+        put_in_place(temporary, Path(dst_path))
+    except OSError as error:
+        if not refused_by_system(error):
+            raise
+        raise _not_saved(system_refusal(error, dst_path)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return copied
 
 
-def _lock_before_training() -> None:
-    """fairseq's program tries its folder in the first process alone, before it does anything."""
-    stock = checkpoint_utils.verify_checkpoint_directory
+def _not_saved(error: UserError) -> ProgramEnd:
+    return ProgramEnd(
+        f"{error}; the training goes on from its last whole checkpoint when it is started again."
+    )
 
-    @functools.wraps(stock)
-    def verify_checkpoint_directory(save_dir: str) -> None:
-        # fairseq hands on the folder alone; whether anything is saved, its caller knows
-        settings = sys._getframe(1).f_locals.get("cfg")
-        saving = settings is None or not settings.checkpoint.no_save
-        try:
-            if saving and PathManager.supports_rename(save_dir):
-                take_folder(Path(save_dir))
-            stock(save_dir)
-        except OSError as error:
-            fail(f"--save-dir: {system_refusal(error, save_dir)}.")
 
-    checkpoint_utils.verify_checkpoint_directory = verify_checkpoint_directory
+@patched(checkpoint_utils, "verify_checkpoint_directory", "two trainings would share a folder")
+def verify_checkpoint_directory(stock: Any, save_dir: str) -> None:
+    """Lock the folder; fairseq tries it in the first process alone, before it does anything."""
+    # fairseq hands on the folder alone; whether anything is saved, the caller of the patch knows
+    settings = sys._getframe(2).f_locals.get("cfg")
+    saving = settings is None or not settings.checkpoint.no_save
+    try:
+        if saving and PathManager.supports_rename(save_dir):
+            take_folder(Path(save_dir))
+        stock(save_dir)
+    except OSError as error:
+        raise ProgramEnd(f"--save-dir: {system_refusal(error, save_dir)}.") from None
 
 
 def take_folder(folder: Path) -> None:
@@ -142,7 +112,7 @@ def take_folder(folder: Path) -> None:
 
     Raises:
         OSError: the folder cannot be made or written to.
-        SystemExit: another training has it.
+        ProgramEnd: another training has it.
     """
     global _lock
     folder.mkdir(parents=True, exist_ok=True)
@@ -157,10 +127,10 @@ def take_folder(folder: Path) -> None:
         fcntl.lockf(_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         holder = os.pread(_lock, 200, 0).decode(errors="replace").strip()
-        fail(
+        raise ProgramEnd(
             f"--save-dir {folder} is in use by another training ({holder or 'unknown process'}); "
             "wait for its end, or name another folder."
-        )
+        ) from None
     except OSError as error:
         logger.warning(
             f"{folder} cannot be locked ({error.strerror}): nothing keeps another training from "

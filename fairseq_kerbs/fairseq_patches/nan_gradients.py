@@ -8,7 +8,6 @@ forward pass names the first module whose output is not finite in the log.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -16,9 +15,8 @@ from fairseq import trainer as fairseq_trainer
 from fairseq.nan_detector import NanDetector
 from fairseq.trainer import Trainer
 
-from fairseq_kerbs.models.config import fail
-
-NOT_FINITE = "its gradient is not finite (NaN or infinity)"
+from fairseq_kerbs.fairseq_patches.registry import patched, replace
+from fairseq_kerbs.utils.errors import ProgramEnd
 
 
 class ForwardNanDetector(NanDetector):
@@ -31,38 +29,40 @@ class ForwardNanDetector(NanDetector):
         self.close()
 
 
-def end_with_a_sentence() -> None:
-    """Replace what the trainer does in the running program; a second call changes nothing."""
-    if fairseq_trainer.NanDetector is ForwardNanDetector:
-        return
-    fairseq_trainer.NanDetector = ForwardNanDetector
-    stock_clip, stock_step = Trainer.clip_grad_norm, Trainer.train_step
+replace(
+    fairseq_trainer,
+    "NanDetector",
+    ForwardNanDetector,
+    "its backward hooks stop at a Transformer's encoder, which returns no tensor",
+)
 
-    @functools.wraps(stock_clip)
-    def clip_grad_norm(trainer: Any, clip_norm: float) -> Any:
-        # an overflow of mixed precision is for its scaler to mend; on a CPU --amp has none
-        # (fairseq would ask it for its scale). Several GPUs would be called inconsistent.
-        amp = trainer.cfg.common.amp
-        scaled = amp and trainer.optimizer.scaler.is_enabled()
-        if amp and not scaled:
-            norm = trainer.optimizer.fp32_optimizer.clip_grad_norm(clip_norm)
-        else:
-            norm = stock_clip(trainer, clip_norm)
-        if not scaled and not torch.isfinite(norm).all():
-            raise FloatingPointError(NOT_FINITE)
-        return norm
 
-    @functools.wraps(stock_step)
-    def train_step(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return stock_step(trainer, *args, **kwargs)
-        except FloatingPointError as error:  # also of a scaler that has reached its end
-            # fairseq's own reasons have advice in further sentences
-            reason = str(error).removeprefix("Fatal error: ").split(". ")[0]
-            fail(
-                f"update {trainer.get_num_updates() + 1} was not made: {reason}; try a lower --lr "
-                "or --clip-norm, or look for damaged lines in the data; the checkpoints in "
-                f"{trainer.cfg.checkpoint.save_dir} are as they were."
-            )
+@patched(Trainer, "clip_grad_norm", "a gradient that is not finite would be applied, or end badly")
+def clip_grad_norm(stock: Any, trainer: Any, clip_norm: float) -> Any:
+    """Refuse a norm that is not finite, unless mixed precision takes the update back itself."""
+    # on a CPU --amp has no scaler, and fairseq would ask it for its scale; several GPUs would be
+    # called inconsistent
+    amp = trainer.cfg.common.amp
+    scaled = amp and trainer.optimizer.scaler.is_enabled()
+    if amp and not scaled:
+        norm = trainer.optimizer.fp32_optimizer.clip_grad_norm(clip_norm)
+    else:
+        norm = stock(trainer, clip_norm)
+    if not scaled and not torch.isfinite(norm).all():
+        raise FloatingPointError("its gradient is not finite (NaN or infinity)")
+    return norm
 
-    Trainer.clip_grad_norm, Trainer.train_step = clip_grad_norm, train_step
+
+@patched(Trainer, "train_step", "what is wrong is said in a traceback")
+def train_step(stock: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """End the training with one sentence where an update cannot be made."""
+    try:
+        return stock(trainer, *args, **kwargs)
+    except FloatingPointError as error:  # also of a scaler that has reached its end
+        # fairseq's own reasons have advice in further sentences
+        reason = str(error).removeprefix("Fatal error: ").split(". ")[0]
+        raise ProgramEnd(
+            f"update {trainer.get_num_updates() + 1} was not made: {reason}; try a lower --lr "
+            "or --clip-norm, or look for damaged lines in the data; the checkpoints in "
+            f"{trainer.cfg.checkpoint.save_dir} are as they were."
+        ) from error

@@ -4,8 +4,8 @@ Under the ``P-`` line of every hypothesis stands a line ``K-<id>`` with one entr
 tokens, the end of the sentence included: ``sense:posterior``, where sense counts the senses of that
 word from 0, as ``fairseq-kerbs senses`` does, and the posterior is that of Eq. 7.
 
-fairseq has no place where a plugin could add to this output. So the flag, when it is given, puts
-itself between fairseq's program and two functions that it calls: the one that loads its models, and
+fairseq has no place where a plugin could add to this output. So the flag, when it is given, acts
+between fairseq's program and two functions that it calls: the one that loads its models, and
 ``print``.
 """
 
@@ -16,7 +16,7 @@ import builtins
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,9 +24,10 @@ from fairseq import checkpoint_utils, options
 from fairseq.models import FairseqLanguageModel
 from torch import Tensor
 
-from fairseq_kerbs.models.config import fail
+from fairseq_kerbs.fairseq_patches.registry import patched, replace
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import posterior_weights
+from fairseq_kerbs.utils.errors import ProgramEnd
 
 FLAG = "--print-senses"
 
@@ -153,27 +154,25 @@ class SenseLines:
             builtins.print(line, **kwargs)
 
 
-def _loading(load: Callable[..., Any], lines: SenseLines) -> Callable[..., Any]:
-    """fairseq's function that loads an ensemble, with a look at what it has loaded."""
-
-    def load_model_ensemble(filenames: Any, *args: Any, **kwargs: Any) -> Any:
-        models, settings = load(filenames, *args, **kwargs)
-        task = kwargs.get("task")
-        if task is not None:  # a language model beside it is loaded without a task
-            if len(models) != 1:
-                fail(
-                    f"{FLAG} needs one model, but --path names {len(models)}, each with senses of "
-                    "its own: name one of them."
-                )
-            if not isinstance(getattr(models[0].decoder, "output", None), OutputLayer):
-                fail(
-                    f"{FLAG}: {filenames[0]} has no senses: name a checkpoint of fairseq_kerbs, "
-                    "or leave the flag out."
-                )
-            lines.annotate(task, models[0])
-        return models, settings
-
-    return load_model_ensemble
+@patched(checkpoint_utils, "load_model_ensemble", "--print-senses needs the loaded model")
+def load_model_ensemble(stock: Any, filenames: Any, *args: Any, **kwargs: Any) -> Any:
+    """With ``--print-senses``, look at what has been loaded."""
+    models, settings = stock(filenames, *args, **kwargs)
+    task = kwargs.get("task")
+    # a language model beside it is loaded without a task
+    if _PrintSenses.lines is not None and task is not None:
+        if len(models) != 1:
+            raise ProgramEnd(
+                f"{FLAG} needs one model, but --path names {len(models)}, each with senses of "
+                "its own: name one of them."
+            )
+        if not isinstance(getattr(models[0].decoder, "output", None), OutputLayer):
+            raise ProgramEnd(
+                f"{FLAG}: {filenames[0]} has no senses: name a checkpoint of fairseq_kerbs, "
+                "or leave the flag out."
+            )
+        _PrintSenses.lines.annotate(task, models[0])
+    return models, settings
 
 
 class _PrintSenses(argparse.Action):
@@ -186,31 +185,22 @@ class _PrintSenses(argparse.Action):
             parser.error(f"{FLAG} is for fairseq-generate; fairseq-interactive cannot do it")
         if _PrintSenses.lines is None:
             lines = _PrintSenses.lines = SenseLines()
-            checkpoint_utils.load_model_ensemble = _loading(
-                checkpoint_utils.load_model_ensemble, lines
-            )
             for name in ("fairseq_cli.generate", "__main__"):
                 program: Any = sys.modules.get(name)
                 if hasattr(program, "get_symbols_to_strip_from_output"):
-                    program.print = lines.print
+                    reason = "a line belongs under every P- line"
+                    replace(program, "print", lines.print, reason).apply()
 
 
-def register() -> None:
+@patched(options, "add_generation_args", "fairseq-generate has no flags of plugins")
+def add_generation_args(stock: Any, parser: argparse.ArgumentParser) -> Any:
     """Add the flag to those of fairseq-generate."""
-    add = options.add_generation_args
-    if getattr(add, "prints_senses", False):
-        return
-
-    def add_generation_args(parser: argparse.ArgumentParser) -> Any:
-        group = add(parser)
-        group.add_argument(
-            FLAG,
-            action=_PrintSenses,
-            nargs=0,
-            default=False,
-            help="KerBS: print the sense and its posterior for every token of a hypothesis (K-)",
-        )
-        return group
-
-    add_generation_args.prints_senses = True  # type: ignore[attr-defined]
-    options.add_generation_args = add_generation_args
+    group = stock(parser)
+    group.add_argument(
+        FLAG,
+        action=_PrintSenses,
+        nargs=0,
+        default=False,
+        help="KerBS: print the sense and its posterior for every token of a hypothesis (K-)",
+    )
+    return group

@@ -1,76 +1,121 @@
-"""What fairseq's training program lacks so that an interrupted training ends as any other does.
+"""What fairseq lacks so that an interrupted training goes on as if nothing had happened.
 
-fairseq restores parameters, moments, the place in the data and, seeding by the number of the
-update, dropout. Two things it leaves open, for every model; they are closed here for trainings
-of ours, whichever way fairseq was installed.
+It restores parameters, moments, the place in the data and, seeding by the number of the update,
+dropout. It does not look at the dictionaries, nor at the number of processes: the place in an epoch
+is a number of batches of each process, so two that become one silently go back to half of the way,
+and one that becomes two jumps ahead, or ends in a traceback about a mismatch.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
-import sys
+from contextvars import ContextVar
 from typing import Any
 
 from fairseq import checkpoint_utils
+from fairseq.trainer import Trainer
+
+from fairseq_kerbs.fairseq_patches.registry import patched
+from fairseq_kerbs.utils.dictionaries import check_dictionaries
+from fairseq_kerbs.utils.errors import ProgramEnd
 
 logger = logging.getLogger(__name__)
 
-PROGRAM = "fairseq_cli.train"
-_DONE = "_resumes_exactly"  # marks what has been replaced
+_loading: ContextVar[tuple[Any, str] | None] = ContextVar("loading", default=None)
 
 
-def resume_exactly() -> None:
-    """Close the gaps in the running program; a second call changes nothing.
+@patched(checkpoint_utils, "load_checkpoint", "the end of an epoch and of the training are missed")
+def load_checkpoint(stock: Any, cfg: Any, trainer: Any, **arguments: Any) -> Any:
+    """Do what fairseq leaves out where it begins a training from a checkpoint.
 
-    - ``--max-update`` is looked at before an update as well: a finished training that is started
-      again makes no update and writes no file.
-    - A checkpoint is written at the end of an epoch before the learning rate hears of its
-      validation loss: when training goes on from there, it is told (reduce_lr_on_plateau).
+    One that is written at the end of an epoch does not have its validation loss in the schedule of
+    the learning rate yet (reduce_lr_on_plateau). ``--max-update`` is looked at after an update
+    alone: a finished training would make one more.
     """
-    if not hasattr(checkpoint_utils.load_checkpoint, _DONE):
-        _tell_the_schedule()
-    for module in _programs():
-        if not hasattr(module.train, _DONE):
-            _stop_before_another_update(module)
+    extra_state, epoch_itr = stock(cfg, trainer, **arguments)
+    made, most = trainer.get_num_updates(), trainer.cfg.optimization.max_update
+    reset = cfg.reset_lr_scheduler or cfg.reset_optimizer or cfg.reset_dataloader
+    if extra_state is not None and not reset and made > 0:
+        place, loss = extra_state["train_iterator"], extra_state.get("val_loss")
+        if place.get("iterations_in_epoch") == 0 and loss is not None:
+            trainer.lr_step(place["epoch"] - 1, loss)
+    if most and made >= most:
+        logger.info(f"nothing to do: {made} updates are made and --max-update is {most}")
+        trainer.cfg.optimization.max_epoch = -1  # before the first: no epoch begins
+    return extra_state, epoch_itr
 
 
-def _programs() -> list[Any]:
-    """The training program as fairseq's commands import it, and as ``python -m`` runs it."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    found = [main] if spec is not None and spec.name == PROGRAM else []
-    return [module for module in [*found, sys.modules.get(PROGRAM)] if hasattr(module, "train")]
+@patched(Trainer, "load_checkpoint", "neither dictionaries nor number of processes are looked at")
+def trainer_load_checkpoint(
+    stock: Any, trainer: Any, filename: str, *args: Any, **kwargs: Any
+) -> Any:
+    """Let :func:`look_into_checkpoint` know who is reading."""
+    before = _loading.set((trainer, filename))
+    try:
+        return stock(trainer, filename, *args, **kwargs)
+    finally:
+        _loading.reset(before)
 
 
-def _tell_the_schedule() -> None:
-    stock = checkpoint_utils.load_checkpoint
-
-    @functools.wraps(stock)
-    def load_checkpoint(cfg: Any, trainer: Any, **arguments: Any) -> Any:
-        extra_state, epoch_itr = stock(cfg, trainer, **arguments)
-        reset = cfg.reset_lr_scheduler or cfg.reset_optimizer or cfg.reset_dataloader
-        if extra_state is not None and not reset and trainer.get_num_updates() > 0:
-            place, loss = extra_state["train_iterator"], extra_state.get("val_loss")
-            if place.get("iterations_in_epoch") == 0 and loss is not None:
-                trainer.lr_step(place["epoch"] - 1, loss)
-        return extra_state, epoch_itr
-
-    setattr(load_checkpoint, _DONE, True)
-    checkpoint_utils.load_checkpoint = load_checkpoint
+@patched(checkpoint_utils, "load_checkpoint_to_cpu", "the trainer looks at a part of it alone")
+def look_into_checkpoint(stock: Any, *args: Any, **kwargs: Any) -> Any:
+    """Check what a trainer has read. One process reads for all: it is the same for all."""
+    state = stock(*args, **kwargs)
+    if (reader := _loading.get()) is not None:
+        trainer, filename = reader
+        check_dictionaries(state, trainer.task)
+        wanted = trainer.cfg.checkpoint
+        if not wanted.reset_dataloader and filename != wanted.finetune_from_model:
+            keep_the_place(state, trainer.cfg)
+    return state
 
 
-def _stop_before_another_update(module: Any) -> None:
-    stock = module.train
+def keep_the_place(state: dict[str, Any], cfg: Any) -> None:
+    """Count the batches that are done for the number of processes that there are now.
 
-    @functools.wraps(stock)
-    def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[Any], bool]:
-        most, made = cfg.optimization.max_update, trainer.get_num_updates()
-        if most and made >= most:
-            logger.info(f"nothing to do: {made} updates are made and --max-update is {most}")
-            return [None], True
-        result: tuple[list[Any], bool] = stock(cfg, trainer, task, epoch_itr)
-        return result
+    Of n batches in each of N processes, N·n of the epoch's are done: ⌊N·n/N'⌋ in each of N'. What
+    changes is said in one sentence.
 
-    setattr(train, _DONE, True)
-    module.train = train
+    Args:
+        state: a checkpoint; its place is changed.
+        cfg: settings of the training that goes on from it.
+    """
+    before_cfg = state.get("cfg")
+    if before_cfg is None:  # fairseq before 0.10
+        return
+    before, now = (
+        int(each.distributed_training.distributed_world_size) for each in (before_cfg, cfg)
+    )
+    place = state["extra_state"]["train_iterator"]
+    if before == now:
+        return
+    batches, epoch = before * place.get("iterations_in_epoch", 0), place["epoch"]
+    if batches and cfg.dataset.grouped_shuffling:
+        raise ProgramEnd(
+            f"the checkpoint is from the middle of an epoch of {before} processes, here are {now}, "
+            "and --grouped-shuffling orders the batches of each number in another way: start as "
+            "many processes, or give --reset-dataloader to begin the epochs anew."
+        )
+    place["iterations_in_epoch"], again = divmod(batches, now)
+    if place["iterations_in_epoch"] == 0 and batches:
+        # not the end of an epoch, whose loss the learning rate's schedule would be told
+        state["extra_state"]["val_loss"] = None
+    sentence = f"the checkpoint was written by {before} processes, here are {now}: epoch {epoch} "
+    sentence += f"goes on after its first {batches - again} batches" if batches else "begins"
+    if again:
+        sentence += f", the last {again} of those done come again"
+    old, new = (_update_freq(each, epoch) for each in (before_cfg, cfg))
+    if before * old != now * new:
+        sentence += (
+            f"; an update was made of {before * old} batches and is of {now * new} now (processes "
+            "times --update-freq)"
+        )
+        if before * old % now == 0:
+            sentence += f": --update-freq {before * old // now} would keep it"
+    logger.warning(f"{sentence}.")
+
+
+def _update_freq(cfg: Any, epoch: int) -> int:
+    """Batches of each process in one update."""
+    by_epoch = cfg.optimization.update_freq
+    return int(by_epoch[min(epoch, len(by_epoch)) - 1])

@@ -1,29 +1,77 @@
-"""Architectures and a flag of fairseq-generate, registered with fairseq on import."""
+"""Architectures, registered with fairseq on import; and all changes of fairseq that they need."""
 
-from fairseq_kerbs.fairseq_patches.checkpoint_files import keep_files_whole
-from fairseq_kerbs.fairseq_patches.ema import keep_inventories_out_of_averages
-from fairseq_kerbs.fairseq_patches.printed_senses import register as register_printed_senses
-from fairseq_kerbs.fairseq_patches.trust import read_literals_only
+from functools import partial
+from typing import Any
+
+from fairseq.models import register_model, register_model_architecture
+
+from fairseq_kerbs import fairseq_patches
+from fairseq_kerbs.models.base import KerbsModel
 from fairseq_kerbs.models.bilstm_lm import BilstmLanguageModel
-from fairseq_kerbs.models.fairseq_lstm import StockLstmLanguageModel, StockLstmModel
+from fairseq_kerbs.models.fairseq_lstm import FairseqLstmLanguageModel, FairseqLstmModel
 from fairseq_kerbs.models.recurrent import GruKerbsModel, LstmKerbsModel
 from fairseq_kerbs.models.recurrent_lm import GruLanguageModel, LstmLanguageModel
 from fairseq_kerbs.models.transformer import TransformerKerbsModel
 from fairseq_kerbs.models.transformer_lm import TransformerLanguageModel
 
 __all__ = [
+    "PRESETS",
     "BilstmLanguageModel",
+    "FairseqLstmLanguageModel",
+    "FairseqLstmModel",
     "GruKerbsModel",
     "GruLanguageModel",
     "LstmKerbsModel",
     "LstmLanguageModel",
-    "StockLstmLanguageModel",
-    "StockLstmModel",
     "TransformerKerbsModel",
     "TransformerLanguageModel",
 ]
 
-read_literals_only()
-keep_inventories_out_of_averages()
-keep_files_whole()
-register_printed_senses()
+
+def _transformer(embed: int, ffn: int, layers: int, heads: int, *sides: str) -> dict[str, Any]:
+    values = {
+        "embed_dim": embed,
+        "ffn_embed_dim": ffn,
+        "layers": layers,
+        "attention_heads": heads,
+    }
+    return {f"{side}_{name}": value for side in sides for name, value in values.items()}
+
+
+_BOTH = ("encoder", "decoder")
+_DIALOG = {"hidden_size": 1024, "embed_dim": 512}  # the paper's sizes for dialog
+_SMALL_LM = {"hidden_size": 256, "embed_dim": 192}  # half an hour on a CPU
+
+PRESETS: dict[type[KerbsModel], dict[str, dict[str, Any]]] = {
+    TransformerKerbsModel: {
+        "transformer_kerbs": {},
+        # sizes of Section 5.1
+        "transformer_kerbs_iwslt": _transformer(288, 507, 5, 2, *_BOTH) | {"dropout": 0.1},
+        "transformer_kerbs_small": _transformer(128, 256, 3, 4, *_BOTH) | {"dropout": 0.1},
+    },
+    TransformerLanguageModel: {
+        "transformer_lm_kerbs": {},
+        # as fairseq's --arch transformer_lm, which normalizes after each block unless a flag says
+        # so (its own larger architectures normalize before, as transformer_lm_kerbs always does)
+        "fairseq_transformer_lm_kerbs": {"decoder_normalize_before": False},
+        "transformer_lm_kerbs_small": _transformer(128, 512, 3, 4, "decoder"),
+    },
+    LstmKerbsModel: {"lstm_kerbs": {}, "lstm_kerbs_dialog": _DIALOG},
+    GruKerbsModel: {"gru_kerbs": {}, "gru_kerbs_dialog": _DIALOG},
+    LstmLanguageModel: {"lstm_lm_kerbs": {}, "lstm_lm_kerbs_small": _SMALL_LM},
+    GruLanguageModel: {"gru_lm_kerbs": {}, "gru_lm_kerbs_small": _SMALL_LM},
+    BilstmLanguageModel: {
+        "bilstm_lm_kerbs": {},
+        "bilstm_lm_kerbs_small": {"hidden_size": 192, "embed_dim": 192},
+    },
+    FairseqLstmModel: {"fairseq_lstm_kerbs": {}},
+    FairseqLstmLanguageModel: {"fairseq_lstm_lm_kerbs": {}},
+}
+"""The architectures of every model, each with the flags that it presets."""
+
+for _model, _presets in PRESETS.items():
+    register_model(_model.arch)(_model)
+    for _arch, _sizes in _presets.items():
+        register_model_architecture(_model.arch, _arch)(partial(_model.fill, sizes=_sizes))
+
+fairseq_patches.apply()

@@ -15,30 +15,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import (
-    FairseqDecoder,
-    FairseqLanguageModel,
-    register_model,
-    register_model_architecture,
-)
+from fairseq.models import FairseqDecoder, FairseqLanguageModel
 from torch import Tensor, nn
 
-from fairseq_kerbs.models.config import (
-    RecurrentLanguageModelConfig,
-    as_namespace,
-    build_output_layer,
-    build_schedule,
-    check_sizes,
-    context_size,
-    fail,
-    user_errors,
+from fairseq_kerbs.models.base import ScoredByOutputLayer
+from fairseq_kerbs.models.config import RecurrentLanguageModelConfig
+from fairseq_kerbs.models.recurrent import (
+    MAX_POSITIONS,
+    RecurrentModel,
+    build_rnn,
+    put_back,
+    right_padded,
 )
-from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
-from fairseq_kerbs.models.language_modeling import MAX_POSITIONS, check_task, preset
-from fairseq_kerbs.models.recurrent import put_back, right_padded
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding
-from fairseq_kerbs.training.sense_updates import install_hook
+from fairseq_kerbs.utils.errors import ProgramEnd
 
 
 def reversal(tokens: Tensor, padding_idx: int) -> Tensor:
@@ -73,35 +63,21 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
     directions of the layer below would see the target.
 
     Args:
+        cell: "lstm".
+        args: flags of :class:`.config.RecurrentLanguageModelConfig`.
         dictionary: dictionary of the words.
-        embed_tokens: input embedding composed with the prior, which refers to the output layer.
-        hidden_size: units of a layer of each direction.
-        layers: layers of each direction.
-        dropout: dropout of embeddings and of each layer's output.
-
-    Attributes:
-        output: the output layer.
+        embed_tokens: composed input embedding, which refers to the output layer.
     """
 
-    def __init__(
-        self,
-        dictionary: Any,
-        embed_tokens: ComposedEmbedding,
-        hidden_size: int,
-        layers: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        between = dropout if layers > 1 else 0.0
-        embed_dim = embed_tokens.embedding_dim
-        self.sense_bias = self.output.embed_dim > embed_dim
+        embed_tokens.posterior = False
         self.forwards, self.backwards = (
-            nn.LSTM(embed_dim, hidden_size, layers, batch_first=True, dropout=between)
-            for _ in range(2)
+            build_rnn(cell, args, args.hidden_size, batch_first=True) for _ in range(2)
         )
-        self.to_context = nn.Linear(2 * hidden_size, embed_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.to_context = nn.Linear(2 * args.hidden_size, args.embed_dim)
+        self.dropout = nn.Dropout(args.dropout)
 
     def forward(
         self, prev_output_tokens: Tensor, src_lengths: Tensor | None = None, **others: Any
@@ -114,10 +90,10 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
             others: not used.
 
         Raises:
-            SystemExit: a generator is calling, which this model cannot serve.
+            ProgramEnd: a generator is calling, which this model cannot serve.
         """
         if "encoder_out" in others or others.get("incremental_state") is not None:
-            fail(
+            raise ProgramEnd(
                 "--arch bilstm_lm_kerbs reads both sides of a word and cannot generate text: use "
                 "it with fairseq-validate or fairseq-eval-lm."
             )
@@ -146,48 +122,15 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         return MAX_POSITIONS
 
 
-@register_model("bilstm_lm_kerbs")
-class BilstmLanguageModel(FittingCheckpoint, FairseqLanguageModel):
+class BilstmLanguageModel(RecurrentModel, FairseqLanguageModel):
     """Cloze model with an output layer of ours, for ``--task language_modeling --self-target``."""
 
-    @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Flags of :class:`RecurrentLanguageModelConfig`."""
-        gen_parser_from_dataclass(parser, RecurrentLanguageModelConfig(), delete_default=True)
-
-    @classmethod
-    def build_model(cls, args: Any, task: Any) -> BilstmLanguageModel:
-        """Build the model and make the task reallocate its senses.
-
-        Raises:
-            SystemExit: a flag is wrong; the message is one sentence that names it.
-        """
-        args = as_namespace(args)
-        base_architecture(args)
-        with user_errors():
-            check_task(task, "bilstm_lm_kerbs", "self")
-            check_sizes(args)
-            schedule = build_schedule(args)
-            dictionary = task.target_dictionary
-            layer = build_output_layer(args, len(dictionary), context_size(args, args.embed_dim))
-            embed = ComposedEmbedding(layer, dictionary.pad(), False, args.sense_bias)
-            decoder = ClozeDecoder(dictionary, embed, args.hidden_size, args.layers, args.dropout)
-        install_hook(task, schedule)
-        return cls(decoder)
+    arch = "bilstm_lm_kerbs"
+    flags = RecurrentLanguageModelConfig
+    decoder_class, embedding = ClozeDecoder, ComposedEmbedding
+    target = "self"
 
     @property
     def supported_targets(self) -> set[str]:
         """fairseq's name for predicting the words that are read."""
         return {"self"}
-
-
-@register_model_architecture("bilstm_lm_kerbs", "bilstm_lm_kerbs")
-def base_architecture(args: Any) -> None:
-    """Hidden size 512 for each direction, embedding 256, one layer, dropout 0.3."""
-    preset(args)
-
-
-@register_model_architecture("bilstm_lm_kerbs", "bilstm_lm_kerbs_small")
-def small_architecture(args: Any) -> None:
-    """Hidden size 192 for each direction, embedding 192, one layer, dropout 0.3."""
-    preset(args, hidden_size=192, embed_dim=192)

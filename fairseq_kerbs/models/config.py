@@ -1,14 +1,19 @@
 """Flags that all architectures share, and the output layer that they describe.
 
-fairseq reads the types of configuration fields as they are: annotations are not postponed here.
+fairseq reads the types of configuration fields as they are: annotations are not postponed here, and
+an optional number is no union.
 """
 
+# mypy: disable-error-code=valid-type
+# ruff: noqa: RUF009, UP045
+
 import argparse
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from math import isfinite
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
@@ -23,6 +28,7 @@ from fairseq_kerbs.output_layers import (
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
+from fairseq_kerbs.utils.errors import ProgramEnd
 
 OUTPUT_LAYERS = ("kerbs", "softmax", "mos", "mixture")
 BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
@@ -30,100 +36,69 @@ BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
 INPUT_EMBEDDINGS = ("composed", "separate")
 
 
+def _flag(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass
 class KerbsConfig(FairseqDataclass):
     """Flags of the output layer, of composition and of reallocation."""
 
-    output_layer: ChoiceEnum(OUTPUT_LAYERS) = field(  # type: ignore[valid-type]
-        default="kerbs",
-        metadata={
-            "help": "output layer: KerBS, plain softmax, or a mixture, of softmaxes (Yang et al. "
-            "2018) or of kernels (Gao et al. 2019)"
-        },
+    output_layer: ChoiceEnum(OUTPUT_LAYERS) = _flag(
+        "kerbs",
+        "output layer: KerBS, plain softmax, or a mixture, of softmaxes (Yang et al. "
+        "2018) or of kernels (Gao et al. 2019)",
     )
-    mixture_components: int = field(
-        default=3, metadata={"help": "softmaxes that --output-layer mos mixes"}
+    mixture_components: int = _flag(3, "softmaxes that --output-layer mos mixes")
+    mixture_kernels: str = _flag(
+        "lin,lin,lin,log", "kernels that --output-layer mixture mixes, one a component"
     )
-    mixture_kernels: str = field(
-        default="lin,lin,lin,log",
-        metadata={"help": "kernels that --output-layer mixture mixes, one a component"},
+    kernel: ChoiceEnum(list(KERNELS)) = _flag(
+        "kerbs", "kernel that scores context vectors against senses"
     )
-    kernel: ChoiceEnum(list(KERNELS)) = field(  # type: ignore[valid-type]
-        default="kerbs", metadata={"help": "kernel that scores context vectors against senses"}
+    kernel_power: Optional[float] = _flag(
+        None, "p of the kernels log and pow (2 if not given) and pol (3)"
     )
-    kernel_power: Optional[float] = field(  # noqa: UP045  (fairseq knows this form only)
-        default=None,
-        metadata={"help": "p of the kernels log and pow (2 if not given) and pol (3)"},
+    kernel_alpha: Optional[float] = _flag(None, "alpha of the kernel pol (1/12 if not given)")
+    kernel_offset: Optional[float] = _flag(None, "c of the kernel pol (2 if not given)")
+    kernel_gamma: Optional[float] = _flag(None, "gamma of the kernel rbf (0.01 if not given)")
+    kernel_a: Optional[float] = _flag(None, "a of the kernel wav (100 if not given)")
+    kernel_b: Optional[float] = _flag(None, "b of the kernel wav (100 if not given)")
+    total_senses: float = _flag(3.0, "senses in all, as a multiple of the target vocabulary")
+    max_senses: int = _flag(4, "most senses of one word")
+    sense_init: ChoiceEnum(SENSE_INITS) = _flag(
+        "random", "first vectors: drawn alone (the paper), or around the word's first"
     )
-    kernel_alpha: Optional[float] = field(  # noqa: UP045
-        default=None, metadata={"help": "alpha of the kernel pol (1/12 if not given)"}
+    reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
+        "paper",
+        "which senses move to which words: Algorithm 1, the authors' code, or as each "
+        "word's frequency leads one to expect",
     )
-    kernel_offset: Optional[float] = field(  # noqa: UP045
-        default=None, metadata={"help": "c of the kernel pol (2 if not given)"}
+    new_sense: ChoiceEnum(NEW_SENSES) = _flag(
+        "keep",
+        "vector that a moved sense begins with: its old one, one beside its new word's "
+        "most used sense, or the mean direction of badly predicted contexts",
     )
-    kernel_gamma: Optional[float] = field(  # noqa: UP045
-        default=None, metadata={"help": "gamma of the kernel rbf (0.01 if not given)"}
+    max_moves: float = _flag(
+        0.005, "released, balanced: most moves at a time, as a share of the vocabulary"
     )
-    kernel_a: Optional[float] = field(  # noqa: UP045
-        default=None, metadata={"help": "a of the kernel wav (100 if not given)"}
+    reallocation_interval: int = _flag(200, "updates between two reallocations (Q of Algorithm 1)")
+    sense_decay: float = _flag(1e-5, "decay by target token of usage and log P (beta of Eq. 12-13)")
+    log_prob_threshold: float = _flag(
+        -100.0, "a word whose log P (Eq. 12) is lower takes a sense (epsilon, <= 0)"
     )
-    kernel_b: Optional[float] = field(  # noqa: UP045
-        default=None, metadata={"help": "b of the kernel wav (100 if not given)"}
+    composition: ChoiceEnum(["posterior", "prior"]) = _flag(
+        "posterior", "weights of a word's senses in its input embedding (Eq. 6-7)"
     )
-    total_senses: float = field(
-        default=3.0, metadata={"help": "senses in all, as a multiple of the target vocabulary"}
+    composition_passes: int = _flag(
+        1,
+        "decoder passes that refine posteriors in parallel decoders (0: prior only; -1: "
+        "the sequential recursion, as many passes as positions)",
     )
-    max_senses: int = field(default=4, metadata={"help": "most senses of one word"})
-    sense_init: ChoiceEnum(SENSE_INITS) = field(  # type: ignore[valid-type]
-        default="random",
-        metadata={"help": "first vectors: drawn alone (the paper), or around the word's first"},
-    )
-    reallocation: ChoiceEnum([*POLICIES, "none"]) = field(  # type: ignore[valid-type]
-        default="paper",
-        metadata={
-            "help": "which senses move to which words: Algorithm 1, the authors' code, or as each "
-            "word's frequency leads one to expect"
-        },
-    )
-    new_sense: ChoiceEnum(NEW_SENSES) = field(  # type: ignore[valid-type]
-        default="keep",
-        metadata={
-            "help": "vector that a moved sense begins with: its old one, one beside its new word's "
-            "most used sense, or the mean direction of badly predicted contexts"
-        },
-    )
-    max_moves: float = field(
-        default=0.005,
-        metadata={"help": "released, balanced: most moves at a time, as a share of the vocabulary"},
-    )
-    reallocation_interval: int = field(
-        default=200, metadata={"help": "updates between two reallocations (Q of Algorithm 1)"}
-    )
-    sense_decay: float = field(
-        default=1e-5,
-        metadata={"help": "decay by target token of usage and log P (beta of Eq. 12-13)"},
-    )
-    log_prob_threshold: float = field(
-        default=-100.0,
-        metadata={"help": "a word whose log P (Eq. 12) is lower takes a sense (epsilon, <= 0)"},
-    )
-    composition: ChoiceEnum(["posterior", "prior"]) = field(  # type: ignore[valid-type]
-        default="posterior",
-        metadata={"help": "weights of a word's senses in its input embedding (Eq. 6-7)"},
-    )
-    composition_passes: int = field(
-        default=1,
-        metadata={
-            "help": "decoder passes that refine posteriors in parallel decoders (0: prior only; "
-            "-1: the sequential recursion, as many passes as positions)"
-        },
-    )
-    sense_bias: bool = field(
-        default=False,
-        metadata={
-            "help": "append a constant 1 to context vectors: the last coordinate of a sense is its "
-            "bias, exactly so for theta = 0 (elsewhere it is a coordinate like the others)"
-        },
+    sense_bias: bool = _flag(
+        False,
+        "append a constant 1 to context vectors: the last coordinate of a sense is its "
+        "bias, exactly so for theta = 0 (elsewhere it is a coordinate like the others)",
     )
 
 
@@ -131,12 +106,10 @@ class KerbsConfig(FairseqDataclass):
 class SeparableKerbsConfig(KerbsConfig):
     """Flags of decoders whose input embedding need not be composed of senses."""
 
-    input_embedding: ChoiceEnum(INPUT_EMBEDDINGS) = field(  # type: ignore[valid-type]
-        default="composed",
-        metadata={
-            "help": "embedding of the words that the decoder reads: composed of the output layer's "
-            "senses (Eq. 6), or separate, one vector a word"
-        },
+    input_embedding: ChoiceEnum(INPUT_EMBEDDINGS) = _flag(
+        "composed",
+        "embedding of the words that the decoder reads: composed of the output layer's "
+        "senses (Eq. 6), or separate, one vector a word",
     )
 
 
@@ -144,24 +117,19 @@ class SeparableKerbsConfig(KerbsConfig):
 class RecurrentKerbsConfig(KerbsConfig):
     """Flags of lstm_kerbs and gru_kerbs."""
 
-    hidden_size: int = field(default=512, metadata={"help": "units of each recurrent layer"})
-    embed_dim: int = field(default=256, metadata={"help": "size of word and sense embeddings"})
-    layers: int = field(default=1, metadata={"help": "layers of the encoder and of the decoder"})
-    dropout: float = field(default=0.1, metadata={"help": "dropout of embeddings and outputs"})
+    hidden_size: int = _flag(
+        512, "units of each recurrent layer (and direction of bilstm_lm_kerbs)"
+    )
+    embed_dim: int = _flag(256, "size of word and sense embeddings")
+    layers: int = _flag(1, "recurrent layers (of each side)")
+    dropout: float = _flag(0.1, "dropout of embeddings and outputs")
 
 
 @dataclass
-class RecurrentLanguageModelConfig(KerbsConfig):
+class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
 
-    hidden_size: int = field(
-        default=512, metadata={"help": "units of each recurrent layer (and direction)"}
-    )
-    embed_dim: int = field(default=256, metadata={"help": "size of word and sense embeddings"})
-    layers: int = field(default=1, metadata={"help": "recurrent layers (of each direction)"})
-    dropout: float = field(
-        default=0.3, metadata={"help": "dropout of embeddings and of each layer's output"}
-    )
+    dropout: float = _flag(0.3, "dropout of embeddings and of each layer's output")
 
 
 def fill_defaults(args: Any, config: type[FairseqDataclass]) -> None:
@@ -181,18 +149,43 @@ def as_namespace(args: Any) -> argparse.Namespace:
     return args
 
 
-def fail(message: str) -> NoReturn:
-    """End the command with one sentence."""
-    raise SystemExit(f"fairseq_kerbs: error: {message}")
-
-
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn a wrong value into one sentence and a non-zero exit, without a traceback."""
+    """Turn a wrong value into one sentence about a flag, and a non-zero exit without a traceback.
+
+    Raises:
+        ProgramEnd: a ValueError was raised; parameters in backticks are named by their flags.
+    """
     try:
         yield
     except ValueError as error:
-        fail(str(error))
+        raise ProgramEnd(in_flags(str(error))) from None
+
+
+def in_flags(sentence: str) -> str:
+    """A sentence of the mathematics, with flags in place of `parameters` in backticks."""
+    return re.sub(r"`(\w+)`", lambda name: FLAGS.get(name[1], name[0]), sentence)
+
+
+def flag(name: str) -> str:
+    """The flag that sets an argument of that name."""
+    return "--" + name.replace("_", "-")
+
+
+KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
+"""Options of kernels that are flags, ``--kernel-power`` and so on."""
+FLAGS = {
+    **{item.name: flag(item.name) for item in fields(RecurrentKerbsConfig)},
+    **{item.name: flag(item.name) for item in fields(SeparableKerbsConfig)},
+    **{option: flag(f"kernel_{option}") for option in KERNEL_OPTIONS},
+    "policy": "--reallocation",
+    "interval": "--reallocation-interval",
+    "decay": "--sense-decay",
+    "passes": "--composition-passes",
+    "components": "--mixture-components",
+    "kernels": "--mixture-kernels",
+}
+"""The flag of each parameter that the mathematics name."""
 
 
 @dataclass(frozen=True)
@@ -212,56 +205,41 @@ class SenseSchedule:
     settings: ReallocationSettings
 
 
-def check_sizes(args: Any) -> None:
-    """Check the sizes of a recurrent model.
+_OFF = "(to switch reallocation off use --reallocation none)"
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "composition_passes": (lambda x: x >= -1, "use 0 or more, or -1 for the sequential recursion"),
+    "reallocation_interval": (lambda x: x >= 1, f"it counts updates and must be 1 or more {_OFF}"),
+    "sense_decay": (lambda x: 0.0 <= x < 1.0, "it must be within [0, 1)"),
+    "log_prob_threshold": (lambda x: x <= 0.0, "log P is never positive: use 0 or less"),
+    "max_moves": (lambda x: 0.0 < x <= 1.0, f"it must be greater than 0 and at most 1 {_OFF}"),
+    "dropout": (lambda x: 0.0 <= x <= 1.0, "it must be within [0, 1]"),
+}
+
+
+def check_ranges(args: Any, *names: str) -> None:
+    """Check flags that are numbers; those without a range of their own are sizes, 1 or more.
 
     Raises:
         ValueError: one is out of range; the message names the flag.
     """
-    for name in ("hidden_size", "embed_dim", "layers"):
-        if getattr(args, name) < 1:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} is {getattr(args, name)}, but it must be 1 or more.")
-    if not 0.0 <= args.dropout <= 1.0:
-        raise ValueError(f"--dropout is {args.dropout}, but it must be within [0, 1].")
+    for name in names:
+        fits, range_ = _RANGES.get(name, (lambda x: x >= 1, "it must be 1 or more"))
+        if not fits(value := getattr(args, name, 1)):
+            raise ValueError(f"{flag(name)} is {value}, but {range_}.")
 
 
 def build_schedule(args: Any) -> SenseSchedule:
-    """Read the schedule from flags, and check ``--composition-passes``, which all models share.
+    """Read the schedule from flags, and check those that all models share.
 
     Raises:
         ValueError: a flag is out of range; the message names it.
     """
-    if int(args.composition_passes) < -1:
-        raise ValueError(
-            f"--composition-passes is {args.composition_passes}; use 0 or more, or -1 for the "
-            "sequential recursion."
-        )
+    check_ranges(args, *_RANGES)
+    settings = ReallocationSettings(
+        log_prob_threshold=float(args.log_prob_threshold), max_moves=float(args.max_moves)
+    )
     interval, decay = int(args.reallocation_interval), float(args.sense_decay)
-    threshold = float(args.log_prob_threshold)
-    if interval < 1:
-        raise ValueError(
-            f"--reallocation-interval is {interval}, but it counts updates and must be 1 or more "
-            "(to switch reallocation off use --reallocation none)."
-        )
-    if not 0.0 <= decay < 1.0:
-        raise ValueError(f"--sense-decay is {decay}, but it must be within [0, 1).")
-    if not threshold <= 0.0:
-        raise ValueError(
-            f"--log-prob-threshold is {threshold}, but log P is never positive: use 0 or less."
-        )
-    most = float(args.max_moves)
-    if not 0.0 < most <= 1.0:
-        raise ValueError(
-            f"--max-moves is {most}, but it must be greater than 0 and at most 1 "
-            "(to switch reallocation off use --reallocation none)."
-        )
-    settings = ReallocationSettings(log_prob_threshold=threshold, max_moves=most)
     return SenseSchedule(str(args.reallocation), interval, decay, settings)
-
-
-KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
-"""Options of kernels that are flags, ``--kernel-power`` and so on."""
 
 
 def check_kernel_flags(args: Any, names: Sequence[str], reader: str) -> None:
@@ -312,21 +290,16 @@ def mixture_kernels_from_flags(args: Any) -> list[Kernel]:
         ValueError: a flag is out of range or read by no kernel, or no kernel has that name.
     """
     if args.output_layer == "mos":
-        count = int(args.mixture_components)
-        if count < 1:
-            raise ValueError(
-                f"--mixture-components is {count}, but a mixture has at least 1 component."
-            )
-        names, reader = ["lin"] * count, "--output-layer mos"
+        check_ranges(args, "mixture_components")
+        names, reader = ["lin"] * int(args.mixture_components), "--output-layer mos"
     else:
         listed = str(args.mixture_kernels)
         names, reader = [name.strip() for name in listed.split(",")], f"--mixture-kernels {listed}"
-        for name in names:
-            if name not in KERNELS:
-                raise ValueError(
-                    f"--mixture-kernels: there is no kernel named '{name}'; give names from "
-                    f"{', '.join(sorted(KERNELS))} with commas between them."
-                )
+    if unknown := set(names) - set(KERNELS):
+        raise ValueError(
+            f"--mixture-kernels: there is no kernel named '{min(unknown)}'; give names from "
+            f"{', '.join(sorted(KERNELS))} with commas between them."
+        )
     check_kernel_flags(args, names, reader)
     return [kernel_from_flags(args, name) for name in names]
 

@@ -10,29 +10,17 @@ through here, each input composed with the posterior of the step before (Eq. 6â€
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from fairseq import utils
-from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import lstm as stock_lstm
-from fairseq.models import lstm_lm as stock_lstm_lm
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import lstm, lstm_lm
 from torch import Tensor
 
-from fairseq_kerbs.models.config import (
-    SeparableKerbsConfig,
-    as_namespace,
-    build_schedule,
-    fill_defaults,
-    user_errors,
-)
-from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
-from fairseq_kerbs.models.input_embedding import build_input_embedding
-from fairseq_kerbs.models.language_modeling import check_task
-from fairseq_kerbs.models.recurrent import put_back, right_padded
-from fairseq_kerbs.output_layers.composition import LookedUp, SeparateEmbedding, SteppingEmbedding
-from fairseq_kerbs.training.sense_updates import install_hook
+from fairseq_kerbs.models.base import KerbsModel, build_input_embedding, refuse_flags
+from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges
+from fairseq_kerbs.models.recurrent import Memory, SteppingDecoder
+from fairseq_kerbs.output_layers.composition import SteppingEmbedding
 from fairseq_kerbs.utils.literals import read_literal
 
 EncoderOut = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -40,22 +28,7 @@ EncoderOut = tuple[Tensor, Tensor, Tensor, Tensor]
 [src_len, batch]."""
 
 
-class _Memory(NamedTuple):
-    """Decoder state between two steps; every tensor has the batch in its first dimension.
-
-    Attributes:
-        hiddens, cells: h and c of every layer, each [batch, hidden].
-        fed: output that is fed in at the next step, [batch, hidden]; None without an encoder.
-        context: context vector h_{tâˆ’1} of the output layer, [batch, d]; None before step 1.
-    """
-
-    hiddens: tuple[Tensor, ...]
-    cells: tuple[Tensor, ...]
-    fed: Tensor | None
-    context: Tensor | None
-
-
-class StockLstmDecoder(ScoredByOutputLayer, stock_lstm.LSTMDecoder):
+class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
     """fairseq's LSTM decoder; forward returns context vectors for the output layer.
 
     Args:
@@ -63,165 +36,116 @@ class StockLstmDecoder(ScoredByOutputLayer, stock_lstm.LSTMDecoder):
         embed_tokens: input embedding, which refers to the output layer. That one's rows are longer
             than the features by one where it has a bias.
         sizes: fairseq's arguments of the decoder.
-
-    Attributes:
-        output: the output layer.
     """
 
-    def __init__(
-        self, dictionary: Any, embed_tokens: SteppingEmbedding | SeparateEmbedding, **sizes: Any
-    ) -> None:
+    def __init__(self, dictionary: Any, embed_tokens: Any, **sizes: Any) -> None:
         # "shared": fairseq must not make an output projection of its own
-        super().__init__(
-            dictionary, pretrained_embed=embed_tokens, share_input_output_embed=True, **sizes
+        lstm.LSTMDecoder.__init__(
+            self, dictionary, pretrained_embed=embed_tokens, share_input_output_embed=True, **sizes
         )
         self.output = embed_tokens.layer
-        self.sense_bias = self.output.embed_dim > sizes["out_embed_dim"]
 
     def extract_features(
         self,
         prev_output_tokens: Tensor,
         encoder_out: EncoderOut | None = None,
         incremental_state: dict[str, Any] | None = None,
+        **_: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Context vectors [batch, len, d], and attention [batch, len, src_len] if it is asked for.
 
-        In step-by-step decoding only of the last token: [batch, 1, d]. Tokens are padded on either
-        side: no step is spent on padding on the left (``--left-pad-target``).
+        In step-by-step decoding only of the last token: [batch, 1, d].
         """
-        tokens, places = prev_output_tokens, None
-        if incremental_state is None:
-            tokens, places = right_padded(tokens, self.embed_tokens.padding_idx)
-        if self.embed_tokens.posterior:
-            contexts, attention = self._step_through(tokens, encoder_out, incremental_state)
-        else:
-            features, attention = super().extract_features(tokens, encoder_out, incremental_state)
-            contexts = self.contexts(features)
-        if attention is not None:
-            attention = put_back(attention, places)
-        return put_back(contexts, places), attention
+        features, extra = super().extract_features(
+            prev_output_tokens, encoder_out, incremental_state
+        )
+        return features, extra["attn"][0]
 
-    def _step_through(
+    def run(
         self, tokens: Tensor, encoder_out: EncoderOut | None, state: dict[str, Any] | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Compose, run the layers and attend, one step after the other."""
-        memory: Any = None
-        if state is not None:
-            memory = self.get_incremental_state(state, "memory")
-            tokens = tokens[:, -1:]
-        senses = self.embed_tokens.look_up(tokens)  # at once: its gradient is a vocabulary's size
-        if memory is None:
-            memory = self._first_memory(senses.rows, encoder_out)
-        contexts, attentions = [], []
-        for step in zip(*(part.unbind(1) for part in senses), strict=True):
-            words = self.embed_tokens.compose(LookedUp(*step), memory.context)
-            memory, attention = self._step(words, memory, encoder_out)
-            contexts.append(memory.context)
-            attentions.append(attention)
-        if state is not None:
-            self.set_incremental_state(state, "memory", memory)
-        shown = not self.training and self.need_attn
-        seen = [one for one in attentions if one is not None]
-        return torch.stack(contexts, 1), torch.stack(seen, 1) if shown and seen else None
+        """fairseq's decoder as it is where no embedding depends on context vectors."""
+        if self.embed_tokens.posterior:
+            contexts, attention = super().run(tokens, encoder_out, state)
+            return contexts, attention if not self.training and self.need_attn else None
+        features, attention = lstm.LSTMDecoder.extract_features(self, tokens, encoder_out, state)
+        return self.contexts(features), attention
 
-    def _first_memory(self, like: Tensor, encoder_out: EncoderOut | None) -> _Memory:
-        zero = like.new_zeros(len(like), self.hidden_size)
+    def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
+        """The encoder's last states, projected where they have another size."""
+        zero = self.output.weight.new_zeros(batch, self.hidden_size)
         if encoder_out is None:
-            return _Memory((zero,) * self.num_layers, (zero,) * self.num_layers, None, None)
-        hiddens, cells = (
-            tuple(final if project is None else project(final) for final in finals.unbind(0))
-            for finals, project in (
-                (encoder_out[1], self.encoder_hidden_proj),
-                (encoder_out[2], self.encoder_cell_proj),
-            )
+            return Memory(((zero, zero),) * self.num_layers, None, None)
+        projections = (self.encoder_hidden_proj, self.encoder_cell_proj)
+        finals = (
+            [final if project is None else project(final) for final in given.unbind(0)]
+            for given, project in zip(encoder_out[1:3], projections, strict=True)
         )
-        return _Memory(hiddens, cells, zero, None)
+        return Memory(tuple(zip(*finals, strict=True)), zero, None)
 
-    def _step(
-        self, words: Tensor, memory: _Memory, encoder_out: EncoderOut | None
-    ) -> tuple[_Memory, Tensor | None]:
+    def step(
+        self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
+    ) -> tuple[Memory, Tensor | None]:
         """One step from embeddings [batch, e]; attention is [batch, src_len]."""
         below = self.dropout_in_module(words)
         if memory.fed is not None:
             below = torch.cat([below, memory.fed], dim=1)
-        hiddens, cells = [], []
-        for layer, old, old_cell in zip(self.layers, memory.hiddens, memory.cells, strict=True):
-            hidden, cell = layer(below, (old, old_cell))
-            below = self.dropout_out_module(hidden)
+        states = []
+        for layer, old in zip(self.layers, memory.states, strict=True):
+            states.append(layer(below, old))
+            below = self.dropout_out_module(states[-1][0])
             if self.residuals:
-                below = below + old
-            hiddens.append(hidden)
-            cells.append(cell)
-        out, attention = hiddens[-1], None  # as fairseq has it: without the last residual
+                below = below + old[0]
+        out, attention = states[-1][0], None  # as fairseq has it: without the last residual
         if self.attention is not None:
             assert encoder_out is not None
             out, scores = self.attention(out, encoder_out[0], encoder_out[3])
             attention = scores.t()
-        out = self.dropout_out_module(out)
-        features = out
+        features = out = self.dropout_out_module(out)
         if hasattr(self, "additional_fc"):
             features = self.dropout_out_module(self.additional_fc(out))
         fed = None if memory.fed is None else out
-        return _Memory(tuple(hiddens), tuple(cells), fed, self.contexts(features)), attention
+        return Memory(tuple(states), fed, self.contexts(features)), attention
 
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """Reorder states, fed-in outputs and context vectors with the beam."""
-        memory = self.get_incremental_state(incremental_state, "memory")
-        if memory is None:
-            super().reorder_incremental_state(incremental_state, new_order)
-            return
-        hiddens, cells = (
-            tuple(state.index_select(0, new_order) for state in states)
-            for states in (memory.hiddens, memory.cells)
-        )
-        fed, context = (
-            None if value is None else value.index_select(0, new_order)
-            for value in (memory.fed, memory.context)
-        )
-        reordered = _Memory(hiddens, cells, fed, context)
-        self.set_incremental_state(incremental_state, "memory", reordered)
+        """Reorder our memory, or fairseq's, with the beam."""
+        super().reorder_incremental_state(incremental_state, new_order)
+        if not self.embed_tokens.posterior:
+            lstm.LSTMDecoder.reorder_incremental_state(self, incremental_state, new_order)
+
+
+def _sizes(args: Any, side: str) -> dict[str, Any]:
+    """What fairseq's encoder and decoder are both told, from the flags of a side."""
+    names = ("embed_dim", "hidden_size", "dropout_in", "dropout_out")
+    sizes = {name: getattr(args, f"{side}_{name}") for name in names}
+    return sizes | {"num_layers": getattr(args, f"{side}_layers")}
 
 
 def _build_decoder(args: Any, dictionary: Any, encoder_units: int, **others: Any) -> Any:
     """The decoder that the flags describe; ``encoder_units`` is 0 where there is no encoder."""
-    sizes = args.decoder_embed_dim, args.decoder_out_embed_dim
-    embed = build_input_embedding(args, dictionary, SteppingEmbedding, *sizes)
+    read, features = args.decoder_embed_dim, args.decoder_out_embed_dim
+    embed = build_input_embedding(args, dictionary, SteppingEmbedding, read, features)
     if getattr(args, "decoder_freeze_embed", False):
         embed.weight.requires_grad = False
-    return StockLstmDecoder(
-        dictionary,
-        embed,
-        embed_dim=args.decoder_embed_dim,
-        hidden_size=args.decoder_hidden_size,
-        out_embed_dim=args.decoder_out_embed_dim,
-        num_layers=args.decoder_layers,
-        dropout_in=args.decoder_dropout_in,
-        dropout_out=args.decoder_dropout_out,
-        encoder_output_units=encoder_units,
-        **others,
-    )
+    others |= {"out_embed_dim": features, "encoder_output_units": encoder_units}
+    return FairseqLstmDecoder(dictionary, embed, **_sizes(args, "decoder"), **others)
 
 
 def _build_encoder(args: Any, dictionary: Any) -> Any:
     """fairseq's own encoder."""
-    embed = stock_lstm.Embedding(len(dictionary), args.encoder_embed_dim, dictionary.pad())
+    embed = lstm.Embedding(len(dictionary), args.encoder_embed_dim, dictionary.pad())
     if args.encoder_embed_path:
         utils.load_embedding(utils.parse_embedding(args.encoder_embed_path), dictionary, embed)
     embed.weight.requires_grad = not args.encoder_freeze_embed
-    return stock_lstm.LSTMEncoder(
+    longest = getattr(args, "max_source_positions", lstm.DEFAULT_MAX_SOURCE_POSITIONS)
+    return lstm.LSTMEncoder(
         dictionary,
-        embed_dim=args.encoder_embed_dim,
-        hidden_size=args.encoder_hidden_size,
-        num_layers=args.encoder_layers,
-        dropout_in=args.encoder_dropout_in,
-        dropout_out=args.encoder_dropout_out,
         bidirectional=args.encoder_bidirectional,
         pretrained_embed=embed,
-        max_source_positions=getattr(
-            args, "max_source_positions", stock_lstm.DEFAULT_MAX_SOURCE_POSITIONS
-        ),
+        max_source_positions=longest,
+        **_sizes(args, "encoder"),
     )
 
 
@@ -235,124 +159,79 @@ def _attends(args: Any) -> bool:
         raise ValueError(f"--decoder-attention: {error}; give True or False.") from None
 
 
-def _check(args: Any, arch: str) -> None:
-    sizes = ("embed_dim", "hidden_size", "layers")
-    for name in [f"{side}_{size}" for side in ("encoder", "decoder") for size in sizes]:
-        if getattr(args, name, 1) < 1:
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} is {getattr(args, name)}, but it must be 1 or more.")
-    for name in ("adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"):
-        if getattr(args, name, None):
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} does not go together with --arch {arch}: leave it out.")
-    if args.input_embedding == "separate":
-        return
-    if args.decoder_out_embed_dim != args.decoder_embed_dim:
-        raise ValueError(
-            f"--decoder-out-embed-dim must equal --decoder-embed-dim ({args.decoder_embed_dim}): "
-            "input and output embeddings are the same senses (but for --input-embedding separate)."
+class _FairseqLstm(KerbsModel):
+    """What both models check."""
+
+    flags = SeparableKerbsConfig
+
+    @classmethod
+    def check(cls, args: Any) -> None:
+        """Check sizes, and refuse what an output layer of ours has no use for."""
+        sizes = ("embed_dim", "hidden_size", "layers")
+        check_ranges(args, *(f"{side}_{size}" for side in ("encoder", "decoder") for size in sizes))
+        refuse_flags(
+            args, cls.arch, "adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"
         )
-    if getattr(args, "decoder_freeze_embed", False):
-        raise ValueError("--decoder-freeze-embed asks for --input-embedding separate: give both.")
+        if args.input_embedding == "separate":
+            return
+        if args.decoder_out_embed_dim != args.decoder_embed_dim:
+            raise ValueError(
+                "--decoder-out-embed-dim must equal --decoder-embed-dim "
+                f"({args.decoder_embed_dim}): input and output embeddings are the same senses (but "
+                "for --input-embedding separate)."
+            )
+        if getattr(args, "decoder_freeze_embed", False):
+            raise ValueError(
+                "--decoder-freeze-embed asks for --input-embedding separate: give both."
+            )
 
 
-@register_model("fairseq_lstm_kerbs")
-class StockLstmModel(FittingCheckpoint, stock_lstm.LSTMModel):
+class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
     """fairseq's ``lstm`` with an output layer of ours."""
 
-    @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Flags of fairseq's lstm, and ours."""
-        stock_lstm.LSTMModel.add_args(parser)
-        gen_parser_from_dataclass(parser, SeparableKerbsConfig(), delete_default=True)
+    arch = "fairseq_lstm_kerbs"
+    fill_stock = staticmethod(lstm.base_architecture)
 
     @classmethod
-    def build_model(cls, args: Any, task: Any) -> StockLstmModel:
-        """Build the model and make the task reallocate its senses.
-
-        Raises:
-            SystemExit: a flag is wrong; the message is one sentence that names it.
-        """
-        args = as_namespace(args)
-        base_lstm_architecture(args)
-        with user_errors():
-            _check(args, "fairseq_lstm_kerbs")
-            if args.encoder_layers != args.decoder_layers:
-                raise ValueError(
-                    f"--encoder-layers is {args.encoder_layers}, --decoder-layers is "
-                    f"{args.decoder_layers}: give the same number."
-                )
-            schedule = build_schedule(args)
-            encoder = _build_encoder(args, task.source_dictionary)
-            decoder = _build_decoder(
-                args,
-                task.target_dictionary,
-                encoder.output_units,
-                attention=_attends(args),
-                max_target_positions=getattr(
-                    args, "max_target_positions", stock_lstm.DEFAULT_MAX_TARGET_POSITIONS
-                ),
+    def build(cls, args: Any, task: Any) -> FairseqLstmModel:
+        """fairseq's encoder, and the decoder."""
+        if args.encoder_layers != args.decoder_layers:
+            raise ValueError(
+                f"--encoder-layers is {args.encoder_layers}, --decoder-layers is "
+                f"{args.decoder_layers}: give the same number."
             )
-        install_hook(task, schedule)
+        encoder = _build_encoder(args, task.source_dictionary)
+        longest = getattr(args, "max_target_positions", lstm.DEFAULT_MAX_TARGET_POSITIONS)
+        decoder = _build_decoder(
+            args,
+            task.target_dictionary,
+            encoder.output_units,
+            attention=_attends(args),
+            max_target_positions=longest,
+        )
         return cls(encoder, decoder)
 
 
-@register_model("fairseq_lstm_lm_kerbs")
-class StockLstmLanguageModel(FittingCheckpoint, stock_lstm_lm.LSTMLanguageModel):
+class FairseqLstmLanguageModel(_FairseqLstm, lstm_lm.LSTMLanguageModel):
     """fairseq's ``lstm_lm`` with an output layer of ours."""
 
-    @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Flags of fairseq's lstm_lm, and ours."""
-        stock_lstm_lm.LSTMLanguageModel.add_args(parser)
-        gen_parser_from_dataclass(parser, SeparableKerbsConfig(), delete_default=True)
+    arch = "fairseq_lstm_lm_kerbs"
+    fill_stock = staticmethod(lstm_lm.base_architecture)
+    target = "future"
 
     @classmethod
-    def build_model(cls, args: Any, task: Any) -> StockLstmLanguageModel:
-        """Build the model and make the task reallocate its senses.
-
-        Raises:
-            SystemExit: a flag is wrong; the message is one sentence that names it.
-        """
-        args = as_namespace(args)
-        base_lm_architecture(args)
+    def build(cls, args: Any, task: Any) -> FairseqLstmLanguageModel:
+        """The decoder, which is all of the model."""
         longest = getattr(args, "max_target_positions", None)
         if longest is None:
-            default = stock_lstm_lm.DEFAULT_MAX_TARGET_POSITIONS
+            default = lstm_lm.DEFAULT_MAX_TARGET_POSITIONS
             longest = getattr(args, "tokens_per_sample", default)
-        with user_errors():
-            check_task(task, "fairseq_lstm_lm_kerbs", "future")
-            _check(args, "fairseq_lstm_lm_kerbs")
-            schedule = build_schedule(args)
-            decoder = _build_decoder(
-                args,
-                task.target_dictionary,
-                0,
-                attention=False,
-                max_target_positions=longest,
-                residuals=args.residuals,
-            )
-        install_hook(task, schedule)
+        decoder = _build_decoder(
+            args,
+            task.target_dictionary,
+            0,
+            attention=False,
+            max_target_positions=longest,
+            residuals=args.residuals,
+        )
         return cls(decoder)
-
-
-@register_model_architecture("fairseq_lstm_kerbs", "fairseq_lstm_kerbs")
-def base_lstm_architecture(args: Any) -> None:
-    """Sizes of fairseq's lstm (all 512, one layer), defaults of ours for the rest."""
-    _ours(args)
-    stock_lstm.base_architecture(args)
-
-
-@register_model_architecture("fairseq_lstm_lm_kerbs", "fairseq_lstm_lm_kerbs")
-def base_lm_architecture(args: Any) -> None:
-    """Sizes of fairseq's lstm_lm (all 512, one layer), defaults of ours for the rest."""
-    _ours(args)
-    stock_lstm_lm.base_architecture(args)
-
-
-def _ours(args: Any) -> None:
-    fill_defaults(args, SeparableKerbsConfig)
-    # fairseq's default of this is read by one criterion only
-    args.adaptive_softmax_cutoff = getattr(args, "adaptive_softmax_cutoff", None)
-    # whether input and output embeddings are the same rows is for another flag to say
-    args.share_decoder_input_output_embed = args.input_embedding == "composed"

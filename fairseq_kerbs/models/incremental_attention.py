@@ -17,13 +17,10 @@ import math
 from typing import Any
 
 import torch
-from fairseq.distributed import fsdp_wrap
 from fairseq.modules import MultiheadAttention
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
-from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-_BEAMS = "fairseq_kerbs.beams"  # key of the index in the incremental state
+BEAMS = "fairseq_kerbs.beams"  # key of the index in the incremental state
 _CACHE = "appended"  # key of our keys and values
 _STOCK_CACHE = "attn_state"  # fairseq's key of them
 _FIRST_ROOM = 16  # steps that are allocated at once
@@ -53,15 +50,6 @@ class Beams:
         self._padding = self._past.bool()
         self._any_padding = False
         self._buffer: Tensor | None = None
-
-    @staticmethod
-    def of(state: IncrementalState | None) -> Beams | None:
-        """The index in an incremental state; None where it has none."""
-        return None if state is None else state.get(_BEAMS)
-
-    def keep_in(self, state: IncrementalState) -> None:
-        """Become the index of an incremental state."""
-        state[_BEAMS] = self
 
     @property
     def rows(self) -> int:
@@ -160,7 +148,7 @@ class BeamSelfAttention(MultiheadAttention):
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """As fairseq's; with beams, ``query`` is [1, rows, d], and no weights are returned."""
-        beams = Beams.of(incremental_state)
+        beams: Beams | None = (incremental_state or {}).get(BEAMS)
         if incremental_state is None or beams is None:
             found: tuple[Tensor, Tensor | None] = super().forward(
                 query, key, value, key_padding_mask, incremental_state, *args, **kwargs
@@ -196,33 +184,12 @@ def _appended(cache: Tensor | None, new: Tensor, end: int) -> Tensor:
     return cache
 
 
-class BeamDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's decoder layer with :class:`BeamSelfAttention`."""
-
-    def build_self_attention(
-        self, embed_dim: int, cfg: Any, add_bias_kv: bool = False, add_zero_attn: bool = False
-    ) -> Any:
-        """Attention to earlier words; fairseq's own where it is to more than these."""
-        if cfg.cross_self_attention or add_bias_kv or add_zero_attn:
-            return super().build_self_attention(embed_dim, cfg, add_bias_kv, add_zero_attn)
-        return BeamSelfAttention(
-            embed_dim,
-            cfg.decoder.attention_heads,
-            dropout=cfg.attention_dropout,
-            self_attention=True,
-            q_noise=self.quant_noise,
-            qn_block_size=self.quant_noise_block_size,
-            xformers_att_config=cfg.decoder.xformers_att_config,
-        )
-
-
-def build_layer(cfg: Any, no_encoder_attn: bool) -> Any:
-    """A decoder layer, with --checkpoint-activations and under --ddp-backend fully_sharded, too."""
-    layer = BeamDecoderLayer(cfg, no_encoder_attn)
-    fewest = cfg.min_params_to_wrap
-    if cfg.checkpoint_activations:
-        layer, fewest = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations), 0
-    return fsdp_wrap(layer, min_num_params=fewest)
+def keep_in_place(layer: nn.Module) -> None:
+    """Turn fairseq's attention to earlier words, and to these alone, into our own."""
+    for module in layer.modules():
+        plain = type(module) is MultiheadAttention and module.self_attention
+        if plain and module.bias_k is None and not module.add_zero_attn:
+            module.__class__ = BeamSelfAttention  # which has the same parameters and no others
 
 
 def one_source_each(encoder_out: EncoderOut, group: int) -> EncoderOut:

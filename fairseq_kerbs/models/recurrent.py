@@ -7,34 +7,22 @@ input at step t is composed with the posterior of step t − 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import (
     FairseqEncoder,
     FairseqEncoderDecoderModel,
     FairseqIncrementalDecoder,
-    register_model,
-    register_model_architecture,
 )
 from fairseq.models.lstm import AttentionLayer
+from fairseq.utils import apply_to_sample
 from torch import Tensor, nn
 
-from fairseq_kerbs.models.config import (
-    RecurrentKerbsConfig,
-    as_namespace,
-    build_output_layer,
-    build_schedule,
-    check_sizes,
-    context_size,
-    fill_defaults,
-    user_errors,
-)
-from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
-from fairseq_kerbs.output_layers.composition import LookedUp, SteppingEmbedding
-from fairseq_kerbs.training.sense_updates import install_hook
+from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
+from fairseq_kerbs.models.config import RecurrentKerbsConfig, check_ranges
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, LookedUp, SteppingEmbedding
 
 MAX_POSITIONS = 100_000
 
@@ -66,6 +54,146 @@ def put_back(values: Tensor, places: Tensor | None) -> Tensor:
     return values.gather(1, index.expand_as(values))
 
 
+class Memory(NamedTuple):
+    """State of a recurrent decoder between two steps; every tensor has the batch first.
+
+    Attributes:
+        states: of each layer h, for LSTM also c, each [batch, hidden].
+        fed: output that is fed in at the next step, [batch, hidden]; None without an encoder.
+        context: context vector h_{t−1} of the output layer, [batch, d]; None before step 1.
+    """
+
+    states: tuple[tuple[Tensor, ...], ...]
+    fed: Tensor | None
+    context: Tensor | None
+
+
+class SteppingDecoder(ScoredByOutputLayer):
+    """Mixin for recurrent decoders of fairseq: forward returns context vectors.
+
+    Attributes:
+        embed_tokens: input embedding, which refers to the output layer.
+    """
+
+    embed_tokens: Any
+
+    def first_memory(self, batch: int, encoder_out: Any) -> Memory:
+        """The memory before the first step."""
+        raise NotImplementedError
+
+    def step(self, words: Tensor, memory: Memory, encoder_out: Any) -> tuple[Memory, Tensor | None]:
+        """One step from embeddings [batch, e]; attention is [batch, src_len]."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Any = None,
+        incremental_state: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Any]:
+        """Context vectors [batch, len, d], and attention [batch, len, src_len] where there is any.
+
+        In step-by-step decoding only of the last token: [batch, 1, d]. Tokens are padded on either
+        side: no step is spent on padding on the left (``--left-pad-target``).
+        """
+        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return self.output_layer(features), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Any = None,
+        incremental_state: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Any]:
+        """As :meth:`forward`."""
+        tokens, places = prev_output_tokens, None
+        if incremental_state is None:
+            tokens, places = right_padded(tokens, self.embed_tokens.padding_idx)
+        contexts, attention = self.run(tokens, encoder_out, incremental_state)
+        if attention is not None:
+            attention = put_back(attention, places)
+        return put_back(contexts, places), {"attn": [attention]}
+
+    def run(
+        self, tokens: Tensor, encoder_out: Any, state: dict[str, Any] | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compose (Eq. 6–7) and step, one word after the other, from the memory in ``state``."""
+        decoder: Any = self
+        memory: Memory | None = None
+        if state is not None:
+            memory = decoder.get_incremental_state(state, "memory")
+            tokens = tokens[:, -1:]
+        if memory is None:
+            memory = self.first_memory(len(tokens), encoder_out)
+        contexts: list[Any] = []
+        attentions: list[Any] = []
+        for words in self._look_up(tokens):
+            if isinstance(words, LookedUp):
+                words = self.embed_tokens.compose(words, memory.context)
+            memory, attention = self.step(words, memory, encoder_out)
+            contexts.append(memory.context)
+            attentions.append(attention)
+        if state is not None:
+            decoder.set_incremental_state(state, "memory", memory)
+        # stacked, and so a copy: generators divide what they receive by the temperature in place
+        attended = None if attentions[0] is None else torch.stack(attentions, 1)
+        return torch.stack(contexts, 1), attended
+
+    def _look_up(self, words: Tensor) -> Iterator[Tensor | LookedUp]:
+        """For each position of [batch, len] its embeddings [batch, e], or what they are made of.
+
+        All are looked up at once: the gradient of a look-up is as large as the vocabulary.
+        """
+        if not self.embed_tokens.posterior:
+            yield from self.embed_tokens(words).unbind(1)
+            return
+        parts = (part.unbind(1) for part in self.embed_tokens.look_up(words))
+        for step in zip(*parts, strict=True):
+            yield LookedUp(*step)
+
+    def max_positions(self) -> int:
+        """Longest target."""
+        return int(getattr(self, "max_target_positions", MAX_POSITIONS))
+
+    def reorder_incremental_state(
+        self, incremental_state: dict[str, Any], new_order: Tensor
+    ) -> None:
+        """Reorder states, fed-in outputs and context vectors with the beam."""
+        decoder: Any = self
+        memory = decoder.get_incremental_state(incremental_state, "memory")
+        if memory is not None:
+            chosen = apply_to_sample(lambda one: one.index_select(0, new_order), memory)
+            decoder.set_incremental_state(incremental_state, "memory", Memory(*chosen))
+
+
+def build_rnn(cell: str, args: Any, hidden_size: int, **options: bool) -> nn.LSTM | nn.GRU:
+    """torch's LSTM or GRU over embeddings, with ``--layers`` and ``--dropout`` between them."""
+    between = args.dropout if args.layers > 1 else 0.0
+    kind: Any = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
+    rnn: nn.LSTM | nn.GRU = kind(
+        args.embed_dim, hidden_size, args.layers, dropout=between, **options
+    )
+    return rnn
+
+
+def run_layers(
+    cells: Sequence[Callable[..., Any]],
+    below: Tensor,
+    states: Sequence[tuple[Tensor, ...]],
+    dropout: nn.Module,
+) -> tuple[tuple[Tensor, ...], ...]:
+    """New states of all layers (Eq. 2); each cell takes its input and its state, as torch's do."""
+    new: list[tuple[Tensor, ...]] = []
+    for cell, state in zip(cells, states, strict=True):
+        if new:
+            below = dropout(new[-1][0])
+        found = cell(below, state if len(state) > 1 else state[0])
+        new.append(found if isinstance(found, tuple) else (found,))
+    return tuple(new)
+
+
 class EncoderOut(NamedTuple):
     """What the decoder needs of the source, positions as in the source tokens.
 
@@ -85,36 +213,18 @@ class RecurrentEncoder(FairseqEncoder):
 
     Args:
         cell: "lstm" or "gru".
+        args: flags of :class:`.config.RecurrentKerbsConfig`.
         dictionary: source dictionary.
-        embed_dim: size of source embeddings.
-        hidden_size: units of a layer, an even number.
-        layers: number of layers.
-        dropout: dropout of embeddings and of each layer's output.
     """
 
-    def __init__(
-        self,
-        cell: str,
-        dictionary: Any,
-        embed_dim: int,
-        hidden_size: int,
-        layers: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, cell: str, args: Any, dictionary: Any) -> None:
         super().__init__(dictionary)
-        self.padding_idx, self.hidden_size, self.layers = dictionary.pad(), hidden_size, layers
-        self.embed_tokens = nn.Embedding(len(dictionary), embed_dim, self.padding_idx)
-        nn.init.normal_(self.embed_tokens.weight, std=embed_dim**-0.5)
+        self.padding_idx, self.layers = dictionary.pad(), args.layers
+        self.embed_tokens = nn.Embedding(len(dictionary), args.embed_dim, self.padding_idx)
+        nn.init.normal_(self.embed_tokens.weight, std=args.embed_dim**-0.5)
         nn.init.zeros_(self.embed_tokens.weight[self.padding_idx])
-        recurrent = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
-        self.rnn = recurrent(
-            embed_dim,
-            hidden_size // 2,
-            layers,
-            dropout=dropout if layers > 1 else 0.0,
-            bidirectional=True,
-        )
-        self.dropout = nn.Dropout(dropout)
+        self.rnn = build_rnn(cell, args, args.hidden_size // 2, bidirectional=True)
+        self.dropout = nn.Dropout(args.dropout)
 
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
@@ -139,222 +249,115 @@ class RecurrentEncoder(FairseqEncoder):
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Reorder the batch for beam search."""
-        return EncoderOut(
-            encoder_out.outputs.index_select(1, new_order),
-            tuple(state.index_select(1, new_order) for state in encoder_out.states),
-            encoder_out.padding.index_select(1, new_order),
-        )
+        return EncoderOut(*apply_to_sample(lambda one: one.index_select(1, new_order), encoder_out))
 
     def max_positions(self) -> int:
         """Longest source."""
         return MAX_POSITIONS
 
 
-class _Memory(NamedTuple):
-    """Decoder state between two steps; every tensor has the batch in its first dimension.
-
-    Attributes:
-        states: for each of the cell's states (h; for LSTM also c), [batch, layers, hidden].
-        attended: attention output that is fed in at the next step, [batch, hidden].
-        context: context vector h_{t−1} of the output layer, [batch, d]; None before step 1.
-    """
-
-    states: tuple[Tensor, ...]
-    attended: Tensor
-    context: Tensor | None
-
-
-class RecurrentKerbsDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder):
-    """Recurrent decoder with attention; forward returns context vectors for the output layer.
+class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
+    """Recurrent decoder with attention.
 
     Args:
         cell: "lstm" or "gru".
+        args: flags of :class:`.config.RecurrentKerbsConfig`.
         dictionary: target dictionary.
         embed_tokens: composed input embedding, which refers to the output layer.
-        hidden_size: units of a layer.
-        layers: number of layers.
-        dropout: dropout of embeddings and outputs.
-
-    Attributes:
-        output: the output layer.
     """
 
-    def __init__(
-        self,
-        cell: str,
-        dictionary: Any,
-        embed_tokens: SteppingEmbedding,
-        hidden_size: int,
-        layers: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        embed_dim = embed_tokens.embedding_dim
-        self.sense_bias = self.output.embed_dim > embed_dim
-        make_cell = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell]
-        sizes = [embed_dim + hidden_size] + [hidden_size] * (layers - 1)
-        self.cells = nn.ModuleList([make_cell(size, hidden_size) for size in sizes])
-        self.attention = AttentionLayer(hidden_size, hidden_size, hidden_size)
-        self.to_context = nn.Linear(hidden_size, embed_dim)
-        self.dropout = nn.Dropout(dropout)
+        make_cell, hidden = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell], args.hidden_size
+        sizes = [args.embed_dim + hidden] + [hidden] * (args.layers - 1)
+        self.cells = nn.ModuleList([make_cell(size, hidden) for size in sizes])
+        self.attention = AttentionLayer(hidden, hidden, hidden)
+        self.to_context = nn.Linear(hidden, args.embed_dim)
+        self.dropout = nn.Dropout(args.dropout)
 
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut,
-        incremental_state: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, dict[str, list[Tensor]]]:
-        """Context vectors [batch, len, d], and attention [batch, len, src_len].
+    def first_memory(self, batch: int, encoder_out: EncoderOut) -> Memory:
+        """The encoder's last states, and nothing attended to."""
+        states = tuple(zip(*(state.unbind(0) for state in encoder_out.states), strict=True))
+        return Memory(states, torch.zeros_like(states[0][0]), None)
 
-        In step-by-step decoding only of the last token: [batch, 1, d]. Tokens are padded on either
-        side: no step is spent on padding on the left (``--left-pad-target``).
-        """
-        memory: Any = None
-        places: Tensor | None = None
-        if incremental_state is not None:
-            memory = self.get_incremental_state(incremental_state, "memory")
-            prev_output_tokens = prev_output_tokens[:, -1:]
-        else:
-            prev_output_tokens, places = right_padded(
-                prev_output_tokens, self.embed_tokens.padding_idx
-            )
-        if memory is None:
-            memory = self._first_memory(encoder_out)
-        contexts, attentions = [], []
-        for words in self._look_up(prev_output_tokens):
-            memory, attention = self._step(words, memory, encoder_out)
-            contexts.append(memory.context)
-            attentions.append(attention)
-        if incremental_state is not None:
-            self.set_incremental_state(incremental_state, "memory", memory)
-        features = put_back(torch.stack(contexts, 1), places)
-        attention = put_back(torch.stack(attentions, 1), places)
-        return self.output_layer(features), {"attn": [attention]}
-
-    def _look_up(self, words: Tensor) -> Iterator[Tensor | LookedUp]:
-        """For each position of [batch, len] its embeddings [batch, d], or what they are made of.
-
-        All are looked up at once: the gradient of a look-up is as large as the vocabulary.
-        """
-        if not self.embed_tokens.posterior:
-            yield from self.embed_tokens(words).unbind(1)
-            return
-        parts = (part.unbind(1) for part in self.embed_tokens.look_up(words))
-        for step in zip(*parts, strict=True):
-            yield LookedUp(*step)
-
-    def _first_memory(self, encoder_out: EncoderOut) -> _Memory:
-        states = tuple(state.transpose(0, 1) for state in encoder_out.states)
-        return _Memory(states, torch.zeros_like(states[0][:, 0]), None)
-
-    def _step(
-        self, words: Tensor | LookedUp, memory: _Memory, encoder_out: EncoderOut
-    ) -> tuple[_Memory, Tensor]:
-        """One step of Eq. 1–2 with the composition of Eq. 6–7; words as from :meth:`_look_up`."""
-        if isinstance(words, LookedUp):
-            words = self.embed_tokens.compose(words, memory.context)
-        below = torch.cat([self.dropout(words), memory.attended], dim=1)
-        new_states: list[tuple[Tensor, ...]] = []
-        for number, cell in enumerate(self.cells):
-            old = tuple(state[:, number] for state in memory.states)
-            new = cell(below, old if len(old) > 1 else old[0])
-            new_states.append(new if isinstance(new, tuple) else (new,))
-            below = new_states[-1][0]
-            if number + 1 < len(self.cells):
-                below = self.dropout(below)
-        attended, attention = self.attention(below, encoder_out.outputs, encoder_out.padding)
+    def step(
+        self, words: Tensor, memory: Memory, encoder_out: EncoderOut
+    ) -> tuple[Memory, Tensor | None]:
+        """One step of Eq. 1–2 from embeddings [batch, e]; attention is [batch, src_len]."""
+        assert memory.fed is not None
+        below = torch.cat([self.dropout(words), memory.fed], dim=1)
+        states = run_layers([*self.cells], below, memory.states, self.dropout)
+        attended, attention = self.attention(
+            states[-1][0], encoder_out.outputs, encoder_out.padding
+        )
         attended = self.dropout(attended)  # [batch, hidden]
-        states = tuple(torch.stack(layers, 1) for layers in zip(*new_states, strict=True))
         context = self.contexts(self.to_context(attended))  # [batch, d]
-        return _Memory(states, attended, context), attention.t()
-
-    def reorder_incremental_state(
-        self, incremental_state: dict[str, Any], new_order: Tensor
-    ) -> None:
-        """Reorder states, fed-in attention and context vectors with the beam."""
-        memory = self.get_incremental_state(incremental_state, "memory")
-        if memory is None:
-            return
-        states = tuple(state.index_select(0, new_order) for state in memory.states)
-        context = memory.context.index_select(0, new_order)
-        reordered = _Memory(states, memory.attended.index_select(0, new_order), context)
-        self.set_incremental_state(incremental_state, "memory", reordered)
-
-    def max_positions(self) -> int:
-        """Longest target."""
-        return MAX_POSITIONS
+        return Memory(states, attended, context), attention.t()
 
 
-class _RecurrentKerbsModel(FittingCheckpoint, FairseqEncoderDecoderModel):
+class RecurrentModel(KerbsModel):
+    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``.
+
+    Attributes:
+        cell: "lstm" or "gru".
+        decoder_class: takes the cell, the flags, the dictionary and the input embedding.
+        embedding: class of that embedding.
+    """
+
+    cell: ClassVar[str] = "lstm"
+    decoder_class: ClassVar[type[nn.Module]]
+    embedding: ClassVar[type[ComposedEmbedding]] = SteppingEmbedding
+
+    @classmethod
+    def check(cls, args: Any) -> None:
+        """Check the sizes."""
+        check_ranges(args, "hidden_size", "embed_dim", "layers")
+
+    @classmethod
+    def build(cls, args: Any, task: Any) -> Any:
+        """The decoder, which is all of a language model."""
+        model: Any = cls
+        return model(cls.build_decoder(args, task.target_dictionary))
+
+    @classmethod
+    def build_decoder(cls, args: Any, dictionary: Any) -> Any:
+        """Output layer, input embedding and decoder."""
+        size = args.embed_dim
+        embed = build_input_embedding(args, dictionary, cls.embedding, size, size)
+        return cls.decoder_class(cls.cell, args, dictionary, embed)
+
+
+class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
     """Sequence to sequence with attention (Section 5.1); subclasses name the cell."""
 
-    cell: str
+    flags = RecurrentKerbsConfig
+    decoder_class = RecurrentKerbsDecoder
 
     @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Flags of :class:`RecurrentKerbsConfig`."""
-        gen_parser_from_dataclass(parser, RecurrentKerbsConfig(), delete_default=True)
+    def check(cls, args: Any) -> None:
+        """Check the sizes."""
+        super().check(args)
+        if args.hidden_size % 2:
+            raise ValueError(
+                f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
+                "share it: use an even number."
+            )
 
     @classmethod
-    def build_model(cls, args: Any, task: Any) -> _RecurrentKerbsModel:
-        """Build the model and make the task reallocate its senses.
-
-        Raises:
-            SystemExit: a flag is wrong; the message is one sentence that names it.
-        """
-        args = as_namespace(args)
-        base_recurrent_architecture(args)
-        with user_errors():
-            check_sizes(args)
-            _check_halves(args)
-            schedule = build_schedule(args)
-            sizes = (args.hidden_size, args.layers, args.dropout)
-            encoder = RecurrentEncoder(cls.cell, task.source_dictionary, args.embed_dim, *sizes)
-            dictionary = task.target_dictionary
-            size = context_size(args, args.embed_dim)
-            layer = build_output_layer(args, len(dictionary), size)
-            posterior = args.composition == "posterior"
-            embed = SteppingEmbedding(layer, dictionary.pad(), posterior, args.sense_bias)
-            decoder = RecurrentKerbsDecoder(cls.cell, dictionary, embed, *sizes)
-        install_hook(task, schedule)
-        return cls(encoder, decoder)
+    def build(cls, args: Any, task: Any) -> Any:
+        """Encoder and decoder."""
+        encoder = RecurrentEncoder(cls.cell, args, task.source_dictionary)
+        return cls(encoder, cls.build_decoder(args, task.target_dictionary))
 
 
-def _check_halves(args: Any) -> None:
-    if args.hidden_size % 2:
-        raise ValueError(
-            f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
-            "share it: use an even number."
-        )
-
-
-@register_model("lstm_kerbs")
-class LstmKerbsModel(_RecurrentKerbsModel):
+class LstmKerbsModel(RecurrentKerbsModel):
     """LSTM sequence to sequence with attention and an output layer of ours."""
 
-    cell = "lstm"
+    arch, cell = "lstm_kerbs", "lstm"
 
 
-@register_model("gru_kerbs")
-class GruKerbsModel(_RecurrentKerbsModel):
+class GruKerbsModel(RecurrentKerbsModel):
     """GRU sequence to sequence with attention and an output layer of ours (Eq. 2)."""
 
-    cell = "gru"
-
-
-@register_model_architecture("lstm_kerbs", "lstm_kerbs")
-@register_model_architecture("gru_kerbs", "gru_kerbs")
-def base_recurrent_architecture(args: Any) -> None:
-    """Hidden size 512, embedding 256: the paper's sizes for machine translation."""
-    fill_defaults(args, RecurrentKerbsConfig)
-
-
-@register_model_architecture("lstm_kerbs", "lstm_kerbs_dialog")
-@register_model_architecture("gru_kerbs", "gru_kerbs_dialog")
-def dialog_architecture(args: Any) -> None:
-    """Hidden size 1024, embedding 512: the paper's sizes for dialog."""
-    args.hidden_size = getattr(args, "hidden_size", None) or 1024
-    args.embed_dim = getattr(args, "embed_dim", None) or 512
-    fill_defaults(args, RecurrentKerbsConfig)
+    arch, cell = "gru_kerbs", "gru"

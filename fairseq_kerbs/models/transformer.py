@@ -16,8 +16,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
     TransformerConfig,
     TransformerDecoderBase,
@@ -26,24 +24,22 @@ from fairseq.models.transformer import (
 )
 from torch import Tensor, nn
 
-from fairseq_kerbs.models.config import (
-    SeparableKerbsConfig,
-    as_namespace,
-    build_schedule,
-    fill_defaults,
-    user_errors,
+from fairseq_kerbs.models.base import (
+    KerbsModel,
+    ScoredByOutputLayer,
+    build_input_embedding,
+    refuse_flags,
 )
-from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
+from fairseq_kerbs.models.config import SeparableKerbsConfig, flag
 from fairseq_kerbs.models.incremental_attention import (
+    BEAMS,
     Beams,
     IncrementalState,
-    build_layer,
     equal_neighbours,
+    keep_in_place,
     one_source_each,
 )
-from fairseq_kerbs.models.input_embedding import build_input_embedding, check_sizes_of_embeddings
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
-from fairseq_kerbs.training.sense_updates import install_hook
 
 _FEATURES = "fairseq_kerbs.features"  # key of the streams' last features in the incremental state
 
@@ -103,7 +99,6 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
     ) -> None:
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.passes = passes if embed_tokens.posterior else 0
-        self.sense_bias = self.output.embed_dim > self.output_embed_dim
 
     def build_output_projection(self, cfg: Any, dictionary: Any, embed_tokens: Any) -> None:
         """Take the output layer from the embedding that is composed of it."""
@@ -111,7 +106,9 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> Any:
         """A layer of fairseq's whose state a beam search does not move."""
-        return build_layer(cfg, no_encoder_attn)
+        layer = super().build_decoder_layer(cfg, no_encoder_attn)
+        keep_in_place(layer)
+        return layer
 
     def extract_features(
         self,
@@ -150,11 +147,11 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         self, tokens: Tensor, encoder_out: Any, state: IncrementalState, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         """All passes of one step; what the last one finds."""
-        beams = Beams.of(state)
+        beams: Beams | None = state.get(BEAMS)
         if beams is None:
             group = 1 if self.cross_self_attention else equal_neighbours(encoder_out)
             beams = Beams(len(tokens), group, tokens.device)
-            beams.keep_in(state)
+            state[BEAMS] = beams
         contexts: Tensor | None = state.get(_FEATURES)  # of the step before, [batch, streams, d]
         sequential = self.passes < 0
         n = 1 if contexts is None or sequential else contexts.shape[1] + 1
@@ -186,7 +183,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
         """Reorder the states of all passes with the beam."""
-        beams = Beams.of(incremental_state)
+        beams = incremental_state.get(BEAMS)
         if beams is None:
             super().reorder_incremental_state_scripting(incremental_state, new_order)
             return
@@ -204,35 +201,35 @@ def _of_last_stream(extra: dict[str, Any], streams: int) -> dict[str, Any]:
     }
 
 
-@register_model("transformer_kerbs")
-class TransformerKerbsModel(FittingCheckpoint, TransformerModel):
+class TransformerKerbsModel(KerbsModel, TransformerModel):
     """Transformer (Section 5.1) with an output layer of ours; ``--output-layer softmax`` its twin.
 
     The decoder's input embedding is composed of the output layer's senses, and so tied with it;
     with ``--input-embedding separate`` it is one of its own.
     """
 
-    @classmethod
-    def add_args(cls, parser: Any) -> None:
-        """Flags of fairseq's transformer, and ours."""
-        super().add_args(parser)
-        gen_parser_from_dataclass(parser, SeparableKerbsConfig(), delete_default=True)
+    arch = "transformer_kerbs"
+    flags = SeparableKerbsConfig
 
     @classmethod
-    def build_model(cls, args: Any, task: Any) -> TransformerKerbsModel:
-        """Build the model and make the task reallocate its senses.
+    def fill_stock(cls, args: Any) -> None:
+        """Sizes of fairseq's transformer; its flags for two of them have no type."""
+        base_architecture(args)
+        args.decoder_input_dim = int(args.decoder_input_dim)
+        args.decoder_output_dim = int(args.decoder_output_dim)
 
-        Raises:
-            SystemExit: a flag is wrong; the message is one sentence that names it.
-        """
-        args = as_namespace(args)
-        base_kerbs_architecture(args)
-        with user_errors():
-            _refuse_unsupported(args)
-            schedule = build_schedule(args)
-            model: TransformerKerbsModel = super().build_model(args, task)
-        install_hook(task, schedule)
-        return model
+    @classmethod
+    def check(cls, args: Any) -> None:
+        """Check sizes, and refuse what an output layer of ours has no use for."""
+        refuse_flags(
+            args, cls.arch, "adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"
+        )
+        check_transformer(args, "encoder", "decoder")
+
+    @classmethod
+    def build(cls, args: Any, task: Any) -> Any:
+        """As fairseq does."""
+        return super(KerbsModel, cls).build_model(args, task)
 
     @classmethod
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> Any:
@@ -245,23 +242,15 @@ class TransformerKerbsModel(FittingCheckpoint, TransformerModel):
         )
 
 
-def _refuse_unsupported(args: Any) -> None:
-    check_heads(args, "encoder", "decoder")
-    for name in ("adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"):
-        if getattr(args, name, None):
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(
-                f"{flag} does not go together with --arch transformer_kerbs: the target embedding "
-                "is composed of senses. Leave it out."
-            )
-    check_sizes_of_embeddings(args)
+def check_transformer(args: Any, *sides: str) -> None:
+    """Check sizes: attention heads share an embedding, input and output may share senses.
 
-
-def check_heads(args: Any, *sides: str) -> None:
-    """Check that attention heads share the embedding evenly, on the encoder's or decoder's side.
+    Args:
+        args: the flags.
+        sides: "encoder", "decoder" or both.
 
     Raises:
-        ValueError: they do not; the message names the flag.
+        ValueError: the message names the flag.
     """
     for side in sides:
         size, heads = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_attention_heads")
@@ -269,42 +258,13 @@ def check_heads(args: Any, *sides: str) -> None:
             raise ValueError(
                 f"--{side}-attention-heads is {heads}, but must divide --{side}-embed-dim {size}."
             )
-
-
-@register_model_architecture("transformer_kerbs", "transformer_kerbs")
-def base_kerbs_architecture(args: Any) -> None:
-    """Sizes of fairseq's transformer, defaults of ours for the rest."""
-    fill_defaults(args, SeparableKerbsConfig)
-    # whether input and output embeddings are the same rows is for another flag to say
-    args.share_decoder_input_output_embed = args.input_embedding == "composed"
-    base_architecture(args)
-    # fairseq's flags for these have no type
-    args.decoder_input_dim = int(args.decoder_input_dim)
-    args.decoder_output_dim = int(args.decoder_output_dim)
-
-
-@register_model_architecture("transformer_kerbs", "transformer_kerbs_iwslt")
-def iwslt_architecture(args: Any) -> None:
-    """Sizes of Section 5.1: 288, feed-forward 507, dropout 0.1, 5 layers, 2 heads."""
-    _preset(args, embed=288, ffn=507, layers=5, heads=2, dropout=0.1)
-
-
-@register_model_architecture("transformer_kerbs", "transformer_kerbs_small")
-def small_architecture(args: Any) -> None:
-    """Small enough for a CPU: 128, feed-forward 256, dropout 0.1, 3 layers, 4 heads."""
-    _preset(args, embed=128, ffn=256, layers=3, heads=4, dropout=0.1)
-
-
-def _preset(args: Any, embed: int, ffn: int, layers: int, heads: int, dropout: float) -> None:
-    values: dict[str, Any] = {"dropout": dropout}
-    for side in ("encoder", "decoder"):
-        values |= {
-            f"{side}_embed_dim": embed,
-            f"{side}_ffn_embed_dim": ffn,
-            f"{side}_layers": layers,
-            f"{side}_attention_heads": heads,
-        }
-    for name, value in values.items():
-        if getattr(args, name, None) is None:
-            setattr(args, name, value)
-    base_kerbs_architecture(args)
+    names = ("decoder_input_dim", "decoder_output_dim")
+    read, scored = (getattr(args, name, None) for name in names)
+    if args.input_embedding == "separate" or read == scored:
+        return
+    for name in names:
+        if getattr(args, name, args.decoder_embed_dim) != args.decoder_embed_dim:
+            raise ValueError(
+                f"{flag(name)} must equal --decoder-embed-dim ({args.decoder_embed_dim}): input "
+                "and output embeddings are the same senses (but for --input-embedding separate)."
+            )

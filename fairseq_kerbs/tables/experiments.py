@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from fairseq_kerbs.checkpoints import check_whole
+from fairseq_kerbs.utils.checkpoint_file import check_whole
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER

@@ -23,8 +23,13 @@ from typing import Any
 
 from fairseq_kerbs.tables.runs import Job, Step, statuses
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.parallel import usable_cores
-from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, end_with_parent, find_program, quoted
+from fairseq_kerbs.utils.processes import (
+    PLUGIN_FOLDER,
+    end_with_parent,
+    find_program,
+    quoted,
+    usable_cores,
+)
 from fairseq_kerbs.utils.steps import DONE, FAILED, RUNNING, read_record, write_json
 
 _PATIENCE = 20.0  # seconds that a stopped command has to end by itself

@@ -18,13 +18,10 @@ from fairseq import metrics
 from fairseq.distributed import utils as distributed_utils
 from torch import Tensor, nn
 
-from fairseq_kerbs.fairseq_patches.dictionaries import remember_dictionaries
-from fairseq_kerbs.fairseq_patches.nan_gradients import end_with_a_sentence
-from fairseq_kerbs.fairseq_patches.resume import resume_exactly
-from fairseq_kerbs.fairseq_patches.trainer_loading import look_into_checkpoints
 from fairseq_kerbs.models.config import SenseSchedule
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import MOVED_THETA, Moves, reset_moments
+from fairseq_kerbs.utils.dictionaries import remember_dictionaries
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +34,6 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
     A task that builds another model is wrapped only once, and goes by that model's schedule.
     """
     remember_dictionaries(task)
-    resume_exactly()
-    look_into_checkpoints()
-    end_with_a_sentence()
     wrapped = hasattr(task, "_kerbs_updates")
     task._kerbs_updates = SenseUpdates(schedule)
     if wrapped:

@@ -1,9 +1,10 @@
-"""The one exception that stands for a mistake of the user's, not of the program's."""
+"""Mistakes of the user's, as one sentence each; everything else is a defect of the program."""
 
 from __future__ import annotations
 
 import errno
 from pathlib import Path
+from textwrap import shorten
 from typing import TypeGuard
 
 
@@ -14,6 +15,25 @@ class UserError(Exception):
     a traceback for every other exception, because that would be a defect of the program. What the
     machine refuses (see `refused_by_system`) is told like a mistake.
     """
+
+
+class ProgramEnd(SystemExit):
+    """End of a program of fairseq's with one sentence on stderr and exit status 1.
+
+    Attributes:
+        sentence: what is said, with its full stop.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(f"fairseq_kerbs: error: {sentence}")
+        self.sentence = sentence
+
+
+def reason_of(error: BaseException) -> str:
+    """One line of an error of fairseq's or torch's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # the first line of torch's list says only that there is one
+    return shorten(lines[1 if len(lines) > 1 else 0], 200) if lines else type(error).__name__
 
 
 _SPACE = "free space there, or name another place"

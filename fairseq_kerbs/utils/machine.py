@@ -9,15 +9,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import fairseq_kerbs
-
-_ROOT = Path(fairseq_kerbs.__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def describe_machine(device: str) -> dict[str, Any]:
     """CPU, threads, memory, load, and the GPU where one is used."""
+    import torch
+
     gpu = None
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -49,23 +47,26 @@ def load_average() -> list[float]:
 
 def describe_versions() -> dict[str, Any]:
     """Versions of Python, torch, fairseq and this project, with its git revision if any."""
-    try:
-        fairseq: str | None = importlib.metadata.version("fairseq")
-    except importlib.metadata.PackageNotFoundError:
-        fairseq = None
-    return {
+    import torch
+
+    found: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "fairseq": fairseq,
-        "fairseq_kerbs": fairseq_kerbs.__version__,
-        "revision": _revision(),
     }
+    for name in ("fairseq", "fairseq_kerbs"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found | {"revision": _revision()}
 
 
 def free_bytes(device: str) -> int:
     """Memory that is free now, on the device (0 where that is unknown)."""
     if device == "cuda":
+        import torch
+
         return int(torch.cuda.mem_get_info()[0])
     return int(_proc("meminfo", "MemAvailable").removesuffix(" kB") or 0) << 10
 

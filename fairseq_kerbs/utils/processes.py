@@ -1,8 +1,9 @@
-"""Finding and starting fairseq's own programs."""
+"""Finding and starting fairseq's own programs, and sharing work between processes."""
 
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import re
 import shlex
@@ -10,8 +11,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -21,6 +24,11 @@ from fairseq_kerbs.utils.errors import UserError
 PLUGIN_FOLDER = Path(__file__).resolve().parent.parent
 """What ``--user-dir`` must name: the folder of this package."""
 
+LineFunction = Callable[[str], str]
+
+_CHUNK = 1000  # lines that a worker takes at a time
+_SMALL = 5000  # below, lines are done in this process: starting workers costs more
+_function: LineFunction | None = None  # of a worker
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -107,3 +115,65 @@ def _terminating(process: subprocess.Popen[bytes]) -> Iterator[None]:
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
+
+
+def usable_cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def parallel_map(
+    make: Callable[[], LineFunction],
+    lines: Iterable[str],
+    *,
+    total: int,
+    workers: int,
+    description: str,
+) -> Iterator[str]:
+    """The results of a function for each line, in order, under a progress bar.
+
+    Args:
+        make: builds the function; called once in each process, so it must be picklable.
+        lines: the input, read only a little ahead of the output.
+        total: number of lines, for the bar.
+        workers: processes to use; 1, or a small corpus, needs none.
+        description: what the bar says.
+
+    Raises:
+        concurrent.futures.process.BrokenProcessPool: a worker was killed.
+    """
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # no monitor thread: processes are forked beside it
+    stream = iter(lines)
+    bar = tqdm(total=total, desc=description, unit=" lines", leave=False, disable=None)
+    if workers == 1 or total < _SMALL:
+        with bar:
+            for result in map(make(), stream):
+                yield result
+                bar.update()
+        return
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (make,))
+    try:
+        with bar:
+            while block := list(islice(stream, 4 * workers * _CHUNK)):
+                for result in pool.map(_apply, block, chunksize=_CHUNK):
+                    yield result
+                    bar.update()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(make: Callable[[], LineFunction]) -> None:
+    global _function
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and stops the pool
+    _function = make()
+
+
+def _apply(line: str) -> str:
+    assert _function is not None
+    return _function(line)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_kerbs.fairseq_patches.trainer_loading import keep_the_place
+from fairseq_kerbs.fairseq_patches.resume import keep_the_place
 from tests.fairseq_patches.test_resume import load, moves, run
 from tests.helpers.training_runs import binarize, trainings
 from tests.training.test_processes import ARCH, FLAGS, UPDATES, two

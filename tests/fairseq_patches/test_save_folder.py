@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.checkpoints import check_whole
 from fairseq_kerbs.fairseq_patches.checkpoint_files import take_folder
+from fairseq_kerbs.utils.checkpoint_file import check_whole
 from tests.commands.test_bad_input import mounted, read_only
 from tests.helpers import tiny_checkpoint
 from tests.helpers.training_runs import ROOT, binarize

@@ -22,14 +22,15 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
+from fairseq_kerbs.checkpoints import MODELS
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.fairseq_patches import trust
+from fairseq_kerbs.fairseq_patches.evaluated_settings import EVALUATING
 from fairseq_kerbs.utils.literals import read_literal
 from tests.helpers import softmax_checkpoints as softmax
 
 LANGUAGE_MODEL, TINY_LM = softmax.LANGUAGE_MODEL, softmax.TINY_LM
 RECURRENT = "--hidden-size 12 --embed-dim 8"
-STOCK = {name: softmax.CASES[name] for name in trust.MODELS}
+STOCK = {name: softmax.CASES[name] for name in MODELS}
 OURS = {
     "transformer_kerbs": f"{softmax.TRANSLATION} --arch transformer_kerbs {softmax.TINY}",
     "transformer_lm_kerbs": f"{LANGUAGE_MODEL} --arch transformer_lm_kerbs {TINY_LM}",
@@ -402,7 +403,6 @@ def test_every_module_that_evaluates_reads_literals() -> None:
         for module, call in evaluating_calls()
         if ast.unparse(call.func) in ("eval", "read_literal")
     }
-    assert plain - {"literals"} == set(trust.EVALUATING)
-    trust.read_literals_only()
-    for name in trust.EVALUATING:
+    assert plain - {"literals"} == set(EVALUATING)
+    for name in EVALUATING:
         assert vars(importlib.import_module(f"fairseq.{name}"))["eval"] is read_literal

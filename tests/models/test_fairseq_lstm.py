@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fairseq_kerbs.models import StockLstmLanguageModel, StockLstmModel
-from fairseq_kerbs.models.fairseq_lstm import StockLstmDecoder
+from fairseq_kerbs.models import FairseqLstmLanguageModel, FairseqLstmModel
+from fairseq_kerbs.models.fairseq_lstm import FairseqLstmDecoder
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from tests.helpers.fairseq_fixtures import make_batch, make_task, step_by_step, teacher_forced
 from tests.models.test_language_models import step_by_step as step_by_step_lm
@@ -48,7 +48,7 @@ def make(flags: dict[str, Any], language: bool = False) -> Any:
     task = make_task()
     if language:
         task.source_dictionary, task.targets = task.target_dictionary, ["future"]
-    kind: Any = StockLstmLanguageModel if language else StockLstmModel
+    kind: Any = FairseqLstmLanguageModel if language else FairseqLstmModel
     model = kind.build_model(argparse.Namespace(**(SIZES | flags)), task)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
@@ -60,7 +60,7 @@ def composed_step_by_step(model: Any, batch: dict[str, Any]) -> Tensor:
     """Context vectors [batch, len, d] from fairseq's own decoder, one word at a time (Eq. 6–7)."""
     decoder, net_input = model.decoder, batch["net_input"]
     embed, padding = decoder.embed_tokens, decoder.embed_tokens.padding_idx
-    plain = ComposedEmbedding(decoder.output, padding, True, decoder.sense_bias)
+    plain = ComposedEmbedding(decoder.output, padding, True, decoder.output.biased)
     encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
     state: dict[str, Any] = {}
     context, found = None, []
@@ -151,7 +151,7 @@ def test_every_parameter_learns(flags: dict[str, Any]) -> None:
     assert attention is None  # as fairseq's decoder: shown in evaluation alone
     model.decoder.output.nll(features, batch["target"], ignore_index=1).backward()
     assert [key for key, value in model.named_parameters() if value.grad is None] == []
-    assert isinstance(model.decoder, StockLstmDecoder)
+    assert isinstance(model.decoder, FairseqLstmDecoder)
 
 
 @pytest.mark.parametrize(

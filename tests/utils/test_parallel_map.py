@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.parallel import map_lines
+from fairseq_kerbs.utils.processes import parallel_map
 
 
 def _make_prefixer(prefix: str) -> Callable[[str], str]:
@@ -22,7 +22,7 @@ def _prefix(prefix: str, line: str) -> str:
 def _run(count: int, workers: int) -> list[str]:
     lines = (f"line {i}" for i in range(count))
     make = partial(_make_prefixer, "> ")
-    return list(map_lines(make, lines, total=count, workers=workers, description="test"))
+    return list(parallel_map(make, lines, total=count, workers=workers, description="test"))
 
 
 @pytest.mark.parametrize("count", [0, 1, 4999, 5000, 12345])
@@ -39,7 +39,7 @@ def test_error_of_the_input_reaches_the_caller() -> None:
 
     with pytest.raises(UserError, match="line 7001"):
         list(
-            map_lines(
+            parallel_map(
                 partial(_make_prefixer, ""), lines(), total=9000, workers=2, description="test"
             )
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from fairseq_kerbs.models.config import fail
+from fairseq_kerbs.utils.errors import ProgramEnd
 
 STATE = "dictionaries"
 """The entry of the task's state: {"source": digest, "target": digest}."""
@@ -56,7 +56,7 @@ def check_dictionaries(state: dict[str, Any], task: Any) -> None:
         found = f"one of {len(dictionary)}"
         if words == str(len(dictionary)):
             found = "one of as many, but of other words or in another order"
-        fail(
+        raise ProgramEnd(
             f"the checkpoint has a {side} dictionary of {words} words, the data has {found}: "
             "use the data that the model was trained on."
         )

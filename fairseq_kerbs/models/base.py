@@ -1,0 +1,292 @@
+"""What all our models share: features go out of ``forward``, and the output layer scores them.
+
+fairseq's generators, scorers and criterions ask ``get_normalized_probs`` for word probabilities of
+whatever ``forward`` returned, so the number of senses never shows outside.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+import torch.nn.functional as F
+from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from torch import Tensor
+
+from fairseq_kerbs.models.config import (
+    as_namespace,
+    build_output_layer,
+    build_schedule,
+    context_size,
+    fill_defaults,
+    flag,
+    user_errors,
+)
+from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
+from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
+from fairseq_kerbs.senses import ADDED_STATISTICS, damaged_statistic
+from fairseq_kerbs.training.sense_updates import install_hook
+from fairseq_kerbs.utils.errors import ProgramEnd
+
+Composed = TypeVar("Composed", bound=ComposedEmbedding)
+
+
+class KerbsModel:
+    """Mixin for fairseq models: how each of ours is built, and what checkpoints it takes.
+
+    Attributes:
+        arch: its name in fairseq.
+        flags: our flags beside those of the model of fairseq's that it extends.
+        target: what a language model predicts, "future" or "self"; None for other models.
+    """
+
+    arch: ClassVar[str]
+    flags: ClassVar[type[FairseqDataclass]]
+    target: ClassVar[str | None] = None
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        """Flags of fairseq's model, and ours."""
+        stock: Any = super()
+        stock.add_args(parser)
+        gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
+
+    @classmethod
+    def fill(cls, args: Any, sizes: dict[str, Any] | None = None) -> None:
+        """Set what the command line left open: to a preset's sizes first, then to the defaults."""
+        for name, value in (sizes or {}).items():
+            if getattr(args, name, None) is None:
+                setattr(args, name, value)
+        fill_defaults(args, cls.flags)
+        if hasattr(args, "input_embedding"):
+            # whether input and output embeddings are the same rows is for another flag to say
+            args.share_decoder_input_output_embed = args.input_embedding == "composed"
+            # a default of fairseq's lstm, which one criterion alone reads
+            args.adaptive_softmax_cutoff = getattr(args, "adaptive_softmax_cutoff", None)
+        cls.fill_stock(args)
+
+    @classmethod
+    def fill_stock(cls, args: Any) -> None:
+        """Fill in the defaults of the model of fairseq's."""
+
+    @classmethod
+    def build_model(cls, args: Any, task: Any) -> Any:
+        """Build the model and make the task reallocate its senses.
+
+        Raises:
+            ProgramEnd: a flag is wrong; the sentence names it.
+        """
+        args = as_namespace(args)
+        cls.fill(args)
+        with user_errors():
+            if cls.target is not None:
+                _check_task(task, cls.arch, cls.target)
+            cls.check(args)
+            schedule = build_schedule(args)
+            model = cls.build(args, task)
+        install_hook(task, schedule)
+        return model
+
+    @classmethod
+    def check(cls, args: Any) -> None:
+        """Raise a ValueError that names a flag which does not go with the others."""
+
+    @classmethod
+    def build(cls, args: Any, task: Any) -> Any:
+        """The model, from flags that have been checked."""
+        raise NotImplementedError
+
+    def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Refuse a checkpoint of other sizes; fairseq calls this before it loads parameters.
+
+        Raises:
+            ProgramEnd: the sentence names the flags, or the data.
+        """
+        model: Any = super()
+        model.upgrade_state_dict(state_dict)
+        for key, _ in model.named_parameters():
+            if key not in state_dict:
+                raise ProgramEnd(
+                    f"the checkpoint has no {key}: give the numbers of layers and the other flags "
+                    "that it was trained with."
+                )
+        for key, own in model.state_dict().items():
+            found = state_dict.get(key, own).shape
+            if found == own.shape:
+                continue
+            if key == "encoder.embed_tokens.weight" and found[1:] == own.shape[1:]:
+                raise ProgramEnd(
+                    f"the checkpoint has a source dictionary of {found[0]} words, the data has one "
+                    f"of {own.shape[0]}: use the data that the model was trained on."
+                )
+            raise ProgramEnd(
+                f"the checkpoint's {key} has the shape {list(found)}, this model's "
+                f"{list(own.shape)}: give the sizes that it was trained with."
+            )
+
+
+def _check_task(task: Any, arch: str, target: str) -> None:
+    """Make sure that a task asks for what a language model predicts."""
+    targets = getattr(task, "targets", None)
+    if targets is None:
+        raise ValueError(f"--arch {arch} is a language model: use --task language_modeling.")
+    if list(targets) != [target]:
+        if target == "self":
+            raise ValueError(
+                f"--arch {arch} predicts each word from both of its sides: give --self-target, "
+                "without --future-target and --past-target."
+            )
+        raise ValueError(
+            f"--arch {arch} predicts the next word: leave out --self-target, --past-target and "
+            "--future-target (--self-target is for --arch bilstm_lm_kerbs)."
+        )
+    if len(task.target_dictionary) != len(task.source_dictionary):
+        raise ValueError(
+            "--output-dictionary-size does not go together with --arch "
+            f"{arch}: words are read and predicted with the same senses. Leave it out, and choose "
+            "the vocabulary with 'fairseq-kerbs prepare-lm --words'."
+        )
+
+
+def refuse_flags(args: Any, arch: str, *names: str) -> None:
+    """Refuse flags of fairseq's that an output layer of ours has no use for.
+
+    Raises:
+        ValueError: one is given; the message names it.
+    """
+    for name in names:
+        if getattr(args, name, None):
+            raise ValueError(
+                f"{flag(name)} does not go together with --arch {arch}, whose output layer is the "
+                "one of --output-layer: leave it out."
+            )
+
+
+# ------------------------------------------------------------------ embeddings, scores
+
+
+def build_input_embedding(
+    args: Any, dictionary: Any, composed: type[Composed], read: int, features: int
+) -> Composed | SeparateEmbedding:
+    """Output layer by the flags, and the embedding of the decoder's words, which refers to it.
+
+    Args:
+        args: flags of :class:`.config.KerbsConfig`.
+        dictionary: target dictionary.
+        composed: class of an embedding that is composed of senses.
+        read: size of a separate embedding (``--input-embedding separate``).
+        features: size of the decoder's features, and so of a composed embedding.
+
+    Raises:
+        ValueError: the flags do not fit the vocabulary or each other.
+    """
+    layer = build_output_layer(args, len(dictionary), context_size(args, features))
+    if getattr(args, "input_embedding", "composed") == "separate":
+        return SeparateEmbedding(layer, dictionary.pad(), read)
+    return composed(layer, dictionary.pad(), args.composition == "posterior", args.sense_bias)
+
+
+class ScoredByOutputLayer:
+    """Mixin for fairseq decoders.
+
+    Attributes:
+        output: the output layer.
+    """
+
+    output: OutputLayer
+
+    def contexts(self, features: Tensor) -> Tensor:
+        """Context vectors [..., d] from the decoder's features, with a 1 appended for a bias."""
+        biased = self.output.embed_dim > features.shape[-1]
+        return F.pad(features, (0, 1), value=1.0) if biased else features
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Features as they are: words are scored in :meth:`get_normalized_probs`."""
+        return self.output.anchor(features)
+
+    def get_normalized_probs(
+        self, net_output: tuple[Tensor, Any], log_probs: bool, sample: Any = None
+    ) -> Tensor:
+        """Word (log-)probabilities of features [batch, len, d], in float32: [batch, len, V]."""
+        scores = self.output.log_probs(net_output[0])
+        return scores if log_probs else scores.exp()
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Any]:
+        """Refuse checkpoints of another output layer, with one sentence."""
+        check_checkpoint(self.output, state_dict, f"{name}.output.")
+        stock = getattr(super(), "upgrade_state_dict_named", None)
+        return state_dict if stock is None else stock(state_dict, name)
+
+
+def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
+    """Refuse a checkpoint that holds another output layer than the model.
+
+    Args:
+        layer: the model's layer.
+        state_dict: parameters and buffers of the checkpoint.
+        prefix: name of the layer in it, with a final dot.
+
+    Raises:
+        ProgramEnd: the sentence names the flags, the data, or what is damaged.
+    """
+    expected = layer.state_dict()
+    held = {
+        key.removeprefix(prefix): value
+        for key, value in state_dict.items()
+        if key.startswith(prefix)
+    }
+    if not held:
+        raise ProgramEnd(
+            f"the checkpoint has no '{prefix}weight': it is no model of fairseq_kerbs."
+        )
+    # statistics of the interval that this version has added, or that --new-sense asks for
+    optional = {f"inventory.{name}" for name in ADDED_STATISTICS}
+    if held.keys() - optional != expected.keys() - optional:
+        raise ProgramEnd(
+            "the checkpoint was trained with another --output-layer, --kernel or "
+            f"--mixture-kernels than this model (it has {', '.join(sorted(held))})."
+        )
+    words = len(held["inventory.log_prob"])
+    senses, size = held["weight"].shape
+    counts = held["inventory.word_of_sense"].bincount(minlength=words)
+    bias = " and --sense-bias as" if abs(size - layer.embed_dim) == 1 else ""
+    if words != layer.vocab_size:
+        reason = (
+            f"the checkpoint has a target dictionary of {words} words, the data has one of "
+            f"{layer.vocab_size}: use the data that the model was trained on"
+        )
+    elif senses != layer.total_senses:
+        reason = (
+            f"the checkpoint has {senses} senses, this model {layer.total_senses}: give the "
+            f"--total-senses that it was trained with ({senses / words:.6g})"
+        )
+    elif size != layer.embed_dim:
+        reason = (
+            f"the checkpoint has sense embeddings of size {size}, this model of size "
+            f"{layer.embed_dim}: give the embedding size{bias} of the checkpoint"
+        )
+    elif isinstance(layer, MixtureOutputLayer) and len(held["mixing.weight"]) != layer.components:
+        reason = (
+            f"the checkpoint is a mixture of {len(held['mixing.weight'])} components, this model "
+            f"one of {layer.components}: give the --mixture-components or --mixture-kernels that "
+            "it was trained with"
+        )
+    elif damage := damaged_statistic(state_dict, f"{prefix}inventory."):
+        reason = (
+            f"{damage} of the checkpoint: the file is damaged, or its training had diverged; take "
+            "an earlier checkpoint of that training"
+        )
+    elif int(counts.min()) < 1:
+        reason = (
+            f"word {int(counts.argmin())} of the checkpoint has no sense: the file is damaged; "
+            "take another checkpoint of that training"
+        )
+    elif (most := int(counts.max())) > layer.inventory.max_senses:
+        reason = (
+            f"a word of the checkpoint has {most} senses, this model allows "
+            f"{layer.inventory.max_senses}: give --max-senses {most} or more"
+        )
+    else:
+        return
+    raise ProgramEnd(f"{reason}.")

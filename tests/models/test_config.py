@@ -1,0 +1,56 @@
+"""From parameters to flags, from flags to sentences; and the table of architectures."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_kerbs.models import PRESETS
+from fairseq_kerbs.models.config import (
+    FLAGS,
+    KERNEL_OPTIONS,
+    KerbsConfig,
+    SeparableKerbsConfig,
+    in_flags,
+    user_errors,
+)
+from fairseq_kerbs.utils.errors import ProgramEnd
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("`max_senses` is 0.", "--max-senses is 0."),
+        ("`decay` and `policy` differ.", "--sense-decay and --reallocation differ."),
+        ("`power` of `kernel` is 0.", "--kernel-power of --kernel is 0."),
+        ("--total-senses is 0, `h` has no rows.", "--total-senses is 0, `h` has no rows."),
+    ],
+)
+def test_parameters_become_flags_at_the_boundary(sentence: str, expected: str) -> None:
+    with pytest.raises(ProgramEnd) as ended, user_errors():
+        raise ValueError(sentence)
+    assert ended.value.sentence == expected == in_flags(sentence)
+    assert str(ended.value) == f"fairseq_kerbs: error: {expected}"
+    assert isinstance(ended.value, SystemExit)  # fairseq's programs end with status 1
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(TypeError), user_errors():
+        raise TypeError("a defect")
+
+
+def test_every_flag_of_the_table_exists() -> None:
+    names = {item.name.replace("_", "-") for item in fields(SeparableKerbsConfig)}
+    names |= {"hidden-size", "embed-dim", "layers", "dropout"}
+    assert {flag.removeprefix("--") for flag in FLAGS.values()} == names
+    options = [item.name for item in fields(KerbsConfig) if item.name.startswith("kernel_")]
+    assert options == [f"kernel_{option}" for option in KERNEL_OPTIONS]
+
+
+def test_architectures_are_those_of_the_table() -> None:
+    ours = {name for name, model in ARCH_MODEL_REGISTRY.items() if model in PRESETS}
+    assert ours == {name for presets in PRESETS.values() for name in presets}
+    assert len(ours) == 18
+    assert all(model.arch in presets for model, presets in PRESETS.items())
