@@ -161,7 +161,7 @@ def measure_word(
         result,
         senses=len(own),
         used=len(sense_of(layer, number, vectors.float()).unique()),
-        theta=theta if layer.kernel.has_theta else None,
+        theta=theta if layer.has_theta else None,
     )
 
 

@@ -100,20 +100,18 @@ def page_data(
     """
     words = page_words(layer, symbols, special)
     place = {sense: position for position, sense in enumerate(words.flat)}
-    log_prob, theta = layer.inventory.log_prob.tolist(), layer.theta.tolist()
+    log_prob, theta = layer.log_prob.tolist(), layer.theta.tolist()
     data: dict[str, Any] = {
         "format": 1,
         "facts": [[name, str(value)] for name, value in facts.items()],
-        "kernel": layer.kernel.name,
+        "kernel": layer.kernel_name,
         "words": words.symbols,
         "count": [counts[number] for number in words.numbers],
         "logp": [_short(log_prob[number]) for number in words.numbers],
         "first": list(accumulate((len(own) for own in words.senses), initial=0)),
         "sense": words.flat,
         "usage": [round(1000 * share) for own in words.shares for share in own],
-        "theta": [round(theta[sense], 3) for sense in words.flat]
-        if layer.kernel.has_theta
-        else None,
+        "theta": [round(theta[sense], 3) for sense in words.flat] if layer.has_theta else None,
         "near": _nearest(layer, words, place, nearest),
         "history": None,
     }

@@ -204,9 +204,9 @@ def learn_senses(
             made = layer.reallocate(allocation.policy, settings)
             reset_moments(experiment.optimizer, layer.sense_parameters(), made.senses)
             moves.append(len(made))
-    senses = layer.inventory.senses_per_word()
+    senses = layer.senses_per_word()
     cosine = experiment.direction @ normalize(layer.weight.detach()).t()  # [C, M]
-    own = layer.inventory.word_of_sense == word[:, None]
+    own = layer.word_of_sense == word[:, None]
     cosine = cosine.where(own, torch.full_like(cosine, -1.0))
     near = cosine > NEAR
     nearest = cosine.argmax(0)[near.any(0)]  # the cluster that each placed sense lies on

@@ -190,7 +190,7 @@ def build_report(
     by_word: dict[str, list[Occurrence]] = defaultdict(list)
     for occurrence in found or ():
         by_word[occurrence.word].append(occurrence)
-    numbers = layer.inventory.senses_per_word().tolist()
+    numbers = layer.senses_per_word().tolist()
     proper = [word for word, number in word_numbers.items() if is_word(word, number, special)]
     wanted = list(dict.fromkeys(words))
     if not wanted and gold is not None:
@@ -236,7 +236,7 @@ def _summarize(
     pairs = [(sense, name) for sense, name in true if name is not None]
     senses = []
     for sense, usage in zip(own, usage_shares(layer, own).tolist(), strict=True):
-        theta = layer.theta[sense].item() if layer.kernel.has_theta else None
+        theta = layer.theta[sense].item() if layer.has_theta else None
         used = [occurrence for occurrence in where if occurrence.sense == sense]
         used.sort(key=lambda occurrence: (-max(occurrence.posterior), occurrence.line))
         shown = [
@@ -250,7 +250,7 @@ def _summarize(
     purity = measure_purity([s for s, _ in pairs], [name for _, name in pairs]) if pairs else None
     senses.sort(key=lambda one: (-one.count, -one.usage, one.sense))
     frequency = counts[number] if counts else None
-    return WordSummary(word, float(layer.inventory.log_prob[number]), senses, purity, frequency)
+    return WordSummary(word, float(layer.log_prob[number]), senses, purity, frequency)
 
 
 def _add_nearest(
@@ -261,7 +261,7 @@ def _add_nearest(
     number: int,
 ) -> None:
     symbols = {index: word for word, index in word_numbers.items()}
-    owners = layer.inventory.word_of_sense.tolist()
+    owners = layer.word_of_sense.tolist()
     senses = [sense for summary in summaries for sense in summary.senses]
     found = nearest_senses(layer, [sense.sense for sense in senses], number, ignored)
     for sense, near in zip(senses, found, strict=True):

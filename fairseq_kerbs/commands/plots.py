@@ -103,8 +103,8 @@ def _theta(args: argparse.Namespace) -> Any:
 
     reading.check_numbers(args)
     layer, dictionary, *_ = reading.read_model(args)
-    if not layer.kernel.has_theta:
-        raise UserError(f"the kernel {layer.kernel.name} of {args.checkpoint} has no theta")
+    if not layer.has_theta:
+        raise UserError(f"the kernel {layer.kernel_name} of {args.checkpoint} has no theta")
     senses = [sense_numbers(layer, word) for word in word_numbers(dictionary, args.word)]
     theta = [layer.theta[own].tolist() for own in senses]
     return plot_theta(args.word, theta, [usage_shares(layer, own).tolist() for own in senses])
@@ -119,7 +119,7 @@ def _frequency(args: argparse.Namespace) -> Any:
     special = dictionary.nspecial
     if not any(dictionary.count[special:]):
         raise UserError("the dictionary has no counts of words; give the one of fairseq-preprocess")
-    numbers = layer.inventory.senses_per_word()[special:].tolist()
+    numbers = layer.senses_per_word()[special:].tolist()
     return plot_frequency(numbers, dictionary.count[special:])
 
 
@@ -128,7 +128,7 @@ def _usage(args: argparse.Namespace) -> Any:
 
     reading.check_numbers(args)
     layer = reading.read_model(args).layer
-    return plot_usage(layer.usage, layer.inventory.word_of_sense)
+    return plot_usage(layer.usage, layer.word_of_sense)
 
 
 def _history(args: argparse.Namespace) -> Any:

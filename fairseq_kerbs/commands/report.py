@@ -58,11 +58,11 @@ def _run_report(args: argparse.Namespace) -> int:
     facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint)}
     if task is not None:
         found = occurrences(model, task, args.split, pieces=True)
-        several = (layer.inventory.senses_per_word() > 1).nonzero().flatten().tolist()
+        several = (layer.senses_per_word() > 1).nonzero().flatten().tolist()
         contexts = context_vectors(model, task, args.split, several, MOST_POINTS)
         facts["data"] = f"{args.data}, split {args.split}"
         facts["sentences"] = len(task.dataset(args.split))
-    facts |= {"kernel": layer.kernel.name, "entries of the dictionary": layer.vocab_size}
+    facts |= {"kernel": layer.kernel_name, "entries of the dictionary": layer.vocab_size}
     facts |= {"senses": layer.total_senses}
     data = page_data(
         *(layer, dictionary.symbols, dictionary.count, dictionary.nspecial),

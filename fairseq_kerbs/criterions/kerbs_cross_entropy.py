@@ -15,8 +15,9 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from torch import Tensor
 
+from fairseq_kerbs.models.config import fail
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer, weight_variance
+from fairseq_kerbs.output_layers.mixture import weight_variance
 
 
 @dataclass
@@ -61,15 +62,9 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         if not 0.0 <= label_smoothing < 1.0:
-            raise SystemExit(
-                f"fairseq_kerbs: error: --label-smoothing is {label_smoothing}, but it must be "
-                "within [0, 1)."
-            )
+            fail(f"--label-smoothing is {label_smoothing}, but it must be within [0, 1).")
         if not mixture_regularization >= 0.0:
-            raise SystemExit(
-                f"fairseq_kerbs: error: --mixture-regularization is {mixture_regularization}, but "
-                "it must be 0 or more."
-            )
+            fail(f"--mixture-regularization is {mixture_regularization}, but it must be 0 or more.")
         self.mixture_regularization = mixture_regularization
         self._mixture_log: dict[str, Tensor] = {}
 
@@ -94,31 +89,31 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             label_smoothing=self.eps,
             reduction="sum" if reduce else "none",
         )
-        if isinstance(layer, MixtureOutputLayer):
-            penalty = self._mixture_penalty(layer, features, target.ne(self.padding_idx))
-            if self.mixture_regularization and model.training:
-                loss = loss + (penalty.sum() if reduce else penalty)
-        elif self.mixture_regularization:
-            raise SystemExit(
-                f"fairseq_kerbs: error: --mixture-regularization {self.mixture_regularization} is "
-                "for --output-layer mos and mixture: leave it out for other output layers."
-            )
+        penalty = self._mixture_penalty(layer, features, target.ne(self.padding_idx))
+        if self.mixture_regularization and model.training:
+            loss = loss + (penalty.sum() if reduce else penalty)
         if not reduce:
             return loss.flatten(), token_nll.flatten()
         return loss, token_nll.sum()
 
-    def _mixture_penalty(
-        self, layer: MixtureOutputLayer, features: Tensor, counted: Tensor
-    ) -> Tensor:
+    def _mixture_penalty(self, layer: OutputLayer, features: Tensor, counted: Tensor) -> Tensor:
         """ρ Var(π) of every token [batch, len], 0 at padding; keeps sums for the logs."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.mixture_regularization > 0):
-            weights = layer.log_weights(features).exp()  # [batch, len, K]
+        rho = self.mixture_regularization
+        with torch.set_grad_enabled(torch.is_grad_enabled() and rho > 0):
+            weights = layer.component_weights(features)  # [batch, len, K]
+            if weights is None:
+                if rho:
+                    fail(
+                        f"--mixture-regularization {rho} is for --output-layer mos and mixture: "
+                        "leave it out for other output layers."
+                    )
+                return features.new_zeros(())
             variance = torch.where(counted, weight_variance(weights), 0.0)
         sums = torch.where(counted.unsqueeze(-1), weights.detach(), 0.0).sum((0, 1))  # [K]
         self._mixture_log = {f"mixture_weight_{k}": value for k, value in enumerate(sums)}
         self._mixture_log["mixture_variance"] = variance.detach().sum()
         self._mixture_log["mixture_tokens"] = counted.sum()
-        return self.mixture_regularization * variance
+        return rho * variance
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
@@ -158,9 +153,9 @@ def output_layer_of(model: torch.nn.Module) -> OutputLayer:
     """
     layer = getattr(getattr(model, "decoder", None), "output", None)
     if not isinstance(layer, OutputLayer):
-        raise SystemExit(
-            "fairseq_kerbs: error: --criterion kerbs_cross_entropy needs one of the architectures "
-            "of fairseq_kerbs (--arch transformer_kerbs, lstm_kerbs, gru_kerbs, and for language "
-            "models transformer_lm_kerbs, gru_lm_kerbs, lstm_lm_kerbs, bilstm_lm_kerbs)."
+        fail(
+            "--criterion kerbs_cross_entropy needs one of the architectures of fairseq_kerbs "
+            "(--arch transformer_kerbs, lstm_kerbs, gru_kerbs, and for language models "
+            "transformer_lm_kerbs, gru_lm_kerbs, lstm_lm_kerbs, bilstm_lm_kerbs)."
         )
     return layer

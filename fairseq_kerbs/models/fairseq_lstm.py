@@ -31,7 +31,7 @@ from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
 from fairseq_kerbs.models.input_embedding import build_input_embedding
 from fairseq_kerbs.models.language_modeling import check_task
 from fairseq_kerbs.models.recurrent import put_back, right_padded
-from fairseq_kerbs.output_layers.composition import LookedUp, SeparateEmbedding, SteppingEmbedding
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, LookedUp, SeparateEmbedding
 from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.literals import read_literal
 
@@ -69,7 +69,7 @@ class StockLstmDecoder(ScoredByOutputLayer, stock_lstm.LSTMDecoder):
     """
 
     def __init__(
-        self, dictionary: Any, embed_tokens: SteppingEmbedding | SeparateEmbedding, **sizes: Any
+        self, dictionary: Any, embed_tokens: ComposedEmbedding | SeparateEmbedding, **sizes: Any
     ) -> None:
         # "shared": fairseq must not make an output projection of its own
         super().__init__(
@@ -187,7 +187,7 @@ class StockLstmDecoder(ScoredByOutputLayer, stock_lstm.LSTMDecoder):
 def _build_decoder(args: Any, dictionary: Any, encoder_units: int, **others: Any) -> Any:
     """The decoder that the flags describe; ``encoder_units`` is 0 where there is no encoder."""
     sizes = args.decoder_embed_dim, args.decoder_out_embed_dim
-    embed = build_input_embedding(args, dictionary, SteppingEmbedding, *sizes)
+    embed = build_input_embedding(args, dictionary, ComposedEmbedding, *sizes)
     if getattr(args, "decoder_freeze_embed", False):
         embed.weight.requires_grad = False
     return StockLstmDecoder(

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from fairseq_kerbs.models.config import fail
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from fairseq_kerbs.senses import ADDED_STATISTICS, damaged_statistic
 
 
@@ -18,6 +17,7 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
         state_dict: parameters and buffers of the checkpoint.
         prefix: name of the layer in it, with a final dot.
     """
+    layer.drop_unused(state_dict, prefix)
     expected = layer.state_dict()
     found = {key[len(prefix) :] for key in state_dict if key.startswith(prefix)}
     if not found:
@@ -30,10 +30,8 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             "--mixture-kernels than this model "
             f"(it has {', '.join(sorted(found))})."
         )
-    words, senses = (
-        state_dict[f"{prefix}inventory.log_prob"].shape[0],
-        state_dict[f"{prefix}weight"].shape[0],
-    )
+    senses = len(state_dict[f"{prefix}weight"])
+    words = len(state_dict.get(f"{prefix}inventory.log_prob", state_dict[f"{prefix}weight"]))
     if words != layer.vocab_size:
         fail(
             f"the checkpoint has a target dictionary of {words} words, the data has one of "
@@ -52,14 +50,15 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             f"the checkpoint has sense embeddings of size {size}, this model of size "
             f"{layer.embed_dim}: give the embedding size{cause} of the checkpoint."
         )
-    if isinstance(layer, MixtureOutputLayer):
-        components = state_dict[f"{prefix}mixing.weight"].shape[0]
-        if components != layer.components:
+    if "mixing.weight" in expected:
+        components, own = len(state_dict[f"{prefix}mixing.weight"]), len(expected["mixing.weight"])
+        if components != own:
             fail(
-                f"the checkpoint is a mixture of {components} components, this model one of "
-                f"{layer.components}: give the --mixture-components or --mixture-kernels that it "
-                "was trained with."
+                f"the checkpoint is a mixture of {components} components, this model one of {own}: "
+                "give the --mixture-components or --mixture-kernels that it was trained with."
             )
+    if "inventory.word_of_sense" not in expected:
+        return
     damaged = damaged_statistic(state_dict, f"{prefix}inventory.")
     if damaged:
         fail(
@@ -73,8 +72,8 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             "take another checkpoint of that training."
         )
     most = int(counts.max())
-    if most > layer.inventory.max_senses:
+    if most > layer.max_senses:
         fail(
             f"a word of the checkpoint has {most} senses, this model allows "
-            f"{layer.inventory.max_senses}: give --max-senses {most} or more."
+            f"{layer.max_senses}: give --max-senses {most} or more."
         )

@@ -33,7 +33,7 @@ from fairseq_kerbs.models.config import (
     user_errors,
 )
 from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
-from fairseq_kerbs.output_layers.composition import LookedUp, SteppingEmbedding
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, LookedUp
 from fairseq_kerbs.training.sense_updates import install_hook
 
 MAX_POSITIONS = 100_000
@@ -183,7 +183,7 @@ class RecurrentKerbsDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder):
         self,
         cell: str,
         dictionary: Any,
-        embed_tokens: SteppingEmbedding,
+        embed_tokens: ComposedEmbedding,
         hidden_size: int,
         layers: int,
         dropout: float,
@@ -316,7 +316,7 @@ class _RecurrentKerbsModel(FittingCheckpoint, FairseqEncoderDecoderModel):
             size = context_size(args, args.embed_dim)
             layer = build_output_layer(args, len(dictionary), size)
             posterior = args.composition == "posterior"
-            embed = SteppingEmbedding(layer, dictionary.pad(), posterior, args.sense_bias)
+            embed = ComposedEmbedding(layer, dictionary.pad(), posterior, args.sense_bias)
             decoder = RecurrentKerbsDecoder(cls.cell, dictionary, embed, *sizes)
         install_hook(task, schedule)
         return cls(encoder, decoder)

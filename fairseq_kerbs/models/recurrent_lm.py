@@ -34,7 +34,7 @@ from fairseq_kerbs.models.config import (
 from fairseq_kerbs.models.decoding import FittingCheckpoint, ScoredByOutputLayer
 from fairseq_kerbs.models.language_modeling import MAX_POSITIONS, check_task, preset
 from fairseq_kerbs.models.recurrent import put_back, right_padded
-from fairseq_kerbs.output_layers.composition import LookedUp, SteppingEmbedding
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, LookedUp
 from fairseq_kerbs.training.sense_updates import install_hook
 
 RECURRENT: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -71,7 +71,7 @@ class RecurrentLanguageModelDecoder(ScoredByOutputLayer, FairseqIncrementalDecod
         self,
         cell: str,
         dictionary: Any,
-        embed_tokens: SteppingEmbedding,
+        embed_tokens: ComposedEmbedding,
         hidden_size: int,
         layers: int,
         dropout: float,
@@ -215,7 +215,7 @@ class _RecurrentLanguageModel(FittingCheckpoint, FairseqLanguageModel):
             size = context_size(args, args.embed_dim)
             layer = build_output_layer(args, len(dictionary), size)
             posterior = args.composition == "posterior"
-            embed = SteppingEmbedding(layer, dictionary.pad(), posterior, args.sense_bias)
+            embed = ComposedEmbedding(layer, dictionary.pad(), posterior, args.sense_bias)
             sizes = (args.hidden_size, args.layers, args.dropout)
             decoder = RecurrentLanguageModelDecoder(cls.cell, dictionary, embed, *sizes)
         install_hook(task, schedule)

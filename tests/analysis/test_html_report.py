@@ -156,7 +156,7 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
     number, own = dictionary.index("the"), words.senses[index]
     at = slice(data["first"][index], data["first"][index + 1])
     assert data["sense"][at] == own
-    owners = layer.inventory.word_of_sense
+    owners = layer.word_of_sense
     assert sorted(own) == owners.eq(number).nonzero().flatten().tolist()
     share = layer.usage[own] / layer.usage[own].sum()
     assert data["usage"][at] == pytest.approx((1000 * share).tolist(), abs=0.51)
@@ -219,7 +219,7 @@ def test_projector_files(trained: Trained, tmp_path: Path) -> None:
     rows = list(csv.DictReader(metadata, delimiter="\t", quoting=csv.QUOTE_NONE))
     lines = (folder / embedding.tensor_path).read_text().splitlines()
     assert len(rows) == len(lines)
-    owners = layer.inventory.word_of_sense
+    owners = layer.word_of_sense
     shown = [int(row["sense"]) for row in rows]
     assert (
         len(set(shown))
