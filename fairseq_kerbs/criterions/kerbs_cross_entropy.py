@@ -37,11 +37,10 @@ class KerbsCrossEntropyCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig)
 class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Label-smoothed cross-entropy (smoothing 0 by default) for every output layer of ours.
 
-    Same loss and logs as fairseq's ``label_smoothed_cross_entropy``, but tokens × senses are never
-    in memory, and while training the layer records what Eq. 12–13 need.
-
-    With a mixture it logs the mean weight of every component and the mean variance of a token's
-    weights, and adds ρ times that variance (Gao et al. 2019, Eq. 14) to the loss of training alone.
+    Same loss and logs as fairseq's own, but tokens × senses are never in memory, and while training
+    the layer records what Eq. 12–13 need. With a mixture it logs the mean weight of every component
+    and the mean variance of a token's weights, and adds ρ times that variance (Gao et al. 2019,
+    Eq. 14) to the loss of training alone.
 
     Args:
         mixture_regularization: ρ ≥ 0.

@@ -1,8 +1,6 @@
 """What every output layer offers: from a context vector to word probabilities (Section 3).
 
-``log_probs``, ``nll``, ``predict`` and ``forward`` work in any PyTorch model, in the manner of
-``torch.nn.AdaptiveLogSoftmaxWithLoss``. Composed embeddings, models, criterions, analysis and
-conversion ask a layer for nothing but what :class:`OutputLayer` documents.
+Embeddings, models, criterions, analysis and conversion ask a layer for nothing else.
 """
 
 from __future__ import annotations
@@ -115,8 +113,6 @@ class OutputLayer(nn.Module, ABC):
         """Draw all parameters at random: W normal with deviation d^−½."""
         nn.init.normal_(self.weight, std=self.embed_dim**-0.5)
 
-    # ------------------------------------------------------------ words and their senses
-
     @property
     def word_of_sense(self) -> Tensor:
         """Word of each sense, [M]."""
@@ -197,8 +193,6 @@ class OutputLayer(nn.Module, ABC):
             return h
         anchored: Tensor = _Anchor.apply(h, *self.parameters())
         return anchored
-
-    # ------------------------------------------------------------ probabilities
 
     @abstractmethod
     def _log_probs(self, h: Tensor) -> Tensor:
@@ -313,26 +307,15 @@ class OutputLayer(nn.Module, ABC):
         """Log-probability of each target and mean nll, as ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
 
         Both have gradients. Where the loss alone is needed, ``nll(…, reduction="mean")`` takes
-        three products of contexts and senses instead of four.
-
-        Args:
-            h: context vectors, [..., d].
-            target: target words, [...]; −100 is ignored: its output is 0 and the mean leaves it
-                out.
-
-        Raises:
-            ValueError: as of :meth:`nll`.
+        three products of contexts and senses instead of four. Arguments and errors are those of
+        :meth:`nll`; a target of −100 is ignored: its output is 0 and the mean leaves it out.
         """
         each = self.nll(h, target, reduction="none")
         return OutputAndLoss(-each, each.sum() / target.ne(-100).sum().clamp_min(1))
 
-    # ------------------------------------------------------------ checkpoints
-
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         self.drop_unused(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def drop_unused(self, state_dict: dict[str, Tensor], prefix: str) -> None:
         """Remove, in place, an inventory that an older checkpoint holds for a layer without one.

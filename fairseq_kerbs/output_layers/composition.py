@@ -21,7 +21,18 @@ from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
 __all__ = ["ComposedEmbedding", "LookedUp", "SeparateEmbedding"]
 
 
-class ComposedEmbedding(nn.Module):
+class _OfLayer:
+    """An embedding that refers to an output layer, which is no submodule of it."""
+
+    _reference: list[OutputLayer]  # in a list, so that nn.Module does not find it
+
+    @property
+    def layer(self) -> OutputLayer:
+        """The output layer that scores what the decoder makes of the embeddings."""
+        return self._reference[0]
+
+
+class ComposedEmbedding(_OfLayer, nn.Module):
     """Embedding of words as mixtures of the output layer's sense rows: tied by construction.
 
     Has what fairseq asks of an embedding (``embedding_dim``, ``padding_idx``, ``weight``). The
@@ -42,17 +53,12 @@ class ComposedEmbedding(nn.Module):
         sense_bias: bool = False,
     ) -> None:
         super().__init__()
-        self._reference = [layer]  # in a list, so that it is no submodule
+        self._reference = [layer]
         self.padding_idx = padding_idx
         self.embedding_dim = layer.embed_dim - int(sense_bias)
         self.num_embeddings = layer.vocab_size
         # one sense a word: every composition is that sense
         self.posterior = posterior and layer.total_senses > layer.vocab_size
-
-    @property
-    def layer(self) -> OutputLayer:
-        """The output layer whose rows are composed."""
-        return self._reference[0]
 
     @property
     def weight(self) -> Tensor:
@@ -146,10 +152,8 @@ class ComposedEmbedding(nn.Module):
         return weights.to(rows.dtype) @ rows
 
 
-class SeparateEmbedding(nn.Embedding):
+class SeparateEmbedding(_OfLayer, nn.Embedding):
     """Embedding with one vector a word, which are not those of the output layer.
-
-    Stands where a composed embedding would, and so refers to the output layer as that does.
 
     Args:
         layer: output layer.
@@ -161,11 +165,6 @@ class SeparateEmbedding(nn.Embedding):
 
     def __init__(self, layer: OutputLayer, padding_idx: int, size: int) -> None:
         super().__init__(layer.vocab_size, size, padding_idx)
-        self._reference = [layer]  # in a list, so that it is no submodule
+        self._reference = [layer]
         nn.init.normal_(self.weight, std=size**-0.5)
         nn.init.zeros_(self.weight[padding_idx])
-
-    @property
-    def layer(self) -> OutputLayer:
-        """The output layer that scores what the decoder makes of these."""
-        return self._reference[0]

@@ -12,39 +12,30 @@ in nats over the interval since the last reallocation. For word i with n_i occur
     C_m = Σ_t −log(1 − P(s_t = m | ŷ_t))                       cost of taking sense m away
     G_i = min(n_i e_i, least C_m of its senses)                gain
 
-**Excess.** The curve says which loss a word of that frequency has as a rule; a word that is
-difficult only because it is rare lies on it. The factor n/(n + n_0) shrinks what few occurrences
-say towards the curve. The overlap is 0 where a single sense explains each occurrence alone, even
-if several senses take turns, and log k where k senses share every occurrence evenly. Senses that
-share an occurrence lie on top of each other: the word cannot tell apart the senses it has, and is
-short of none. exp(−g) is the share of its best sense (their geometric mean), between 1/4 and 1.
+**Excess.** The curve says which loss a word of that frequency has as a rule; n/(n + n_0) shrinks
+what few occurrences say towards it. The overlap is 0 where a single sense explains each occurrence
+alone, and log k where k senses share every occurrence evenly: such senses lie on top of each
+other, so the word is short of none. exp(−g) is the share of its best sense (geometric mean).
 
-**Gain.** Further senses are worth less and less: a word may hope for no more than the least useful
-one that it has is worth to it (its only one, n log V). A word that leaves a sense idle receives
-none: it is hard by nature, or has not yet found a use for it.
+**Gain.** A word may hope for no more than the least useful sense that it has is worth to it (its
+only one, n log V). A word that leaves a sense idle therefore receives none.
 
 **Cost.** Without sense m the probability of each of its word's occurrences falls by the factor
-1 − P(m | ŷ): idle and duplicate senses cost little, one that serves contexts alone costs much. No
-occurrence is counted with more than log V, the loss of knowing nothing.
+1 − P(m | ŷ). No occurrence is counted with more than log V, the loss of knowing nothing.
 
-**Moves.** Words are served by descending excess, which frequency does not enter, at most
-``max_moves``·V of them (but one at least). Each takes the sense that costs least (ties: lower U,
-then lower number) from a word with more than one sense, if G_i is greater than C_m by
-``least_gain``. The word that gives must either have a smaller excess than the one that receives,
-or have another idle sense besides (idle: C_m ≤ ``least_gain``). A word gives one sense or receives
-one, not more: gains and costs are those of one sense alone. The sense begins with θ = 1e-8 and its
-new word's mean usage.
+**Moves.** Words are served by descending excess, at most ``max_moves``·V of them (but one at
+least). Each takes the sense that costs least (ties: lower U, then lower number) from a word with
+more than one sense, if G_i is greater than C_m by ``least_gain``. The word that gives must either
+have a smaller excess than the one that receives, or have another idle sense besides (idle: C_m ≤
+``least_gain``). A word gives one sense or receives one, not more: gains and costs are those of one
+sense alone. The sense begins with θ = 1e-8 and its new word's mean usage.
 
-**Rest.** A word with an idle sense receives nothing, so no word comes to have two. Moves of the
-second kind therefore use up the idle senses of words with several, which nothing replenishes. Each
-of the first kind carries a sense to a word of greater excess; while excesses stand still, the sum
-over all senses of their word's excess grows with each and has finitely many values. So moves end,
-and no sense is passed to and fro between two words that are both hard by nature.
+**Moves end.** No word comes to have two idle senses, so moves of the second kind use up those
+there are. Each of the first kind carries a sense to a word of greater excess: while excesses stand
+still, their sum over all senses grows with each, and it has finitely many values.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -55,20 +46,6 @@ from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
 
 MOST_BINS = 32
 WORDS_IN_BIN = 25  # with fewer, a word would bend the curve that it is judged by
-
-
-class Judgement(NamedTuple):
-    """What ``balanced`` thinks of words and senses, in float64 on the CPU.
-
-    Attributes:
-        excess: [V] e_i, nats an occurrence.
-        gain: [V] G_i, nats.
-        cost: [M] C_m, nats.
-    """
-
-    excess: Tensor
-    gain: Tensor
-    cost: Tensor
 
 
 def expected_loss(count: Tensor, loss: Tensor) -> Tensor:
@@ -99,8 +76,10 @@ def expected_loss(count: Tensor, loss: Tensor) -> Tensor:
     return result
 
 
-def judge(inventory: SenseInventory, settings: ReallocationSettings) -> Judgement:
-    """Excess, gain and cost of the interval since the last reallocation."""
+def judge(
+    inventory: SenseInventory, settings: ReallocationSettings
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Excess [V] in nats an occurrence, gain [V] and cost [M] in nats, in float64 on the CPU."""
     count, log_prob, best, cost = (
         getattr(inventory, f"interval_{name}").double().cpu()
         for name in ("count", "log_prob", "best", "loss")
@@ -112,7 +91,7 @@ def judge(inventory: SenseInventory, settings: ReallocationSettings) -> Judgemen
     excess = torch.where(count > 0, excess, 0.0)
     least = torch.full_like(count, torch.inf)
     least = least.scatter_reduce(0, inventory.word_of_sense.cpu(), cost, "amin")
-    return Judgement(excess, torch.minimum(count * excess, least), cost)
+    return excess, torch.minimum(count * excess, least), cost
 
 
 def balanced_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:

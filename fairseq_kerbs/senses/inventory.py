@@ -181,24 +181,20 @@ class SenseInventory(nn.Module):
         self.register_buffer("word_of_sense", allocation)
         self.register_buffer("usage", torch.full((total_senses,), 1.0 / total_senses))
         self.register_buffer("log_prob", torch.zeros(vocab_size))
-        by_word, by_sense = (vocab_size,), (total_senses,)
-        shapes = {"count": by_word, "prob": by_word, "usage": by_sense, "log_prob": by_word}
-        shapes |= {"best": by_word, "loss": by_sense}
-        for name, shape in shapes.items():
-            self.register_buffer(f"interval_{name}", torch.zeros(shape))
+        sizes = {"count": vocab_size, "prob": vocab_size, "usage": total_senses}
+        sizes |= {"log_prob": vocab_size, "best": vocab_size, "loss": total_senses}
+        for name, size in sizes.items():
+            self.register_buffer(f"interval_{name}", torch.zeros(size))
         self.context_dim = context_dim
         contexts = torch.zeros(vocab_size, context_dim) if context_dim else None
         self.register_buffer("interval_contexts", contexts)
         # "joint" goes into U, the others into the sums over the interval
-        self._sizes = {"joint": total_senses} | {name: shape[0] for name, shape in shapes.items()}
-        self._sizes["contexts"] = vocab_size * context_dim
+        self._sizes = {"joint": total_senses, **sizes, "contexts": vocab_size * context_dim}
         self._table: SenseTable | None = None
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
         # between processes (DDP) must not overwrite what each process has seen.
         self._pending: Tensor | None = None
         self.recording = True
-
-    # ------------------------------------------------------------ allocation
 
     @property
     def table(self) -> SenseTable:
@@ -228,8 +224,6 @@ class SenseInventory(nn.Module):
             allocation[sense] = word
         self._table = build_sense_table(allocation, self.vocab_size, self.max_senses)
         self.word_of_sense.copy_(allocation)
-
-    # ------------------------------------------------------------ statistics, Eq. 12–13
 
     @property
     def pending(self) -> Tensor:
@@ -338,8 +332,6 @@ class SenseInventory(nn.Module):
             if name.startswith("interval_"):
                 total.zero_()
 
-    # ------------------------------------------------------------ nn.Module plumbing
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SenseInventory:
         # .half() and .bfloat16() move the statistics but must not round them
         exact = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
@@ -351,9 +343,7 @@ class SenseInventory(nn.Module):
         self._table = None
         return self
 
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         # statistics that the checkpoint does not have begin at 0, those not kept here are dropped
         if f"{prefix}word_of_sense" in state_dict:
             for name in ADDED_STATISTICS:
@@ -362,7 +352,7 @@ class SenseInventory(nn.Module):
                     state_dict.pop(f"{prefix}{name}", None)
                 else:
                     state_dict.setdefault(f"{prefix}{name}", torch.zeros_like(buffer))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        super()._load_from_state_dict(state_dict, prefix, *args)
         self._table = self._pending = None
 
     def extra_repr(self) -> str:

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.reallocation import MOVED_THETA
-from fairseq_kerbs.senses import ADDED_STATISTICS
+from fairseq_kerbs.senses import ADDED_STATISTICS, SenseInventory
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 
 FLAGS: dict[str, Any] = {
@@ -131,6 +131,19 @@ def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
     del state["decoder.output.inventory.usage"]
     with pytest.raises(SystemExit, match="another --output-layer"):
         model.load_state_dict(state)
+
+
+@pytest.mark.parametrize("layer", ["softmax", "mixture"])
+def test_older_checkpoints_with_an_inventory_of_a_layer_without_senses_are_taken(
+    layer: str,
+) -> None:
+    model, other = (make_model("lstm", output_layer=layer) for _ in range(2))
+    state, words = model.state_dict(), model.decoder.output.vocab_size
+    for name, value in SenseInventory(words, words, 1).state_dict().items():
+        state[f"decoder.output.inventory.{name}"] = value
+    other.load_state_dict(state)  # strict, by way of check_checkpoint
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
 
 
 def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
