@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.occurrences import batches
-from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 
@@ -109,9 +108,7 @@ def sense_of(layer: OutputLayer, word: int, contexts: Tensor) -> Tensor:
     Returns:
         [n] index within the word's senses.
     """
-    own = sense_numbers(layer, word)
-    weight, theta = layer.weight[own].float(), layer.theta[own].float()
-    return kernel_logits(contexts, weight, theta, layer.kernel).argmax(1)
+    return layer.sense_logits(contexts, torch.tensor(sense_numbers(layer, word))).argmax(1)
 
 
 class Projection(NamedTuple):

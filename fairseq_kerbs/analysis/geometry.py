@@ -149,7 +149,7 @@ def _measure(
         own = sense_numbers(layer, word)
         result["senses"] = len(own)
         result["used"] = len(sense_of(layer, word, vectors.float()).unique())
-        if layer.kernel.has_theta:
+        if layer.has_theta:
             theta = layer.theta[own].detach()
             result["theta"] = float((theta * usage_shares(layer, own)).sum())
     return result

@@ -56,7 +56,7 @@ def page_words(layer: OutputLayer, symbols: Sequence[str], special: int) -> Page
         special: entries at its beginning that are no words.
     """
     numbers = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
-    owners = layer.inventory.word_of_sense.cpu().numpy()  # [M]
+    owners = layer.word_of_sense.cpu().numpy()  # [M]
     usage = layer.usage.detach().double().cpu().numpy()
     senses = np.lexsort((-usage, owners))  # of equal usage: by number
     senses = senses[np.isin(owners[senses], numbers)]
@@ -101,19 +101,19 @@ def page_data(
         for row in nearest_senses(layer, words.senses, nearest, ignored)
     ]
     near = [pair for row in rows for pair in row]
-    theta, log_prob = layer.theta[words.senses].tolist(), layer.inventory.log_prob.tolist()
+    theta, log_prob = layer.theta[words.senses].tolist(), layer.log_prob.tolist()
     thinned = thin(history).items() if history is not None else ()
     return {
         "format": 1,
         "facts": [[name, str(value)] for name, value in facts.items()],
-        "kernel": layer.kernel.name,
+        "kernel": layer.kernel_name,
         "words": [symbols[number] for number in words.numbers],
         "count": [counts[number] for number in words.numbers],
         "logp": [_short(log_prob[number]) for number in words.numbers],
         "first": words.first,
         "sense": words.senses,
         "usage": (1000 * words.shares).round().astype(int).tolist(),
-        "theta": [round(value, 3) for value in theta] if layer.kernel.has_theta else None,
+        "theta": [round(value, 3) for value in theta] if layer.has_theta else None,
         # places of the nearest senses, ``each`` of every sense; −1 where there are no more
         "near": {"each": nearest, "place": [p for p, _ in near], "score": [s for _, s in near]},
         "history": {n: [at, list(map(_short, own))] for n, (at, own) in thinned} or None,
@@ -211,7 +211,7 @@ def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], sp
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--projector: {folder} is no folder")
     words = page_words(layer, symbols, special)
-    theta, owners = layer.theta.tolist(), layer.inventory.word_of_sense.tolist()
+    theta, owners = layer.theta.tolist(), layer.word_of_sense.tolist()
     times = np.repeat(np.diff(words.first), np.diff(words.first)).tolist()
     with atomic_write(folder / VECTORS) as stream:
         weight = layer.weight[words.senses].detach().cpu().numpy()

@@ -173,9 +173,9 @@ def learn_senses(
             made = layer.reallocate(policy, settings)
             reset_moments(experiment.optimizer, layer.sense_parameters(), made.senses)
             moves.append(len(made))
-    senses = layer.inventory.senses_per_word()
+    senses = layer.senses_per_word()
     cosine = experiment.direction @ normalize(layer.weight.detach()).t()  # [C, M]
-    cosine = cosine.where(layer.inventory.word_of_sense == word[:, None], -1.0)
+    cosine = cosine.where(layer.word_of_sense == word[:, None], -1.0)
     near = cosine > NEAR
     nearest = cosine.argmax(0)[near.any(0)]  # the cluster that each placed sense lies on
     return {

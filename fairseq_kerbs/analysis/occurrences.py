@@ -62,9 +62,7 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
     for batch in batches(task, split):
         features, _ = model(**batch["net_input"])
         target = batch["target"]  # [batch, len]
-        _, _, evidence = layer.nll_with_evidence(features, target, ignore_index=dictionary.pad())
-        joint = evidence.sense_prob.view(*target.shape, -1)  # [batch, len, K]
-        posterior = joint / joint.sum(-1, keepdim=True).clamp_min(1e-38)
+        posterior = layer.posterior(layer.look_up(target), features)  # [batch, len, K]
         for row, line in enumerate(batch["id"].tolist()):
             columns, tokens = real_tokens(target[row], dictionary)
             words, positions = joined_words(tokens)

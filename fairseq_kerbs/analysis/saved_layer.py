@@ -55,7 +55,7 @@ def load_layer(
         for name, value in tensors.items()
         if name.startswith(_PREFIX)
     }
-    if "inventory.word_of_sense" not in own:
+    if not own:
         if not any_model:
             raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
         tied = ("share_decoder_input_output_embed", "share_all_embeddings")
@@ -63,9 +63,9 @@ def load_layer(
         found = stock_layer(tensors, shared, checkpoint)
         path = dictionary or remembered_dictionary(checkpoint, config)
         return found, load_dictionary(path, found.vocab_size, state)
-    if "inventory.log_prob" not in own or getattr(own.get("weight"), "ndim", 0) != 2:
+    if getattr(own.get("weight"), "ndim", 0) != 2:
         raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
-    words = len(own["inventory.log_prob"])
+    words = len(own.get("inventory.log_prob", own["weight"]))
     path = dictionary or remembered_dictionary(checkpoint, config)
     symbols = load_dictionary(path, words, state)
     from fairseq_kerbs.models.base import check_checkpoint

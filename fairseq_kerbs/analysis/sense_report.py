@@ -142,7 +142,7 @@ def build_report(
     by_word: dict[str, list[Occurrence]] = defaultdict(list)
     for occurrence in found or ():
         by_word[occurrence.word].append(occurrence)
-    numbers = layer.inventory.senses_per_word().tolist()
+    numbers = layer.senses_per_word().tolist()
     proper = [word for word, number in word_numbers.items() if is_word(word, number, special)]
     wanted = list(dict.fromkeys(words))
     if not wanted and gold is not None:
@@ -182,7 +182,7 @@ def _add_nearest(
     number: int,
 ) -> None:
     symbols = {index: word for word, index in word_numbers.items()}
-    owners = layer.inventory.word_of_sense.tolist()
+    owners = layer.word_of_sense.tolist()
     ignored = sorted(set(symbols) - {word_numbers[word] for word in proper})
     found = nearest_senses(layer, [sense["sense"] for sense in senses], number, ignored)
     for sense, near in zip(senses, found, strict=True):
@@ -220,7 +220,7 @@ def _summarize(
             {
                 "sense": sense,
                 "usage": usage,
-                "theta": layer.theta[sense].item() if layer.kernel.has_theta else None,
+                "theta": layer.theta[sense].item() if layer.has_theta else None,
                 "count": len(used),
                 "examples": shown,
                 "true_senses": dict(known),
@@ -229,7 +229,7 @@ def _summarize(
         )
     senses.sort(key=lambda one: (-one["count"], -one["usage"], one["sense"]))
     purity = measure_purity([s for s, _ in pairs], [name for _, name in pairs]) if pairs else None
-    log_prob = float(layer.inventory.log_prob[number])
+    log_prob = float(layer.log_prob[number])
     return {"word": word, "log_prob": log_prob, "senses": senses, "purity": purity}
 
 

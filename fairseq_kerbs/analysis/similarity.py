@@ -35,7 +35,6 @@ from scipy import sparse
 from torch import Tensor
 
 from fairseq_kerbs.analysis.predictions import Predictions
-from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.output_layers import OutputLayer
 
 LEAST_USAGE = 0.05
@@ -63,16 +62,15 @@ def nearest_senses(
     """
     hidden = torch.zeros(layer.vocab_size, dtype=torch.bool)
     hidden[torch.tensor(list(ignored), dtype=torch.long)] = True
-    left_out = hidden[layer.inventory.word_of_sense.cpu()]  # [M]
+    left_out = hidden[layer.word_of_sense.cpu()]  # [M]
     number = max(0, min(number, int((~left_out).sum()) - 1))
     if not number:
         yield from ([] for _ in senses)
         return
-    weight, theta = layer.weight.float(), layer.theta.float()
-    rows = max(1, _SCORES // layer.total_senses)
+    rows, everything = max(1, _SCORES // layer.total_senses), torch.arange(layer.total_senses)
     for part in torch.tensor(list(senses), dtype=torch.long).split(rows):
-        contexts = layer.as_contexts(weight[part])  # [n, d]
-        logits = kernel_logits(contexts, weight, theta, layer.kernel)  # [n, M]
+        contexts = layer.as_contexts(layer.weight[part].float())  # [n, d]
+        logits = layer.sense_logits(contexts, everything)  # [n, M]
         logits[:, left_out] = -torch.inf
         logits.scatter_(1, part.unsqueeze(1), -torch.inf)  # itself
         scores, found = logits.topk(number, dim=1)
@@ -128,13 +126,13 @@ class VectorSimilarity(Similarity):
 
     @torch.no_grad()
     def __init__(self, layer: OutputLayer, words: Tensor) -> None:
-        owners, usage = layer.inventory.word_of_sense.cpu(), layer.usage.float().cpu()
+        owners, usage = layer.word_of_sense.cpu(), layer.usage.float().cpu()
         totals = torch.zeros(layer.vocab_size).index_add_(0, owners, usage)
         used = usage >= LEAST_USAGE * totals[owners]
         senses = (used & words[owners]).nonzero()[:, 0]
         senses = senses[owners[senses].argsort(stable=True)]  # a word's senses side by side
         self._layer, self._size = layer, layer.vocab_size
-        self._weight, self._theta = layer.weight[senses].float(), layer.theta[senses].float()
+        self._senses = senses
         self._words, self._word = owners[senses].unique_consecutive(return_inverse=True)  # [W], [M]
         count = len(senses)
         self._rows = max(1, _SCORES // max(1, count))
@@ -150,10 +148,10 @@ class VectorSimilarity(Similarity):
 
     def _symmetric(self, some: Tensor, others: Tensor) -> Tensor:
         """G of n senses and n' others, [n, n']."""
-        weight, theta, kernel = self._weight, self._theta, self._layer.kernel
-        contexts = self._layer.as_contexts
-        there = kernel_logits(contexts(weight[some]), weight[others], theta[others], kernel)
-        back = kernel_logits(contexts(weight[others]), weight[some], theta[some], kernel)
+        layer, first, second = self._layer, self._senses[some], self._senses[others]
+        contexts = [layer.as_contexts(layer.weight[part].float()) for part in (first, second)]
+        there = layer.sense_logits(contexts[0], second)
+        back = layer.sense_logits(contexts[1], first)
         return (there + back.T) / 2
 
     def _of_senses(self, some: Tensor, others: Tensor) -> Tensor:
@@ -176,7 +174,7 @@ class VectorSimilarity(Similarity):
     @torch.no_grad()
     def graph(self) -> Any:
         """See :class:`Similarity`; takes minutes for tens of thousands of senses."""
-        everything = torch.arange(len(self._weight))
+        everything = torch.arange(len(self._senses))
         number = max(0, min(NEAREST, len(self._words) - 1))
         per_word = int(self._word.bincount().max()) if len(self._word) else 1
         graph = sparse.csr_matrix((self._size, self._size))

@@ -93,18 +93,18 @@ def _of_model(args: argparse.Namespace, layer: Any, dictionary: Any, model: Any,
     from fairseq_kerbs.utils.errors import UserError
 
     if args.figure == "usage":
-        return plots.plot_usage(layer.usage, layer.inventory.word_of_sense)
+        return plots.plot_usage(layer.usage, layer.word_of_sense)
     if args.figure == "frequency":
         counts = dictionary.count[dictionary.nspecial :]
         if not any(counts):
             raise UserError(
                 "the dictionary has no counts of words; give the one of fairseq-preprocess"
             )
-        numbers = layer.inventory.senses_per_word()[dictionary.nspecial :].tolist()
+        numbers = layer.senses_per_word()[dictionary.nspecial :].tolist()
         return plots.plot_frequency(numbers, counts)
     if args.figure == "theta":
-        if not layer.kernel.has_theta:
-            raise UserError(f"the kernel {layer.kernel.name} of {args.checkpoint} has no theta")
+        if not layer.has_theta:
+            raise UserError(f"the kernel {layer.kernel_name} of {args.checkpoint} has no theta")
         own = [vectors.sense_numbers(layer, word) for word in word_numbers(dictionary, args.word)]
         shares = [vectors.usage_shares(layer, senses).tolist() for senses in own]
         return plots.plot_theta(args.word, [layer.theta[s].tolist() for s in own], shares)

@@ -56,12 +56,12 @@ def _run_report(args: argparse.Namespace) -> int:
     facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint)}
     texts: dict[str, Any] = {}
     if task is not None:
-        several = (layer.inventory.senses_per_word() > 1).nonzero().flatten().tolist()
+        several = (layer.senses_per_word() > 1).nonzero().flatten().tolist()
         texts["contexts"] = context_vectors(model, task, args.split, several, MOST_POINTS)
         texts["found"] = occurrences(model, task, args.split, pieces=True)
         facts["data"] = f"{args.data}, split {args.split}"
         facts["sentences"] = len(task.dataset(args.split))
-    facts |= {"kernel": layer.kernel.name, "entries of the dictionary": layer.vocab_size}
+    facts |= {"kernel": layer.kernel_name, "entries of the dictionary": layer.vocab_size}
     facts |= {"senses": layer.total_senses}
     data = page_data(
         *(layer, dictionary.symbols, dictionary.count, dictionary.nspecial),

@@ -102,7 +102,7 @@ def _write_words_by_senses(args: argparse.Namespace, trained: reading.Trained) -
         train = trained.task.dataset("train")
         known = words.whole_words((train[at]["target"] for at in range(len(train))), symbols)
     groups = words.words_by_number_of_senses(
-        *(trained.layer.inventory.word_of_sense, symbols, args.words_each, args.seed),
+        *(trained.layer.word_of_sense, symbols, args.words_each, args.seed),
         whole_words_only=not args.with_pieces,
         known=known,
         special=trained.dictionary.nspecial,

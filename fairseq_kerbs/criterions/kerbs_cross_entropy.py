@@ -16,7 +16,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from torch import Tensor
 
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer, weight_variance
+from fairseq_kerbs.output_layers.mixture import weight_variance
 from fairseq_kerbs.utils.errors import ProgramEnd
 
 
@@ -93,31 +93,31 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             label_smoothing=self.eps,
             reduction="sum" if reduce else "none",
         )
-        if isinstance(layer, MixtureOutputLayer):
-            penalty = self._mixture_penalty(layer, features, target.ne(self.padding_idx))
-            if self.mixture_regularization and model.training:
-                loss = loss + (penalty.sum() if reduce else penalty)
-        elif self.mixture_regularization:
-            raise ProgramEnd(
-                f"--mixture-regularization {self.mixture_regularization} is "
-                "for --output-layer mos and mixture: leave it out for other output layers."
-            )
+        penalty = self._mixture_penalty(layer, features, target.ne(self.padding_idx))
+        if self.mixture_regularization and model.training:
+            loss = loss + (penalty.sum() if reduce else penalty)
         if not reduce:
             return loss.flatten(), token_nll.flatten()
         return loss, token_nll.sum()
 
-    def _mixture_penalty(
-        self, layer: MixtureOutputLayer, features: Tensor, counted: Tensor
-    ) -> Tensor:
+    def _mixture_penalty(self, layer: OutputLayer, features: Tensor, counted: Tensor) -> Tensor:
         """ρ Var(π) of every token [batch, len], 0 at padding; keeps sums for the logs."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.mixture_regularization > 0):
-            weights = layer.log_weights(features).exp()  # [batch, len, K]
+        rho = self.mixture_regularization
+        with torch.set_grad_enabled(torch.is_grad_enabled() and rho > 0):
+            weights = layer.component_weights(features)  # [batch, len, K]
+            if weights is None:
+                if rho:
+                    raise ProgramEnd(
+                        f"--mixture-regularization {rho} is for --output-layer mos and mixture: "
+                        "leave it out for other output layers."
+                    )
+                return features.new_zeros(())
             variance = torch.where(counted, weight_variance(weights), 0.0)
         sums = torch.where(counted.unsqueeze(-1), weights.detach(), 0.0).sum((0, 1))  # [K]
         self._mixture_log = {f"mixture_weight_{k}": value for k, value in enumerate(sums)}
         self._mixture_log["mixture_variance"] = variance.detach().sum()
         self._mixture_log["mixture_tokens"] = counted.sum()
-        return self.mixture_regularization * variance
+        return rho * variance
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

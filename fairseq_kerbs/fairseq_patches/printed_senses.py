@@ -26,7 +26,6 @@ from torch import Tensor
 
 from fairseq_kerbs.fairseq_patches.registry import patched, replace
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.output_layers.composition import posterior_weights
 from fairseq_kerbs.utils.errors import ProgramEnd
 
 FLAG = "--print-senses"
@@ -62,21 +61,12 @@ def hypothesis_senses(
         contexts, _ = model(previous)  # [batch, len, d]
     else:
         contexts, _ = model(**(net_input | {"prev_output_tokens": previous}))
-    share, sense = _posteriors(model.decoder.output, contexts, words).max(-1)
+    layer: OutputLayer = model.decoder.output
+    share, sense = layer.posterior(layer.look_up(words), contexts).max(-1)  # [batch, len]
     return [
         list(zip(sense[i, : len(row)].tolist(), share[i, : len(row)].tolist(), strict=True))
         for i, row in enumerate(rows)
     ]
-
-
-def _posteriors(layer: OutputLayer, contexts: Tensor, words: Tensor) -> Tensor:
-    """Posterior of every sense of words [batch, len] in their contexts, [batch, len, K]."""
-    if layer.total_senses == layer.vocab_size:  # also mixtures, which have several kernels
-        return torch.ones(*words.shape, 1)
-    senses, mask = layer.table.senses[words], layer.table.mask[words]  # [batch, len, K]
-    return posterior_weights(
-        contexts, layer.weight[senses], layer.theta[senses], mask, layer.kernel
-    )
 
 
 class _Generator:

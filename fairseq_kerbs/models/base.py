@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeVar
 
+import torch
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -24,7 +25,6 @@ from fairseq_kerbs.models.config import (
 )
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
-from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from fairseq_kerbs.senses import ADDED_STATISTICS, damaged_statistic
 from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.errors import ProgramEnd
@@ -230,6 +230,7 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
     Raises:
         ProgramEnd: the sentence names the flags, the data, or what is damaged.
     """
+    layer.drop_unused(state_dict, prefix)
     expected = layer.state_dict()
     held = {
         key.removeprefix(prefix): value
@@ -247,9 +248,9 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             "the checkpoint was trained with another --output-layer, --kernel or "
             f"--mixture-kernels than this model (it has {', '.join(sorted(held))})."
         )
-    words = len(held["inventory.log_prob"])
     senses, size = held["weight"].shape
-    counts = held["inventory.word_of_sense"].bincount(minlength=words)
+    words = len(held.get("inventory.log_prob", held["weight"]))
+    owners = held.get("inventory.word_of_sense", torch.arange(words))
     bias = " and --sense-bias as" if abs(size - layer.embed_dim) == 1 else ""
     if words != layer.vocab_size:
         reason = (
@@ -266,26 +267,35 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             f"the checkpoint has sense embeddings of size {size}, this model of size "
             f"{layer.embed_dim}: give the embedding size{bias} of the checkpoint"
         )
-    elif isinstance(layer, MixtureOutputLayer) and len(held["mixing.weight"]) != layer.components:
+    elif len(held.get("mixing.weight", ())) != len(expected.get("mixing.weight", ())):
         reason = (
             f"the checkpoint is a mixture of {len(held['mixing.weight'])} components, this model "
-            f"one of {layer.components}: give the --mixture-components or --mixture-kernels that "
-            "it was trained with"
+            f"one of {len(expected['mixing.weight'])}: give the --mixture-components or "
+            "--mixture-kernels that it was trained with"
         )
     elif damage := damaged_statistic(state_dict, f"{prefix}inventory."):
         reason = (
             f"{damage} of the checkpoint: the file is damaged, or its training had diverged; take "
             "an earlier checkpoint of that training"
         )
-    elif int(counts.min()) < 1:
+    elif (
+        owners.dim() != 1
+        or owners.is_floating_point()
+        or not 0 <= int(owners.min()) <= int(owners.max()) < words
+    ):
+        reason = (
+            "a sense of the checkpoint has no word of the dictionary: the file is damaged; take "
+            "another checkpoint of that training"
+        )
+    elif int((counts := owners.bincount(minlength=words)).min()) < 1:
         reason = (
             f"word {int(counts.argmin())} of the checkpoint has no sense: the file is damaged; "
             "take another checkpoint of that training"
         )
-    elif (most := int(counts.max())) > layer.inventory.max_senses:
+    elif (most := int(counts.max())) > layer.max_senses:
         reason = (
             f"a word of the checkpoint has {most} senses, this model allows "
-            f"{layer.inventory.max_senses}: give --max-senses {most} or more"
+            f"{layer.max_senses}: give --max-senses {most} or more"
         )
     else:
         return

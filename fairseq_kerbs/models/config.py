@@ -22,10 +22,10 @@ from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
 from fairseq_kerbs.output_layers import (
     SENSE_INITS,
     KerbsOutputLayer,
+    MixtureOutputLayer,
     OutputLayer,
     SoftmaxOutputLayer,
 )
-from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
 from fairseq_kerbs.utils.errors import ProgramEnd
@@ -330,17 +330,14 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
     """
     if args.output_layer == "softmax":
         check_kernel_flags(args, [], "--output-layer softmax")
-        layer: OutputLayer = SoftmaxOutputLayer(embed_dim, vocab_size)
-        layer.inventory.recording = False
-        layer.biased = bool(args.sense_bias)
-        return layer
+        return SoftmaxOutputLayer(embed_dim, vocab_size, biased=bool(args.sense_bias))
     if args.output_layer in ("mos", "mixture"):
         kernels = mixture_kernels_from_flags(args)
         return MixtureOutputLayer(embed_dim, vocab_size, kernels)
     factor = float(args.total_senses)
     if not isfinite(factor):
         raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
-    layer = KerbsOutputLayer(
+    return KerbsOutputLayer(
         embed_dim,
         vocab_size,
         round(factor * vocab_size),
@@ -348,6 +345,5 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         kernel=kernel_from_flags(args),
         sense_init=str(args.sense_init),
         new_sense=str(args.new_sense),
+        biased=bool(args.sense_bias),
     )
-    layer.biased = bool(args.sense_bias)
-    return layer

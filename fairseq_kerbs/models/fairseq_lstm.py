@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_kerbs.models.base import KerbsModel, build_input_embedding, refuse_flags
 from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges
 from fairseq_kerbs.models.recurrent import Memory, SteppingDecoder
-from fairseq_kerbs.output_layers.composition import SteppingEmbedding
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from fairseq_kerbs.utils.literals import read_literal
 
 EncoderOut = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -126,7 +126,7 @@ def _sizes(args: Any, side: str) -> dict[str, Any]:
 def _build_decoder(args: Any, dictionary: Any, encoder_units: int, **others: Any) -> Any:
     """The decoder that the flags describe; ``encoder_units`` is 0 where there is no encoder."""
     read, features = args.decoder_embed_dim, args.decoder_out_embed_dim
-    embed = build_input_embedding(args, dictionary, SteppingEmbedding, read, features)
+    embed = build_input_embedding(args, dictionary, ComposedEmbedding, read, features)
     if getattr(args, "decoder_freeze_embed", False):
         embed.weight.requires_grad = False
     others |= {"out_embed_dim": features, "encoder_output_units": encoder_units}

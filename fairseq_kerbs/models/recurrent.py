@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
 from fairseq_kerbs.models.config import RecurrentKerbsConfig, check_ranges
-from fairseq_kerbs.output_layers.composition import ComposedEmbedding, LookedUp, SteppingEmbedding
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, LookedUp
 
 MAX_POSITIONS = 100_000
 
@@ -307,7 +307,7 @@ class RecurrentModel(KerbsModel):
 
     cell: ClassVar[str] = "lstm"
     decoder_class: ClassVar[type[nn.Module]]
-    embedding: ClassVar[type[ComposedEmbedding]] = SteppingEmbedding
+    embedding: ClassVar[type[ComposedEmbedding]] = ComposedEmbedding
 
     @classmethod
     def check(cls, args: Any) -> None:

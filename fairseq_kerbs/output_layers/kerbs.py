@@ -1,15 +1,12 @@
-"""Output layers: from a context vector to word probabilities (Sections 3 and 4.1).
+"""The kernelized Bayesian softmax as a layer of any PyTorch model (Section 4). Training with it:
 
-Every layer offers ``log_probs``, ``nll`` and ``predict``, in the manner of
-``torch.nn.AdaptiveLogSoftmaxWithLoss``, and works in any PyTorch model. Training with KerBS:
-
-    layer = KerbsOutputLayer(embed_dim=288, vocab_size=10_000, total_senses=30_000)
-    loss = layer.nll(h, target, reduction="mean")      # records statistics while training
-    loss.backward(); optimizer.step()
-    layer.update_statistics(decay=1e-5)                # Eq. 12–13, after every update
-    if step % 200 == 0:
-        moves = layer.reallocate("paper")              # Algorithm 1
-        reset_moments(optimizer, layer.sense_parameters(), moves.senses)
+layer = KerbsOutputLayer(embed_dim=288, vocab_size=10_000, total_senses=30_000)
+loss = layer.nll(h, target, reduction="mean")      # records statistics while training
+loss.backward(); optimizer.step()
+layer.update_statistics(decay=1e-5)                # Eq. 12–13, after every update
+if step % 200 == 0:
+    moves = layer.reallocate("paper")              # Algorithm 1
+    reset_moments(optimizer, layer.sense_parameters(), moves.senses)
 """
 
 from __future__ import annotations
@@ -20,58 +17,78 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_kerbs.kernels import Kernel, build_kernel
+from fairseq_kerbs.kernels import (
+    Kernel,
+    apply_kernel,
+    build_kernel,
+    compute_dtype,
+    kernel_logits,
+    safe_norm,
+)
 from fairseq_kerbs.likelihood import kerbs_log_probs, nll_with_evidence, score_words
+from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
 from fairseq_kerbs.reallocation import (
     MOVED_THETA,
     Moves,
     ReallocationSettings,
-    carry_out,
-    find_moves,
+    apply_moves,
+    propose_moves,
 )
-from fairseq_kerbs.reallocation.moved_vectors import check_new_sense, new_vectors
+from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
 from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
+from fairseq_kerbs.senses.moves import check_choice
 
 SENSE_INITS = ("random", "shared")
 SHARED_COSINE = 0.95
-PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
 
 
-class _Anchor(torch.autograd.Function):
-    """The first argument itself, as a function of all; only the first receives a gradient."""
+def posterior_weights(
+    h: Tensor, rows: Tensor, theta: Tensor, mask: Tensor, kernel: Kernel
+) -> Tensor:
+    """Probability of each sense of a known word, given the context vector that predicted it.
 
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.others = len(parameters)
-        return h.view_as(h)
+    The normalizer of Eq. 5 cancels inside the word, so its few senses suffice.
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (grad, *[None] * ctx.others)
+    Args:
+        h: context vectors h_{t−1}, [..., d].
+        rows: embeddings of the word's senses, [..., K, d].
+        theta: their kernel parameters, [..., K].
+        mask: True at real senses, [..., K].
+        kernel: kernel of the output layer.
+
+    Returns:
+        [..., K]; 0 at padding, sums to 1.
+    """
+    dtype = compute_dtype(h, rows, theta)
+    with torch.autocast(h.device.type, enabled=False):
+        wide_h, wide_rows = h.to(dtype), rows.to(dtype)
+        bound = kernel.bind(rows.shape[-1])
+        x = torch.einsum("...d,...kd->...k", bound.map_contexts(wide_h), wide_rows)
+        row_norm = safe_norm(wide_rows).squeeze(-1)  # [..., K]
+        logits = apply_kernel(bound, x, safe_norm(wide_h), row_norm, theta)
+        return logits.masked_fill(~mask, -torch.inf).softmax(-1)
 
 
-class OutputLayer(nn.Module):
-    """Base of the layers that score senses with one kernel.
+class KerbsOutputLayer(OutputLayer):
+    """Kernelized Bayesian softmax: several senses a word, a kernel with learned θ.
 
     Args:
         embed_dim: size d of context vectors and sense embeddings.
         vocab_size: number of words V.
-        total_senses: number of senses M.
+        total_senses: number of senses M, V ≤ M ≤ V·max_senses.
         max_senses: most senses of one word.
         kernel: name of a kernel, or a kernel.
-        sense_init: how vectors begin, see :meth:`reset_parameters`.
-        new_sense: how vectors of moved senses begin, see :mod:`.reallocation.moved_vectors`.
+        sense_init: "random" (the paper) or "shared", see :meth:`reset_parameters`.
+        new_sense: "keep" (the paper), "split" or "context", see :mod:`.reallocation.moved_vectors`.
+        biased: see :class:`OutputLayer`.
 
     Attributes:
-        weight: sense embeddings W, [M, d]; normal with deviation d^−½.
-        theta: kernel parameters θ, [M]; a parameter where the kernel has one, else zeros.
+        kernel: the kernel; ``theta`` is a parameter where it has one.
         inventory: allocation of senses to words, and its statistics.
-        biased: whether the last coordinate of all context vectors is 1, so that the last one of a
-            sense is its bias; whoever makes the context vectors sets this.
-    """
 
-    theta: Tensor
-    biased = False
+    Raises:
+        ValueError: the sense numbers do not fit each other, or a name is unknown.
+    """
 
     def __init__(
         self,
@@ -83,28 +100,22 @@ class OutputLayer(nn.Module):
         kernel: str | Kernel = "kerbs",
         sense_init: str = "random",
         new_sense: str = "keep",
+        biased: bool = False,
     ) -> None:
-        super().__init__()
-        check_new_sense(new_sense)
-        if sense_init not in SENSE_INITS:
-            raise ValueError(
-                f"--sense-init: there is no '{sense_init}'; choose one of {', '.join(SENSE_INITS)}."
-            )
-        self.sense_init, self.new_sense = sense_init, new_sense
-        self.embed_dim, self.vocab_size, self.total_senses = embed_dim, vocab_size, total_senses
-        self.kernel = build_kernel(kernel).bind(embed_dim)
+        check_choice("new_sense", new_sense, NEW_SENSES)
+        check_choice("sense_init", sense_init, SENSE_INITS)
+        bound = build_kernel(kernel).bind(embed_dim)
         context_dim = embed_dim if new_sense == "context" else 0
-        self.inventory = SenseInventory(
-            vocab_size, total_senses, max_senses, context_dim=context_dim
-        )
-        self.weight = nn.Parameter(torch.empty(total_senses, embed_dim))
-        if self.kernel.has_theta:
+        inventory = SenseInventory(vocab_size, total_senses, max_senses, context_dim=context_dim)
+        super().__init__(embed_dim, vocab_size, total_senses, biased=biased)
+        self.sense_init, self.new_sense, self.max_senses = sense_init, new_sense, max_senses
+        self.kernel, self.kernel_name, self.has_theta = bound, bound.name, bound.has_theta
+        self.inventory = inventory
+        if bound.has_theta:
             self.theta = nn.Parameter(torch.empty(total_senses))
-        else:
-            self.register_buffer("theta", torch.zeros(total_senses), persistent=False)
-        self._prepared: tuple[tuple[Any, ...], Any] | None = None  # its key, and passes
         self.reset_parameters()
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw W and θ at random, as Section 4.2 begins.
 
@@ -113,189 +124,69 @@ class OutputLayer(nn.Module):
         first one, with a cosine of about :data:`SHARED_COSINE` to it, so that all of them begin
         alive; the first one is longer, by the factor cos + sin (1.26), and so leads at first.
         """
-        nn.init.normal_(self.weight, std=self.embed_dim**-0.5)
+        super().reset_parameters()
         if self.sense_init == "shared":
-            with torch.no_grad():
-                owners = self.inventory.word_of_sense
-                center = self.weight[self.table.senses[:, 0]][owners]  # [M, d]
-                own = (1.0 - SHARED_COSINE**2) ** 0.5 * self.weight
-                self.weight.copy_(SHARED_COSINE * center + own)
-        if self.kernel.has_theta:
+            center = self.weight[self.table.senses[:, 0]][self.word_of_sense]  # [M, d]
+            own = (1.0 - SHARED_COSINE**2) ** 0.5 * self.weight
+            self.weight.copy_(SHARED_COSINE * center + own)
+        if self.has_theta:
             nn.init.normal_(self.theta, self.kernel.theta_mean, self.kernel.theta_std)
 
     @property
+    def word_of_sense(self) -> Tensor:
+        """Word of each sense, [M]."""
+        return self.inventory.word_of_sense
+
+    @property
     def table(self) -> SenseTable:
-        """Senses of every word."""
+        """Senses of every word, [V, max_senses]."""
         return self.inventory.table
 
     @property
     def usage(self) -> Tensor:
-        """Usage U of every sense, [M]."""
+        """Usage U of every sense (Eq. 13), [M]."""
         return self.inventory.usage
 
-    def sense_parameters(self) -> list[nn.Parameter]:
-        """Parameters whose rows belong to senses."""
-        return [value for value in (self.weight, self.theta) if isinstance(value, nn.Parameter)]
+    @property
+    def log_prob(self) -> Tensor:
+        """Moving log P of every word (Eq. 12), [V]."""
+        return self.inventory.log_prob
 
-    def as_contexts(self, rows: Tensor) -> Tensor:
-        """Sense vectors [..., d] in the place of context vectors: these have no bias, but a 1."""
-        if not self.biased:
-            return rows
-        return torch.cat([rows[..., :-1], torch.ones_like(rows[..., -1:])], dim=-1)
+    def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
+        """See :func:`posterior_weights`."""
+        return posterior_weights(contexts, found.rows, found.theta, found.mask, self.kernel)
 
-    def anchor(self, h: Tensor) -> Tensor:
-        """Context vectors as they are, but in autograd's graph a result of the layer, too.
+    def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
+        """Kernel logits of some senses, [n, d] and [k] -> [n, k], in float32."""
+        weight, theta = self.weight[senses].float(), self.theta[senses].float()
+        return kernel_logits(contexts, weight, theta, self.kernel)
 
-        The likelihood is computed outside the model's ``forward``. DistributedDataParallel with
-        ``find_unused_parameters`` takes a parameter that its outputs do not depend on for unused.
-        """
-        if not torch.is_grad_enabled():
-            return h
-        anchored: Tensor = _Anchor.apply(h, *self.parameters())
-        return anchored
+    def _log_probs(self, h: Tensor) -> Tensor:
+        inputs = (h, self.weight, self.theta, self.word_of_sense, self.vocab_size)
+        return kerbs_log_probs(*inputs, kernel=self.kernel, table=self.table)
 
-    def log_probs(self, h: Tensor) -> Tensor:
-        """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32."""
-        owners = self.inventory.word_of_sense
-        if torch.is_grad_enabled():
-            return kerbs_log_probs(
-                h,
-                self.weight,
-                self.theta,
-                owners,
-                self.vocab_size,
-                kernel=self.kernel,
-                table=self.table,
-            )
-        versions = (self.weight._version, self.theta._version, owners._version)
-        key = (self.weight.data_ptr(), h.dtype, versions)
-        prepared = None
-        if self._prepared is not None and self._prepared[0] == key and not self.training:
-            prepared = self._prepared[1]
-        scores, prepared = score_words(
-            h, self.weight, self.theta, owners, self.table, kernel=self.kernel, passes=prepared
-        )
-        self._prepared = None if self.training else (key, prepared)
-        return scores
+    def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
+        inputs = (h, self.weight, self.theta, self.word_of_sense, self.table)
+        return score_words(*inputs, kernel=self.kernel, passes=prepared)
 
-    def train(self, mode: bool = True) -> OutputLayer:
-        """Set training mode; either way, what was prepared for decoding is forgotten.
-
-        Optimizers change weights through ``.data``, which no version counter sees.
-        """
-        self._prepared = None
-        super().train(mode)
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_prepared": None}
-
-    def predict(self, h: Tensor) -> Tensor:
-        """Most probable word for each context vector, [..., d] -> [...], a few at a time."""
-        most = max(1, PREDICTED_SCORES // self.vocab_size)
-        with torch.no_grad():
-            flat = h.reshape(-1, self.embed_dim)
-            words = [self.log_probs(part).argmax(-1) for part in flat.split(most)]
-            return torch.cat(words).view(h.shape[:-1])
-
-    def nll(
-        self,
-        h: Tensor,
-        target: Tensor,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        reduction: str = "sum",
-    ) -> Tensor:
-        """Negative log-likelihood of target words in nats; records statistics while training.
-
-        Args:
-            h: context vectors, [..., d].
-            target: target words, [...].
-            ignore_index: targets with this value give no loss.
-            label_smoothing: ε, over words.
-            reduction: "sum", "mean" or "none".
-
-        Returns:
-            A scalar, or [...] for "none".
-        """
-        loss, _, _ = self.nll_with_evidence(
-            h,
-            target,
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-        )
-        return loss
-
-    def nll_with_evidence(
-        self,
-        h: Tensor,
-        target: Tensor,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        reduction: str = "sum",
-    ) -> tuple[Tensor, Tensor, Evidence]:
-        """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses."""
-        loss, token_nll, evidence = nll_with_evidence(
-            h.reshape(-1, self.embed_dim),
-            self.weight,
-            self.theta,
-            self.inventory.word_of_sense,
-            target.reshape(-1),
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-            kernel=self.kernel,
-            table=self.table,
-        )
+    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, Evidence]:
+        inputs = (h, self.weight, self.theta, self.word_of_sense, target)
+        found = nll_with_evidence(*inputs, kernel=self.kernel, table=self.table, **options)
         if self.training:
-            contexts = h.reshape(-1, self.embed_dim)
-            self.inventory.record(target.reshape(-1), evidence, contexts)
-        if reduction == "none":
-            loss = loss.view(target.shape)
-        return loss, token_nll.view(target.shape), evidence
-
-    def extra_repr(self) -> str:
-        return f"embed_dim={self.embed_dim}, kernel={self.kernel.name}"
-
-
-class SoftmaxOutputLayer(OutputLayer):
-    """Plain softmax (Eq. 3): one sense a word, inner product. The baseline on the same code path.
-
-    Args:
-        embed_dim: size d of context vectors and word embeddings.
-        vocab_size: number of words V.
-    """
-
-    def __init__(self, embed_dim: int, vocab_size: int) -> None:
-        super().__init__(embed_dim, vocab_size, vocab_size, max_senses=1, kernel="lin")
-
-
-class KerbsOutputLayer(OutputLayer):
-    """Kernelized Bayesian softmax (Section 4): several senses a word, a kernel with learned θ.
-
-    Args:
-        embed_dim: size d of context vectors and sense embeddings.
-        vocab_size: number of words V.
-        total_senses: number of senses M, V ≤ M ≤ V·max_senses.
-        max_senses: most senses of one word.
-        kernel: name of a kernel, or a kernel.
-        sense_init: "random" (the paper) or "shared", see :meth:`reset_parameters`.
-        new_sense: "keep" (the paper), "split" or "context", see :mod:`.reallocation.moved_vectors`.
-
-    Raises:
-        ValueError: the sense numbers do not fit each other, or no kernel has that name.
-    """
+            self.inventory.record(target, found[2], h)
+        return found
 
     def update_statistics(self, decay: float) -> Tensor:
-        """Take what was recorded into log P and U (Eq. 12–13); returns the number of targets."""
+        """Take what was recorded into log P and U (Eq. 12–13); returns the number of targets.
+
+        Raises:
+            ValueError: ``decay`` (β) is not within [0, 1).
+        """
         return self.inventory.update(decay)
 
     @torch.no_grad()
     def reallocate(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
-        """Move senses as a policy finds right (Algorithm 1); ``new_sense`` says where they begin.
+        """Move senses as a policy proposes (Algorithm 1); ``new_sense`` says where they begin.
 
         The optimizer's moments of the moved rows still are another word's: see
         :func:`fairseq_kerbs.reallocation.reset_moments`.
@@ -306,15 +197,16 @@ class KerbsOutputLayer(OutputLayer):
 
         Returns:
             the moves that were made, with the vectors that moved senses begin with.
+
+        Raises:
+            ValueError: no policy has that name.
         """
-        moves = find_moves(self.inventory, policy, settings)
-        moves = replace(
-            moves, vectors=new_vectors(self.inventory, self.weight, moves, self.new_sense)
-        )
-        carry_out(self.inventory, moves)
+        moves = propose_moves(self.inventory, policy, settings)
+        vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
+        apply_moves(self.inventory, moves)
         rows = moves.senses.to(self.weight.device)
-        if moves.vectors is not None:
-            self.weight[rows] = moves.vectors.to(self.weight.dtype)
-        if moves.reset_theta and self.kernel.has_theta:
+        if vectors is not None:
+            self.weight[rows] = vectors.to(self.weight.dtype)
+        if moves.reset_theta and self.has_theta:
             self.theta[rows] = MOVED_THETA
-        return moves
+        return replace(moves, vectors=vectors)

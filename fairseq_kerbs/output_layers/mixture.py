@@ -8,11 +8,13 @@ loss = loss + 0.1 * layer.variance(h).mean()                                    
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype
 from fairseq_kerbs.likelihood.mixture import mixture_nll
@@ -21,8 +23,7 @@ from fairseq_kerbs.likelihood.mixture_parts import (
     mixture_log_probs,
     score_mixture,
 )
-from fairseq_kerbs.output_layers.kerbs import OutputLayer
-from fairseq_kerbs.senses import Evidence
+from fairseq_kerbs.output_layers.base import OutputLayer
 
 
 def weight_variance(weights: Tensor) -> Tensor:
@@ -51,6 +52,7 @@ class MixtureOutputLayer(OutputLayer):
         mixing: M, a linear layer from d to K; both begin as torch's linear layers do.
         thetas: θ of components whose kernel has one, by number; [V] each.
         groups: the components by kernel.
+        components: number of components K.
 
     Raises:
         ValueError: there is no component, or no kernel of such a name.
@@ -58,43 +60,31 @@ class MixtureOutputLayer(OutputLayer):
 
     def __init__(self, embed_dim: int, vocab_size: int, kernels: Sequence[str | Kernel]) -> None:
         if not kernels:
-            raise ValueError("A mixture needs at least one component: give its kernels.")
-        super().__init__(embed_dim, vocab_size, vocab_size, max_senses=1, kernel="lin")
-        self.inventory.recording = False
+            raise ValueError("A mixture needs at least one component: give its `kernels`.")
+        super().__init__(embed_dim, vocab_size)
         self.kernels = [build_kernel(kernel) for kernel in kernels]
+        self.kernel_name = ",".join(kernel.name for kernel in self.kernels)
+        self.components = len(kernels)
         self.groups = group_components(self.kernels, embed_dim)
-        self.projections = nn.Linear(embed_dim, len(kernels) * embed_dim, bias=False)
-        self.mixing = nn.Linear(embed_dim, len(kernels), bias=False)
-        self.thetas = nn.ParameterDict(
-            {
-                str(number): nn.Parameter(torch.empty(vocab_size))
-                for number, kernel in enumerate(self.kernels)
-                if kernel.has_theta
-            }
-        )
-        self._reset_thetas()
-
-    @property
-    def components(self) -> int:
-        """Number of components K."""
-        return len(self.kernels)
+        size = self.components * embed_dim
+        self.projections = skip_init(nn.Linear, embed_dim, size, bias=False)
+        self.mixing = skip_init(nn.Linear, embed_dim, self.components, bias=False)
+        learned = [str(k) for k, kernel in enumerate(self.kernels) if kernel.has_theta]
+        self.thetas = nn.ParameterDict({k: torch.empty(vocab_size) for k in learned})
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw all parameters at random."""
         super().reset_parameters()
-        if hasattr(self, "mixing"):  # not yet there when the base class comes here
-            self.projections.reset_parameters()
-            self.mixing.reset_parameters()
-            self._reset_thetas()
-
-    def _reset_thetas(self) -> None:
+        self.projections.reset_parameters()
+        self.mixing.reset_parameters()
         for number, theta in self.thetas.items():
             kernel = self.kernels[int(number)]
             nn.init.normal_(theta, kernel.theta_mean, kernel.theta_std)
 
     def sense_parameters(self) -> list[nn.Parameter]:
         """Parameters whose rows belong to words."""
-        return [*super().sense_parameters(), *self.thetas.values()]
+        return [self.weight, *self.thetas.values()]
 
     def contexts(self, h: Tensor) -> Tensor:
         """h̃_k = tanh(C_k h) of every component (Eq. 3), [..., d] -> [..., K, d]."""
@@ -108,59 +98,25 @@ class MixtureOutputLayer(OutputLayer):
         with torch.autocast(h.device.type, enabled=False):
             return F.linear(h.to(dtype), weight.to(dtype)).log_softmax(-1)
 
+    def component_weights(self, h: Tensor) -> Tensor:
+        """π (Eq. 2), [..., d] -> [..., K]."""
+        return self.log_weights(h).exp()
+
     def variance(self, h: Tensor) -> Tensor:
         """:func:`weight_variance` of each token's weights, [..., d] -> [...]."""
-        return weight_variance(self.log_weights(h).exp())
+        return weight_variance(self.component_weights(h))
 
-    def _group_thetas(self) -> Iterator[Tensor]:
-        for group in self.groups:
-            theta: Tensor = self.thetas.get(str(group.components[0]), self.theta)
-            yield theta
+    def _group_thetas(self) -> tuple[Tensor, ...]:
+        return tuple(self.thetas.get(str(one.components[0]), self.theta) for one in self.groups)
 
-    def log_probs(self, h: Tensor) -> Tensor:
-        """Log-probabilities of all words (Eq. 1), [..., d] -> [..., V], at least float32."""
-        thetas = tuple(self._group_thetas())
-        inputs = (self.contexts(h), self.weight, self.log_weights(h), self.groups, thetas)
-        if torch.is_grad_enabled():
-            return mixture_log_probs(*inputs)
-        versions = tuple((value.data_ptr(), value._version) for value in (self.weight, *thetas))
-        key = (h.dtype, versions)
-        prepared = None
-        if self._prepared is not None and self._prepared[0] == key and not self.training:
-            prepared = self._prepared[1]
-        scores, prepared = score_mixture(*inputs, passes=prepared)
-        self._prepared = None if self.training else (key, prepared)
-        return scores
+    def _log_probs(self, h: Tensor) -> Tensor:
+        inputs = (self.contexts(h), self.weight, self.log_weights(h), self.groups)
+        return mixture_log_probs(*inputs, self._group_thetas())
 
-    def nll_with_evidence(
-        self,
-        h: Tensor,
-        target: Tensor,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        reduction: str = "sum",
-    ) -> tuple[Tensor, Tensor, Evidence]:
-        """:meth:`nll`, each token's plain nll [...] (detached), and each word's only sense."""
-        flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
-        loss, token_nll = mixture_nll(
-            self.contexts(flat),
-            self.weight,
-            self.log_weights(flat),
-            words,
-            self.groups,
-            tuple(self._group_thetas()),
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-        )
-        counted = words != ignore_index
-        probability = torch.where(counted, (-token_nll).exp(), 0.0).unsqueeze(1)  # [N, 1]
-        senses = torch.where(counted, words, 0).unsqueeze(1)
-        evidence = Evidence(-token_nll, senses, probability, counted)
-        if reduction == "none":
-            loss = loss.view(target.shape)
-        return loss, token_nll.view(target.shape), evidence
+    def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
+        inputs = (self.contexts(h), self.weight, self.log_weights(h), self.groups)
+        return score_mixture(*inputs, self._group_thetas(), passes=prepared)
 
-    def extra_repr(self) -> str:
-        return f"embed_dim={self.embed_dim}, kernels={[kernel.name for kernel in self.kernels]}"
+    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, None]:
+        inputs = (self.contexts(h), self.weight, self.log_weights(h), target, self.groups)
+        return *mixture_nll(*inputs, self._group_thetas(), **options), None

@@ -2,8 +2,8 @@
 
 from fairseq_kerbs.reallocation.policies import (
     POLICIES,
-    carry_out,
-    find_moves,
+    apply_moves,
+    propose_moves,
     reallocate,
     reset_moments,
 )
@@ -14,8 +14,8 @@ __all__ = [
     "POLICIES",
     "Moves",
     "ReallocationSettings",
-    "carry_out",
-    "find_moves",
+    "apply_moves",
+    "propose_moves",
     "reallocate",
     "reset_moments",
 ]

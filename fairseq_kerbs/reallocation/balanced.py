@@ -12,62 +12,40 @@ in nats over the interval since the last reallocation. For word i with n_i occur
     C_m = Σ_t −log(1 − P(s_t = m | ŷ_t))                       cost of taking sense m away
     G_i = min(n_i e_i, least C_m of its senses)                gain
 
-**Excess.** The curve says which loss a word of that frequency has as a rule; a word that is
-difficult only because it is rare lies on it. The factor n/(n + n_0) shrinks what few occurrences
-say towards the curve. The overlap is 0 where a single sense explains each occurrence alone, even
-if several senses take turns, and log k where k senses share every occurrence evenly. Senses that
-share an occurrence lie on top of each other: the word cannot tell apart the senses it has, and is
-short of none. exp(−g) is the share of its best sense (their geometric mean), between 1/4 and 1.
+**Excess.** The curve says which loss a word of that frequency has as a rule; n/(n + n_0) shrinks
+what few occurrences say towards it. The overlap is 0 where a single sense explains each occurrence
+alone, and log k where k senses share every occurrence evenly: such senses lie on top of each
+other, so the word is short of none. exp(−g) is the share of its best sense (geometric mean).
 
-**Gain.** Further senses are worth less and less: a word may hope for no more than the least useful
-one that it has is worth to it (its only one, n log V). A word that leaves a sense idle receives
-none: it is hard by nature, or has not yet found a use for it.
+**Gain.** A word may hope for no more than the least useful sense that it has is worth to it (its
+only one, n log V). A word that leaves a sense idle therefore receives none.
 
 **Cost.** Without sense m the probability of each of its word's occurrences falls by the factor
-1 − P(m | ŷ): idle and duplicate senses cost little, one that serves contexts alone costs much. No
-occurrence is counted with more than log V, the loss of knowing nothing.
+1 − P(m | ŷ). No occurrence is counted with more than log V, the loss of knowing nothing.
 
-**Moves.** Words are served by descending excess, which frequency does not enter, at most
-``max_moves``·V of them (but one at least). Each takes the sense that costs least (ties: lower U,
-then lower number) from a word with more than one sense, if G_i is greater than C_m by
-``least_gain``. The word that gives must either have a smaller excess than the one that receives,
-or have another idle sense besides (idle: C_m ≤ ``least_gain``). A word gives one sense or receives
-one, not more: gains and costs are those of one sense alone. The sense begins with θ = 1e-8 and its
-new word's mean usage.
+**Moves.** Words are served by descending excess, at most ``max_moves``·V of them (but one at
+least). Each takes the sense that costs least (ties: lower U, then lower number) from a word with
+more than one sense, if G_i is greater than C_m by ``least_gain``. The word that gives must either
+have a smaller excess than the one that receives, or have another idle sense besides (idle: C_m ≤
+``least_gain``). A word gives one sense or receives one, not more: gains and costs are those of one
+sense alone. The sense begins with θ = 1e-8 and its new word's mean usage.
 
-**Rest.** A word with an idle sense receives nothing, so no word comes to have two. Moves of the
-second kind therefore use up the idle senses of words with several, which nothing replenishes. Each
-of the first kind carries a sense to a word of greater excess; while excesses stand still, the sum
-over all senses of their word's excess grows with each and has finitely many values. So moves end,
-and no sense is passed to and fro between two words that are both hard by nature.
+**Moves end.** No word comes to have two idle senses, so moves of the second kind use up those
+there are. Each of the first kind carries a sense to a word of greater excess: while excesses stand
+still, their sum over all senses grows with each, and it has finitely many values.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairseq_kerbs.senses import SenseInventory
-from fairseq_kerbs.senses.moves import Moves, ReallocationSettings, as_moves
+from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
 
 MOST_BINS = 32
 WORDS_IN_BIN = 25  # with fewer, a word would bend the curve that it is judged by
-
-
-class Judgement(NamedTuple):
-    """What ``balanced`` thinks of words and senses, in float64 on the CPU.
-
-    Attributes:
-        excess: [V] e_i, nats an occurrence.
-        gain: [V] G_i, nats.
-        cost: [M] C_m, nats.
-    """
-
-    excess: Tensor
-    gain: Tensor
-    cost: Tensor
 
 
 def expected_loss(count: Tensor, loss: Tensor) -> Tensor:
@@ -85,51 +63,35 @@ def expected_loss(count: Tensor, loss: Tensor) -> Tensor:
     """
     seen = count > 0
     result = torch.zeros_like(loss)
-    if not bool(seen.any()):
-        return result
-    n, y = count[seen], loss[seen]
-    bins = max(1, min(MOST_BINS, len(n) // WORDS_IN_BIN))
-    ordered = n.sort().values
-    number = torch.searchsorted(ordered, n) * bins // len(n)  # [words] by how many are rarer
-    x = n.log()
-    centers, medians = [], []
-    for chosen in (number == one for one in number.unique().tolist()):
-        centers.append(_median(x[chosen]))
-        medians.append(_median(y[chosen]))
-    result[seen] = _interpolate(x, torch.stack(centers), torch.stack(medians))
+    if bool(seen.any()):
+        n, y = count[seen].numpy(), loss[seen].numpy()
+        bins = max(1, min(MOST_BINS, len(n) // WORDS_IN_BIN))
+        number = np.searchsorted(np.sort(n), n) * bins // len(n)  # by how many words are rarer
+        own = [number == one for one in np.unique(number)]
+        x = np.log(n)
+        centers, medians = (
+            np.array([np.median(values[chosen]) for chosen in own]) for values in (x, y)
+        )
+        result[seen] = torch.from_numpy(np.interp(x, centers, medians))
     return result
 
 
-def _median(values: Tensor) -> Tensor:
-    """Median, the mean of the two middle values where their number is even."""
-    ordered = values.sort().values
-    return (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
-
-
-def _interpolate(x: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
-    """Piecewise linear through (xs, ys) with xs ascending, constant outside."""
-    if len(xs) == 1:
-        return ys.expand_as(x).clone()
-    right = torch.searchsorted(xs, x).clamp(1, len(xs) - 1)
-    left = right - 1
-    part = ((x - xs[left]) / (xs[right] - xs[left])).clamp(0.0, 1.0)
-    return ys[left] + part * (ys[right] - ys[left])
-
-
-def judge(inventory: SenseInventory, settings: ReallocationSettings) -> Judgement:
-    """Excess, gain and cost of the interval since the last reallocation."""
-    count = inventory.interval_count.double().cpu()
-    log_prob = inventory.interval_log_prob.double().cpu()
-    best = inventory.interval_best.double().cpu()
-    cost = inventory.interval_loss.double().cpu()
-    owners = inventory.word_of_sense.cpu()
+def judge(
+    inventory: SenseInventory, settings: ReallocationSettings
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Excess [V] in nats an occurrence, gain [V] and cost [M] in nats, in float64 on the CPU."""
+    count, log_prob, best, cost = (
+        getattr(inventory, f"interval_{name}").double().cpu()
+        for name in ("count", "log_prob", "best", "loss")
+    )
     occurrences = count.clamp_min(1.0)
     loss, overlap = -log_prob / occurrences, ((log_prob - best) / occurrences).clamp_min(0.0)
     above = (loss - expected_loss(count, loss)).clamp_min(0.0)
     excess = above * count / (count + settings.prior_count) * torch.exp(-overlap)
     excess = torch.where(count > 0, excess, 0.0)
-    least = torch.full_like(count, torch.inf).scatter_reduce(0, owners, cost, "amin")
-    return Judgement(excess, torch.minimum(count * excess, least), cost)
+    least = torch.full_like(count, torch.inf)
+    least = least.scatter_reduce(0, inventory.word_of_sense.cpu(), cost, "amin")
+    return excess, torch.minimum(count * excess, least), cost
 
 
 def balanced_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
@@ -141,61 +103,30 @@ def balanced_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     needy = (excess > 0) & (gain > settings.least_gain) & (numbers < inventory.max_senses)
     # stable sorts from the last key to the first: words by excess, senses by cost, then usage
     words = torch.argsort(excess, descending=True, stable=True)
-    words = words[needy[words]]
     spare = torch.argsort(usage, stable=True)
     spare = spare[torch.argsort(cost[spare], stable=True)]
-    spare = spare[numbers[owners[spare]] > 1]
     idle = cost <= settings.least_gain
     idle_senses = torch.zeros_like(gain).index_add_(0, owners, idle.to(gain))
     # what keeps a sense from words with a smaller excess; nothing keeps one idle sense of several
     guard = torch.where(idle & (idle_senses[owners] > 1), -torch.inf, excess[owners])
-    pool = _Spare(spare.tolist(), owners.tolist(), guard.tolist())
-    mean_usage = torch.zeros_like(gain).index_add_(0, owners, usage) / numbers
+    # a sense that is kept from one word is kept from all later ones: one pass serves all words
+    cheapest = iter(spare[numbers[owners[spare]] > 1].tolist())
+    sense = next(cheapest, None)
     most = max(1, int(settings.max_moves * inventory.vocab_size))
     senses: list[int] = []
     sources: list[int] = []
     receivers: list[int] = []
-    for word in words.tolist():
-        if len(senses) == most:
-            break
-        if word in pool.closed:
+    for word in words[needy[words]].tolist():
+        closed = {*sources, *receivers}  # a word gives or receives one sense, not more
+        if word in closed:
             continue
-        sense = pool.cheapest(float(excess[word]))
-        if sense is None:
+        while sense is not None and (int(owners[sense]) in closed or guard[sense] >= excess[word]):
+            sense = next(cheapest, None)
+        if sense is None or len(senses) == most:
             break
-        if float(gain[word]) <= float(cost[sense]) + settings.least_gain:
-            continue
-        senses.append(sense)
-        sources.append(int(owners[sense]))
-        receivers.append(word)
-        pool.closed |= {word, sources[-1]}
-    return as_moves(senses, sources, receivers, mean_usage[receivers].tolist())
-
-
-class _Spare:
-    """Senses by ascending cost, for words that come by descending excess.
-
-    A sense that is kept from one word is kept from all later ones: one pass serves all words.
-
-    Args:
-        senses: senses that can be spared, the cheapest first.
-        owners: word of every sense.
-        guard: a word receives a sense only if its excess is greater than this, by sense.
-
-    Attributes:
-        closed: words that have given or received.
-    """
-
-    def __init__(self, senses: list[int], owners: list[int], guard: list[float]) -> None:
-        self.senses, self.owners, self.guard = senses, owners, guard
-        self.closed: set[int] = set()
-        self._next = 0
-
-    def cheapest(self, excess: float) -> int | None:
-        """The sense that costs least among those that a word may take; None if none is left."""
-        while self._next < len(self.senses):
-            sense = self.senses[self._next]
-            if self.owners[sense] not in self.closed and self.guard[sense] < excess:
-                return sense
-            self._next += 1
-        return None
+        if gain[word] > cost[sense] + settings.least_gain:
+            senses.append(sense)
+            sources.append(int(owners[sense]))
+            receivers.append(word)
+    mean_usage = torch.zeros_like(gain).index_add_(0, owners, usage) / numbers
+    return Moves.from_lists(senses, sources, receivers, mean_usage[receivers].tolist())

@@ -1,4 +1,4 @@
-"""What vector a sense begins with at the word that it has moved to (``--new-sense``).
+"""What vector a sense begins with at the word that it has moved to (``new_sense``).
 
 ``keep``
     Its old one, as Algorithm 1 and the released code have it. It was drawn to another word's
@@ -22,18 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_kerbs.senses import SenseInventory
-from fairseq_kerbs.senses.moves import Moves
+from fairseq_kerbs.senses.moves import Moves, check_choice
 
 NEW_SENSES = ("keep", "split", "context")
 SPLIT_SINE = 0.1
-
-
-def check_new_sense(name: str) -> None:
-    """Raise a ValueError unless there is a way of that name to begin a sense."""
-    if name not in NEW_SENSES:
-        raise ValueError(
-            f"--new-sense: there is no '{name}'; choose one of {', '.join(NEW_SENSES)}."
-        )
 
 
 @torch.no_grad()
@@ -52,7 +44,7 @@ def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: st
     Raises:
         ValueError: ``how`` is none of them, or the inventory keeps no sums of contexts.
     """
-    check_new_sense(how)
+    check_choice("new_sense", how, NEW_SENSES)
     if how == "keep" or not len(moves):
         return None
     last = dict(zip(moves.senses.tolist(), moves.words.tolist(), strict=True))
@@ -63,7 +55,7 @@ def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: st
     if how == "split":
         return vectors
     if inventory.interval_contexts is None:
-        raise ValueError("--new-sense context needs an output layer that was built with it.")
+        raise ValueError("`new_sense` context needs an output layer that was built with it.")
     missed = inventory.interval_contexts[words].to(base)
     known = missed.norm(dim=1, keepdim=True) > 0
     aimed = nn.functional.normalize(missed, dim=1, eps=1e-30) * base.norm(dim=1, keepdim=True)

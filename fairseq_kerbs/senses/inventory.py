@@ -1,15 +1,16 @@
 """The sense inventory: which sense belongs to which word, and how well each serves (Section 4.2).
 
-Sense m is row m of the output layer's weights; word ``word_of_sense[m]`` owns it. Every word owns
-between 1 and ``max_senses`` senses, at all times. The inventory also keeps what reallocation reads:
-two moving statistics, log P of each word (Eq. 12) and the usage U of each sense (Eq. 13), and sums
-over the interval since the last reallocation.
+Sense m is row m of the output layer's weights and belongs to word ``word_of_sense[m]``. Every word
+has between 1 and ``max_senses`` senses, at all times. The inventory also keeps what reallocation
+reads: two moving statistics, log P of each word (Eq. 12) and the usage U of each sense (Eq. 13),
+and sums over the interval since the last reallocation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -57,12 +58,9 @@ def build_sense_table(
     Raises:
         ValueError: a word has no sense, or more than ``width``, or a word number is outside [0, V).
     """
-    if (
-        word_of_sense.numel()
-        and not 0 <= int(word_of_sense.min()) <= int(word_of_sense.max()) < vocab_size
-    ):
+    if bool(((word_of_sense < 0) | (word_of_sense >= vocab_size)).any()):
         raise ValueError(
-            f"word_of_sense names a word outside the vocabulary of {vocab_size} words."
+            f"`word_of_sense` names a word outside the vocabulary of {vocab_size} words."
         )
     counts = torch.bincount(word_of_sense, minlength=vocab_size)
     if int(counts.min()) < 1:
@@ -70,8 +68,7 @@ def build_sense_table(
             f"Word {int(counts.argmin())} has no sense; every word needs at least one."
         )
     most = int(counts.max())
-    if width is None:
-        width = most
+    width = most if width is None else width
     if most > width:
         raise ValueError(
             f"Word {int(counts.argmax())} has {most} senses; at most {width} are allowed."
@@ -98,17 +95,17 @@ def random_allocation(
         ValueError: fewer senses than words, or more than ``max_senses`` times the words.
     """
     if max_senses < 1:
-        raise ValueError(f"--max-senses is {max_senses}, but every word needs at least one sense.")
+        raise ValueError(f"`max_senses` is {max_senses}, but every word needs at least one sense.")
     if total_senses < vocab_size:
         raise ValueError(
-            f"--total-senses gives {total_senses} senses for {vocab_size} words, but every word "
-            "needs at least one: use a factor of 1.0 or more."
+            f"`total_senses` gives {total_senses} senses for {vocab_size} words, but every word "
+            "needs at least one: ask for as many senses as words, or more."
         )
     if total_senses > vocab_size * max_senses:
         raise ValueError(
-            f"--total-senses gives {total_senses} senses for {vocab_size} words, more than "
-            f"--max-senses {max_senses} of each: lower the factor to at most {max_senses} or raise "
-            "--max-senses."
+            f"`total_senses` gives {total_senses} senses for {vocab_size} words, more than "
+            f"`max_senses` {max_senses} of each: ask for at most {max_senses} times as many senses "
+            "as words, or raise `max_senses`."
         )
     places = torch.randperm(vocab_size * (max_senses - 1), generator=generator)
     extra = places[: total_senses - vocab_size] % vocab_size
@@ -134,31 +131,18 @@ def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
     return None
 
 
-class _Sums(NamedTuple):
-    """Views of what is pending, by what it is a sum of: see :class:`SenseInventory`."""
-
-    log_prob: Tensor  # [V]
-    prob: Tensor  # [V]
-    occurrences: Tensor  # [V]
-    usage: Tensor  # [M]
-    posterior: Tensor  # [M]
-    best: Tensor  # [V]
-    loss: Tensor  # [M]
-    contexts: Tensor  # [V·d], or empty
-
-
 class SenseInventory(nn.Module):
     """Sense allocation and its statistics, as buffers that travel in the checkpoint.
 
     Args:
         vocab_size: number of words V.
         total_senses: number of senses M (M_sum of Algorithm 1).
-        max_senses: most senses one word may own.
+        max_senses: most senses of one word.
         generator: source of randomness of the first allocation (default: torch's global one).
         context_dim: size d of context vectors whose sums are to be kept; 0 keeps none.
 
     Attributes:
-        word_of_sense: [M] owner of each sense.
+        word_of_sense: [M] word of each sense.
         usage: [M] U of Eq. 13; starts at 1/M.
         log_prob: [V] log P of Eq. 12; starts at 0.
         interval_count, interval_prob, interval_usage: [V], [V], [M] sums of target occurrences,
@@ -168,8 +152,8 @@ class SenseInventory(nn.Module):
             that the best single sense of ŷ_t alone gives it; for ``balanced``, as the next.
         interval_loss: [M] what the word's occurrences would lose without the sense, its other
             senses as they are: sum of −log(1 − posterior), each at most log V, in nats.
-        interval_contexts: [V, d] sums of (1 − P(ŷ_t)) h_t/|h_t| over the target's occurrences;
-            None where ``context_dim`` is 0. ``--new-sense context`` reads it.
+        interval_contexts: [V, d] sums of (1 − P(ŷ_t)) h_t/|h_t| over the target's occurrences,
+            for moved senses that begin there; None where ``context_dim`` is 0.
     """
 
     word_of_sense: Tensor
@@ -197,22 +181,20 @@ class SenseInventory(nn.Module):
         self.register_buffer("word_of_sense", allocation)
         self.register_buffer("usage", torch.full((total_senses,), 1.0 / total_senses))
         self.register_buffer("log_prob", torch.zeros(vocab_size))
-        self.register_buffer("interval_count", torch.zeros(vocab_size))
-        self.register_buffer("interval_prob", torch.zeros(vocab_size))
-        self.register_buffer("interval_usage", torch.zeros(total_senses))
-        self.register_buffer("interval_log_prob", torch.zeros(vocab_size))
-        self.register_buffer("interval_best", torch.zeros(vocab_size))
-        self.register_buffer("interval_loss", torch.zeros(total_senses))
+        sizes = {"count": vocab_size, "prob": vocab_size, "usage": total_senses}
+        sizes |= {"log_prob": vocab_size, "best": vocab_size, "loss": total_senses}
+        for name, size in sizes.items():
+            self.register_buffer(f"interval_{name}", torch.zeros(size))
         self.context_dim = context_dim
         contexts = torch.zeros(vocab_size, context_dim) if context_dim else None
         self.register_buffer("interval_contexts", contexts)
+        # "joint" goes into U, the others into the sums over the interval
+        self._sizes = {"joint": total_senses, **sizes, "contexts": vocab_size * context_dim}
         self._table: SenseTable | None = None
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
         # between processes (DDP) must not overwrite what each process has seen.
         self._pending: Tensor | None = None
         self.recording = True
-
-    # ------------------------------------------------------------ allocation
 
     @property
     def table(self) -> SenseTable:
@@ -238,30 +220,31 @@ class SenseInventory(nn.Module):
                 is changed then.
         """
         allocation = self.word_of_sense.clone()
-        last = dict(zip(senses.tolist(), words.tolist(), strict=True))
-        if last:
-            allocation[allocation.new_tensor(list(last))] = allocation.new_tensor(
-                list(last.values())
-            )
+        for sense, word in zip(senses.tolist(), words.tolist(), strict=True):
+            allocation[sense] = word
         self._table = build_sense_table(allocation, self.vocab_size, self.max_senses)
         self.word_of_sense.copy_(allocation)
-
-    # ------------------------------------------------------------ statistics, Eq. 12–13
-
-    def _pending_parts(self) -> _Sums:
-        v, m = self.vocab_size, self.total_senses
-        sizes = [v, v, v, m, m, v, m, v * self.context_dim]
-        if self._pending is None or self._pending.device != self.usage.device:
-            fresh = self.usage.new_zeros(sum(sizes))
-            self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
-        return _Sums(*self._pending.split(sizes))
 
     @property
     def pending(self) -> Tensor:
         """Sums recorded since :meth:`update`, one flat tensor: processes add theirs up in place."""
-        self._pending_parts()
-        assert self._pending is not None
+        if self._pending is None or self._pending.device != self.usage.device:
+            fresh = self.usage.new_zeros(sum(self._sizes.values()))
+            self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
         return self._pending
+
+    def _sums(self) -> dict[str, Tensor]:
+        """Views of what is pending, by name."""
+        return dict(zip(self._sizes, self.pending.split([*self._sizes.values()]), strict=True))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing meanwhile."""
+        before, self.recording = self.recording, False
+        try:
+            yield
+        finally:
+            self.recording = before
 
     @torch.no_grad()
     def record(self, target: Tensor, evidence: Evidence, contexts: Tensor | None = None) -> None:
@@ -277,31 +260,32 @@ class SenseInventory(nn.Module):
         """
         if not self.recording:
             return
-        sums = self._pending_parts()
+        sums = self._sums()
         valid = evidence.counted & evidence.log_prob.isfinite()  # [N]
-        counted = valid.to(sums.occurrences.dtype)
+        counted = valid.to(self.usage.dtype)
         words = torch.where(valid, target, 0)
-        log_prob = torch.where(valid, evidence.log_prob, 0.0).to(sums.occurrences.dtype)
-        sums.log_prob.index_add_(0, words, log_prob)
-        sums.prob.index_add_(0, words, log_prob.exp() * counted)
-        sums.occurrences.index_add_(0, words, counted)
+        log_prob = torch.where(valid, evidence.log_prob, 0.0).to(counted.dtype)
         joint = torch.where(valid.unsqueeze(1), evidence.sense_prob, 0.0).to(counted.dtype)
         share = joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
-        slots = evidence.senses.flatten()  # [N·K]
-        sums.usage.index_add_(0, slots, joint.flatten())
-        sums.posterior.index_add_(0, slots, share.flatten())
         # the largest of K shares is 1/K at least, also where all of them have underflown
         largest = share.amax(1).clamp_min(1.0 / share.shape[1])
-        sums.best.index_add_(0, words, (log_prob + largest.log()) * counted)
         loss = -torch.log1p(-share.clamp_max(1.0)).clamp_min(-math.log(self.vocab_size))
-        sums.loss.index_add_(0, slots, loss.flatten())
+        for name, values in (
+            ("log_prob", log_prob),
+            ("prob", log_prob.exp() * counted),
+            ("count", counted),
+            ("best", (log_prob + largest.log()) * counted),
+        ):
+            sums[name].index_add_(0, words, values)
+        for name, values in (("joint", joint), ("usage", share), ("loss", loss)):
+            sums[name].index_add_(0, evidence.senses.flatten(), values.flatten())
         if self.context_dim:
             if contexts is None:
-                raise ValueError("This inventory sums up context vectors: give record() them, too.")
+                raise ValueError("This inventory sums up context vectors: give `contexts`, too.")
             direction = nn.functional.normalize(contexts.detach().to(counted.dtype), dim=1)
             missed = -torch.expm1(log_prob.clamp_max(0.0))  # 1 − P(ŷ_t), and 0 where invalid
             weighted = torch.where(valid.unsqueeze(1), direction * missed.unsqueeze(1), 0.0)
-            sums.contexts.view(self.vocab_size, -1).index_add_(0, words, weighted)
+            sums["contexts"].view(self.vocab_size, -1).index_add_(0, words, weighted)
 
     @torch.no_grad()
     def update(self, decay: float) -> Tensor:
@@ -323,25 +307,21 @@ class SenseInventory(nn.Module):
             ValueError: β is outside [0, 1).
         """
         if not 0.0 <= decay < 1.0:
-            raise ValueError(f"--sense-decay is {decay}; it must be at least 0 and less than 1.")
-        sums = self._pending_parts()
-        targets = sums.occurrences.sum()
+            raise ValueError(f"`decay` is {decay}, but it must be within [0, 1).")
+        sums = self._sums()
+        targets = sums["count"].sum()
         # in float64: float32 would round 1 − β itself
         exponent = targets.double() * math.log1p(-decay)
         keep = exponent.exp()
         fresh = torch.where(
             exponent < 0, -exponent.expm1() / (targets.double() * decay).clamp_min(1e-300), 1.0
         )
-        self.log_prob.mul_(keep).add_(sums.log_prob * fresh)
-        self.usage.mul_(keep).add_(sums.usage * (fresh * decay))
-        self.interval_count.add_(sums.occurrences)
-        self.interval_prob.add_(sums.prob)
-        self.interval_usage.add_(sums.posterior)
-        self.interval_log_prob.add_(sums.log_prob)
-        self.interval_best.add_(sums.best)
-        self.interval_loss.add_(sums.loss)
-        if self.interval_contexts is not None:
-            self.interval_contexts.add_(sums.contexts.view_as(self.interval_contexts))
+        self.log_prob.mul_(keep).add_(sums["log_prob"] * fresh)
+        self.usage.mul_(keep).add_(sums.pop("joint") * (fresh * decay))
+        for name, added in sums.items():
+            total = self._buffers[f"interval_{name}"]
+            if total is not None:
+                total.add_(added.view_as(total))
         self.pending.zero_()
         return targets
 
@@ -351,8 +331,6 @@ class SenseInventory(nn.Module):
         for name, total in self.named_buffers():
             if name.startswith("interval_"):
                 total.zero_()
-
-    # ------------------------------------------------------------ nn.Module plumbing
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SenseInventory:
         # .half() and .bfloat16() move the statistics but must not round them
@@ -365,9 +343,7 @@ class SenseInventory(nn.Module):
         self._table = None
         return self
 
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         # statistics that the checkpoint does not have begin at 0, those not kept here are dropped
         if f"{prefix}word_of_sense" in state_dict:
             for name in ADDED_STATISTICS:
@@ -376,7 +352,7 @@ class SenseInventory(nn.Module):
                     state_dict.pop(f"{prefix}{name}", None)
                 else:
                     state_dict.setdefault(f"{prefix}{name}", torch.zeros_like(buffer))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        super()._load_from_state_dict(state_dict, prefix, *args)
         self._table = self._pending = None
 
     def extra_repr(self) -> str:

@@ -1,8 +1,8 @@
-"""Moves of senses between words, and what the policies that find them have in common."""
+"""Moves of senses between words, and what the policies that propose them have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,22 +57,25 @@ class Moves:
     def __len__(self) -> int:
         return self.senses.numel()
 
+    @classmethod
+    def from_lists(
+        cls,
+        senses: Sequence[int],
+        sources: Sequence[int],
+        words: Sequence[int],
+        usage: Sequence[float],
+        reset_theta: bool = True,
+    ) -> Moves:
+        """Moves from lists of equal length."""
+        numbers = [torch.tensor(values, dtype=torch.long) for values in (senses, sources, words)]
+        begin = torch.tensor(usage, dtype=torch.float64)
+        return cls(numbers[0], numbers[1], numbers[2], begin, reset_theta)
+
 
 Policy = Callable[[SenseInventory, ReallocationSettings], Moves]
 
 
-def as_moves(
-    senses: list[int],
-    sources: list[int],
-    words: list[int],
-    usage: list[float],
-    reset_theta: bool = True,
-) -> Moves:
-    """Moves from lists."""
-    return Moves(
-        torch.tensor(senses, dtype=torch.long),
-        torch.tensor(sources, dtype=torch.long),
-        torch.tensor(words, dtype=torch.long),
-        torch.tensor(usage, dtype=torch.float64),
-        reset_theta,
-    )
+def check_choice(name: str, value: str, known: Collection[str]) -> None:
+    """Raise a ValueError that names the parameter unless its value is one of those known."""
+    if value not in known:
+        raise ValueError(f"`{name}`: there is no '{value}'; choose one of {', '.join(known)}.")

@@ -8,8 +8,8 @@ tasks as they are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.models.config import SenseSchedule
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import MOVED_THETA, Moves, reset_moments
+from fairseq_kerbs.reallocation import MOVED_THETA
+from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
 
 logger = logging.getLogger(__name__)
@@ -49,22 +50,12 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
     ) -> Any:
         # a process that has run out of data repeats an old batch with zero gradient: it must not
         # count twice in the statistics
-        with _not_recording(model) if ignore_grad else nullcontext():
+        with ExitStack() as pauses:
+            for layer in kerbs_layers(model) if ignore_grad else ():
+                pauses.enter_context(layer.inventory.paused())
             return stock_train(sample, model, *args, ignore_grad=ignore_grad, **kwargs)
 
     task.optimizer_step, task.train_step = optimizer_step, train_step
-
-
-@contextmanager
-def _not_recording(model: nn.Module) -> Iterator[None]:
-    before = [(layer.inventory, layer.inventory.recording) for layer in kerbs_layers(model)]
-    try:
-        for inventory, _ in before:
-            inventory.recording = False
-        yield
-    finally:
-        for inventory, recording in before:
-            inventory.recording = recording
 
 
 def kerbs_layers(model: nn.Module) -> Iterator[KerbsOutputLayer]:
@@ -92,20 +83,20 @@ class SenseUpdates:
         for layer in kerbs_layers(model):
             if repeated:
                 layer.inventory.pending.zero_()
-                continue
-            self._update_layer(optimizer, layer, update_num)
+            else:
+                self._update_layer(optimizer, layer, update_num)
 
     def _update_layer(self, optimizer: Any, layer: KerbsOutputLayer, update_num: int) -> None:
         add_across_processes(layer.inventory.pending)
         layer.update_statistics(self.schedule.decay)
         due = (update_num + 1) % self.schedule.interval == 0
-        moved = 0
-        if due and self.schedule.policy != "none":
-            moved = self._reallocate(optimizer, layer, update_num)
+        if due:
+            moved = 0
+            if self.schedule.policy != "none":
+                moved = self._reallocate(optimizer, layer, update_num)
+            metrics.log_scalar_sum("senses_moved", moved, priority=1500)
         if due or not self._summary:
             self._summary = summarize(layer)
-        if due:
-            metrics.log_scalar_sum("senses_moved", moved, priority=1500)
         for name, value in self._summary.items():
             metrics.log_scalar(name, value, priority=1510, round=3)
 
@@ -117,12 +108,20 @@ class SenseUpdates:
                 "--criterion kerbs_cross_entropy."
             )
         moves = layer.reallocate(self.schedule.policy, self.schedule.settings)
-        if len(moves):
-            forget_moments(optimizer, layer, moves)
-            logger.info(
-                f"reallocation after {update_num + 1} updates: {len(moves)} senses moved to "
-                f"{moves.words.unique().numel()} words"
-            )
+        if not len(moves):
+            return 0
+        rows = OptimizerRows(optimizer)
+        for parameter in layer.sense_parameters():
+            rows.zero_moments(parameter, moves.senses)
+        if moves.vectors is not None:
+            rows.set_master_rows(layer.weight, moves.senses, moves.vectors)
+        if moves.reset_theta and layer.has_theta:
+            # not the model's own rows: float16 has no 1e-8
+            rows.set_master_rows(layer.theta, moves.senses, torch.full((len(moves),), MOVED_THETA))
+        logger.info(
+            f"reallocation after {update_num + 1} updates: {len(moves)} senses moved to "
+            f"{moves.words.unique().numel()} words"
+        )
         return len(moves)
 
 
@@ -136,96 +135,16 @@ def add_across_processes(values: Tensor) -> None:
 
 def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
     """Words by number of senses and quantiles of θ, by the names they have in the logs."""
-    counts = torch.bincount(layer.inventory.senses_per_word().cpu())
+    counts = torch.bincount(layer.senses_per_word().cpu(), minlength=layer.max_senses + 1)
     summary = {
         f"words_with_{number}": float(words)
         for number, words in enumerate(counts.tolist())
         if number > 0
     }
-    for number in range(len(counts), layer.inventory.max_senses + 1):
-        summary[f"words_with_{number}"] = 0.0
-    if layer.kernel.has_theta:
+    if layer.has_theta:
         theta = layer.theta.detach().float().cpu().sort().values
         for quantile in QUANTILES:
             # sorted, not torch.quantile: that refuses more than 16 million values
             position = round(quantile * (len(theta) - 1))
             summary[f"theta_q{round(100 * quantile):02d}"] = float(theta[position])
     return summary
-
-
-# --------------------------------------------------------- optimizers and their master copies
-
-
-@torch.no_grad()
-def forget_moments(optimizer: Any, layer: KerbsOutputLayer, moves: Moves) -> None:
-    """Zero the optimizer's moments of moved rows, and carry what is new to a float32 master copy.
-
-    With ``--fp16`` fairseq keeps parameters in float32 beside the model and copies them over the
-    model's after each step: what moves only in the model would be undone.
-
-    Args:
-        optimizer: fairseq's optimizer.
-        layer: layer whose rows moved.
-        moves: the moves.
-    """
-    parameters = layer.sense_parameters()
-    masters = getattr(optimizer, "fp32_params", None)
-    if masters is None:
-        reset_moments(optimizer.optimizer, parameters, moves.senses)
-    elif isinstance(masters, dict):
-        for parameter in parameters:
-            _in_flat_master(optimizer, parameter, lambda rows: _forget(rows, moves.senses))
-    else:
-        master_of = dict(zip(map(id, optimizer.fp16_params), masters, strict=True))
-        own = [master_of[id(parameter)] for parameter in parameters]
-        reset_moments(optimizer.optimizer, own, moves.senses)
-    if masters is None:
-        return
-    if moves.vectors is not None:
-        _set_master_rows(optimizer, layer.weight, moves.senses, moves.vectors)
-    if moves.reset_theta and isinstance(layer.theta, nn.Parameter):
-        # not the model's own rows: float16 has no 1e-8
-        new = torch.full((len(moves),), MOVED_THETA, device=layer.theta.device)
-        _set_master_rows(optimizer, layer.theta, moves.senses, new)
-
-
-def _forget(rows: Tensor, senses: Tensor) -> None:
-    rows[senses.to(rows.device)] = 0.0
-
-
-def _in_flat_master(
-    optimizer: Any, parameter: nn.Parameter, act: Callable[[Tensor], None], moments: bool = True
-) -> None:
-    """Apply ``act`` to views of a parameter's place in the flat master copy or its moments."""
-    offset = 0
-    for other in optimizer.fp16_params:
-        if other.device != parameter.device:
-            continue
-        if other is parameter:
-            break
-        offset += other.numel()
-    master = optimizer.fp32_params[parameter.device.index]
-    if moments:
-        state = optimizer.optimizer.state.get(master, {}).values()
-        tensors = [value for value in state if torch.is_tensor(value)]
-    else:
-        tensors = [master.data]
-    for tensor in tensors:
-        if tensor.shape == master.shape:
-            act(tensor[offset : offset + parameter.numel()].view(parameter.shape))
-
-
-def _set_master_rows(
-    optimizer: Any, parameter: nn.Parameter, senses: Tensor, values: Tensor
-) -> None:
-    """Write rows [K, ...] of a parameter's place in the float32 master copy."""
-
-    def assign(rows: Tensor) -> None:
-        rows[senses.to(rows.device)] = values.to(rows)
-
-    if isinstance(optimizer.fp32_params, dict):
-        _in_flat_master(optimizer, parameter, assign, moments=False)
-        return
-    for own, master in zip(optimizer.fp16_params, optimizer.fp32_params, strict=True):
-        if own is parameter:
-            assign(master.data)

@@ -155,7 +155,7 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
     index, number = data["words"].index("the"), dictionary.index("the")
     at = slice(data["first"][index], data["first"][index + 1])
     own = data["sense"][at]
-    owners = layer.inventory.word_of_sense
+    owners = layer.word_of_sense
     assert sorted(own) == owners.eq(number).nonzero().flatten().tolist()
     assert own == sorted(own, key=lambda sense: (-layer.usage[sense].item(), sense))
     share = layer.usage[own] / layer.usage[own].sum()
@@ -215,7 +215,7 @@ def test_projector_files(trained: Trained, tmp_path: Path) -> None:
     rows = list(csv.DictReader(metadata, delimiter="\t", quoting=csv.QUOTE_NONE))
     lines = (folder / embedding.tensor_path).read_text().splitlines()
     assert len(rows) == len(lines)
-    owners = layer.inventory.word_of_sense
+    owners = layer.word_of_sense
     shown = [int(row["sense"]) for row in rows]
     assert (
         len(set(shown))

@@ -253,7 +253,7 @@ def test_vectors_of_fairseqs_own_models(trained: Trained) -> None:
     expected = model.decoder.output_projection.weight
     for found in (layer, model_layer(model, trained.softmax)):
         torch.testing.assert_close(found.weight, expected)
-        assert found.inventory.word_of_sense.tolist() == list(range(len(dictionary)))
+        assert found.word_of_sense.tolist() == list(range(len(dictionary)))
     embedding = {"decoder.embed_tokens.weight": torch.randn(7, 3)}
     path = Path("a.pt")
     assert stock_layer(embedding, True, path).weight.shape == (7, 3)

@@ -47,7 +47,7 @@ def test_posteriors_are_those_of_the_output_layer(left_pad_target: bool) -> None
             torch.testing.assert_close(
                 torch.tensor(occurrence.posterior), expected / expected.sum(), rtol=1e-4, atol=1e-5
             )
-            owners = layer.inventory.word_of_sense[list(occurrence.senses)]
+            owners = layer.word_of_sense[list(occurrence.senses)]
             assert owners.eq(int(target[position])).all()
     assert not found
 
@@ -93,7 +93,7 @@ def test_senses_by_deciles_of_frequency() -> None:
     counts = [0] * 4 + list(range(layer.vocab_size - 4, 0, -1))
     report = build_report([_occurrence(0, 3)], layer, {"w3": 7}, counts=counts)
     mean = sum(group["words"] * group["senses"] for group in report["deciles"])
-    assert mean == pytest.approx(float(layer.inventory.senses_per_word()[4:].sum()))
+    assert mean == pytest.approx(float(layer.senses_per_word()[4:].sum()))
     assert "senses a word" in report_as_text(report)
     assert report["deciles"][9]["fewest"] == 1
 

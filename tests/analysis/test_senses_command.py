@@ -29,7 +29,7 @@ def senses(checkpoint: Path, *flags: str | Path) -> int:
 
 def test_nearest_senses_are_those_of_a_plain_loop() -> None:
     layer = make_model("lstm").decoder.output
-    owners = layer.inventory.word_of_sense.tolist()
+    owners = layer.word_of_sense.tolist()
     asked, ignored = [5, 0, 17, 40], [0, 3]
     found = list(nearest_senses(layer, asked, 4, ignored))
     for sense, near in zip(asked, found, strict=True):
@@ -59,7 +59,7 @@ def test_the_checkpoint_alone_gives_the_layer_of_the_whole_model(trained: Traine
     assert layer.state_dict().keys() == expected.keys()
     for name, value in layer.state_dict().items():
         assert torch.equal(value, expected[name])
-    assert layer.kernel.name == "kerbs"
+    assert layer.kernel_name == "kerbs"
 
 
 def test_pieces_are_tokens_of_their_own(trained: Trained) -> None:
@@ -88,7 +88,7 @@ def test_report_without_data(
     text = capsys.readouterr().out
     report = json.loads(files[0].read_text())
     layer, dictionary = load_layer(trained.kerbs)
-    numbers = layer.inventory.senses_per_word().tolist()
+    numbers = layer.senses_per_word().tolist()
     kept = numbers[4 : dictionary.symbols.index("madeupword0000")]
     assert report["by_number"] == [kept.count(n) for n in range(1, max(kept) + 1)]
     assert len(report["words"]) == 4
@@ -99,7 +99,7 @@ def test_report_without_data(
     assert float(rows[0]["theta"]) == pytest.approx(layer.theta[first["sense"]].item(), 1e-4)
     near = first["nearest"]
     assert len(near) == 2
-    owner = layer.inventory.word_of_sense[near[0]["sense"]]
+    owner = layer.word_of_sense[near[0]["sense"]]
     assert near[0]["word"] == dictionary.symbols[int(owner)]
     assert f"{near[0]['word']}/{near[0]['sense']} {near[0]['score']:.2f}" in text
     assert rows[0]["count"] == rows[0]["example"] == ""

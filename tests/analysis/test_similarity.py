@@ -20,13 +20,14 @@ from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 
 def plain_similarity(layer: OutputLayer, words: list[int]) -> dict[tuple[int, int], float]:
     """The definition, pair by pair."""
-    owners, usage = layer.inventory.word_of_sense.tolist(), layer.usage.tolist()
+    owners, usage = layer.word_of_sense.tolist(), layer.usage.tolist()
     total = {w: sum(u for u, o in zip(usage, owners, strict=True) if o == w) for w in words}
     senses = [m for m, o in enumerate(owners) if o in total and usage[m] >= 0.05 * total[o]]
     senses.sort(key=lambda m: owners[m])
     step = -(-len(senses) // similarity_module._MEANS)
     w, theta = layer.weight.detach().double(), layer.theta.detach().double()
-    k = kernel_logits(w[senses], w[senses], theta[senses], layer.kernel)
+    kernel = layer.kernel if isinstance(layer, KerbsOutputLayer) else "lin"
+    k = kernel_logits(w[senses], w[senses], theta[senses], kernel)
     g = (k + k.T) / 2
     means = g[:, ::step].mean(1)
     s = g - means - means.unsqueeze(1) + means[::step].mean()
@@ -48,7 +49,7 @@ def test_similarity_by_vectors(kernel: str, monkeypatch: pytest.MonkeyPatch) -> 
         layer = MixtureOutputLayer(6, 23, ["lin", "log"])
     else:
         layer = KerbsOutputLayer(6, 23, 53, kernel=kernel)
-    layer.inventory.usage.copy_(torch.rand(layer.total_senses) ** 4)  # some below a twentieth
+        layer.inventory.usage.copy_(torch.rand(layer.total_senses) ** 4)  # some below a twentieth
     asked = [n for n in range(4, 23) if n != 11]
     if kernel == "lin":
         monkeypatch.setattr(similarity_module, "_MEANS", 15)  # means over some of the senses

@@ -16,7 +16,7 @@ from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.conversion.sense_init import SPARE_SHARE, plan_senses, sense_rows
 from fairseq_kerbs.likelihood import kerbs_log_probs
-from fairseq_kerbs.reallocation import ReallocationSettings, find_moves
+from fairseq_kerbs.reallocation import ReallocationSettings, propose_moves
 from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.tables.experiments import flag_arguments, load_experiment
 from tests.helpers.softmax_checkpoints import (
@@ -199,7 +199,7 @@ def test_reallocation_takes_spare_senses_first(policy: str, extra: int, known: b
     inventory.interval_usage[carrying], inventory.interval_loss[carrying] = 100.0, 240.0
     inventory.interval_log_prob[seen] = inventory.interval_best[seen] = -10.0
     inventory.interval_log_prob[needy] = inventory.interval_best[needy] = -900.0
-    moves = find_moves(inventory, policy, ReallocationSettings(max_moves=1.0))
+    moves = propose_moves(inventory, policy, ReallocationSettings(max_moves=1.0))
     assert len(moves) > 0
     assert plan.share[moves.senses].eq(SPARE_SHARE).all()
 

@@ -10,7 +10,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEn
 from fairseq.models.lstm import LSTMModel
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
-from fairseq_kerbs.output_layers import kerbs as output_layers
+from fairseq_kerbs.output_layers import base
 from tests.helpers.fairseq_fixtures import MODELS, make_batch, make_model, make_task
 
 
@@ -58,7 +58,7 @@ def test_accuracy_scores_a_few_positions_at_a_time(monkeypatch: pytest.MonkeyPat
         scores: torch.Tensor = stock(h)
         return scores
 
-    monkeypatch.setattr(output_layers, "PREDICTED_SCORES", 5 * layer.vocab_size)
+    monkeypatch.setattr(base, "PREDICTED_SCORES", 5 * layer.vocab_size)
     monkeypatch.setattr(layer, "log_probs", log_probs)
     assert torch.equal(layer.predict(features), expected)
     assert max(sizes) == 5

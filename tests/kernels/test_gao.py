@@ -17,7 +17,7 @@ from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll
 from fairseq_kerbs.models import TransformerKerbsModel
 from fairseq_kerbs.models.config import check_kernel_flags, kernel_from_flags
 from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.output_layers.composition import posterior_weights
+from fairseq_kerbs.output_layers.kerbs import posterior_weights
 from tests.helpers.fairseq_fixtures import make_batch, make_model
 from tests.helpers.gao_reference import exact, plain_logits
 from tests.helpers.reference import Problem, as_leaves, make_problem, naive_word_log_probs

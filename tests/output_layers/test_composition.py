@@ -10,13 +10,9 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import build_kernel, kernel_logits
 from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.output_layers.composition import (
-    ComposedEmbedding,
-    SeparateEmbedding,
-    SteppingEmbedding,
-    posterior_weights,
-    prior_weights,
-)
+from fairseq_kerbs.output_layers.base import prior_weights
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
+from fairseq_kerbs.output_layers.kerbs import posterior_weights
 from fairseq_kerbs.senses import SenseTable, build_sense_table
 from tests.helpers.reference import Problem, composed_sequence, make_problem, naive_logits
 
@@ -150,7 +146,7 @@ def test_streams_are_the_prior_and_one_composition_for_each_context() -> None:
 @pytest.mark.parametrize("words", [WORDS, WORDS[2]])
 def test_looking_up_first_and_composing_later_is_embedding(words: Tensor) -> None:
     layer, _ = make_layer()
-    stepping = SteppingEmbedding(layer, PAD)
+    stepping = ComposedEmbedding(layer, PAD)
     contexts = torch.randn(*words.shape, 7, dtype=torch.float64)
     found = stepping.look_up(words)
     for given in (None, contexts):
@@ -158,7 +154,7 @@ def test_looking_up_first_and_composing_later_is_embedding(words: Tensor) -> Non
         torch.testing.assert_close(composed, stepping(words, given), rtol=1e-12, atol=1e-14)
         assert (composed[words == PAD] == 0).all()
     assert not found.mask[words == PAD].any()
-    low = SteppingEmbedding(layer.to(torch.bfloat16), PAD)
+    low = ComposedEmbedding(layer.to(torch.bfloat16), PAD)
     for given in (None, contexts.bfloat16()):
         assert low.compose(low.look_up(words), given).dtype == torch.bfloat16
 
@@ -236,7 +232,7 @@ def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
     for bias in (False, True):
         torch.manual_seed(4)
         layer, _ = make_layer()
-        embedding = SteppingEmbedding(layer, PAD, True, bias)
+        embedding = ComposedEmbedding(layer, PAD, True, bias)
         features = torch.randn(3, 7, 7, dtype=torch.float64)
         features[..., -1] = 1.0
         features.requires_grad_()

@@ -62,9 +62,9 @@ def test_balanced_policy_by_hand() -> None:
     values: Any = owners, [100.0] * 5, [5.0, 4.0, 3.0, 2.0, 1.0], cost
     extra: Any = {"overlap": [0.0, math.log(2.0), 0.0, 0.0, 0.0], "usage": usage}
     inventory = inventory_of(*values, **extra)
-    judged = judge(inventory, ReallocationSettings(prior_count=25.0))
-    assert judged.excess.tolist() == pytest.approx([1.6, 0.4, 0, 0, 0], abs=1e-6)
-    assert judged.gain.tolist() == pytest.approx([160, 40, 0, 0, 0], abs=1e-4)
+    excess, gain, _ = judge(inventory, ReallocationSettings(prior_count=25.0))
+    assert excess.tolist() == pytest.approx([1.6, 0.4, 0, 0, 0], abs=1e-6)
+    assert gain.tolist() == pytest.approx([160, 40, 0, 0, 0], abs=1e-4)
     options = {"prior_count": 25.0, "max_moves": 1.0}
     for more, expected in (
         ({}, [(6, 2, 0), (8, 3, 1)]),
@@ -232,7 +232,7 @@ def test_frequency_alone_favours_no_word(behind: int) -> None:
         words = POLICIES["balanced"](inventory(), ReallocationSettings(max_moves=2 / 400)).words
         return [int(word) for word in words]
 
-    excess = judge(inventory(), ReallocationSettings()).excess
+    excess = judge(inventory(), ReallocationSettings())[0]
     assert excess[pair].tolist() == pytest.approx([1.5, 1.5], rel=0.15)
     assert set(order()) == set(pair)
     loss[pair[behind]] -= 0.2
@@ -245,7 +245,7 @@ def test_moves_end_while_words_stay_as_hard_as_they_are() -> None:
     inventory = random_inventory(g, 60)
     options = ReallocationSettings(max_moves=0.01)  # one at a time
     kept = {name: value.clone() for name, value in inventory.state_dict().items()}
-    excess, last, rounds = judge(inventory, options).excess, (math.inf, 0.0), 0
+    excess, last, rounds = judge(inventory, options)[0], (math.inf, 0.0), 0
     while True:
         owners = inventory.word_of_sense
         idle = torch.bincount(owners[inventory.interval_loss <= 1.0], minlength=60)

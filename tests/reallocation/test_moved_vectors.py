@@ -12,7 +12,7 @@ from torch import Tensor
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation.moved_vectors import SPLIT_SINE, most_used_senses, new_vectors
 from fairseq_kerbs.senses import SenseInventory
-from fairseq_kerbs.senses.moves import Moves, ReallocationSettings, as_moves
+from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
 
 OWNERS = [0, 1, 2, 0, 1, 0]
 
@@ -29,7 +29,7 @@ def inventory_of(contexts: Tensor | None = None, **state: list[float]) -> SenseI
 
 def moves_of(*pairs: tuple[int, int]) -> Moves:
     senses, words = [sense for sense, _ in pairs], [word for _, word in pairs]
-    return as_moves(senses, [OWNERS[sense] for sense in senses], words, [0.0] * len(pairs))
+    return Moves.from_lists(senses, [OWNERS[sense] for sense in senses], words, [0.0] * len(pairs))
 
 
 def test_the_most_used_sense_is_that_of_the_interval_then_of_usage_then_the_first() -> None:
@@ -88,13 +88,13 @@ def test_keep_and_errors() -> None:
     inventory, weight, moves = inventory_of(), torch.randn(6, 4), moves_of((5, 1))
     assert new_vectors(inventory, weight, moves, "keep") is None
     assert new_vectors(inventory, weight, moves_of(), "split") is None
-    with pytest.raises(ValueError, match="--new-sense context needs"):
+    with pytest.raises(ValueError, match="`new_sense` context needs"):
         new_vectors(inventory, weight, moves, "context")
     for build in (
         lambda: new_vectors(inventory, weight, moves, "fresh"),
         lambda: KerbsOutputLayer(4, 3, 6, new_sense="fresh"),
     ):
-        with pytest.raises(ValueError, match=r"--new-sense.*'fresh'.*keep, split, context"):
+        with pytest.raises(ValueError, match=r"`new_sense`.*'fresh'.*keep, split, context"):
             build()
 
 

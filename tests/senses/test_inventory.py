@@ -69,15 +69,15 @@ def test_table_inverts_the_allocation(size: tuple[int, int, int], seed: int, pad
         assert set(table.senses[word][~table.mask[word]].tolist()) <= {own[0]}
 
 
-def test_errors_name_the_flag() -> None:
+def test_errors_name_the_parameter() -> None:
     for arguments, message in (
-        ((10, 9, 4), "--total-senses.*9 senses for 10 words"),
-        ((10, 41, 4), "--total-senses.*--max-senses 4"),
-        ((10, 10, 0), "--max-senses is 0"),
+        ((10, 9, 4), "`total_senses`.*9 senses for 10 words"),
+        ((10, 41, 4), "`total_senses`.*`max_senses` 4"),
+        ((10, 10, 0), "`max_senses` is 0"),
     ):
         with pytest.raises(ValueError, match=message):
             SenseInventory(*arguments)
-    with pytest.raises(ValueError, match="--sense-decay is 1"):
+    with pytest.raises(ValueError, match="`decay` is 1"):
         SenseInventory(2, 3).update(1.0)
     for owners, vocab_size, message in (
         ([0, 2], 3, "Word 1 has no sense"),
@@ -171,7 +171,7 @@ def test_tiny_decay_over_many_tokens_keeps_its_digits() -> None:
     inventory = SenseInventory(2, 3)
     n, decay = 100_000, 1e-7
     inventory.log_prob.fill_(-1.0)
-    inventory._pending_parts()[2][0] = n  # occurrences of word 0, each predicted with P = 1
+    inventory._sums()["count"][0] = n  # occurrences of word 0, each predicted with P = 1
     inventory.update(decay)
     assert -1 - inventory.log_prob[1].item() == pytest.approx(math.expm1(-n * decay), rel=1e-5)
 
@@ -184,9 +184,10 @@ def test_ignored_tokens_and_silence_change_nothing() -> None:
     inventory.record(*evidence_of(p, [0, 1, 2]))
     assert inventory.update(0.5).item() == 0
     assert inventory.update(0.5).item() == 0
-    inventory.recording = False
     p.target[:] = 3
-    inventory.record(*evidence_of(p, [0, 1, 2]))
+    with inventory.paused():
+        inventory.record(*evidence_of(p, [0, 1, 2]))
+    assert inventory.recording
     assert inventory.update(0.5).item() == 0
     for name, value in inventory.state_dict().items():
         assert torch.equal(value, before[name]), name

@@ -147,7 +147,7 @@ def check_layer(layer: OutputLayer, args: argparse.Namespace) -> None:
     if args.output_layer in components:
         assert layer.components == components[args.output_layer]
     elif args.output_layer == "softmax":
-        assert (layer.kernel.name, layer.total_senses) == ("lin", WORDS)
+        assert (layer.kernel_name, layer.total_senses) == ("lin", WORDS)
     else:
         assert isinstance(layer, KerbsOutputLayer)
         assert layer.kernel.name == args.kernel

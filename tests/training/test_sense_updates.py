@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.reallocation import MOVED_THETA
-from fairseq_kerbs.senses import ADDED_STATISTICS
+from fairseq_kerbs.senses import ADDED_STATISTICS, SenseInventory
+from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 
 FLAGS: dict[str, Any] = {
@@ -133,6 +134,19 @@ def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
         model.load_state_dict(state)
 
 
+@pytest.mark.parametrize("layer", ["softmax", "mixture"])
+def test_older_checkpoints_with_an_inventory_of_a_layer_without_senses_are_taken(
+    layer: str,
+) -> None:
+    model, other = (make_model("lstm", output_layer=layer) for _ in range(2))
+    state, words = model.state_dict(), model.decoder.output.vocab_size
+    for name, value in SenseInventory(words, words, 1).state_dict().items():
+        state[f"decoder.output.inventory.{name}"] = value
+    other.load_state_dict(state)  # strict, by way of check_checkpoint
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
+
+
 def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
     parts = training()
     task, model, criterion, optimizer = parts
@@ -222,6 +236,18 @@ def test_moves_reach_the_float32_master_copy_of_fp16_training(
     moments = _moments_of(optimizer, layer.weight)
     assert moments[moved].abs().sum() == 0
     assert moments[~moved].abs().sum() > 0
+
+
+def test_rows_of_a_plain_torch_optimizer() -> None:
+    weight = torch.nn.Parameter(torch.randn(4, 3))
+    optimizer = torch.optim.Adam([weight])
+    weight.sum().backward()
+    optimizer.step()
+    rows, before = OptimizerRows(optimizer), weight.detach().clone()
+    rows.zero_moments(weight, torch.tensor([2]))
+    rows.set_master_rows(weight, torch.tensor([2]), torch.ones(1, 3))  # there is no copy
+    assert optimizer.state[weight]["exp_avg"].any(1).tolist() == [True, True, False, True]
+    assert torch.equal(weight, before)
 
 
 def fp16_config(flatten: bool = False, bf16: bool = False) -> Any:

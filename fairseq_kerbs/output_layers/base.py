@@ -1,0 +1,332 @@
+"""What every output layer offers: from a context vector to word probabilities (Section 3).
+
+Embeddings, models, criterions, analysis and conversion ask a layer for nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_kerbs.senses import Evidence, SenseTable
+
+PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
+
+
+class LookedUp(NamedTuple):
+    """Senses of words, [...] in number, for composition (Eq. 6–7).
+
+    Attributes:
+        rows: their vectors, [..., K, d].
+        theta: their kernel parameters, [..., K].
+        prior: their usage inside the word (Eq. 7 without context), [..., K].
+        mask: True at senses, False at padding of the table; [..., K].
+    """
+
+    rows: Tensor
+    theta: Tensor
+    prior: Tensor
+    mask: Tensor
+
+
+class OutputAndLoss(NamedTuple):
+    """Log-probabilities of targets, [...], and their mean negative, a scalar."""
+
+    output: Tensor
+    loss: Tensor
+
+
+class _Anchor(torch.autograd.Function):
+    """The first argument itself, as a function of all; only the first receives a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.others = len(parameters)
+        return h.view_as(h)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (grad, *[None] * ctx.others)
+
+
+def prior_weights(usage: Tensor, table: SenseTable) -> Tensor:
+    """Usage normalized inside each word; uniform where a word's senses were never used.
+
+    Args:
+        usage: U of Eq. 13, [M].
+        table: senses of all words, [V, K], or of some, [..., K].
+
+    Returns:
+        of the table's shape; 0 at padding, sums to 1.
+    """
+    used = usage[table.senses].double() * table.mask  # [..., K]
+    total = used.sum(-1, keepdim=True)
+    uniform = table.mask / table.mask.sum(-1, keepdim=True)
+    # far below float32's range a quotient of decayed usages carries no information
+    seen = total > 1e-30
+    return torch.where(seen, used / torch.where(seen, total, 1.0), uniform).to(usage.dtype)
+
+
+class OutputLayer(nn.Module, ABC):
+    """Base of all output layers; as it stands, of those with one vector a word, its only sense.
+
+    Args:
+        embed_dim: size d of context vectors and word or sense embeddings.
+        vocab_size: number of words V.
+        total_senses: number of senses M; by default V.
+        biased: the last coordinate of all context vectors is 1, so that that of a sense is its
+            bias.
+
+    Attributes:
+        weight: embeddings of senses, [M, d].
+        theta: their kernel parameters θ, [M]; zeros where none is learned.
+        has_theta: whether θ is learned.
+        max_senses: most senses of one word.
+        kernel_name: the kernel as flags name it, those of several components with commas between.
+    """
+
+    theta: Tensor
+    has_theta = False
+    max_senses = 1
+    kernel_name = "lin"
+
+    def __init__(
+        self,
+        embed_dim: int,
+        vocab_size: int,
+        total_senses: int | None = None,
+        *,
+        biased: bool = False,
+    ) -> None:
+        super().__init__()
+        self.embed_dim, self.vocab_size, self.biased = embed_dim, vocab_size, biased
+        self.total_senses = vocab_size if total_senses is None else total_senses
+        self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))
+        self.register_buffer("theta", torch.zeros(self.total_senses), persistent=False)
+        self._prepared: tuple[Any, Any] | None = None  # for decoding: its key, and what it is
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters at random: W normal with deviation d^−½."""
+        nn.init.normal_(self.weight, std=self.embed_dim**-0.5)
+
+    @property
+    def word_of_sense(self) -> Tensor:
+        """Word of each sense, [M]."""
+        return torch.arange(self.vocab_size, device=self.weight.device)
+
+    @property
+    def table(self) -> SenseTable:
+        """Senses of every word, [V, K]."""
+        senses = self.word_of_sense.unsqueeze(1)
+        return SenseTable(senses, torch.ones_like(senses, dtype=torch.bool))
+
+    @property
+    def usage(self) -> Tensor:
+        """Usage U of every sense (Eq. 13), [M]; equal where none is recorded."""
+        return torch.full((self.total_senses,), 1.0 / self.total_senses, device=self.weight.device)
+
+    @property
+    def log_prob(self) -> Tensor:
+        """Moving log P of every word (Eq. 12), [V]; 0 where none is recorded."""
+        return torch.zeros(self.vocab_size, device=self.weight.device)
+
+    def senses_per_word(self) -> Tensor:
+        """Number of senses of every word, [V]."""
+        return torch.bincount(self.word_of_sense, minlength=self.vocab_size)
+
+    def sense_parameters(self) -> list[nn.Parameter]:
+        """Parameters whose rows belong to senses."""
+        return [value for value in (self.weight, self.theta) if isinstance(value, nn.Parameter)]
+
+    def look_up(self, words: Tensor) -> LookedUp:
+        """Senses of words [...], with gradients to their vectors and θ."""
+        table = self.table
+        senses, mask = table.senses[words], table.mask[words]  # [..., K]
+        prior = prior_weights(self.usage, SenseTable(senses, mask))
+        return LookedUp(F.embedding(senses, self.weight), self.theta[senses], prior, mask)
+
+    def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
+        """Probability of each sense of known words, given what predicted them (Eq. 7).
+
+        Args:
+            found: senses of [...] words.
+            contexts: context vectors, [..., d].
+
+        Returns:
+            [..., K]; 0 at padding, sums to 1.
+        """
+        return found.prior.new_ones(*contexts.shape[:-1], 1)
+
+    def as_contexts(self, rows: Tensor) -> Tensor:
+        """Sense vectors [..., d] in the place of context vectors: these have no bias, but a 1."""
+        if not self.biased:
+            return rows
+        return torch.cat([rows[..., :-1], torch.ones_like(rows[..., -1:])], dim=-1)
+
+    def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
+        """Logits of some senses [k] in float32, by the inner product unless one kernel scores all.
+
+        Args:
+            contexts: context vectors, or sense vectors :meth:`as_contexts`, [n, d].
+            senses: numbers of senses, [k].
+
+        Returns:
+            [n, k]
+        """
+        return contexts @ self.weight[senses].float().t()
+
+    def component_weights(self, h: Tensor) -> Tensor | None:
+        """Weights π of a mixture's components, [..., d] -> [..., K]; None for other layers."""
+        return None
+
+    def anchor(self, h: Tensor) -> Tensor:
+        """Context vectors as they are, but in autograd's graph a result of the layer, too.
+
+        The likelihood is computed outside the model's ``forward``. DistributedDataParallel with
+        ``find_unused_parameters`` takes a parameter that its outputs do not depend on for unused.
+        """
+        if not torch.is_grad_enabled():
+            return h
+        anchored: Tensor = _Anchor.apply(h, *self.parameters())
+        return anchored
+
+    @abstractmethod
+    def _log_probs(self, h: Tensor) -> Tensor:
+        """:meth:`log_probs`, differentiable."""
+
+    @abstractmethod
+    def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
+        """:meth:`log_probs` without gradient, and what is worth keeping for the next call."""
+
+    @abstractmethod
+    def _nll(
+        self, h: Tensor, target: Tensor, **options: Any
+    ) -> tuple[Tensor, Tensor, Evidence | None]:
+        """:meth:`nll_with_evidence` of [N, d] and [N]; records statistics while training."""
+
+    def _check(self, h: Tensor) -> None:
+        if not h.dim() or h.shape[-1] != self.embed_dim:
+            raise ValueError(
+                f"`h` has shape {tuple(h.shape)}, but its last dimension must be {self.embed_dim}, "
+                "the size of this layer's embeddings."
+            )
+
+    def log_probs(self, h: Tensor) -> Tensor:
+        """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32.
+
+        Raises:
+            ValueError: the last dimension of ``h`` is not d.
+        """
+        self._check(h)
+        if torch.is_grad_enabled():
+            return self._log_probs(h)
+        values = (*self.parameters(), *self.buffers())
+        key = (h.dtype, *((value.data_ptr(), value._version) for value in values))
+        prepared = None
+        if self._prepared is not None and self._prepared[0] == key and not self.training:
+            prepared = self._prepared[1]
+        scores, prepared = self._score(h, prepared)
+        self._prepared = None if self.training else (key, prepared)
+        return scores
+
+    def train(self, mode: bool = True) -> OutputLayer:
+        """Set training mode; either way, what was prepared for decoding is forgotten.
+
+        Optimizers change weights through ``.data``, which no version counter sees.
+        """
+        self._prepared = None
+        super().train(mode)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_prepared": None}
+
+    @torch.no_grad()
+    def predict(self, h: Tensor) -> Tensor:
+        """Most probable word for each context vector, [..., d] -> [...], a few at a time.
+
+        Raises:
+            ValueError: the last dimension of ``h`` is not d.
+        """
+        self._check(h)
+        most = max(1, PREDICTED_SCORES // self.vocab_size)
+        parts = h.reshape(-1, self.embed_dim).split(most)
+        return torch.cat([self.log_probs(part).argmax(-1) for part in parts]).view(h.shape[:-1])
+
+    def nll(
+        self,
+        h: Tensor,
+        target: Tensor,
+        *,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "sum",
+    ) -> Tensor:
+        """Negative log-likelihood of target words in nats; KerBS records statistics in training.
+
+        Args:
+            h: context vectors, [..., d].
+            target: target words, [...].
+            ignore_index: targets with this value give no loss.
+            label_smoothing: ε, over words.
+            reduction: "sum", "mean" or "none".
+
+        Returns:
+            A scalar, or [...] for "none".
+
+        Raises:
+            ValueError: shapes do not fit, an option is unknown, or a target is no word.
+        """
+        return self.nll_with_evidence(
+            h,
+            target,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+        )[0]
+
+    def nll_with_evidence(
+        self, h: Tensor, target: Tensor, *, reduction: str = "sum", **options: Any
+    ) -> tuple[Tensor, Tensor, Evidence | None]:
+        """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses.
+
+        There is no evidence (None) where words have one vector each.
+        """
+        self._check(h)
+        flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
+        loss, token_nll, evidence = self._nll(flat, words, reduction=reduction, **options)
+        if reduction == "none":
+            loss = loss.view(target.shape)
+        return loss, token_nll.view(target.shape), evidence
+
+    def forward(self, h: Tensor, target: Tensor) -> OutputAndLoss:
+        """Log-probability of each target and mean nll, as ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
+
+        Both have gradients. Where the loss alone is needed, ``nll(…, reduction="mean")`` takes
+        three products of contexts and senses instead of four. Arguments and errors are those of
+        :meth:`nll`; a target of −100 is ignored: its output is 0 and the mean leaves it out.
+        """
+        each = self.nll(h, target, reduction="none")
+        return OutputAndLoss(-each, each.sum() / target.ne(-100).sum().clamp_min(1))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self.drop_unused(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def drop_unused(self, state_dict: dict[str, Tensor], prefix: str) -> None:
+        """Remove, in place, an inventory that an older checkpoint holds for a layer without one.
+
+        Args:
+            state_dict: parameters and buffers of the checkpoint.
+            prefix: name of the layer in it, with a final dot.
+        """
+        if "inventory" not in self._modules:
+            for key in [key for key in state_dict if key.startswith(f"{prefix}inventory.")]:
+                del state_dict[key]
+
+    def extra_repr(self) -> str:
+        return f"embed_dim={self.embed_dim}, kernel={self.kernel_name}"

@@ -1,0 +1,127 @@
+"""What every output layer has in common: forward, refused shapes, older checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fairseq_kerbs
+from fairseq_kerbs.output_layers import (
+    KerbsOutputLayer,
+    MixtureOutputLayer,
+    OutputLayer,
+    SoftmaxOutputLayer,
+)
+from fairseq_kerbs.senses import SenseInventory
+
+LAYERS: dict[str, Callable[[], OutputLayer]] = {
+    "softmax": lambda: SoftmaxOutputLayer(8, 30),
+    "kerbs": lambda: KerbsOutputLayer(8, 30, 75),
+    "mixture": lambda: MixtureOutputLayer(8, 30, ["lin", "kerbs"]),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_forward_is_that_of_torchs_adaptive_softmax(name: str) -> None:
+    layer = LAYERS[name]()
+    stock = nn.AdaptiveLogSoftmaxWithLoss(8, 30, [10])
+    h, target = torch.randn(20, 8, requires_grad=True), torch.randint(30, (20,))
+    found, theirs = layer(h, target), stock(h, target)
+    assert found._fields == theirs._fields
+    assert [part.shape for part in found] == [part.shape for part in theirs]
+    output, loss = found
+    expected = layer.log_probs(h).gather(1, target.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(loss, layer.nll(h, target, reduction="mean"))
+    weight = torch.randn(20)  # both parts have gradients
+    for ours, right in ((loss, -expected.mean()), (output @ weight, expected @ weight)):
+        gradients = (torch.autograd.grad(part, h, retain_graph=True)[0] for part in (ours, right))
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    few = target.clone()
+    few[4:] = -100
+    output, loss = layer(h.view(4, 5, 8), few.view(4, 5))
+    assert not output.flatten()[4:].any()
+    torch.testing.assert_close(loss, -expected[:4].mean())
+
+
+def test_forward_records_statistics_as_nll_does() -> None:
+    layer = LAYERS["kerbs"]()
+    assert isinstance(layer, KerbsOutputLayer)
+    h, target = torch.randn(20, 8), torch.randint(30, (20,))
+    layer.nll(h, target)
+    expected = layer.inventory.pending.clone()
+    layer.inventory.pending.zero_()
+    layer(h, target)
+    assert expected.any()
+    assert torch.equal(layer.inventory.pending, expected)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("shape", [(10, 4), (2, 5, 16), ()])
+def test_vectors_of_another_size_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    layer = LAYERS[name]()
+    h, target = torch.randn(shape), torch.randint(30, (5,))
+    calls: tuple[Callable[[Tensor], Any], ...] = (
+        lambda h: layer.nll(h, target),
+        lambda h: layer(h, target),
+        layer.log_probs,
+        torch.no_grad()(layer.log_probs),
+        layer.predict,
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=r"`h` has shape .* last dimension must be 8"):
+            call(h)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_an_inventory_of_older_checkpoints_is_dropped_by_layers_that_have_none(name: str) -> None:
+    layers = LAYERS[name](), LAYERS[name]()
+    source, loaded = (nn.ModuleDict({"output": layer}) for layer in layers)
+    state = source.state_dict()
+    if name != "kerbs":
+        assert not any("inventory" in key for key in state)
+        old = SenseInventory(30, 30, 1).state_dict()
+        state |= {f"output.inventory.{key}": value for key, value in old.items()}
+    before = set(state)
+    loaded.load_state_dict(state)  # strict
+    assert set(state) == before
+    h = torch.randn(5, 8)
+    assert torch.equal(layers[0].log_probs(h), layers[1].log_probs(h))
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        loaded.load_state_dict(state | {"output.other.key": torch.zeros(1)})
+
+
+def test_layers_of_one_vector_a_word_have_one_sense_of_each() -> None:
+    for name in ("softmax", "mixture"):
+        layer = LAYERS[name]()
+        words = torch.tensor([[3, 7]])
+        found = layer.look_up(words)
+        assert torch.equal(found.rows.squeeze(2), layer.weight[words])
+        assert found.prior.tolist() == [[[1.0], [1.0]]]
+        assert layer.posterior(found, torch.randn(1, 2, 8)).tolist() == [[[1.0], [1.0]]]
+        assert layer.senses_per_word().tolist() == [1] * 30
+        assert float(layer.usage.sum()) == pytest.approx(1.0)
+        assert not layer.log_prob.any()
+        assert not hasattr(layer, "inventory")
+        assert not hasattr(layer, "kernel")
+    with pytest.raises(TypeError, match="abstract"):
+        OutputLayer(8, 30)  # type: ignore[abstract]
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    text = (Path(fairseq_kerbs.__file__).parent / "README.md").read_text(encoding="utf-8")
+    example = text.split("```python\n")[1].split("```")[0]
+    model = nn.Linear(5, 288)
+    batch = torch.randn(12, 5), torch.randint(10_000, (12,))
+    names: dict[str, Any] = {"model": model, "batches": [batch] * 2}
+    exec(example.replace("% 200", "% 2"), names)
+    assert names["output"].shape == (12,)
+    assert names["log_probs"].shape == (12, 10_000)
+    assert names["loss"] < -torch.log(torch.tensor(1e-4))  # better than chance after one update
+    assert names["layer"].usage.std() > 0
+    assert not names["layer"].inventory.interval_count.any()  # reallocation began a new interval
