@@ -49,20 +49,21 @@ def resolution(scale: Tensor) -> Tensor:
     return 4.0 * torch.finfo(scale.dtype).eps * scale
 
 
-def _check_positive(option: str, value: float) -> None:
-    if not (value > 0.0 and math.isfinite(value)):
-        raise ValueError(f"--kernel-{option} is {value}, but it must be a number above 0.")
+def _check(option: str, value: float, allowed: bool, must_be: str) -> None:
+    if not allowed:
+        raise ValueError(f"`{option}` is {value}, but it must be {must_be}.")
 
 
 class DistanceKernel(Kernel):
-    """Base of the kernels that are a function f(D) of the squared distance alone."""
+    """Base of the kernels that are a function f(D) of the squared distance; all options are > 0."""
 
     has_theta = False
+    power: float = 2.0
 
-    @property
-    def is_steep_at_zero(self) -> bool:
-        """Whether f'(D) has no bound at D = 0."""
-        return False
+    def __post_init__(self) -> None:
+        for option in self.options:
+            value = getattr(self, option)
+            _check(option, value, value > 0.0 and math.isfinite(value), "a number above 0")
 
     @abstractmethod
     def of_distance(self, distance: Tensor) -> Tensor:
@@ -70,7 +71,7 @@ class DistanceKernel(Kernel):
 
     @abstractmethod
     def slope(self, distance: Tensor) -> Tensor:
-        """f'(D) for D ≥ 0; anything at D = 0 where :attr:`is_steep_at_zero`."""
+        """f'(D) for D ≥ 0; anything at D = 0 where it has no bound there, for ``power`` < 2."""
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         return self.of_distance(squared_distance(x, h_norm, w_norm))
@@ -78,7 +79,7 @@ class DistanceKernel(Kernel):
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
         distance = squared_distance(x, h_norm, w_norm)
         twice = 2.0 * self.slope(distance)
-        if self.is_steep_at_zero:
+        if self.power < 2.0:
             noise = resolution(h_norm.square() + w_norm.square())
             twice = torch.where(distance > noise, twice, 0.0)
         return Partials(-twice, twice * h_norm, twice * w_norm, x.new_zeros(()))
@@ -86,22 +87,11 @@ class DistanceKernel(Kernel):
 
 @dataclass(frozen=True)
 class LogKernel(DistanceKernel):
-    """S = −log(|w − h|^p + 1)  (Eq. 5).
-
-    Args:
-        power: p > 0.
-    """
+    """S = −log(|w − h|^p + 1)  (Eq. 5), p = ``power`` > 0."""
 
     name = "log"
     options = ("power",)
     power: float = 2.0
-
-    def __post_init__(self) -> None:
-        _check_positive("power", self.power)
-
-    @property
-    def is_steep_at_zero(self) -> bool:
-        return self.power < 2.0
 
     def of_distance(self, distance: Tensor) -> Tensor:
         # −log(1 + e^z) with z = log |w − h|^p: a high power of a long distance is not made
@@ -116,22 +106,11 @@ class LogKernel(DistanceKernel):
 
 @dataclass(frozen=True)
 class PowerKernel(DistanceKernel):
-    """S = −|w − h|^p  (Eq. 6): for p = 2 the inner product with a penalty on the norm of w.
-
-    Args:
-        power: p > 0.
-    """
+    """S = −|w − h|^p  (Eq. 6), p = ``power`` > 0; 2: h·w with a penalty on the norm of w."""
 
     name = "pow"
     options = ("power",)
     power: float = 2.0
-
-    def __post_init__(self) -> None:
-        _check_positive("power", self.power)
-
-    @property
-    def is_steep_at_zero(self) -> bool:
-        return self.power < 2.0
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return -distance.pow(0.5 * self.power).clamp_max_(LOGIT_LIMIT)
@@ -144,18 +123,13 @@ class PowerKernel(DistanceKernel):
 
 @dataclass(frozen=True)
 class PolynomialKernel(Kernel):
-    """S = (α h·w + c)^p  (Eq. 7).
+    """S = (α h·w + c)^p  (Eq. 7), ``alpha`` > 0, ``offset`` c, ``power`` p.
 
-    p is a whole number because its base may be negative; an odd one keeps the order of the inner
-    products. By default p = 3, c = 2 and α = 1/12: then S = 8 + x + … near x = 0, where training
-    begins, so that it starts with the slopes of the inner product; at x = 15 the logit is 34 (26
-    above that of x = 0) with slope 2.6, at x = −15 it is 0.4 with slope 0.14: steeper above and
-    flatter below, both in measure. The flat point αx + c = 0 lies at x = −24.
-
-    Args:
-        alpha: α > 0.
-        offset: c.
-        power: p, a whole number from 1 on.
+    p is a whole number ≥ 1 because its base may be negative; an odd one keeps the order of the
+    inner products. By default S = 8 + x + … near x = 0, where training begins, so that it starts
+    with the slopes of the inner product; at x = 15 the logit is 34 (26 above that of x = 0) with
+    slope 2.6, at x = −15 it is 0.4 with slope 0.14: steeper above and flatter below, both in
+    measure. The flat point αx + c = 0 lies at x = −24.
     """
 
     name = "pol"
@@ -166,14 +140,12 @@ class PolynomialKernel(Kernel):
     power: int = 3
 
     def __post_init__(self) -> None:
-        _check_positive("alpha", self.alpha)
-        if not math.isfinite(self.offset):
-            raise ValueError(f"--kernel-offset is {self.offset}, but it must be a finite number.")
-        if not (self.power >= 1 and float(self.power).is_integer()):
-            raise ValueError(
-                f"--kernel-power is {self.power}, but --kernel pol takes a whole number from 1 on: "
-                "its base may be negative."
-            )
+        positive = self.alpha > 0.0 and math.isfinite(self.alpha)
+        _check("alpha", self.alpha, positive, "a number above 0")
+        _check("offset", self.offset, math.isfinite(self.offset), "a finite number")
+        whole = self.power >= 1 and float(self.power).is_integer()
+        must_be = "a whole number from 1 on for the kernel pol, as its base may be negative"
+        _check("power", self.power, whole, must_be)
         object.__setattr__(self, "power", int(self.power))
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
@@ -190,21 +162,15 @@ class PolynomialKernel(Kernel):
 
 @dataclass(frozen=True)
 class RadialBasisKernel(DistanceKernel):
-    """S = exp(−γ |w − h|²)  (Eq. 8): within [0, 1]: no sense is e times as probable as another.
+    """S = exp(−γ |w − h|²)  (Eq. 8), in [0, 1]: no sense is e times as probable as another.
 
     The gradient dies out with the distance. A context vector after layer normalization has
-    |h|² = d, some hundreds; γ = 0.01 leaves a gradient there, 1 would leave none in float32.
-
-    Args:
-        gamma: γ > 0.
+    |h|² = d, some hundreds; γ = ``gamma`` = 0.01 leaves a gradient there, 1 none in float32.
     """
 
     name = "rbf"
     options = ("gamma",)
     gamma: float = 0.01
-
-    def __post_init__(self) -> None:
-        _check_positive("gamma", self.gamma)
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return torch.exp(-self.gamma * distance)
@@ -215,21 +181,15 @@ class RadialBasisKernel(DistanceKernel):
 
 @dataclass(frozen=True)
 class WaveletKernel(DistanceKernel):
-    """S = cos(|w − h|²/a) · exp(−|w − h|²/b)  (Eq. 12): within [−1, 1].
+    """S = cos(|w − h|²/a) · exp(−|w − h|²/b)  (Eq. 12), in [−1, 1].
 
-    Args:
-        a: length a > 0 of the waves.
-        b: reach b > 0; 100 for both, for the same reason as γ of :class:`RadialBasisKernel`.
+    Both lengths are 100 for the reason of γ in :class:`RadialBasisKernel`.
     """
 
     name = "wav"
     options = ("a", "b")
     a: float = 100.0
     b: float = 100.0
-
-    def __post_init__(self) -> None:
-        _check_positive("a", self.a)
-        _check_positive("b", self.b)
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return torch.cos(distance / self.a) * torch.exp(-distance / self.b)
@@ -258,17 +218,13 @@ class HyperbolicKernel(Kernel):
     name = "hpb"
     has_theta = False
 
-    def _excess(self, x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[Tensor, Tensor]:
-        """T, and what it was before h·w was taken away."""
-        above_h, above_w = self._above_one(h_norm), self._above_one(w_norm)
-        whole = above_h + above_w + above_h * above_w
-        return (whole - x).clamp_min_(0.0), whole
-
     @staticmethod
-    def _above_one(norm: Tensor) -> Tensor:
-        """√(1 + |v|²) − 1, exact for short vectors, too."""
-        square = norm.square()
-        return square / (1.0 + torch.sqrt(1.0 + square))
+    def _excess(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[Tensor, Tensor]:
+        """T, and what it was before h·w was taken away."""
+        # √(1 + |v|²) − 1, exact for short vectors, too
+        h, w = (n.square() / (1.0 + torch.sqrt(1.0 + n.square())) for n in (h_norm, w_norm))
+        whole = h + w + h * w
+        return (whole - x).clamp_min_(0.0), whole
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         excess, _ = self._excess(x, h_norm, w_norm)
@@ -303,18 +259,16 @@ class SphericalGaussianKernel(Kernel):
     dim: int | None = None
 
     def bind(self, dim: int) -> Kernel:
-        if self.dim == dim:
-            return self
-        if self.dim is not None:
+        if self.dim not in (None, dim):
             raise ValueError(
-                f"--kernel {self.name} is for vectors of {self.dim} numbers, not {dim}."
+                f"`kernel` {self.name} is for vectors of {self.dim} numbers, not {dim}."
             )
         if dim % self.components:
             raise ValueError(
-                f"--kernel {self.name} halves its vectors, which have {dim} numbers: choose an "
+                f"`kernel` {self.name} halves its vectors, which have {dim} numbers: choose an "
                 "even embedding size."
             )
-        return replace(self, dim=dim)
+        return self if self.dim == dim else replace(self, dim=dim)
 
     def _sums(self, x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[int, Tensor, Tensor]:
         """Factor k of the logarithm, Σ D_ij over pairs of components, and σ_w² + σ_h².
@@ -322,9 +276,7 @@ class SphericalGaussianKernel(Kernel):
         n components a vector, each of d/n coordinates, are n² pairs with n²·(d/n)/2 = k.
         """
         if self.dim is None:
-            raise ValueError(
-                f"--kernel {self.name} needs the size of its vectors: see Kernel.bind."
-            )
+            raise ValueError(f"`kernel` {self.name} needs the size of its vectors: Kernel.bind.")
         squares = h_norm.square() + w_norm.square()
         distance = (self.components * squares - 2.0 * x).clamp_min_(0.0)
         return self.components * self.dim, distance, squares / self.dim + 2.0 * VARIANCE_FLOOR
@@ -355,9 +307,6 @@ class GaussianMixtureKernel(SphericalGaussianKernel):
 
     so the products x are made with h + h°. A sum of logarithms, unlike a mixture's logarithm of a
     sum, sees the vectors only through w_1 + w_2 and the norms.
-
-    Args:
-        dim: d, even; None until :meth:`bind`.
     """
 
     name = "mog"
@@ -368,13 +317,7 @@ class GaussianMixtureKernel(SphericalGaussianKernel):
 
 
 GAO_KERNELS: tuple[type[Kernel], ...] = (
-    LogKernel,
-    PowerKernel,
-    PolynomialKernel,
-    RadialBasisKernel,
-    SphericalGaussianKernel,
-    GaussianMixtureKernel,
-    HyperbolicKernel,
-    WaveletKernel,
-)
+    LogKernel, PowerKernel, PolynomialKernel, RadialBasisKernel, SphericalGaussianKernel,
+    GaussianMixtureKernel, HyperbolicKernel, WaveletKernel,
+)  # fmt: skip
 """All but ``lin``, in the order of Gao's equations."""

@@ -102,7 +102,7 @@ class OutputLayer(nn.Module):
             self.theta = nn.Parameter(torch.empty(total_senses))
         else:
             self.register_buffer("theta", torch.zeros(total_senses), persistent=False)
-        self._prepared: tuple[tuple[Any, ...], Any] | None = None  # its key, and passes
+        self._prepared: tuple[tuple[Any, ...], Any] | None = None  # its key, and backends
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -173,7 +173,7 @@ class OutputLayer(nn.Module):
         if self._prepared is not None and self._prepared[0] == key and not self.training:
             prepared = self._prepared[1]
         scores, prepared = score_words(
-            h, self.weight, self.theta, owners, self.table, kernel=self.kernel, passes=prepared
+            h, self.weight, self.theta, owners, self.table, kernel=self.kernel, backend=prepared
         )
         self._prepared = None if self.training else (key, prepared)
         return scores

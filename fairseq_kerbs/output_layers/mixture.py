@@ -128,7 +128,7 @@ class MixtureOutputLayer(OutputLayer):
         prepared = None
         if self._prepared is not None and self._prepared[0] == key and not self.training:
             prepared = self._prepared[1]
-        scores, prepared = score_mixture(*inputs, passes=prepared)
+        scores, prepared = score_mixture(*inputs, backends=prepared)
         self._prepared = None if self.training else (key, prepared)
         return scores
 

@@ -346,6 +346,6 @@ def test_shapes_and_names_are_checked() -> None:
         kerbs_kernel(torch.randn(2, 5), torch.randn(4, 6), torch.randn(4))
     with pytest.raises(ValueError, match="4 senses"):
         kerbs_kernel(torch.randn(2, 5), torch.randn(4, 5), torch.randn(3))
-    with pytest.raises(ValueError, match=r"--kernel.*'cosine'.*kerbs, kerbs_released, lin"):
+    with pytest.raises(ValueError, match=r"`kernel`.*'cosine'.*kerbs, kerbs_released, lin"):
         build_kernel("cosine")
     assert set(KERNELS) >= {"kerbs", "kerbs_released", "lin"}

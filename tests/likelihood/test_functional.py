@@ -256,9 +256,9 @@ def test_scores_are_the_naive_ones_with_and_without_autograd(
         ours = kerbs_log_probs(h, *senses, 12, kernel=kernel)
     torch.testing.assert_close(ours, truth, rtol=1e-9, atol=1e-9)
     table = build_sense_table(p.word_of_sense, 12)
-    first, passes = score_words(h[0], *senses, table, kernel=kernel)
-    second, same = score_words(h[1].transpose(0, 1), *senses, table, kernel=kernel, passes=passes)
-    assert same is passes
+    first, backend = score_words(h[0], *senses, table, kernel=kernel)
+    second, same = score_words(h[1].transpose(0, 1), *senses, table, kernel=kernel, backend=backend)
+    assert same is backend
     assert not first.requires_grad
     torch.testing.assert_close(first, truth[0], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(second.transpose(0, 1), truth[1], rtol=1e-9, atol=1e-9)
