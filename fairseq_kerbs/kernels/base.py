@@ -79,9 +79,9 @@ def safe_inverse(norm: Tensor) -> Tensor:
     return torch.where(norm >= tiny, 1.0 / norm.clamp_min(tiny), 0.0)
 
 
-def polynomial(z: Tensor, coefficients: Sequence[float]) -> Tensor:
+def polynomial(z: Tensor, coefficients: Sequence[float], out: Tensor | None = None) -> Tensor:
     """Σ_k coefficients[k]·z^k, by Horner's rule."""
-    result = torch.full_like(z, coefficients[-1])
+    result = (torch.empty_like(z) if out is None else out).fill_(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         result.mul_(z).add_(coefficient)
     return result

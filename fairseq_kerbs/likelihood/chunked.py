@@ -15,7 +15,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -37,19 +37,32 @@ ACCELERATOR_SHARE = 8
 """On an accelerator a chunk takes at most this fraction of the free memory, and 1 GiB."""
 
 
+class NllKeywords(TypedDict, total=False):
+    """Options of a likelihood.
+
+    Attributes:
+        ignore_index: targets with this value (−100) give no loss and no gradient.
+        label_smoothing: ε ≥ 0 (0); the loss of a token is (1 − ε − ε')·nll + ε' Σ_i −log P(word i)
+            with ε' = ε/(V − 1), as fairseq's label smoothing.
+        reduction: "sum" (the default), "mean" (over tokens that count) or "none" ([N], 0 where
+            ignored).
+        chunk_tokens: tokens in one chunk; by default what :func:`chunk_tokens` finds right.
+    """
+
+    ignore_index: int
+    label_smoothing: float
+    reduction: str
+    chunk_tokens: int | None
+
+
 @dataclass(frozen=True)
 class NllOptions:
-    """Settings of one evaluation; see :func:`.likelihood.functional.kerbs_nll` for their meaning.
-
-    ``with_gradients`` is False where the caller's autograd is off (validation): an autograd
-    function cannot see that for itself.
-    """
+    """:class:`NllKeywords` with their defaults."""
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
     reduction: str = "sum"
     chunk_tokens: int | None = None
-    with_gradients: bool = True
 
 
 # ------------------------------------------------------------------------ products of a chunk
@@ -232,13 +245,6 @@ def _float16_scale(p: Tensor, w: Tensor, h: Tensor) -> Tensor:
 # ------------------------------------------------------------------------ loss and gradients
 
 
-class GradientSums(Protocol):
-    """Gradients of an evaluation's inputs, as they grow."""
-
-    def finish(self) -> list[Tensor | None]:
-        """The gradient of each input, in the compute dtype."""
-
-
 class Evaluation(ABC):
     """One likelihood of some tokens: what :class:`ChunkedNll` goes through chunk by chunk.
 
@@ -274,10 +280,10 @@ class Evaluation(ABC):
         """
 
     @abstractmethod
-    def new_gradients(self, needs: Sequence[bool]) -> GradientSums:
-        """Empty sums of gradients by the inputs."""
+    def new_gradients(self, needs: Sequence[bool]) -> Any:
+        """Empty sums of gradients by the inputs, whose ``finish()`` lists them."""
 
-    def run(self, gradients: GradientSums | None, weight: Tensor | None) -> list[Tensor]:
+    def run(self, gradients: Any, weight: Tensor | None) -> list[Tensor]:
         """Go through all chunks once.
 
         Args:
@@ -313,13 +319,21 @@ class ChunkedNll(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, build: Callable[..., Evaluation], options: NllOptions, *inputs: Tensor
+        ctx: Any,
+        build: Callable[..., Evaluation],
+        options: NllOptions,
+        with_gradients: bool,
+        *inputs: Tensor,
     ) -> tuple[Tensor, ...]:
-        """The loss, and what else the evaluation ``build(*inputs)`` finds of each token."""
+        """The loss, and what else the evaluation ``build(*inputs)`` finds of each token.
+
+        ``with_gradients`` is False where the caller's autograd is off (validation): an autograd
+        function cannot see that for itself.
+        """
         evaluation, device = build(*inputs), inputs[0].device.type
         needs = [
-            need and reads and options.with_gradients
-            for need, reads in zip(ctx.needs_input_grad[2:], evaluation.reads, strict=True)
+            need and reads and with_gradients
+            for need, reads in zip(ctx.needs_input_grad[3:], evaluation.reads, strict=True)
         ]
         ctx.needs, ctx.deferred = needs, any(needs) and options.reduction == "none"
         ctx.dtypes = [value.dtype for value in inputs]
@@ -342,7 +356,7 @@ class ChunkedNll(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if not any(ctx.needs):  # only a theta that the kernel does not read
-            return (None,) * (2 + len(ctx.needs))
+            return (None,) * (3 + len(ctx.needs))
         factor = grad_loss if ctx.divisor is None else grad_loss / ctx.divisor
         if ctx.deferred:
             _ = ctx.saved_tensors  # an error if an input was changed in place since
@@ -356,7 +370,7 @@ class ChunkedNll(torch.autograd.Function):
             _narrow(gradient, factor, dtype) if need else None
             for need, gradient, dtype in zip(ctx.needs, results, ctx.dtypes, strict=True)
         )
-        return None, None, *narrowed
+        return None, None, None, *narrowed
 
 
 def _narrow(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:

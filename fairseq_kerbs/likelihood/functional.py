@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
-from fairseq_kerbs.likelihood.backends.eager import Backend
+from fairseq_kerbs.likelihood.backends.eager import Backend, word_logsumexp
 from fairseq_kerbs.likelihood.chunked import (
     ChunkedNll,
     Evaluation,
     Gradients,
+    NllKeywords,
     NllOptions,
     Products,
 )
@@ -29,7 +30,15 @@ from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
 
 def kerbs_nll(
-    h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, target: Tensor, **options: Any
+    h: Tensor,
+    w: Tensor,
+    theta: Tensor,
+    word_of_sense: Tensor,
+    target: Tensor,
+    *,
+    kernel: str | Kernel = "kerbs",
+    table: SenseTable | None = None,
+    **options: Unpack[NllKeywords],
 ) -> Tensor:
     """Exact negative log-likelihood of target words (Eq. 4, 5, 11), in nats.
 
@@ -39,7 +48,10 @@ def kerbs_nll(
         theta: kernel parameters, [M].
         word_of_sense: the word of each sense, [M]; every word of 0 … V−1 has at least one.
         target: target words, [N].
-        options: as of :func:`nll_with_evidence`.
+        kernel: name of a kernel, or a kernel.
+        table: senses of every word, where the caller has them already.
+        options: ``ignore_index``, ``label_smoothing``, ``reduction`` and ``chunk_tokens``, as of
+            :class:`.likelihood.chunked.NllKeywords`.
 
     Returns:
         A scalar, or [N] for "none": float32, or float64 where an input is float64.
@@ -47,7 +59,10 @@ def kerbs_nll(
     Raises:
         ValueError: shapes do not fit, an option is unknown, or a target is outside the vocabulary.
     """
-    return nll_with_evidence(h, w, theta, word_of_sense, target, **options)[0]
+    found = nll_with_evidence(
+        h, w, theta, word_of_sense, target, kernel=kernel, table=table, **options
+    )
+    return found[0]
 
 
 def nll_with_evidence(
@@ -57,32 +72,15 @@ def nll_with_evidence(
     word_of_sense: Tensor,
     target: Tensor,
     *,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    reduction: str = "sum",
     kernel: str | Kernel = "kerbs",
     table: SenseTable | None = None,
-    chunk_tokens: int | None = None,
+    **options: Unpack[NllKeywords],
 ) -> tuple[Tensor, Tensor, Evidence]:
     """:func:`kerbs_nll` together with its by-products, which cost no further product.
-
-    Args:
-        h, w, theta, word_of_sense, target: as there.
-        ignore_index: targets with this value give no loss and no gradient.
-        label_smoothing: ε ≥ 0; the loss of a token is (1 − ε − ε')·nll + ε' Σ_i −log P(word i)
-            with ε' = ε/(V − 1), as fairseq's label smoothing.
-        reduction: "sum", "mean" (over tokens that count) or "none" ([N], 0 where ignored).
-        kernel: name of a kernel, or a kernel.
-        table: senses of every word, where the caller has them already.
-        chunk_tokens: tokens in one chunk; by default what
-            :func:`fairseq_kerbs.likelihood.chunked.chunk_tokens` finds right.
 
     Returns:
         the loss; the plain nll of each token without smoothing, [N], detached; and what the batch
         says about the senses (Eq. 12–13), detached.
-
-    Raises:
-        ValueError: as there.
     """
     if table is None:
         vocab_size = int(word_of_sense.max()) + 1 if word_of_sense.numel() else 0
@@ -97,20 +95,12 @@ def nll_with_evidence(
             f"`theta` {tuple(theta.shape)} and `word_of_sense` {tuple(word_of_sense.shape)} must "
             f"both be [M] with M = {w.shape[0]}, the number of senses."
         )
-    options = NllOptions(
-        ignore_index, label_smoothing, reduction, chunk_tokens, torch.is_grad_enabled()
-    )
-    check_options(target, len(h), table.senses.shape[0], options)
-    build = functools.partial(
-        _SenseEvaluation,
-        word_of_sense=word_of_sense,
-        target=target,
-        table=table,
-        kernel=build_kernel(kernel),
-        options=options,
-    )
-    loss, token_nll, joint = ChunkedNll.apply(build, options, h, w, theta)
-    counted = target != ignore_index
+    settings = NllOptions(**options)
+    check_options(target, len(h), len(table.senses), settings)
+    fixed = (word_of_sense, target, table, build_kernel(kernel), settings)
+    build = functools.partial(_SenseEvaluation, *fixed)
+    loss, token_nll, joint = ChunkedNll.apply(build, settings, torch.is_grad_enabled(), h, w, theta)
+    counted = target != settings.ignore_index
     senses = table.senses[torch.where(counted, target, 0)]
     return loss, token_nll, Evidence(-token_nll, senses, joint, counted)
 
@@ -120,14 +110,14 @@ class _SenseEvaluation(Evaluation):
 
     def __init__(
         self,
-        h: Tensor,
-        w: Tensor,
-        theta: Tensor,
         word_of_sense: Tensor,
         target: Tensor,
         table: SenseTable,
         kernel: Kernel,
         options: NllOptions,
+        h: Tensor,
+        w: Tensor,
+        theta: Tensor,
     ) -> None:
         super().__init__(target, len(table.senses), options)
         self.products = Products(h, w, theta, word_of_sense, table, kernel, options.chunk_tokens)
@@ -215,17 +205,6 @@ def score_words(
             x = products.products(rows)  # [M, n]
             products.backend.log_probs(x, products.h_norm[rows], out[rows])
     return out.view(*h.shape[:-1], words), products.backend
-
-
-def word_logsumexp(logits: Tensor, table: SenseTable) -> Tensor:
-    """Sum exp(logits) over the senses of each word, in the log: [..., M] -> [..., V].
-
-    Each word is scaled by its own largest sense, so that improbable words keep their precision.
-    """
-    if table.senses.shape[1] == 1:
-        return logits.index_select(-1, table.senses[:, 0])
-    slots = logits[..., table.senses]  # [..., V, K]
-    return slots.masked_fill(~table.mask, -torch.inf).logsumexp(-1)
 
 
 def check_options(target: Tensor, tokens: int, vocab_size: int, options: NllOptions) -> None:

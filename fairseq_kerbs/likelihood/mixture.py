@@ -20,12 +20,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from fairseq_kerbs.likelihood.backends.eager import Smoothing
-from fairseq_kerbs.likelihood.chunked import ChunkedNll, Evaluation, Gradients, NllOptions
+from fairseq_kerbs.likelihood.chunked import (
+    ChunkedNll,
+    Evaluation,
+    Gradients,
+    NllKeywords,
+    NllOptions,
+)
 from fairseq_kerbs.likelihood.functional import check_options
 from fairseq_kerbs.likelihood.mixture_parts import KernelGroup, MixtureParts
 
@@ -40,11 +47,7 @@ def mixture_nll(
     target: Tensor,
     groups: Sequence[KernelGroup],
     thetas: Sequence[Tensor],
-    *,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    reduction: str = "sum",
-    chunk_tokens: int | None = None,
+    **options: Unpack[NllKeywords],
 ) -> tuple[Tensor, Tensor]:
     """Exact negative log-likelihood of target words under a mixture (Gao et al. 2019, Eq. 1).
 
@@ -56,8 +59,7 @@ def mixture_nll(
         groups: the components by kernel, as
             :func:`fairseq_kerbs.likelihood.mixture_parts.group_components` finds them.
         thetas: θ of every group, [V] each (not read by kernels without one).
-        ignore_index, label_smoothing, reduction, chunk_tokens: as of
-            :func:`.likelihood.functional.nll_with_evidence`.
+        options: as of :func:`.likelihood.functional.kerbs_nll`.
 
     Returns:
         the loss, a scalar or [N], and the plain nll of each token, [N], detached: float32, or
@@ -76,12 +78,11 @@ def mixture_nll(
             f"`log_weights` has shape {tuple(log_weights.shape)}; it must be [N, K], "
             f"{tuple(contexts.shape[:2])}."
         )
-    options = NllOptions(
-        ignore_index, label_smoothing, reduction, chunk_tokens, torch.is_grad_enabled()
-    )
-    check_options(target, len(contexts), len(w), options)
-    build = functools.partial(_MixtureEvaluation, target, groups, options)
-    loss, token_nll = ChunkedNll.apply(build, options, contexts, w, log_weights, *thetas)
+    settings = NllOptions(**options)
+    check_options(target, len(contexts), len(w), settings)
+    build = functools.partial(_MixtureEvaluation, target, groups, settings)
+    autograd = torch.is_grad_enabled()
+    loss, token_nll = ChunkedNll.apply(build, settings, autograd, contexts, w, log_weights, *thetas)
     return loss, token_nll
 
 
@@ -115,7 +116,7 @@ class _MixtureEvaluation(Evaluation):
             backend, x, h_norm = part.begin(rows)
             saved = backend.forward(x, h_norm, target.repeat(part.width), Smoothing())
             log_p = (saved.target.logits.squeeze(1) - saved.normalizer).clamp_max(0.0)
-            joint[part.index] += log_p.view(part.width, -1)
+            joint[part.members] += log_p.view(part.width, -1)
             found.append(saved)
             del x, saved
         log_p = joint.logsumexp(0)
@@ -124,7 +125,7 @@ class _MixtureEvaluation(Evaluation):
         def backward(scale: Tensor, gradients: _MixtureGradients) -> None:
             share = (joint - log_p).exp() * scale  # r_ky of each component, [K, n]
             for part, sums in zip(self.mixture.parts, gradients.parts, strict=True):
-                weight = share[part.index].flatten()
+                weight = share[part.members].flatten()
                 p_and_along_h = part.products.backend.backward(found.pop(0), weight, sums.sums)
                 sums.add(part.columns(rows), *p_and_along_h)
             gradients.log_weights[rows] = -share.t()
@@ -138,16 +139,17 @@ class _MixtureEvaluation(Evaluation):
         for part in self.mixture.parts:
             backend, x, h_norm = part.begin(rows)
             logits, kept = backend.logits(x, h_norm)  # [V, k·n]
-            shift = prior[part.index].flatten() - logits.logsumexp(0)
+            shift = prior[part.members].flatten() - logits.logsumexp(0)
             joint = logits.add_(shift).view(len(logits), part.width, -1)  # log(π_k p_k(v))
             largest = joint.amax(1)
             peak = largest if peak is None else torch.maximum(peak, largest, out=peak)
             found.append((x, h_norm, kept, joint))
         assert peak is not None
-        shares = [(joint - peak.unsqueeze(1)).exp_() for *_, joint in found]  # [V, k, n]
-        total = torch.zeros_like(peak)  # p(v) relative to the peak, [V, n]
-        for share in shares:
-            total += share.sum(1)
+        shares, total = [], torch.zeros_like(peak)  # p(v) relative to the peak, [V, n]
+        for part, (*_, joint) in zip(self.mixture.parts, found, strict=True):
+            share = part.products.backend.buffer(joint)  # [V, k, n]
+            total += torch.sub(joint, peak.unsqueeze(1), out=share.matrix).exp_().sum(1)
+            shares.append(share)
         log_p = peak.add_(total.log())
         nll = (-log_p[target, columns]).clamp_min(0.0)
         loss = weights.target_weight * nll
@@ -156,12 +158,12 @@ class _MixtureEvaluation(Evaluation):
         def backward(scale: Tensor, gradients: _MixtureGradients) -> None:
             own = (target, slice(None), columns)
             for part, sums in zip(self.mixture.parts, gradients.parts, strict=True):
-                (x, h_norm, kept, joint), share = found.pop(0), shares.pop(0)
-                share.div_(total.unsqueeze(1))  # r_kv, [V, k, n]
+                (x, h_norm, kept, joint), room = found.pop(0), shares.pop(0)
+                share = room.matrix.div_(total.unsqueeze(1))  # r_kv, [V, k, n]
                 own_share = weights.target_weight * share[own]  # [n, k]
                 weight = weights.uniform_weight * share.sum(0) + own_share.t()  # R_k, [k, n]
-                gradients.log_weights[rows, part.index] = (-scale * weight).t()
-                grad = joint.sub_(prior[part.index]).exp_().mul_(weight * scale)
+                gradients.log_weights[rows, part.members] = (-scale * weight).t()
+                grad = joint.sub_(prior[part.members]).exp_().mul_(weight * scale)
                 grad.sub_(share.mul_(weights.uniform_weight * scale))
                 grad[own] -= own_share * scale.unsqueeze(1)
                 p_and_along_h = part.products.backend.backward_logits(
@@ -201,7 +203,7 @@ class _MixtureGradients:
                 else:
                     if by_contexts is None:
                         by_contexts = h.new_empty(*self.log_weights.shape, h.shape[2])
-                    by_contexts[:, part.index] = h
+                    by_contexts[:, part.members] = h
             if w is not None:
                 by_w = w if by_w is None else by_w.add_(w)
         return [by_contexts, by_w, self.log_weights, *thetas]

@@ -58,12 +58,12 @@ class MixturePart(NamedTuple):
 
     Attributes:
         products: theirs with all words; within a chunk of tokens component after component.
-        index: numbers of the components, [k].
+        members: numbers of the components, [k].
         width: k.
     """
 
     products: Products
-    index: Tensor
+    members: Tensor
     width: int
 
     def columns(self, rows: slice) -> slice:
@@ -203,7 +203,7 @@ def score_mixture(
                 backend, x, h_norm = part.begin(rows)
                 scores = out.new_empty(x.shape[1], x.shape[0])  # [k·n, V]
                 backend.log_probs(x, h_norm, scores)
-                scores.add_(prior[part.index].reshape(-1, 1))
+                scores.add_(prior[part.members].reshape(-1, 1))
                 by_component = scores.view(part.width, -1, len(w))
                 if number == 0:
                     torch.logsumexp(by_component, 0, out=result)

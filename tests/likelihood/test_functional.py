@@ -26,7 +26,7 @@ SMOOTHING = [0.0, 0.1]
 
 
 def nll(p: Problem, **options: object) -> Tensor:
-    return kerbs_nll(p.h, p.w, p.theta, p.word_of_sense, p.target, **options)  # type: ignore[arg-type]
+    return kerbs_nll(p.h, p.w, p.theta, p.word_of_sense, p.target, **options)
 
 
 def gradients(loss: Tensor, p: Problem) -> list[Tensor]:

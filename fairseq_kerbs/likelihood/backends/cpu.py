@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 MOST_SENSES = 16
 """Senses of one word that csrc/passes.c has room for, where it goes word by word."""
 
-_FORWARD, _FORWARD_WORDS, _BACKWARD, _BACKWARD_WORDS, _LOG_PROBS = range(5)  # as in passes.c
+_FORWARD, _FORWARD_WORDS, _BACKWARD, _BACKWARD_WORDS = range(4)  # as in passes.c
 _PREPARED = ("inverse_norm", "minus_theta", "radius", "gain", "curved")
-_POINTERS = (*_PREPARED, "weighted", "bent", "x", "h_norm", "peak", "weight", "uniform", "most")
-_POINTERS += ("sum", "words", "along_h", "result", "table", "count")
+_SUMS = ("weighted", "bent", "x", "h_norm", "peak", "weight", "uniform", "most", "sum", "words")
+_POINTERS = (*_PREPARED, *_SUMS, "along_h", "result", "table", "count")
 _SIZES = ("size", "tokens", "width", "stride", "threads")
 
 
@@ -104,7 +104,7 @@ class _CpuBackend(Backend):
     buffers = 1
     cpu_buffer_bytes = 24 << 20  # products want many tokens; this still fits the last cache
 
-    def _run(self, which: int, x: Tensor, by_words: bool = False, **tensors: Tensor) -> None:
+    def _run(self, which: int, x: Tensor, tensors: dict[str, Tensor]) -> None:
         assert x.is_contiguous()
         found = library()
         assert found is not None
@@ -113,7 +113,7 @@ class _CpuBackend(Backend):
         if isinstance(self, KerbsBackend):
             chunk.kerbs = 1
             tensors |= {name: getattr(self, name) for name in _PREPARED}
-        if by_words:
+        if which in (_FORWARD_WORDS, _BACKWARD_WORDS):
             tensors["table"], tensors["count"] = self._words
             chunk.size, chunk.width = self._words[0].shape
         if "result" in tensors:
@@ -134,8 +134,8 @@ class _CpuBackend(Backend):
         shape = (torch.get_num_threads(), x.shape[1])
         most = torch.full(shape, -math.inf)
         total, words = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
-        tensors = {"h_norm": h_norm, "most": most, "sum": total, "words": words, **out}
-        self._run(which, x, which != _FORWARD, **tensors)
+        tensors = {"h_norm": h_norm, "most": most, "sum": total, "words": words}
+        self._run(which, x, tensors | out)
         peak = most.amax(0)
         # a thread without senses: −∞ with sum 0
         return peak, (total * (most - peak).double().exp()).sum(0), words.sum(0)
@@ -154,17 +154,14 @@ class _CpuBackend(Backend):
         x, (peak, total), smoothing = saved.x, saved.kept, saved.smoothing
         along_h = torch.zeros(torch.get_num_threads(), x.shape[1], dtype=torch.float64)
         tensors = {"h_norm": saved.h_norm, "peak": peak, "along_h": along_h}
-        tensors["weight"] = (scale * smoothing.total / total).float()
+        tensors |= {"weight": (scale * smoothing.total / total).float()}
+        tensors |= {"uniform": scale * smoothing.uniform_weight}
         tensors |= {"weighted": sums[0], "bent": sums[1]}
-        if saved.uniform_nll is None:
-            self._run(_BACKWARD, x, **tensors)
-        else:
-            tensors["uniform"] = scale * smoothing.uniform_weight
-            self._run(_BACKWARD_WORDS, x, True, **tensors)
+        self._run(_BACKWARD if saved.uniform_nll is None else _BACKWARD_WORDS, x, tensors)
         return x, along_h.sum(0).float() + self._add_target(x, saved, scale, sums)
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
-        peak, total, _ = self._sweep(_LOG_PROBS, x, h_norm, result=out)
+        peak, total, _ = self._sweep(_FORWARD_WORDS, x, h_norm, result=out)
         out.sub_((peak + total.log()).float().unsqueeze(1))
 
 

@@ -14,7 +14,7 @@ ones (:mod:`.likelihood.backends.cpu`, :mod:`.likelihood.backends.triton`).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,22 @@ from fairseq_kerbs.kernels import Kernel, safe_inverse
 from fairseq_kerbs.senses import SenseTable
 
 Tensors = tuple[Tensor, ...]
+Kept = tuple[Any, ...]  # tensors and buffers
+
+
+class Buffer:
+    """A matrix of a chunk's size, which returns to its pool when nobody holds the buffer.
+
+    Pages that are fresh for every chunk would cost a third of the time.
+    """
+
+    def __init__(self, pool: list[Tensor], like: Tensor) -> None:
+        flat = pool.pop() if pool else like.new_empty(0)
+        self._flat = flat if len(flat) >= like.numel() else like.new_empty(like.numel())
+        self._pool, self.matrix = pool, self._flat[: like.numel()].view(like.shape)
+
+    def __del__(self) -> None:
+        self._pool.append(self._flat)
 
 
 class Smoothing(NamedTuple):
@@ -86,7 +102,7 @@ class Target(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What forward finds in a chunk. :meth:`Backend.backward` uses it up: its buffers become P.
+    """What forward finds in a chunk. :meth:`Backend.backward` uses it up: P lies where x did.
 
     Attributes:
         x: products, [M, n].
@@ -104,7 +120,7 @@ class Saved(NamedTuple):
     uniform_nll: Tensor | None
     target: Target
     smoothing: Smoothing
-    kept: Tensors
+    kept: Kept
 
 
 class Backend:
@@ -124,22 +140,30 @@ class Backend:
 
     def __init__(self, senses: Senses) -> None:
         self.kernel, self.w_norm, self.theta, self.table, self.word_of_sense = senses
+        self._pool: list[Tensor] = []
+
+    def buffer(self, like: Tensor) -> Buffer:
+        """Room for a matrix like this one."""
+        return Buffer(self._pool, like)
 
     # ------------------------------------------------------------ all logits
 
-    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensors]:
-        """Logits of a chunk, [M, n], and what :meth:`backward_logits` wants; both are new."""
+    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
+        """Logits of a chunk, [M, n], and what :meth:`backward_logits` wants.
+
+        Both are the caller's, the logits as long as the rest is held.
+        """
         value = self.kernel.value(x, h_norm, self.w_norm.unsqueeze(1), self.theta.unsqueeze(1))
         return (value.clone() if value is x else value), ()
 
     def backward_logits(
-        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Tensors, sums: Tensor
+        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Kept, sums: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Carry any gradient of the logits back.
 
         Args:
-            grad: G, [M, n]; becomes P.
-            x, h_norm: products, [M, n], and norms, [n], whose logits they are.
+            grad: G, [M, n]; used up.
+            x, h_norm: products, [M, n], over which P is written, and norms, [n].
             kept: what :meth:`logits` returned beside them; used up.
             sums: sums over tokens, [2, M], to which this chunk's are added.
 
@@ -151,7 +175,7 @@ class Backend:
         sums[0] += (grad * partials.w_norm).sum(1)
         sums[1] += (grad * partials.theta).sum(1)
         along_h = (grad * partials.h_norm).sum(0)
-        return grad.mul_(partials.x), along_h
+        return torch.mul(grad, partials.x, out=x), along_h
 
     # ------------------------------------------------------------ the protocol
 
@@ -166,8 +190,9 @@ class Backend:
         """
         logits, kept = self.logits(x, h_norm)
         uniform_nll = None
+        own = self._target(x, h_norm, target)
         if smoothing.uniform_weight:
-            words = word_rows(logits, self.table)  # [V, n]
+            words = word_logsumexp(logits, self.table, 0)  # [V, n]
             normalizer = words.logsumexp(0)
             uniform_nll = (normalizer - words).sum(0)
             kept = (logits, words, *kept)
@@ -176,7 +201,6 @@ class Backend:
             numerator = logits.sub_(peak).exp_()
             total = numerator.sum(0)
             normalizer, kept = peak + total.log(), (numerator, total, *kept)
-        own = self._target(x, h_norm, target)
         return Saved(x, h_norm, normalizer, uniform_nll, own, smoothing, kept)
 
     def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
@@ -204,7 +228,8 @@ class Backend:
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
         """Log-probabilities of all words into ``out``, [n, V] (Eq. 4–5)."""
-        words = word_rows(self.logits(x, h_norm)[0], self.table)  # [V, n]
+        logits, _kept = self.logits(x, h_norm)
+        words = word_logsumexp(logits, self.table, 0)  # [V, n]
         torch.sub(words, words.logsumexp(0), out=words)
         out.copy_(words.t())
 
@@ -255,18 +280,27 @@ class InnerProductBackend(Backend):
 
     buffers = 3
 
-    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensors]:
-        return x.clone(), ()
+    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
+        logits = self.buffer(x)
+        return logits.matrix.copy_(x), (logits,)
 
     def backward_logits(
-        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Tensors, sums: Tensor
+        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Kept, sums: Tensor
     ) -> tuple[Tensor, Tensor]:
-        return grad, torch.zeros_like(h_norm)
+        return x.copy_(grad), torch.zeros_like(h_norm)
 
 
-def word_rows(logits: Tensor, table: SenseTable) -> Tensor:
-    """Sum exp(logits) over the senses of each word, in the log: [M, n] -> [V, n]."""
+def word_logsumexp(logits: Tensor, table: SenseTable, dim: int = -1) -> Tensor:
+    """Sum exp(logits) over the senses of each word, in the log: M entries along ``dim`` become V.
+
+    Each word is scaled by its own largest sense, so that improbable words keep their precision.
+
+    Args:
+        logits: [..., M] or, with ``dim`` 0, [M, n].
+        table: senses of every word.
+    """
     if table.senses.shape[1] == 1:
-        return logits.index_select(0, table.senses[:, 0])
-    slots = logits[table.senses]  # [V, K, n]
-    return slots.masked_fill_(~table.mask.unsqueeze(2), -torch.inf).logsumexp(1)
+        return logits.index_select(dim, table.senses[:, 0])
+    slots = logits.index_select(dim, table.senses.flatten()).unflatten(dim, table.senses.shape)
+    mask = table.mask if dim else table.mask.unsqueeze(2)
+    return slots.masked_fill_(~mask, -torch.inf).logsumexp(1 if dim == 0 else -1)

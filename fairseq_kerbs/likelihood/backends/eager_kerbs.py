@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import THETA_LIMIT, kerbs_gain, safe_inverse
 from fairseq_kerbs.kernels.base import polynomial
-from fairseq_kerbs.likelihood.backends.eager import Backend, Senses, Target, Tensors
+from fairseq_kerbs.likelihood.backends.eager import Backend, Kept, Senses, Target, Tensors
 
 BENT = [0.4999999801, 0.3333333313, 0.1250006353, 0.0333333973]
 BENT += [0.006941279401, 0.001190157391, 0.0001786452495, 2.255325601e-5]
@@ -77,21 +77,27 @@ class KerbsBackend(Backend):
         found = self.curved.nonzero().flatten()
         return slice(None) if len(found) == len(self.theta) else found
 
-    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensors]:
-        e = (x * (self.inverse_norm * self.minus_theta).unsqueeze(1)).expm1_()
-        return (e * self.radius.unsqueeze(1)).mul_(h_norm), (e,)
+    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
+        e, logits = self.buffer(x), self.buffer(x)
+        torch.mul(x, (self.inverse_norm * self.minus_theta).unsqueeze(1), out=e.matrix).expm1_()
+        torch.mul(e.matrix, self.radius.unsqueeze(1), out=logits.matrix).mul_(h_norm)
+        return logits.matrix, (e, logits)
 
     def backward_logits(
-        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Tensors, sums: Tensor
+        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Kept, sums: Tensor
     ) -> tuple[Tensor, Tensor]:
         rows = self._curved_rows
-        cosine = x[rows] * self.inverse_norm[rows].unsqueeze(1)
-        bent = polynomial(cosine * self.minus_theta[rows].unsqueeze(1), self._polynomial)
-        sums[1, rows] += bent.mul_(cosine).mul_(cosine).mul_(grad[rows]) @ h_norm
-        grad_e = kept[0].mul_(grad)
+        curved = x[rows]
+        buffers = [self.buffer(curved) for _ in range(3)]
+        cosine, z, bent = (buffer.matrix for buffer in buffers)
+        torch.mul(curved, self.inverse_norm[rows].unsqueeze(1), out=cosine)
+        torch.mul(cosine, self.minus_theta[rows].unsqueeze(1), out=z)
+        polynomial(z, self._polynomial, bent).mul_(cosine).mul_(cosine).mul_(grad[rows])
+        sums[1, rows] += bent @ h_norm
+        grad_e = kept[0].matrix.mul_(grad)
         along_h = self.radius @ grad_e  # [n]: Σ_m G s / |h|
         sums[0] += grad_e @ h_norm
-        return grad.add_(grad_e).mul_(self.gain.unsqueeze(1)), along_h
+        return torch.add(grad, grad_e, out=x).mul_(self.gain.unsqueeze(1)), along_h
 
     def _target_logits(self, x: Tensor, senses: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensors]:
         cosine = x * self.inverse_norm[senses]

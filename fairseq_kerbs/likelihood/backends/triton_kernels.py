@@ -168,6 +168,7 @@ def _carry_back(
 
 # ------------------------------------------------------------------------ the passes
 
+
 @triton.jit(do_not_specialize=["size", "share"])
 def forward(
     x: T, h_norm: T, senses: T, peaks: T, sums: T, size: T, tokens: T, share: T,

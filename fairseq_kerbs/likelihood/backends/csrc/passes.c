@@ -51,7 +51,7 @@ typedef struct {
     double *sum;               /* [threads, tokens] sum of exponentials relative to it */
     double *words;             /* [threads, tokens] sum of the words' logsumexps */
     double *along_h;           /* [threads, tokens] sum of G s/|h| */
-    float *result;             /* [tokens, stride] */
+    float *result;             /* [tokens, stride], or NULL */
     const int64_t *table;      /* [V, width] senses of every word */
     const int64_t *count;      /* [V] how many */
     size_t size;               /* senses or words that the threads share */

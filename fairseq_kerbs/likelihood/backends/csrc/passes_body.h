@@ -130,22 +130,28 @@ INLINE void NAMED(word)(
         for (size_t j = 0; j < size; j++) sum[j] += s[k][j] = NAMED(exp)(s[k][j] - most[j]);
 }
 
-/* As `forward`, over the thread's words, together with the sum of the words' logsumexps. */
+/* As `forward`, over the thread's words, together with the sum of the words' logsumexps; these, too,
+ * go into `result` where it is given, [tokens, words] with rows of `stride`. */
 INLINE void NAMED(forward_words_kind)(const Chunk *chunk, int kerbs, size_t thread, size_t from, size_t to) {
     float *most = chunk->most + thread * chunk->tokens;
     double *sum = chunk->sum + thread * chunk->tokens;
     double *words = chunk->words + thread * chunk->tokens;
-    float s[MOST_SENSES][BLOCK], peak[ROWS][BLOCK], total[ROWS][BLOCK];
+    float s[MOST_SENSES][BLOCK], peak[LANES][BLOCK], total[LANES][BLOCK];
+    size_t step = chunk->result ? LANES : ROWS;
     for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
         size_t size = smaller(BLOCK, chunk->tokens - t);
-        for (size_t v = from; v < to; v += ROWS) {
-            size_t rows = smaller(ROWS, to - v);
-            for (size_t k = 0; k < rows; k++) {
-                NAMED(word)(chunk, kerbs, v + k, t, size, s, NULL, peak[k], total[k]);
+        for (size_t v = from; v < to; v += step) {
+            size_t lanes = smaller(step, to - v);
+            for (size_t i = 0; i < lanes; i++)
+                NAMED(word)(chunk, kerbs, v + i, t, size, s, NULL, peak[i], total[i]);
+            NAMED(take_in)(peak, total, lanes, size, most + t, sum + t);
+            for (size_t i = 0; i < lanes; i++)
                 for (size_t j = 0; j < size; j++)
-                    words[t + j] += (double)(peak[k][j] + NAMED(log)(total[k][j]));
-            }
-            NAMED(take_in)(peak, total, rows, size, most + t, sum + t);
+                    words[t + j] += (double)(peak[i][j] += NAMED(log)(total[i][j]));
+            if (chunk->result)
+                for (size_t j = 0; j < size; j++) /* words of a token lie side by side */
+                    for (size_t i = 0; i < lanes; i++)
+                        chunk->result[(t + j) * chunk->stride + v + i] = peak[i][j];
         }
     }
 }
@@ -232,31 +238,8 @@ INLINE void NAMED(backward_words_kind)(const Chunk *chunk, int kerbs, size_t thr
 
 PASS(backward_words)
 
-/* The words' logsumexps, [tokens, words] with rows of `stride`, and what `forward` finds. */
-INLINE void NAMED(log_probs_kind)(const Chunk *chunk, int kerbs, size_t thread, size_t from, size_t to) {
-    float *most = chunk->most + thread * chunk->tokens;
-    double *sum = chunk->sum + thread * chunk->tokens;
-    float s[MOST_SENSES][BLOCK], peak[BLOCK], result[LANES][BLOCK];
-    for (size_t t = 0; t < chunk->tokens; t += BLOCK) {
-        size_t size = smaller(BLOCK, chunk->tokens - t);
-        for (size_t v = from; v < to; v += LANES) {
-            size_t lanes = smaller(LANES, to - v);
-            for (size_t i = 0; i < lanes; i++) {
-                NAMED(word)(chunk, kerbs, v + i, t, size, s, NULL, peak, result[i]);
-                for (size_t j = 0; j < size; j++) result[i][j] = peak[j] + NAMED(log)(result[i][j]);
-            }
-            NAMED(take_in)(result, NULL, lanes, size, most + t, sum + t);
-            for (size_t j = 0; j < size; j++) /* words of a token lie side by side in the result */
-                for (size_t i = 0; i < lanes; i++)
-                    chunk->result[(t + j) * chunk->stride + v + i] = result[i][j];
-        }
-    }
-}
-
-PASS(log_probs)
-
 static const Pass NAMED(passes)[] = {NAMED(forward), NAMED(forward_words), NAMED(backward),
-                                     NAMED(backward_words), NAMED(log_probs)};
+                                     NAMED(backward_words)};
 
 #undef INLINE
 #undef PASS
