@@ -103,9 +103,8 @@ def kernel_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str | Kernel = "k
 def kerbs_kernel(h: Tensor, w: Tensor, theta: Tensor) -> Tensor:
     """The KerBS kernel of Eq. 9 between every context vector and every sense.
 
-    Computed in float64 and rounded once, so that value and gradients are right to the precision of
-    the inputs' dtype even where ∂K/∂θ changes its sign. Training and decoding use
-    :func:`kernel_logits` and :mod:`fairseq_kerbs.likelihood`, which stay in float32.
+    Computed in float64 and rounded once, so that it and its gradients are right to the precision of
+    the inputs' dtype; :func:`kernel_logits` and :mod:`fairseq_kerbs.likelihood` stay in float32.
 
     Args:
         h: context vectors, [..., d].

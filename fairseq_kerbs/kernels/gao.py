@@ -6,14 +6,10 @@ the distance of the two vectors, by Eq. 13
 
     D = |w − h|² = |w|² + |h|² − 2 h·w
 
-so that no difference of two vectors is ever made. That cancels: D is wrong by a few units in the
-last place of |w|² + |h|², and two vectors nearer than that (a thousandth of their norms in
-float32) count as one; where products run in bfloat16 or float16, by those of the products. It is
-clamped at 0.
-
-Where f'(D) has no bound at D = 0 (``log`` and ``pow`` with p < 2, ``hpb``), the gradient is 0 from
-there to that resolution, :func:`resolution`: at D = 0 such a kernel has no gradient or none but 0,
-and next to it the direction of w − h would be noise.
+clamped at 0. It is wrong by a few units in the last place of |w|² + |h|² (or of the products, where
+these run in low precision): two vectors nearer than that count as one. Where f'(D) has no bound at
+D = 0 (``log`` and ``pow`` with p < 2, ``hpb``), the gradient is 0 up to that :func:`resolution`, as
+the direction of w − h would be noise.
 
 The steepest kernels saturate at ±:data:`LOGIT_LIMIT`, where their gradient becomes 0, so that
 logits, and sums of them over words, stay finite in float32.
@@ -49,9 +45,9 @@ def resolution(scale: Tensor) -> Tensor:
     return 4.0 * torch.finfo(scale.dtype).eps * scale
 
 
-def _check(option: str, value: float, allowed: bool, must_be: str) -> None:
-    if not allowed:
-        raise ValueError(f"`{option}` is {value}, but it must be {must_be}.")
+def _check(option: str, value: float, allowed: bool, what: str = "a number above 0") -> None:
+    if not (allowed and math.isfinite(value)):
+        raise ValueError(f"`{option}` is {value}, but it must be {what}.")
 
 
 class DistanceKernel(Kernel):
@@ -62,8 +58,7 @@ class DistanceKernel(Kernel):
 
     def __post_init__(self) -> None:
         for option in self.options:
-            value = getattr(self, option)
-            _check(option, value, value > 0.0 and math.isfinite(value), "a number above 0")
+            _check(option, getattr(self, option), getattr(self, option) > 0.0)
 
     @abstractmethod
     def of_distance(self, distance: Tensor) -> Tensor:
@@ -126,10 +121,8 @@ class PolynomialKernel(Kernel):
     """S = (α h·w + c)^p  (Eq. 7), ``alpha`` > 0, ``offset`` c, ``power`` p.
 
     p is a whole number ≥ 1 because its base may be negative; an odd one keeps the order of the
-    inner products. By default S = 8 + x + … near x = 0, where training begins, so that it starts
-    with the slopes of the inner product; at x = 15 the logit is 34 (26 above that of x = 0) with
-    slope 2.6, at x = −15 it is 0.4 with slope 0.14: steeper above and flatter below, both in
-    measure. The flat point αx + c = 0 lies at x = −24.
+    inner products. By default S = 8 + x + … near x = 0, where training begins: the slope of the
+    inner product there, steeper above (2.6 at x = 15), flatter below, and flat at x = −24.
     """
 
     name = "pol"
@@ -140,12 +133,10 @@ class PolynomialKernel(Kernel):
     power: int = 3
 
     def __post_init__(self) -> None:
-        positive = self.alpha > 0.0 and math.isfinite(self.alpha)
-        _check("alpha", self.alpha, positive, "a number above 0")
-        _check("offset", self.offset, math.isfinite(self.offset), "a finite number")
-        whole = self.power >= 1 and float(self.power).is_integer()
-        must_be = "a whole number from 1 on for the kernel pol, as its base may be negative"
-        _check("power", self.power, whole, must_be)
+        _check("alpha", self.alpha, self.alpha > 0.0)
+        _check("offset", self.offset, True, "a finite number")
+        what = "a whole number from 1 on for the kernel pol, as its base may be negative"
+        _check("power", self.power, self.power >= 1 and float(self.power).is_integer(), what)
         object.__setattr__(self, "power", int(self.power))
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
@@ -164,8 +155,7 @@ class PolynomialKernel(Kernel):
 class RadialBasisKernel(DistanceKernel):
     """S = exp(−γ |w − h|²)  (Eq. 8), in [0, 1]: no sense is e times as probable as another.
 
-    The gradient dies out with the distance. A context vector after layer normalization has
-    |h|² = d, some hundreds; γ = ``gamma`` = 0.01 leaves a gradient there, 1 none in float32.
+    After layer normalization |h|² = d, some hundreds; γ = 0.01 leaves a gradient there, 1 none.
     """
 
     name = "rbf"
@@ -205,14 +195,12 @@ class HyperbolicKernel(Kernel):
     """S = −arcosh(1 + 2|w' − h'|²/((1 − |w'|²)(1 − |h'|²)))  (Eq. 11), v' = v/(1 + √(1 + |v|²)).
 
     The printed arccos is a misprint: its argument is at least 1. S is minus the distance in the
-    Poincaré ball. The vectors must lie inside the unit ball; v' does for every v, by a map that is
-    smooth (also at 0) and takes nothing off the range of norms. It is the one that makes v the
-    space part of a point on the hyperboloid, so that the fraction is exactly
+    Poincaré ball, into which v' maps every v smoothly: v is the space part of a point on the
+    hyperboloid, so that the fraction is exactly
 
         T = √(1 + |w|²)·√(1 + |h|²) − h·w − 1,    S = −log(1 + T + √(T(T + 2)))
 
-    which knows no ball, no division and no rounding of 1 − |v'|². Norms of 1000 give |S| ≤ 15.3.
-    At T = 0 the kernel is a cone: see the head of this file for its gradient.
+    without division or rounding of 1 − |v'|². At T = 0 it is a cone: see the head of this file.
     """
 
     name = "hpb"
@@ -244,13 +232,9 @@ class SphericalGaussianKernel(Kernel):
     """S = log ∫ N(z; w, σ_w² I) N(z; h, σ_h² I) dz  (Eq. 9).
 
     That is −(d/2) log(2πs) − |w − h|²/(2s) with s = σ_w² + σ_h². The paper does not say where the
-    variances come from, only that the kernel has no further parameter. Here a vector's variance is
-    the mean square of its own coordinates, σ_v² = |v|²/d + :data:`VARIANCE_FLOOR`: a vector
-    learns its spread as its length. For a context vector after layer normalization (|h|² = d) and
-    words that are short beside it, S is about h·w − |w|²/2 and a constant.
-
-    Args:
-        dim: d; None until :meth:`bind`.
+    variances come from, only that there is no further parameter. Here a vector's variance is the
+    mean square of its own coordinates, σ_v² = |v|²/d + :data:`VARIANCE_FLOOR`. For |h|² = d and
+    words that are short beside it, S is about h·w − |w|²/2 and a constant. ``dim`` is d.
     """
 
     name = "ssg"
@@ -299,9 +283,8 @@ class SphericalGaussianKernel(Kernel):
 class GaussianMixtureKernel(SphericalGaussianKernel):
     """S = Σ_ij log ∫ N(z; w_i, σ_w² I) N(z; h_j, σ_h² I) dz  (Eq. 10, with its sum of logarithms).
 
-    No further parameter again: the two halves of a vector are the means of its two components, in
-    a space of d/2 dimensions, and both have its variance, that of
-    :class:`SphericalGaussianKernel`. The four distances sum up to
+    The two halves of a vector are the means of its two components, and both have its variance,
+    that of :class:`SphericalGaussianKernel`. The four distances sum up to
 
         Σ_ij |w_i − h_j|² = 2|w|² + 2|h|² − 2 w·(h + h°),   h° = h with its halves exchanged
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ KERNELS = ["kerbs", "kerbs_released", "lin"]
 SMOOTHING = [0.0, 0.1]
 
 
-def nll(p: Problem, **options: object) -> Tensor:
+def nll(p: Problem, **options: Any) -> Tensor:
     return kerbs_nll(p.h, p.w, p.theta, p.word_of_sense, p.target, **options)
 
 

@@ -1,11 +1,9 @@
 """What happens to a chunk of products between the matrix products of the likelihood, by kernel.
 
-The likelihood makes the products X [M, n] of all senses with n context vectors. :meth:`forward` of
-a backend finds their logsumexp and the logits of the target's senses; :meth:`backward` turns what
-it saved into P = G·∂s/∂x [M, n], where G is the gradient of the logits, which the likelihood
-multiplies with W and h. What is left are gradients by the norms and θ, sums over tokens that the
-caller keeps. Any kernel gets those from its partial derivatives; the KerBS kernel has a shorter way
-(:mod:`.likelihood.backends.eager_kerbs`).
+From the products X [M, n] of all senses with n context vectors, :meth:`Backend.forward` finds their
+logsumexp and the logits of the target's senses; :meth:`Backend.backward` turns what was saved into
+P = G·∂s/∂x [M, n], G the gradient of the logits, which the likelihood multiplies with W and h. What
+is left are gradients by the norms and θ, sums over tokens that the caller keeps.
 
 A sense is a row and a token a column, so that the senses of a word are whole rows, wherever they
 lie. The classes here are plain torch: every dtype, every device, and the reference of the fused
