@@ -1,14 +1,12 @@
-"""What every kernel is: a function of x = h·w, |h|, |w| and θ, and its four partial derivatives.
-
-:mod:`fairseq_kerbs.kernels.kerbs` has the kernels of KerBS and the list of all,
-:mod:`fairseq_kerbs.kernels.gao` those of Gao et al.
-"""
+"""What every kernel is: a function of x = h·w, |h|, |w| and θ, and its four partial derivatives."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -25,8 +23,8 @@ class Kernel(ABC):
     """One kernel: its value and partial derivatives over broadcastable tensors.
 
     Attributes:
-        name: what ``--kernel`` calls it.
-        options: arguments of its constructor that a user may choose (``--kernel-…``).
+        name: its key in :data:`.kernels.functional.KERNELS`.
+        options: arguments of its constructor that a user may choose.
         has_theta: whether it reads θ.
         theta_mean, theta_std: how θ begins: the paper's "random vector", normal with these.
     """
@@ -61,3 +59,29 @@ class Kernel(ABC):
         returns ``h`` itself.
         """
         return h
+
+
+def compute_dtype(*tensors: Tensor) -> torch.dtype:
+    """float64 where an input is float64, float32 otherwise: sums never run in low precision."""
+    wide = any(tensor.dtype == torch.float64 for tensor in tensors)
+    return torch.float64 if wide else torch.float32
+
+
+def safe_norm(vectors: Tensor) -> Tensor:
+    """Euclidean norm over the last dimension, kept as size 1; gradient 0 at the zero vector."""
+    norm: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return norm
+
+
+def safe_inverse(norm: Tensor) -> Tensor:
+    """1/norm, and 0 where the norm is 0 (or too small for its inverse to be finite)."""
+    tiny = torch.finfo(norm.dtype).tiny
+    return torch.where(norm >= tiny, 1.0 / norm.clamp_min(tiny), 0.0)
+
+
+def polynomial(z: Tensor, coefficients: Sequence[float], out: Tensor | None = None) -> Tensor:
+    """Σ_k coefficients[k]·z^k, by Horner's rule."""
+    result = (torch.empty_like(z) if out is None else out).fill_(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        result.mul_(z).add_(coefficient)
+    return result

@@ -6,14 +6,10 @@ the distance of the two vectors, by Eq. 13
 
     D = |w − h|² = |w|² + |h|² − 2 h·w
 
-so that no difference of two vectors is ever made. That cancels: D is wrong by a few units in the
-last place of |w|² + |h|², and two vectors nearer than that (a thousandth of their norms in
-float32) count as one; where products run in bfloat16 or float16, by those of the products. It is
-clamped at 0.
-
-Where f'(D) has no bound at D = 0 (``log`` and ``pow`` with p < 2, ``hpb``), the gradient is 0 from
-there to that resolution, :func:`resolution`: at D = 0 such a kernel has no gradient or none but 0,
-and next to it the direction of w − h would be noise.
+clamped at 0. It is wrong by a few units in the last place of |w|² + |h|² (or of the products, where
+these run in low precision): two vectors nearer than that count as one. Where f'(D) has no bound at
+D = 0 (``log`` and ``pow`` with p < 2, ``hpb``), the gradient is 0 up to that :func:`resolution`, as
+the direction of w − h would be noise.
 
 The steepest kernels saturate at ±:data:`LOGIT_LIMIT`, where their gradient becomes 0, so that
 logits, and sums of them over words, stay finite in float32.
@@ -49,20 +45,20 @@ def resolution(scale: Tensor) -> Tensor:
     return 4.0 * torch.finfo(scale.dtype).eps * scale
 
 
-def _check_positive(option: str, value: float) -> None:
-    if not (value > 0.0 and math.isfinite(value)):
-        raise ValueError(f"--kernel-{option} is {value}, but it must be a number above 0.")
+def _check(option: str, value: float, allowed: bool, what: str = "a number above 0") -> None:
+    if not (allowed and math.isfinite(value)):
+        raise ValueError(f"`{option}` is {value}, but it must be {what}.")
 
 
 class DistanceKernel(Kernel):
-    """Base of the kernels that are a function f(D) of the squared distance alone."""
+    """Base of the kernels that are a function f(D) of the squared distance; all options are > 0."""
 
     has_theta = False
+    power: float = 2.0
 
-    @property
-    def is_steep_at_zero(self) -> bool:
-        """Whether f'(D) has no bound at D = 0."""
-        return False
+    def __post_init__(self) -> None:
+        for option in self.options:
+            _check(option, getattr(self, option), getattr(self, option) > 0.0)
 
     @abstractmethod
     def of_distance(self, distance: Tensor) -> Tensor:
@@ -70,7 +66,7 @@ class DistanceKernel(Kernel):
 
     @abstractmethod
     def slope(self, distance: Tensor) -> Tensor:
-        """f'(D) for D ≥ 0; anything at D = 0 where :attr:`is_steep_at_zero`."""
+        """f'(D) for D ≥ 0; anything at D = 0 where it has no bound there, for ``power`` < 2."""
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         return self.of_distance(squared_distance(x, h_norm, w_norm))
@@ -78,7 +74,7 @@ class DistanceKernel(Kernel):
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
         distance = squared_distance(x, h_norm, w_norm)
         twice = 2.0 * self.slope(distance)
-        if self.is_steep_at_zero:
+        if self.power < 2.0:
             noise = resolution(h_norm.square() + w_norm.square())
             twice = torch.where(distance > noise, twice, 0.0)
         return Partials(-twice, twice * h_norm, twice * w_norm, x.new_zeros(()))
@@ -86,22 +82,11 @@ class DistanceKernel(Kernel):
 
 @dataclass(frozen=True)
 class LogKernel(DistanceKernel):
-    """S = −log(|w − h|^p + 1)  (Eq. 5).
-
-    Args:
-        power: p > 0.
-    """
+    """S = −log(|w − h|^p + 1)  (Eq. 5), p = ``power`` > 0."""
 
     name = "log"
     options = ("power",)
     power: float = 2.0
-
-    def __post_init__(self) -> None:
-        _check_positive("power", self.power)
-
-    @property
-    def is_steep_at_zero(self) -> bool:
-        return self.power < 2.0
 
     def of_distance(self, distance: Tensor) -> Tensor:
         # −log(1 + e^z) with z = log |w − h|^p: a high power of a long distance is not made
@@ -116,22 +101,11 @@ class LogKernel(DistanceKernel):
 
 @dataclass(frozen=True)
 class PowerKernel(DistanceKernel):
-    """S = −|w − h|^p  (Eq. 6): for p = 2 the inner product with a penalty on the norm of w.
-
-    Args:
-        power: p > 0.
-    """
+    """S = −|w − h|^p  (Eq. 6), p = ``power`` > 0; 2: h·w with a penalty on the norm of w."""
 
     name = "pow"
     options = ("power",)
     power: float = 2.0
-
-    def __post_init__(self) -> None:
-        _check_positive("power", self.power)
-
-    @property
-    def is_steep_at_zero(self) -> bool:
-        return self.power < 2.0
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return -distance.pow(0.5 * self.power).clamp_max_(LOGIT_LIMIT)
@@ -144,18 +118,11 @@ class PowerKernel(DistanceKernel):
 
 @dataclass(frozen=True)
 class PolynomialKernel(Kernel):
-    """S = (α h·w + c)^p  (Eq. 7).
+    """S = (α h·w + c)^p  (Eq. 7), ``alpha`` > 0, ``offset`` c, ``power`` p.
 
-    p is a whole number because its base may be negative; an odd one keeps the order of the inner
-    products. By default p = 3, c = 2 and α = 1/12: then S = 8 + x + … near x = 0, where training
-    begins, so that it starts with the slopes of the inner product; at x = 15 the logit is 34 (26
-    above that of x = 0) with slope 2.6, at x = −15 it is 0.4 with slope 0.14: steeper above and
-    flatter below, both in measure. The flat point αx + c = 0 lies at x = −24.
-
-    Args:
-        alpha: α > 0.
-        offset: c.
-        power: p, a whole number from 1 on.
+    p is a whole number ≥ 1 because its base may be negative; an odd one keeps the order of the
+    inner products. By default S = 8 + x + … near x = 0, where training begins: the slope of the
+    inner product there, steeper above (2.6 at x = 15), flatter below, and flat at x = −24.
     """
 
     name = "pol"
@@ -166,14 +133,10 @@ class PolynomialKernel(Kernel):
     power: int = 3
 
     def __post_init__(self) -> None:
-        _check_positive("alpha", self.alpha)
-        if not math.isfinite(self.offset):
-            raise ValueError(f"--kernel-offset is {self.offset}, but it must be a finite number.")
-        if not (self.power >= 1 and float(self.power).is_integer()):
-            raise ValueError(
-                f"--kernel-power is {self.power}, but --kernel pol takes a whole number from 1 on: "
-                "its base may be negative."
-            )
+        _check("alpha", self.alpha, self.alpha > 0.0)
+        _check("offset", self.offset, True, "a finite number")
+        what = "a whole number from 1 on for the kernel pol, as its base may be negative"
+        _check("power", self.power, self.power >= 1 and float(self.power).is_integer(), what)
         object.__setattr__(self, "power", int(self.power))
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
@@ -190,21 +153,14 @@ class PolynomialKernel(Kernel):
 
 @dataclass(frozen=True)
 class RadialBasisKernel(DistanceKernel):
-    """S = exp(−γ |w − h|²)  (Eq. 8): within [0, 1]: no sense is e times as probable as another.
+    """S = exp(−γ |w − h|²)  (Eq. 8), in [0, 1]: no sense is e times as probable as another.
 
-    The gradient dies out with the distance. A context vector after layer normalization has
-    |h|² = d, some hundreds; γ = 0.01 leaves a gradient there, 1 would leave none in float32.
-
-    Args:
-        gamma: γ > 0.
+    After layer normalization |h|² = d, some hundreds; γ = 0.01 leaves a gradient there, 1 none.
     """
 
     name = "rbf"
     options = ("gamma",)
     gamma: float = 0.01
-
-    def __post_init__(self) -> None:
-        _check_positive("gamma", self.gamma)
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return torch.exp(-self.gamma * distance)
@@ -215,21 +171,15 @@ class RadialBasisKernel(DistanceKernel):
 
 @dataclass(frozen=True)
 class WaveletKernel(DistanceKernel):
-    """S = cos(|w − h|²/a) · exp(−|w − h|²/b)  (Eq. 12): within [−1, 1].
+    """S = cos(|w − h|²/a) · exp(−|w − h|²/b)  (Eq. 12), in [−1, 1].
 
-    Args:
-        a: length a > 0 of the waves.
-        b: reach b > 0; 100 for both, for the same reason as γ of :class:`RadialBasisKernel`.
+    Both lengths are 100 for the reason of γ in :class:`RadialBasisKernel`.
     """
 
     name = "wav"
     options = ("a", "b")
     a: float = 100.0
     b: float = 100.0
-
-    def __post_init__(self) -> None:
-        _check_positive("a", self.a)
-        _check_positive("b", self.b)
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return torch.cos(distance / self.a) * torch.exp(-distance / self.b)
@@ -245,30 +195,24 @@ class HyperbolicKernel(Kernel):
     """S = −arcosh(1 + 2|w' − h'|²/((1 − |w'|²)(1 − |h'|²)))  (Eq. 11), v' = v/(1 + √(1 + |v|²)).
 
     The printed arccos is a misprint: its argument is at least 1. S is minus the distance in the
-    Poincaré ball. The vectors must lie inside the unit ball; v' does for every v, by a map that is
-    smooth (also at 0) and takes nothing off the range of norms. It is the one that makes v the
-    space part of a point on the hyperboloid, so that the fraction is exactly
+    Poincaré ball, into which v' maps every v smoothly: v is the space part of a point on the
+    hyperboloid, so that the fraction is exactly
 
         T = √(1 + |w|²)·√(1 + |h|²) − h·w − 1,    S = −log(1 + T + √(T(T + 2)))
 
-    which knows no ball, no division and no rounding of 1 − |v'|². Norms of 1000 give |S| ≤ 15.3.
-    At T = 0 the kernel is a cone: see the head of this file for its gradient.
+    without division or rounding of 1 − |v'|². At T = 0 it is a cone: see the head of this file.
     """
 
     name = "hpb"
     has_theta = False
 
-    def _excess(self, x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[Tensor, Tensor]:
-        """T, and what it was before h·w was taken away."""
-        above_h, above_w = self._above_one(h_norm), self._above_one(w_norm)
-        whole = above_h + above_w + above_h * above_w
-        return (whole - x).clamp_min_(0.0), whole
-
     @staticmethod
-    def _above_one(norm: Tensor) -> Tensor:
-        """√(1 + |v|²) − 1, exact for short vectors, too."""
-        square = norm.square()
-        return square / (1.0 + torch.sqrt(1.0 + square))
+    def _excess(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[Tensor, Tensor]:
+        """T, and what it was before h·w was taken away."""
+        # √(1 + |v|²) − 1, exact for short vectors, too
+        h, w = (n.square() / (1.0 + torch.sqrt(1.0 + n.square())) for n in (h_norm, w_norm))
+        whole = h + w + h * w
+        return (whole - x).clamp_min_(0.0), whole
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         excess, _ = self._excess(x, h_norm, w_norm)
@@ -288,13 +232,9 @@ class SphericalGaussianKernel(Kernel):
     """S = log ∫ N(z; w, σ_w² I) N(z; h, σ_h² I) dz  (Eq. 9).
 
     That is −(d/2) log(2πs) − |w − h|²/(2s) with s = σ_w² + σ_h². The paper does not say where the
-    variances come from, only that the kernel has no further parameter. Here a vector's variance is
-    the mean square of its own coordinates, σ_v² = |v|²/d + :data:`VARIANCE_FLOOR`: a vector
-    learns its spread as its length. For a context vector after layer normalization (|h|² = d) and
-    words that are short beside it, S is about h·w − |w|²/2 and a constant.
-
-    Args:
-        dim: d; None until :meth:`bind`.
+    variances come from, only that there is no further parameter. Here a vector's variance is the
+    mean square of its own coordinates, σ_v² = |v|²/d + :data:`VARIANCE_FLOOR`. For |h|² = d and
+    words that are short beside it, S is about h·w − |w|²/2 and a constant. ``dim`` is d.
     """
 
     name = "ssg"
@@ -303,18 +243,16 @@ class SphericalGaussianKernel(Kernel):
     dim: int | None = None
 
     def bind(self, dim: int) -> Kernel:
-        if self.dim == dim:
-            return self
-        if self.dim is not None:
+        if self.dim not in (None, dim):
             raise ValueError(
-                f"--kernel {self.name} is for vectors of {self.dim} numbers, not {dim}."
+                f"`kernel` {self.name} is for vectors of {self.dim} numbers, not {dim}."
             )
         if dim % self.components:
             raise ValueError(
-                f"--kernel {self.name} halves its vectors, which have {dim} numbers: choose an "
+                f"`kernel` {self.name} halves its vectors, which have {dim} numbers: choose an "
                 "even embedding size."
             )
-        return replace(self, dim=dim)
+        return self if self.dim == dim else replace(self, dim=dim)
 
     def _sums(self, x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[int, Tensor, Tensor]:
         """Factor k of the logarithm, Σ D_ij over pairs of components, and σ_w² + σ_h².
@@ -322,9 +260,7 @@ class SphericalGaussianKernel(Kernel):
         n components a vector, each of d/n coordinates, are n² pairs with n²·(d/n)/2 = k.
         """
         if self.dim is None:
-            raise ValueError(
-                f"--kernel {self.name} needs the size of its vectors: see Kernel.bind."
-            )
+            raise ValueError(f"`kernel` {self.name} needs the size of its vectors: Kernel.bind.")
         squares = h_norm.square() + w_norm.square()
         distance = (self.components * squares - 2.0 * x).clamp_min_(0.0)
         return self.components * self.dim, distance, squares / self.dim + 2.0 * VARIANCE_FLOOR
@@ -347,17 +283,13 @@ class SphericalGaussianKernel(Kernel):
 class GaussianMixtureKernel(SphericalGaussianKernel):
     """S = Σ_ij log ∫ N(z; w_i, σ_w² I) N(z; h_j, σ_h² I) dz  (Eq. 10, with its sum of logarithms).
 
-    No further parameter again: the two halves of a vector are the means of its two components, in
-    a space of d/2 dimensions, and both have its variance, that of
-    :class:`SphericalGaussianKernel`. The four distances sum up to
+    The two halves of a vector are the means of its two components, and both have its variance,
+    that of :class:`SphericalGaussianKernel`. The four distances sum up to
 
         Σ_ij |w_i − h_j|² = 2|w|² + 2|h|² − 2 w·(h + h°),   h° = h with its halves exchanged
 
     so the products x are made with h + h°. A sum of logarithms, unlike a mixture's logarithm of a
     sum, sees the vectors only through w_1 + w_2 and the norms.
-
-    Args:
-        dim: d, even; None until :meth:`bind`.
     """
 
     name = "mog"
@@ -368,13 +300,7 @@ class GaussianMixtureKernel(SphericalGaussianKernel):
 
 
 GAO_KERNELS: tuple[type[Kernel], ...] = (
-    LogKernel,
-    PowerKernel,
-    PolynomialKernel,
-    RadialBasisKernel,
-    SphericalGaussianKernel,
-    GaussianMixtureKernel,
-    HyperbolicKernel,
-    WaveletKernel,
-)
+    LogKernel, PowerKernel, PolynomialKernel, RadialBasisKernel, SphericalGaussianKernel,
+    GaussianMixtureKernel, HyperbolicKernel, WaveletKernel,
+)  # fmt: skip
 """All but ``lin``, in the order of Gao's equations."""

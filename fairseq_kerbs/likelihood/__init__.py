@@ -7,9 +7,4 @@ from fairseq_kerbs.likelihood.functional import (
     score_words,
 )
 
-__all__ = [
-    "kerbs_log_probs",
-    "kerbs_nll",
-    "nll_with_evidence",
-    "score_words",
-]
+__all__ = ["kerbs_log_probs", "kerbs_nll", "nll_with_evidence", "score_words"]

@@ -1,9 +1,9 @@
-"""The chunked evaluation behind :mod:`.likelihood.functional`: one pass gives loss and gradients.
+"""The chunked evaluation behind all likelihoods: one pass gives loss and gradients.
 
 Tokens are processed in chunks. The loss is a sum over tokens, so the gradient of a chunk is known
 as soon as its logits are: it is multiplied into dh, dW and dθ at once (three matrix products in
-all: logits, dh, dW) and the chunk's buffer is used again for the next one. What happens between
-the products is the business of :mod:`.likelihood.backends.eager`, or of its fused forms.
+all: logits, dh, dW) before the next chunk begins. What happens between the products is the business
+of :mod:`.likelihood.backends`; what the loss is, that of an :class:`Evaluation`.
 
 Products run in the dtype of the inputs (that of autocast, where it is on), everything after them
 in float32, or float64 for float64 inputs.
@@ -12,9 +12,10 @@ in float32, or float64 for float64 inputs.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -27,67 +28,66 @@ from fairseq_kerbs.kernels import (
     safe_inverse,
     safe_norm,
 )
-from fairseq_kerbs.likelihood.backends import cpu as fused_cpu
-from fairseq_kerbs.likelihood.backends import triton as fused_cuda
-from fairseq_kerbs.likelihood.backends.eager import ChunkPasses, InnerProductPasses, Smoothing
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsPasses
+from fairseq_kerbs.likelihood.backends import cpu, triton
+from fairseq_kerbs.likelihood.backends.eager import Backend, InnerProductBackend, Senses, Smoothing
+from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
 from fairseq_kerbs.senses import SenseTable
 
 ACCELERATOR_SHARE = 8
 """On an accelerator a chunk takes at most this fraction of the free memory, and 1 GiB."""
 
 
+class NllKeywords(TypedDict, total=False):
+    """Options of a likelihood.
+
+    Attributes:
+        ignore_index: targets with this value (−100) give no loss and no gradient.
+        label_smoothing: ε ≥ 0 (0); the loss of a token is (1 − ε − ε')·nll + ε' Σ_i −log P(word i)
+            with ε' = ε/(V − 1), as fairseq's label smoothing.
+        reduction: "sum" (the default), "mean" (over tokens that count) or "none" ([N], 0 where
+            ignored).
+        chunk_tokens: tokens in one chunk; by default what :func:`chunk_tokens` finds right.
+    """
+
+    ignore_index: int
+    label_smoothing: float
+    reduction: str
+    chunk_tokens: int | None
+
+
 @dataclass(frozen=True)
 class NllOptions:
-    """Settings of one evaluation; see :func:`.likelihood.functional.kerbs_nll` for their meaning.
+    """:class:`NllKeywords` with their defaults."""
 
-    ``with_gradients`` is False where the caller's autograd is off (validation): an autograd
-    function cannot see that for itself.
-    """
-
-    kernel: Kernel
     ignore_index: int = -100
     label_smoothing: float = 0.0
+    reduction: str = "sum"
     chunk_tokens: int | None = None
-    with_gradients: bool = True
 
 
-def choose_passes(
-    kernel: Kernel,
-    w_norm: Tensor,
-    theta: Tensor,
-    table: SenseTable,
-    owner: Tensor,
-    *,
-    fused: bool = True,
-) -> ChunkPasses:
-    """The leanest passes for a kernel, a device and a dtype.
+# ------------------------------------------------------------------------ products of a chunk
+
+
+def choose_backend(senses: Senses, fused: bool = True) -> Backend:
+    """The leanest backend for a kernel, a device and a dtype.
 
     Args:
-        kernel: the kernel.
-        w_norm: norms of the sense embeddings, [M], in the compute dtype.
-        theta: kernel parameters, [M], in the same.
-        table: senses of every word.
-        owner: owner of each sense, [M].
-        fused: whether a form without logits will do.
+        senses: the kernel, and its arguments that stay.
+        fused: whether a form that never has all logits will do.
     """
-    lean = {KerbsKernel: KerbsPasses, InnerProductKernel: InnerProductPasses}
-    kind = lean.get(type(kernel), ChunkPasses)
-    passes = None
-    if fused and w_norm.device.type == "cpu":
-        passes = fused_cpu.fused(kind, kernel, w_norm, theta, table, owner)
-    elif fused and w_norm.device.type == "cuda":
-        passes = fused_cuda.fused(kind, kernel, w_norm, theta, table, owner)
-    return passes or kind(kernel, w_norm, theta, table, owner)
+    build = {"cpu": cpu.build, "cuda": triton.build}.get(senses.w_norm.device.type)
+    lean = {KerbsKernel: KerbsBackend, InnerProductKernel: InnerProductBackend}
+    found = build(senses) if fused and build else None
+    return found or lean.get(type(senses.kernel), Backend)(senses)
 
 
-def chunk_tokens(passes: ChunkPasses, senses: int, device: torch.device, itemsize: int) -> int:
+def chunk_tokens(backend: Backend, senses: int, device: torch.device, itemsize: int) -> int:
     """Number of tokens in a chunk: a multiple of 32 that keeps the buffers where they are fast."""
-    budget = passes.cpu_buffer_bytes
+    budget = backend.cpu_buffer_bytes
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        budget = min(1 << 30, free // ACCELERATOR_SHARE) // passes.buffers
+        budget = min(1 << 30, free // ACCELERATOR_SHARE) // backend.buffers
     tokens = budget // (itemsize * max(1, senses))
     return max(16, tokens if tokens < 32 else tokens // 32 * 32)
 
@@ -109,7 +109,7 @@ def fast_product() -> Callable[..., Tensor] | None:
 
 
 class Products:
-    """Products of all senses with chunks of context vectors, and the passes over them.
+    """Products of all senses with chunks of context vectors, and the backend for them.
 
     Args:
         h: context vectors, [N, d].
@@ -119,7 +119,7 @@ class Products:
         table: senses of every word.
         kernel: the kernel.
         tokens: tokens in a chunk; None lets :func:`chunk_tokens` choose.
-        passes: those of an earlier evaluation with the same senses.
+        backend: that of an earlier evaluation with the same senses.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Products:
         table: SenseTable,
         kernel: Kernel,
         tokens: int | None = None,
-        passes: ChunkPasses | None = None,
+        backend: Backend | None = None,
     ) -> None:
         self.dtype = compute_dtype(h, w, theta)
         device = h.device.type
@@ -143,205 +143,169 @@ class Products:
         self.h, self.w = h.to(self.product_dtype), w.to(self.product_dtype)
         wide_h = h.to(self.dtype)
         self.h_norm = safe_norm(wide_h).squeeze(-1)  # [N]
-        if passes is None:
+        if backend is None:
             w_norm = safe_norm(w.to(self.dtype)).squeeze(-1)  # [M]
-            bound = kernel.bind(w.shape[1])
-            passes = choose_passes(bound, w_norm, theta.to(self.dtype), table, word_of_sense)
-        self.passes = passes
-        contexts = passes.kernel.map_contexts(wide_h)
+            wide = theta.to(self.dtype)
+            senses = Senses(kernel.bind(w.shape[1]), w_norm, wide, table, word_of_sense)
+            backend = choose_backend(senses)
+        self.backend = backend
+        contexts = backend.kernel.map_contexts(wide_h)
         # what P is multiplied with for dW
         self.mapped_h = self.h if contexts is wide_h else contexts.to(self.product_dtype)
-        if passes.unit_contexts:
+        if backend.unit_contexts:
             contexts = wide_h * safe_inverse(self.h_norm).unsqueeze(1)
         self._contexts = contexts.to(self.product_dtype)
         itemsize = torch.finfo(self.dtype).bits // 8
-        size, step = h.shape[0], tokens or chunk_tokens(passes, w.shape[0], h.device, itemsize)
+        size, step = h.shape[0], tokens or chunk_tokens(backend, w.shape[0], h.device, itemsize)
         self.chunks = [slice(i, min(i + step, size)) for i in range(0, size, step)]
-        cells = w.shape[0] * min(step, size)
-        self._buffer: Tensor | None = None
-        self._narrow: Tensor | None = None
-        self._fast = fast_product() if device == "cpu" and self._is_plain_float() else None
-        if self._fast is not None:
-            pass  # it makes its own results
-        elif self.product_dtype in passes.product_dtypes:
-            self._buffer = self.w.new_empty(cells)  # the passes take products as they come
-        else:
-            self._buffer = self.h_norm.new_empty(cells)
-            if self.product_dtype != self.dtype:
-                self._narrow = self.w.new_empty(cells)
-
-    def _matrix(self, flat: Tensor, rows: slice) -> Tensor:
-        shape = (self.w.shape[0], rows.stop - rows.start)
-        return flat[: shape[0] * shape[1]].view(shape)
-
-    def _is_plain_float(self) -> bool:
-        return self.product_dtype == self.dtype == torch.float32 and self._contexts.numel() > 0
+        plain = self.product_dtype == self.dtype == torch.float32 and size > 0
+        self._fast = fast_product() if device == "cpu" and plain and w.numel() > 0 else None
 
     def products(self, rows: slice) -> Tensor:
-        """X of a chunk, [M, n], in the compute dtype; overwritten by the next chunk's."""
+        """X of a chunk, [M, n], in the compute dtype, or the backend's."""
         if self._fast is not None:
             return self._fast(self.w, self._contexts[rows], None, "none", [], "")
-        assert self._buffer is not None
-        x = self._matrix(self._buffer, rows)
-        contexts = self._contexts[rows].t()  # [d, n]
-        if self._narrow is None:
-            return torch.mm(self.w, contexts, out=x)
-        x.copy_(torch.mm(self.w, contexts, out=self._matrix(self._narrow, rows)))
+        x = torch.mm(self.w, self._contexts[rows].t())
+        if self.product_dtype not in self.backend.product_dtypes:
+            x = x.to(self.dtype)
         if self.product_dtype == torch.float16:  # norms of 256 and 256 reach its end
             x.clamp_(torch.finfo(torch.float16).min, torch.finfo(torch.float16).max)
         return x
 
-    def narrow(self, x: Tensor, rows: slice) -> Tensor:
-        """``x`` [M, n] in the dtype of products."""
-        return x if self._narrow is None else self._matrix(self._narrow, rows).copy_(x)
-
-
-class _Plan(Products):
-    """Everything about one evaluation that does not depend on the chunk."""
-
-    def __init__(
-        self,
-        h: Tensor,
-        w: Tensor,
-        theta: Tensor,
-        word_of_sense: Tensor,
-        target: Tensor,
-        table: SenseTable,
-        options: NllOptions,
-    ) -> None:
-        super().__init__(h, w, theta, word_of_sense, table, options.kernel, options.chunk_tokens)
-        self.table = table
-        self.smoothing = Smoothing.of(options.label_smoothing, table.senses.shape[0])
-        self.counted = target != options.ignore_index  # [N]
-        self.target = torch.where(self.counted, target, 0)
-
-
-class _Chunk:
-    """One chunk after the first pass: its losses, and what the pull back wants."""
-
-    def __init__(self, plan: _Plan, rows: slice) -> None:
-        self.plan, self.rows, passes = plan, rows, plan.passes
-        self.h_norm, counted = plan.h_norm[rows], plan.counted[rows]  # [n]
-        self.x = plan.products(rows)  # [M, n]
-        own_x, senses, mask = passes.own_products(self.x, plan.target[rows])  # [n, K]
-        own = passes.own_logits(own_x, senses, self.h_norm).masked_fill(~mask, -torch.inf)
-        spread = None
-        if plan.smoothing.each:
-            self.normalizer, spread = passes.reduce_words(self.x, self.h_norm)  # [n]
-        else:
-            self.normalizer = passes.reduce(self.x, self.h_norm)
-        # rounded alone, a word that is all but certain could get a probability above 1
-        nll = (self.normalizer - own.logsumexp(1)).clamp_min(0.0)
-        self.nll = torch.where(counted, nll, 0.0)  # [n]
-        joint = (own - self.normalizer.unsqueeze(1)).exp().clamp_max(1.0)
-        self.joint = torch.where(counted.unsqueeze(1), joint, 0.0)  # [n, K]
-        self.loss = plan.smoothing.share * self.nll
-        if spread is not None:
-            self.loss = self.loss + plan.smoothing.each * torch.where(counted, spread, 0.0)
-
-    def pull_back(self, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-        """P = G·∂s/∂x of the chunk [M, n], and what the kernel's ``h_gradient`` wants [n].
-
-        Args:
-            weight: gradient of the result by each token's loss, [n]; None where all are 1.
-        """
-        plan = self.plan
-        scale = plan.counted[self.rows].to(plan.dtype)
-        if weight is not None:
-            scale = scale * weight
-        along_h = plan.passes.pull_back_targets(
-            self.x, self.h_norm, self.normalizer, scale, plan.smoothing, plan.target[self.rows]
-        )
-        return self.x, along_h
-
 
 class Gradients:
-    """Sums dh, dW and dθ over chunks, in the compute dtype."""
+    """Sums dh, dW and dθ over chunks, in the compute dtype.
 
-    def __init__(self, plan: Products, needs: tuple[bool, bool, bool]) -> None:
-        self.plan, self.needs = plan, needs
-        plan.passes.reset()
-        self.h = torch.empty_like(plan.h, dtype=plan.dtype) if needs[0] else None
+    Args:
+        products: those of the evaluation.
+        needs: whether gradients by h, w and theta are wanted.
+
+    Attributes:
+        sums: what the backend sums over tokens, [2, M].
+    """
+
+    def __init__(self, products: Products, needs: Sequence[bool]) -> None:
+        self.products, self.needs = products, needs
+        self.sums = products.h_norm.new_zeros(2, len(products.w))
+        self.h = torch.empty_like(products.h, dtype=products.dtype) if needs[0] else None
         # dθ of the KerBS kernel, too, is read off the product P h
-        self.w = torch.zeros_like(plan.w, dtype=plan.dtype) if needs[1] or needs[2] else None
+        wanted = needs[1] or needs[2]
+        self.w = torch.zeros_like(products.w, dtype=products.dtype) if wanted else None
 
-    def add(self, rows: slice, by_x: Tensor, along_h: Tensor) -> None:
+    def add(self, rows: slice, p: Tensor, along_h: Tensor) -> None:
         """Take in a chunk: P [M, n] (may be overwritten) and ``along_h`` [n]."""
-        plan, mapped, unscale = self.plan, self.plan.mapped_h[rows], None
-        if plan.product_dtype == torch.float16:
-            scale = _float16_scale(by_x, plan.w, mapped)
-            by_x, unscale = by_x.mul_(scale), 1.0 / scale
-        by_x = plan.narrow(by_x, rows)
-        same = plan.product_dtype == plan.dtype
+        products, mapped = self.products, self.products.mapped_h[rows]
+        same, unscale = products.product_dtype == products.dtype, None
+        if products.product_dtype == torch.float16:
+            scale = _float16_scale(p, products.w, mapped)
+            p, unscale = p.mul_(scale), 1.0 / scale
+        p = p.to(products.product_dtype)
+
+        def wide(product: Tensor) -> Tensor:
+            product = product.to(products.dtype)
+            return product if unscale is None else product.mul_(unscale)
+
         if self.h is not None:
             if same:
-                torch.mm(by_x.t(), plan.w, out=self.h[rows])
+                torch.mm(p.t(), products.w, out=self.h[rows])
             else:
-                self.h[rows] = _rescaled((by_x.t() @ plan.w).to(plan.dtype), unscale)
-            h = plan.h[rows].to(plan.dtype)
-            plan.passes.h_gradient(self.h[rows], along_h, h, plan.h_norm[rows])
+                self.h[rows] = wide(p.t() @ products.w)
+            h = products.h[rows].to(products.dtype)
+            self.h[rows] = products.backend.h_gradient(
+                self.h[rows], along_h, h, products.h_norm[rows]
+            )
         if self.w is not None:
             if same:
-                self.w.addmm_(by_x, mapped)
+                self.w.addmm_(p, mapped)
             else:
-                self.w += _rescaled((by_x @ mapped).to(plan.dtype), unscale)
+                self.w += wide(p @ mapped)
 
-    def finish(self) -> tuple[Tensor | None, ...]:
+    def finish(self) -> list[Tensor | None]:
         """Gradients of h, w and theta in the compute dtype; None where none is needed."""
-        w, theta = self.plan.w.to(self.plan.dtype), None
-        if self.needs[2] and self.w is not None:
-            theta = self.plan.passes.theta_gradient(self.w, w)
-        if self.needs[1] and self.w is not None:
-            self.w = self.plan.passes.w_gradient(self.w, w)
-        return tuple(
-            gradient if need else None
-            for gradient, need in zip((self.h, self.w, theta), self.needs, strict=True)
-        )
+        found: list[Tensor | None] = [self.h, None, None]
+        if self.w is not None:
+            w = self.products.w.to(self.products.dtype)
+            found[1:] = self.products.backend.sense_gradients(self.w, w, self.sums)
+        return [value if need else None for value, need in zip(found, self.needs, strict=True)]
 
 
-def _float16_scale(by_x: Tensor, w: Tensor, h: Tensor) -> Tensor:
+def _float16_scale(p: Tensor, w: Tensor, h: Tensor) -> Tensor:
     """Factor that takes P = G·∂s/∂x as high in float16's range as Pᵀ W and P h allow.
 
     Most entries of G are probabilities of one in many thousand senses, which float16 would round
     to a few bits or to 0; those at −1 times a steep kernel may pass its upper end.
     """
-    size = by_x.abs()
+    size = p.abs()
     tokens = size.sum(0).amax() * w.abs().amax().to(size.dtype).clamp_min(1.0)
     senses = size.sum(1).amax() * h.abs().amax().to(size.dtype).clamp_min(1.0)
     largest = torch.maximum(tokens, senses)
     return torch.where(largest > 0, 32768.0 / largest, 1.0)
 
 
-def _rescaled(product: Tensor, factor: Tensor | None) -> Tensor:
-    return product if factor is None else product.mul_(factor)
+# ------------------------------------------------------------------------ loss and gradients
 
 
-def _run_chunks(
-    plan: _Plan, gradients: Gradients | None, weight: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Go through all chunks once.
+class Evaluation(ABC):
+    """One likelihood of some tokens: what :class:`ChunkedNll` goes through chunk by chunk.
 
     Args:
-        plan: the evaluation.
-        gradients: sums to add gradients to, or None.
-        weight: [N] gradient of the result by each token's loss; None where all are 1.
+        target: target words, [N].
+        vocab_size: number of words.
+        options: settings.
 
-    Returns:
-        smoothed loss [N], plain nll [N], P(s_t = m) of the target's senses [N, K].
+    Attributes:
+        dtype: that of all sums.
+        chunks: the chunks of tokens.
+        reads: whether the result depends on each of the inputs.
+        widths: sizes beyond N of what each chunk finds.
     """
-    size, width = plan.h.shape[0], plan.table.senses.shape[1]
-    loss = plan.h_norm.new_zeros(size)
-    plain = plan.h_norm.new_zeros(size)
-    joints = plan.h_norm.new_zeros(size, width)
-    for rows in plan.chunks:
-        chunk = _Chunk(plan, rows)
-        loss[rows], plain[rows], joints[rows] = chunk.loss, chunk.nll, chunk.joint
-        if gradients is not None:
-            by_x, along_h = chunk.pull_back(None if weight is None else weight[rows])
-            gradients.add(rows, by_x, along_h)
-            del by_x
-        del chunk  # before the next one's products are made
-    return loss, plain, joints
+
+    dtype: torch.dtype
+    chunks: list[slice]
+    reads: Sequence[bool]
+    widths: tuple[tuple[int, ...], ...] = ((), ())
+
+    def __init__(self, target: Tensor, vocab_size: int, options: NllOptions) -> None:
+        self.smoothing = Smoothing.of(options.label_smoothing, vocab_size)
+        self.counted = target != options.ignore_index  # [N]
+        self.target = torch.where(self.counted, target, 0)
+
+    @abstractmethod
+    def chunk(self, rows: slice) -> tuple[tuple[Tensor, ...], Callable[[Tensor, Any], None]]:
+        """Evaluate a chunk of n tokens.
+
+        Returns:
+            its loss [n], its plain nll [n] and what else ``widths`` lists; and a function that adds
+            the chunk's gradients to sums, given the gradient of the result by each token's loss.
+        """
+
+    @abstractmethod
+    def new_gradients(self, needs: Sequence[bool]) -> Any:
+        """Empty sums of gradients by the inputs, whose ``finish()`` lists them."""
+
+    def run(self, gradients: Any, weight: Tensor | None) -> list[Tensor]:
+        """Go through all chunks once.
+
+        Args:
+            gradients: sums to add gradients to, or None.
+            weight: gradient of the result by each token's loss, [N]; None where all are 1.
+
+        Returns:
+            what the chunks find, of all tokens; 0 where ignored.
+        """
+        size, device = len(self.target), self.target.device
+        found = [torch.zeros(size, *w, dtype=self.dtype, device=device) for w in self.widths]
+        for rows in self.chunks:
+            counted = self.counted[rows]
+            values, backward = self.chunk(rows)
+            for whole, value in zip(found, values, strict=True):
+                mask = counted.view(-1, *[1] * (value.dim() - 1))
+                whole[rows] = torch.where(mask, value, 0.0)
+            if gradients is not None:
+                scale = counted.to(self.dtype)
+                backward(scale if weight is None else scale * weight[rows], gradients)
+            del values, backward  # before the next chunk's products are made
+        return found
 
 
 class ChunkedNll(torch.autograd.Function):
@@ -356,58 +320,60 @@ class ChunkedNll(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        h: Tensor,
-        w: Tensor,
-        theta: Tensor,
-        word_of_sense: Tensor,
-        target: Tensor,
-        table: SenseTable,
+        build: Callable[..., Evaluation],
         options: NllOptions,
-        reduction: str,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        wanted = [need and options.with_gradients for need in ctx.needs_input_grad[:3]]
-        needs = (wanted[0], wanted[1], wanted[2] and options.kernel.has_theta)
-        ctx.reduction, ctx.needs = reduction, needs
-        ctx.dtypes = (h.dtype, w.dtype, theta.dtype)
-        plan = _Plan(h, w, theta, word_of_sense, target, table, options)
-        ctx.divisor = plan.counted.sum().clamp_min(1).to(plan.dtype)
-        gradients = Gradients(plan, needs) if any(needs) and reduction != "none" else None
-        with torch.autocast(h.device.type, enabled=False):
-            loss, plain, joints = _run_chunks(plan, gradients, None)
+        with_gradients: bool,
+        *inputs: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """The loss, and what else the evaluation ``build(*inputs)`` finds of each token.
+
+        ``with_gradients`` is False where the caller's autograd is off (validation): an autograd
+        function cannot see that for itself.
+        """
+        evaluation, device = build(*inputs), inputs[0].device.type
+        needs = [
+            need and reads and with_gradients
+            for need, reads in zip(ctx.needs_input_grad[3:], evaluation.reads, strict=True)
+        ]
+        ctx.needs, ctx.deferred = needs, any(needs) and options.reduction == "none"
+        ctx.dtypes = [value.dtype for value in inputs]
+        at_once = any(needs) and not ctx.deferred
+        gradients = evaluation.new_gradients(needs) if at_once else None
+        with torch.autocast(device, enabled=False):
+            loss, *others = evaluation.run(gradients, None)
             if gradients is not None:
                 ctx.gradients = gradients.finish()
-        if any(needs) and reduction == "none":
-            ctx.plan = plan
-            ctx.save_for_backward(h, w, theta)  # backward reads the plan; this guards its inputs
-        ctx.mark_non_differentiable(plain, joints)
-        if reduction == "sum":
+        if ctx.deferred:
+            ctx.evaluation = evaluation
+            ctx.save_for_backward(*inputs)  # backward reads the evaluation; this guards its inputs
+        ctx.mark_non_differentiable(*others)
+        ctx.divisor = evaluation.counted.sum().clamp_min(1) if options.reduction == "mean" else None
+        if options.reduction != "none":
             loss = loss.sum()
-        elif reduction == "mean":
-            loss = loss.sum() / ctx.divisor
-        return loss, plain, joints
+        return (loss if ctx.divisor is None else loss / ctx.divisor, *others)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if not any(ctx.needs):  # only a theta that the kernel does not read
-            return (None,) * 8
-        with torch.autocast(grad_loss.device.type, enabled=False):
-            if ctx.reduction == "none":
-                _ = ctx.saved_tensors  # an error if h, w or theta was changed in place since
-                gradients = Gradients(ctx.plan, ctx.needs)
-                _run_chunks(ctx.plan, gradients, grad_loss)
+            return (None,) * (3 + len(ctx.needs))
+        factor = grad_loss if ctx.divisor is None else grad_loss / ctx.divisor
+        if ctx.deferred:
+            _ = ctx.saved_tensors  # an error if an input was changed in place since
+            gradients = ctx.evaluation.new_gradients(ctx.needs)
+            with torch.autocast(grad_loss.device.type, enabled=False):
+                ctx.evaluation.run(gradients, grad_loss)
                 results, factor = gradients.finish(), None
-            else:
-                factor = grad_loss / ctx.divisor if ctx.reduction == "mean" else grad_loss
-                results = ctx.gradients
+        else:
+            results = ctx.gradients
         narrowed = (
-            None if gradient is None else narrow_gradient(gradient, factor, dtype)
-            for gradient, dtype in zip(results, ctx.dtypes, strict=True)
+            _narrow(gradient, factor, dtype) if need else None
+            for need, gradient, dtype in zip(ctx.needs, results, ctx.dtypes, strict=True)
         )
-        return (*narrowed, None, None, None, None, None)
+        return None, None, None, *narrowed
 
 
-def narrow_gradient(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _narrow(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Gradient times ``factor`` in ``dtype``; only the factor, a loss scale, may overflow it."""
     if torch.finfo(dtype).max < torch.finfo(gradient.dtype).max:
         limits = torch.finfo(dtype)

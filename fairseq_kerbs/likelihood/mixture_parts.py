@@ -1,4 +1,4 @@
-"""The components of a mixture over chunks of tokens: products, passes, and scores of all words.
+"""The components of a mixture over chunks of tokens, and scores of all words.
 
 Components with the same kernel are columns of one matrix of products, side by side: k·n columns for
 k components and a chunk of n tokens.
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, kernel_logits, safe_norm
-from fairseq_kerbs.likelihood.backends.eager import ChunkPasses
-from fairseq_kerbs.likelihood.chunked import Gradients, Products, choose_passes, chunk_tokens
+from fairseq_kerbs.likelihood.backends.eager import Backend, Senses
+from fairseq_kerbs.likelihood.chunked import Products, choose_backend, chunk_tokens
 from fairseq_kerbs.senses import SenseTable
 
 FEWEST_TOKENS = 8
@@ -53,59 +53,28 @@ def group_components(kernels: Sequence[Kernel], dim: int) -> tuple[KernelGroup, 
     return tuple(KernelGroup(kernel, tuple(members)) for kernel, members in groups)
 
 
-def by_chunk(values: Tensor, tokens: int) -> Tensor:
-    """[N, k, …] -> [N·k, …], within each chunk of tokens component after component."""
-    if values.shape[1] == 1:
-        return values.squeeze(1)
-    return torch.cat([part.transpose(0, 1).flatten(0, 1) for part in values.split(tokens)])
-
-
-def by_token(values: Tensor, tokens: int, width: int) -> Tensor:
-    """The way back: [N·k, d] -> [N, k, d]."""
-    if width == 1:
-        return values.unsqueeze(1)
-    parts = values.split(tokens * width)
-    return torch.cat(
-        [part.unflatten(0, (width, len(part) // width)).transpose(0, 1) for part in parts]
-    )
-
-
-class MixturePart:
-    """The components of one group: their products, passes and what a chunk leaves for its way back.
+class MixturePart(NamedTuple):
+    """The components of one group.
 
     Attributes:
-        index: numbers of the components, [k].
+        products: theirs with all words; within a chunk of tokens component after component.
+        members: numbers of the components, [k].
         width: k.
-        columns: the chunk's columns in the group's matrices.
-        x: its products, [V, k·n].
-        h_norm: norms of its context vectors, [k·n].
-        joint: log(π_k p_k(v)), [V, k, n]; only with label smoothing.
-        share: joint relative to the largest component, exponentiated, [V, k, n].
     """
 
-    columns: slice
-    x: Tensor | None
-    h_norm: Tensor
-    joint: Tensor
-    share: Tensor
+    products: Products
+    members: Tensor
+    width: int
 
-    def __init__(self, group: KernelGroup, products: Products, device: torch.device) -> None:
-        self.products, self.passes = products, products.passes
-        self.width = len(group.components)
-        self.index = torch.tensor(group.components, device=device)
+    def columns(self, rows: slice) -> slice:
+        """A chunk's columns among the group's."""
+        return slice(rows.start * self.width, rows.stop * self.width)
 
-    def begin(self, rows: slice) -> Tensor:
-        """Make the products of a chunk, [V, k·n]."""
-        self.columns = slice(rows.start * self.width, rows.stop * self.width)
-        self.h_norm = self.products.h_norm[self.columns]
-        self.x = self.products.products(self.columns)
-        return self.x
-
-    def add_to(self, gradients: Gradients, along_h: Tensor) -> None:
-        """Hand P, which ``x`` has become, over to the sums of gradients."""
-        assert self.x is not None
-        gradients.add(self.columns, self.x, along_h)
-        self.x = None  # room for the next chunk's
+    def begin(self, rows: slice) -> tuple[Backend, Tensor, Tensor]:
+        """The backend, and a chunk's products [V, k·n] and norms [k·n]."""
+        columns = self.columns(rows)
+        x, h_norm = self.products.products(columns), self.products.h_norm[columns]
+        return self.products.backend, x, h_norm
 
 
 class MixtureParts:
@@ -117,9 +86,9 @@ class MixtureParts:
         log_weights: log π, [N, K].
         groups: the components by kernel.
         thetas: θ of every group, [V] each.
-        tokens: tokens in a chunk; None lets :func:`chunk_tokens` choose.
-        fused: whether passes without logits will do.
-        passes: those of every group from an earlier evaluation with the same words.
+        tokens: tokens in a chunk; None lets :func:`.chunked.chunk_tokens` choose.
+        fused: whether backends that never have all logits will do.
+        backends: those of every group from an earlier evaluation with the same words.
     """
 
     def __init__(
@@ -132,38 +101,50 @@ class MixtureParts:
         *,
         tokens: int | None = None,
         fused: bool = True,
-        passes: Sequence[ChunkPasses] | None = None,
+        backends: Sequence[Backend] | None = None,
     ) -> None:
         size, count, _ = contexts.shape
         self.dtype, device = compute_dtype(contexts, w), contexts.device
         self.log_weights = log_weights.to(self.dtype)
         words = torch.arange(w.shape[0], device=w.device)
         table = SenseTable(words.unsqueeze(1), torch.ones_like(words, dtype=torch.bool)[:, None])
-        wide = [theta.to(self.dtype) for theta in thetas]
-        if passes is None:
+        if backends is None:
             w_norm = safe_norm(w.to(self.dtype)).squeeze(-1)  # [V]
-            passes = [
-                choose_passes(group.kernel, w_norm, theta, table, words, fused=fused)
-                for group, theta in zip(groups, wide, strict=True)
+            backends = [
+                choose_backend(Senses(kernel, w_norm, theta.to(self.dtype), table, words), fused)
+                for (kernel, _), theta in zip(groups, thetas, strict=True)
             ]
         if tokens is None:
             itemsize = torch.finfo(self.dtype).bits // 8
-            most = min(chunk_tokens(each, w.shape[0], device, itemsize) for each in passes)
+            most = min(chunk_tokens(each, w.shape[0], device, itemsize) for each in backends)
             tokens = max(FEWEST_TOKENS, most // count)
-        self.tokens, self.passes = tokens, list(passes)
+        self.tokens, self.backends = tokens, list(backends)
         self.chunks = [slice(i, min(i + tokens, size)) for i in range(0, size, tokens)]
         self.parts = []
-        for group, theta, own in zip(groups, wide, passes, strict=True):
-            picked = contexts if len(groups) == 1 else contexts[:, list(group.components)]
-            flat, width = by_chunk(picked, tokens), len(group.components)
-            products = Products(
-                flat, w, theta, words, table, group.kernel, tokens=tokens * width, passes=own
-            )
-            self.parts.append(MixturePart(group, products, device))
+        for (kernel, members), theta, backend in zip(groups, thetas, backends, strict=True):
+            index, width = torch.tensor(members, device=device), len(members)
+            flat = self.by_chunk(contexts if len(groups) == 1 else contexts[:, index])
+            step = tokens * width
+            products = Products(flat, w, theta, words, table, kernel, step, backend=backend)
+            self.parts.append(MixturePart(products, index, width))
 
     def prior(self, rows: slice) -> Tensor:
         """Log π of a chunk, [K, n]."""
         return self.log_weights[rows].t()
+
+    def by_chunk(self, values: Tensor) -> Tensor:
+        """[N, k, d] -> [N·k, d], within each chunk of tokens component after component."""
+        if values.shape[1] == 1:
+            return values.squeeze(1)
+        parts = values.split(self.tokens)
+        return torch.cat([part.transpose(0, 1).flatten(0, 1) for part in parts])
+
+    def by_token(self, values: Tensor, width: int) -> Tensor:
+        """The way back: [N·k, d] -> [N, k, d]."""
+        if width == 1:
+            return values.unsqueeze(1)
+        parts = values.split(self.tokens * width)
+        return torch.cat([part.unflatten(0, (width, -1)).transpose(0, 1) for part in parts])
 
 
 def mixture_log_probs(
@@ -200,34 +181,32 @@ def score_mixture(
     log_weights: Tensor,
     groups: Sequence[KernelGroup],
     thetas: Sequence[Tensor],
-    passes: Sequence[ChunkPasses] | None = None,
-) -> tuple[Tensor, list[ChunkPasses]]:
+    backends: Sequence[Backend] | None = None,
+) -> tuple[Tensor, list[Backend]]:
     """:func:`mixture_log_probs` without gradient: one product a group and chunk.
 
     Args:
         contexts, w, log_weights, groups, thetas: as there.
-        passes: what an earlier call with the same words returned; saves preparing them again.
+        backends: what an earlier call with the same words returned; saves preparing them again.
 
     Returns:
-        [..., V], and the prepared passes.
+        [..., V], and the backends with the words prepared.
     """
-    flat, flat_weights = (
-        contexts.reshape(-1, *contexts.shape[-2:]),
-        log_weights.reshape(-1, contexts.shape[-2]),
-    )
-    parts = MixtureParts(flat, w, flat_weights, groups, thetas, passes=passes)
-    out = torch.empty(flat.shape[0], w.shape[0], dtype=parts.dtype, device=w.device)
+    flat = contexts.reshape(-1, *contexts.shape[-2:])
+    flat_weights = log_weights.reshape(-1, contexts.shape[-2])
+    mixture = MixtureParts(flat, w, flat_weights, groups, thetas, backends=backends)
+    out = torch.empty(flat.shape[0], w.shape[0], dtype=mixture.dtype, device=w.device)
     with torch.autocast(w.device.type, enabled=False):
-        for rows in parts.chunks:
-            prior, result = parts.prior(rows), out[rows]
-            for number, part in enumerate(parts.parts):
-                x = part.begin(rows)
+        for rows in mixture.chunks:
+            prior, result = mixture.prior(rows), out[rows]
+            for number, part in enumerate(mixture.parts):
+                backend, x, h_norm = part.begin(rows)
                 scores = out.new_empty(x.shape[1], x.shape[0])  # [k·n, V]
-                part.passes.log_probs(x, part.h_norm, scores)
-                scores.add_(prior[part.index].reshape(-1, 1))
+                backend.log_probs(x, h_norm, scores)
+                scores.add_(prior[part.members].reshape(-1, 1))
                 by_component = scores.view(part.width, -1, len(w))
                 if number == 0:
                     torch.logsumexp(by_component, 0, out=result)
                 else:
                     torch.logaddexp(result, by_component.logsumexp(0), out=result)
-    return out.view(*log_weights.shape[:-1], len(w)), parts.passes
+    return out.view(*log_weights.shape[:-1], len(w)), mixture.backends

@@ -167,7 +167,7 @@ class KerbsOutputLayer(OutputLayer):
 
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         inputs = (h, self.weight, self.theta, self.word_of_sense, self.table)
-        return score_words(*inputs, kernel=self.kernel, passes=prepared)
+        return score_words(*inputs, kernel=self.kernel, backend=prepared)
 
     def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, Evidence]:
         inputs = (h, self.weight, self.theta, self.word_of_sense, target)

@@ -115,7 +115,7 @@ class MixtureOutputLayer(OutputLayer):
 
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         inputs = (self.contexts(h), self.weight, self.log_weights(h), self.groups)
-        return score_mixture(*inputs, self._group_thetas(), passes=prepared)
+        return score_mixture(*inputs, self._group_thetas(), backends=prepared)
 
     def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, None]:
         inputs = (self.contexts(h), self.weight, self.log_weights(h), target, self.groups)

@@ -29,7 +29,7 @@ class SoftmaxOutputLayer(OutputLayer):
 
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         inputs = (h, self.weight, self.theta, self.word_of_sense, self.table)
-        return score_words(*inputs, kernel="lin", passes=prepared)
+        return score_words(*inputs, kernel="lin", backend=prepared)
 
     def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, None]:
         inputs = (h, self.weight, self.theta, self.word_of_sense, target)

@@ -332,12 +332,12 @@ def test_models_train_and_score_with_every_kernel(name: str) -> None:
 def test_a_kernel_is_bound_to_one_size_of_vectors() -> None:
     kernel = build_kernel("ssg").bind(8)
     assert kernel.bind(8) is kernel
-    with pytest.raises(ValueError, match="--kernel ssg is for vectors of 8 numbers, not 6"):
+    with pytest.raises(ValueError, match="`kernel` ssg is for vectors of 8 numbers, not 6"):
         kernel.bind(6)
     x = torch.ones(2)
     with pytest.raises(ValueError, match=r"Kernel\.bind"):
         build_kernel("ssg").value(x, x, x, x)
-    with pytest.raises(ValueError, match=r"--kernel mog .* 7 numbers: choose an even"):
+    with pytest.raises(ValueError, match=r"`kernel` mog .* 7 numbers: choose an even"):
         KerbsOutputLayer(7, 5, 9, kernel="mog")
     lin: Kernel = build_kernel("lin")
     assert lin.bind(5) is lin
@@ -367,15 +367,15 @@ WRONG = [
     ({"kernel": "lin", "kernel_power": 2.0}, "--kernel-power .* log, pow, pol .* --kernel lin"),
     ({"kernel": "pow", "kernel_gamma": 0.0}, "--kernel-gamma .* rbf"),
     ({"output_layer": "softmax", "kernel_b": 1.0}, "--kernel-b .* --output-layer softmax"),
-    ({"kernel": "pow", "kernel_power": 0.0}, "--kernel-power is 0.0"),
-    ({"kernel": "log", "kernel_power": math.inf}, "--kernel-power is inf"),
-    ({"kernel": "pol", "kernel_power": 2.5}, "--kernel-power is 2.5, .* whole number"),
-    ({"kernel": "pol", "kernel_power": 0.0}, "--kernel-power is 0.0, .* whole number"),
-    ({"kernel": "pol", "kernel_alpha": -1.0}, "--kernel-alpha is -1.0"),
-    ({"kernel": "pol", "kernel_offset": math.nan}, "--kernel-offset is nan"),
-    ({"kernel": "rbf", "kernel_gamma": -0.1}, "--kernel-gamma is -0.1"),
-    ({"kernel": "wav", "kernel_a": 0.0}, "--kernel-a is 0.0"),
-    ({"kernel": "wav", "kernel_b": math.nan}, "--kernel-b is nan"),
+    ({"kernel": "pow", "kernel_power": 0.0}, r"\Wpower\W? is 0.0"),
+    ({"kernel": "log", "kernel_power": math.inf}, r"\Wpower\W? is inf"),
+    ({"kernel": "pol", "kernel_power": 2.5}, r"\Wpower\W? is 2.5, .* whole number"),
+    ({"kernel": "pol", "kernel_power": 0.0}, r"\Wpower\W? is 0.0, .* whole number"),
+    ({"kernel": "pol", "kernel_alpha": -1.0}, r"\Walpha\W? is -1.0"),
+    ({"kernel": "pol", "kernel_offset": math.nan}, r"\Woffset\W? is nan"),
+    ({"kernel": "rbf", "kernel_gamma": -0.1}, r"\Wgamma\W? is -0.1"),
+    ({"kernel": "wav", "kernel_a": 0.0}, r"\Wa\W? is 0.0"),
+    ({"kernel": "wav", "kernel_b": math.nan}, r"\Wb\W? is nan"),
 ]
 
 

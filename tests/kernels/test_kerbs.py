@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from scipy import integrate
 from torch import Tensor
 
-from fairseq_kerbs.kernels import KERNELS, apply_kernel, build_kernel, kerbs_kernel, kernel_logits
+from fairseq_kerbs.kernels import (
+    KERNELS,
+    apply_kernel,
+    build_kernel,
+    kerbs_kernel,
+    kernel_logits,
+    safe_inverse,
+)
 from fairseq_kerbs.kernels import kerbs as kernels
 from tests.helpers.reference import KernelReference, as_leaves, kernel_reference, naive_logits
 
@@ -296,7 +303,7 @@ def test_a_norm_without_a_finite_inverse_counts_as_zero() -> None:
     for dtype in (torch.float32, torch.float64):
         tiny = torch.finfo(dtype).tiny
         norms = torch.tensor([0.0, tiny / 4, tiny, 1.0, 8.0], dtype=dtype)
-        assert kernels.safe_inverse(norms).tolist() == [0.0, 0.0, 1.0 / tiny, 1.0, 0.125]
+        assert safe_inverse(norms).tolist() == [0.0, 0.0, 1.0 / tiny, 1.0, 0.125]
 
 
 def test_the_released_kernel_is_the_inner_product_at_right_angles_too() -> None:
@@ -346,6 +353,6 @@ def test_shapes_and_names_are_checked() -> None:
         kerbs_kernel(torch.randn(2, 5), torch.randn(4, 6), torch.randn(4))
     with pytest.raises(ValueError, match="4 senses"):
         kerbs_kernel(torch.randn(2, 5), torch.randn(4, 5), torch.randn(3))
-    with pytest.raises(ValueError, match=r"--kernel.*'cosine'.*kerbs, kerbs_released, lin"):
+    with pytest.raises(ValueError, match=r"`kernel`.*'cosine'.*kerbs, kerbs_released, lin"):
         build_kernel("cosine")
     assert set(KERNELS) >= {"kerbs", "kerbs_released", "lin"}

@@ -1,4 +1,4 @@
-"""Passes over a chunk equal autograd: the general ones, the lean ones, and the fused ones."""
+"""Backends equal autograd: the general one, the lean ones, and those in C."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import build_kernel, kernel_logits
-from fairseq_kerbs.likelihood.backends import cpu as fused_cpu
-from fairseq_kerbs.likelihood.backends.cpu import FusedInnerProduct, FusedKerbs
-from fairseq_kerbs.likelihood.backends.eager import ChunkPasses, InnerProductPasses, Smoothing
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsPasses
-from fairseq_kerbs.likelihood.chunked import choose_passes
+from fairseq_kerbs.likelihood.backends import cpu
+from fairseq_kerbs.likelihood.backends.cpu import CpuInnerProductBackend, CpuKerbsBackend
+from fairseq_kerbs.likelihood.backends.eager import Backend, InnerProductBackend, Senses, Smoothing
+from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
+from fairseq_kerbs.likelihood.chunked import choose_backend
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import as_leaves, kernel_reference
 
@@ -22,33 +22,42 @@ from tests.helpers.reference import as_leaves, kernel_reference
 THETAS = [0, 1e-12, 1e-8, 1e-4, 1e-2, 0.1, 0.499, 0.501, 0.999, 1.001, 3, 10, 50, 64]
 THETAS = [sign * float(theta) for theta in THETAS for sign in (1, -1)] + [64.5, -100.0]
 
-TORCH = {"kerbs": KerbsPasses, "lin": InnerProductPasses, "kerbs_released": ChunkPasses}
-LOGARITHMS = ("normalizer", "normalizer_words", "spread", "log_probs")  # 0 is no scale of theirs
-FUSED = {"kerbs": FusedKerbs, "lin": FusedInnerProduct}
+TORCH = {"kerbs": KerbsBackend, "lin": InnerProductBackend, "kerbs_released": Backend}
+LOGARITHMS = (
+    "normalizer",
+    "normalizer_words",
+    "uniform_nll",
+    "log_probs",
+)  # 0 is no scale of theirs
+FUSED = {"kerbs": CpuKerbsBackend, "lin": CpuInnerProductBackend}
 
 
-def build(kind: type[ChunkPasses], name: str, w: Tensor, theta: Tensor) -> ChunkPasses:
-    """Passes over senses that belong to words 0, 1, 2, …, 0, 1, …: up to four each."""
-    owner = torch.arange(len(theta)) % -(-len(theta) // 4)
-    table = build_sense_table(owner, int(owner.max()) + 1)
-    return kind(build_kernel(name), w.norm(dim=1), theta, table, owner)
+def senses_of(name: str, w: Tensor, theta: Tensor) -> Senses:
+    """Senses that belong to words 0, 1, 2, …, 0, 1, …: up to four each."""
+    word_of_sense = torch.arange(len(theta)) % -(-len(theta) // 4)
+    table = build_sense_table(word_of_sense, int(word_of_sense.max()) + 1)
+    return Senses(build_kernel(name), w.norm(dim=1), theta, table, word_of_sense)
+
+
+def build(kind: type[Backend], name: str, w: Tensor, theta: Tensor) -> Backend:
+    return kind(senses_of(name, w, theta))
 
 
 def back(
-    passes: ChunkPasses, h: Tensor, w: Tensor, grad: Tensor, cuts: list[slice]
+    backend: Backend, h: Tensor, w: Tensor, grad: Tensor, cuts: list[slice]
 ) -> tuple[Tensor, ...]:
-    """Logits, dh, dW, dθ for a given gradient of the logits, through ``_carry_back``."""
+    """Logits, dh, dW, dθ for a given gradient of the logits."""
     h_norm = h.norm(dim=1)
-    logits, by_h, product = [], [], torch.zeros_like(w)
+    logits, by_h, product, sums = [], [], torch.zeros_like(w), w.new_zeros(2, len(w))
     for rows in cuts:
         contexts = h[rows] / h_norm[rows, None].clamp_min(1e-30)
-        x = w @ (contexts if passes.unit_contexts else h[rows]).t()
-        logits.append(passes.logits(x, h_norm[rows]).t().clone())
-        along_h = passes._carry_back(grad[rows].t().clone(), x, h_norm[rows])
-        by_h.append(passes.h_gradient(x.t() @ w, along_h, h[rows], h_norm[rows]))
-        product += x @ h[rows]
-    by_theta = passes.theta_gradient(product, w).clone()
-    return torch.cat(logits), torch.cat(by_h), passes.w_gradient(product, w), by_theta
+        x = w @ (contexts if backend.unit_contexts else h[rows]).t()
+        scores, kept = backend.logits(x, h_norm[rows])
+        logits.append(scores.t())
+        p, along_h = backend.backward_logits(grad[rows].t().clone(), x, h_norm[rows], kept, sums)
+        by_h.append(backend.h_gradient(p.t() @ w, along_h, h[rows], h_norm[rows]))
+        product += p @ h[rows]
+    return torch.cat(logits), torch.cat(by_h), *backend.sense_gradients(product, w, sums)
 
 
 def inputs(dtype: torch.dtype, tokens: int = 9) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -66,14 +75,14 @@ def inputs(dtype: torch.dtype, tokens: int = 9) -> tuple[Tensor, Tensor, Tensor,
 
 
 @pytest.mark.parametrize("name", ["kerbs", "kerbs_released", "lin"])
-def test_torch_passes_equal_autograd_in_float64(name: str) -> None:
+def test_torch_backends_equal_autograd_in_float64(name: str) -> None:
     h, w, theta, grad = inputs(torch.float64)
     leaves = as_leaves(h, w, theta)
     logits = kernel_logits(*leaves, kernel=name)
     expected = [logits.detach(), *torch.autograd.grad(logits, leaves, grad, allow_unused=True)]
-    for kind in (TORCH[name], ChunkPasses):
-        passes = build(kind, name, w, theta)
-        actual = back(passes, h, w, grad, [slice(0, 2), slice(2, 9)])
+    for kind in (TORCH[name], Backend):
+        backend = build(kind, name, w, theta)
+        actual = back(backend, h, w, grad, [slice(0, 2), slice(2, 9)])
         for i, (ours, right) in enumerate(zip(actual, expected, strict=True)):
             if i == 3 and name == "lin":
                 assert (ours == 0).all()
@@ -89,11 +98,9 @@ def test_torch_passes_equal_autograd_in_float64(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["kerbs", "lin"])
-def test_lean_passes_are_the_general_ones(name: str) -> None:
+def test_lean_backends_are_the_general_one(name: str) -> None:
     h, w, theta, _ = inputs(torch.float64)
-    lean, general = (
-        run_all(build(kind, name, w, theta), h, w) for kind in (TORCH[name], ChunkPasses)
-    )
+    lean, general = (run_all(build(kind, name, w, theta), h, w) for kind in (TORCH[name], Backend))
     for key in general:
         if not (name == "lin" and "theta" in key):
             scale = general[key].abs().max().item()
@@ -105,7 +112,7 @@ def test_kerbs_in_float32_errs_against_its_scale_only() -> None:
     wide = as_leaves(h.double(), w.double(), theta.double())
     logits = kernel_logits(*wide)
     by_h, by_w, by_theta = torch.autograd.grad(logits, wide, grad.double())
-    ours = back(build(KerbsPasses, "kerbs", w, theta), h, w, grad, [slice(0, 9)])
+    ours = back(build(KerbsBackend, "kerbs", w, theta), h, w, grad, [slice(0, 9)])
     size = (h.norm() * w.norm(dim=1)).double()  # [M]
     tolerance = 1e-5 * (1 + theta.double().abs() / 10)
     peak = logits.abs().amax(0).maximum(size)
@@ -125,9 +132,9 @@ def test_slope_by_theta_of_single_pairs_is_that_of_mpmath(dtype: torch.dtype) ->
         h = torch.tensor([[2.0, 0.0]], dtype=dtype)
         w = torch.tensor([[cosine, (1 - cosine**2) ** 0.5]], dtype=dtype).expand(len(thetas), 2)
         theta = torch.tensor(thetas, dtype=dtype)
-        passes = build(KerbsPasses, "kerbs", w, theta)
+        backend = build(KerbsBackend, "kerbs", w, theta)
         grad = torch.ones(1, len(thetas), dtype=dtype)
-        by_theta = back(passes, h, w.contiguous(), grad, [slice(0, 1)])[3]
+        by_theta = back(backend, h, w.contiguous(), grad, [slice(0, 1)])[3]
         for t, slope in zip(theta.tolist(), by_theta.tolist(), strict=True):
             right = kernel_reference(tuple(h[0].tolist()), tuple(w[0].tolist()), t).by_theta
             assert slope == pytest.approx(right, abs=2.0 * tolerance * (1 + abs(right)))
@@ -140,7 +147,7 @@ def test_zero_vectors_get_the_gradient_of_the_product() -> None:
     leaves = as_leaves(h, w, theta)
     logits = kernel_logits(*leaves)
     expected = torch.autograd.grad(logits, leaves, grad)
-    for kind in (KerbsPasses, ChunkPasses):
+    for kind in (KerbsBackend, Backend):
         actual = back(build(kind, "kerbs", w, theta), h, w, grad, [slice(0, 9)])
         assert (actual[0][3] == 0).all()
         assert (actual[0][:, 4] == 0).all()
@@ -154,46 +161,48 @@ def test_zero_vectors_get_the_gradient_of_the_product() -> None:
 @pytest.fixture(params=["best", "plain"])
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The compiled passes: the code for this processor, and that for any; on three threads."""
-    library = fused_cpu.library()
+    library = cpu.library()
     assert library is not None, "fairseq_kerbs was installed without its compiled passes"
     if request.param == "plain":
-        plain = fused_cpu.Library(library.path, plain=True)
-        monkeypatch.setattr(fused_cpu, "library", lambda: plain)
+        plain = cpu.Library(library.path, plain=True)
+        monkeypatch.setattr(cpu, "library", lambda: plain)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
 
 
-def run_all(passes: ChunkPasses, h: Tensor, w: Tensor) -> dict[str, Tensor]:
-    """Everything that passes compute for one chunk, with label smoothing and without."""
-    h_norm = h.norm(dim=1)
+def run_all(backend: Backend, h: Tensor, w: Tensor) -> dict[str, Tensor]:
+    """Everything that a backend computes for one chunk, with label smoothing and without.
+
+    Both chunks go forward before one goes back: what is saved depends on no order of calls.
+    """
+    h_norm, words = h.norm(dim=1), len(backend.table.senses)
     scale = torch.linspace(0.5, 2.0, len(h)).to(h.dtype)
     scale[::4] = 0.0
-    contexts = h / h_norm[:, None].clamp_min(1e-30) if passes.unit_contexts else h
-    x = w @ contexts.t()
-    weights = Smoothing.of(0.1, passes.table.senses.shape[0])
+    contexts = h / h_norm[:, None].clamp_min(1e-30) if backend.unit_contexts else h
+    x, target = w @ contexts.t(), torch.arange(len(h)) % words
+    # the terms of the gradient one by one: of all senses, of the target's, and with smoothing
+    smoothed = Smoothing.of(0.1, words)._replace(target_weight=0.0)
+    weights = {"": Smoothing(0.0), "_target": Smoothing(total=0.0), "_words": smoothed}
+    saved = {key: backend.forward(x.clone(), h_norm, target, one) for key, one in weights.items()}
     found: dict[str, Tensor] = {}
-    for words in (False, True):
-        passes.reset()
-        p, suffix = x.clone(), "_words" if words else ""
-        if words:
-            normalizer, found["spread"] = passes.reduce_words(p, h_norm)
-            along = passes.pull_back_words(p, h_norm, normalizer, scale, weights)
-        else:
-            normalizer = passes.reduce(p, h_norm)
-            assert torch.equal(p.nan_to_num(), x.nan_to_num())  # the way back wants it, too
-            along = passes.pull_back(p, h_norm, normalizer, scale)
-        found |= {"normalizer" + suffix: normalizer, "p" + suffix: p.clone()}
-        if isinstance(passes, KerbsPasses):
+    for suffix, one in saved.items():
+        sums = w.new_zeros(2, len(w))
+        found |= {"normalizer" + suffix: one.normalizer, "target" + suffix: one.target.logits}
+        if one.uniform_nll is not None:
+            found["uniform_nll"] = one.uniform_nll
+        p, along = backend.backward(one, scale, sums)
+        found["p" + suffix] = p.clone()
+        if isinstance(backend, KerbsBackend):
             found["along" + suffix] = along.clone()
-        found["dh" + suffix] = passes.h_gradient(p.t() @ w, along, h, h_norm)
-        product = p @ h
-        found["dtheta" + suffix] = passes.theta_gradient(product, w).clone()
-        found["dw" + suffix] = passes.w_gradient(product, w)
-    out = h.new_empty(len(h), passes.table.senses.shape[0])
-    passes.log_probs(x, h_norm, out)
-    return found | {"log_probs": out}
+        found["dh" + suffix] = backend.h_gradient(p.t() @ w, along, h, h_norm)
+        gradients = backend.sense_gradients(p @ h, w, sums)
+        found["dw" + suffix], found["dtheta" + suffix] = gradients
+    out = h.new_empty(len(h), words)
+    backend.log_probs(x, h_norm, out)
+    return {key: value.nan_to_num(neginf=0.0) if key.startswith("target") else value
+            for key, value in found.items()} | {"log_probs": out}  # fmt: skip
 
 
 def assert_fused_errs_no_more(name: str, h: Tensor, w: Tensor, theta: Tensor) -> None:
@@ -213,7 +222,7 @@ def assert_fused_errs_no_more(name: str, h: Tensor, w: Tensor, theta: Tensor) ->
 @pytest.mark.parametrize(("tokens", "senses"), [(1, 1), (5, 3), (9, 30), (123, 507), (300, 57)])
 @pytest.mark.parametrize("deviation", [0.0, 1e-8, 0.1, 2.0])
 @pytest.mark.usefixtures("compiled")
-def test_fused_passes_err_no_more_than_torch(
+def test_compiled_passes_err_no_more_than_torch(
     name: str, tokens: int, senses: int, deviation: float
 ) -> None:
     h, w = torch.randn(tokens, 7), torch.randn(senses, 7)
@@ -248,15 +257,15 @@ def test_sums_over_very_many_tokens_are_as_near() -> None:
 
 @pytest.mark.parametrize("theta", THETAS)
 @pytest.mark.usefixtures("compiled")
-def test_fused_passes_at_every_special_theta(theta: float) -> None:
+def test_compiled_passes_at_every_special_theta(theta: float) -> None:
     h, w = torch.rand(40, 5) + 0.1, torch.rand(60, 5) + 0.1
     assert_fused_errs_no_more("kerbs", h, w, torch.full((60,), theta))
 
 
 @pytest.mark.usefixtures("compiled")
-def test_fused_passes_keep_tiny_arguments_and_drop_hopeless_senses() -> None:
+def test_compiled_passes_keep_tiny_arguments_and_drop_hopeless_senses() -> None:
     h, w = torch.tensor([[1.0, 0.0]]), torch.tensor([[1e-3, 0.5], [-30.0, 0.0], [-200.0, 0.0]])
-    found = run_all(build(FusedKerbs, "kerbs", w, torch.full((3,), 1e-12)), h.repeat(2, 1), w)
+    found = run_all(build(CpuKerbsBackend, "kerbs", w, torch.full((3,), 1e-12)), h.repeat(2, 1), w)
     # linspace makes the scale of the second token 2
     torch.testing.assert_close(found["p"][0, 1].item(), 2.0, rtol=1e-6, atol=0.0)
     assert 0 < found["p"][1, 1] < 1e-12
@@ -265,23 +274,20 @@ def test_fused_passes_keep_tiny_arguments_and_drop_hopeless_senses() -> None:
 
 @pytest.mark.parametrize("name", ["kerbs", "lin"])
 @pytest.mark.usefixtures("compiled")
-def test_fused_passes_let_nan_through_to_the_loss(name: str) -> None:
+def test_compiled_passes_let_nan_through_to_the_loss(name: str) -> None:
     h, w = torch.randn(4, 3), torch.randn(6, 3)
     h[2, 1] = torch.nan
     found = run_all(build(FUSED[name], name, w, torch.zeros(6)), h, w)
-    for key in ("normalizer", "normalizer_words", "spread"):
+    for key in ("normalizer", "normalizer_words", "uniform_nll"):
         assert found[key].isnan().tolist() == [False, False, True, False]
 
 
-def test_the_leanest_passes_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = torch.arange(3)
-    table = build_sense_table(owner, 3)
+def test_the_leanest_backend_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kind(name: str, dtype: torch.dtype = torch.float32) -> type[Backend]:
+        ones = torch.ones(3, 3, dtype=dtype)
+        return type(choose_backend(senses_of(name, ones, ones[0])))
 
-    def kind(name: str, dtype: torch.dtype = torch.float32) -> type[ChunkPasses]:
-        ones = torch.ones(3, dtype=dtype)
-        return type(choose_passes(build_kernel(name), ones, ones, table, owner))
-
-    assert [kind(name) for name in TORCH] == [FusedKerbs, FusedInnerProduct, ChunkPasses]
+    assert [kind(name) for name in TORCH] == [CpuKerbsBackend, CpuInnerProductBackend, Backend]
     assert [kind(name, torch.float64) for name in TORCH] == list(TORCH.values())
     monkeypatch.setenv("FAIRSEQ_KERBS_FUSED", "0")
     assert [kind(name) for name in TORCH] == list(TORCH.values())
@@ -289,22 +295,23 @@ def test_the_leanest_passes_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_word_with_very_many_senses_is_left_to_torch() -> None:
     owner = torch.zeros(17, dtype=torch.long)
-    table, ones = build_sense_table(owner, 1), torch.ones(17)
-    assert type(choose_passes(build_kernel("kerbs"), ones, ones, table, owner)) is KerbsPasses
+    ones = torch.ones(17)
+    senses = Senses(build_kernel("kerbs"), ones, ones, build_sense_table(owner, 1), owner)
+    assert type(choose_backend(senses)) is KerbsBackend
 
 
 def test_a_missing_library_is_said_once(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fused_cpu, "__file__", str(tmp_path / "cpu.py"))
-    fused_cpu.library.cache_clear()
+    monkeypatch.setattr(cpu, "__file__", str(tmp_path / "cpu.py"))
+    cpu.library.cache_clear()
     try:
-        assert fused_cpu.library() is None
-        assert not fused_cpu.enabled()
+        assert cpu.library() is None
+        assert not cpu.enabled()
         assert caplog.text.count("compiled passes are not there") == 1
         (tmp_path / "_passes.so").write_text("not a library")
-        fused_cpu.library.cache_clear()
-        assert fused_cpu.library() is None
+        cpu.library.cache_clear()
+        assert cpu.library() is None
         assert "cannot be used" in caplog.text
     finally:
-        fused_cpu.library.cache_clear()
+        cpu.library.cache_clear()

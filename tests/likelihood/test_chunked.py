@@ -284,7 +284,7 @@ def test_errors_are_sentences() -> None:
     for option, message in (
         ({"reduction": "average"}, "'average'"),
         ({"label_smoothing": 1.0}, r"within \[0, 1\)"),
-        ({"kernel": "rbf2"}, "--kernel"),
+        ({"kernel": "rbf2"}, "`kernel`"),
     ):
         with pytest.raises(ValueError, match=message):
             nll(p, **option)

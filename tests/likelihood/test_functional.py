@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -25,8 +26,8 @@ KERNELS = ["kerbs", "kerbs_released", "lin"]
 SMOOTHING = [0.0, 0.1]
 
 
-def nll(p: Problem, **options: object) -> Tensor:
-    return kerbs_nll(p.h, p.w, p.theta, p.word_of_sense, p.target, **options)  # type: ignore[arg-type]
+def nll(p: Problem, **options: Any) -> Tensor:
+    return kerbs_nll(p.h, p.w, p.theta, p.word_of_sense, p.target, **options)
 
 
 def gradients(loss: Tensor, p: Problem) -> list[Tensor]:
@@ -256,9 +257,9 @@ def test_scores_are_the_naive_ones_with_and_without_autograd(
         ours = kerbs_log_probs(h, *senses, 12, kernel=kernel)
     torch.testing.assert_close(ours, truth, rtol=1e-9, atol=1e-9)
     table = build_sense_table(p.word_of_sense, 12)
-    first, passes = score_words(h[0], *senses, table, kernel=kernel)
-    second, same = score_words(h[1].transpose(0, 1), *senses, table, kernel=kernel, passes=passes)
-    assert same is passes
+    first, backend = score_words(h[0], *senses, table, kernel=kernel)
+    second, same = score_words(h[1].transpose(0, 1), *senses, table, kernel=kernel, backend=backend)
+    assert same is backend
     assert not first.requires_grad
     torch.testing.assert_close(first, truth[0], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(second.transpose(0, 1), truth[1], rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""The Triton passes equal the torch passes: on a CUDA device, or in Triton's interpreter.
+"""The Triton backend equals the one in plain torch: on a CUDA device, or in Triton's interpreter.
 
 Where the environment says TRITON_INTERPRET=1, everything here runs in the interpreter, on the CPU;
 otherwise what needs a device runs on CUDA, or is skipped. As Triton decides that for a process when
@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import build_kernel
-from fairseq_kerbs.likelihood import chunked as chunked_nll
-from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll
-from fairseq_kerbs.likelihood.backends import triton as fused_cuda
-from fairseq_kerbs.likelihood.backends.eager import ChunkPasses, InnerProductPasses, Smoothing
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsPasses
+from fairseq_kerbs.likelihood import chunked, kerbs_log_probs, kerbs_nll
+from fairseq_kerbs.likelihood.backends import triton as backend_module
+from fairseq_kerbs.likelihood.backends.eager import Backend, InnerProductBackend, Senses, Smoothing
+from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
 from fairseq_kerbs.senses import SenseTable, build_sense_table
 from tests.helpers.reference import make_problem, naive_token_losses
 
@@ -43,7 +42,7 @@ needs_device = pytest.mark.skipif(
 once = pytest.mark.skipif(INTERPRETED, reason="has run outside of the interpreter")
 
 THETAS = [0.0, *(sign * size for size in (1e-8, 0.3, 0.99, 1.01, 5, 50) for sign in (1.0, -1.0))]
-KINDS: dict[str, type[ChunkPasses]] = {"kerbs": KerbsPasses, "lin": InnerProductPasses}
+KINDS: dict[str, type[Backend]] = {"kerbs": KerbsBackend, "lin": InnerProductBackend}
 ALLOCATIONS = {
     "1 … 4 senses": [*range(11), *range(11), *range(10), 3, 7, 7, 9, 0],  # M = 37, V = 11
     "one sense": list(range(37)),
@@ -57,12 +56,12 @@ CASES += [(name, n) for name in ("one sense", "four senses") for n in (5, 33)]
 @pytest.fixture(autouse=True)
 def _fresh_reasons() -> Iterator[None]:
     yield
-    fused_cuda._decline.cache_clear()
-    fused_cuda.load_kernels.cache_clear()
+    backend_module._decline.cache_clear()
+    backend_module.load_kernels.cache_clear()
 
 
 class Case(NamedTuple):
-    """Inputs of the passes, in float32 or the same numbers in float64."""
+    """Inputs of a backend, in float32 or the same numbers in float64."""
 
     name: str
     x: Tensor
@@ -78,17 +77,17 @@ class Case(NamedTuple):
         values = {field: getattr(self, field).double() for field in self._fields[1:6]}
         return self._replace(**values)
 
-    def torch_passes(self) -> ChunkPasses:
+    def senses(self) -> Senses:
         kernel = build_kernel(self.name)
-        return KINDS[self.name](kernel, self.w_norm, self.theta, self.table, self.owner)
+        return Senses(kernel, self.w_norm, self.theta, self.table, self.owner)
 
-    def fused_passes(self) -> fused_cuda._Fused:
-        kernel = build_kernel(self.name)
-        passes = fused_cuda.fused(
-            KINDS[self.name], kernel, self.w_norm, self.theta, self.table, self.owner
-        )
-        assert isinstance(passes, fused_cuda._Fused)
-        return passes
+    def in_torch(self) -> Backend:
+        return KINDS[self.name](self.senses())
+
+    def in_triton(self) -> Backend:
+        backend = backend_module.build(self.senses())
+        assert isinstance(backend, backend_module._TritonBackend)
+        return backend
 
 
 def make_case(name: str, allocation: str, tokens: int, seed: int = 0) -> Case:
@@ -117,59 +116,36 @@ def make_case(name: str, allocation: str, tokens: int, seed: int = 0) -> Case:
 Results = dict[str, Tensor]
 
 
-def sums(passes: ChunkPasses, found: Results) -> Results:
-    if isinstance(passes, KerbsPasses):
-        found["weighted"] = passes.weighted.clone()
-        found["bent"] = passes.bent.where(passes.curved, 0.0)
-    else:
-        del found["along_h"]
+def run(backend: Backend, case: Case, weights: Smoothing) -> Results:
+    """Forward and backward over one chunk."""
+    saved = backend.forward(case.x.clone(), case.h_norm, case.target, weights)
+    sums = torch.zeros(2, len(case.x), dtype=case.theta.dtype, device=DEVICE)
+    p, along_h = backend.backward(saved, case.scale, sums)
+    found = {"normalizer": saved.normalizer, "p": p.clone()}
+    if saved.uniform_nll is not None:
+        found["uniform_nll"] = saved.uniform_nll
+    if isinstance(backend, KerbsBackend):
+        found |= {"along_h": along_h, "weighted": sums[0]}
+        found["bent"] = sums[1].where(backend.curved, 0.0)
     return found
 
 
-def by_senses(passes: ChunkPasses, case: Case) -> Results:
-    normalizer = passes.reduce(case.x, case.h_norm)
-    p = case.x.clone()
-    along_h = passes.pull_back(p, case.h_norm, normalizer, case.scale)
-    return sums(passes, {"normalizer": normalizer, "p": p, "along_h": along_h})
-
-
-def by_words(passes: ChunkPasses, case: Case) -> Results:
-    normalizer, spread = passes.reduce_words(case.x, case.h_norm)
-    p, weights = case.x.clone(), Smoothing.of(0.1, len(case.table.senses))
-    along_h = passes.pull_back_words(p, case.h_norm, normalizer, case.scale, weights)
-    found = {"normalizer": normalizer, "spread": spread, "p": p, "along_h": along_h}
-    return sums(passes, found)
-
-
-def with_targets(passes: ChunkPasses, case: Case, smoothing: float = 0.1) -> Results:
-    """All of the pull back: at once in the fused passes, in two steps in the others."""
-    normalizer, _ = passes.reduce_words(case.x, case.h_norm)
-    p, weights = case.x.clone(), Smoothing.of(smoothing, len(case.table.senses))
-    if isinstance(passes, fused_cuda._Fused):
-        along_h = passes.pull_back_targets(
-            p, case.h_norm, normalizer, case.scale, weights, case.target
-        )
-        return sums(passes, {"normalizer": normalizer, "p": p, "along_h": along_h})
-    along_h = passes.pull_back_words(p, case.h_norm, normalizer, case.scale, weights)
-    senses, mask = case.table.senses[case.target], case.table.mask[case.target]  # [n, K]
-    own_x = case.x.t().gather(1, senses)
-    own = passes.own_logits(own_x, senses, case.h_norm).masked_fill(~mask, -torch.inf)
-    grad = own.softmax(1) * (-weights.share * case.scale).unsqueeze(1)
-    along_h = along_h + passes.add_own(p, own_x, senses, grad, case.h_norm)
-    return sums(passes, {"normalizer": normalizer, "p": p, "along_h": along_h})
+def smoothings(case: Case) -> list[Smoothing]:
+    """The gradient of all senses alone, that of the loss, and that with label smoothing."""
+    return [Smoothing(0.0), Smoothing(), Smoothing.of(0.1, len(case.table.senses))]
 
 
 def magnitudes(case: Case, p: Tensor) -> dict[str, Tensor]:
     """Σ_n |h G E| and Σ_n |h G c² r(z)| of every sense, up to a factor: what the sums round by."""
-    passes = case.torch_passes()
-    if not isinstance(passes, KerbsPasses):
+    backend = case.in_torch()
+    if not isinstance(backend, KerbsBackend):
         return {}
-    cosine = case.x * passes.inverse_norm.unsqueeze(1)
-    z = cosine * passes.minus_theta.unsqueeze(1)
-    by_h = (p / (passes.gain.unsqueeze(1) * z.exp()) * case.h_norm).abs()  # |h G|
+    cosine = case.x * backend.inverse_norm.unsqueeze(1)
+    z = cosine * backend.minus_theta.unsqueeze(1)
+    by_h = (p / (backend.gain.unsqueeze(1) * z.exp()) * case.h_norm).abs()  # |h G|
     return {
         "weighted": (by_h * z.expm1().abs()).sum(1),
-        "bent": (by_h * cosine.square()).sum(1).where(passes.curved, 0.0),
+        "bent": (by_h * cosine.square()).sum(1).where(backend.curved, 0.0),
     }
 
 
@@ -188,25 +164,25 @@ def assert_as_exact_as_torch(ours: Results, plain: Results, truth: Results, case
         size = sizes.get(name, right.abs())
         if name == "p":
             error, usual, size = error.amax(1), usual.amax(1), size.amax(1)
-        elif name in ("normalizer", "spread", "along_h"):
+        elif name in ("normalizer", "uniform_nll", "along_h"):
             error, usual, size = error.amax(), usual.amax(), size.amax()
         assert (error <= 4 * usual + tolerance * size).all(), name  # false for NaN, too
 
 
-# ------------------------------------------------------------------------ the passes
+# ------------------------------------------------------------------------ one chunk
 
 
-def check_passes(case: Case) -> None:
-    for run in (by_senses, by_words, with_targets):
-        ours, plain = run(case.fused_passes(), case), run(case.torch_passes(), case)
-        truth = run(case.double().torch_passes(), case.double())
+def check(case: Case) -> None:
+    for weights in smoothings(case):
+        ours, plain = (run(one, case, weights) for one in (case.in_triton(), case.in_torch()))
+        truth = run(case.double().in_torch(), case.double(), weights)
         assert_as_exact_as_torch(ours, plain, truth, case)
     tokens, words = len(case.scale), len(case.table.senses)
     wide = torch.full((tokens, words + 3), 7.0, device=DEVICE)
-    case.fused_passes().log_probs(case.x, case.h_norm, wide[:, :words])
+    case.in_triton().log_probs(case.x, case.h_norm, wide[:, :words])
     right = torch.empty(tokens, words, dtype=torch.float64, device=DEVICE)
     exact = case.double()
-    exact.torch_passes().log_probs(exact.x, exact.h_norm, right)
+    exact.in_torch().log_probs(exact.x, exact.h_norm, right)
     assert ((wide[:, :words] - right).abs() <= 4e-6 * right.abs().amax()).all()
     assert (wide[:, words:] == 7.0).all()
 
@@ -214,8 +190,8 @@ def check_passes(case: Case) -> None:
 @needs_device
 @pytest.mark.parametrize(("allocation", "tokens"), CASES)
 @pytest.mark.parametrize("name", list(KINDS))
-def test_passes_are_those_of_torch(name: str, allocation: str, tokens: int) -> None:
-    check_passes(make_case(name, allocation, tokens))
+def test_triton_computes_what_torch_does(name: str, allocation: str, tokens: int) -> None:
+    check(make_case(name, allocation, tokens))
 
 
 @needs_device
@@ -225,12 +201,12 @@ def test_tiles_and_shares_of_any_number(
     name: str, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three blocks of tokens, two tiles of senses, by one program a block or by one a tile."""
-    monkeypatch.setattr(fused_cuda, "CELLS", 512)
-    monkeypatch.setattr(fused_cuda, "WIDEST", 16)
-    monkeypatch.setattr(fused_cuda, "PROGRAMS", programs)
-    cut = fused_cuda.Cut.of(37, 33, 16)
+    monkeypatch.setattr(backend_module, "CELLS", 512)
+    monkeypatch.setattr(backend_module, "WIDEST", 16)
+    monkeypatch.setattr(backend_module, "PROGRAMS", programs)
+    cut = backend_module.Cut.of(37, 33, 16)
     assert cut == (32, 16, 3, 64 if programs == 1 else 32, 1 if programs == 1 else 2)
-    check_passes(make_case(name, "1 … 4 senses", 33))
+    check(make_case(name, "1 … 4 senses", 33))
 
 
 @once
@@ -239,7 +215,7 @@ def test_running_sums_in_float32_stay_short(senses: int) -> None:
     """One running sum adds a number a tile: hundreds are as near as torch's, thousands are not."""
     chunk = (1 << 28) // senses  # tokens in 1 GiB of products, the most there is
     for tokens in (16, min(300, chunk), chunk):
-        cut = fused_cuda.Cut.of(senses, tokens, fused_cuda.WIDEST)
+        cut = backend_module.Cut.of(senses, tokens, backend_module.WIDEST)
         assert cut.share <= 200 * cut.rows
         assert cut.share * cut.shares >= senses
 
@@ -247,15 +223,13 @@ def test_running_sums_in_float32_stay_short(senses: int) -> None:
 @needs_device
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("name", list(KINDS))
-def test_targets_without_smoothing_and_products_in_bfloat16(name: str, smoothing: float) -> None:
+def test_products_in_bfloat16(name: str, smoothing: float) -> None:
     case = make_case(name, "1 … 4 senses", 33)
     case = case._replace(x=case.x.bfloat16().float())
-    truth = with_targets(case.double().torch_passes(), case.double(), smoothing)
-    plain = with_targets(case.torch_passes(), case, smoothing)
-    ours = with_targets(case.fused_passes(), case, smoothing)
-    assert_as_exact_as_torch(ours, plain, truth, case)
-    narrow = case._replace(x=case.x.bfloat16())
-    ours = with_targets(case.fused_passes(), narrow, smoothing)
+    weights = Smoothing.of(smoothing, len(case.table.senses))
+    truth = run(case.double().in_torch(), case.double(), weights)
+    plain = run(case.in_torch(), case, weights)
+    ours = run(case.in_triton(), case._replace(x=case.x.bfloat16()), weights)
     assert ours["p"].dtype == torch.bfloat16
     # P is rounded once, cell by cell; at a word that is all but certain, too
     unit = 2.0 ** (-7 if INTERPRETED else -8)  # the interpreter cuts off what a device rounds
@@ -267,29 +241,30 @@ def test_targets_without_smoothing_and_products_in_bfloat16(name: str, smoothing
 @needs_device
 def test_a_chunk_adds_to_the_sums_and_gives_the_same_bits_again() -> None:
     case = make_case("kerbs", "1 … 4 senses", 33)
-    passes = case.fused_passes()
-    first = by_senses(passes, case)
-    twice = by_senses(passes, case)
-    passes.reset()
-    again = by_senses(copy.deepcopy(passes), case)  # as a model that keeps its passes may be
-    for name, value in first.items():
-        assert torch.equal(again[name], value)
-        assert torch.equal(twice[name], 2 * value if name in ("weighted", "bent") else value)
+    backend, found = case.in_triton(), []
+    sums = torch.zeros(2, len(case.x), device=DEVICE)
+    for one in (backend, copy.deepcopy(backend)):  # as a model that keeps its backend may be
+        saved = one.forward(case.x.clone(), case.h_norm, case.target, Smoothing())
+        p, along_h = one.backward(saved, case.scale, sums)
+        found.append([saved.normalizer, p, along_h, sums.clone()])
+    for first, second in zip(*found, strict=True):
+        assert torch.equal(second, 2 * first if first.shape == sums.shape else first)
 
 
 @needs_device
 def test_levels_of_many_words_are_summed_beyond_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_cuda, "PROGRAMS", 1)
+    monkeypatch.setattr(backend_module, "PROGRAMS", 1)
     words = 4096
     x = 1000.0 + torch.randn(words, 16, generator=torch.Generator().manual_seed(0))
     owner, ones = torch.arange(words, device=DEVICE), torch.ones(words, device=DEVICE)
-    arguments = (build_kernel("lin"), ones, ones, build_sense_table(owner, words), owner)
-    passes = fused_cuda.fused(InnerProductPasses, *arguments)
-    assert passes is not None
-    _, spread = passes.reduce_words(x.to(DEVICE), ones[:16])
+    table = build_sense_table(owner, words)
+    backend = backend_module.build(Senses(build_kernel("lin"), ones, ones, table, owner))
+    assert backend is not None
+    saved = backend.forward(x.to(DEVICE), ones[:16], owner[:16], Smoothing.of(0.1, words))
+    assert saved.uniform_nll is not None
     wide = x.double()
     right = words * wide.logsumexp(0) - wide.sum(0)
-    torch.testing.assert_close(spread.double().cpu(), right, rtol=5e-7, atol=0)
+    torch.testing.assert_close(saved.uniform_nll.double().cpu(), right, rtol=5e-7, atol=0)
 
 
 # ------------------------------------------------------------------------ single numbers
@@ -304,12 +279,17 @@ def test_single_logits_are_exact_relative_to_themselves(theta: float, sign: floa
     parameter = torch.tensor([sign * theta], device=DEVICE)
     one, owner = torch.ones(1, device=DEVICE), torch.zeros(1, dtype=torch.long, device=DEVICE)
     table = build_sense_table(owner, 1)
-    arguments = (build_kernel("kerbs"), one, parameter, table, owner)
-    passes = fused_cuda.fused(KerbsPasses, *arguments)
-    assert passes is not None
-    ours = passes.reduce(cosine.unsqueeze(0), torch.ones_like(cosine)).double()
-    wide = KerbsPasses(build_kernel("kerbs"), one.double(), parameter.double(), table, owner)
-    right = wide.reduce(cosine.double().unsqueeze(0), torch.ones_like(cosine).double())
+    senses = Senses(build_kernel("kerbs"), one, parameter, table, owner)
+    backend = backend_module.build(senses)
+    assert backend is not None
+    x, h_norm, target = (
+        cosine.unsqueeze(0),
+        torch.ones_like(cosine),
+        torch.zeros_like(cosine).long(),
+    )
+    ours = backend.forward(x, h_norm, target, Smoothing()).normalizer.double()
+    wide = KerbsBackend(senses._replace(w_norm=one.double(), theta=parameter.double()))
+    right = wide.forward(x.double(), h_norm.double(), target, Smoothing()).normalizer
     bound = (6.0 + 2.0 * theta) * 2.0**-24  # the argument of the exponential is rounded as well
     # below the normal range of float32 numbers are rounded more
     assert ((ours - right).abs() <= bound * right.abs() + 1e-37).all()
@@ -323,23 +303,17 @@ def test_far_logits_are_worth_nothing_and_nan_stays_in_its_column() -> None:
     x[:, 1], x[7, 1] = -3e38, 1e4
     x[9, 2] = torch.nan
     x[:, 3], x[2:, 3] = 2.0, -torch.inf
-    for words in (False, True):
-        passes, p = case.fused_passes(), x.clone()
-        reduced = passes.reduce_words(x, case.h_norm) if words else (passes.reduce(x, case.h_norm),)
-        normalizer = reduced[0]
-        assert normalizer[:2].tolist() == [0.0, 1e4]
-        assert normalizer[2].isnan()
-        assert normalizer[3].item() == pytest.approx(2.0 + torch.tensor(2.0).log().item())
-        ones = torch.ones(4, device=DEVICE)
-        if words:
-            passes.pull_back_words(p, case.h_norm, normalizer, ones, Smoothing.of(0.0, 9))
-        else:
-            passes.pull_back(p, case.h_norm, normalizer, ones)
-        assert p[:, :2].count_nonzero().item() == 2
+    ones = torch.ones(4, device=DEVICE)
+    for weights in (Smoothing(0.0), Smoothing(0.0, 1e-30)):  # sense by sense, and word by word
+        backend = case.in_triton()
+        saved = backend.forward(x.clone(), case.h_norm, case.target, weights)
+        assert saved.normalizer[:2].tolist() == [0.0, 1e4]
+        assert saved.normalizer[2].isnan()
+        assert saved.normalizer[3].item() == pytest.approx(2.0 + torch.tensor(2.0).log().item())
+        p, _ = backend.backward(saved, ones, torch.zeros(2, len(x), device=DEVICE))
+        assert (p[:, :2].abs() > 1e-20).sum().item() == 2
         assert p[3, 0] == p[7, 1] == 1.0
         assert p[:, 2].isnan().any()
-        if not words:  # a word all of whose senses are at −∞ has no distribution within
-            assert p[2:, 3].count_nonzero().item() == 0
 
 
 @needs_device
@@ -353,17 +327,17 @@ def test_more_products_than_fit_in_32_bits() -> None:
     table = build_sense_table(owner, senses // 2)
     ones = torch.ones(tokens, device=DEVICE)
     zeros = torch.zeros(senses, device=DEVICE)
-    arguments = (build_kernel("lin"), zeros, zeros, table, owner)
-    passes = fused_cuda.fused(InnerProductPasses, *arguments)
-    assert passes is not None
-    last = x[:, -64:].clone()
+    backend = backend_module.build(Senses(build_kernel("lin"), zeros, zeros, table, owner))
+    assert backend is not None
+    last, target = x[:, -64:].clone(), torch.zeros(tokens, dtype=torch.long, device=DEVICE)
     right = last.double().logsumexp(0)
-    torch.testing.assert_close(passes.reduce(x, ones)[-64:].double(), right, rtol=1e-6, atol=0)
-    normalizer, _ = passes.reduce_words(x, ones)
-    torch.testing.assert_close(normalizer[-64:].double(), right, rtol=1e-6, atol=0)
-    passes.pull_back(x, ones, normalizer, ones)
+    for weights in (Smoothing.of(0.1, senses // 2), Smoothing(0.0)):
+        saved = backend.forward(x, ones, target, weights)
+        normalizer = saved.normalizer[-64:].double()
+        torch.testing.assert_close(normalizer, right, rtol=1e-6, atol=0)
+    p, _ = backend.backward(saved, ones, torch.zeros(2, senses, device=DEVICE))
     probability = (last.double() - right).exp().float()
-    torch.testing.assert_close(x[:, -64:], probability, rtol=1e-5, atol=0)
+    torch.testing.assert_close(p[:, -64:], probability, rtol=1e-5, atol=0)
 
 
 # ------------------------------------------------------------------------ the whole likelihood
@@ -372,23 +346,23 @@ def test_more_products_than_fit_in_32_bits() -> None:
 @needs_device
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("name", list(KINDS))
-def test_likelihood_through_the_fused_passes(
+def test_likelihood_through_triton(
     name: str, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = []
 
-    def choose(*arguments: object) -> ChunkPasses:
-        passes = fused_cuda.fused(KINDS[name], *arguments)  # type: ignore[arg-type]
-        assert passes is not None
-        used.append(passes)
-        return passes
+    def choose(senses: Senses) -> Backend:
+        backend = backend_module.build(senses)
+        assert backend is not None
+        used.append(backend)
+        return backend
 
     p = make_problem(50, 11, 29, 7)
     p.target[3] = -100
     losses = naive_token_losses(p, name, smoothing)
     needed = p.leaves if name == "kerbs" else p.leaves[:2]
     expected = torch.autograd.grad(losses.sum(), needed)
-    monkeypatch.setattr(chunked_nll, "choose_passes", choose)
+    monkeypatch.setattr(chunked, "choose_backend", choose)
     narrow = p.to(torch.float32)
     h, w, theta = (leaf.detach().to(DEVICE).requires_grad_() for leaf in narrow.leaves)
     owner, target = p.word_of_sense.to(DEVICE), p.target.to(DEVICE)
@@ -448,10 +422,10 @@ def test_kernels_compile_for_a_device_that_is_not_there(
     types = dict.fromkeys(("table", "count", "target"), "*i64") | {"levels": "*fp64"}
     types |= dict.fromkeys(("size", "words", "width", "tokens", "share", "stride"), "i32")
     types |= {"x": "*bf16"}
-    fixed: dict[str, object] = {"KERBS": name == "kerbs", "OWN": True, "ROWS": 8, "TOKENS": 128}
+    fixed: dict[str, object] = {"KERBS": name == "kerbs", "ROWS": 8, "TOKENS": 128}
     if name != "kerbs":
         fixed["senses"] = None
-    for kernel in ("reduce", "reduce_words", "pull_back", "pull_back_words", "log_probs"):
+    for kernel in ("forward", "forward_words", "backward", "log_probs"):
         function = getattr(kernels, kernel)
         parameters = inspect.signature(function.fn).parameters
         constants = {key: value for key, value in fixed.items() if key in parameters}
@@ -472,10 +446,11 @@ def test_where_triton_is_missing_one_warning_says_so(
         sys.modules, "fairseq_kerbs.likelihood.backends.triton_kernels", raising=False
     )
     owner = torch.arange(3)
-    arguments = (build_kernel("kerbs"), torch.ones(3), torch.ones(3), build_sense_table(owner, 3))
+    table, ones = build_sense_table(owner, 3), torch.ones(3)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert fused_cuda.fused(KerbsPasses, *arguments, owner) is None
+            senses = Senses(build_kernel("kerbs"), ones, ones, table, owner)
+            assert backend_module.build(senses) is None
     assert len(caplog.messages) == 1
     assert "pip install triton" in caplog.messages[0]
 
@@ -485,15 +460,10 @@ def test_what_the_kernels_are_not_for(caplog: pytest.LogCaptureFixture) -> None:
     owner = torch.arange(3)
     table = build_sense_table(owner, 3)
     wide = torch.ones(3, dtype=torch.float64)
+    senses = Senses(build_kernel("kerbs"), wide, wide, table, owner)
+    general = senses._replace(kernel=build_kernel("kerbs_released"), w_norm=wide.float())
     with caplog.at_level(logging.WARNING):
-        assert (
-            fused_cuda.fused(KerbsPasses, build_kernel("kerbs"), wide, wide, table, owner) is None
-        )
-        assert (
-            fused_cuda.fused(KerbsPasses, build_kernel("kerbs"), wide, wide, table, owner) is None
-        )
-        one = wide.float()
-        general = (build_kernel("kerbs_released"), one, one, table, owner)
-        assert fused_cuda.fused(ChunkPasses, *general) is None  # as it must be: nothing to say
+        for one in (senses, senses, general):  # of the last one there is nothing to say
+            assert backend_module.build(one) is None
     assert len(caplog.messages) == 1
     assert "float64" in caplog.messages[0]

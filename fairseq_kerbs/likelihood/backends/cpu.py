@@ -1,4 +1,4 @@
-"""The passes over a chunk on a CPU, each in one sweep: the front of ``csrc/passes.c``.
+"""The backend of a CPU: each direction in one sweep, by ``csrc/passes.c``.
 
 The library is compiled when the package is installed and called through ctypes. It runs on the
 threads of the OpenMP runtime that torch has loaded, as many as ``torch.get_num_threads()`` says.
@@ -14,37 +14,38 @@ import logging
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.likelihood.backends.eager import ChunkPasses, InnerProductPasses, Smoothing
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsPasses
+from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
+from fairseq_kerbs.likelihood.backends.eager import (
+    Backend,
+    InnerProductBackend,
+    Saved,
+    Senses,
+    Smoothing,
+)
+from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
 
 logger = logging.getLogger(__name__)
 
 MOST_SENSES = 16
 """Senses of one word that csrc/passes.c has room for, where it goes word by word."""
 
-_REDUCE, _REDUCE_WORDS, _PULL_BACK, _PULL_BACK_WORDS, _LOG_PROBS = range(5)  # as in passes.c
-
-_SENSE_FIELDS = ["inverse_norm", "minus_theta", "radius", "gain", "curved", "weighted", "bent"]
-_POINTERS = ["x", "h_norm", "peak", "share", "each", "most", "sum", "words"]
-_POINTERS += ["along_h", "result", "table", "count"]
-
-
-class _Senses(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in _SENSE_FIELDS]
+_FORWARD, _FORWARD_WORDS, _BACKWARD, _BACKWARD_WORDS = range(4)  # as in passes.c
+_PREPARED = ("inverse_norm", "minus_theta", "radius", "gain", "curved")
+_SUMS = ("weighted", "bent", "x", "h_norm", "peak", "weight", "uniform", "most", "sum", "words")
+_POINTERS = (*_PREPARED, *_SUMS, "along_h", "result", "table", "count")
+_SIZES = ("size", "tokens", "width", "stride", "threads")
 
 
 class _Chunk(ctypes.Structure):
     """Same fields, in the same order, as ``Chunk`` in csrc/passes.c."""
 
     _fields_ = [
-        ("senses", _Senses),
         *[(name, ctypes.c_void_p) for name in _POINTERS],
-        *[(name, ctypes.c_size_t) for name in ("size", "tokens", "width", "stride", "threads")],
+        *[(name, ctypes.c_size_t) for name in _SIZES],
         ("kerbs", ctypes.c_int32),
     ]
 
@@ -97,119 +98,86 @@ def enabled() -> bool:
     return os.environ.get("FAIRSEQ_KERBS_FUSED", "1") != "0" and library() is not None
 
 
-class _Fused(ChunkPasses):
+class _CpuBackend(Backend):
     """Mixin: the passes of csrc/passes.c in place of torch's."""
 
     buffers = 1
     cpu_buffer_bytes = 24 << 20  # products want many tokens; this still fits the last cache
 
-    @property
-    def library(self) -> Library:
-        """The compiled passes (no attribute: they can be neither copied nor pickled)."""
+    def _run(self, which: int, x: Tensor, tensors: dict[str, Tensor]) -> None:
+        assert x.is_contiguous()
         found = library()
         assert found is not None
-        return found
-
-    def _chunk(self, x: Tensor, h_norm: Tensor, **tensors: Tensor) -> _Chunk:
-        assert x.is_contiguous()
-        threads = torch.get_num_threads() if self.library.threaded else 1
-        chunk = _Chunk(size=x.shape[0], tokens=x.shape[1], threads=threads)
-        if isinstance(self, KerbsPasses):
+        chunk = _Chunk(size=x.shape[0], tokens=x.shape[1])
+        chunk.threads = torch.get_num_threads() if found.threaded else 1
+        if isinstance(self, KerbsBackend):
             chunk.kerbs = 1
-            for name in _SENSE_FIELDS:
-                setattr(chunk.senses, name, _pointer(getattr(self, name)))
-        for name, tensor in {"x": x, "h_norm": h_norm, **tensors}.items():
-            setattr(chunk, name, _pointer(tensor))
-        return chunk
+            tensors |= {name: getattr(self, name) for name in _PREPARED}
+        if which in (_FORWARD_WORDS, _BACKWARD_WORDS):
+            tensors["table"], tensors["count"] = self._words
+            chunk.size, chunk.width = self._words[0].shape
+        if "result" in tensors:
+            chunk.stride = tensors["result"].stride(0)
+        for name, tensor in {"x": x, **tensors}.items():
+            assert tensor.stride(-1) == 1 or tensor.numel() <= 1
+            setattr(chunk, name, tensor.data_ptr())
+        found.run(which, chunk)
 
-    def _by_words(self, chunk: _Chunk) -> _Chunk:
-        senses, count = self._word_table()
-        chunk.table, chunk.count = senses.data_ptr(), count.data_ptr()
-        chunk.size, chunk.width = senses.shape
-        return chunk
+    @functools.cached_property
+    def _words(self) -> tuple[Tensor, Tensor]:
+        return self.table.senses.contiguous(), self.table.mask.sum(1)
 
-    def _word_table(self) -> tuple[Tensor, Tensor]:
-        if not hasattr(self, "_words"):
-            self._words = (self.table.senses.contiguous(), self.table.mask.sum(1))
-        return self._words
-
-    def _partial(self, x: Tensor, fill: float, dtype: torch.dtype = torch.float64) -> Tensor:
-        return torch.full((torch.get_num_threads(), x.shape[1]), fill, dtype=dtype)
-
-    def _reduce(
-        self, which: int, x: Tensor, h_norm: Tensor, out: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        most, total = self._partial(x, -math.inf, torch.float32), self._partial(x, 0.0)
-        words = self._partial(x, 0.0)
-        chunk = self._chunk(x, h_norm, most=most, sum=total, words=words)
-        if out is not None:
-            chunk.result, chunk.stride = _pointer(out), out.stride(0)
-        self.library.run(which, chunk if which == _REDUCE else self._by_words(chunk))
+    def _sweep(
+        self, which: int, x: Tensor, h_norm: Tensor, **out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Level of the logits, sum of exponentials relative to it, and Σ of the words' levels."""
+        shape = (torch.get_num_threads(), x.shape[1])
+        most = torch.full(shape, -math.inf)
+        total, words = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
+        tensors = {"h_norm": h_norm, "most": most, "sum": total, "words": words}
+        self._run(which, x, tensors | out)
         peak = most.amax(0)
         # a thread without senses: −∞ with sum 0
-        total = (total * (most - peak).double().exp()).sum(0)
-        self._kept = (peak, total)  # G from these two is nearer than from the rounded normalizer
-        return peak + total.log(), words.sum(0)
+        return peak, (total * (most - peak).double().exp()).sum(0), words.sum(0)
 
-    def reduce(self, x: Tensor, h_norm: Tensor) -> Tensor:
-        return self._reduce(_REDUCE, x, h_norm)[0].float()
-
-    def reduce_words(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensor]:
-        normalizer, words = self._reduce(_REDUCE_WORDS, x, h_norm)
+    def forward(self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: Smoothing) -> Saved:
+        smooth = smoothing.uniform_weight != 0.0
+        peak, total, words = self._sweep(_FORWARD_WORDS if smooth else _FORWARD, x, h_norm)
+        normalizer = peak + total.log()  # float64
         # the words' logsumexps, as many as there are words, cancel all but the last digits
-        spread = self.table.senses.shape[0] * normalizer - words
-        return normalizer.float(), spread.float()
+        uniform = (self.table.senses.shape[0] * normalizer - words).float() if smooth else None
+        own = self._target(x, h_norm, target)
+        # G from these two is nearer than from the rounded normalizer
+        return Saved(x, h_norm, normalizer.float(), uniform, own, smoothing, (peak, total))
+
+    def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        x, (peak, total), smoothing = saved.x, saved.kept, saved.smoothing
+        along_h = torch.zeros(torch.get_num_threads(), x.shape[1], dtype=torch.float64)
+        tensors = {"h_norm": saved.h_norm, "peak": peak, "along_h": along_h}
+        tensors |= {"weight": (scale * smoothing.total / total).float()}
+        tensors |= {"uniform": scale * smoothing.uniform_weight}
+        tensors |= {"weighted": sums[0], "bent": sums[1]}
+        self._run(_BACKWARD if saved.uniform_nll is None else _BACKWARD_WORDS, x, tensors)
+        return x, along_h.sum(0).float() + self._add_target(x, saved, scale, sums)
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
-        normalizer, _ = self._reduce(_LOG_PROBS, x, h_norm, out)
-        out.sub_(normalizer.float().unsqueeze(1))
-
-    def pull_back(self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor) -> Tensor:
-        peak, total = self._kept
-        along_h, share = self._partial(x, 0.0), (scale / total).float()
-        chunk = self._chunk(x, h_norm, peak=peak, share=share, along_h=along_h)
-        self.library.run(_PULL_BACK, chunk)
-        return along_h.sum(0).float()
-
-    def pull_back_words(
-        self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor, weights: Smoothing
-    ) -> Tensor:
-        peak, total = self._kept
-        along_h, share, each = (
-            self._partial(x, 0.0),
-            (scale * weights.total / total).float(),
-            scale * weights.each,
-        )
-        chunk = self._chunk(x, h_norm, peak=peak, share=share, each=each, along_h=along_h)
-        self.library.run(_PULL_BACK_WORDS, self._by_words(chunk))
-        return along_h.sum(0).float()
+        peak, total, _ = self._sweep(_FORWARD_WORDS, x, h_norm, result=out)
+        out.sub_((peak + total.log()).float().unsqueeze(1))
 
 
-def _pointer(tensor: Tensor) -> int:
-    assert tensor.stride(-1) == 1 or tensor.numel() <= 1
-    return tensor.data_ptr()
+class CpuKerbsBackend(_CpuBackend, KerbsBackend):
+    """:class:`KerbsBackend` in C."""
 
 
-class FusedKerbs(_Fused, KerbsPasses):
-    """:class:`KerbsPasses`, fused."""
+class CpuInnerProductBackend(_CpuBackend, InnerProductBackend):
+    """:class:`InnerProductBackend` in C."""
 
 
-class FusedInnerProduct(_Fused, InnerProductPasses):
-    """:class:`InnerProductPasses`, fused."""
-
-
-def fused(kind: type[ChunkPasses], *arguments: Any) -> ChunkPasses | None:
-    """The fused form of torch passes, or None where there is none.
-
-    Args:
-        kind: class of the torch passes.
-        arguments: what its constructor takes.
-    """
-    kinds: dict[type[ChunkPasses], type[_Fused]] = {
-        KerbsPasses: FusedKerbs,
-        InnerProductPasses: FusedInnerProduct,
-    }
-    _, w_norm, _, table, _ = arguments
-    if kind not in kinds or w_norm.dtype != torch.float32 or table.senses.shape[1] > MOST_SENSES:
+def build(senses: Senses) -> Backend | None:
+    """The backend in C, or None where there is none for these senses."""
+    kinds = {KerbsKernel: CpuKerbsBackend, InnerProductKernel: CpuInnerProductBackend}
+    kind = kinds.get(type(senses.kernel))
+    width, dtype = senses.table.senses.shape[1], senses.w_norm.dtype
+    if kind is None or dtype != torch.float32 or width > MOST_SENSES or not enabled():
         return None
-    return kinds[kind](*arguments) if enabled() else None
+    return kind(senses)

@@ -1,11 +1,9 @@
 """What happens to a chunk of products between the matrix products of the likelihood, by kernel.
 
-The likelihood makes the products X [M, n] of all senses with a chunk of n context vectors and needs
-from them the logsumexp over senses (:meth:`ChunkPasses.reduce`) and, once the gradient G [M, n] of
-the logits is known, P = G·∂s/∂x [M, n], which it multiplies with W and h
-(:meth:`ChunkPasses.pull_back`). What is left are gradients by the norms and θ, which are sums over
-the chunk. Any kernel gets those from its partial derivatives; the inner product has none; the KerBS
-kernel has a shorter way (:mod:`fairseq_kerbs.likelihood.backends.eager_kerbs`).
+From the products X [M, n] of all senses with n context vectors, :meth:`Backend.forward` finds their
+logsumexp and the logits of the target's senses; :meth:`Backend.backward` turns what was saved into
+P = G·∂s/∂x [M, n], G the gradient of the logits, which the likelihood multiplies with W and h. What
+is left are gradients by the norms and θ, sums over tokens that the caller keeps.
 
 A sense is a row and a token a column, so that the senses of a word are whole rows, wherever they
 lie. The classes here are plain torch: every dtype, every device, and the reference of the fused
@@ -14,7 +12,7 @@ ones (:mod:`.likelihood.backends.cpu`, :mod:`.likelihood.backends.triton`).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,40 +20,109 @@ from torch import Tensor
 from fairseq_kerbs.kernels import Kernel, safe_inverse
 from fairseq_kerbs.senses import SenseTable
 
+Tensors = tuple[Tensor, ...]
+Kept = tuple[Any, ...]  # tensors and buffers
 
-class Smoothing(NamedTuple):
-    """Label smoothing over words: G = total·P(m) − each·P(m | its word) − share·P(m | y)·1[L(m)=y].
 
-    Attributes:
-        share: 1 − ε − ε', the weight of the plain nll.
-        each: ε' = ε/(V − 1), the weight of each word's −log P.
-        total: share + V·ε'.
+class Buffer:
+    """A matrix of a chunk's size, which returns to its pool when nobody holds the buffer.
+
+    Pages that are fresh for every chunk would cost a third of the time.
     """
 
-    share: float
-    each: float
-    total: float
+    def __init__(self, pool: list[Tensor], like: Tensor) -> None:
+        flat = pool.pop() if pool else like.new_empty(0)
+        self._flat = flat if len(flat) >= like.numel() else like.new_empty(like.numel())
+        self._pool, self.matrix = pool, self._flat[: like.numel()].view(like.shape)
+
+    def __del__(self) -> None:
+        self._pool.append(self._flat)
+
+
+class Smoothing(NamedTuple):
+    """Label smoothing over words.
+
+    The loss is target_weight·nll + uniform_weight·uniform_nll, so that G of a sense of word i is
+    total·P(m) − uniform_weight·P(m | i) − target_weight·P(m | y)·1[i = y].
+
+    Attributes:
+        target_weight: 1 − ε − ε', the weight of the plain nll.
+        uniform_weight: ε' = ε/(V − 1), the weight of each word's −log P.
+        total: target_weight + V·ε'.
+    """
+
+    target_weight: float = 1.0
+    uniform_weight: float = 0.0
+    total: float = 1.0
 
     @classmethod
     def of(cls, epsilon: float, vocab_size: int) -> Smoothing:
         """Weights for smoothing by ε."""
         each = epsilon / max(1, vocab_size - 1)
-        share = 1.0 - epsilon - each
-        return cls(share, each, share + vocab_size * each)
+        rest = 1.0 - epsilon - each
+        return cls(rest, each, rest + vocab_size * each)
 
 
-class ChunkPasses:
-    """Any kernel over the chunks of one evaluation; sums gradients by |w| and θ as it goes.
+class Senses(NamedTuple):
+    """What a backend is made of, in the compute dtype.
 
-    ``reduce`` or ``reduce_words`` comes first for every chunk, ``pull_back_targets`` second, which
-    is made of ``pull_back`` or ``pull_back_words``, and ``add_own``.
-
-    Args:
-        kernel: the kernel.
+    Attributes:
+        kernel: the kernel, bound to the size of the vectors.
         w_norm: norms of the sense embeddings, [M].
         theta: kernel parameters, [M].
         table: senses of every word.
-        word_of_sense: owner of each sense, [M].
+        word_of_sense: [M].
+    """
+
+    kernel: Kernel
+    w_norm: Tensor
+    theta: Tensor
+    table: SenseTable
+    word_of_sense: Tensor
+
+
+class Target(NamedTuple):
+    """The senses of each token's target word.
+
+    Attributes:
+        word: [n].
+        senses: their numbers, [n, K].
+        x: their products in the compute dtype, [n, K].
+        logits: [n, K]; −∞ at padding.
+        kept: what else the backend wants of them, [n, K] each.
+    """
+
+    word: Tensor
+    senses: Tensor
+    x: Tensor
+    logits: Tensor
+    kept: Tensors
+
+
+class Saved(NamedTuple):
+    """What forward finds in a chunk. :meth:`Backend.backward` uses it up: P lies where x did.
+
+    Attributes:
+        x: products, [M, n].
+        h_norm: [n].
+        normalizer: logsumexp over all senses, [n] (Eq. 5's denominator).
+        uniform_nll: Σ_i −log P(word i) over all words, [n]; None without label smoothing.
+        target: the target's senses.
+        smoothing: that of the loss.
+        kept: what else the backend wants.
+    """
+
+    x: Tensor
+    h_norm: Tensor
+    normalizer: Tensor
+    uniform_nll: Tensor | None
+    target: Target
+    smoothing: Smoothing
+    kept: Kept
+
+
+class Backend:
+    """Any kernel in plain torch. Nothing here changes after construction.
 
     Attributes:
         unit_contexts: whether the products X are made with h/|h| instead of h.
@@ -69,217 +136,169 @@ class ChunkPasses:
     buffers = 6
     cpu_buffer_bytes = 8 << 20
 
-    def __init__(
-        self, kernel: Kernel, w_norm: Tensor, theta: Tensor, table: SenseTable, owner: Tensor
-    ) -> None:
-        self.kernel, self.w_norm, self.theta = kernel, w_norm, theta
-        self.table, self.owner = table, owner
-        self._scratch: dict[str, Tensor] = {}
-        self._kept: tuple[Tensor, ...] = ()  # what `reduce` leaves for `pull_back`
-        self.reset()
+    def __init__(self, senses: Senses) -> None:
+        self.kernel, self.w_norm, self.theta, self.table, self.word_of_sense = senses
+        self._pool: list[Tensor] = []
 
-    def reset(self) -> None:
-        """Forget the sums, before another run over the chunks."""
-        self._by_w_norm = torch.zeros_like(self.w_norm)
-        self._by_theta = torch.zeros_like(self.w_norm)
+    def buffer(self, like: Tensor) -> Buffer:
+        """Room for a matrix like this one."""
+        return Buffer(self._pool, like)
 
-    def _take(self, name: str, like: Tensor) -> Tensor:
-        """A matrix of a chunk's size that is used again for the next chunk."""
-        flat = self._scratch.get(name)
-        if flat is None or flat.numel() < like.numel():
-            self._scratch[name] = flat = like.new_empty(like.numel())
-        return flat[: like.numel()].view(like.shape)
+    # ------------------------------------------------------------ all logits
 
-    # ------------------------------------------------------------ logits and their sums
+    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
+        """Logits of a chunk, [M, n], and what :meth:`backward_logits` wants.
 
-    def logits(self, x: Tensor, h_norm: Tensor) -> Tensor:
-        """Logits of a chunk, [M, n]; the caller may overwrite them.
+        Both are the caller's, the logits as long as the rest is held.
+        """
+        value = self.kernel.value(x, h_norm, self.w_norm.unsqueeze(1), self.theta.unsqueeze(1))
+        return (value.clone() if value is x else value), ()
+
+    def backward_logits(
+        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Kept, sums: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Carry any gradient of the logits back.
+
+        Args:
+            grad: G, [M, n]; used up.
+            x, h_norm: products, [M, n], over which P is written, and norms, [n].
+            kept: what :meth:`logits` returned beside them; used up.
+            sums: sums over tokens, [2, M], to which this chunk's are added.
+
+        Returns:
+            P = G·∂s/∂x, [M, n], and what :meth:`h_gradient` wants, [n].
+        """
+        w_norm, theta = self.w_norm.unsqueeze(1), self.theta.unsqueeze(1)
+        partials = self.kernel.partials(x, h_norm, w_norm, theta)
+        sums[0] += (grad * partials.w_norm).sum(1)
+        sums[1] += (grad * partials.theta).sum(1)
+        along_h = (grad * partials.h_norm).sum(0)
+        return torch.mul(grad, partials.x, out=x), along_h
+
+    # ------------------------------------------------------------ the protocol
+
+    def forward(self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: Smoothing) -> Saved:
+        """Everything that the loss of a chunk needs.
 
         Args:
             x: products, [M, n].
             h_norm: norms of the context vectors, [n].
+            target: y, [n].
+            smoothing: of the loss.
         """
-        w_norm, theta = self.w_norm.unsqueeze(1), self.theta.unsqueeze(1)
-        value = self.kernel.value(x, h_norm, w_norm, theta)
-        return value.clone() if value is x else value
+        logits, kept = self.logits(x, h_norm)
+        uniform_nll = None
+        own = self._target(x, h_norm, target)
+        if smoothing.uniform_weight:
+            words = word_logsumexp(logits, self.table, 0)  # [V, n]
+            normalizer = words.logsumexp(0)
+            uniform_nll = (normalizer - words).sum(0)
+            kept = (logits, words, *kept)
+        else:
+            peak = logits.amax(0)
+            numerator = logits.sub_(peak).exp_()
+            total = numerator.sum(0)
+            normalizer, kept = peak + total.log(), (numerator, total, *kept)
+        return Saved(x, h_norm, normalizer, uniform_nll, own, smoothing, kept)
 
-    def reduce(self, x: Tensor, h_norm: Tensor) -> Tensor:
-        """Logsumexp over all senses, [n] (Eq. 5's denominator).
+    def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Carry the gradient of the loss back.
 
         Args:
-            x: products, [M, n]; not to be changed before the pull back.
-            h_norm: [n].
-        """
-        logits = self.logits(x, h_norm)
-        peak = logits.amax(0)  # [n]
-        numerator = logits.sub_(peak).exp_()
-        total = numerator.sum(0)  # [n]
-        self._kept = (numerator, total)
-        return peak + total.log()
+            saved: what :meth:`forward` returned; used up.
+            scale: gradient of the result by each token's loss, [n].
+            sums: sums over tokens, [2, M], to which this chunk's are added.
 
-    def reduce_words(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensor]:
-        """Logsumexp over all senses, and Σ_i −log P(word i) over all words, both [n]."""
-        logits = self.logits(x, h_norm)
-        words = word_rows(logits, self.table)  # [V, n]
-        normalizer = words.logsumexp(0)
-        self._kept = (logits, words)
-        return normalizer, (normalizer - words).sum(0)
+        Returns:
+            P = G·∂s/∂x, [M, n], and what :meth:`h_gradient` wants, [n].
+        """
+        smoothing = saved.smoothing
+        if saved.uniform_nll is None:
+            numerator, total, *kept = saved.kept
+            grad = numerator.mul_(scale * smoothing.total / total)
+        else:
+            logits, words, *kept = saved.kept
+            within = words.index_select(0, self.word_of_sense).neg_().add_(logits).exp_()  # [M, n]
+            grad = logits.sub_(saved.normalizer).exp_().mul_(smoothing.total)
+            grad.sub_(within, alpha=smoothing.uniform_weight).mul_(scale)
+        p, along_h = self.backward_logits(grad, saved.x, saved.h_norm, tuple(kept), sums)
+        return p, along_h + self._add_target(p, saved, scale, sums)
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
         """Log-probabilities of all words into ``out``, [n, V] (Eq. 4–5)."""
-        words = word_rows(self.logits(x, h_norm), self.table)  # [V, n]
+        logits, _kept = self.logits(x, h_norm)
+        words = word_logsumexp(logits, self.table, 0)  # [V, n]
         torch.sub(words, words.logsumexp(0), out=words)
         out.copy_(words.t())
-
-    def own_logits(self, x: Tensor, senses: Tensor, h_norm: Tensor) -> Tensor:
-        """Logits of some senses of each token alone: x and ``senses`` [n, K] -> [n, K]."""
-        return self.kernel.value(x, h_norm.unsqueeze(1), self.w_norm[senses], self.theta[senses])
-
-    # ------------------------------------------------------------ and back
-
-    def pull_back(self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor) -> Tensor:
-        """Carry G = scale·P(m) back: ``x`` becomes P = G·∂s/∂x.
-
-        Args:
-            x: products, [M, n], since :meth:`reduce`.
-            h_norm, normalizer: [n].
-            scale: gradient of the result by each token's loss, [n].
-
-        Returns:
-            what :meth:`h_gradient` wants, [n].
-        """
-        numerator, total = self._kept
-        return self._carry_back(numerator.mul_(scale / total), x, h_norm)
-
-    def pull_back_words(
-        self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor, weights: Smoothing
-    ) -> Tensor:
-        """As :meth:`pull_back`, for G = scale·(total·P(m) − each·P(m | its word))."""
-        logits, words = self._kept
-        within = words.index_select(0, self.owner).neg_().add_(logits).exp_()  # [M, n]
-        grad = logits.sub_(normalizer).exp_().mul_(weights.total)
-        return self._carry_back(grad.sub_(within, alpha=weights.each).mul_(scale), x, h_norm)
-
-    def _carry_back(self, grad: Tensor, x: Tensor, h_norm: Tensor) -> Tensor:
-        """From G [M, n] (may be overwritten) to P in place of ``x``, and all sums."""
-        w_norm, theta = self.w_norm.unsqueeze(1), self.theta.unsqueeze(1)
-        partials = self.kernel.partials(x, h_norm, w_norm, theta)
-        self._by_w_norm += (grad * partials.w_norm).sum(1)
-        self._by_theta += (grad * partials.theta).sum(1)
-        along_h = (grad * partials.h_norm).sum(0)
-        torch.mul(grad, partials.x, out=x)
-        return along_h
-
-    def own_products(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Products with the senses of each token's own word, [M, n] and [n] -> [n, K].
-
-        Returns:
-            products in the compute dtype, sense numbers, and True at real entries, [n, K] each.
-        """
-        senses, mask = self.table.senses[target], self.table.mask[target]
-        columns = torch.arange(len(target), device=target.device).unsqueeze(1)
-        return x[senses, columns].to(self.w_norm.dtype), senses, mask
-
-    def pull_back_targets(
-        self,
-        x: Tensor,
-        h_norm: Tensor,
-        normalizer: Tensor,
-        scale: Tensor,
-        weights: Smoothing,
-        target: Tensor,
-    ) -> Tensor:
-        """Carry all of G = scale·(total·P(m) − each·P(m | its word) − share·P(m | y)·1[L(m)=y]).
-
-        Args:
-            x: products, [M, n], since :meth:`reduce` or :meth:`reduce_words`; becomes P.
-            h_norm, normalizer: [n].
-            scale: gradient of the result by each token's loss, [n].
-            weights: of label smoothing; ``reduce_words`` came before where ``each`` is not 0.
-            target: y, [n]; any word where ``scale`` is 0.
-
-        Returns:
-            what :meth:`h_gradient` wants, [n].
-        """
-        own_x, senses, mask = self.own_products(x, target)
-        own = self.own_logits(own_x, senses, h_norm).masked_fill(~mask, -torch.inf)
-        grad = own.softmax(1) * (-weights.share * scale).unsqueeze(1)  # [n, K], 0 at padding
-        if weights.each:
-            along_h = self.pull_back_words(x, h_norm, normalizer, scale, weights)
-        else:
-            along_h = self.pull_back(x, h_norm, normalizer, scale)
-        return along_h + self.add_own(x, own_x, senses, grad, h_norm)
-
-    def add_own(self, p: Tensor, x: Tensor, senses: Tensor, grad: Tensor, h_norm: Tensor) -> Tensor:
-        """Carry a gradient of the targets' own senses back, too.
-
-        Args:
-            p: P of the chunk, [M, n], which receives theirs.
-            x: their products, [n, K].
-            senses: their numbers, [n, K].
-            grad: gradient of their logits, [n, K]; 0 at padding.
-            h_norm: [n].
-
-        Returns:
-            what :meth:`h_gradient` wants, [n].
-        """
-        w_norm, theta = self.w_norm[senses], self.theta[senses]
-        partials = self.kernel.partials(x, h_norm.unsqueeze(1), w_norm, theta)
-        self._by_w_norm.index_add_(0, senses.flatten(), (grad * partials.w_norm).flatten())
-        self._by_theta.index_add_(0, senses.flatten(), (grad * partials.theta).flatten())
-        add_at(p, senses, grad * partials.x)
-        return (grad * partials.h_norm).sum(1)
 
     def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
         """Gradient by h, [n, d], from the product Pᵀ W [n, d] (overwritten) and ``along_h`` [n]."""
         by_contexts = self.kernel.map_contexts(product)
-        if by_contexts is not product:
-            product.copy_(by_contexts)
-        return product.addcmul_(h * safe_inverse(h_norm).unsqueeze(1), along_h.unsqueeze(1))
+        return by_contexts.addcmul_(h * safe_inverse(h_norm).unsqueeze(1), along_h.unsqueeze(1))
 
-    def w_gradient(self, product: Tensor, w: Tensor) -> Tensor:
-        """Gradient by W, [M, d], from the sum of all P h [M, d] (overwritten)."""
-        inverse = safe_inverse(self.w_norm)
-        return product.addcmul_(w, (self._by_w_norm * inverse).unsqueeze(1))
+    def sense_gradients(self, product: Tensor, w: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients by W [M, d] and θ [M] from the sum of all P h [M, d] (overwritten)."""
+        along_w = (sums[0] * safe_inverse(self.w_norm)).unsqueeze(1)
+        return product.addcmul_(w, along_w), sums[1]
 
-    def theta_gradient(self, product: Tensor, w: Tensor) -> Tensor:
-        """Gradient by θ, [M]; ``product`` is the sum of all P h, not yet overwritten."""
-        return self._by_theta
+    # ------------------------------------------------------------ the target's senses
+
+    def _target(self, x: Tensor, h_norm: Tensor, word: Tensor) -> Target:
+        senses, mask = self.table.senses[word], self.table.mask[word]
+        tokens = torch.arange(len(word), device=word.device).unsqueeze(1)
+        own = x[senses, tokens].to(self.w_norm.dtype)  # [n, K]
+        logits, kept = self._target_logits(own, senses, h_norm.unsqueeze(1))
+        return Target(word, senses, own, logits.masked_fill(~mask, -torch.inf), kept)
+
+    def _add_target(self, p: Tensor, saved: Saved, scale: Tensor, sums: Tensor) -> Tensor:
+        """Add the target's −target_weight·P(m | y) to P and ``sums``; its ``along_h`` [n]."""
+        target, senses = saved.target, saved.target.senses
+        weight = -saved.smoothing.target_weight * scale
+        grad = target.logits.softmax(1) * weight.unsqueeze(1)  # [n, K], 0 at padding
+        by_x, along_h, *parts = self._target_gradients(grad, target, saved.h_norm.unsqueeze(1))
+        for total, part in zip(sums, parts, strict=True):
+            total.index_add_(0, senses.flatten(), part.flatten())
+        tokens = torch.arange(p.shape[1], device=p.device).unsqueeze(1)
+        p.view(-1).index_add_(0, (senses * p.shape[1] + tokens).flatten(), by_x.flatten())
+        return along_h.sum(1)
+
+    def _target_logits(self, x: Tensor, senses: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensors]:
+        return self.kernel.value(x, h_norm, self.w_norm[senses], self.theta[senses]), ()
+
+    def _target_gradients(self, grad: Tensor, target: Target, h_norm: Tensor) -> Tensors:
+        """G [n, K] times ∂s/∂x, times what ``along_h`` sums, and times what the two sums sum."""
+        w_norm, theta = self.w_norm[target.senses], self.theta[target.senses]
+        partials = self.kernel.partials(target.x, h_norm, w_norm, theta)
+        order = (partials.x, partials.h_norm, partials.w_norm, partials.theta)
+        return tuple(grad * partial for partial in order)
 
 
-class InnerProductPasses(ChunkPasses):
+class InnerProductBackend(Backend):
     """s = x: nothing to compute in either direction."""
 
     buffers = 3
 
-    def logits(self, x: Tensor, h_norm: Tensor) -> Tensor:
-        return self._take("logits", x).copy_(x)
+    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
+        logits = self.buffer(x)
+        return logits.matrix.copy_(x), (logits,)
 
-    def _carry_back(self, grad: Tensor, x: Tensor, h_norm: Tensor) -> Tensor:
-        x.copy_(grad)
-        return h_norm
-
-    def add_own(self, p: Tensor, x: Tensor, senses: Tensor, grad: Tensor, h_norm: Tensor) -> Tensor:
-        add_at(p, senses, grad)
-        return h_norm
-
-    def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
-        return product
-
-    def w_gradient(self, product: Tensor, w: Tensor) -> Tensor:
-        return product
+    def backward_logits(
+        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Kept, sums: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return x.copy_(grad), torch.zeros_like(h_norm)
 
 
-def word_rows(logits: Tensor, table: SenseTable) -> Tensor:
-    """Sum exp(logits) over the senses of each word, in the log: [M, n] -> [V, n]."""
+def word_logsumexp(logits: Tensor, table: SenseTable, dim: int = -1) -> Tensor:
+    """Sum exp(logits) over the senses of each word, in the log: M entries along ``dim`` become V.
+
+    Each word is scaled by its own largest sense, so that improbable words keep their precision.
+
+    Args:
+        logits: [..., M] or, with ``dim`` 0, [M, n].
+        table: senses of every word.
+    """
     if table.senses.shape[1] == 1:
-        return logits.index_select(0, table.senses[:, 0])
-    slots = logits[table.senses]  # [V, K, n]
-    return slots.masked_fill_(~table.mask.unsqueeze(2), -torch.inf).logsumexp(1)
-
-
-def add_at(p: Tensor, senses: Tensor, values: Tensor) -> None:
-    """p[senses[t, k], t] += values[t, k]."""
-    tokens = torch.arange(p.shape[1], device=p.device).unsqueeze(1)
-    flat = (senses * p.shape[1] + tokens).flatten()
-    p.view(-1).index_add_(0, flat, values.flatten())
+        return logits.index_select(dim, table.senses[:, 0])
+    slots = logits.index_select(dim, table.senses.flatten()).unflatten(dim, table.senses.shape)
+    mask = table.mask if dim else table.mask.unsqueeze(2)
+    return slots.masked_fill_(~mask, -torch.inf).logsumexp(1 if dim == 0 else -1)

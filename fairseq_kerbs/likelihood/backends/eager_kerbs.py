@@ -1,19 +1,20 @@
 """The KerBS kernel (Eq. 9) over chunks of products: :mod:`.likelihood.backends.eager` by hand.
 
-Its gradients by the norms and θ follow from one pass more than the logits need, because the kernel
-is homogeneous in |h| and in |w|.
+Its gradients by the norms and θ need no partial derivative of their own, because the kernel is
+homogeneous in |h| and in |w|.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import THETA_LIMIT, Kernel, kerbs_gain, safe_inverse
-from fairseq_kerbs.likelihood.backends.eager import ChunkPasses, add_at
-from fairseq_kerbs.senses import SenseTable
+from fairseq_kerbs.kernels import THETA_LIMIT, kerbs_gain, safe_inverse
+from fairseq_kerbs.kernels.base import polynomial
+from fairseq_kerbs.likelihood.backends.eager import Backend, Kept, Senses, Target, Tensors
 
 BENT = [0.4999999801, 0.3333333313, 0.1250006353, 0.0333333973]
 BENT += [0.006941279401, 0.001190157391, 0.0001786452495, 2.255325601e-5]
@@ -24,7 +25,7 @@ BENT_SERIES = [1.0 / (math.factorial(k) * (k + 2)) for k in range(14)]
 """The same as its power series, for |z| ≤ ½ in float64."""
 
 
-class KerbsPasses(ChunkPasses):
+class KerbsBackend(Backend):
     """The KerBS kernel (Eq. 9) as s = |h||w| a E with E = e^z − 1, z = −θc, a = −g(θ)/θ.
 
     θ = 0 stands for 1e-12 (1e-30 in float64) here: that near, the kernel is h·w to the last bit,
@@ -39,23 +40,22 @@ class KerbsPasses(ChunkPasses):
 
         dθ = −|w| (g'/θ · Σ_n |h| G E + g · Σ_n |h| G c² r(z)),   r(z) = (z e^z − E)/z²
 
+    The two sums over tokens are Σ_n |h| G E, and Σ_n |h| G c² r(z), read of curved senses only.
+
     Attributes:
         inverse_norm: 1/|w|, or 0, [M].
         minus_theta: −θ, [M].
         radius: a|w|, [M].
         gain: g(θ), [M].
         curved: senses whose |θ| is small, [M].
-        weighted: Σ_n |h| G E so far, [M].
-        bent: Σ_n |h| G c² r(z) so far, [M]; read of curved senses only.
     """
 
     unit_contexts = True
     buffers = 4
 
-    def __init__(
-        self, kernel: Kernel, w_norm: Tensor, theta: Tensor, table: SenseTable, owner: Tensor
-    ) -> None:
-        dtype = theta.dtype
+    def __init__(self, senses: Senses) -> None:
+        super().__init__(senses)
+        w_norm, theta, dtype = self.w_norm, self.theta, self.theta.dtype
         wide = dtype == torch.float64
         tiny, limit = (1e-30, 0.5) if wide else (1e-12, 1.0)
         self._polynomial = BENT_SERIES if wide else BENT
@@ -68,79 +68,56 @@ class KerbsPasses(ChunkPasses):
         self.radius = self._a * w_norm
         self.curved = bounded.abs() < limit  # [M]
         sums = ~self.curved & (theta.abs() <= THETA_LIMIT)
-        by_weighted = torch.where(self.curved, -slope / safe, (gain / safe - slope) / safe)
-        self._by_weighted = torch.where(self.curved | sums, by_weighted, 0.0).to(dtype)
+        by_first = torch.where(self.curved, -slope / safe, (gain / safe - slope) / safe)
+        self._by_first = torch.where(self.curved | sums, by_first, 0.0).to(dtype)
         self._by_product = torch.where(sums, 1.0 / safe, 0.0).to(dtype)
-        super().__init__(kernel, w_norm, theta, table, owner)
-        self._curved_rows: Tensor | slice | None = None
 
-    def reset(self) -> None:
-        self.weighted = torch.zeros_like(self.w_norm)
-        self.bent = torch.zeros_like(self.w_norm)
+    @functools.cached_property
+    def _curved_rows(self) -> Tensor | slice:
+        found = self.curved.nonzero().flatten()
+        return slice(None) if len(found) == len(self.theta) else found
 
-    def logits(self, x: Tensor, h_norm: Tensor) -> Tensor:
-        z = torch.mul(
-            x, (self.inverse_norm * self.minus_theta).unsqueeze(1), out=self._take("e", x)
-        )
-        e = z.expm1_()
-        self._kept_e = e
-        logits = self._take("logits", x)
-        return torch.mul(e, self.radius.unsqueeze(1), out=logits).mul_(h_norm)
+    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
+        e, logits = self.buffer(x), self.buffer(x)
+        torch.mul(x, (self.inverse_norm * self.minus_theta).unsqueeze(1), out=e.matrix).expm1_()
+        torch.mul(e.matrix, self.radius.unsqueeze(1), out=logits.matrix).mul_(h_norm)
+        return logits.matrix, (e, logits)
 
-    def own_logits(self, x: Tensor, senses: Tensor, h_norm: Tensor) -> Tensor:
-        return self._own_e(x, senses)[1] * self.radius[senses] * h_norm.unsqueeze(1)
-
-    def _own_e(self, x: Tensor, senses: Tensor) -> tuple[Tensor, Tensor]:
-        cosine = x * self.inverse_norm[senses]
-        return cosine, (cosine * self.minus_theta[senses]).expm1()
-
-    def _carry_back(self, grad: Tensor, x: Tensor, h_norm: Tensor) -> Tensor:
-        self._add_bent(grad, x, h_norm)
-        grad_e = self._kept_e.mul_(grad)
-        along_h = self.radius @ grad_e  # [n]: Σ_m G s / |h|
-        self.weighted += grad_e @ h_norm
-        torch.add(grad, grad_e, out=x).mul_(self.gain.unsqueeze(1))
-        return along_h
-
-    def _add_bent(self, grad: Tensor, x: Tensor, h_norm: Tensor) -> None:
-        if self._curved_rows is None:
-            found = self.curved.nonzero().flatten()
-            self._curved_rows = slice(None) if len(found) == len(self.theta) else found
+    def backward_logits(
+        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Kept, sums: Tensor
+    ) -> tuple[Tensor, Tensor]:
         rows = self._curved_rows
-        cosine = self._take("cosine", x[rows])
-        torch.mul(x[rows], self.inverse_norm[rows].unsqueeze(1), out=cosine)
-        z = torch.mul(cosine, self.minus_theta[rows].unsqueeze(1), out=self._take("z", cosine))
-        total = _horner(z, self._polynomial, self._take("r", cosine))
-        total.mul_(cosine).mul_(cosine).mul_(grad[rows])
-        self.bent[rows] += total @ h_norm
+        curved = x[rows]
+        buffers = [self.buffer(curved) for _ in range(3)]
+        cosine, z, bent = (buffer.matrix for buffer in buffers)
+        torch.mul(curved, self.inverse_norm[rows].unsqueeze(1), out=cosine)
+        torch.mul(cosine, self.minus_theta[rows].unsqueeze(1), out=z)
+        polynomial(z, self._polynomial, bent).mul_(cosine).mul_(cosine).mul_(grad[rows])
+        sums[1, rows] += bent @ h_norm
+        grad_e = kept[0].matrix.mul_(grad)
+        along_h = self.radius @ grad_e  # [n]: Σ_m G s / |h|
+        sums[0] += grad_e @ h_norm
+        return torch.add(grad, grad_e, out=x).mul_(self.gain.unsqueeze(1)), along_h
 
-    def add_own(self, p: Tensor, x: Tensor, senses: Tensor, grad: Tensor, h_norm: Tensor) -> Tensor:
-        cosine, e = self._own_e(x, senses)
-        z = cosine * self.minus_theta[senses]
-        bent = _horner(z, self._polynomial, torch.empty_like(z)) * cosine.square()
-        by_h = grad * h_norm.unsqueeze(1)  # [n, K]
-        self.weighted.index_add_(0, senses.flatten(), (by_h * e).flatten())
-        self.bent.index_add_(0, senses.flatten(), (by_h * bent).flatten())
-        add_at(p, senses, grad * self.gain[senses] * (1.0 + e))
-        return (grad * e * self.radius[senses]).sum(1)
+    def _target_logits(self, x: Tensor, senses: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensors]:
+        cosine = x * self.inverse_norm[senses]
+        e = (cosine * self.minus_theta[senses]).expm1()
+        return e * self.radius[senses] * h_norm, (cosine, e)
+
+    def _target_gradients(self, grad: Tensor, target: Target, h_norm: Tensor) -> Tensors:
+        (cosine, e), senses = target.kept, target.senses
+        bent = polynomial(cosine * self.minus_theta[senses], self._polynomial) * cosine.square()
+        by_h, by_x = grad * h_norm, grad * self.gain[senses] * (1.0 + e)
+        return by_x, grad * e * self.radius[senses], by_h * e, by_h * bent
 
     def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
         return _with_radial(product, h, safe_inverse(h_norm), along_h)
 
-    def w_gradient(self, product: Tensor, w: Tensor) -> Tensor:
-        return _with_radial(product, w, self.inverse_norm, self._a * self.weighted)
-
-    def theta_gradient(self, product: Tensor, w: Tensor) -> Tensor:
+    def sense_gradients(self, product: Tensor, w: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         from_product = torch.einsum("md,md->m", product, w) * self._by_product
-        bent = torch.where(self.curved, self.bent * self.gain, 0.0)
-        return self.w_norm * (self._by_weighted * self.weighted - bent) + from_product
-
-
-def _horner(z: Tensor, coefficients: list[float], out: Tensor) -> Tensor:
-    out.fill_(coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        out.mul_(z).add_(coefficient)
-    return out
+        bent = torch.where(self.curved, sums[1] * self.gain, 0.0)
+        by_theta = self.w_norm * (self._by_first * sums[0] - bent) + from_product
+        return _with_radial(product, w, self.inverse_norm, self._a * sums[0]), by_theta
 
 
 def _with_radial(product: Tensor, rows: Tensor, inverse_norm: Tensor, radial: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""The passes over a chunk on a CUDA device, each in one sweep: the front of the Triton kernels.
+"""The backend of a CUDA device: each direction in one sweep, by Triton kernels.
 
 Plain torch sweeps over matrices of the products' size some forty times a chunk. The kernels of
-:mod:`.backends.triton_kernels` read the products to reduce them and again to pull back, and
-need no other matrix of their size. Triton comes with torch's CUDA builds and compiles at the first
-use. Where it is missing or does not work, :func:`fused` says so once and the classes of
+:mod:`.backends.triton_kernels` read the products once in either direction and need no other matrix
+of their size. Triton comes with torch's CUDA builds and compiles at the first use. Where it is
+missing or does not work, :func:`build` says so once and the classes of
 :mod:`fairseq_kerbs.likelihood.backends.eager` do the work.
 
 Under Triton's interpreter (TRITON_INTERPRET=1 before Triton is imported) tensors may lie on a CPU.
@@ -21,10 +21,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import Kernel
-from fairseq_kerbs.likelihood.backends.eager import ChunkPasses, InnerProductPasses, Smoothing
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsPasses
-from fairseq_kerbs.senses import SenseTable
+from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
+from fairseq_kerbs.likelihood.backends.eager import (
+    Backend,
+    InnerProductBackend,
+    Saved,
+    Senses,
+    Smoothing,
+)
+from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
 
 logger = logging.getLogger(__name__)
 
@@ -71,162 +76,110 @@ class Cut(NamedTuple):
         return cls(rows, width, blocks, share, -(-size // share))
 
 
-class _Fused(ChunkPasses):
-    """Mixin: the passes of the Triton kernels in place of torch's.
-
-    Attributes:
-        product_dtypes: dtypes in which products are taken as they come, and P leaves.
-    """
+class _TritonBackend(Backend):
+    """Mixin: the Triton kernels in place of torch's."""
 
     buffers = 1
     product_dtypes = (torch.float32, torch.bfloat16)
 
-    def __init__(
-        self, kernel: Kernel, w_norm: Tensor, theta: Tensor, table: SenseTable, owner: Tensor
-    ) -> None:
-        super().__init__(kernel, w_norm, theta, table, owner)
-        self._words = (table.senses.contiguous(), table.mask.sum(1))  # [V, K], [V]
+    def __init__(self, senses: Senses) -> None:
+        super().__init__(senses)
+        self._words = (self.table.senses.contiguous(), self.table.mask.sum(1))  # [V, K], [V]
         self._senses: Tensor | None = None
-        if isinstance(self, KerbsPasses):
+        if isinstance(self, KerbsBackend):
             rows = (self.inverse_norm, self.minus_theta, self.radius, self.gain, self.curved)
-            self._senses = torch.stack([row.to(w_norm.dtype) for row in rows])  # [5, M]
+            self._senses = torch.stack([row.to(self.w_norm.dtype) for row in rows])  # [5, M]
 
-    @property
-    def kernels(self) -> ModuleType:
-        """The Triton kernels (no attribute: a module can be neither copied nor pickled)."""
-        found = load_kernels(self.w_norm.device)
-        assert found is not None
-        return found
-
-    def _launch(self, name: str, cut: Cut, x: Tensor, *arguments: Any, **constants: Any) -> None:
+    def _launch(self, name: str, cut: Cut, x: Tensor, *arguments: Any) -> None:
         assert x.is_contiguous()
         assert x.dtype in self.product_dtypes
-        constants.update(KERBS=self._senses is not None, ROWS=cut.rows, TOKENS=cut.tokens)
+        kernel = getattr(load_kernels(self.w_norm.device), name)
         with torch.cuda.device_of(x):  # nothing for a CPU tensor
-            getattr(self.kernels, name)[(cut.blocks, cut.shares)](x, *arguments, **constants)
+            kernel[(cut.blocks, cut.shares)](
+                x, *arguments, cut.share,
+                KERBS=self._senses is not None, ROWS=cut.rows, TOKENS=cut.tokens,
+            )  # fmt: skip
 
-    def _partial(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def _empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.w_norm.device)
 
-    def _add_sums(self, weighted: Tensor, bent: Tensor) -> None:
-        if isinstance(self, KerbsPasses):
-            self.weighted += weighted.sum(0)
-            self.bent += bent.sum(0)
-
-    # ------------------------------------------------------------ logits and their sums
-
-    def reduce(self, x: Tensor, h_norm: Tensor) -> Tensor:
+    def _level(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest logit, [n], and the sum of exponentials relative to it."""
         size, tokens = x.shape
         cut = Cut.of(size, tokens, WIDEST)
-        peaks, sums = self._partial(cut.shares, tokens), self._partial(cut.shares, tokens)
-        self._launch(
-            "reduce", cut, x, h_norm, self._senses, peaks, sums, size, tokens, cut.share
-        )  # fmt: skip
-        return self._combined(peaks, sums)
+        peaks, sums = self._empty(cut.shares, tokens), self._empty(cut.shares, tokens)
+        self._launch("forward", cut, x, h_norm, self._senses, peaks, sums, size, tokens)
+        return _combined(peaks, sums)
 
-    def reduce_words(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensor]:
-        size, tokens = x.shape
-        words, width = self._words[0].shape
-        cut = Cut.of(words, tokens, WIDEST)
-        peaks, sums = self._partial(cut.shares, tokens), self._partial(cut.shares, tokens)
-        levels = self._partial(cut.shares, tokens, dtype=torch.float64)
-        self._launch(
-            "reduce_words", cut, x, h_norm, self._senses, *self._words, peaks, sums, levels,
-            size, words, width, tokens, cut.share,
-        )  # fmt: skip
-        normalizer = self._combined(peaks, sums)
-        largest, total = self._kept
-        # the words' logsumexps, as many as there are words, cancel all but the last digits
-        spread = words * (largest.double() + total.double().log()) - levels.sum(0)
-        return normalizer, spread.to(normalizer.dtype)
-
-    def _combined(self, peaks: Tensor, sums: Tensor) -> Tensor:
-        """Logsumexp of all shares, [shares, n] -> [n]."""
-        largest = peaks.amax(0)
-        total = (sums * (peaks - largest).exp()).sum(0)
+    def forward(self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: Smoothing) -> Saved:
+        uniform_nll = None
+        if smoothing.uniform_weight:
+            (size, tokens), (words, width) = x.shape, self._words[0].shape
+            cut = Cut.of(words, tokens, WIDEST)
+            peaks, sums = self._empty(cut.shares, tokens), self._empty(cut.shares, tokens)
+            levels = self._empty(cut.shares, tokens, dtype=torch.float64)
+            self._launch(
+                "forward_words", cut, x, h_norm, self._senses, *self._words, peaks, sums, levels,
+                size, words, width, tokens,
+            )  # fmt: skip
+            largest, total = _combined(peaks, sums)
+            # the words' logsumexps, as many as there are words, cancel all but the last digits
+            spread = words * (largest.double() + total.double().log()) - levels.sum(0)
+            uniform_nll = spread.to(largest.dtype)
+        else:
+            largest, total = self._level(x, h_norm)
+        own = self._target(x, h_norm, target)
         # G from these two is nearer than from the rounded normalizer
-        self._kept = (largest, total)
-        return largest + total.log()
+        kept = (largest, total)
+        return Saved(x, h_norm, largest + total.log(), uniform_nll, own, smoothing, kept)
+
+    def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """As :meth:`Backend.backward`, the target's senses in the same sweep.
+
+        P is rounded once where ``x`` is bfloat16, and the sums are the same bits in every run.
+        """
+        x, (largest, total), weights = saved.x, saved.kept, saved.smoothing
+        (size, tokens), (words, width) = x.shape, self._words[0].shape
+        cut = Cut.of(words, tokens, WIDEST)
+        kerbs = self._senses is not None  # inner products need no sums
+        along_h = self._empty(cut.shares, tokens) if kerbs else self.w_norm.new_zeros(1, tokens)
+        parts = self._empty(2, cut.blocks, size if kerbs else 0)
+        self._launch(
+            "backward", cut, x, saved.h_norm, largest, scale * weights.total / total,
+            scale * weights.uniform_weight, scale * weights.target_weight, saved.target.word,
+            self._senses, *self._words, along_h, *parts, size, words, width, tokens,
+        )  # fmt: skip
+        if kerbs:
+            sums += parts.sum(1)
+        return x, along_h.sum(0)
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
         assert out.stride(1) == 1 or out.shape[1] == 1
-        size, tokens = x.shape
-        words, width = self._words[0].shape
-        cut = Cut.of(words, tokens, WIDEST_RESULT)
+        (size, tokens), (words, width) = x.shape, self._words[0].shape
+        largest, total = self._level(x, h_norm)
         self._launch(
-            "log_probs", cut, x, h_norm, self.reduce(x, h_norm), self._senses, *self._words, out,
-            size, words, width, tokens, out.stride(0), cut.share,
+            "log_probs", Cut.of(words, tokens, WIDEST_RESULT), x, h_norm, largest + total.log(),
+            self._senses, *self._words, out, size, words, width, tokens, out.stride(0),
         )  # fmt: skip
 
-    # ------------------------------------------------------------ and back
 
-    def pull_back(self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor) -> Tensor:
-        size, tokens = x.shape
-        cut = Cut.of(size, tokens, WIDEST)
-        largest, total = self._kept
-        along_h, weighted, bent = self._back_sums(cut, tokens)
-        self._launch(
-            "pull_back", cut, x, h_norm, largest, scale / total, self._senses, along_h, weighted,
-            bent, size, tokens, cut.share,
-        )  # fmt: skip
-        self._add_sums(weighted, bent)
-        return along_h.sum(0)
-
-    def pull_back_words(
-        self, x: Tensor, h_norm: Tensor, normalizer: Tensor, scale: Tensor, weights: Smoothing
-    ) -> Tensor:
-        return self._pull_back_words(x, h_norm, scale, weights, None)
-
-    def pull_back_targets(
-        self,
-        x: Tensor,
-        h_norm: Tensor,
-        normalizer: Tensor,
-        scale: Tensor,
-        weights: Smoothing,
-        target: Tensor,
-    ) -> Tensor:
-        """As the torch passes, in one sweep: P is rounded once where ``x`` is bfloat16, and the
-        sums are the same bits in every run."""
-        return self._pull_back_words(x, h_norm, scale, weights, target)
-
-    def _pull_back_words(
-        self, x: Tensor, h_norm: Tensor, scale: Tensor, weights: Smoothing, target: Tensor | None
-    ) -> Tensor:
-        size, tokens = x.shape
-        words, width = self._words[0].shape
-        cut = Cut.of(words, tokens, WIDEST)
-        largest, total = self._kept
-        parts = (scale * weights.total / total, scale * weights.each, scale * weights.share)
-        along_h, weighted, bent = self._back_sums(cut, tokens)
-        self._launch(
-            "pull_back_words", cut, x, h_norm, largest, *parts, target, self._senses,
-            *self._words, along_h, weighted, bent, size, words, width, tokens, cut.share,
-            OWN=target is not None,
-        )  # fmt: skip
-        self._add_sums(weighted, bent)
-        return along_h.sum(0)
-
-    def _back_sums(self, cut: Cut, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Room for Σ_m G s/|h|, Σ_n |h| G E and Σ_n |h| G c² r(z); inner products need none."""
-        if self._senses is None:
-            return self.w_norm.new_zeros(1, tokens), self._partial(0), self._partial(0)
-        size = self._senses.shape[1]
-        weighted, bent = self._partial(cut.blocks, size), self._partial(cut.blocks, size)
-        return self._partial(cut.shares, tokens), weighted, bent
+def _combined(peaks: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The level of all shares together, and the sum relative to it: [shares, n] -> [n]."""
+    largest = peaks.amax(0)
+    return largest, (sums * (peaks - largest).exp()).sum(0)
 
 
-class FusedCudaKerbs(_Fused, KerbsPasses):
-    """:class:`KerbsPasses`, fused."""
+class TritonKerbsBackend(_TritonBackend, KerbsBackend):
+    """:class:`KerbsBackend` in Triton."""
 
 
-class FusedCudaInnerProduct(_Fused, InnerProductPasses):
-    """:class:`InnerProductPasses`, fused."""
+class TritonInnerProductBackend(_TritonBackend, InnerProductBackend):
+    """:class:`InnerProductBackend` in Triton."""
 
 
 @functools.cache
 def _decline(reason: str) -> None:
-    """Say once why the fused passes are not used."""
+    """Say once why the Triton kernels are not used."""
     logger.warning("The likelihood runs without its fused CUDA passes: %s.", reason)
 
 
@@ -242,7 +195,7 @@ def load_kernels(device: torch.device) -> ModuleType | None:
     peaks, sums = torch.zeros(1, 1, device=device), torch.zeros(1, 1, device=device)
     try:
         with torch.cuda.device_of(x):
-            kernels.reduce[(1, 1)](
+            kernels.forward[(1, 1)](
                 x, ones, None, peaks, sums, 2, 1, CELLS, KERBS=False, ROWS=CELLS // 16, TOKENS=16
             )
         works = math.isclose(sums.item(), 2.0)
@@ -256,31 +209,17 @@ def load_kernels(device: torch.device) -> ModuleType | None:
     return kernels
 
 
-def fused(
-    kind: type[ChunkPasses],
-    kernel: Kernel,
-    w_norm: Tensor,
-    theta: Tensor,
-    table: SenseTable,
-    owner: Tensor,
-) -> ChunkPasses | None:
-    """The fused form of torch passes, or None, with a reason in the log, where there is none.
+def build(senses: Senses) -> Backend | None:
+    """The backend in Triton, or None, with a reason in the log, where there is none.
 
-    Args:
-        kind: class of the torch passes; those of any kernel have no fused form.
-        kernel, w_norm, theta, table, owner: what its constructor takes.
+    Only kernels that have none at all, whatever the device, get None without a reason.
     """
-    kinds: dict[type[ChunkPasses], type[_Fused]] = {
-        KerbsPasses: FusedCudaKerbs,
-        InnerProductPasses: FusedCudaInnerProduct,
-    }
-    if kind not in kinds:
+    kinds = {KerbsKernel: TritonKerbsBackend, InnerProductKernel: TritonInnerProductBackend}
+    kind = kinds.get(type(senses.kernel))
+    if kind is None:
         return None
-    if w_norm.dtype != torch.float32:
-        _decline(
-            f"they are for float32 and this one is in {str(w_norm.dtype).removeprefix('torch.')}"
-        )
+    if senses.w_norm.dtype != torch.float32:
+        dtype = str(senses.w_norm.dtype).removeprefix("torch.")
+        _decline(f"they are for float32 and this one is in {dtype}")
         return None
-    if load_kernels(w_norm.device) is None:
-        return None
-    return kinds[kind](kernel, w_norm, theta, table, owner)
+    return None if load_kernels(senses.w_norm.device) is None else kind(senses)

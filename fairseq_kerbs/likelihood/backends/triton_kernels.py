@@ -83,7 +83,7 @@ def _log(x: T) -> T:
 
 @triton.jit
 def _bent(z: T) -> T:
-    """r(z) = (z e^z − (e^z − 1))/z² for |z| ≤ 1: the polynomial ``kerbs_passes.BENT``."""
+    """r(z) = (z e^z − (e^z − 1))/z² for |z| ≤ 1: the polynomial ``eager_kerbs.BENT``."""
     high = 0.006941279401 + z * (0.001190157391 + z * (0.0001786452495 + z * 2.255325601e-5))
     low = 0.1250006353 + z * (0.0333333973 + z * high)
     return 0.4999999801 + z * (0.3333333313 + z * low)
@@ -166,11 +166,11 @@ def _carry_back(
     return along_h
 
 
-# ------------------------------------------------------------------------ passes, sense by sense
+# ------------------------------------------------------------------------ the passes
 
 
 @triton.jit(do_not_specialize=["size", "share"])
-def reduce(
+def forward(
     x: T, h_norm: T, senses: T, peaks: T, sums: T, size: T, tokens: T, share: T,
     KERBS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -194,46 +194,12 @@ def reduce(
     tl.store(sums + at, tl.sum(total * _exp(most - peak[None, :]), axis=0), mask=inside)
 
 
-@triton.jit(do_not_specialize=["size", "share"])
-def pull_back(
-    x: T, h_norm: T, largest: T, weight: T, senses: T, along_h: T, weighted: T, bent: T, size: T,
-    tokens: T, share: T, KERBS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
-) -> None:  # fmt: skip
-    """G = weight·e^{s − largest}: ``along_h`` [shares, tokens], the other sums [blocks, senses]."""
-    columns = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    inside = columns < tokens
-    norms = tl.load(h_norm + columns, mask=inside, other=0.0)
-    tops = tl.load(largest + columns, mask=inside, other=0.0)
-    weights = tl.load(weight + columns, mask=inside, other=0.0)
-    block = tl.program_id(0).to(tl.int64) * size
-    first = tl.program_id(1) * share
-    along = tl.zeros([ROWS, TOKENS], tl.float32)
-    for start in range(first, tl.minimum(first + share, size), ROWS):
-        rows = start + tl.arange(0, ROWS)
-        valid = rows < size
-        mask = valid[:, None] & inside[None, :]
-        at = x + rows.to(tl.int64)[:, None] * tokens + columns[None, :]
-        value = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-        s, e, cosine = _logits(value, rows, valid, norms, senses, size, KERBS)
-        grad = tl.where(mask, _exp(s - tops[None, :]) * weights[None, :], 0.0)
-        along = _carry_back(
-            at, mask, grad, e, cosine, rows, valid, norms, senses, size,
-            along, weighted + block, bent + block, KERBS,
-        )  # fmt: skip
-    if KERBS:
-        out = along_h + tl.program_id(1).to(tl.int64) * tokens + columns
-        tl.store(out, tl.sum(along, axis=0), mask=inside)
-
-
-# ------------------------------------------------------------------------ passes, word by word
-
-
 @triton.jit(do_not_specialize=["size", "words", "share"])
-def reduce_words(
+def forward_words(
     x: T, h_norm: T, senses: T, table: T, count: T, peaks: T, sums: T, levels: T, size: T, words: T,
     width: T, tokens: T, share: T, KERBS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """As ``reduce``, with Σ logsumexp of the words, ``levels`` [shares, tokens] in float64."""
+    """As ``forward``, with Σ logsumexp of the words, ``levels`` [shares, tokens] in float64."""
     columns = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     inside = columns < tokens
     norms = tl.load(h_norm + columns, mask=inside, other=0.0)
@@ -266,25 +232,24 @@ def reduce_words(
 
 
 @triton.jit(do_not_specialize=["size", "words", "share"])
-def pull_back_words(
-    x: T, h_norm: T, largest: T, all_weight: T, each_weight: T, own_weight: T, target: T, senses: T,
-    table: T, count: T, along_h: T, weighted: T, bent: T, size: T, words: T, width: T, tokens: T,
-    share: T, KERBS: tl.constexpr, OWN: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+def backward(
+    x: T, h_norm: T, largest: T, all_weight: T, uniform_weight: T, target_weight: T, target: T,
+    senses: T, table: T, count: T, along_h: T, weighted: T, bent: T, size: T, words: T, width: T,
+    tokens: T, share: T, KERBS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """As ``pull_back``, for G = all·e^{s − largest} − (each + own·1[L(m)=y])·P(m | its word).
+    """P over x, for G = all·e^{s − largest} − (uniform + target·1[L(m)=y])·P(m | its word).
 
-    ``all_weight``, ``each_weight`` and ``own_weight`` are [tokens], as is ``target``, which holds
-    the y, int64. The last two count only with OWN.
+    The weights are [tokens], as is ``target``, which holds the y, int64. Sums: ``along_h``
+    [shares, tokens], the other two [blocks, senses].
     """
     columns = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     inside = columns < tokens
     norms = tl.load(h_norm + columns, mask=inside, other=0.0)
     tops = tl.load(largest + columns, mask=inside, other=0.0)
     all_weights = tl.load(all_weight + columns, mask=inside, other=0.0)
-    each_weights = tl.load(each_weight + columns, mask=inside, other=0.0)
-    if OWN:
-        own_weights = tl.load(own_weight + columns, mask=inside, other=0.0)
-        targets = tl.load(target + columns, mask=inside, other=-1)
+    uniform_weights = tl.load(uniform_weight + columns, mask=inside, other=0.0)
+    target_weights = tl.load(target_weight + columns, mask=inside, other=0.0)
+    targets = tl.load(target + columns, mask=inside, other=-1)
     block = tl.program_id(0).to(tl.int64) * size
     first = tl.program_id(1) * share
     along = tl.zeros([ROWS, TOKENS], tl.float32)
@@ -293,21 +258,20 @@ def pull_back_words(
         valid_words = numbers < words
         counts = tl.load(count + numbers, mask=valid_words, other=0)
         most_senses = tl.max(counts, axis=0)
-        own_table = table + numbers.to(tl.int64) * width
+        word_table = table + numbers.to(tl.int64) * width
         peak, total = _word(
-            x, columns, tokens, own_table, counts, most_senses, norms, senses, size,
+            x, columns, tokens, word_table, counts, most_senses, norms, senses, size,
             KERBS, ROWS, TOKENS,
         )  # fmt: skip
-        inner = each_weights[None, :]
-        if OWN:
-            is_own = targets[None, :] == numbers[:, None]
-            inner = tl.where(is_own, inner + own_weights[None, :], inner)
+        inner = uniform_weights[None, :]
+        is_target = targets[None, :] == numbers[:, None]
+        inner = tl.where(is_target, inner + target_weights[None, :], inner)
         # G of a sense is this times e^{s − peak}
         factor = all_weights[None, :] * _exp(peak - tops[None, :]) - inner / total
         tl.debug_barrier()  # no thread may write over products that another has yet to read
         for k in range(most_senses):
             valid = k < counts
-            rows = tl.load(own_table + k, mask=valid, other=0)
+            rows = tl.load(word_table + k, mask=valid, other=0)
             mask = valid[:, None] & inside[None, :]
             at = x + rows[:, None] * tokens + columns[None, :]
             value = tl.load(at, mask=mask, other=0.0).to(tl.float32)

@@ -1,6 +1,6 @@
 /* What happens to a chunk of products between the matrix products of the likelihood, fused.
  *
- * Called from Python through cpu.py, whose classes describe every field. float32 only.
+ * Called from Python through cpu.py. float32 only.
  */
 
 #include <math.h>
@@ -33,34 +33,30 @@
      + (z) * (0.006941279401f + (z) * (0.001190157391f + (z) * (0.0001786452495f \
      + (z) * 2.255325601e-5f)))))))
 
-/* One entry a sense. */
+/* Same fields, in the same order, as _Chunk in cpu.py. M: senses, V: words. */
 typedef struct {
-    const float *inverse_norm; /* 1/|w|, or 0 */
-    const float *minus_theta;  /* −θ */
-    const float *radius;       /* a(θ)|w| */
-    const float *gain;         /* g(θ) */
-    const uint8_t *curved;     /* whether `bent` is wanted: |θ| is small */
-    float *weighted;           /* adds up sum over tokens of |h| G E */
-    float *bent;               /* adds up sum over tokens of |h| G c² r(−θc) */
-} Senses;
-
-typedef struct {
-    Senses senses;
-    float *x;                /* [M, tokens]: products with h/|h| (KerBS) or h (inner product) */
-    const float *h_norm;     /* [tokens] */
-    const float *peak;       /* [tokens] level over all senses: G = share e^{s − peak} − … */
-    const float *share;      /* [tokens] */
-    const float *each;       /* [tokens] weight of P(m | its word) with label smoothing */
-    float *most;             /* [threads, tokens] running level: within SLACK of the maximum */
-    double *sum;             /* [threads, tokens] sum of exponentials relative to it */
-    double *words;           /* [threads, tokens] sum of the words' logsumexps */
-    double *along_h;         /* [threads, tokens] sum of G s/|h| */
-    float *result;           /* [tokens, stride] */
-    const int64_t *table;    /* [V, width] senses of every word */
-    const int64_t *count;    /* [V] how many */
-    size_t size;             /* senses or words that the threads share */
+    const float *inverse_norm; /* [M] 1/|w|, or 0 */
+    const float *minus_theta;  /* [M] −θ */
+    const float *radius;       /* [M] a(θ)|w| */
+    const float *gain;         /* [M] g(θ) */
+    const uint8_t *curved;     /* [M] whether `bent` is wanted: |θ| is small */
+    float *weighted;           /* [M] adds up sum over tokens of |h| G E */
+    float *bent;               /* [M] adds up sum over tokens of |h| G c² r(−θc) */
+    float *x;                  /* [M, tokens]: products with h/|h| (KerBS) or h (inner product) */
+    const float *h_norm;       /* [tokens] */
+    const float *peak;         /* [tokens] level over all senses: G = weight e^{s − peak} − … */
+    const float *weight;       /* [tokens] */
+    const float *uniform;      /* [tokens] weight of P(m | its word) with label smoothing */
+    float *most;               /* [threads, tokens] running level: within SLACK of the maximum */
+    double *sum;               /* [threads, tokens] sum of exponentials relative to it */
+    double *words;             /* [threads, tokens] sum of the words' logsumexps */
+    double *along_h;           /* [threads, tokens] sum of G s/|h| */
+    float *result;             /* [tokens, stride], or NULL */
+    const int64_t *table;      /* [V, width] senses of every word */
+    const int64_t *count;      /* [V] how many */
+    size_t size;               /* senses or words that the threads share */
     size_t tokens, width, stride, threads;
-    int32_t kerbs;           /* 1: KerBS kernel, 0: inner product */
+    int32_t kerbs;             /* 1: KerBS kernel, 0: inner product */
 } Chunk;
 
 typedef void (*Pass)(const Chunk *, size_t thread, size_t from, size_t to);
@@ -87,15 +83,11 @@ static inline float power_of_two(float k) {
 #define TARGET
 #define NAMED(name) name##_plain
 #include "passes_body.h"
-#undef TARGET
-#undef NAMED
 
 #if defined(__x86_64__)
 #define TARGET __attribute__((target("avx2,fma")))
 #define NAMED(name) name##_avx2
 #include "passes_body.h"
-#undef TARGET
-#undef NAMED
 #endif
 
 /* ------------------------------------------------------------------------------ threads */

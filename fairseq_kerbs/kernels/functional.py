@@ -1,0 +1,123 @@
+"""All kernels by name, and differentiable functions of whole vectors over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_norm
+from fairseq_kerbs.kernels.gao import GAO_KERNELS
+from fairseq_kerbs.kernels.kerbs import InnerProductKernel, KerbsKernel, ReleasedKerbsKernel
+
+_ALL: tuple[type[Kernel], ...] = (KerbsKernel, ReleasedKerbsKernel, InnerProductKernel)
+KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (*_ALL, *GAO_KERNELS)}
+"""Kernels by name."""
+
+
+def build_kernel(name: str | Kernel, **options: Any) -> Kernel:
+    """Return the kernel called ``name`` (or ``name`` itself, if it is a kernel already).
+
+    Raises:
+        ValueError: no kernel has that name (the message lists those there are), or an option is
+            out of range.
+    """
+    if isinstance(name, Kernel):
+        return name
+    if name not in KERNELS:
+        known = ", ".join(sorted(KERNELS))
+        raise ValueError(f"`kernel`: there is no kernel named '{name}'; choose one of {known}.")
+    return KERNELS[name](**options)
+
+
+class _KernelFunction(torch.autograd.Function):
+    """Autograd node of a kernel over broadcast x, |h|, |w|, θ: saves inputs only."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, *inputs: Tensor) -> Tensor:
+        ctx.kernel = kernel
+        ctx.save_for_backward(*inputs)
+        return kernel.value(*inputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        partials = ctx.kernel.partials(*inputs)
+        return None, *(
+            (grad_output * partial).sum_to_size(like.shape) if need else None
+            for partial, like, need in zip(
+                partials, inputs, ctx.needs_input_grad[1:], strict=True
+            )
+        )  # fmt: skip
+
+
+def apply_kernel(
+    kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor
+) -> Tensor:
+    """Differentiable kernel value from x = h·w, |h|, |w| and θ, which broadcast.
+
+    Returns:
+        float32 (float64 where an input is), of the broadcast shape.
+    """
+    dtype = compute_dtype(x, h_norm, w_norm, theta)
+    x = x.expand(torch.broadcast_shapes(x.shape, h_norm.shape, w_norm.shape, theta.shape))
+    inputs = (value.to(dtype) for value in (x, h_norm, w_norm, theta))
+    result: Tensor = _KernelFunction.apply(kernel, *inputs)
+    return result
+
+
+def kernel_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str | Kernel = "kerbs") -> Tensor:
+    """Kernel logits of every context vector against every sense.
+
+    Args:
+        h: context vectors, [..., d].
+        w: sense embeddings, [M, d].
+        theta: kernel parameters, [M] (not read by kernels without one).
+        kernel: a name of :data:`KERNELS` or a kernel.
+
+    Returns:
+        [..., M] in float32, or float64 where an input is float64.
+
+    Raises:
+        ValueError: shapes do not fit each other or the kernel, or no kernel has that name.
+    """
+    if w.dim() != 2 or h.shape[-1] != w.shape[1]:
+        raise ValueError(
+            f"`h` has shape {tuple(h.shape)} and `w` {tuple(w.shape)}; they must be [..., d] and "
+            "[M, d]."
+        )
+    if theta.shape != w.shape[:1]:
+        raise ValueError(
+            f"`theta` has shape {tuple(theta.shape)}, but there are {w.shape[0]} senses: it is [M]."
+        )
+    dtype = compute_dtype(h, w, theta)
+    with torch.autocast(h.device.type, enabled=False):
+        wide_h, wide_w = h.to(dtype), w.to(dtype)
+        bound = build_kernel(kernel).bind(w.shape[1])
+        x = bound.map_contexts(wide_h) @ wide_w.t()  # [..., M]
+        return apply_kernel(bound, x, safe_norm(wide_h), safe_norm(wide_w).squeeze(-1), theta)
+
+
+def kerbs_kernel(h: Tensor, w: Tensor, theta: Tensor) -> Tensor:
+    """The KerBS kernel of Eq. 9 between every context vector and every sense.
+
+    Computed in float64 and rounded once, so that it and its gradients are right to the precision of
+    the inputs' dtype; :func:`kernel_logits` and :mod:`fairseq_kerbs.likelihood` stay in float32.
+
+    Args:
+        h: context vectors, [..., d].
+        w: sense embeddings, [M, d].
+        theta: kernel parameters, [M]; |θ| is bounded by :data:`.kernels.kerbs.THETA_LIMIT`.
+
+    Returns:
+        [..., M], in the common dtype of the inputs, saturated to its finite range.
+
+    Raises:
+        ValueError: shapes do not fit each other.
+    """
+    logits = kernel_logits(h.double(), w.double(), theta.double(), "kerbs")
+    dtype = torch.promote_types(torch.promote_types(h.dtype, w.dtype), theta.dtype)
+    limits = torch.finfo(dtype)
+    return logits.clamp(limits.min, limits.max).to(dtype)
