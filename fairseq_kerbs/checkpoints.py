@@ -193,6 +193,9 @@ def _all_settings(found: list[Any]) -> Iterator[Any]:
             seen.add(id(value))
             yield value
             found += value.values()
+        elif isinstance(value, list | tuple) and id(value) not in seen:
+            seen.add(id(value))
+            found += value
 
 
 def _check_form(path: Path, state: Mapping[str, Any]) -> None:
@@ -204,6 +207,11 @@ def _check_form(path: Path, state: Mapping[str, Any]) -> None:
     config, args = state.get("cfg"), state.get("args")
     if not isinstance(config, Mapping | None) or not isinstance(args, argparse.Namespace | None):
         raise UserError(f"{path} has no settings of fairseq; name a file that fairseq-train wrote")
+    for part in ("model", "task"):
+        if isinstance((config or {}).get(part), str):  # could refer to settings elsewhere
+            raise UserError(
+                f"{path} has no settings in '{part}'; name a file that fairseq-train wrote"
+            )
     from fairseq.registry import REGISTRIES
 
     for name in (*REGISTRIES, "task", "arch"):

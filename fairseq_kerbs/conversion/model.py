@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
 from fairseq_kerbs.conversion.sense_init import SensePlan, plan_senses, sense_rows
 from fairseq_kerbs.conversion.stock import SoftmaxModel
-from fairseq_kerbs.utils.dictionaries import STATE, digest
+from fairseq_kerbs.utils.dictionaries import STATE, digest, digest_kept
 from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
 from fairseq_kerbs.utils.files import atomic_write_bytes
 
@@ -184,11 +184,12 @@ def known_dictionaries(
         target: its target dictionary, where one was named.
         data: its folder of data, by default the one that it was trained from.
     """
-    kept: dict[str, str] = (source.state.get("task_state") or {}).get(STATE, {})
+    sides = ("source", "target")
+    kept = {side: each for side in sides if (each := digest_kept(source.state, side))}
     if kept:
         return kept
     found = {}
-    for side in ("source", "target"):
+    for side in sides:
         words = len(getattr(source.task, f"{side}_dictionary"))
         with suppress(UserError):  # it is not there, or is another one
             path = remembered_dictionary(source.checkpoint, source.config, data, side)

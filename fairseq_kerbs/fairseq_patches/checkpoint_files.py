@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import sys
+from contextlib import suppress
 from os.path import samestat
 from pathlib import Path
 from typing import Any
@@ -69,16 +70,18 @@ def copy(stock: Any, src_path: str, dst_path: str, overwrite: bool = False) -> A
     """Copy under another name first."""
     if not PathManager.supports_rename(dst_path):  # a remote store has its own ways
         return stock(src_path, dst_path, overwrite=overwrite)
-    temporary = partial_name(Path(dst_path))
+    target = Path(dst_path).resolve()  # a link goes on leading to its file
+    temporary = partial_name(target)
     try:
         copied = stock(src_path, str(temporary), overwrite=True)
-        put_in_place(temporary, Path(dst_path))
+        put_in_place(temporary, target)
     except OSError as error:
         if not refused_by_system(error):
             raise
         raise _not_saved(system_refusal(error, dst_path)) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a name that is too long was refused above
+            temporary.unlink(missing_ok=True)
     return copied
 
 

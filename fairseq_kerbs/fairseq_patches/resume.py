@@ -73,8 +73,9 @@ def look_into_checkpoint(stock: Any, *args: Any, **kwargs: Any) -> Any:
 def keep_the_place(state: dict[str, Any], cfg: Any) -> None:
     """Count the batches that are done for the number of processes that there are now.
 
-    Of n batches in each of N processes, N·n of the epoch's are done: ⌊N·n/N'⌋ in each of N'. What
-    changes is said in one sentence.
+    Of n batches in each of N processes, N·n of the epoch's are done: ⌊N·n/N'⌋ in each of N', and of
+    these a multiple of --update-freq, since fairseq never ends an epoch that it enters inside of an
+    update. What changes is said in one sentence.
 
     Args:
         state: a checkpoint; its place is changed.
@@ -87,24 +88,27 @@ def keep_the_place(state: dict[str, Any], cfg: Any) -> None:
         int(each.distributed_training.distributed_world_size) for each in (before_cfg, cfg)
     )
     place = state["extra_state"]["train_iterator"]
-    if before == now:
+    old, new = (_update_freq(each, place["epoch"]) for each in (before_cfg, cfg))
+    if (before, old) == (now, new):
         return
     batches, epoch = before * place.get("iterations_in_epoch", 0), place["epoch"]
-    if batches and cfg.dataset.grouped_shuffling:
+    if batches and before != now and cfg.dataset.grouped_shuffling:
         raise ProgramEnd(
             f"the checkpoint is from the middle of an epoch of {before} processes, here are {now}, "
             "and --grouped-shuffling orders the batches of each number in another way: start as "
             "many processes, or give --reset-dataloader to begin the epochs anew."
         )
-    place["iterations_in_epoch"], again = divmod(batches, now)
+    updates, again = divmod(batches, now * new)
+    place["iterations_in_epoch"] = updates * new
     if place["iterations_in_epoch"] == 0 and batches:
         # not the end of an epoch, whose loss the learning rate's schedule would be told
         state["extra_state"]["val_loss"] = None
     sentence = f"the checkpoint was written by {before} processes, here are {now}: epoch {epoch} "
+    if before == now:
+        sentence = f"the checkpoint was written with another --update-freq: epoch {epoch} "
     sentence += f"goes on after its first {batches - again} batches" if batches else "begins"
     if again:
         sentence += f", the last {again} of those done come again"
-    old, new = (_update_freq(each, epoch) for each in (before_cfg, cfg))
     if before * old != now * new:
         sentence += (
             f"; an update was made of {before * old} batches and is of {now * new} now (processes "

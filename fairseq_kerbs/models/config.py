@@ -28,6 +28,7 @@ from fairseq_kerbs.output_layers import (
 )
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
+from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import ProgramEnd
 
 OUTPUT_LAYERS = ("kerbs", "softmax", "mos", "mixture")
@@ -186,23 +187,6 @@ FLAGS = {
     "kernels": "--mixture-kernels",
 }
 """The flag of each parameter that the mathematics name."""
-
-
-@dataclass(frozen=True)
-class SenseSchedule:
-    """When and how the training hook updates and moves senses.
-
-    Attributes:
-        policy: name of a reallocation policy, or "none".
-        interval: parameter updates between reallocations, Q.
-        decay: β of Eq. 12–13.
-        settings: hyper-parameters of the policy.
-    """
-
-    policy: str
-    interval: int
-    decay: float
-    settings: ReallocationSettings
 
 
 _OFF = "(to switch reallocation off use --reallocation none)"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,15 +19,31 @@ from fairseq import metrics
 from fairseq.distributed import utils as distributed_utils
 from torch import Tensor, nn
 
-from fairseq_kerbs.models.config import SenseSchedule
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import MOVED_THETA
+from fairseq_kerbs.reallocation import MOVED_THETA, ReallocationSettings
 from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
 
 logger = logging.getLogger(__name__)
 
 QUANTILES = (0.05, 0.5, 0.95)
+
+
+@dataclass(frozen=True)
+class SenseSchedule:
+    """When and how the training hook updates and moves senses.
+
+    Attributes:
+        policy: name of a reallocation policy, or "none".
+        interval: parameter updates between reallocations, Q.
+        decay: β of Eq. 12–13.
+        settings: hyper-parameters of the policy.
+    """
+
+    policy: str
+    interval: int
+    decay: float
+    settings: ReallocationSettings
 
 
 def install_hook(task: Any, schedule: SenseSchedule) -> None:

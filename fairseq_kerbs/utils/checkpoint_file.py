@@ -80,9 +80,12 @@ def check_whole(path: Path) -> None:
             if stream.read(1) == b"\x80":  # pickle of a torch before 1.6: has no checksums
                 return
         with zipfile.ZipFile(path) as archive:
-            # torch reads nothing of an entry that is marked as a folder (0x10)
-            folders = any(entry.external_attr & 0x10 for entry in archive.infolist())
-            sound = not folders and archive.testzip() is None
+            # torch reads nothing of an entry that is marked as a folder (0x10), and compresses none
+            odd = any(
+                entry.external_attr & 0x10 or entry.compress_type != zipfile.ZIP_STORED
+                for entry in archive.infolist()
+            )
+            sound = not odd and archive.testzip() is None
     except Exception as error:  # of every kind, where the archive's list of contents is damaged
         if refused_by_system(error):
             raise system_refusal(error, path, "read") from None

@@ -8,6 +8,7 @@ turns what it has learned into noise. fairseq keeps a task's state in every chec
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from fairseq_kerbs.utils.errors import ProgramEnd
@@ -24,8 +25,10 @@ def digest(dictionary: Any) -> str:
 
 def digest_kept(state: dict[str, Any], side: str) -> str | None:
     """The digest of one side in a checkpoint; None in those that were written without."""
-    kept: str | None = ((state.get("task_state") or {}).get(STATE) or {}).get(side)
-    return kept
+    kept: Any = state
+    for name in ("task_state", STATE, side):
+        kept = kept.get(name) if isinstance(kept, Mapping) else None
+    return kept if isinstance(kept, str) and kept else None
 
 
 def remember_dictionaries(task: Any) -> None:

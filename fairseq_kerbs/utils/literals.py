@@ -61,7 +61,10 @@ def _value(node: ast.expr) -> Any:
         case ast.UnaryOp() if type(node.op) in _SIGNS:
             return _SIGNS[type(node.op)](_value(node.operand))
         case ast.BinOp() if type(node.op) in _SUMS:
-            return _SUMS[type(node.op)](_value(node.left), _value(node.right))
+            left, right = _value(node.left), _value(node.right)
+            if sum(len(each) for each in (left, right) if hasattr(each, "__len__")) > LONGEST:
+                raise ValueError("a literal is too long")
+            return _SUMS[type(node.op)](left, right)
         case ast.BinOp(op=ast.Mult()):
             return _product(_value(node.left), _value(node.right))
     raise _refusal(ast.unparse(node))
