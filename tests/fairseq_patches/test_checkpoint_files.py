@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import resource
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,6 +147,30 @@ def test_an_entry_that_is_marked_as_a_folder_is_refused(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(SystemExit, match="is no whole checkpoint"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+
+def test_a_compressed_archive_is_refused_before_it_grows(tmp_path: Path) -> None:
+    """torch compresses nothing; a small file could hold gigabytes."""
+    path = tmp_path / "checkpoint_last.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/0", bytes(1 << 20))
+    with pytest.raises(SystemExit, match="is no whole checkpoint"):
+        checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+
+def test_a_copy_goes_where_a_link_leads(tmp_path: Path) -> None:
+    for name in ("new", "real"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "link").symlink_to("real")
+    PathManager.copy(str(tmp_path / "new"), str(tmp_path / "link"), overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+
+
+def test_a_name_that_is_too_long_is_said(tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("new")
+    with pytest.raises(SystemExit, match="cannot be written"):
+        PathManager.copy(str(tmp_path / "new"), str(tmp_path / ("x" * 243)), overwrite=True)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])

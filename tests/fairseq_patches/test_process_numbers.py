@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.data import iterators
 
 from fairseq_kerbs.fairseq_patches.resume import keep_the_place
 from tests.fairseq_patches.test_resume import load, moves, run
@@ -87,17 +88,18 @@ def test_another_size_of_the_update_is_said(done: Path) -> None:
     assert place["iterations_in_epoch"] == 1 + 3
 
 
-def settings(processes: int, grouped: bool = False) -> Namespace:
+def settings(processes: int, grouped: bool = False, update_freq: int = 1) -> Namespace:
     return Namespace(
         distributed_training=Namespace(distributed_world_size=processes),
         dataset=Namespace(grouped_shuffling=grouped),
-        optimization=Namespace(update_freq=[4, 1]),
+        optimization=Namespace(update_freq=[4, update_freq]),
     )
 
 
-def checkpoint(processes: int, batches: int) -> dict[str, Any]:
+def checkpoint(processes: int, batches: int, update_freq: int = 1) -> dict[str, Any]:
     place = {"epoch": 2, "iterations_in_epoch": batches}
-    return {"cfg": settings(processes), "extra_state": {"train_iterator": place, "val_loss": 3.0}}
+    cfg = settings(processes, update_freq=update_freq)
+    return {"cfg": cfg, "extra_state": {"train_iterator": place, "val_loss": 3.0}}
 
 
 @pytest.mark.parametrize(
@@ -125,3 +127,25 @@ def test_batches_in_groups_of_processes() -> None:
     with pytest.raises(SystemExit, match="--grouped-shuffling"):
         keep_the_place(checkpoint(2, 5), settings(1, grouped=True))
     keep_the_place(checkpoint(2, 0), settings(1, grouped=True))
+
+
+@pytest.mark.parametrize("all_batches", [11, 12, 13, 17])
+@pytest.mark.parametrize(
+    ("before", "old", "done", "now", "new"),
+    [(2, 1, 3, 1, 4), (3, 1, 1, 2, 2), (1, 1, 2, 2, 2), (1, 1, 6, 1, 5), (2, 2, 4, 1, 3)],
+)
+def test_an_epoch_ends_once(
+    all_batches: int, before: int, old: int, done: int, now: int, new: int
+) -> None:
+    """fairseq begins and ends at groups of --update-freq batches: it must not begin inside one."""
+    state = checkpoint(before, done, update_freq=old)
+    keep_the_place(state, settings(now, update_freq=new))
+    place = state["extra_state"]["train_iterator"]["iterations_in_epoch"]
+    own = -(-all_batches // now)  # batches of each process
+    batches = iterators.CountingIterator(range(place, own), start=place, total=own)
+    groups = iterators.GroupedIterator(batches, new)
+    seen = [number for group in groups for number in group]
+    assert seen == list(range(place, own))
+    assert not groups.has_next()
+    assert batches.n == own
+    assert now * place <= before * done < now * (place + new)

@@ -22,7 +22,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
-from fairseq_kerbs.checkpoints import MODELS
+from fairseq_kerbs.checkpoints import MODELS, set_aside
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.fairseq_patches.evaluated_settings import EVALUATING
 from fairseq_kerbs.utils.literals import read_literal
@@ -317,6 +317,22 @@ def test_settings_that_are_text_are_refused(
         assert "has no settings of fairseq" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("hidden", [dict, argparse.Namespace])
+def test_settings_elsewhere_are_neither_read_nor_left_alone(
+    hidden: Any, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An interpolation in the place of the model's settings could refer to others in a list."""
+    lstm = Family("lstm", tmp_path)
+    settings = hidden(_name="lstm", encoder_embed_path="vectors")
+    config = {**lstm.state["cfg"], "hidden": [[settings]], "model": "${hidden[0][0]}"}
+    torch.save({**lstm.state, "cfg": config}, lstm.path)
+    assert run(*commands(lstm, data, tmp_path)["geometry"]) == 2
+    assert "no settings in 'model'" in capsys.readouterr().err
+    set_aside(config)
+    found = settings if hidden is dict else vars(settings)
+    assert found["encoder_embed_path"] is None
+
+
 def test_trust_builds_what_is_not_on_the_list(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -364,7 +380,7 @@ def test_a_literal_is_what_python_makes_of_it(text: str) -> None:
     ["", "a", "a.b", "f()", "print", "(lambda: 1)()", "[x for x in (1,)]", "f'{1}'", "{**{}}",
      "9 ** 9", "1 if 1 else 2", "(a := 1)", "1; 2", "import os", "[*()]", "[0] * 10001", "7 / 2",
      "10001 * 'a'", "[0] * 9999 * 9999", "-" * 5000 + "1", "(" * 5000, "1+" * 4000 + "1",
-     "1" * 20000, "\0", "\ud800"],
+     "1" * 20000, "[1] * 9999 + [1] * 9999", "\0", "\ud800"],
 )  # fmt: skip
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):

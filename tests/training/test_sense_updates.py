@@ -134,6 +134,17 @@ def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
         model.load_state_dict(state)
 
 
+@pytest.mark.parametrize("owner", [10**9, -5, 2.5])
+def test_senses_without_a_word_are_refused(owner: float) -> None:
+    """A billion must not become the length of a count."""
+    model = make_model("lstm")
+    state, name = model.state_dict(), "decoder.output.inventory.word_of_sense"
+    owners = state[name].clone().to(torch.tensor(owner).dtype)
+    owners[0] = owner
+    with pytest.raises(SystemExit, match="has no word of the dictionary"):
+        model.load_state_dict(state | {name: owners})
+
+
 @pytest.mark.parametrize("layer", ["softmax", "mixture"])
 def test_older_checkpoints_with_an_inventory_of_a_layer_without_senses_are_taken(
     layer: str,

@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.utils.dictionaries import digest
+from fairseq_kerbs.utils.dictionaries import STATE, digest, digest_kept
 from tests.helpers.tiny_checkpoint import LANGUAGES, fairseq_train, make_work
 
 STOCK = ["--arch", "lstm", "--criterion", "cross_entropy", "--encoder-embed-dim", "4"]
@@ -56,6 +56,11 @@ def test_a_digest_is_of_words_in_their_order(work: Path) -> None:
     assert straight["source"] != other["source"]
     assert straight["target"] == other["target"]
     assert read_checkpoint(work / "model.pt")["task_state"]["dictionaries"] == straight
+
+
+@pytest.mark.parametrize("kept", [None, "abc", [1], {STATE: [1]}, {STATE: {"source": 5}}])
+def test_what_is_no_digest_is_none(kept: object) -> None:
+    assert digest_kept({"task_state": kept}, "source") is None
 
 
 @pytest.mark.parametrize(("language", "side"), [("de", "source"), ("en", "target")])
