@@ -273,6 +273,8 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             f"one of {len(expected['mixing.weight'])}: give the --mixture-components or "
             "--mixture-kernels that it was trained with"
         )
+    elif "inventory.usage" not in expected:
+        return
     elif damage := damaged_statistic(state_dict, f"{prefix}inventory."):
         reason = (
             f"{damage} of the checkpoint: the file is damaged, or its training had diverged; take "
