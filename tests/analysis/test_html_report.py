@@ -37,6 +37,7 @@ from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Refused, Trained
+from tests.helpers import HANGS
 from tests.helpers.fairseq_fixtures import dictionary, make_model
 
 PAGE = Path(fairseq_kerbs.__file__).parent / "analysis" / "page"
@@ -316,7 +317,7 @@ def browse(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
             capture_output=True,
             encoding="utf-8",
             env=os.environ | {"HOME": str(folder)},
-            timeout=120,
+            timeout=HANGS,
             check=True,
         )
         return done.stdout

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fairseq_kerbs.benchmarks.command import BENCHMARKS, build_parser, chosen_sizes, main
+from tests.helpers import HANGS
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY_MODEL = ["--dim", "16", "--vocab", "60", "--ffn", "24", "--layers", "1"]
@@ -28,7 +29,7 @@ def benchmark(folder: Path, *flags: str) -> tuple[dict[str, Any], str]:
         text=True,
         cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=300,
+        timeout=HANGS,
     )
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr

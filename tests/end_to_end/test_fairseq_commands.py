@@ -19,6 +19,8 @@ import pytest
 import torch
 import yaml
 
+from tests.helpers import HANGS
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +94,7 @@ def run(*command: str | Path, stdin: str | None = None, cwd: Path | None = None)
         text=True,
         env=environment,
         cwd=cwd,
-        timeout=900,
+        timeout=HANGS,
     )
     assert result.returncode == 0, result.stdout[-6000:]
     return result.stdout

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.helpers import HANGS
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +40,7 @@ def run(*command: object, succeeds: bool = True) -> str:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=300,
+        timeout=HANGS,
         check=False,
     )
     assert (done.returncode == 0) == succeeds, done.stdout[-4000:]

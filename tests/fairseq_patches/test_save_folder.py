@@ -13,7 +13,7 @@ import pytest
 from fairseq_kerbs.fairseq_patches.checkpoint_files import take_folder
 from fairseq_kerbs.utils.checkpoint_file import check_whole
 from tests.commands.test_bad_input import mounted, read_only
-from tests.helpers import tiny_checkpoint
+from tests.helpers import HANGS, tiny_checkpoint
 from tests.helpers.training_runs import ROOT, binarize
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,6 @@ FLAGS = [
     *("--max-tokens", "60", "--disable-validation", "--log-format", "none"),
     *("--save-interval-updates", "1", "--keep-interval-updates", "1", "--num-workers", "2"),
 ]
-LIMIT = 200  # seconds that only a hang takes
 Training = subprocess.Popen[str]
 
 
@@ -48,7 +47,7 @@ def start(data: Path, folder: Path, *flags: str) -> Training:
 
 def wait_for(folder: Path, running: list[Training]) -> list[Training]:
     """Wait until a training has saved and all others have ended; those that run."""
-    end = time.monotonic() + LIMIT
+    end = time.monotonic() + HANGS
     last = folder / "checkpoint_last.pt"
     while time.monotonic() < end:
         if last.exists():
@@ -72,7 +71,7 @@ def test_one_of_two_trainings_has_the_folder_until_it_is_killed(data: Path, tmp_
         assert f"process {holder.pid} on " in said
         unsaved = start(data, folder, "--no-save", "--max-update", "1", "--reset-dataloader",
                         "--restore-file", "none")  # fmt: skip
-        assert unsaved.wait(LIMIT) == 0
+        assert unsaved.wait(HANGS) == 0
         assert holder.poll() is None
     finally:
         for one in both:
@@ -81,7 +80,7 @@ def test_one_of_two_trainings_has_the_folder_until_it_is_killed(data: Path, tmp_
     (left := folder / f".partial-{holder.pid}-checkpoint_last.pt").write_text("half")
     check_whole(folder / "checkpoint_last.pt")
     again = start(data, folder, "--max-update", "1")  # there is nothing left to do
-    assert again.wait(LIMIT) == 0
+    assert again.wait(HANGS) == 0
     assert not left.exists()
 
 

@@ -21,11 +21,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.helpers import HANGS
+
 ROOT = Path(__file__).resolve().parents[2]
 Run = dict[str, Any]
 
 
-def trainings(runs: list[Run], folder: Path, timeout: float = 300) -> list[int]:
+def trainings(runs: list[Run], folder: Path, timeout: float = HANGS) -> list[int]:
     """Run trainings one after the other, both processes of one side by side; exit statuses.
 
     Args:

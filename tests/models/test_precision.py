@@ -19,6 +19,7 @@ from torch import Tensor
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.reallocation import MOVED_THETA
 from fairseq_kerbs.training.sense_updates import kerbs_layers
+from tests.helpers import HANGS
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 from tests.helpers.training_runs import ROOT, binarize
 from tests.training.test_sense_updates import fp16_config
@@ -212,7 +213,7 @@ def test_500_updates_on_a_gpu(arch: str, flags: str, tmp_path: Path) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
-            timeout=500,
+            timeout=HANGS,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-4000:]

@@ -205,6 +205,7 @@ from pathlib import Path
 from fairseq_kerbs.tables.runner import Runner, stopping_signals
 from fairseq_kerbs.tables.runs import Job, Step
 from fairseq_kerbs.utils.steps import locked
+from tests.helpers import HANGS
 folder = Path(sys.argv[1])
 script = '''echo $$ > pid; echo begun >> calls
 [ -e checkpoint ] && { echo made > out; exit 0; }
@@ -226,7 +227,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_for(condition: object, seconds: float = 90.0) -> None:
+def wait_for(condition: object, seconds: float = HANGS) -> None:
     assert callable(condition)
     deadline = time.monotonic() + seconds
     while not condition():

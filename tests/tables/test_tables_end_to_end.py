@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+from tests.helpers import HANGS
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +82,7 @@ columns:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + HANGS
     while not condition():
         assert process.poll() is None
         assert time.monotonic() < deadline
@@ -126,7 +127,7 @@ def test_interrupted_and_resumed(folder: Path) -> None:
     ) as process:
         wait_for((second / "train.json").exists, process)
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=HANGS)
     assert process.returncode == 130, output
     assert "the same command goes on from here" in output
     assert json.loads((second / "train.json").read_text())["status"] == "running"

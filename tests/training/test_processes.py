@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.fairseq_patches.test_resume import COMMON, MODELS, load, moves, run
+from tests.helpers import HANGS
 from tests.helpers.training_runs import ROOT, Run, binarize, trainings
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,7 @@ def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         runs += two(data, folder / backend, "--ddp-backend", backend)
     cut = two(data, folder / "cut", "--save-interval-updates", "3")
     cut[1]["kill"] = "before save 1"
-    statuses = trainings([*runs, *cut], folder, timeout=240)  # a hang ends here
+    statuses = trainings([*runs, *cut], folder, timeout=HANGS)  # a hang ends here
     text = "\n".join(log.read_text() for log in folder.glob("*.log"))
     assert statuses == [0] * len(runs) + [1, -9], text[-6000:]
     return folder

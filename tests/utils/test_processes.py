@@ -14,6 +14,7 @@ import pytest
 
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import find_program, quoted, run_program
+from tests.helpers import HANGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,10 +79,10 @@ def test_child_ends_with_its_parent(how: signal.Signals) -> None:
         assert _alive(child)
         parent.send_signal(how)
         try:
-            parent.wait(timeout=60)
+            parent.wait(timeout=HANGS)
         finally:
             parent.kill()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANGS
     while _alive(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _alive(child)
