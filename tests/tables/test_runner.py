@@ -19,6 +19,7 @@ from fairseq_kerbs.tables.runner import Runner, environment, resolve
 from fairseq_kerbs.tables.runs import Job, Step, statuses
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.steps import read_record
+from tests.helpers import HANGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -205,7 +206,6 @@ from pathlib import Path
 from fairseq_kerbs.tables.runner import Runner, stopping_signals
 from fairseq_kerbs.tables.runs import Job, Step
 from fairseq_kerbs.utils.steps import locked
-from tests.helpers import HANGS
 folder = Path(sys.argv[1])
 script = '''echo $$ > pid; echo begun >> calls
 [ -e checkpoint ] && { echo made > out; exit 0; }
