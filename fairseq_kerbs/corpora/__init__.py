@@ -1,1 +1,1 @@
-"""Corpora: the embedded one, and raw parallel text made ready for fairseq."""
+"""Corpora: the synthetic one, released ones, and raw parallel text made ready for fairseq."""
