@@ -259,7 +259,7 @@ LACKING = [
         ("bare", "take the file that fairseq-train wrote"),
         ("no_task", "take the file that fairseq-train wrote"),
         ("no_settings", "take the file that fairseq-train wrote"),
-        ("word", "take the file that fairseq-train wrote"),
+        ("word", "name a file that fairseq-train wrote"),
         ("list_cfg", "name a file that fairseq-train wrote"),
         ("number", "name a file that fairseq-train wrote"),
         ("no_history", "take the file that fairseq-train wrote"),
@@ -326,7 +326,7 @@ TRAINING = (
             ),
             (
                 "--output-layer mos --mixture-components 0",
-                ("--mixture-components is 0", "at least 1"),
+                ("--mixture-components is 0", "1 or more"),
             ),
             ("--mixture-regularization -1", ("--mixture-regularization is -1.0", "0 or more")),
             ("--label-smoothing 1.5", ("--label-smoothing is 1.5", "within [0, 1)")),

@@ -334,8 +334,9 @@ def test_criterion_trains_all_parameters_and_records(name: str) -> None:
     torch.testing.assert_close(loss.detach(), expected[target.ne(1)].sum().detach())
     missing = [key for key, value in model.named_parameters() if value.grad is None]
     assert not missing
-    counted = model.decoder.output.inventory.pending
-    assert float(counted[2 * 23 : 3 * 23].sum()) == size == 17
+    inventory = model.decoder.output.inventory
+    inventory.update(0.0)
+    assert float(inventory.interval_count.sum()) == size == 17
     assert log["ntokens"] == 17
 
 

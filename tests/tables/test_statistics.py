@@ -94,7 +94,7 @@ def test_bleu_figures_by_hand() -> None:
     assert "case:lc" in figures["lowercased_signature"]
     four = bleu_figures(["a b c d e"], ["a b c d e"], order=4, language="en")
     assert four["value"] == pytest.approx(100)
-    with pytest.raises(UserError, match="1 hypotheses but 2 reference lines"):
+    with pytest.raises(UserError, match="--hypotheses has 1 lines but --reference has 2"):
         bleu_figures(["a"], ["a", "b"], order=1, language="en")
 
 
@@ -119,4 +119,4 @@ def test_scoring_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(output.read_text())["value"] == pytest.approx(100)
     reference.write_text("Good morning!\n")
     assert main(arguments) == 2
-    assert "2 hypotheses but 1 reference lines" in capsys.readouterr().err
+    assert "--hypotheses has 2 lines but --reference has 1" in capsys.readouterr().err
