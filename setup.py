@@ -33,7 +33,6 @@ setup(
         "fairseq_kerbs": [
             "analysis/page/*",
             "corpora/*.txt",
-            "likelihood/backends/csrc/*.h",
             "py.typed",
         ]
     },

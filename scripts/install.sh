@@ -159,9 +159,9 @@ logging.disable(logging.INFO)  # fairseq recommends packages that nothing here n
 import fairseq.data.data_utils_fast, fairseq.libbleu, fairseq_cli.train
 import fairseq_kerbs
 import torch
-from fairseq_kerbs.likelihood.backends import cpu as fused_cpu
+from fairseq_kerbs.likelihood.backends import cpu
 
-passes = "with its compiled passes" if fused_cpu.library() else "WITHOUT its compiled passes (slower)"
+passes = "with its compiled passes" if cpu.library() else "WITHOUT its compiled passes (slower)"
 print(f"[install] fairseq {fairseq.__version__} and fairseq_kerbs, {passes}, run with torch {torch.__version__}")
 PY
 )

@@ -60,14 +60,14 @@ def plan_senses(
     if how == "spare":
         words.reverse()
     words += range(min(special, vocab_size))
-    hosts = [words[number % vocab_size] for number in range(total_senses - vocab_size)]
-    owners = [*range(vocab_size), *hosts]
-    word_of_sense = torch.tensor(owners)
+    extra = [words[number % vocab_size] for number in range(total_senses - vocab_size)]
+    allocation = [*range(vocab_size), *extra]
+    word_of_sense = torch.tensor(allocation)
     senses = torch.bincount(word_of_sense, minlength=vocab_size)  # [V]
     if how == "split":
         share = 1.0 / senses[word_of_sense].double()
     else:
-        last = {word: sense for sense, word in enumerate(owners)}
+        last = {word: sense for sense, word in enumerate(allocation)}
         share = torch.full((total_senses,), SPARE_SHARE, dtype=torch.float64)
         share[list(last.values())] = 1.0 - SPARE_SHARE * (senses - 1).double()
     if counts is None:  # as in a fresh model
@@ -77,7 +77,7 @@ def plan_senses(
         seen = counts.double().clamp_min(1.0)
         usage = (seen / seen.sum())[word_of_sense] * share
     usage[share == SPARE_SHARE] = 0.0
-    return SensePlan(word_of_sense, share, usage.float(), list(dict.fromkeys(hosts)))
+    return SensePlan(word_of_sense, share, usage.float(), list(dict.fromkeys(extra)))
 
 
 def sense_rows(

@@ -67,8 +67,9 @@ class MixtureOutputLayer(OutputLayer):
         self.components = len(kernels)
         self.groups = group_components(self.kernels, embed_dim)
         size = self.components * embed_dim
-        self.projections = skip_init(nn.Linear, embed_dim, size, bias=False)
-        self.mixing = skip_init(nn.Linear, embed_dim, self.components, bias=False)
+        where: Any = {"bias": False, "device": self.weight.device}
+        self.projections = skip_init(nn.Linear, embed_dim, size, **where)
+        self.mixing = skip_init(nn.Linear, embed_dim, self.components, **where)
         learned = [str(k) for k, kernel in enumerate(self.kernels) if kernel.has_theta]
         self.thetas = nn.ParameterDict({k: torch.empty(vocab_size) for k in learned})
         self.reset_parameters()

@@ -140,8 +140,8 @@ def propose_moves(
 def apply_moves(inventory: SenseInventory, moves: Moves) -> None:
     """Make moves in the inventory: words of senses and usage; a new interval begins."""
     inventory.move(moves.senses, moves.words)
-    for sense, usage in zip(moves.senses.tolist(), moves.usage.tolist(), strict=True):
-        inventory.usage[sense] = usage
+    last = dict(zip(moves.senses.tolist(), moves.usage.tolist(), strict=True))
+    inventory.usage[list(last)] = inventory.usage.new_tensor(list(last.values()))
     inventory.start_interval()
 
 

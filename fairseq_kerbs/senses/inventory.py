@@ -220,8 +220,8 @@ class SenseInventory(nn.Module):
                 is changed then.
         """
         allocation = self.word_of_sense.clone()
-        for sense, word in zip(senses.tolist(), words.tolist(), strict=True):
-            allocation[sense] = word
+        last = dict(zip(senses.tolist(), words.tolist(), strict=True))
+        allocation[list(last)] = allocation.new_tensor(list(last.values()))
         self._table = build_sense_table(allocation, self.vocab_size, self.max_senses)
         self.word_of_sense.copy_(allocation)
 

@@ -38,8 +38,9 @@ class OptimizerRows:
         together = [copied for copied in self._copied if copied.device == parameter.device]
         number = next(n for n, copied in enumerate(together) if copied is parameter)
         before = sum(copied.numel() for copied in together[:number])
-        places = before + torch.arange(parameter.numel()).view(len(parameter), -1)
-        return self._masters[parameter.device.index], places[rows.cpu()].flatten()
+        width = parameter[0].numel()
+        places = before + rows.cpu().unsqueeze(1) * width + torch.arange(width)
+        return self._masters[parameter.device.index], places.flatten()
 
     @torch.no_grad()
     def zero_moments(self, parameter: Tensor, rows: Tensor) -> None:

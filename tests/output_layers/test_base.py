@@ -125,3 +125,14 @@ def test_the_example_of_the_readme_runs() -> None:
     assert names["loss"] < -torch.log(torch.tensor(1e-4))  # better than chance after one update
     assert names["layer"].usage.std() > 0
     assert not names["layer"].inventory.interval_count.any()  # reallocation began a new interval
+
+
+@pytest.mark.parametrize("build", [
+    lambda: SoftmaxOutputLayer(8, 10),
+    lambda: KerbsOutputLayer(8, 10, 15),
+    lambda: MixtureOutputLayer(8, 10, ["lin", "lin"]),
+])  # fmt: skip
+def test_all_of_a_layer_is_made_on_the_default_device(build: Callable[[], OutputLayer]) -> None:
+    with torch.device("meta"):
+        layer = build()
+    assert {parameter.device.type for parameter in layer.parameters()} == {"meta"}
