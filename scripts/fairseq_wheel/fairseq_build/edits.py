@@ -1,28 +1,72 @@
-"""What is edited in fairseq 0.12.2, and why: one entry for each thing that no longer works."""
+"""What is edited in fairseq 0.12.2, and why: one entry for each thing that no longer works.
+
+The source is always the same (`sdist` checks its sha256), so regular expressions find the places.
+"""
 
 from __future__ import annotations
 
-from fairseq_build.rules import (
-    Edit,
-    add_after_assignment,
-    add_import,
-    assume_false,
-    change_line,
-    drop_assignments,
-    rename,
-    set_keyword,
-    write,
-)
-from fairseq_build.sdist import RELEASE
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from textwrap import dedent, indent
+from typing import NamedTuple
 
-# A local version: `fairseq==0.12.2` is satisfied by it.
-VERSION = f"{RELEASE}+kerbs2"
+from fairseq_build import BuildError
+
+VERSION = "0.12.2+kerbs2"  # a local version: `fairseq==0.12.2` is satisfied by it
+
+
+class Edit(NamedTuple):
+    """Put `text` in the `places` of a pattern in all `files` of a glob: so many, or none is right.
+
+    In a pattern ``^`` and ``$`` are ends of lines; `text` is as for `re.sub`.
+    """
+
+    files: str
+    places: int
+    pattern: str
+    text: str | Callable[[re.Match[str]], str]
+
+
+def apply_edits(tree: Path, edits: Sequence[Edit]) -> None:
+    """Apply `edits` in turn to the source below `tree`.
+
+    Raises:
+        BuildError: an edit found another number of places than it names, so that this is not the
+            source that it was written for.
+    """
+    for edit in edits:
+        pattern, found = re.compile(edit.pattern, re.MULTILINE), 0
+        for path in tree.glob(edit.files):
+            text, places = pattern.subn(edit.text, path.read_text(encoding="utf-8"))
+            if places:
+                path.write_text(text, encoding="utf-8")
+            found += places
+        if found != edit.places:
+            raise BuildError(
+                f"{edit.pattern!r} was found in {found} places instead of {edit.places} in "
+                f"{edit.files}: this is not the source of fairseq that the edit was written for"
+            )
+
+
+def _add_keyword(files: str, places: int, call: str, keyword: str) -> Edit:
+    """Add an argument to the calls of a function."""
+    inside = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*?"  # its arguments, with two levels of brackets
+    return Edit(files, places, rf"(\b{call}\({inside}),?(\s*\))", rf"\1, {keyword}\2")
+
+
+def _dedented(found: re.Match[str]) -> str:
+    """A branch in the place of the `if` that it belonged to."""
+    return indent(dedent(found["branch"]), " " * 8)
+
 
 _ALL = "fairseq/**/*.py"
+_COMPOSER, _HYDRA_BASE = "fairseq/dataclass/utils.py", 'version_base="1.1"'
+_LAYER = "fairseq/modules/transformer_layer.py"
+_ENCODER = "fairseq/models/transformer/transformer_encoder.py"
+_COPIES = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias",
+           "fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias")  # fmt: skip
 
-# Python 3.11 refuses dataclass instances without a hash as defaults. fairseq uses configurations as
-# defaults and reads them back from the fields, so they stay what they are and get a hash: that of
-# their class, since equal configurations are of one class.
 _HASH = """
     def __hash__(self) -> int:
         return hash(type(self))
@@ -32,46 +76,13 @@ _HASH = """
         if cls.__dict__.get("__hash__") is None:
             cls.__hash__ = FairseqDataclass.__hash__
 """
-
-# hydra announces at each command that version_base="1.1" ends with 1.4, which the wheel's
-# requirements exclude: the two notices are switched off.
 _QUIET_HYDRA = r"""
     import warnings
 
     for notice in ("version_base=.1.1. selects", ".* is validated against ConfigStore"):
         warnings.filterwarnings("ignore", message=r"\s*" + notice)
 """
-
-# The Transformer encoder's inference path through torch._transformer_encoder_layer_fwd stops with
-# "Mask Type should be defined" on padded batches, and its copies of every layer's weights, never
-# trained, stop DistributedDataParallel ("parameters that were not used"). Both go; checkpoints
-# written by an unedited fairseq hold the copies.
-_LAYERS, _LAYER = "fairseq/modules/transformer_layer.py", "TransformerEncoderLayerBase"
-_COPIES = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias",
-           "fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias")  # fmt: skip
-_LAYER_FLAGS = ("load_to_BT", "ever_training", "activation_relu_or_gelu", "can_use_fastpath",
-                "cfg_checkpoint_activations", "BT_version", "torch_version",
-                "int_version")  # fmt: skip
-_LOAD_WITHOUT_COPIES = f"""
-    for copy in {_COPIES}:
-        state_dict.pop(prefix + copy, None)
-    super()._load_from_state_dict(
-        state_dict,
-        prefix,
-        local_metadata,
-        strict,
-        missing_keys,
-        unexpected_keys,
-        error_msgs,
-    )
-"""
-_ENCODERS = "fairseq/models/transformer/transformer_encoder.py"
-_ENCODER = "TransformerEncoderBase.forward_scriptable"
-_ENCODER_FLAGS = ("BT_flag", "NT_flag", "BT_version", "NT_version")
-
-# A checkpoint whose architecture is a plugin's ends in an IndexError, because the message that says
-# so cannot be formatted, when --user-dir is forgotten.
-_UNKNOWN_ARCHITECTURE = """
+_UNKNOWN_ARCHITECTURE = """\
     if model is None:
         raise SystemExit(
             f"fairseq: error: there is no architecture '{model_type}'; if it belongs to a "
@@ -79,59 +90,65 @@ _UNKNOWN_ARCHITECTURE = """
         )
 """
 
-_COMPOSER, _HYDRA_BASE = "fairseq/dataclass/utils.py", ("version_base", '"1.1"')
-_DDP, _ON_CPU = (
-    "fairseq/models/distributed_fairseq_model.py",
-    "None if device.type == 'cpu' else {}",
-)
-_GROUP = "# @package _group_"
-
 EDITS = [
-    Edit("fairseq/dataclass/configs.py", 1, write, ("FairseqDataclass", "end", _HASH)),
+    Edit("fairseq/version.*", 2, r"0\.12\.2", VERSION),
+    # Python 3.11 refuses dataclass instances without a hash as defaults. fairseq's defaults are
+    # configurations, read back from the fields, so they stay what they are and get a hash: that of
+    # their class, since equal configurations are of one class.
+    Edit("fairseq/dataclass/configs.py", 1, r"(?=\n\n@dataclass\nclass CommonConfig)", _HASH),
     # torch 2.6 loads plain tensors only, unless told otherwise; checkpoints hold configurations.
-    Edit(_ALL, 25, set_keyword, ("torch.load", "weights_only", "False")),
+    _add_keyword(_ALL, 25, r"torch\.load", "weights_only=False"),
     # Strings of settings ran as programs, those of a checkpoint too: literals are read in place of
     # all evaluation. The build copies the reader from the plugin, which does the same in a fairseq
     # that is not this one; a change of the reader is a new VERSION.
-    Edit(_ALL, 52, rename, ("eval", "read_literal")),
-    Edit(_ALL, 27, add_import, ("read_literal", "fairseq.literals")),
+    Edit(_ALL, 52, r"(?<![\w.])eval(?=[(:])", "read_literal"),
+    Edit(_ALL, 27, r"\A(?s:(?=.*\bread_literal\b)(.*?\n))(?=import|from (?!__future__))",
+         r"\1from fairseq.literals import read_literal\n"),
     # numpy 1.24 and 2.0 took these names away.
-    Edit(_ALL, 2, rename, ("np.compat.long", "np.int64")),
-    Edit(_ALL, 1, rename, ("np.long", "np.int64")),
-    Edit(_ALL, 1, rename, ("np.int", "np.int64")),
-    Edit(_ALL, 1, rename, ("np.float", "float")),
+    Edit(_ALL, 4, r"\bnp\.(compat\.long|long|int)\b", "np.int64"),
+    Edit(_ALL, 1, r"\bnp\.float\b", "float"),
     # hydra 1.3 has neither `experimental` nor `strict`. version_base="1.1" keeps what fairseq
     # needs: configurations are checked against the schema of the same name, and
-    # `fairseq-hydra-train` works inside its output folder.
-    Edit(_COMPOSER, 1, change_line, ("from hydra.experimental import compose, initialize",
-                                     "from hydra import compose, initialize")),
-    Edit(_COMPOSER, 1, set_keyword, ("compose", "strict", "")),
-    Edit(_COMPOSER, 1, add_after_assignment,
-         ("composed_cfg", "OmegaConf.set_struct(composed_cfg, False)")),
-    Edit(_COMPOSER, 1, set_keyword, ("initialize", *_HYDRA_BASE)),
-    Edit("fairseq*/**/*.py", 4, set_keyword, ("hydra.main", *_HYDRA_BASE)),
-    Edit("fairseq/dataclass/initialize.py", 1, write, ("hydra_init", "end", _QUIET_HYDRA)),
+    # `fairseq-hydra-train` works inside its output folder. hydra's notices that this will end with
+    # 1.4, which the wheel's requirements exclude, are switched off.
+    Edit(_COMPOSER, 1, r"hydra\.experimental", "hydra"),
+    Edit(_COMPOSER, 1, r"^( *)(composed_cfg = compose.*), strict=False\)",
+         r"\1\2)\n\1OmegaConf.set_struct(composed_cfg, False)"),
+    _add_keyword(_COMPOSER, 1, "with initialize", _HYDRA_BASE),
+    _add_keyword("fairseq*/**/*.py", 4, r"hydra\.main", _HYDRA_BASE),
+    Edit("fairseq/dataclass/initialize.py", 1, r"            raise\n",
+         lambda found: found[0] + _QUIET_HYDRA),
     # hydra 1.0 put a file of the folder model/transformer_lm under that name, as fairseq expects,
     # when it has the header `_group_`; now it says so itself. Elsewhere the header has no effect.
     *(
-        Edit(f"fairseq/config/model/{name}/*.yaml", places, change_line,
-             (_GROUP, f"# @package model.{name}"))
+        Edit(f"fairseq/config/model/{name}/*.yaml", places, "(?<=^# @package )_group_$",
+             f"model.{name}")
         for name, places in (("transformer_lm", 9), ("wav2vec", 1), ("wav2vec2", 2))
     ),
-    Edit("fairseq/**/*.yaml", 43, change_line, (_GROUP, "")),
+    Edit("fairseq/**/*.yaml", 43, "^# @package _group_$", ""),
     # omegaconf 2.1 no longer gives None for a key that is not there.
-    Edit("fairseq/checkpoint_utils.py", 1, rename, ("model_cfg._name", "model_cfg.get('_name')")),
-    Edit("fairseq/registry.py", 1, rename, ("cfg._name", "cfg.get('_name')")),
-    Edit(_LAYERS, 15, drop_assignments,
-         (f"{_LAYER}.__init__", *(f"self.{name}" for name in _COPIES + _LAYER_FLAGS))),
-    Edit(_LAYERS, 1, assume_false, (f"{_LAYER}.forward", "self.BT_version")),
-    Edit(_LAYERS, 1, drop_assignments, (f"{_LAYER}.forward", "self.ever_training")),
-    Edit(_LAYERS, 1, write, (f"{_LAYER}._load_from_state_dict", "body", _LOAD_WITHOUT_COPIES)),
-    Edit(_ENCODERS, 4, assume_false, (_ENCODER, *_ENCODER_FLAGS)),
-    Edit(_ENCODERS, 6, drop_assignments,
-         (_ENCODER, *_ENCODER_FLAGS, "layer", "torch_version", "int_version")),
+    Edit("fairseq/checkpoint_utils.py", 1, r"model_cfg\._name", "model_cfg.get('_name')"),
+    Edit("fairseq/registry.py", 1, r"\bcfg\._name", "cfg.get('_name')"),
+    # The Transformer encoder's inference path through torch._transformer_encoder_layer_fwd stops
+    # with "Mask Type should be defined" on padded batches, and its copies of every layer's weights,
+    # never trained, stop DistributedDataParallel ("parameters that were not used"). Both go;
+    # checkpoints written by an unedited fairseq hold the copies.
+    Edit(_LAYER, 1, r"(?s) *self\.load_to_BT = False\n.*?(?=\n    def _load_from)", "\n"),
+    Edit(_LAYER, 1, r"(?s) *self\.load_to_BT = True\n.*?super\(.*?\)\.",
+         f"        for copy in {_COPIES}:\n"
+         "            state_dict.pop(prefix + copy, None)\n"
+         "        super()."),
+    Edit(_LAYER, 1, r"(?s) *if self\.training:\n *self\.ever_training = True\n.*?        else:\n"
+         r"(?P<branch>.*?return x\n)(?=\n\n)", lambda found: "\n" + _dedented(found)),
+    Edit(_ENCODER, 1, r"(?s) *# nested tensor and BT enable\n.*?        else:\n"
+         r"(?P<branch> *processing_mask.*?\n)", lambda found: "\n\n" + _dedented(found)),
+    Edit(_ENCODER, 1, r"(?s) *# change back to non-nested.*?(?=\n        if self\.layer)", "\n"),
     # `--cpu` under torchrun: DistributedDataParallel takes device ids for accelerators only.
-    Edit(_DDP, 1, set_keyword, ("DistributedDataParallel", "device_ids", _ON_CPU)),
-    Edit(_DDP, 1, set_keyword, ("DistributedDataParallel", "output_device", _ON_CPU)),
-    Edit("fairseq/models/__init__.py", 1, write, ("build_model", "asserts", _UNKNOWN_ARCHITECTURE)),
+    Edit("fairseq/models/distributed_fairseq_model.py", 2,
+         r"^(            (?:device_ids|output_device)=)(\[?args\.device_id)",
+         r"\1None if device.type == 'cpu' else \2"),
+    # A checkpoint whose architecture is a plugin's ends in an IndexError, because the message that
+    # says so cannot be formatted, when --user-dir is forgotten.
+    Edit("fairseq/models/__init__.py", 1, r"(?s)^    assert model is not None, \(.*?\n    \)\n",
+         _UNKNOWN_ARCHITECTURE),
 ]  # fmt: skip

@@ -15,74 +15,57 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-RELEASE = "0.12.2"
-ARCHIVE = f"fairseq-{RELEASE}.tar.gz"
+from fairseq_build import BuildError
+
+NAME = "fairseq-0.12.2"
 SHA256 = "34f1b18426bf3844714534162f065ab733e049597476daa35fffb4d06a92b524"
-FILE_VARIABLE = "FAIRSEQ_SDIST"
 
 # `pip download` asks the build backend of a source archive for its metadata, which would run the
 # archive's own setup script, in a build environment of its own, before anything has checked the
 # file. fairseq names setuptools as that backend; this stand-in answers the question instead.
 _STAND_IN_BACKEND = f"""
-import os
+from pathlib import Path
 
 def prepare_metadata_for_build_wheel(directory, config_settings=None):
-    name = "fairseq-{RELEASE}.dist-info"
-    os.mkdir(os.path.join(directory, name))
-    with open(os.path.join(directory, name, "METADATA"), "w") as file:
-        file.write("Metadata-Version: 2.1\\nName: fairseq\\nVersion: {RELEASE}\\n")
-    return name
+    folder = Path(directory, "{NAME}.dist-info")
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\\nName: fairseq\\nVersion: 0.12.2\\n")
+    return folder.name
 """
 
 
-class SdistError(Exception):
-    """The source archive is missing, cannot be downloaded, or is not the released one."""
-
-
-def fetch_sdist(folder: Path, sha256: str = SHA256) -> Path:
-    """Return the path of the checked archive: the user's own file, or one downloaded to `folder`.
+def unpacked_source(folder: Path, sha256: str = SHA256) -> Path:
+    """The top folder of the source, unpacked into `folder` from the user's own file or the index.
 
     Raises:
-        SdistError: no such file, no download, or another checksum than `sha256`.
+        BuildError: no such file, no download, or another checksum than `sha256`.
     """
-    given = os.environ.get(FILE_VARIABLE)
+    given = os.environ.get("FAIRSEQ_SDIST")
     archive = Path(given).expanduser() if given else _download(folder)
     if not archive.is_file():
-        raise SdistError(f"{FILE_VARIABLE} names {archive}, which is not a file")
+        raise BuildError(f"FAIRSEQ_SDIST names {archive}, which is not a file")
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != sha256:
-        raise SdistError(
-            f"{archive} has the sha256 {found} instead of {sha256}: it is not the {ARCHIVE} that "
-            f"fairseq's authors released; remove it or set {FILE_VARIABLE} to the right file"
+        raise BuildError(
+            f"{archive} has the sha256 {found} instead of {sha256}: it is not the {NAME}.tar.gz "
+            "that fairseq's authors released; remove it or set FAIRSEQ_SDIST to the right file"
         )
-    return archive
-
-
-def unpack_sdist(archive: Path, folder: Path) -> Path:
-    """Unpack `archive` into `folder` and return the path of its top folder."""
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
-    return folder / ARCHIVE.removesuffix(".tar.gz")
+    return folder / NAME
 
 
 def nested_pip_environment(outer: Mapping[str, str], stand_in: Path) -> dict[str, str]:
-    """Return the environment for a pip that runs inside a build started by another pip.
+    """The environment for a pip that runs inside a build started by another pip.
 
     The outer one's build hooks talk through `_PYPROJECT_HOOKS_*`, which the inner one's hooks would
     take for their own; its constraints and its demand for a virtual environment are not meant here.
     """
-    unwanted = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "PIP_REQUIRE_VIRTUALENV")
-    env = {
-        name: value
-        for name, value in outer.items()
-        if not name.startswith("_PYPROJECT_HOOKS_") and name not in unwanted
-    }
-    index = outer.get("UV_DEFAULT_INDEX") or outer.get("UV_INDEX_URL")
-    if index:
+    unwanted = ("_PYPROJECT_HOOKS_", "PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "PIP_REQUIRE_VIRT")
+    env = {name: value for name, value in outer.items() if not name.startswith(unwanted)}
+    if index := outer.get("UV_DEFAULT_INDEX"):
         env.setdefault("PIP_INDEX_URL", index)
-    paths = [str(stand_in), outer.get("PYTHONPATH", "")]
-    env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-    return env
+    return env | {"PYTHONPATH": f"{stand_in}{os.pathsep}{outer.get('PYTHONPATH', '')}"}
 
 
 def _download(folder: Path) -> Path:
@@ -94,18 +77,13 @@ def _download(folder: Path) -> Path:
         (backend / "build_meta.py").write_text(_STAND_IN_BACKEND)
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation",
                    "--no-binary", "fairseq", "--disable-pip-version-check", "--dest", str(folder),
-                   f"fairseq=={RELEASE}"]  # fmt: skip
-        result = subprocess.run(
-            command,
-            env=nested_pip_environment(os.environ, Path(stand_in)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+                   "fairseq==0.12.2"]  # fmt: skip
+        environment = nested_pip_environment(os.environ, Path(stand_in))
+        result = subprocess.run(command, env=environment, capture_output=True, text=True)
     if result.returncode:
-        sys.stderr.write(result.stdout)
-        raise SdistError(
-            f"{ARCHIVE} could not be downloaded from the package index (pip's message is above); "
-            f"set {FILE_VARIABLE} to a copy of the file if you have one"
+        sys.stderr.write(result.stdout + result.stderr)
+        raise BuildError(
+            f"{NAME}.tar.gz could not be downloaded from the package index (pip's message is "
+            "above); set FAIRSEQ_SDIST to a copy of the file if you have one"
         )
-    return folder / ARCHIVE
+    return folder / f"{NAME}.tar.gz"
