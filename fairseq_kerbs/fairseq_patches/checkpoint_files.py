@@ -12,21 +12,21 @@ import fcntl
 import logging
 import os
 import re
+import shutil
 import socket
-import sys
-from contextlib import suppress
 from os.path import samestat
 from pathlib import Path
 from typing import Any
 
 import torch
 from fairseq import checkpoint_utils
+from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 
 from fairseq_kerbs.fairseq_patches.registry import patched
 from fairseq_kerbs.utils.checkpoint_file import check_whole, damaged
-from fairseq_kerbs.utils.errors import ProgramEnd, UserError, refused_by_system, system_refusal
-from fairseq_kerbs.utils.files import PARTIAL, atomic_write_bytes, partial_name, put_in_place
+from fairseq_kerbs.utils.errors import ProgramEnd, UserError, system_refusal
+from fairseq_kerbs.utils.files import PARTIAL, atomic_write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +39,12 @@ _lock: int | None = None  # the open lock of the folder that this process trains
 @patched(checkpoint_utils, "load_checkpoint_to_cpu", "no checksum is looked at")
 def load_checkpoint_to_cpu(stock: Any, path: str, *args: Any, **kwargs: Any) -> Any:
     """Refuse a damaged file."""
-    if Path(path).is_file():  # and not in a remote store
-        try:
-            check_whole(Path(path))
-        except UserError as error:
-            raise ProgramEnd(f"{error}.") from None
     try:
+        if Path(path).is_file():  # and not in a remote store
+            check_whole(Path(path))
         return stock(path, *args, **kwargs)
+    except UserError as error:
+        raise ProgramEnd(f"{error}.") from None
     except (RuntimeError, UnicodeDecodeError) as error:  # a name in the archive, too
         if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
             raise
@@ -70,19 +69,12 @@ def copy(stock: Any, src_path: str, dst_path: str, overwrite: bool = False) -> A
     """Copy under another name first."""
     if not PathManager.supports_rename(dst_path):  # a remote store has its own ways
         return stock(src_path, dst_path, overwrite=overwrite)
-    target = Path(dst_path).resolve()  # a link goes on leading to its file
-    temporary = partial_name(target)
     try:
-        copied = stock(src_path, str(temporary), overwrite=True)
-        put_in_place(temporary, target)
-    except OSError as error:
-        if not refused_by_system(error):
-            raise
-        raise _not_saved(system_refusal(error, dst_path)) from None
-    finally:
-        with suppress(OSError):  # a name that is too long was refused above
-            temporary.unlink(missing_ok=True)
-    return copied
+        with Path(src_path).open("rb") as source, atomic_write_bytes(dst_path) as target:
+            shutil.copyfileobj(source, target)
+    except UserError as error:
+        raise _not_saved(error) from None
+    return True
 
 
 def _not_saved(error: UserError) -> ProgramEnd:
@@ -91,18 +83,22 @@ def _not_saved(error: UserError) -> ProgramEnd:
     )
 
 
-@patched(checkpoint_utils, "verify_checkpoint_directory", "two trainings would share a folder")
+@patched(checkpoint_utils, "verify_checkpoint_directory", "what a disk refuses is a traceback")
 def verify_checkpoint_directory(stock: Any, save_dir: str) -> None:
-    """Lock the folder; fairseq tries it in the first process alone, before it does anything."""
-    # fairseq hands on the folder alone; whether anything is saved, the caller of the patch knows
-    settings = sys._getframe(2).f_locals.get("cfg")
-    saving = settings is None or not settings.checkpoint.no_save
+    """Say what is wrong with a folder in one sentence."""
     try:
-        if saving and PathManager.supports_rename(save_dir):
-            take_folder(Path(save_dir))
         stock(save_dir)
     except OSError as error:
         raise ProgramEnd(f"--save-dir: {system_refusal(error, save_dir)}.") from None
+
+
+@patched(checkpoint_utils, "load_checkpoint", "two trainings would share a folder")
+def load_checkpoint(stock: Any, cfg: Any, trainer: Any, **arguments: Any) -> Any:
+    """Lock the folder in the first process alone, before anything is read from it or written."""
+    first = distributed_utils.is_master(trainer.cfg.distributed_training)
+    if first and not cfg.no_save and PathManager.supports_rename(cfg.save_dir):
+        take_folder(Path(cfg.save_dir))
+    return stock(cfg, trainer, **arguments)
 
 
 def take_folder(folder: Path) -> None:
@@ -114,18 +110,19 @@ def take_folder(folder: Path) -> None:
     an earlier one is given up.
 
     Raises:
-        OSError: the folder cannot be made or written to.
-        ProgramEnd: another training has it.
+        ProgramEnd: another training has it, or its lock cannot be opened.
     """
     global _lock
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / LOCK
     # to open and close the file once more would end a lock that this process has on it
     if _lock is None or not (file.exists() and samestat(os.fstat(_lock), file.stat())):
         earlier, _lock = _lock, None
         if earlier is not None:
             os.close(earlier)
-        _lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise ProgramEnd(f"--save-dir: {system_refusal(error, file)}.") from None
     try:
         fcntl.lockf(_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):

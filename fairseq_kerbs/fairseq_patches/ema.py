@@ -1,7 +1,5 @@
 """``--store-ema``: weights are averaged over time, the allocation of senses is not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fairseq.models.ema.ema import EMA

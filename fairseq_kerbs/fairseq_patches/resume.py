@@ -81,45 +81,37 @@ def keep_the_place(state: dict[str, Any], cfg: Any) -> None:
         state: a checkpoint; its place is changed.
         cfg: settings of the training that goes on from it.
     """
-    before_cfg = state.get("cfg")
-    if before_cfg is None:  # fairseq before 0.10
+    if state.get("cfg") is None:  # fairseq before 0.10
         return
-    before, now = (
-        int(each.distributed_training.distributed_world_size) for each in (before_cfg, cfg)
-    )
     place = state["extra_state"]["train_iterator"]
-    old, new = (_update_freq(each, place["epoch"]) for each in (before_cfg, cfg))
-    if (before, old) == (now, new):
+    epoch, done = place["epoch"], place.get("iterations_in_epoch", 0)
+    processes, frequency = _processes_and_frequency(state["cfg"], epoch)
+    processes_now, frequency_now = _processes_and_frequency(cfg, epoch)
+    if (processes, frequency) == (processes_now, frequency_now):
         return
-    batches, epoch = before * place.get("iterations_in_epoch", 0), place["epoch"]
-    if batches and before != now and cfg.dataset.grouped_shuffling:
+    if done and processes != processes_now and cfg.dataset.grouped_shuffling:
         raise ProgramEnd(
-            f"the checkpoint is from the middle of an epoch of {before} processes, here are {now}, "
-            "and --grouped-shuffling orders the batches of each number in another way: start as "
-            "many processes, or give --reset-dataloader to begin the epochs anew."
+            f"the checkpoint is from the middle of an epoch of {processes} processes, here are "
+            f"{processes_now}, and --grouped-shuffling orders the batches of each number in "
+            "another way: start as many processes, or give --reset-dataloader to begin the epochs "
+            "anew."
         )
-    updates, again = divmod(batches, now * new)
-    place["iterations_in_epoch"] = updates * new
-    if place["iterations_in_epoch"] == 0 and batches:
+    place["iterations_in_epoch"] = (
+        processes * done // (processes_now * frequency_now) * frequency_now
+    )
+    if place["iterations_in_epoch"] == 0 and done:
         # not the end of an epoch, whose loss the learning rate's schedule would be told
         state["extra_state"]["val_loss"] = None
-    sentence = f"the checkpoint was written by {before} processes, here are {now}: epoch {epoch} "
-    if before == now:
-        sentence = f"the checkpoint was written with another --update-freq: epoch {epoch} "
-    sentence += f"goes on after its first {batches - again} batches" if batches else "begins"
-    if again:
-        sentence += f", the last {again} of those done come again"
-    if before * old != now * new:
-        sentence += (
-            f"; an update was made of {before * old} batches and is of {now * new} now (processes "
-            "times --update-freq)"
-        )
-        if before * old % now == 0:
-            sentence += f": --update-freq {before * old // now} would keep it"
-    logger.warning(f"{sentence}.")
+    logger.warning(
+        f"the checkpoint was written by {processes} processes with --update-freq {frequency}, here "
+        f"are {processes_now} with {frequency_now}: epoch {epoch} goes on after "
+        f"{processes_now * place['iterations_in_epoch']} of the {processes * done} batches done; "
+        f"an update was made of {processes * frequency} batches, and is of "
+        f"{processes_now * frequency_now} now."
+    )
 
 
-def _update_freq(cfg: Any, epoch: int) -> int:
-    """Batches of each process in one update."""
+def _processes_and_frequency(cfg: Any, epoch: int) -> tuple[int, int]:
+    """Number of processes, and batches of each in one update of an epoch."""
     by_epoch = cfg.optimization.update_freq
-    return int(by_epoch[min(epoch, len(by_epoch)) - 1])
+    return int(cfg.distributed_training.distributed_world_size), int(by_epoch[:epoch][-1])

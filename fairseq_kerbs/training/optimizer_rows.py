@@ -16,15 +16,10 @@ from fairseq_kerbs.reallocation import reset_moments
 
 
 class OptimizerRows:
-    """Rows of parameters in an optimizer.
-
-    Args:
-        optimizer: torch's own, or fairseq's around one, with or without master copies.
-    """
+    """Rows of parameters in an optimizer: torch's own, or fairseq's around one."""
 
     def __init__(self, optimizer: Any) -> None:
-        plain = isinstance(optimizer, torch.optim.Optimizer)
-        self._torch = optimizer if plain else optimizer.optimizer
+        self._torch = getattr(optimizer, "optimizer", optimizer)
         self._copied = list(getattr(optimizer, "fp16_params", ()))
         self._masters = getattr(optimizer, "fp32_params", None)
 
@@ -51,8 +46,7 @@ class OptimizerRows:
     @torch.no_grad()
     def set_master_rows(self, parameter: Tensor, rows: Tensor, values: Tensor) -> None:
         """Write values [K, ...] into rows [K] of a parameter's master copy, where there is one."""
-        if self._masters is None:
-            return
-        master, places = self._find(parameter, rows)
-        shape = (len(places), *master.shape[1:])
-        master.data[places.to(master.device)] = values.to(master).reshape(shape)
+        if self._masters is not None:
+            master, places = self._find(parameter, rows)
+            shape = (len(places), *master.shape[1:])
+            master.data[places.to(master.device)] = values.to(master).reshape(shape)

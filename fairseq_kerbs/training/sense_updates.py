@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from fairseq import metrics
 from fairseq.distributed import utils as distributed_utils
 from torch import Tensor, nn
@@ -81,11 +80,7 @@ def kerbs_layers(model: nn.Module) -> Iterator[KerbsOutputLayer]:
 
 
 class SenseUpdates:
-    """Statistics, reallocation and their logging for one training.
-
-    Args:
-        schedule: when and how.
-    """
+    """Statistics, reallocation and their logging for one training."""
 
     def __init__(self, schedule: SenseSchedule) -> None:
         self.schedule = schedule
@@ -108,9 +103,8 @@ class SenseUpdates:
         layer.update_statistics(self.schedule.decay)
         due = (update_num + 1) % self.schedule.interval == 0
         if due:
-            moved = 0
-            if self.schedule.policy != "none":
-                moved = self._reallocate(optimizer, layer, update_num)
+            none = self.schedule.policy == "none"
+            moved = 0 if none else self._reallocate(optimizer, layer, update_num)
             metrics.log_scalar_sum("senses_moved", moved, priority=1500)
         if due or not self._summary:
             self._summary = summarize(layer)
@@ -118,7 +112,7 @@ class SenseUpdates:
             metrics.log_scalar(name, value, priority=1510, round=3)
 
     def _reallocate(self, optimizer: Any, layer: KerbsOutputLayer, update_num: int) -> int:
-        if float(layer.inventory.interval_count.sum()) == 0.0 and not self._warned:
+        if not layer.inventory.interval_count.any() and not self._warned:
             self._warned = True
             logger.warning(
                 "no sense statistics were recorded, so no sense can move: reallocation needs "
@@ -144,24 +138,19 @@ class SenseUpdates:
 
 def add_across_processes(values: Tensor) -> None:
     """Sum a tensor over all data-parallel processes, in place."""
-    if dist.is_available() and dist.is_initialized():
-        group = distributed_utils.get_data_parallel_group()
-        if distributed_utils.get_world_size(group) > 1:
-            distributed_utils.all_reduce(values, group=group)
+    group = distributed_utils.get_data_parallel_group()
+    if distributed_utils.get_world_size(group) > 1:
+        distributed_utils.all_reduce(values, group=group)
 
 
 def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
     """Words by number of senses and quantiles of θ, by the names they have in the logs."""
     counts = torch.bincount(layer.senses_per_word().cpu(), minlength=layer.max_senses + 1)
-    summary = {
-        f"words_with_{number}": float(words)
-        for number, words in enumerate(counts.tolist())
-        if number > 0
-    }
+    summary = {f"words_with_{n}": float(counts[n]) for n in range(1, len(counts))}
     if layer.has_theta:
+        # sorted, not torch.quantile: that refuses more than 16 million values
         theta = layer.theta.detach().float().cpu().sort().values
         for quantile in QUANTILES:
-            # sorted, not torch.quantile: that refuses more than 16 million values
-            position = round(quantile * (len(theta) - 1))
-            summary[f"theta_q{round(100 * quantile):02d}"] = float(theta[position])
+            place = round(quantile * (len(theta) - 1))
+            summary[f"theta_q{round(100 * quantile):02d}"] = float(theta[place])
     return summary

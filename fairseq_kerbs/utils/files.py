@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -78,25 +78,22 @@ def without_endless_words(lines: Iterable[str], where: Path | str) -> Iterator[s
         yield line
 
 
-@contextmanager
-def atomic_write(path: Path | str) -> Iterator[TextIO]:
+def atomic_write(path: Path | str) -> AbstractContextManager[TextIO]:
     r"""Open a UTF-8 text file (newline ``\n``) that appears under its name only when complete.
 
     The text goes to a temporary name in the same folder, is flushed to disk, and is renamed at the
     end; after an exception the temporary file is removed and an earlier file of that name is kept.
+    A link of that name gives way to the file.
 
     Raises:
         UserError: the disk is full, or the name or folder is none that can be written to.
     """
-    with _atomic(Path(path), mode="w", encoding="utf-8", newline="\n") as stream:
-        yield stream
+    return _atomic(Path(path), mode="w", encoding="utf-8", newline="\n")
 
 
-@contextmanager
-def atomic_write_bytes(path: Path | str) -> Iterator[BinaryIO]:
+def atomic_write_bytes(path: Path | str) -> AbstractContextManager[BinaryIO]:
     """As :func:`atomic_write`, for bytes."""
-    with _atomic(Path(path), mode="wb") as stream:
-        yield stream
+    return _atomic(Path(path), mode="wb")
 
 
 @contextmanager

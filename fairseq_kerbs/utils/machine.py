@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from fairseq_kerbs.utils.processes import usable_cores
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,10 +27,10 @@ def describe_machine(device: str) -> dict[str, Any]:
             "tf32": torch.backends.cuda.matmul.allow_tf32,
         }
     return {
-        "cpu": _proc("cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "cpu": _proc("cpuinfo", "model name") or platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "usable_cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_average": load_average(),
@@ -49,17 +51,11 @@ def describe_versions() -> dict[str, Any]:
     """Versions of Python, torch, fairseq and this project, with its git revision if any."""
     import torch
 
-    found: dict[str, Any] = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-    }
+    found: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("fairseq", "fairseq_kerbs"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found | {"revision": _revision()}
+        installed = importlib.metadata.distributions(name=name)
+        found[name] = next((each.version for each in installed), None)
+    return found | {"cuda": torch.version.cuda, "revision": _revision()}
 
 
 def free_bytes(device: str) -> int:
@@ -73,22 +69,16 @@ def free_bytes(device: str) -> int:
 
 def _proc(name: str, field: str) -> str:
     """The first value of a field in a file of Linux's /proc; empty where there is none."""
-    try:
-        lines = Path("/proc", name).read_text().splitlines()
-    except OSError:
-        return ""
+    lines = Path("/proc", name).read_text().splitlines()
     found = (line.split(":", 1)[1].strip() for line in lines if line.startswith(field))
     return next(found, "")
 
 
 def _revision() -> str | None:
-    """The commit of this checkout, with "+changes" where files differ from it."""
-    output = []
-    for arguments in (("rev-parse", "HEAD"), ("status", "--porcelain")):
-        command = ["git", "-C", str(_ROOT), *arguments]
-        try:
-            result = subprocess.run(command, capture_output=True, text=True, check=True)
-        except (OSError, subprocess.CalledProcessError):
-            return None
-        output.append(result.stdout.strip())
-    return output[0] + ("+changes" if output[1] else "")
+    """The commit of this checkout, with "+changes" where its files differ from it."""
+    command = ["git", "-C", str(_ROOT), "describe", "--always", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run([*command, "--dirty=+changes"], capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() or None

@@ -13,10 +13,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from fairseq_kerbs.utils.errors import UserError
@@ -28,9 +26,9 @@ LineFunction = Callable[[str], str]
 
 _CHUNK = 1000  # lines that a worker takes at a time
 _SMALL = 5000  # below, lines are done in this process: starting workers costs more
-_function: LineFunction | None = None  # of a worker
+_function: LineFunction  # of a worker
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_LIBC = ctypes.CDLL(None)
 
 
 def find_program(name: str) -> str:
@@ -79,49 +77,26 @@ def replace_process(command: Sequence[str]) -> None:
 def run_program(
     command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None
 ) -> int:
-    """Run a program to its end and return its exit status; it ends with us on SIGINT or SIGTERM."""
-    with (
-        subprocess.Popen(
-            list(command), stdout=stdout, stderr=stderr, preexec_fn=end_with_parent
-        ) as process,
-        _terminating(process),
-    ):
+    """Run a program to its end and return its exit status; it ends with us, however we end."""
+    process = subprocess.Popen(
+        list(command), stdout=stdout, stderr=stderr, preexec_fn=end_with_parent
+    )
+    try:
         return process.wait()
-
-
-def end_with_parent() -> None:
-    """In a child process on Linux: be sent SIGTERM when the parent dies, even by SIGKILL."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-@contextmanager
-def _terminating(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass SIGTERM on to the child, and end it when anything else interrupts the wait."""
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    try:
-        previous = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread: the caller handles signals
-        previous = None
-    try:
-        yield
-    except BaseException:
+    except BaseException:  # Ctrl-C
         process.terminate()
         process.wait()
         raise
-    finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+
+
+def end_with_parent() -> None:
+    """In a child process: be sent SIGTERM when the parent dies, even by SIGKILL."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def usable_cores() -> int:
     """Processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def parallel_map(
@@ -147,22 +122,21 @@ def parallel_map(
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # no monitor thread: processes are forked beside it
-    stream = iter(lines)
-    bar = tqdm(total=total, desc=description, unit=" lines", leave=False, disable=None)
-    if workers == 1 or total < _SMALL:
-        with bar:
-            for result in map(make(), stream):
-                yield result
-                bar.update()
-        return
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    alone = workers == 1 or total < _SMALL
+    results = map(make(), lines) if alone else _map_in_workers(make, lines, workers)
+    yield from tqdm(
+        results, total=total, desc=description, unit=" lines", leave=False, disable=None
+    )
+
+
+def _map_in_workers(
+    make: Callable[[], LineFunction], lines: Iterable[str], workers: int
+) -> Iterator[str]:
+    context, stream = multiprocessing.get_context("fork"), iter(lines)
     pool = ProcessPoolExecutor(workers, context, _start_worker, (make,))
     try:
-        with bar:
-            while block := list(islice(stream, 4 * workers * _CHUNK)):
-                for result in pool.map(_apply, block, chunksize=_CHUNK):
-                    yield result
-                    bar.update()
+        while block := list(islice(stream, 4 * workers * _CHUNK)):
+            yield from pool.map(_apply, block, chunksize=_CHUNK)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -175,5 +149,4 @@ def _start_worker(make: Callable[[], LineFunction]) -> None:
 
 
 def _apply(line: str) -> str:
-    assert _function is not None
     return _function(line)

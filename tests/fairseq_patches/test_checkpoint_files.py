@@ -158,13 +158,20 @@ def test_a_compressed_archive_is_refused_before_it_grows(tmp_path: Path) -> None
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
 
 
-def test_a_copy_goes_where_a_link_leads(tmp_path: Path) -> None:
-    for name in ("new", "real"):
-        (tmp_path / name).write_text(name)
-    (tmp_path / "link").symlink_to("real")
-    PathManager.copy(str(tmp_path / "new"), str(tmp_path / "link"), overwrite=True)
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text() == "new"
+def test_a_link_gives_way_to_the_file(tmp_path: Path) -> None:
+    """Also one that leads to itself; what it led to stays."""
+    (tmp_path / "new").write_text("new")
+    (tmp_path / "real").write_text("real")
+    for leads_to in ("real", "link"):
+        for write in (
+            lambda link: PathManager.copy(str(tmp_path / "new"), link, overwrite=True),
+            lambda link: checkpoint_utils.torch_persistent_save(STATE, link),
+        ):
+            (link := tmp_path / "link").unlink(missing_ok=True)
+            link.symlink_to(leads_to)
+            write(str(link))
+            assert not link.is_symlink()
+            assert (tmp_path / "real").read_text() == "real"
 
 
 def test_a_name_that_is_too_long_is_said(tmp_path: Path) -> None:
