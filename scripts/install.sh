@@ -13,7 +13,6 @@
 # FAIRSEQ_SDIST=FILE   use this copy of fairseq-0.12.2.tar.gz instead of downloading it
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
-cd "$CHECKOUT"
 
 say() { printf '[install] %s\n' "$*"; }
 fail() { say "$@" >&2; exit 1; }
@@ -33,6 +32,7 @@ while (($#)); do
 done
 [[ -z $extras || $extras == dev ]] || fail "unknown extras: $extras (there is only: dev)"
 
+cd "$CHECKOUT"
 venv=.venv
 venv_python=$PWD/$venv/bin/python
 wheel_folder=$PWD/scripts/fairseq_wheel

@@ -3,26 +3,19 @@
 # tests. Arguments go to pytest: scripts/test.sh -m "not slow" -k kernels
 # With --coverage as the first one, the lines of the package that no test runs are listed at the end.
 # As many processes run tests as there are cores; -n 0 for one that a debugger can enter.
-set -euo pipefail
-unset CDPATH  # cd would look there first
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-say() { printf '[test] %s\n' "$*"; }
-
-coverage=()
-if [[ ${1:-} == --coverage ]]; then
-  shift
-  coverage=(--cov --cov-report=term-missing:skip-covered)
-fi
+source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+case ${1:-} in
+  -h | --help) usage; exit ;;
+  --coverage) shift; set -- --cov --cov-report=term-missing:skip-covered "$@" ;;
+esac
+cd "$CHECKOUT"
 bash scripts/install.sh --extras dev
 # The tests' tensors are tiny and several of them start processes of their own.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-say "ruff check, ruff format"
+set -x
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-say "mypy"
 .venv/bin/mypy
-say "import-linter"
 .venv/bin/lint-imports --no-logo
-say "pytest ${coverage[*]} $*"
-exec .venv/bin/python -m pytest -n auto --dist loadfile "${coverage[@]}" "$@"
+exec .venv/bin/python -m pytest -n auto --dist loadfile "$@"

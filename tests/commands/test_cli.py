@@ -185,7 +185,9 @@ def test_dry_run_prints_the_command_and_its_sources(
 
 
 @pytest.mark.slow
-def test_scripts_train_and_translate_from_any_folder(work: Path, tmp_path: Path) -> None:
+def test_scripts_train_and_translate_from_any_folder(
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train, generate = (ROOT / "scripts" / f"{name}.sh" for name in ("train", "generate"))
     save = tmp_path / "save dir"
     shared: list[str | Path] = [work / "tiny.yaml", work / "data" / "bin", save]
@@ -195,16 +197,16 @@ def test_scripts_train_and_translate_from_any_folder(work: Path, tmp_path: Path)
     reference = work / "raw" / "test.en"
     done = run([generate, *shared, "--reference", reference], cwd=tmp_path)
     output = save / "generate-test.txt"
-    assert done.stdout.splitlines()[1].endswith(f" > {shlex.quote(str(output))}")
+    pasted = done.stdout.splitlines()[1]
+    assert pasted.endswith(f" > {shlex.quote(str(output))}")
     bleu = done.stdout.splitlines()[-1]
     assert bleu.startswith("BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    files: list[str | Path] = ["--hypotheses", output, "--reference", reference]
-    again = run([sys.executable, "-m", "fairseq_kerbs.cli", "score", *files], cwd=tmp_path)
-    assert again.stdout.splitlines()[-1] == bleu
+    capsys.readouterr()
+    assert main(["score", "--hypotheses", str(output), "--reference", str(reference)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == bleu
     # The printed command, pasted into a shell, gives the same translations.
     expected = output.read_text()
     output.unlink()
-    pasted = run([generate, *shared, "--dry-run"], cwd=tmp_path).stdout.splitlines()[1]
     run(["bash", "-c", pasted], cwd=tmp_path)
     assert [line for line in output.read_text().splitlines() if line.startswith("H-")] == [
         line for line in expected.splitlines() if line.startswith("H-")
@@ -212,26 +214,21 @@ def test_scripts_train_and_translate_from_any_folder(work: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_fairseq_s_own_refusals_end_the_scripts(work: Path, tmp_path: Path) -> None:
-    shared: list[str | Path] = [work / "tiny.yaml", work / "data" / "bin", tmp_path]
+def test_fairseq_s_own_refusals_end_the_scripts(
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = [work / "tiny.yaml", work / "data" / "bin", tmp_path]
     done = run([ROOT / "scripts" / "train.sh", *shared, "--no-such-flag"], cwd=tmp_path, status=2)
     assert "unrecognized arguments: --no-such-flag" in done.stderr
     ZipFile(tmp_path / "checkpoint_best.pt", "w").close()  # whole, but without a model
     (tmp_path / "generate-test.txt").write_text("earlier output\n")
-    done = run([ROOT / "scripts" / "generate.sh", *shared], cwd=tmp_path, status=2)
-    assert "fairseq-generate failed with status 1" in done.stderr
+    assert "fairseq-generate failed with status 1" in fails(capsys, "generate", *shared)
     assert (tmp_path / "generate-test.txt").read_text() == "earlier output\n"
     assert {f.name for f in tmp_path.iterdir()} == {"checkpoint_best.pt", "generate-test.txt"}
 
 
-SCRIPTS = [
-    "prepare_parallel",
-    "prepare_lm",
-    "prepare_iwslt16",
-    "prepare_dailydialog",
-    "prepare_lm1b",
-]
-SCRIPTS += ["train", "generate"]
+SCRIPTS = ["prepare_parallel", "prepare_lm", "prepare_iwslt16", "prepare_dailydialog"]
+SCRIPTS += ["prepare_lm1b", "train", "generate"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -53,7 +53,7 @@ def assigned(tree: ast.AST) -> list[str]:
         for alias in node.names
         if re.match(r"fairseq(?!_kerbs)", getattr(node, "module", None) or alias.name)
     }
-    targets = [
+    targets: list[ast.expr] = [
         target
         for node in ast.walk(tree)
         for target in (node.targets if isinstance(node, ast.Assign) else [])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
+from fairseq_kerbs.fairseq_patches.resume import load_checkpoint
 from tests.helpers.training_runs import ROOT, Run, binarize, trainings
 
 pytestmark = pytest.mark.slow
@@ -37,7 +40,7 @@ COMMON = [
     *("--reallocation-interval", "2", "--seed", "3", "--log-format", "simple"),
 ]
 SCHEDULE = ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", "4"]
-KILLS = ["save 2", "copy checkpoint_last", "before save 1"]
+KILLS = {"transformer_kerbs": ["save 2", "copy checkpoint_last"], "lstm_kerbs": ["before save 2"]}
 PLATEAU = ["--lr-scheduler", "reduce_lr_on_plateau", "--lr-threshold", "0.99", "--lr-shrink", "0.5"]
 SAVING = ["--save-interval-updates", str(EVERY)]
 
@@ -88,12 +91,12 @@ def moves(log: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all trainings: of each architecture straight, resumed, killed, finished."""
+    """A folder with all trainings: of each architecture straight, resumed and killed."""
     folder = tmp_path_factory.mktemp("resume")
     data, runs = binarize(folder), []
-    for arch in MODELS:
-        straight, resumed, killed, finished = (
-            folder / arch / name for name in ("straight", "resumed", "killed", "finished")
+    for arch, kills in KILLS.items():
+        straight, resumed, killed = (
+            folder / arch / name for name in ("straight", "resumed", "killed")
         )
         flags = [*SCHEDULE, *SAVING, "--max-update"]
         (folder / arch).mkdir()
@@ -101,16 +104,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run(data, straight, arch, *flags, str(WHOLE)),
             run(data, resumed, arch, *flags, str(HALF)),
             run(data, resumed, arch, *flags, str(WHOLE)),
-            run(data, finished, arch, *flags, str(EVERY)),
-            run(data, finished, arch, *flags, str(EVERY)),  # there is nothing left to do
         ]
-        runs += [run(data, killed, arch, *flags, str(WHOLE), kill=kill) for kill in KILLS]
+        runs += [run(data, killed, arch, *flags, str(WHOLE), kill=kill) for kill in kills]
         runs += [run(data, killed, arch, *flags, str(WHOLE))]
+    runs += [run(data, resumed, arch, *flags, str(WHOLE))]  # there is nothing left to do
     flags = [*PLATEAU, "--no-epoch-checkpoints", "--max-epoch"]
     for name, epochs in (("plateau", "3"), ("plateau_resumed", "2"), ("plateau_resumed", "3")):
         runs.append(run(data, folder / name, "transformer_kerbs", *flags, epochs))
-    for more in (["2"], ["4", "--reset-lr-scheduler"]):
-        runs.append(run(data, folder / "plateau_reset", "transformer_kerbs", *flags, *more))
     expected = [-9 if "kill" in each else 0 for each in runs]
     found = trainings(runs, folder)
     assert found == expected, "\n".join(log.read_text() for log in folder.rglob("*.log"))
@@ -135,17 +135,16 @@ def test_reallocations_are_those_of_the_straight_training(arch: str, done: Path)
     made = moves(done / arch / "straight.log")
     assert len(made) == WHOLE // 2  # senses moved at every opportunity, thrice in each half
     assert moves(done / arch / "resumed.log") == made
-    # killed in the middle of a save, of a copy, and between reallocation and save, always at 6
-    assert moves(done / arch / "killed.log") == [*made[:3], *2 * made[1:3], *made[1:]]
+    # killed in the middle of a save, of a copy, or between reallocation and save, always at 6
+    again = len(KILLS[arch])
     text = (done / arch / "killed.log").read_text()
-    assert re.findall(r"Loaded checkpoint .* @ (\d+) updates", text) == 3 * [str(EVERY)]
+    assert re.findall(r"Loaded checkpoint .* @ (\d+) updates", text) == again * [str(EVERY)]
+    assert moves(done / arch / "killed.log") == [*made[:3], *(again - 1) * made[1:3], *made[1:]]
 
 
-@pytest.mark.parametrize("arch", list(MODELS))
-def test_a_finished_training_that_is_started_again_does_nothing(arch: str, done: Path) -> None:
-    assert "nothing to do: 3 updates" in (done / arch / "finished.log").read_text()
-    found = what_lasts(done / arch / "finished" / "checkpoint_last.pt")
-    assert_same(found, what_lasts(done / arch / "straight" / "checkpoint_1_3.pt"))
+def test_a_finished_training_that_is_started_again_does_nothing(done: Path) -> None:
+    text = (done / "lstm_kerbs" / "resumed.log").read_text()
+    assert text.count(f"nothing to do: {WHOLE} updates are made and --max-update is {WHOLE}") == 1
 
 
 def test_the_schedule_hears_of_an_epoch_that_ended_with_the_training(done: Path) -> None:
@@ -158,8 +157,15 @@ def test_the_schedule_hears_of_an_epoch_that_ended_with_the_training(done: Path)
     assert_same(found, expected)
 
 
-def test_a_schedule_that_is_reset_does_not_hear_of_what_was_before(done: Path) -> None:
-    """Of the losses of four epochs it hears the third, which is its first, before the fourth."""
-    state = load(done / "plateau_reset" / "checkpoint_last.pt")
-    assert state["extra_state"]["train_iterator"]["epoch"] == 5
-    assert state["last_optimizer_state"]["param_groups"][0]["lr"] == 0.01
+@pytest.mark.parametrize("reset", ["", "lr_scheduler", "optimizer", "dataloader"])
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_schedule_that_is_reset_does_not_hear_of_what_was_before(reset: str, place: int) -> None:
+    flags = {f"reset_{name}": name == reset for name in ("lr_scheduler", "optimizer", "dataloader")}
+    state = {"train_iterator": {"epoch": 3, "iterations_in_epoch": place}, "val_loss": 2.5}
+    trainer = mock.Mock()
+    trainer.get_num_updates.return_value = 5
+    trainer.cfg.optimization.max_update = 0
+    found = load_checkpoint(lambda *_: (state, None), Namespace(**flags), trainer)
+    assert found == (state, None)
+    heard = [] if reset or place else [mock.call(2, 2.5)]
+    assert trainer.lr_step.mock_calls == heard

@@ -34,19 +34,13 @@ STOCK = {name: softmax.CASES[name] for name in MODELS}
 OURS = {
     "transformer_kerbs": f"{softmax.TRANSLATION} --arch transformer_kerbs {softmax.TINY}",
     "transformer_lm_kerbs": f"{LANGUAGE_MODEL} --arch transformer_lm_kerbs {TINY_LM}",
-    "fairseq_transformer_lm_kerbs": f"{LANGUAGE_MODEL} --arch fairseq_transformer_lm_kerbs "
-    f"{TINY_LM}",
     "fairseq_lstm_kerbs": f"{softmax.TRANSLATION} --arch fairseq_lstm_kerbs {softmax.TINY_LSTM}",
-    "fairseq_lstm_lm_kerbs": f"{LANGUAGE_MODEL} --arch fairseq_lstm_lm_kerbs "
-    f"{softmax.TINY_LSTM_LM}",
     "lstm_kerbs": f"{softmax.TRANSLATION} --arch lstm_kerbs {RECURRENT}",
-    "gru_kerbs": f"{softmax.TRANSLATION} --arch gru_kerbs {RECURRENT}",
-    "lstm_lm_kerbs": f"{LANGUAGE_MODEL} --arch lstm_lm_kerbs {RECURRENT}",
-    "gru_lm_kerbs": f"{LANGUAGE_MODEL} --arch gru_lm_kerbs {RECURRENT}",
     "bilstm_lm_kerbs": f"{LANGUAGE_MODEL} --self-target --arch bilstm_lm_kerbs {RECURRENT}",
 }
-DIFFERENT = ("transformer_kerbs", "transformer_lm_kerbs", "fairseq_lstm_kerbs", "lstm_kerbs")
-"""Those of ours that differ in more than presets or cells."""
+"""One of each kind: others differ from these in presets or cells."""
+READERS = ("neighbours", "vectors", "convert")
+"""The commands that read a model in ways of their own: all of it, its vectors, its settings."""
 SWITCHES: dict[str, dict[str, Any]] = {  # what has to be on for a setting to be read
     "character_filters": {"character_embeddings": True},
     "adaptive_input_cutoff": {"adaptive_input": True},
@@ -153,18 +147,16 @@ class Family:
         torch.save(state, self.path)
         return self.path
 
-    def names(self, place: str) -> list[str]:
-        """All of its settings that are strings."""
+    def names(self, place: str) -> tuple[list[str], list[str]]:
+        """Its settings that are strings: those that fairseq evaluates for it, and all others."""
         if place == "task":
             fields = TASK_DATACLASS_REGISTRY[self.kind].__dataclass_fields__.values()
-            held = self.state["cfg"]["task"]
-            return sorted(
-                strings(held) | {f.name for f in fields if "str" in str(f.type)} - {"data"}
-            )
-        flags = set(vars(self.args)) if place == "args" else self._own_flags()
-        return sorted(
-            (strings(vars(self.args)) & flags) | evaluated() | {"_name", "arch", "user_dir"}
-        )
+            found = strings(self.state["cfg"]["task"])
+            found |= {field.name for field in fields if "str" in str(field.type)}
+            return sorted(found & set(SWITCHES)), sorted(found - {*SWITCHES, "data"})
+        flags, named = self._own_flags(), evaluated()
+        others = (strings(vars(self.args)) & flags) | {"_name", "arch", "user_dir"}
+        return sorted(named & flags), sorted(others - named)
 
     def _own_flags(self) -> set[str]:
         """Flags of the architecture, by argparse and by its dataclass."""
@@ -213,27 +205,27 @@ def commands(family: Family, data: Path, out: Path) -> dict[str, list[object]]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*STOCK, *DIFFERENT])
-def test_no_setting_runs_a_program(name: str, data: Path, made: Path, tmp_path: Path) -> None:
-    """One setting after the other; an exception that is no sentence would end the test, too."""
-    family = Family(name, tmp_path)
+def test_no_setting_runs_a_program(family: Family, data: Path, made: Path, tmp_path: Path) -> None:
+    """An exception that is no sentence would end the test, too."""
     known = commands(family, data, tmp_path)
-    # those that build the whole model, and the other that builds a part
-    which = ("senses", "vectors") if name in OURS else ("neighbours", "convert")
-    for place, least in (("model", 15), ("task", 8)):
-        settings = family.names(place)
-        assert len(settings) >= least
-        for setting in settings:
-            family.write(place, **SWITCHES.get(setting, {}) | {setting: hostile(made)})
-            for command in which if place == "model" else which[:1]:
+    for place in ("model", "task"):
+        alone, others = family.names(place)
+        assert len([*alone, *others]) >= 5
+        for settings in [*([name] for name in alone), others]:
+            on = {key: value for name in settings for key, value in SWITCHES.get(name, {}).items()}
+            family.write(place, **on | dict.fromkeys(settings, hostile(made)))
+            which = READERS[: 2 if family.name in OURS else 3] if place == "model" else READERS[:1]
+            for command in which:
                 run(*known[command])
-                assert not made.exists(), (setting, command)
+                assert not made.exists(), (settings, command)
+    # what fairseq evaluates for other architectures is not read, so nothing stops the command
+    unread = evaluated() - set(family.names("model")[0])
+    family.write("model", **dict.fromkeys(unread, hostile(made)))
+    assert run(*known["neighbours"]) == 0
+    assert not made.exists()
 
 
-def test_every_command_and_every_form(
-    family: Family, data: Path, made: Path, tmp_path: Path
-) -> None:
+def test_every_form(family: Family, data: Path, made: Path, tmp_path: Path) -> None:
     """A setting that fairseq evaluates, as an expression and within what it expects there."""
     setting, code = "adaptive_softmax_cutoff", hostile(made)
     if family.name.startswith("transformer"):
@@ -241,14 +233,21 @@ def test_every_command_and_every_form(
     elif family.name in ("lstm", "fairseq_lstm_kerbs"):
         setting = "decoder_attention"
     known = commands(family, data, tmp_path)
-    family.write("model", **{setting: code})
-    for name, command in known.items():
-        run(*command)
-        assert not made.exists(), name
     for form in (f"[{code}]", f"{{'a': {code}}}", f"({code},)", f"[1 for _ in [{code}]]", [code]):
         family.write("model", **{setting: form})
         run(*known["neighbours"])
         assert not made.exists(), form
+
+
+def test_every_command(data: Path, made: Path, tmp_path: Path) -> None:
+    family = Family("lstm_kerbs", tmp_path)
+    family.write("model", adaptive_softmax_cutoff=hostile(made))
+    for name, command in commands(family, data, tmp_path).items():
+        run(*command)
+        assert not made.exists(), name
+    family.write("model")
+    for name, command in commands(family, data, tmp_path).items():
+        assert run(*command) == (2 if name == "convert" else 0), name  # is converted already
 
 
 def test_a_legitimate_model_loads(family: Family, data: Path, tmp_path: Path) -> None:
@@ -257,30 +256,30 @@ def test_a_legitimate_model_loads(family: Family, data: Path, tmp_path: Path) ->
     if family.name in ("transformer", "lstm"):  # ours take none for the decoder
         settings["decoder_embed_path"] = "absent"
     family.write("model", **settings)
-    for name, command in commands(family, data, tmp_path).items():
+    known = commands(family, data, tmp_path)
+    for name in READERS:
         refused = name == "convert" and family.name in OURS  # is converted already
-        assert run(*command) == (2 if refused else 0), name
+        assert run(*known[name]) == (2 if refused else 0), name
     family.write("args")
-    assert run(*commands(family, data, tmp_path)["neighbours"]) == 0
+    assert run(*known["neighbours"]) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["lstm", "transformer_lm"])
 def test_settings_of_an_old_checkpoint(
-    name: str, data: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = Family(name, tmp_path)
-    for setting in sorted(
-        {*registry.REGISTRIES, "task", "arch", *evaluated()} & set(old.names("args"))
-    ):
+    old = Family("lstm", tmp_path)
+    known = commands(old, data, tmp_path)
+    for setting in {*registry.REGISTRIES, "task", "arch"} & set(vars(old.args)):
+        old.write("args", **{setting: str(tmp_path / "a/file")})  # hydra would look for it
+        capsys.readouterr()
+        for command in READERS:
+            assert run(*known[command]) == 2
+            assert f"the setting {setting}" in capsys.readouterr().err
+    for setting in ("decoder_attention", "adaptive_softmax_cutoff"):
         old.write("args", **{setting: hostile(made)})
-        for command in ("neighbours", "vectors", "convert"):
-            run(*commands(old, data, tmp_path)[command])
+        for command in READERS:
+            run(*known[command])
             assert not made.exists(), (setting, command)
-    old.write("args", bpe=str(tmp_path / "a/file"))  # hydra would look for it
-    capsys.readouterr()
-    assert run(*commands(old, data, tmp_path)["vectors"]) == 2
-    assert "the setting bpe" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -343,21 +342,19 @@ def test_trust_builds_what_is_not_on_the_list(
     assert "does not go with --data" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_processes_of_their_own(data: Path, made: Path, tmp_path: Path) -> None:
-    """As users start them: nothing is made, and there is one sentence."""
+def test_a_process_of_its_own(data: Path, made: Path, tmp_path: Path) -> None:
+    """As users start it: nothing is made, and there is one sentence."""
     lstm = Family("lstm", tmp_path)
     lstm.write("model", decoder_attention=f"__import__('os').system('touch {made}')")
-    for command in ("geometry", "convert", "neighbours"):
-        arguments = [str(part) for part in commands(lstm, data, tmp_path)[command]]
-        done = subprocess.run(
-            [sys.executable, "-m", "fairseq_kerbs.cli", *arguments],
-            capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert done.returncode == 2, done.stderr
-        assert done.stderr.startswith("fairseq-kerbs: error: ")
-        assert done.stderr.count("\n") == 1
-        assert not made.exists()
+    arguments = [str(part) for part in commands(lstm, data, tmp_path)["geometry"]]
+    done = subprocess.run(
+        [sys.executable, "-m", "fairseq_kerbs.cli", *arguments],
+        capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("fairseq-kerbs: error: ")
+    assert done.stderr.count("\n") == 1
+    assert not made.exists()
 
 
 # --- literals -----------------------------------------------------------------------------------

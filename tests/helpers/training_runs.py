@@ -6,7 +6,8 @@ reads a list of runs and writes their exit statuses as a list in JSON to the fil
 names. A run is ``{"arguments": [...]}`` (those of fairseq-train) and may also have ``"kill"``, the
 moment at which the process kills itself, ``"log"``, a file for what it prints, ``"rank"`` and
 ``"port"``, and ``"record"``, a file for a digest of the senses after every update. Runs of the same
-``"port"`` are the two processes of one training.
+``"port"`` are the two processes of one training. Runs with ``"beside"``, a file, start when it is
+there, while the run before them goes on, which is killed when they have ended.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +191,10 @@ def _start(run: Run) -> int:
     return process
 
 
+def _status(process: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
 def main() -> None:
     """Read runs, make them, write their statuses."""
     runs: list[Run] = json.load(sys.stdin)
@@ -202,7 +208,14 @@ def main() -> None:
         while runs and port is not None and runs[0].get("port") == port:
             together.append(runs.pop(0))
         processes = [_start(run) for run in together]
-        statuses += [os.waitstatus_to_exitcode(os.waitpid(one, 0)[1]) for one in processes]
+        ended = []
+        while runs and "beside" in runs[0]:
+            while not Path(runs[0]["beside"]).exists():
+                time.sleep(0.02)
+            ended.append(_status(_start(runs.pop(0))))
+        if ended:
+            os.kill(processes[0], signal.SIGKILL)
+        statuses += [*map(_status, processes), *ended]
     Path(os.environ["STATUSES"]).write_text(json.dumps(statuses))
 
 
