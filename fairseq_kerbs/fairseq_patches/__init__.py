@@ -1,9 +1,9 @@
-"""Every change of fairseq's behaviour at run time, made on import; `registry.PATCHES` lists them.
+"""Every change of fairseq's behaviour at run time; `registry.PATCHES` lists them with reasons.
 
 They hold for every model in a program with our ``--user-dir``, whichever way fairseq was installed.
 """
 
-from fairseq_kerbs.fairseq_patches import (  # noqa: F401  (each makes its changes)
+from fairseq_kerbs.fairseq_patches import (  # noqa: F401  (each registers its patches)
     checkpoint_files,
     ema,
     evaluated_settings,
@@ -11,3 +11,10 @@ from fairseq_kerbs.fairseq_patches import (  # noqa: F401  (each makes its chang
     printed_senses,
     resume,
 )
+from fairseq_kerbs.fairseq_patches.registry import PATCHES
+
+
+def apply() -> None:
+    """Make all changes; those that are made already stay as they are."""
+    for patch in PATCHES:
+        patch.apply()

@@ -179,7 +179,7 @@ class _PrintSenses(argparse.Action):
                 program: Any = sys.modules.get(name)
                 if hasattr(program, "get_symbols_to_strip_from_output"):
                     reason = "a line belongs under every P- line"
-                    replace(program, "print", lines.print, reason)
+                    replace(program, "print", lines.print, reason).apply()
 
 
 @patched(options, "add_generation_args", "fairseq-generate has no flags of plugins")

@@ -1,48 +1,69 @@
-"""One way to change what fairseq does in a running program: each change with its reason."""
+"""One way to change what fairseq does in a running program: each change once, with its reason."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Patch(NamedTuple):
-    """A change of a name in a module or class, and why fairseq's own does not do."""
+@dataclass
+class Patch:
+    """A change of one name.
+
+    Attributes:
+        owner: module or class that has the name.
+        name: of a function, a method or a class.
+        reason: why fairseq's own does not do.
+        make: what stands there from now on, made of what stood there before (None: nothing).
+        applied: whether it has been made.
+    """
 
     owner: Any
     name: str
     reason: str
+    make: Callable[[Any], Any]
+    applied: bool = False
+
+    def apply(self) -> None:
+        """Make the change; a second call changes nothing."""
+        if self.applied:
+            return
+        static = isinstance(inspect.getattr_static(self.owner, self.name, None), staticmethod)
+        new = self.make(getattr(self.owner, self.name, None))
+        setattr(self.owner, self.name, staticmethod(new) if static else new)
+        self.applied = True
 
 
 PATCHES: list[Patch] = []
-"""All changes, in the order in which they were made."""
+"""All changes, in the order in which they are made."""
 
 
-def replace(owner: Any, name: str, value: Any, reason: str) -> None:
-    """Put a value in the place of ``owner.name``, which need not be there."""
-    static = isinstance(inspect.getattr_static(owner, name, None), staticmethod)
-    setattr(owner, name, staticmethod(value) if static else value)
-    PATCHES.append(Patch(owner, name, reason))
+def replace(owner: Any, name: str, value: Any, reason: str) -> Patch:
+    """Register a value that takes the place of ``owner.name``."""
+    PATCHES.append(Patch(owner, name, reason, lambda _: value))
+    return PATCHES[-1]
 
 
 def patched(owner: Any, name: str, reason: str) -> Callable[[Function], Function]:
-    """Decorator of a function that runs in place of ``owner.name``.
+    """Decorator that registers a function to run in place of ``owner.name``.
 
     It is called with the function that it replaces, and then with that one's arguments.
     """
 
     def register(function: Function) -> Function:
-        stock = getattr(owner, name)
+        def make(stock: Any) -> Any:
+            @functools.wraps(stock)
+            def replacement(*args: Any, **kwargs: Any) -> Any:
+                return function(stock, *args, **kwargs)
 
-        @functools.wraps(stock)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            return function(stock, *args, **kwargs)
+            return replacement
 
-        replace(owner, name, replacement, reason)
+        PATCHES.append(Patch(owner, name, reason, make))
         return function
 
     return register

@@ -102,12 +102,15 @@ def keep_the_place(state: dict[str, Any], cfg: Any) -> None:
     if place["iterations_in_epoch"] == 0 and done:
         # not the end of an epoch, whose loss the learning rate's schedule would be told
         state["extra_state"]["val_loss"] = None
+    batches, batches_now = processes * frequency, processes_now * frequency_now
+    keep = ""
+    if batches != batches_now and batches % processes_now == 0:
+        keep = f": --update-freq {batches // processes_now} would keep it"
     logger.warning(
         f"the checkpoint was written by {processes} processes with --update-freq {frequency}, here "
         f"are {processes_now} with {frequency_now}: epoch {epoch} goes on after "
         f"{processes_now * place['iterations_in_epoch']} of the {processes * done} batches done; "
-        f"an update was made of {processes * frequency} batches, and is of "
-        f"{processes_now * frequency_now} now."
+        f"an update was made of {batches} batches, and is of {batches_now} now{keep}."
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairseq.models import register_model, register_model_architecture
 
-from fairseq_kerbs import fairseq_patches  # noqa: F401  (makes them)
+from fairseq_kerbs import fairseq_patches
 from fairseq_kerbs.models.base import KerbsModel
 from fairseq_kerbs.models.bilstm_lm import BilstmLanguageModel
 from fairseq_kerbs.models.fairseq_lstm import FairseqLstmLanguageModel, FairseqLstmModel
@@ -73,3 +73,5 @@ for _model, _presets in PRESETS.items():
     register_model(_model.arch)(_model)
     for _arch, _sizes in _presets.items():
         register_model_architecture(_model.arch, _arch)(partial(_model.fill, sizes=_sizes))
+
+fairseq_patches.apply()

@@ -1,4 +1,4 @@
-"""Every change of fairseq's behaviour is in one table and has a reason."""
+"""Every change of fairseq's behaviour is in one table, has a reason, and is made once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import fairseq_kerbs
 import fairseq_kerbs.models
+from fairseq_kerbs import fairseq_patches
 from fairseq_kerbs.fairseq_patches.registry import PATCHES, Patch
 
 PACKAGE = Path(fairseq_kerbs.__file__).parent
@@ -35,7 +36,14 @@ def name_of(patch: Patch) -> str:
 
 def test_what_is_changed_is_listed_with_its_reason() -> None:
     assert {name_of(patch) for patch in PATCHES if patch.name != "eval"} == CHANGED
-    assert all(len(patch.reason) > 20 for patch in PATCHES)
+    assert all(patch.applied and len(patch.reason) > 20 for patch in PATCHES)
+
+
+def test_a_second_time_changes_nothing() -> None:
+    before = [getattr(patch.owner, patch.name) for patch in PATCHES]
+    fairseq_patches.apply()
+    after = [getattr(patch.owner, patch.name) for patch in PATCHES]
+    assert all(one is other for one, other in zip(before, after, strict=True))
 
 
 def test_nothing_else_is_assigned_to_a_module_or_class_of_fairseq() -> None:
