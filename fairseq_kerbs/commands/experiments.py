@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,6 @@ from fairseq_kerbs.utils.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
-    from fairseq_kerbs.tables.experiments import Experiment
 
 
 def _add_parser(commands: Subparsers, name: str, done: str) -> argparse.ArgumentParser:
@@ -29,12 +27,9 @@ def _add_parser(commands: Subparsers, name: str, done: str) -> argparse.Argument
     return parser
 
 
-def _announce(experiment: Experiment, command: Sequence[str], redirect: str = "") -> None:
+def _announce(files: tuple[Path, ...], command: str) -> None:
     """Print the command, ready to be pasted, under a line that says where its flags come from."""
-    from fairseq_kerbs.utils.processes import quoted
-
-    files = ", ".join(str(file) for file in experiment.files)
-    print(f"# flags: {files}; command line\n{quoted(command)}{redirect}", flush=True)
+    print(f"# flags: {', '.join(map(str, files))}; command line\n{command}", flush=True)
 
 
 def add_train(commands: Subparsers) -> None:
@@ -44,15 +39,15 @@ def add_train(commands: Subparsers) -> None:
 
 def _run_train(args: argparse.Namespace) -> int:
     from fairseq_kerbs.tables import experiments
-    from fairseq_kerbs.utils.processes import find_program, replace_process
+    from fairseq_kerbs.utils.processes import find_program, quoted, replace_process
 
     experiment = experiments.load_experiment(args.config)
     experiments.check_data(args.data)
-    arguments = experiments.train_arguments(experiment, args.data, args.save_dir, args.extra)
+    flags = {"save-dir": args.save_dir, **experiment.train}
+    arguments = experiments.program_arguments(args.data, flags, args.extra)
     command = [find_program("fairseq-train"), *arguments]
-    _announce(experiment, command)
+    _announce(experiment.files, quoted(command))
     if not args.dry_run:
-        experiments.check_restored(arguments)
         replace_process(command)
     return 0
 
@@ -77,19 +72,24 @@ def _run_generate(args: argparse.Namespace) -> int:
 
     experiment = experiments.load_experiment(args.config)
     experiments.check_data(args.data)
-    arguments = experiments.generate_arguments(experiment, args.data, args.save_dir, args.extra)
-    if experiments.argument_value(arguments, "--results-path") is not None:
-        raise UserError("--results-path would take the output elsewhere; use --output FILE")
+    best = str(Path(args.save_dir) / "checkpoint_best.pt")
+    flags = {"path": best, "gen-subset": "test", **experiment.generate}
+    arguments = experiments.program_arguments(args.data, flags, args.extra)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for names in (("--path",), ("--gen-subset",), ("--target-lang", "-t")):
+        parser.add_argument(*names)
+    said, _ = parser.parse_known_args(arguments)
     if args.reference is not None and not args.reference.is_file():
         raise UserError(f"--reference {args.reference}: no such file")
-    language = experiments.target_language(args.data, arguments)
-    subset = experiments.argument_value(arguments, "--gen-subset")
-    output = args.output or Path(args.save_dir) / f"generate-{subset}.txt"
+    language = said.target_lang or experiments.language_pair(args.data)[1]
+    output = args.output or Path(args.save_dir) / f"generate-{said.gen_subset}.txt"
     command = [find_program("fairseq-generate"), *arguments]
-    _announce(experiment, command, redirect=f" > {quoted([output])}")
+    _announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
     if args.dry_run:
         return 0
-    experiments.check_checkpoints(experiments.argument_value(arguments, "--path") or "")
+    for checkpoint in map(Path, said.path.split(":")):
+        if not checkpoint.is_file():
+            raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
     with atomic_write(output) as stream:
         status = run_program(command, stdout=stream)
         if status != 0:

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fairseq_kerbs.tables.description import NAMES, DataSet, Table, load_table, table_path
-from fairseq_kerbs.tables.logs import copy_raw, known_folders, strip_paths
+from fairseq_kerbs.tables.description import NAMES, load_table
 from fairseq_kerbs.tables.report import Report
 from fairseq_kerbs.tables.results import gather
-from fairseq_kerbs.tables.runner import Outcome, Runner, stopping_signals
-from fairseq_kerbs.tables.runs import (
-    Job,
-    Paths,
-    Plan,
-    data_job,
-    find_earlier,
-    make_plan,
-    run_job,
-    statuses,
-)
-from fairseq_kerbs.tables.texts import examples_texts, words_job, words_texts
+from fairseq_kerbs.tables.runner import Runner, stop_on_signals
+from fairseq_kerbs.tables.runs import Job, Paths, Run, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import quoted
 from fairseq_kerbs.utils.steps import locked
 
@@ -34,45 +22,41 @@ def say(text: str) -> None:
 
 
 def run_tables(args: argparse.Namespace) -> int:
-    """Run and report; 0 if every run asked for is there, else 1.
-
-    Args:
-        args: the flags of ``fairseq-kerbs tables``; `table` holds names or files, "all" stands for
-            every table of the papers.
+    """Run and report as the flags say; 0 if every run that was asked for is there, else 1.
 
     Raises:
-        UserError: a table or pattern is unknown, a description is wrong, or the work folder is in
-            use.
+        UserError: a table or pattern is unknown, a description is wrong, or the work folder in use.
     """
     if args.jobs < 1:
         raise UserError(f"--jobs must be at least 1, not {args.jobs}")
     given = args.table or ["all"]
     names = [name for one in given for name in (NAMES if one == "all" else (one,))]
-    tables = [load_table(table_path(name)) for name in dict.fromkeys(names)]
-    plan = make_plan(tables, args.scale, args.only)
-    paths = find_earlier(plan, Paths(args.data, args.work, args.results))
-    for name, earlier in paths.earlier.items():
-        say(f"# {name} is in the folder of its earlier name, {paths.work / 'cells' / earlier}")
+    tables = [load_table(name) for name in dict.fromkeys(names)]
+    runs, wanted = plan_runs(tables, args.scale, args.only)
+    paths = Paths(args.data, args.work, args.results)
     if args.dry_run:
-        _print_plan(plan, tables, paths, args.jobs)
+        _print_plan(runs, list(wanted.values()), paths)
         return 0
-    if not args.report_only:
-        _check_data_folder(plan, paths)
     command = ["fairseq-kerbs", "tables", *(part for one in given for part in ("--table", one))]
-    command += ["--scale", args.scale]
+    shown = quoted([*command, "--scale", args.scale])
     refusal = f"another run works in {args.work}; wait for its end, or name another with --work"
-    with locked(args.work, refusal), stopping_signals():
-        about = _about()
-        outcomes = {} if args.report_only else _run(plan, tables, paths, args, about)
+    stop_on_signals()
+    with locked(args.work, refusal):
+        about, failures, bad = _about(), dict[str, str](), dict[str, str]()
+        if not args.report_only:
+            runner = Runner(args.jobs, args.redo, about, say)
+            failures = _run(list(wanted.values()), paths, runner)
         for table in tables:
-            columns = gather(table, plan, args.scale, paths, outcomes)
-            shown = strip_paths(quoted(command), known_folders(paths))
-            _write(Report(table, args.scale, columns, shown, about), paths)
-    bad = {name: outcome for name, outcome in outcomes.items() if outcome.state != "done"}
+            own = [run for run in runs if run.table == table.name]
+            results = gather(own, table.baseline, paths, failures)
+            report = Report(table, args.scale, results, shown, str(about["revision"]), paths)
+            say(f"{table.title}: {report.write()}")
+            missing = (result for result in results if not result.figures)
+            bad |= {one.run.id: one.state for one in missing if one.run.id in failures}
     if bad:
-        say(f"{len(bad)} of {len(outcomes)} not done:")
-        for name, outcome in bad.items():
-            say(f"  {name}: {outcome.state}: {outcome.reason}")
+        say(f"{len(bad)} of {len(wanted)} not done:")
+    for name, failure in bad.items():
+        say(f"  {name}: {failure}")
     return 1 if bad else 0
 
 
@@ -82,110 +66,58 @@ def _about() -> dict[str, Any]:
 
     from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 
-    machine = describe_machine("cpu")
+    machine, versions = describe_machine("cpu"), describe_versions()
     text = f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['system']}"
     if torch.cuda.is_available():
         text += f", {torch.cuda.get_device_name(0)}"
-    return {**describe_versions(), "machine": text}
+    return {"revision": versions.pop("revision"), "machine": text, "versions": versions}
 
 
-def _data_sets(plan: Plan) -> list[DataSet]:
-    found = (plan.runs[name].data for name in plan.wanted)
-    return list({data.name: data for data in found}.values())
-
-
-def _check_data_folder(plan: Plan, paths: Paths) -> None:
-    """Raise a UserError if ``--data`` is needed but is no folder."""
-    needed = [data.name for data in _data_sets(plan) if not paths.is_prepared(data)]
-    if needed and not paths.data.is_dir():
-        raise UserError(
-            f"--data: there is no folder {paths.data}; it should hold the raw text of "
-            f"{', '.join(needed)}, see configs/tables/data.yaml"
-        )
-
-
-def _run(
-    plan: Plan,
-    tables: Sequence[Table],
-    paths: Paths,
-    args: argparse.Namespace,
-    about: Mapping[str, Any],
-) -> dict[str, Outcome]:
-    kept = {key: about[key] for key in ("revision", "machine")}
-    kept["versions"] = {key: about[key] for key in ("python", "torch", "fairseq", "fairseq_kerbs")}
-    runner = Runner(jobs=args.jobs, redo=args.redo, about=kept, say=say)
-    jobs: list[Job] = []
-    for data in _data_sets(plan):
-        if paths.raw(data) is not None:
-            jobs.append(data_job(data, paths))
-        elif paths.is_prepared(data):
-            runner.outcomes[f"data {data.name}"] = Outcome("done")
+def _run(wanted: Sequence[Run], paths: Paths, runner: Runner) -> dict[str, str]:
+    """Why runs are not done, by id; empty for those that are."""
+    data_sets = {run.data.name: run.data for run in wanted}
+    failed = {f"data {name}": paths.missing(data) for name, data in data_sets.items()}
+    for name, failure in failed.items():
+        if failure:
+            say(f"{name}: {failure}")
+    jobs = [data_job(data, paths) for data in data_sets.values()]
+    failed |= runner.run([job for job in jobs if not failed[job.id]])
+    say(f"{len(wanted)} runs")
+    failures, jobs = {}, []
+    for run in wanted:
+        failure = failed[f"data {run.data.name}"]
+        if failure:
+            failures[run.id] = f"data {run.data.name}: {failure}"
         else:
-            say(f"data {data.name}: {paths.missing(data)}")
-            runner.outcomes[f"data {data.name}"] = Outcome("missing", paths.missing(data))
-    jobs += [run_job(plan.runs[name], paths) for name in plan.wanted]
-    jobs += _words_jobs(plan, tables, paths)
-    listed = ", ".join(table.name for table in tables)
-    say(f"{len(plan.wanted)} runs of {listed}, {args.scale} scale")
-    return runner.run(jobs)
+            jobs.append(run_job(run, paths))
+    return failures | runner.run(jobs)
 
 
-def _words_jobs(plan: Plan, tables: Sequence[Table], paths: Paths) -> list[Job]:
-    names = {table.name for table in tables if table.kind == "senses"}
-    runs = [one.run for one in plan.references if one.table in names and one.run.id in plan.wanted]
-    return [words_job(run, paths) for run in {run.id: run for run in runs}.values()]
-
-
-def _write(report: Report, paths: Paths) -> None:
-    """Write the three files of a table, and copies of what its figures come from."""
-    table, folders = report.table, known_folders(paths)
-    if table.kind == "figures":
-        texts = {kind: strip_paths(text, folders) for kind, text in report.texts().items()}
-    else:
-        texts = (examples_texts if table.kind == "examples" else words_texts)(report, paths)
-    files = {paths.results / f"{report.name}.{kind}": text for kind, text in texts.items()}
-    for path, text in files.items():
-        with atomic_write(path) as stream:
-            stream.write(text)
-    if table.kind == "figures":
-        copy_raw(paths.results / report.name, report.columns, paths)
-    say(f"{table.title}: {', '.join(map(str, files))}")
-
-
-def _print_plan(plan: Plan, tables: Sequence[Table], paths: Paths, jobs: int) -> None:
+def _print_plan(runs: Sequence[Run], wanted: Sequence[Run], paths: Paths) -> None:
     """Every command in order, with planned minutes and their total."""
-    for data in _data_sets(plan):
-        if paths.raw(data) is None and not paths.is_prepared(data):
-            say(f"# data {data.name}: missing. {paths.missing(data)}")
-        _print_job(data_job(data, paths))
-    left: list[float | None] = []
-    for name in plan.wanted:
-        run = plan.runs[name]
-        labels = ", ".join(one.label for one in plan.references if one.run.id == name)
+    for data in {run.data.name: run.data for run in wanted}.values():
+        if missing := paths.missing(data):
+            say(f"# data {data.name}: {missing}")
+        _print_job(data_job(data, paths), "")
+    left = []
+    for run in wanted:
+        labels = ", ".join(one.label for one in runs if one.id == run.id)
         planned = "no estimate" if run.minutes is None else f"{run.minutes:g} min planned"
         if not _print_job(run_job(run, paths), f" ({labels}; {planned})"):
-            left.append(run.minutes)
-    for job in _words_jobs(plan, tables, paths):
-        _print_job(job)
-    known = [minutes for minutes in left if minutes is not None]
-    text = f"# {len(plan.wanted)} runs, {len(plan.wanted) - len(left)} done, {len(left)} to run; "
-    text += f"planned: {sum(known) / 60:.1f} h, one after the other"
-    if jobs > 1:
-        text += f" (--jobs {jobs}: each is slower, the whole takes about as long on the same cores)"
-    if len(known) < len(left):
-        text += f"; {len(left) - len(known)} runs have no estimate"
-    say(text)
+            left.append(run.minutes or 0)
+    say(
+        f"# {len(wanted)} runs, {len(wanted) - len(left)} done, {len(left)} to run; "
+        f"planned: {sum(left) / 60:.1f} h, one after the other"
+    )
 
 
-def _print_job(job: Job, remark: str = "") -> bool:
-    """Print a job's state and commands; return whether it is done."""
-    steps = job.steps()
-    found = statuses(job.folder, steps)
-    pending = [status for status in found if status.state != "done"]
-    first = next((one for one in pending if one.state == "stale"), (pending or found)[0])
-    reason = f" ({first.reason})" if first.reason else ""
-    say(f"# {job.id}{remark}: {first.state}{reason}")
-    for step, status in zip(steps, found, strict=True):
-        if status.state != "done":
+def _print_job(job: Job, remark: str) -> bool:
+    """Print a job's state and commands that are due; return whether it is done."""
+    found = job.statuses()
+    due = [status for status in found if status.state != "done"]
+    reason = f" ({due[0].reason})" if due and due[0].reason else ""
+    say(f"# {job.id}{remark}: {due[0].state if due else 'done'}{reason}")
+    for step, status in zip(job.steps, found, strict=True):
+        if status in due:
             say(quoted(step.command))
-    return not pending
+    return not due

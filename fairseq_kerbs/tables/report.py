@@ -1,33 +1,34 @@
-"""A table as Markdown, CSV and JSON."""
+"""A table as Markdown, its runs as JSON, and copies of their logs and hypotheses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import os
+import re
+import shutil
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 from tabulate import tabulate
 
-from fairseq_kerbs.evaluation.texts import csv_text
-from fairseq_kerbs.tables.description import Column, Table
-from fairseq_kerbs.tables.results import NOT_RUN, SAMPLES, Entry, Result, signatures
+from fairseq_kerbs.evaluation import examples
+from fairseq_kerbs.evaluation.texts import read_texts
+from fairseq_kerbs.tables.description import CONFIGS, Column, Kind, Metric, Table
+from fairseq_kerbs.tables.results import NOT_RUN, ORDERS, SAMPLES, Result
+from fairseq_kerbs.tables.runs import Paths, Run
+from fairseq_kerbs.utils.files import atomic_write, read_lines
 
-METRIC_TITLES = {
-    "bleu4": "BLEU-4",
-    "bleu1": "BLEU-1",
-    "perplexity": "perplexity (lower is better)",
-    "human": "human score",
-}
-_KEPT = (
-    *("command", "status", "attempts", "seconds", "cpu_seconds", "began", "ended"),
-    *("revision", "machine"),
-)
-_TRAINING = ("parameters", "minutes", "cpu_minutes", "words_per_cpu_second")
 _SMALL = (
     "Small scale: other data, smaller models, shorter training than the paper's. Its figures stand "
     "beside ours for orientation; compare differences from the baseline."
 )
+_EXAMPLES = 5  # lines of the test set, by each rule
+Rows = dict[str, list[Result]]
+# An absolute path of two or more parts; not the end of a relative path or of a URL.
+_ABSOLUTE = re.compile(r"(?<![\w./:@+~-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
 
 @dataclass(frozen=True)
@@ -35,210 +36,223 @@ class Report:
     """All that is written about a table.
 
     Attributes:
-        command: how to make it again, without machine paths.
-        about: versions, git revision and machine of the run that wrote the report.
+        command: how to make it again.
+        revision: git revision of the report itself.
     """
 
     table: Table
     scale: str
-    columns: Mapping[str, Sequence[Entry]]
+    results: Sequence[Result]
     command: str
-    about: Mapping[str, Any]
+    revision: str
+    paths: Paths
 
-    @property
-    def name(self) -> str:
-        """``TABLE_SCALE``."""
-        return f"{self.table.name}_{self.scale}"
-
-    def texts(self) -> dict[str, str]:
-        """The report of a table of figures: Markdown, CSV, JSON."""
-        content = [
-            {
-                "name": name,
-                "title": column.title,
-                "metric": column.metric,
-                "signatures": signatures(self.columns[name]),
-                "rows": [_json_entry(entry) for entry in self.columns[name]],
-            }
-            for name, column in self.table.columns.items()
+    def write(self) -> Path:
+        """Write the report below ``--results``; return the path of its Markdown."""
+        path = self.paths.results / f"{self.table.name}_{self.scale}.md"
+        folder, done = path.with_suffix(""), [one for one in self.results if one.figures]
+        _write(path, self.markdown())
+        runs = [
+            {"run": one.run.label, "state": one.state, "figures": one.figures, "steps": one.records}
+            for one in self.results
         ]
-        return {
-            "md": self._markdown(),
-            "csv": csv_text(self._csv_rows()),
-            "json": self.as_json({"columns": content}),
-        }
+        content = json.dumps(runs, indent=1, ensure_ascii=False) + "\n"
+        _write(path.with_suffix(".json"), strip_paths(content, self.paths))
+        if self.table.kind is Kind.figures and done:
+            shutil.rmtree(folder, ignore_errors=True)
+            for run in (result.run for result in done):
+                self._copy_raw(run, folder / f"{run.column}_{run.row}_s{run.seed}")
+        return path
 
-    def as_json(self, content: Mapping[str, Any]) -> str:
-        """A JSON text: what the table is, how the report was made, and the content."""
-        head = {
-            "table": self.table.name,
-            "title": self.table.title,
-            "source": self.table.source,
-            "scale": self.scale,
-            "command": self.command,
-            "report_made_by": dict(self.about),
-        }
-        return json.dumps({**head, **content}, indent=1, ensure_ascii=False) + "\n"
+    def _copy_raw(self, run: Run, prefix: Path) -> None:
+        """Copy logs and hypotheses of a run."""
+        source = self.paths.run(run.id)
+        for log in ("train.log", "evaluate.log"):
+            if (source / log).is_file():
+                text = (source / log).read_text(encoding="utf-8", errors="replace")
+                _write(prefix.with_name(f"{prefix.name}.{log}"), strip_paths(text, self.paths))
+        if run.metric in ORDERS:
+            hypotheses = prefix.with_name(f"{prefix.name}.hyp.{run.data.language}")
+            shutil.copyfile(source / "hypotheses.txt", hypotheses)
 
-    def made_with(self, results: Sequence[Result]) -> list[str]:
-        """How figures were made: command, revisions of the runs and of the report, machines."""
-        lines = [f"Made with `{self.command}`."]
-        records = [record for result in results for record in result.records.values()]
-        revisions = _distinct(records, "revision")
-        if revisions:
-            own = _short(str(self.about.get("revision")))
-            lines.append(f"Git revision: runs {', '.join(map(_short, revisions))}; report {own}.")
-        machines = _distinct(records, "machine")
-        return [*lines, *([f"Machine: {'; '.join(machines)}."] if machines else [])]
-
-    def _markdown(self) -> str:
-        """A section for each column, with signature, settings and what is missing below it."""
-        table = self.table
-        lines = [f"# {table.title}", "", f"{table.source or 'Own table'}, {self.scale} scale."]
-        lines += ["", _SMALL] if self.scale == "small" else []
+    def markdown(self) -> str:
+        """A section for each column, and how its figures were made."""
+        table, figures = self.table, self.table.kind is Kind.figures
+        lines = [f"# {table.title}", "", f"{table.source}, {self.scale} scale.", ""]
+        lines += [_SMALL, ""] if figures and self.scale == "small" else []
+        section = {Kind.figures: _figures, Kind.examples: _examples, Kind.senses: _words}
         for name, column in table.columns.items():
-            lines += ["", f"## {column.title}: {METRIC_TITLES[column.metric]}", ""]
-            if column.metric != "human" and column.scale(self.scale) is None:
-                lines.append(f"Not part of the {self.scale} scale.")
-                continue
-            rows = [self._cells(column, entry) for entry in self.columns[name]]
-            lines += [tabulate(rows, "keys", tablefmt="github", disable_numparse=True), ""]
-            lines += [f"- {note}" for note in self._notes(column, self.columns[name])]
-        results = [one for some in self.columns.values() for entry in some for one in entry.done]
-        lines += ["", *self.made_with(results)]
-        if results:
-            lines.append(f"Commands, logs and hypotheses of every run are in `{self.name}/`.")
+            own = [result for result in self.results if result.run.column == name]
+            rows = {row: [one for one in own if one.run.row == row] for row in table.rows}
+            lines += [f"## {column.title}" + f": {column.metric.value}" * figures, ""]
+            if column.metric is not Metric.human and column.scale(self.scale) is None:
+                lines += [f"Not part of the {self.scale} scale.", ""]
+            else:
+                lines += [*section[table.kind](self, column, rows), ""]
+        records = [one for result in self.results for one in result.records.values()]
+        revisions, machines = _distinct(records, "revision"), _distinct(records, "machine")
+        lines.append(f"Made with `{strip_paths(self.command, self.paths)}`.")
+        if records:
+            lines.append(f"Git revision: runs {', '.join(revisions)}; report {self.revision}.")
+            lines.append(f"Machine: {'; '.join(machines)}.")
         return "\n".join(lines) + "\n"
 
-    def _cells(self, column: Column, entry: Entry) -> dict[str, str]:
-        """A row of the Markdown table, by the heads of its columns."""
-        figures, done, planned = entry.figures, len(entry.done), len(entry.results)
-        ours = f"{METRIC_TITLES[column.metric]}, ours"
-        cells = {
-            "system": entry.title,
-            ours: _with_deviation(figures["mean"], figures["deviation"]) or NOT_RUN,
-            "n": str(done) if done == planned else f"{done} of {planned}",
-            "paper": _formatted(figures["paper"], "g"),
-            "ours − paper": _formatted(figures["difference"], "+.2f"),
-        }
-        if self.table.baseline:
-            name = self.table.rows[self.table.baseline]
-            other = entry.row != self.table.baseline
-            ours_less, paper_less = figures["against_baseline"], figures["paper_against_baseline"]
-            cells[f"ours − {name}"] = _formatted(ours_less, "+.2f") * other
-            cells[f"paper's − {name}"] = _formatted(paper_less, "+.2f") * other
-        if column.metric.startswith("bleu"):
-            cells["p"] = ", ".join(_formatted(one.p_value, ".3f") or "–" for one in entry.done)
-            lowercased = (figures["lowercased_mean"], figures["lowercased_deviation"])
-            cells["lowercased"] = _with_deviation(*lowercased)
-        if column.metric != "human":
-            cells["parameters"] = _formatted(figures["parameters"], ",")
-            cells["training min"] = _formatted(figures["minutes"], ".1f")
-            cells["CPU min"] = _formatted(figures["cpu_minutes"], ".1f")
-            cells["words per CPU s"] = _formatted(figures["words_per_cpu_second"], ",.0f")
-        return cells
 
-    def _notes(self, column: Column, entries: Sequence[Entry]) -> list[str]:
-        scale = column.scale(self.scale)
-        notes = [column.note] if column.note else []
-        if scale is not None:
-            seeds = ", ".join(map(str, scale.seeds))
-            notes.append(f"Data {scale.data}; seeds {seeds}. {scale.note}".rstrip())
-        found = signatures(entries)
-        if found:
-            text = " and ".join(f"`{signature}`" for signature in found)
-            warning = " (figures with different signatures do not compare)" * (len(found) > 1)
-            notes.append(f"Signature {text}{warning}.")
-        if any(result.p_value is not None for entry in entries for result in entry.done):
-            notes.append(
-                f"p: paired bootstrap of sacreBLEU, {SAMPLES} samples, two-sided, cased, against "
-                f"{self.table.rows[self.table.baseline]} of the same seed, in the seeds' order."
-            )
-        if any(entry.figures["deviation"] is not None for entry in entries):
-            notes.append("Mean ± standard deviation of the sample of seeds.")
-        if any(entry.done for entry in entries):
-            notes.append(
-                "Times are means over seeds, with validation and saving; words are target tokens."
-            )
-        for entry in entries:
-            for state in entry.states:
-                which = [str(one.run.seed) for one in entry.results if one.state == state]
-                some = f", seed {', '.join(which)}" if 0 < len(which) < len(entry.results) else ""
-                notes.append(f"{entry.title}{some}: {state}.")
-        return notes
-
-    def _csv_rows(self) -> list[list[object]]:
-        """A line for each row of each column; numbers in full, empty where there is none."""
-        lines = []
-        for name, column in self.table.columns.items():
-            for entry in self.columns[name]:
-                results, figures = entry.results, dict(entry.figures)
-                p_values = [one.p_value for one in entry.done if one.p_value is not None]
-                records = [record for one in entry.done for record in one.records.values()]
-                training = {key: figures.pop(key) for key in _TRAINING}
-                lines.append(
-                    {
-                        "table": self.table.name,
-                        "scale": self.scale,
-                        "column": name,
-                        "metric": column.metric,
-                        "row": entry.row,
-                        "planned": len(results),
-                        **figures,
-                        "p_values": " ".join(map(str, p_values)),
-                        **training,
-                        "signature": " ".join(signatures([entry])),
-                        "seeds": " ".join(str(one.run.seed) for one in results),
-                        "configuration": results[0].configuration if results else "",
-                        "revisions": " ".join(_distinct(records, "revision")),
-                        "state": "; ".join(entry.states) or "done",
-                    }
-                )
-        return [list(lines[0]), *(list(line.values()) for line in lines)] if lines else []
+def _write(path: Path, text: str) -> None:
+    with atomic_write(path) as stream:
+        stream.write(text)
 
 
-def _json_entry(entry: Entry) -> dict[str, Any]:
-    return {
-        "row": entry.row,
-        "title": entry.title,
-        **{key: value for key, value in entry.figures.items() if key not in _TRAINING},
-        "missing": entry.states,
-        "runs": [_json_result(result) for result in entry.results],
+def strip_paths(text: str, paths: Paths) -> str:
+    """A text without absolute paths: of those outside known folders only the last part stays."""
+    folders = {
+        paths.work.resolve(): "runs/tables/",
+        paths.data.resolve(): "DATA/",
+        CONFIGS.parent: "",
+        Path.cwd(): "",
     }
+    for folder, name in folders.items():
+        text = re.sub(rf"(?<![\w./~-]){re.escape(f'{folder}{os.sep}')}", name, text)
+    return _ABSOLUTE.sub(lambda match: f"…/{match[0].rstrip('/').rpartition('/')[2]}", text)
 
 
-def _json_result(result: Result) -> dict[str, Any]:
-    training = result.training
-    return {
-        "seed": result.run.seed,
-        "cell": result.run.id,
-        "configuration": result.configuration,
-        "state": result.state,
-        "p_value": result.p_value,
-        "training_seconds": training.get("seconds"),
-        "training_cpu_seconds": training.get("cpu_seconds"),
-        **{name: training.get(name) for name in ("parameters", "updates", "words_per_cpu_second")},
-        "figures": dict(result.details),
-        "steps": {
-            name: {key: record.get(key) for key in _KEPT} for name, record in result.records.items()
-        },
+def _figures(report: Report, column: Column, rows: Rows) -> list[str]:
+    """The table of a column, with signature, settings and what is missing below it."""
+    cells = [
+        _cells(report.table, column, row, rows)
+        for row, results in rows.items()
+        if results or row in column.paper
+    ]
+    lines = [tabulate(cells, "keys", tablefmt="github", disable_numparse=True), ""]
+    return lines + [f"- {note}" for note in _notes(report, column, rows)]
+
+
+def _cells(table: Table, column: Column, row: str, rows: Rows) -> dict[str, str]:
+    """A row of the Markdown table, by the heads of its columns."""
+    done = [result for result in rows[row] if result.figures]
+    ours, paper = _mean(done, "value"), column.paper.get(row)
+    cells = {
+        "system": table.rows[row],
+        f"{column.metric.value}, ours": _with_deviation(done, "value") or NOT_RUN,
+        "n": f"{len(done)}" if len(done) == len(rows[row]) else f"{len(done)} of {len(rows[row])}",
+        "paper": _number(paper, "g"),
+        "ours − paper": _difference(ours, paper),
     }
+    if table.baseline:
+        base, name = _mean(rows[table.baseline], "value"), table.rows[table.baseline]
+        other = row != table.baseline
+        cells[f"ours − {name}"] = _difference(ours, base) * other
+        theirs = column.paper.get(table.baseline)
+        cells[f"paper's − {name}"] = _difference(paper, theirs) * other
+    if column.metric in ORDERS:
+        p_values = (result.figures.get("p_value") for result in done)
+        cells["p"] = ", ".join(_number(value, ".3f") or "–" for value in p_values)
+        cells["lowercased"] = _with_deviation(done, "lowercased_value")
+    if column.metric is not Metric.human:
+        cells["parameters"] = _number(done[0].figures["parameters"] if done else None, ",")
+        cells["training min"] = _number(_mean(done, "minutes"), ".1f")
+        cells["CPU min"] = _number(_mean(done, "cpu_minutes"), ".1f")
+        cells["words per CPU s"] = _number(_mean(done, "words_per_cpu_second"), ",.0f")
+    return cells
 
 
-def _distinct(records: Sequence[Mapping[str, Any]], key: str) -> list[str]:
-    return sorted({str(record[key]) for record in records if record.get(key)})
+def summarize(values: Iterable[float | None]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation of the sample (over n − 1) of the values that are known.
+
+    The mean is None without any, the deviation for fewer than two; one that is not finite makes
+    both so.
+    """
+    known = [value for value in values if value is not None]
+    if not all(map(math.isfinite, known)):
+        return sum(known), math.nan
+    deviation = statistics.stdev(known) if len(known) > 1 else None
+    return (statistics.fmean(known) if known else None), deviation
 
 
-def _formatted(value: float | None, form: str) -> str:
-    text = "" if value is None else f"{value:{form}}"
-    return text.replace("-", "−") if form.startswith("+") else text
+def _mean(results: Iterable[Result], key: str) -> float | None:
+    return summarize(result.figures.get(key) for result in results)[0]
 
 
-def _with_deviation(mean: float | None, deviation: float | None) -> str:
-    text = _formatted(mean, ".2f")
+def _with_deviation(results: Iterable[Result], key: str) -> str:
+    mean, deviation = summarize(result.figures.get(key) for result in results)
+    text = _number(mean, ".2f")
     return text if deviation is None else f"{text} ± {deviation:.2f}"
 
 
-def _short(revision: str) -> str:
-    commit, plus, rest = revision.partition("+")
-    return f"{commit[:10]}{plus}{rest}"
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def _difference(left: float | None, right: float | None) -> str:
+    return "" if left is None or right is None else f"{left - right:+.2f}".replace("-", "−")
+
+
+def _notes(report: Report, column: Column, rows: Rows) -> Iterator[str]:
+    results = [result for some in rows.values() for result in some]
+    done = [result.figures for result in results if result.figures]
+    scale, baseline = column.scale(report.scale), report.table.rows.get(report.table.baseline)
+    if column.note:
+        yield column.note
+    if scale is not None:
+        seeds = ", ".join(map(str, scale.seeds))
+        yield f"Data {scale.data}; seeds {seeds}. {scale.note}".rstrip()
+    if column.metric is Metric.human:
+        yield "Judged by people: fairseq-kerbs human-eval."
+    if signatures := _distinct(done, "signature"):
+        text = " and ".join(f"`{signature}`" for signature in signatures)
+        yield f"Signature {text}."
+    if any("p_value" in figures for figures in done):
+        yield (
+            f"p: paired bootstrap of sacreBLEU, {SAMPLES} samples, two-sided, cased, against "
+            f"{baseline} of the same seed, in the seeds' order."
+        )
+    if done:
+        yield "Mean ± standard deviation of the sample of seeds; times with validation and saving."
+    for result in results:
+        if not result.figures:
+            state = strip_paths(result.state, report.paths)
+            yield f"{report.table.rows[result.run.row]}, seed {result.run.seed}: {state}."
+
+
+def _examples(report: Report, column: Column, rows: Rows) -> list[str]:
+    """Tables 3 and 4: examples that two rules choose, for each column's first seed.
+
+    One rule draws from the lines on which the systems differ most; the other takes the largest
+    gains of the last system over the baseline, and says so.
+    """
+    first = {report.table.rows[row]: results[0] for row, results in rows.items() if results}
+    missing = [title for title, result in first.items() if not result.figures]
+    if missing:
+        return [f"Not run: no output of {', '.join(missing)}."]
+    paths, baseline = report.paths, report.table.rows.get(report.table.baseline)
+    run = next(iter(first.values())).run
+    generated = paths.run(run.id) / "generate-test.txt"
+    sources = read_texts(generated, "S", run.data.source_language)
+    reference = read_lines(paths.reference(run.data))
+    answers = {
+        title: read_lines(paths.run(result.run.id) / "hypotheses.txt")
+        for title, result in first.items()
+    }
+    lines = []
+    rules: tuple[examples.Choice, ...] = ("differing", "best")
+    for rule in rules:
+        chosen = examples.side_by_side(
+            sources, reference, answers, rule, _EXAMPLES, run.seed, baseline=baseline
+        )
+        told = examples.rule_text(chosen, len(sources), rule, run.seed)
+        lines += [told, "", examples.as_markdown(chosen)]
+    return lines
+
+
+def _words(report: Report, column: Column, rows: Rows) -> list[str]:
+    """Table 6: the words of every run that the table has."""
+    lines = []
+    for result in (one for results in rows.values() for one in results):
+        lines += [f"### {report.table.rows[result.run.row]}, seed {result.run.seed}", ""]
+        words = report.paths.run(result.run.id) / "words.md"
+        lines.append(words.read_text("utf-8") if result.figures else f"{result.state}.")
+    return lines
+
+
+def _distinct(records: Iterable[Mapping[str, object]], key: str) -> list[str]:
+    return sorted({str(record[key]) for record in records if record.get(key)})

@@ -33,22 +33,18 @@ class StepStatus:
 
 def step_status(
     name: str,
-    record: Mapping[str, Any] | None,
+    record: Mapping[str, Any],
     parts: Mapping[str, Any],
     outputs: Mapping[str, str | None],
 ) -> StepStatus:
-    """Compare a record with what is there now.
+    """Compare the record of a step with what is there now.
 
-    Args:
-        name: of the step, for the reason.
-        record: with ``parts`` and ``status``, and ``outputs`` if their content matters; None if
-            there is none.
-        parts: what the step depends on now; where one differs the step is stale.
-        outputs: digest of every output as it is now, None for one that is not there.
+    A step whose `parts` are no longer those of its record is stale. `outputs` are digests of its
+    outputs as they are now, None for one that is not there; those in the record, if any, count.
     """
-    if record is None:
+    known = record.get("parts")
+    if not isinstance(known, dict):
         return StepStatus("to do")
-    known = record["parts"]
     changed = [part for part in {**parts, **known} if parts.get(part) != known.get(part)]
     if changed:
         return StepStatus("stale", f"{', '.join(changed)} changed since {name}")
@@ -57,10 +53,8 @@ def step_status(
         return StepStatus("to resume", f"{name} had {ended}")
     made = record.get("outputs", outputs)
     for output in {**made, **outputs}:
-        if outputs.get(output) is None:
-            return StepStatus("to do", f"{output} is gone")
-        if outputs[output] != made.get(output):
-            return StepStatus("to do", f"{output} has changed")
+        if outputs.get(output) is None or outputs[output] != made.get(output):
+            return StepStatus("to do", f"{output} is gone or has changed")
     return StepStatus("done")
 
 
@@ -80,20 +74,9 @@ def fingerprint(path: Path) -> str | None:
 
 
 def data_digest(folder: Path) -> str:
-    """SHA-256 over the files of a ``bin`` folder; logs, which hold times and paths, are left out.
-
-    A folder that is not there has the digest "unprepared".
-    """
-    if not folder.is_dir():
-        return "unprepared"
+    """SHA-256 over the files of a ``bin`` folder but for logs, which hold times and paths."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.suffix != ".log"]
     return digest([[str(file.relative_to(folder)), sha256_of(file)] for file in files])
-
-
-def read_record(path: Path) -> dict[str, Any] | None:
-    """The record of a step in a file of its own; None if there is none that can be read."""
-    record = read_object(path)
-    return record if isinstance(record.get("parts"), dict) else None
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -64,7 +64,6 @@ FILES = {
     "endless.en": b"a\nb\n",
     "cut.tgz": b"\x1f\x8b\x08",
     "text.pt": b"not a checkpoint\n",
-    "broken/checkpoint_last.pt": b"not a checkpoint\n",
     **{f"dialogs/dialogues_{part}.txt": b"a b\n" for part in ("train", "validation", "test")},
     **{
         f"endless_dialogs/dialogues_{part}.txt": b"a b __eou__\n"
@@ -74,7 +73,6 @@ FILES = {
     "good.yaml": b"train:\n  arch: lstm_kerbs\n",
     "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
     "dashes.yaml": b"train:\n  --arch: lstm_kerbs\n",
-    "yes.yaml": b"train:\n  fp16: yes\n",
     "cut.yaml": b"train:\n  adam-betas: [0.9\n",
     "bad.yaml": b"train: \xff\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
@@ -90,10 +88,9 @@ data:
 columns:
   mt:
     metric: bleu4
-    small: {{data: {name}, configs: {{a: toy.yaml}}, variant: {variant}}}
+    small: {{data: {name}, configs: {{a: toy.yaml}}}}
 """
-FILES["escape.yaml"] = TABLE.format(name="../../../two", variant="x").encode()
-FILES["variant.yaml"] = TABLE.format(name="toy", variant="/../../x").encode()
+FILES["escape.yaml"] = TABLE.format(name="../../../two").encode()
 
 
 def _settings(state: dict[str, Any], **changes: Any) -> dict[str, Any]:

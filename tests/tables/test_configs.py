@@ -17,14 +17,8 @@ import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (both register)
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 from fairseq_kerbs.tables.description import CONFIGS, SCALES, TABLES, load_table
-from fairseq_kerbs.tables.experiments import (
-    Experiment,
-    Flags,
-    generate_arguments,
-    load_experiment,
-    train_arguments,
-)
-from fairseq_kerbs.tables.runs import make_plan
+from fairseq_kerbs.tables.experiments import Flags, load_experiment, program_arguments
+from fairseq_kerbs.tables.runs import Paths, plan_runs, run_job
 from tests.helpers.fairseq_fixtures import make_batch
 
 WORDS = 40
@@ -37,6 +31,9 @@ SIZES = {
 }
 
 
+ALL_TABLES = [
+    load_table(str(path)) for path in sorted(TABLES.glob("*.yaml")) if path.stem != "data"
+]
 CONFIGURATIONS = [path for path in sorted(CONFIGS.glob("**/*.yaml")) if path.parent != TABLES]
 
 
@@ -50,11 +47,10 @@ def complete_configurations() -> Iterator[Any]:
 
 def rows_of_tables() -> Iterator[Any]:
     """Flags of all rows that change a configuration, each once."""
-    tables = [load_table(path) for path in sorted(TABLES.glob("*.yaml")) if path.stem != "data"]
     for scale in SCALES:
-        for run in make_plan(tables, scale).runs.values():
-            if run.train and run.seed == 1:
-                yield pytest.param({**load_experiment(run.config).train, **run.train}, id=run.id)
+        for run in plan_runs(ALL_TABLES, scale)[1].values():
+            if run.flags and run.seed == 1:
+                yield pytest.param({**load_experiment(run.config).train, **run.flags}, id=run.id)
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +72,7 @@ def parse(train: Flags, data: Path) -> argparse.Namespace:
     extra = [part for name in SIZES[kind] for part in (f"--{name}", "16")]
     if train.get("task", "translation") == "translation":
         extra += ["--source-lang", "de", "--target-lang", "en"]
-    experiment = Experiment((), train, {})
-    arguments = train_arguments(experiment, str(data), "checkpoints", ["--cpu", *extra])
+    arguments = program_arguments(str(data), train, ["--cpu", *extra])
     return options.parse_args_and_arch(options.get_training_parser(), arguments)
 
 
@@ -162,7 +157,18 @@ def test_generation_flags_are_fairseqs_own(data: Path) -> None:
         if str(experiment.generate) in seen or not experiment.generate:
             continue
         seen.add(str(experiment.generate))
-        arguments = generate_arguments(experiment, str(data), "runs")
+        arguments = program_arguments(str(data), {"path": "x.pt", **experiment.generate})
         args = options.parse_args_and_arch(options.get_generation_parser(), arguments)
         assert args.beam == 5
     assert seen
+
+
+def test_evaluation_flags_are_fairseqs_own() -> None:
+    paths = Paths(Path("raw"), Path("work"), Path("results"))
+    _, wanted = plan_runs(ALL_TABLES, "small", ["table1/lm/kerbs"])
+    (run,) = wanted.values()
+    program, *arguments = run_job(run, paths).steps[1].command
+    assert program == "fairseq-eval-lm"
+    args = options.parse_args_and_arch(options.get_eval_lm_parser(), arguments)
+    assert (args.gen_subset, args.tokens_per_sample, args.batch_size) == ("test", 35, 64)
+    assert args.path == f"work/cells/{run.id}/checkpoints/checkpoint_best.pt"

@@ -7,17 +7,9 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import build_parser
-from fairseq_kerbs.tables.description import (
-    NAMES,
-    SCALES,
-    TABLES,
-    Table,
-    load_data,
-    load_table,
-    table_path,
-)
+from fairseq_kerbs.tables.description import NAMES, SCALES, Metric, Table, load_table
 from fairseq_kerbs.tables.experiments import load_experiment
-from fairseq_kerbs.tables.runs import Paths, data_job, make_plan, run_steps
+from fairseq_kerbs.tables.runs import Paths, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.errors import UserError
 
 # Typed from the papers, independently of the descriptions.
@@ -44,7 +36,7 @@ ORDER = {
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, Table]:
-    return {name: load_table(table_path(name)) for name in NAMES}
+    return {name: load_table(name) for name in NAMES}
 
 
 def test_published_figures(tables: dict[str, Table]) -> None:
@@ -64,12 +56,11 @@ def test_published_figures(tables: dict[str, Table]) -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_runs_have_the_flags_of_their_rows(tables: dict[str, Table], scale: str) -> None:
-    plan = make_plan(list(tables.values()), scale)
-    for use in plan.references:
-        train = {**load_experiment(use.run.config).train, **use.run.train}
+    for use in plan_runs(list(tables.values()), scale)[0]:
+        train = {**load_experiment(use.config).train, **use.flags}
         is_language_model = train.get("task") == "language_modeling"
         assert "arch" in train
-        assert is_language_model == (use.run.metric == "perplexity")
+        assert is_language_model == (use.metric is Metric.perplexity)
         layer = train.get("output-layer")
         if use.table in ("table1", "table2", "table3", "table4"):
             assert layer == use.row
@@ -82,34 +73,39 @@ def test_runs_have_the_flags_of_their_rows(tables: dict[str, Table], scale: str)
 
 
 def test_small_runs(tables: dict[str, Table]) -> None:
-    plan = make_plan(list(tables.values()), "small")
-    assert all(run.minutes is not None and run.minutes <= 30 for run in plan.runs.values())
-    seeds = [use.run.seed for use in plan.references if use.table == "table2"]
+    runs, _ = plan_runs(list(tables.values()), "small")
+    assert all(run.minutes is not None and run.minutes <= 30 for run in runs)
+    seeds = [run.seed for run in runs if run.table == "table2"]
     assert seeds == [1] * 3 + [2] * 3 + [3] * 3
     # Table 5 and the texts of Tables 3, 4 and 6 train nothing that Tables 1 and 2 have trained.
-    figures = make_plan([tables["1"], tables["2"]], "small")
-    texts = make_plan([tables["3"], tables["4"], tables["6"]], "small")
-    assert set(texts.runs) <= set(figures.runs)
-    ablations = make_plan([tables["5"]], "small")
-    assert len(set(ablations.runs) - set(figures.runs)) == 3
+    _, figures = plan_runs([tables["1"], tables["2"]], "small")
+    _, texts = plan_runs([tables["3"], tables["4"], tables["6"]], "small")
+    assert set(texts) <= set(figures)
+    _, ablations = plan_runs([tables["5"]], "small")
+    assert len(set(ablations) - set(figures)) == 3
+
+
+def test_words_are_drawn_of_a_run_that_figures_share(tables: dict[str, Table]) -> None:
+    for order in ("16", "61"):
+        _, wanted = plan_runs([tables[name] for name in order], "small")
+        run = wanted["multi30k/multi30k.lstm_kerbs-s1"]
+        names = [step.name for step in run_job(run, Paths(*[Path("x")] * 3)).steps]
+        assert names == ["train", "generate", "words"]
 
 
 def test_commands_are_ones_that_the_parser_takes(tmp_path: Path, tables: dict[str, Table]) -> None:
     paths = Paths(tmp_path / "raw", tmp_path / "work", tmp_path / "results")
     parser = build_parser()
-    for data in load_data(TABLES / "table1.yaml").values():
+    for data in tables["1"].data.values():
         assert data.missing
-        for step in data_job(data, paths).steps():
-            if step.name == "prepare":
-                args, extra = parser.parse_known_args(step.command[1:])
-                assert not extra
-                assert args.dest == paths.prepared(data)
-    plan = make_plan([tables["1"]], "full")
-    for run in plan.runs.values():
-        for step in run_steps(run, paths):
+        (step,) = data_job(data, paths).steps
+        args, extra = parser.parse_known_args(step.command[1:])
+        assert not extra
+        assert args.dest == paths.prepared(data)
+    for run in plan_runs([tables["1"], tables["6"]], "full")[1].values():
+        for step in run_job(run, paths).steps:
             if step.command[0] == "fairseq-kerbs":
                 args, extra = parser.parse_known_args(step.command[1:])
-                assert args.config.exists()
                 assert extra == (["--seed", str(run.seed)] if step.name == "train" else [])
 
 
@@ -131,75 +127,56 @@ columns:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("title: own", "titel: own", r"the top level: unknown key 'titel'; there is title"),
+        ("title: own", "titel: own", r"titel: Key 'titel' not in 'Table'"),
         ("title: own", "title: own\ntitle: x", r"key 'title' is there twice"),
-        ("baseline: a", "baseline: c", r"baseline 'c' is none of the rows"),
-        ("baseline: a", "kind: plot", r"kind must be one of figures, examples, senses, not plot"),
-        ("bleu4", "bleu5", r"column 'mt': metric must be one of"),
-        ("data: toy", "data: tyo", r"unknown data set 'tyo'; there is toy"),
-        ("{a: toy.yaml,", "{c: toy.yaml,", r"small: 'c' is none of the rows a, b"),
+        ("title: own", "source: x", r"title: .*missing mandatory value: title"),
+        ("baseline: a", "baseline: c", r"'c' is none of the rows a, b"),
+        ("baseline: a", "kind: plot", r"kind: Invalid value 'plot', expected one of \[figures"),
+        ("bleu4", "bleu5", r"columns.mt.metric: Invalid value 'bleu5', expected one of"),
+        ("data: toy", "data: tyo", r"mt: unknown data set 'tyo'; there is toy"),
+        ("{a: toy.yaml,", "{c: toy.yaml,", r"'c' is none of the rows a, b"),
         ("{a: toy.yaml,", "{a: nowhere.yaml,", r"there is no configuration nowhere.yaml"),
-        (
-            "data: toy",
-            "data: toy\n      seeds: [x]",
-            r"small.seeds\[0\]: Value 'x' of type 'str' could not be converted to Int",
-        ),
-        (
-            "data: toy",
-            "dato: toy\n      data: toy",
-            r"mt.small: unknown key 'dato'; there is data",
-        ),
-        ("data: toy", "data: toy\n      train: {lr: 1}", r"give what changes .* 'variant'"),
         ("data: toy", "data: toy\n      seeds: [1.5]", r"seeds\[0\]: Value '1.5' .*Integer"),
-        ("data: toy", "data: toy\n      seeds: [inf]", r"seeds\[0\]: Value 'inf' .*Integer"),
-        ("data: toy", "data: toy\n      seeds: [../1]", r"seeds\[0\]: Value '../1' .*Integer"),
-        ("data: toy", "data: toy\n      variant: ../../x", r"small: variant '../../x': a name may"),
-        ("  toy: {", "  ../../toy: {", r"data set '../../toy': a name may have letters"),
-        ("  toy: {", '  "..": {', r"data set '\.\.': a name may have letters"),
-        ("  toy: {", '  "toy\\n": {', r"data set 'toy.n': a name may have letters"),
-        ("prepare]", "prepare], language: /en", r"data set 'toy': language '/en': a name may"),
-        ("[toy]", "[]", r"data set 'toy': folders names none"),
-        ("rows: {", "rows: {../c: C, ", r"row '../c': a name may have letters"),
-        ("  mt:", "  m/t:", r"column 'm/t': a name may have letters"),
+        ("data: toy", "dato: toy\n      data: toy", r"mt.small.dato: Key 'dato' not in 'Scale'"),
+        ("  toy: {", "  ../../toy: {", r"'../../toy': a name may have letters"),
+        ("  toy: {", '  "..": {', r"'\.\.': a name may have letters"),
+        ("  toy: {", '  "toy\\n": {', r"'toy.n': a name may have letters"),
+        ("prepare]", "prepare], language: /en", r"'/en': a name may"),
+        ("rows: {", "rows: {../c: C, ", r"'../c': a name may have letters"),
+        ("  mt:", "  m/t:", r"'m/t': a name may have letters"),
         ("columns:", "columns: []\nx:", r"list is not a subclass of Dict\[str, Column\]"),
         ("rows: {", "rows: [", r"line \d+: not valid YAML"),
+        ("data:", "flags: {a: {fp16: false}}\ndata:", r"flags: a: no command line takes fp16 away"),
+        ("data:", "flags: {a: {--lr: 1}}\ndata:", r"flags: a: --lr: write the flag without"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(OWN)
-    assert load_table(path).baseline == "a"
+    assert load_table(str(path)).baseline == "a"
     path.write_text(OWN.replace(old, new, 1))
     with pytest.raises(UserError, match=message) as caught:
-        load_table(path)
+        load_table(str(path))
     assert "\n" not in str(caught.value)
 
 
-def test_patterns_and_conflicts(tmp_path: Path, tables: dict[str, Table]) -> None:
-    plan = make_plan([tables["2"]], "small", ["kerbs/s2"])
-    assert plan.wanted == ("multi30k/multi30k.transformer_kerbs-s2",)
-    assert len(plan.runs) == 9
-    assert len(make_plan([tables["2"]], "small", ["*/mos/*"]).wanted) == 3
-    order = make_plan([tables["2"]], "small", ["s3", "*/mos/*"]).wanted
-    assert [run[-2:] for run in order] == ["s3", "s3", "s3", "s1", "s2"]
+def test_patterns(tables: dict[str, Table]) -> None:
+    def wanted(*only: str) -> list[str]:
+        return list(plan_runs([tables["2"]], "small", only)[1])
+
+    assert wanted("kerbs/s2") == ["multi30k/multi30k.transformer_kerbs-s2"]
+    assert len(wanted("*/mos/*")) == 3
+    assert [run[-2:] for run in wanted("s3", "*/mos/*")] == ["s3", "s3", "s3", "s1", "s2"]
     with pytest.raises(UserError, match=r"--only nothing: no run matches; .*table2/mt/softmax/s1"):
-        make_plan([tables["2"]], "small", ["kerbs", "nothing"])
+        wanted("kerbs", "nothing")
     with pytest.raises(UserError, match="--table 7: there is 1, 2"):
-        table_path("7")
-    path = tmp_path / "own.yaml"
-    path.write_text(OWN)
-    other = OWN.replace("bleu4", "bleu1").replace("  mt:", "  dialog:")
-    (tmp_path / "other.yaml").write_text(other)
-    with pytest.raises(UserError, match="two columns want run toy/toy-s1"):
-        make_plan([load_table(path), load_table(tmp_path / "other.yaml")], "small")
+        load_table("7")
 
 
-def test_overrides_are_a_run_of_their_own(tmp_path: Path) -> None:
+def test_flags_of_a_row_are_a_run_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
-    flags = "      variant: short\n      train: {max-update: 010, cpu: true}\n      seeds: [4]\n"
-    path.write_text(OWN + flags)
-    plan = make_plan([load_table(path)], "small")
-    (run,) = plan.runs.values()
-    assert run.id == "toy/toy-short-s4"
-    step = run_steps(run, Paths(tmp_path, tmp_path, tmp_path))[0]
-    assert step.command[-5:] == ("--max-update", "010", "--cpu", "--seed", "4")
+    path.write_text(OWN.replace("data:", "flags: {b: {max-update: 010, cpu: true}}\ndata:", 1))
+    _, wanted = plan_runs([load_table(str(path))], "small")
+    assert list(wanted) == ["toy/toy-s1", "toy/toy_b-s1"]
+    step = run_job(wanted["toy/toy_b-s1"], Paths(tmp_path, tmp_path, tmp_path)).steps[0]
+    assert step.command[-5:] == ("--max-update", "010", "--cpu", "--seed", "1")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_kerbs.tables import experiments
@@ -64,9 +63,10 @@ train:
 
 
 PLAIN = st.from_regex(r"[0-9a-zA-Z_.+]{1,12}", fullmatch=True)
-SPECIAL = {"true", "false", "null", "yes", "no", "on", "off"}
+SPECIAL = {"true", "false", "null"}
 
 
+@settings(max_examples=40)
 @given(PLAIN.filter(lambda text: text.lower() not in SPECIAL))
 def test_plain_values_arrive_as_written(
     tmp_path_factory: pytest.TempPathFactory, value: str
@@ -94,33 +94,12 @@ def test_extending_file_wins_and_may_take_away(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_command_line_replaces_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.yaml", "train:\n  lr: 1\n  max-update: 10\n  seed: 1\n")
-    arguments = experiments.train_arguments(
-        experiments.load_experiment(path),
-        "data",
-        "save",
-        ["--lr", "2", "--max-update=20", "-s", "de"],
-    )
-    assert arguments == [
-        "data", "--user-dir", str(PLUGIN_FOLDER), "--save-dir", "save", "--seed", "1",
-        "--lr", "2", "--max-update=20", "-s", "de",
+def test_command_line_replaces_the_file() -> None:
+    flags: experiments.Flags = {"lr": "1", "max-update": "10", "seed": "1"}
+    extra = ["--lr", "2", "--max-update=20", "-s", "de"]
+    assert experiments.program_arguments("data", flags, extra) == [
+        "data", "--user-dir", str(PLUGIN_FOLDER), "--seed", "1", *extra,
     ]  # fmt: skip
-
-
-def test_generate_defaults_and_overrides(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.yaml", "generate:\n  beam: 5\n  remove-bpe: true\n")
-    experiment = experiments.load_experiment(path)
-    assert experiments.generate_arguments(experiment, "data", "save") == [
-        "data", "--user-dir", str(PLUGIN_FOLDER), "--path", "save/checkpoint_best.pt",
-        "--gen-subset", "test", "--beam", "5", "--remove-bpe",
-    ]  # fmt: skip
-    arguments = experiments.generate_arguments(
-        experiment, "data", "save", ["--gen-subset=valid", "--path", "a:b"]
-    )
-    assert experiments.argument_value(arguments, "--gen-subset") == "valid"
-    assert experiments.argument_value(arguments, "--path") == "a:b"
-    assert arguments.count("--path") == 1
 
 
 def test_plugin_folder_is_this_package() -> None:
@@ -131,21 +110,19 @@ def test_plugin_folder_is_this_package() -> None:
     ("text", "message"),
     [
         ("trian:\n  lr: 1\n", r"a.yaml: unknown key 'trian'; the top level has extends"),
-        ("train:\n  lr: 1\n  lr: 2\n", r"a.yaml, line 3: key 'lr' is there twice"),
-        ("train:\n  a: 1\ntrain:\n  b: 1\n", r"a.yaml, line 3: key 'train' is there twice"),
-        ("train:\n  fp16: yes\n", r"a.yaml, line 2: write true or false instead of 'yes'"),
-        ("train:\n  --lr: 1\n", r"a.yaml: 'train: --lr': write the flag without leading dashes"),
-        ("train:\n  a: {b: 1}\n", r"'train: a' must be one value or a plain list"),
-        ("train:\n  a: [[1]]\n", r"'train: a' must be one value or a plain list"),
-        ("train:\n  a: [true]\n", r"'train: a' must be one value or a plain list"),
-        ("train: 3\n", r"a.yaml: 'train' must hold flags"),
+        ("train:\n  lr: 1\n  lr: 2\n", r"a.yaml, line 3: .*key 'lr' is there twice"),
+        ("train:\n  a: 1\ntrain:\n  b: 1\n", r"a.yaml, line 3: .*key 'train' is there twice"),
+        ("train:\n  --lr: 1\n", r"a.yaml: train: --lr: write the flag without leading dashes"),
+        ("train:\n  a: {b: 1}\n", r"train: a must be one value or a plain list"),
+        ("train:\n  a: [[1]]\n", r"train: a must be one value or a plain list"),
+        ("train:\n  a: [true]\n", r"train: a must be one value or a plain list"),
+        ("train: 3\n", r"a.yaml: train must hold flags"),
         ("- a\n- b\n", r"a.yaml: the top level must be keys"),
         ("train: [\n", r"a.yaml, line \d: not valid YAML: expected the node content"),
         ("train:\n\tlr: 1\n", r"a.yaml, line 2: not valid YAML"),
         ("a: 1\n---\nb: 2\n", r"a.yaml, line 2: not valid YAML"),
         ("train:\n  a: \x01\n", r"a.yaml: not valid YAML: unacceptable character"),
         ("train:\n  ? [a, b]\n  : 1\n", r"a.yaml, line 2: not valid YAML: found unhashable key"),
-        ("extends: {a: b}\n", r"a.yaml: 'extends' must be a file name or a list"),
         ("extends: nowhere.yaml\n", r"nowhere.yaml: no such file"),
         ("extends: a.yaml\n", r"a.yaml extends itself"),
     ],
@@ -170,41 +147,18 @@ def test_empty_file_is_an_empty_experiment(tmp_path: Path) -> None:
     assert train(write(tmp_path, "a.yaml", "# nothing\n")) == []
 
 
-def test_data_and_checkpoints_are_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data folder .*nowhere does not exist"):
-        experiments.check_data(str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match=r"has no dict\.\*\.txt"):
+def test_data_are_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"does not exist or has no dict\.\*\.txt"):
         experiments.check_data(str(tmp_path))
     (tmp_path / "dict.en.txt").touch()
     experiments.check_data(str(tmp_path))
-    ZipFile(tmp_path / "1.pt", "w").close()  # what torch writes is a zip archive
-    experiments.check_checkpoints(str(tmp_path / "1.pt"))
-    with pytest.raises(UserError, match=r"no checkpoint .*2\.pt"):
-        experiments.check_checkpoints(f"{tmp_path / '1.pt'}:{tmp_path / '2.pt'}")
-    (tmp_path / "2.pt").write_bytes((tmp_path / "1.pt").read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"2\.pt is no whole checkpoint"):
-        experiments.check_checkpoints(f"{tmp_path / '1.pt'}:{tmp_path / '2.pt'}")
+    with pytest.raises(UserError, match=r"nowhere does not exist or"):
+        experiments.check_data(f"{tmp_path}:{tmp_path / 'nowhere'}")
 
 
-def test_target_language(tmp_path: Path) -> None:
+def test_languages_of_data(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--target-lang"):
-        experiments.target_language(str(tmp_path), [])
+        experiments.language_pair(str(tmp_path))
     for language in ("de", "en"):
         (tmp_path / f"train.de-en.{language}.idx").touch()
-    assert experiments.target_language(str(tmp_path), []) == "en"
-    assert experiments.target_language(str(tmp_path), ["-t", "fr"]) == "fr"
-    assert experiments.target_language(str(tmp_path), ["--target-lang=it"]) == "it"
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path in sorted((PLUGIN_FOLDER.parent / "configs").glob("**/*.yaml"))
-        if path.parent.name != "tables"
-    ],
-    ids=lambda p: p.name,
-)
-def test_every_configuration_of_the_project_is_read(path: Path) -> None:
-    experiment = experiments.load_experiment(path)
-    assert experiments.flag_arguments(experiment.train)
+    assert experiments.language_pair(str(tmp_path)) == ("de", "en")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.tables.description import CONFIGS, load_table, table_path
-from fairseq_kerbs.tables.logs import shorten, strip_paths
-from fairseq_kerbs.tables.report import Report
+from fairseq_kerbs.tables.description import CONFIGS, load_table
+from fairseq_kerbs.tables.report import Report, strip_paths
 from fairseq_kerbs.tables.results import gather
-from fairseq_kerbs.tables.runner import Outcome
-from fairseq_kerbs.tables.runs import Paths, find_earlier, make_plan, run_steps
+from fairseq_kerbs.tables.runs import Paths, Run, plan_runs, run_job
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 TABLE = """
 title: Systems
@@ -39,7 +37,7 @@ columns:
       configs: {softmax: toy.yaml, kerbs: multi30k/lstm_kerbs.yaml, third: multi30k/lstm_mos.yaml}
       seeds: [1, 2]
       minutes: {softmax: 3, kerbs: 6}
-  people: {title: Dialog, metric: human, paper: {softmax: 1.24}}
+  people: {title: "Dialog, judged", metric: human, paper: {softmax: 1.24}}
 """
 GOLDEN = """\
 # Systems
@@ -64,10 +62,10 @@ lowercased | parameters | training min | CPU min | words per CPU s |
 - Signature `BLEU|order:4`.
 - p: paired bootstrap of sacreBLEU, 1000 samples, two-sided, cased, against Plain of the same \
 seed, in the seeds' order.
-- Mean ± standard deviation of the sample of seeds.
-- Times are means over seeds, with validation and saving; words are target tokens.
+- Mean ± standard deviation of the sample of seeds; times with validation and saving.
 - Ours, seed 2: failed: train ended with status 3.
-- Third: not run.
+- Third, seed 1: not run.
+- Third, seed 2: not run.
 
 ## Dialog, judged: human score
 
@@ -75,12 +73,11 @@ seed, in the seeds' order.
 |---|---|---|---|---|---|---|
 | Plain | not run | 0 | 1.24 | | | |
 
-- Plain: judged by people: fairseq-kerbs human-eval.
+- Judged by people: fairseq-kerbs human-eval.
 
 Made with `fairseq-kerbs tables`.
 Git revision: runs abc; report def.
 Machine: A machine.
-Commands, logs and hypotheses of every run are in `own_small/`.
 """
 
 
@@ -91,51 +88,49 @@ LOG = """\
 """
 
 
-def finish(folder: Path, paths: Paths, plan_id: int, value: float) -> None:
-    """Leave behind what a cell that ended well leaves."""
-    table = load_table(paths.data / "own.yaml")
-    run = list(make_plan([table], "small").runs.values())[plan_id]
-    where = paths.run(run.id)
-    where.mkdir(parents=True)
-    for step in run_steps(run, paths):
-        record = {
-            "parts": dict(step.parts),
-            "status": "done",
-            "seconds": 120.0,
-            "cpu_seconds": 90.0,
-        }
-        record |= {"revision": "abc", "machine": "A machine", "command": f"run {paths.work}/x"}
-        (where / f"{step.name}.json").write_text(json.dumps(record))
-    figures = {"value": value, "lowercased_value": value + 1, "signature": "BLEU|order:4"}
-    (where / "figures.json").write_text(json.dumps(figures))
-    (where / "hypotheses.txt").write_text(f"it is {value}\nhello\n")
-    (where / "train.log").write_text(f"reads {paths.work.resolve()}/data/toy\n{LOG}")
+def finish(run: Run, paths: Paths, value: float) -> None:
+    """Leave behind what a run that ended well leaves."""
+    folder = paths.run(run.id)
+    folder.mkdir(parents=True)
+    for step in run_job(run, paths).steps:
+        record = {"parts": dict(step.parts), "status": "done", "seconds": 120.0}
+        record |= {"cpu_seconds": 90.0, "revision": "abc", "machine": "A machine"}
+        record["command"] = f"run {paths.work}/x"
+        (folder / f"{step.name}.json").write_text(json.dumps(record))
+    (folder / "generate-test.txt").write_text(f"H-0\t-1\tit is {value}\nH-1\t-1\thello\n")
+    (folder / "train.log").write_text(f"reads {paths.work.resolve()}/data/toy\n{LOG}")
+
+
+def figures_of(
+    hypotheses: list[str], reference: list[str], *, order: int, language: str
+) -> dict[str, Any]:
+    value = float(hypotheses[0].split()[-1])
+    return {"value": value, "lowercased_value": value + 1, "signature": f"BLEU|order:{order}"}
 
 
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     """Two of two seeds of the first row and one of the second are done."""
-    monkeypatch.setattr("fairseq_kerbs.tables.results.paired_bootstrap", lambda *_, **__: 1 / 11)
+    results = "fairseq_kerbs.tables.results"
+    monkeypatch.setattr(f"{results}.paired_bootstrap", lambda *_, **__: 1 / 11)
+    monkeypatch.setattr(f"{results}.bleu_figures", figures_of)
     paths = Paths(tmp_path / "raw", tmp_path / "work", tmp_path / "results")
-    paths.data.mkdir()
-    (paths.data / "own.yaml").write_text(
-        TABLE.replace("title: Dialog,", "title: 'Dialog, judged',")
-    )
+    (paths.data / "toy").mkdir(parents=True)
+    (paths.data / "toy" / "ref").write_text("it is\nhello\n")
+    (paths.data / "own.yaml").write_text(TABLE)
     (paths.work / "data" / "toy" / "bin").mkdir(parents=True)
-    (paths.work / "data" / "toy.steps").mkdir()
-    (paths.work / "data" / "toy.steps" / "reference.en").write_text("it is\nhello\n")
+    runs = plan_runs([load_table(str(paths.data / "own.yaml"))], "small")[0]
     for index, value in ((0, 20.0), (3, 22.0), (1, 23.5)):
-        finish(tmp_path, paths, index, value)
+        finish(runs[index], paths, value)
     return paths
 
 
 def make_report(paths: Paths) -> Report:
-    table = load_table(paths.data / "own.yaml")
-    plan = make_plan([table], "small")
-    failed = Outcome("failed", "train ended with status 3")
-    outcomes = {"toy/multi30k.lstm_kerbs-s2": failed}
-    columns = gather(table, plan, "small", paths, outcomes)
-    return Report(table, "small", columns, "fairseq-kerbs tables", {"revision": "def"})
+    table = load_table(str(paths.data / "own.yaml"))
+    runs, _ = plan_runs([table], "small")
+    failures = {"toy/multi30k.lstm_kerbs-s2": "failed: train ended with status 3"}
+    results = gather(runs, table.baseline, paths, failures)
+    return Report(table, "small", results, "fairseq-kerbs tables", "def", paths)
 
 
 def compact(markdown: str) -> str:
@@ -144,91 +139,62 @@ def compact(markdown: str) -> str:
 
 
 def test_markdown(paths: Paths) -> None:
-    assert compact(make_report(paths).texts()["md"]) == GOLDEN
-
-
-def test_csv_and_json(paths: Paths) -> None:
-    report = make_report(paths).texts()
-    rows = list(csv.DictReader(io.StringIO(report["csv"])))
-    assert [row["row"] for row in rows] == ["softmax", "kerbs", "third", "softmax"]
-    assert float(rows[0]["deviation"]) == pytest.approx(2**0.5)
-    chosen = (
-        "planned",
-        "n",
-        "mean",
-        "deviation",
-        "paper",
-        "difference",
-        "against_baseline",
-        "p_values",
-    )
-    assert [rows[1][key] for key in chosen] == [
-        "2", "1", "23.5", "", "27.25", "-3.75", "2.5", str(1 / 11),
-    ]  # fmt: skip
-    assert rows[1]["configuration"] == "configs/multi30k/lstm_kerbs.yaml"
-    assert rows[1]["state"] == "failed: train ended with status 3"
-    content = json.loads(report["json"])
-    (first, second, _), _ = (column["rows"] for column in content["columns"])
-    assert [run["figures"]["value"] for run in first["runs"]] == [20.0, 22.0]
-    assert [run["state"] for run in second["runs"]] == ["done", "failed: train ended with status 3"]
-    assert second["runs"][0]["steps"]["train"]["revision"] == "abc"
+    assert compact(make_report(paths).markdown()) == GOLDEN
+    # what was computed is kept, and computed anew where a text has changed
+    folder = paths.run("toy/multi30k.lstm_kerbs-s1")
+    kept = json.loads((folder / "figures.json").read_text())
+    (folder / "figures.json").write_text(json.dumps({**kept, "value": 99.0}))
+    assert make_report(paths).results[1].figures["value"] == 99
+    (folder / "generate-test.txt").write_text("H-0\t-1\tit is 24\nH-1\t-1\thello\n")
+    assert make_report(paths).results[1].figures["value"] == 24
 
 
 def test_change_of_the_data_makes_figures_stale(paths: Paths) -> None:
     (paths.work / "data" / "toy" / "bin" / "train.bin").write_bytes(b"other")
-    entry = make_report(paths).columns["mt"][0]
-    assert entry.done == []
-    assert entry.states == ["stale: data changed since train"]
+    result = make_report(paths).results[0]
+    assert (result.figures, result.state) == ({}, "stale: data changed since train")
 
 
-@pytest.mark.parametrize("part", ["configuration", "generation flags"])
-def test_a_run_is_found_under_its_earlier_name(paths: Paths, part: str) -> None:
-    plan = make_plan([load_table(paths.data / "own.yaml")], "small")
-    new, old = "toy/multi30k.lstm_kerbs-s1", "toy/multi30k_lstm_kerbs-s1"
-    cells = paths.work / "cells"
-    (cells / new).rename(cells / old)
-    (cells / old / "checkpoints").mkdir()
-    (cells / old / "checkpoints" / "checkpoint_best.pt").touch()
-    found = find_earlier(plan, paths)
-    assert found.earlier == {new: old}
-    assert found.run(new) == cells / old
-    for record in (cells / old).glob("*.json"):
-        record.write_text(record.read_text().replace(f'"{part}": "', f'"{part}": "0'))
-    assert find_earlier(plan, paths).earlier == {}
+def test_what_cannot_be_scored_is_told(paths: Paths) -> None:
+    (paths.run("toy/toy-s1") / "generate-test.txt").write_text("nothing\n")
+    (paths.data / "toy" / "ref").unlink()
+    state = make_report(paths).results[0].state
+    assert state.startswith("failed: ")
+    assert state.endswith("ref: no such file")
 
 
 @pytest.mark.parametrize("name", ["1", "2", "5", "gao1"])
 def test_raw_results_come_to_the_figures_reported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the logs, records and hypotheses in results/tables; p-values need the reference."""
-    monkeypatch.setattr("fairseq_kerbs.tables.results.paired_bootstrap", lambda *_, **__: 0.5)
-    table, paths = load_table(table_path(name)), Paths(tmp_path, tmp_path, tmp_path)
+    """Of the logs and records in results/tables; p-values need the reference."""
+    table, paths = load_table(name), Paths(tmp_path, tmp_path, tmp_path)
     raw = CONFIGS.parent / "results" / "tables" / f"{table.name}_small"
-    plan = make_plan([table], "small")
-    for one in plan.references:
-        paths.records(one.run.data).mkdir(parents=True, exist_ok=True)
-        paths.reference(one.run.data).touch()
-    for one in plan.references:
-        folder = paths.run(one.run.id)
+    runs, wanted = plan_runs([table], "small")
+    figures = {}
+    for run in runs:
+        folder, prefix = paths.run(run.id), f"{run.column}_{run.row}_s{run.seed}"
         folder.mkdir(parents=True)
-        prefix = f"{one.column}_{one.row}_s{one.run.seed}"
         records = json.loads((raw / f"{prefix}.steps.json").read_text())
-        for step in run_steps(one.run, paths):
+        for step in run_job(run, paths).steps:
             record = {**records[step.name], "parts": dict(step.parts)}
             (folder / f"{step.name}.json").write_text(json.dumps(record))
-        copies = {"train.log": "train.log", "figures.json": "figures.json"}
-        copies |= {"evaluate.log": "evaluate.log", "hyp.en": "hypotheses.txt"}
-        for source, target in copies.items():
-            if (raw / f"{prefix}.{source}").exists():
-                (folder / target).write_text((raw / f"{prefix}.{source}").read_text())
-    report = Report(table, "small", gather(table, plan, "small", paths, {}), "", {})
-    made = list(csv.DictReader(io.StringIO(report.texts()["csv"])))
-    reported = list(csv.DictReader(raw.with_suffix(".csv").open()))
-    for rows in (made, reported):
-        for row in rows:
-            del row["p_values"], row["configuration"]
-    assert made == reported
+            step.output.parent.mkdir(exist_ok=True)
+            step.output.touch()
+        (folder / "train.log").write_text((raw / f"{prefix}.train.log").read_text())
+        figures[run.id] = json.loads((raw / f"{prefix}.figures.json").read_text())
+    results = "fairseq_kerbs.tables.results"
+    monkeypatch.setattr(f"{results}.score", lambda run, paths: figures[run.id])
+    monkeypatch.setattr(f"{results}.compare", lambda *_: None)
+    report = Report(table, "small", gather(runs, table.baseline, paths, {}), "", "", paths)
+
+    def rows(markdown: str) -> list[list[str]]:
+        lines = [line.split("|") for line in markdown.splitlines() if line.startswith("|")]
+        cells = [[cell.strip(" -") for cell in line] for line in lines]
+        return [row[:8] + row[9:] if len(row) > 13 else row for row in cells]  # without p
+
+    assert len(wanted) == len(figures)
+    assert rows(report.markdown()) == rows(raw.with_suffix(".md").read_text())
 
 
 def test_command_reports_and_copies(
@@ -240,10 +206,14 @@ def test_command_reports_and_copies(
     assert main([*arguments, "--report-only"]) == 0
     text = (paths.results / "own_small.md").read_text()
     assert "| Ours | 23.50 | 1 of 2 |" in compact(text)
+    runs = json.loads((paths.results / "own_small.json").read_text())
+    assert [run["figures"].get("value") for run in runs] == [20.0, 23.5, None, 22.0, None, None]
+    assert runs[1]["run"] == "own/mt/kerbs/s1"
+    assert runs[1]["figures"]["p_value"] == 1 / 11
+    assert runs[1]["steps"]["train"]["revision"] == "abc"
     copied = {path.name for path in (paths.results / "own_small").iterdir()}
-    names = {"train.log", "hyp.en", "figures.json", "steps.json"}
     prefixes = ("mt_softmax_s1", "mt_softmax_s2", "mt_kerbs_s1")
-    assert copied == {f"{prefix}.{name}" for prefix in prefixes for name in names}
+    assert copied == {f"{run}.{name}" for run in prefixes for name in ("train.log", "hyp.en")}
     log = paths.results / "own_small" / "mt_kerbs_s1.train.log"
     assert log.read_text() == f"reads runs/tables/data/toy\n{LOG}"
     for path in paths.results.rglob("*"):
@@ -251,14 +221,12 @@ def test_command_reports_and_copies(
     capsys.readouterr()
     assert main([*arguments, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == (
-        "# 6 runs, 3 done, 3 to run; planned: 0.1 h, one after the other; 2 runs have no estimate"
-    )
+    assert lines[-1] == "# 6 runs, 3 done, 3 to run; planned: 0.1 h, one after the other"
     state = next(line for line in lines if line.startswith("# toy/multi30k.lstm_kerbs-s2"))
     assert state.endswith("(own/mt/kerbs/s2; 6 min planned): to do")
     commands = [line for line in lines if "multi30k.lstm_kerbs-s2" in line and line[0] != "#"]
     assert [line.split()[:2] for line in commands] == [
-        ["fairseq-kerbs", "train"], ["fairseq-kerbs", "generate"], ["python", "-m"],
+        ["fairseq-kerbs", "train"], ["fairseq-kerbs", "generate"],
     ]  # fmt: skip
     assert not any("multi30k.lstm_kerbs-s1" in line for line in lines if line[0] != "#")
 
@@ -266,48 +234,30 @@ def test_command_reports_and_copies(
 def test_missing_data_are_said_in_a_sentence(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (paths.work / "data" / "toy.steps" / "reference.en").unlink()
+    (paths.data / "toy").rename(paths.data / "other")
     arguments = ["tables", "--table", str(paths.data / "own.yaml"), "--data", str(paths.data)]
     arguments += ["--work", str(paths.work), "--results", str(paths.results)]
     assert main(arguments) == 1
-    assert f"data toy: {paths.data} has no toy or toy.tgz. Make it." in capsys.readouterr().out
-    assert "Third: blocked: data toy: DATA has no toy" in (
-        paths.results / "own_small.md"
-    ).read_text().replace(str(paths.data), "DATA")
+    said = capsys.readouterr().out
+    assert f"data toy: {paths.data} has no toy or toy.tgz. Make it." in said
+    assert "6 of 6 not done" in said
+    report = (paths.results / "own_small.md").read_text()
+    assert "Third, seed 1: data toy: " in report
 
 
-def test_paths_are_stripped() -> None:
-    folders = {"/home/me/kerbs": "", "/home/me/kerbs/runs": "runs/tables", "/home/me": "~"}
+def test_paths_are_stripped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = Paths(Path("raw"), Path("work"), Path("results"))
     for text, expected in {
-        "/home/me/kerbs/runs/cells/a/x.pt": "runs/tables/cells/a/x.pt",
-        "--user-dir /home/me/kerbs/fairseq_kerbs x": "--user-dir fairseq_kerbs x",
-        "in /home/me/kerbs, and": "in ., and",
-        "'/home/me/other/x'": "'~/other/x'",
-        "/home/me/kerbs2/x": "~/kerbs2/x",
+        f"{tmp_path}/work/cells/a/x.pt": "runs/tables/cells/a/x.pt",
+        f"reads '{tmp_path}/raw/de'": "reads 'DATA/de'",
+        f"--user-dir {PLUGIN_FOLDER} x": "--user-dir fairseq_kerbs x",
+        f"in {tmp_path}/other/x, and": "in other/x, and",
+        f"{tmp_path}2/x": "…/x",
         "File /usr/lib/python3/torch/nn.py, line 3": "File …/nn.py, line 3",
         "see https://github.com/a/b and a/b/c or 3/4/5": (
             "see https://github.com/a/b and a/b/c or 3/4/5"
         ),
         "and / or /x stay": "and / or /x stay",
     }.items():
-        assert strip_paths(text, folders) == expected
-
-
-def test_long_logs_lose_their_middle() -> None:
-    text = "".join(f"line {number}\n" for number in range(100))
-    assert shorten(text) == text
-    short = shorten(text, 100)
-    lines = short.splitlines()
-    assert (lines[0], lines[-1]) == ("line 0", "line 99")
-    assert "[… 87 lines left out …]" in lines
-    assert len(lines) == 14
-
-
-def test_missing_data_folder_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--data", str(tmp_path / "none"), "--work", str(tmp_path / "work")]
-    arguments += ["--results", str(tmp_path / "results")]
-    assert main(["tables", "--table", "2", *arguments]) == 2
-    assert "there is no folder" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+        assert strip_paths(text, paths) == expected

@@ -25,10 +25,10 @@ RECORD = {"parts": {"lr": "1"}, "status": "done", "outputs": {"out": "a"}}
         ({}, {}, {"out": "a"}, "stale", "lr changed since train"),
         ({"status": "running"}, {"lr": "1"}, {}, "to resume", "train had been interrupted"),
         ({"status": "failed"}, {"lr": "1"}, {}, "to resume", "train had failed"),
-        ({}, {"lr": "1"}, {"out": None}, "to do", "out is gone"),
-        ({}, {"lr": "1"}, {"out": "b"}, "to do", "out has changed"),
-        ({}, {"lr": "1"}, {"out": "a", "more": "b"}, "to do", "more has changed"),
-        ({}, {"lr": "1"}, {}, "to do", "out is gone"),
+        ({}, {"lr": "1"}, {"out": None}, "to do", "out is gone or has changed"),
+        ({}, {"lr": "1"}, {"out": "b"}, "to do", "out is gone or has changed"),
+        ({}, {"lr": "1"}, {"out": "a", "more": "b"}, "to do", "more is gone or has changed"),
+        ({}, {"lr": "1"}, {}, "to do", "out is gone or has changed"),
     ],
 )
 def test_status_by_the_record(
@@ -36,7 +36,7 @@ def test_status_by_the_record(
 ) -> None:
     status = step_status("train", {**RECORD, **changes}, parts, outputs)
     assert (status.state, status.reason) == (state, reason)
-    assert step_status("train", None, parts, outputs).state == "to do"
+    assert step_status("train", {}, parts, outputs).state == "to do"
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -52,7 +52,6 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
 
 def test_digest_of_data_leaves_logs_out(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
-    assert data_digest(folder) == "unprepared"
     folder.mkdir()
     (folder / "dict.txt").write_text("a 1\n")
     before = data_digest(folder)
