@@ -12,7 +12,7 @@ import argparse
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,9 @@ _PLAIN = re.compile(r"[\w.-]*")
 
 
 def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU.
+    """The content of a checkpoint of fairseq-train, on the CPU.
 
-    Args:
-        path: a file of fairseq-train.
-        trust: load it even if it holds objects that run code when they are loaded.
+    With ``trust`` also of one that holds objects that run code when they are loaded.
 
     Raises:
         UserError: the file cannot be read (see :func:`.checkpoint_file.read_file`), holds no model,
@@ -57,8 +55,7 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     if not trust:
         _check_form(path, state)
-    checked: dict[str, Any] = state
-    return checked
+    return state
 
 
 def quiet_fairseq() -> None:
@@ -153,8 +150,7 @@ def upgraded(state: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]
     if state.get("cfg") is not None:
         state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
         overwrite_args_by_name(state["cfg"], overrides)
-    upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
-    return upgraded
+    return checkpoint_utils._upgrade_state_dict(state)
 
 
 def registered_model(settings: Any) -> tuple[Any, bool]:
@@ -176,26 +172,22 @@ def set_aside(*found: Any) -> None:
     Args:
         found: settings in mappings and namespaces, within one another; they are changed.
     """
-    for settings in _all_settings(list(found)):
-        for name in settings:
-            for end, value in _SET_ASIDE.items():
-                if str(name).endswith(end):
-                    settings[name] = value
-
-
-def _all_settings(found: list[Any]) -> Iterator[Any]:
-    """Every mapping of settings within, as something that can be changed."""
-    seen = set()
-    while found:
-        value = found.pop()
+    left, seen = list(found), set()
+    while left:
+        value = left.pop()
         value = vars(value) if isinstance(value, argparse.Namespace) else value
-        if isinstance(value, Mapping) and id(value) not in seen:  # a pickle can hold circles
-            seen.add(id(value))
-            yield value
-            found += value.values()
-        elif isinstance(value, list | tuple) and id(value) not in seen:
-            seen.add(id(value))
-            found += value
+        if not isinstance(value, Mapping | list | tuple) or id(value) in seen:
+            continue
+        seen.add(id(value))  # a pickle can hold circles
+        if isinstance(value, Mapping):
+            settings: Any = value
+            for name in settings:
+                for end, plain in _SET_ASIDE.items():
+                    if str(name).endswith(end):
+                        settings[name] = plain
+            left += settings.values()
+        else:
+            left += value
 
 
 def _check_form(path: Path, state: Mapping[str, Any]) -> None:
@@ -223,16 +215,18 @@ def _check_form(path: Path, state: Mapping[str, Any]) -> None:
 def _check_buildable(path: Path, config: Any) -> None:
     """Refuse to build a model or task whose settings could do more than describe it."""
     name, own = registered_model(config.model)
-    if not (own or name in MODELS):
-        raise _refusal(path, f"the architecture {str(name)[:60]!r}")
     task = getattr(config.task, "task", None)
     task = task if isinstance(task, str) else getattr(config.task, "_name", None)
-    if task not in TASKS:
-        raise _refusal(path, f"the task {str(task)[:60]!r}")
-    for side in ("source_lang", "target_lang"):
-        language = getattr(config.task, side, None)
-        if not _PLAIN.fullmatch(str(language)):  # is a part of a file's name
-            raise _refusal(path, f"the language {str(language)[:60]!r}")
+    known = [
+        ("architecture", name, own or name in MODELS),
+        ("task", task, task in TASKS),
+    ]
+    for side in ("source_lang", "target_lang"):  # a part of a file's name
+        language = str(getattr(config.task, side, None))
+        known.append(("language", language, _PLAIN.fullmatch(language)))
+    for kind, value, plain in known:
+        if not plain:
+            raise _refusal(path, f"the {kind} {str(value)[:60]!r}")
 
 
 def _refusal(path: Path, what: str) -> UserError:

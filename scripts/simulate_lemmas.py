@@ -17,4 +17,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fairseq_kerbs.analysis.lemmas import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,17 +12,13 @@ Lemma 4.1: words have 1 to 4 clusters each, there are as many senses as clusters
 at random at first. Do words end with as many senses as they have clusters, one on each?
 
 Lemma 4.2: every word has one cluster and one sense, clusters differ in width. Does θ grow with it?
-
-`main` is the command line of ``scripts/simulate_lemmas.py``: tables, and a JSON or CSV file.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
-import warnings
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +26,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import spearmanr
+from tabulate import tabulate
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fairseq_kerbs.analysis.tables import as_csv, as_lines
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write
+from fairseq_kerbs.utils.steps import write_json
 
 MOST_COSINE = 0.6
 NEAR = 0.7  # cosine from which on a sense counts as lying on a cluster
@@ -64,34 +61,18 @@ class Training:
     lr: float = 0.03  # first learning rate of Adam
 
 
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Rank correlation with mean ranks for ties; nan where one side is constant or too short."""
-    from scipy.stats import spearmanr
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nan says it
-        return float(spearmanr(first, second).statistic) if len(first) > 1 else math.nan
-
-
 def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`.
-
-    Raises:
-        UserError: so many do not fit into so few dimensions.
-    """
+    """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`."""
     found = torch.zeros(0, dim)
-    for _ in range(1000 * number):
-        if len(found) == number:
-            return found
+    while len(found) < number:
         one = normalize(torch.randn(1, dim, generator=generator))
         if not bool((found @ one.t() > MOST_COSINE).any()):
             found = torch.cat([found, one])
-    raise UserError(f"--dim {dim} has no room for {number} clusters that are far apart.")
+    return found
 
 
 class _Experiment:
-    """Contexts of known clusters, and the output layer that is trained on them: [C] word of each
-    cluster (those of a word follow each other), [C] σ."""
+    """An output layer that is trained on contexts of clusters: [C] their words, in order, and σ."""
 
     def __init__(
         self, word: Tensor, width: Tensor, training: Training, seed: int, **options: Any
@@ -110,15 +91,13 @@ class _Experiment:
 
     def update(self) -> float:
         """One update of the parameters, on contexts drawn; its mean loss in nats."""
-        n, g = self.training.batch, self.generator
+        n, dim, g = self.training.batch, self.training.dim, self.generator
         words = torch.randint(len(self.clusters), (n,), generator=g)
         which = self.first[words] + (torch.rand(n, generator=g) * self.clusters[words]).long()
-        noise = torch.randn(n, self.training.dim, generator=g) / math.sqrt(self.training.dim)
-        h = self.training.length * normalize(
-            self.direction[which] + self.width[which, None] * noise
-        )
+        noise = torch.randn(n, dim, generator=g) / math.sqrt(dim)
+        h = normalize(self.direction[which] + self.width[which, None] * noise)
         self.optimizer.zero_grad()
-        loss = self.layer.nll(h, words, reduction="mean")
+        loss = self.layer.nll(self.training.length * h, words, reduction="mean")
         loss.backward()
         self.optimizer.step()
         self.schedule.step()
@@ -137,17 +116,8 @@ def learn_senses(
 ) -> Row:
     """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4.
 
-    Under ``paper`` ε is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles;
-    with V equally frequent words that is −loss/(Vβ).
-
-    Args:
-        policy: name of a policy, or "none".
-        new_sense: what vector a moved sense begins with.
-        training: how to train.
-        interval: updates between two reallocations; none in the last fifth of training.
-        words_each: words of each number of clusters.
-        width: σ of all clusters.
-        seed: of all that is drawn.
+    Moves are made every ``interval`` updates, none in the last fifth of training. Under ``paper`` ε
+    is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles: −loss/(Vβ).
 
     Returns:
         mean senses of the words with k clusters (``senses_1`` … ``senses_4``); shares of words with
@@ -163,8 +133,9 @@ def learn_senses(
     widths = torch.full((len(word),), width)
     experiment = _Experiment(word, widths, training, seed, new_sense=new_sense)
     layer = experiment.layer
-    threshold = -NEEDY_LOSS / (vocab * DECAY)
-    settings = ReallocationSettings(log_prob_threshold=threshold, max_moves=MAX_MOVES)
+    settings = ReallocationSettings(
+        log_prob_threshold=-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES
+    )
     moves, losses = [], []
     for step in range(1, training.steps + 1):
         losses.append(experiment.update())
@@ -175,13 +146,12 @@ def learn_senses(
             moves.append(len(made))
     senses = layer.senses_per_word()
     cosine = experiment.direction @ normalize(layer.weight.detach()).t()  # [C, M]
-    cosine = cosine.where(layer.word_of_sense == word[:, None], -1.0)
-    near = cosine > NEAR
-    nearest = cosine.argmax(0)[near.any(0)]  # the cluster that each placed sense lies on
+    near = cosine.where(layer.word_of_sense == word[:, None], -1.0) > NEAR
+    nearest = cosine.where(near, -1.0).argmax(0)[near.any(0)]  # where each placed sense lies
     return {
         **{f"senses_{k}": float(senses[clusters == k].float().mean()) for k in (1, 2, 3, 4)},
         "exact": float((senses == clusters).float().mean()),
-        "correlation": spearman(clusters.tolist(), senses.tolist()),
+        "correlation": float(spearmanr(clusters, senses).statistic),
         "covered": float(near.any(1).float().mean()),
         "distinct": len(nearest.unique()) / len(cosine),
         "placed": float(near.any(0).float().mean()),
@@ -192,22 +162,9 @@ def learn_senses(
 
 
 def learn_theta(
-    widths: Sequence[float],
-    training: Training,
-    *,
-    words_each: int = 4,
-    norm: float | None = None,
-    seed: int = 0,
+    widths: Sequence[float], training: Training, *, words_each: int = 3, seed: int = 0
 ) -> list[Row]:
     """Lemma 4.2: train one sense a word from θ = 0; ``words_each`` words have each of the widths.
-
-    Args:
-        widths: σ of the clusters.
-        training: how to train.
-        words_each: words of each width.
-        norm: hold sense vectors at this norm; by default they are free, and the norm, too, can
-            answer to the width.
-        seed: of directions, contexts and first vectors.
 
     Returns:
         for each ``width`` means over its words: ``theta`` (Eq. 9), ``norm`` of sense vectors, their
@@ -215,16 +172,14 @@ def learn_theta(
     """
     width = torch.tensor(widths).repeat_interleave(words_each)  # [V]
     experiment = _Experiment(torch.arange(len(width)), width, training, seed, max_senses=1)
-    layer = experiment.layer
+    layer, inventory = experiment.layer, experiment.layer.inventory
     layer.theta.data.zero_()
     for step in range(training.steps):
         experiment.update()
         layer.update_statistics(0.0)
-        if norm is not None:
-            layer.weight.data = norm * normalize(layer.weight.data)
         if step == training.steps - 101:
-            layer.inventory.start_interval()
-    inventory, weight = layer.inventory, layer.weight.detach()
+            inventory.start_interval()
+    weight = layer.weight.detach()
     unsure = 1.0 - inventory.interval_prob / inventory.interval_count.clamp_min(1.0)
     cosine = (normalize(weight) * experiment.direction).sum(1)
     values = torch.stack([layer.theta.detach(), weight.norm(dim=1), cosine, unsure])  # [4, V]
@@ -236,107 +191,77 @@ def learn_theta(
     ]
 
 
-def theta_correlations(found: Sequence[Row]) -> tuple[float, float]:
-    """Spearman's between width and θ: over all widths, and over those that leave doubt.
+def theta_correlation(found: Sequence[Row], least_unsure: float = -1.0) -> float:
+    """Spearman's between width and θ, where 1 − P(y) is at least so much.
 
-    Where 1 − P(y) has vanished, so has the gradient of θ: its value says how far training came.
+    Where it has vanished, so has the gradient of θ: its value says how far training came.
     """
-    unsure = [one for one in found if one["unsure"] >= UNSURE]
-    first, second = (
-        spearman([one["width"] for one in part], [one["theta"] for one in part])
-        for part in (found, unsure)
+    kept = [row for row in found if row["unsure"] >= least_unsure]
+    return float(
+        spearmanr([row["width"] for row in kept], [row["theta"] for row in kept]).statistic
     )
-    return first, second
 
 
-# ------------------------------------------------------------------------- the command
+def _means(rows: list[Row], *by: str) -> str:
+    """A table of means over seeds."""
+    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in by)].append(row)
+    names = [name for name in rows[0] if name not in ("lemma", "seed", *by)]
+    table = [
+        [*key, *(np.mean([row[name] for row in own]) for name in names)]
+        for key, own in groups.items()
+    ]
+    return tabulate(table, [*by, *names], floatfmt=".3g")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the experiments; return the exit status (2 for wrong input, with one sentence)."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """``scripts/simulate_lemmas.py``: both experiments, their tables, and a JSON file."""
     parser = argparse.ArgumentParser(
         prog="simulate_lemmas.py",
         description="Lemmas 4.1 and 4.2 of the KerBS paper on contexts whose clusters are known: "
         "do words get as many senses as they have clusters, and does theta grow with their width?",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write .json or .csv")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write all as JSON")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="seeds [%(default)s]")
     parser.add_argument("--steps", type=int, default=800, help="updates of each run [%(default)s]")
-    parser.add_argument("--dim", type=int, default=12, help="size of contexts [%(default)s]")
-    parser.add_argument("--width", type=float, default=0.6, help="of 4.1's clusters [%(default)s]")
-    parser.add_argument("--norm", type=float, help="4.2: hold sense vectors at this norm")
     args = parser.parse_args(argv)
-    try:
-        if args.output is not None and args.output.suffix not in (".json", ".csv"):
-            raise UserError(f"--output {args.output} must end with .json or .csv")
-        for name in ("steps", "dim", "width", "norm"):
-            value = getattr(args, name)
-            if value is not None and not value > 0:
-                raise UserError(f"--{name} is {value}, but it must be greater than 0")
-        training = Training(dim=args.dim, steps=args.steps)
-        rows = _compare_policies(args, training) + _compare_widths(args, training)
-        if args.output is not None:
-            settings = {name: value for name, value in vars(args).items() if name != "output"}
-            document = {"settings": settings, "torch": torch.__version__, "rows": rows}
-            names = list(dict.fromkeys(name for row in rows for name in row))
-            csv = args.output.suffix == ".csv"
-            table = as_csv(names, [[row.get(name) for name in names] for row in rows])
-            with atomic_write(args.output) as stream:
-                stream.write(table if csv else json.dumps(document, indent=1) + "\n")
-    except UserError as error:
-        print(f"simulate_lemmas.py: error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _compare_policies(args: argparse.Namespace, training: Training) -> list[Row]:
-    rows = [
+    if args.steps < 1:
+        parser.error("--steps must be 1 or more")
+    training = Training(steps=args.steps)
+    rows: list[Row] = [
         {"lemma": "4.1", "policy": policy, "new_sense": new_sense, "seed": seed}
-        | learn_senses(policy, new_sense, training, width=args.width, seed=seed)
+        | learn_senses(policy, new_sense, training, seed=seed)
         for policy, new_sense in VARIANTS
         for seed in args.seeds
     ]
-    print("Lemma 4.1: senses of words with 1, 2, 3, 4 clusters; means over words and seeds\n")
-    print(*_means(rows, "policy", "new_sense"), sep="\n")
     print(
-        "\nexact: words with as many senses as clusters. correlation: of their ranks. covered: "
+        "Lemma 4.1: senses of words with 1, 2, 3, 4 clusters; means over words and seeds\n\n"
+        f"{_means(rows, 'policy', 'new_sense')}\n\n"
+        "exact: words with as many senses as clusters. correlation: of their ranks. covered: "
         "clusters with a sense of\ntheir word on them. distinct: with one that is on no other "
         "cluster. placed: senses on a cluster.\nlate_moves: in the last fifth of reallocations.\n",
         flush=True,
     )
-    return rows
-
-
-def _compare_widths(args: argparse.Namespace, training: Training) -> list[Row]:
-    runs = [
-        learn_theta(WIDTHS, training, norm=args.norm, words_each=3, seed=seed)
-        for seed in args.seeds
+    runs = {seed: learn_theta(WIDTHS, training, seed=seed) for seed in args.seeds}
+    widths: list[Row] = [
+        {"lemma": "4.2", "seed": seed} | row for seed, run in runs.items() for row in run
     ]
-    rows = [
-        {"lemma": "4.2", "seed": seed} | one
-        for seed, run in zip(args.seeds, runs, strict=True)
-        for one in run
-    ]
-    every, sure = np.mean([theta_correlations(run) for run in runs], axis=0)
-    held = "free" if args.norm is None else f"held at {args.norm:g}"
-    print(f"Lemma 4.2: theta (Eq. 9) by the width of a word's one cluster; |w| {held}\n")
-    print(*_means(rows, "width"), sep="\n")
+    every, sure = (
+        np.mean([theta_correlation(run, least) for run in runs.values()])
+        for least in (-1.0, UNSURE)
+    )
     print(
-        "\ncosine: of sense vector and cluster. unsure: 1 - P(y). Spearman between width and "
+        f"Lemma 4.2: theta (Eq. 9) by the width of a word's one cluster\n\n"
+        f"{_means(widths, 'width')}\n\n"
+        "cosine: of sense vector and cluster. unsure: 1 - P(y). Spearman between width and "
         f"theta: {every:.2f};\nwhere unsure is {UNSURE} or more: {sure:.2f}. Where clusters are "
         "told apart without doubt, theta has no\ngradient and stays where training has left it."
     )
-    return rows
-
-
-def _means(rows: list[Row], *by: str) -> list[str]:
-    """A table of means over seeds."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(str(row[name]) for name in by), []).append(row)
-    figures = [name for name in rows[0] if name not in ("lemma", "seed", *by)]
-    table = [
-        [*key, *(f"{np.mean([row[name] for row in own]):.3g}" for name in figures)]
-        for key, own in groups.items()
-    ]
-    return as_lines([*by, *figures], table, left=len(by))
+    if args.output is not None:
+        settings = {"seeds": args.seeds, "steps": args.steps}
+        content = {"settings": settings, "torch": torch.__version__, "rows": rows + widths}
+        try:
+            write_json(args.output, content)
+        except UserError as error:
+            parser.error(str(error))

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fairseq_kerbs.checkpoints import read_checkpoint, settings_of
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.tables.experiments import language_pair
+from fairseq_kerbs.utils.dictionaries import digest, digest_kept
 from fairseq_kerbs.utils.errors import ProgramEnd, UserError
 from fairseq_kerbs.utils.files import read_lines
 
 _PREFIX = "decoder.output."
-_STOCK = ("output_projection.weight", "fc_out.weight", "embed_out")
+STOCK_WEIGHTS = ("output_projection.weight", "fc_out.weight", "embed_out")
 """Where fairseq's own decoders keep their output vectors."""
 
 
@@ -36,8 +36,7 @@ def load_layer(
 
     Args:
         checkpoint: a file of fairseq-train.
-        dictionary: a ``dict.LANGUAGE.txt``; by default the target dictionary in the folder that
-            the checkpoint says it was trained from.
+        dictionary: a ``dict.LANGUAGE.txt``, by default :func:`remembered_dictionary`.
         trust: see :func:`read_checkpoint`.
         any_model: also one of fairseq's own, see :func:`stock_layer`.
 
@@ -50,24 +49,22 @@ def load_layer(
     """
     state = read_checkpoint(checkpoint, trust)
     config, tensors = settings_of(checkpoint, state), state["model"]
-    own = {
-        name.removeprefix(_PREFIX): value
-        for name, value in tensors.items()
-        if name.startswith(_PREFIX)
-    }
-    if not own:
-        if not any_model:
-            raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
+    own = {n.removeprefix(_PREFIX): value for n, value in tensors.items() if n.startswith(_PREFIX)}
+    if own:
+        if getattr(own.get("weight"), "ndim", 0) != 2:
+            raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
+        words = len(own.get("inventory.log_prob", own["weight"]))
+    elif any_model:
         tied = ("share_decoder_input_output_embed", "share_all_embeddings")
         shared = any(getattr(config.model, flag, False) for flag in tied)
-        found = stock_layer(tensors, shared, checkpoint)
-        path = dictionary or remembered_dictionary(checkpoint, config)
-        return found, load_dictionary(path, found.vocab_size, state)
-    if getattr(own.get("weight"), "ndim", 0) != 2:
-        raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
-    words = len(own.get("inventory.log_prob", own["weight"]))
+        stock = stock_layer(tensors, shared, checkpoint)
+        words = stock.vocab_size
+    else:
+        raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
     path = dictionary or remembered_dictionary(checkpoint, config)
     symbols = load_dictionary(path, words, state)
+    if not own:
+        return stock, symbols
     from fairseq_kerbs.models.base import check_checkpoint
     from fairseq_kerbs.models.config import (
         KerbsConfig,
@@ -85,9 +82,9 @@ def load_layer(
     except ProgramEnd as error:  # the sentence of that check
         raise UserError(f"{checkpoint}: {error.sentence}") from None
     except (ValueError, RuntimeError) as error:
-        raise UserError(f"{checkpoint}: its flags do not describe its output layer: {error}") from (
-            error
-        )
+        raise UserError(
+            f"{checkpoint}: its flags do not describe its output layer: {error}"
+        ) from error
     return layer.eval(), symbols
 
 
@@ -101,7 +98,7 @@ def model_layer(model: Any, checkpoint: Path) -> OutputLayer:
 
 
 def stock_layer(tensors: Mapping[str, Tensor], tied: bool, checkpoint: Path) -> OutputLayer:
-    """The output vectors of one of fairseq's own models as a softmax layer.
+    """The output vectors of one of fairseq's own models as a softmax layer, in evaluation mode.
 
     A bias (fairseq's LSTM has one) is left out: it says how frequent a word is, not what it means.
 
@@ -110,25 +107,19 @@ def stock_layer(tensors: Mapping[str, Tensor], tied: bool, checkpoint: Path) -> 
         tied: whether its output vectors may be its input embeddings.
         checkpoint: where they come from, for the message.
 
-    Returns:
-        layer in evaluation mode, with vectors [V, d].
-
     Raises:
         UserError: there is no output vector for each word.
     """
-    names = [*_STOCK, "embed_tokens.weight"] if tied else [*_STOCK]
+    names = [*STOCK_WEIGHTS, "embed_tokens.weight"] if tied else [*STOCK_WEIGHTS]
     found = [tensors[key] for name in names if (key := f"decoder.{name}") in tensors]
     adaptive = any(name.startswith("decoder.adaptive_softmax.") for name in tensors)
     if adaptive or not found:
         raise UserError(
-            f"{checkpoint}: its output layer has no vector for each word"
-            f"{' (an adaptive softmax has none)' if adaptive else ''}; give --data BIN without "
-            "--by vectors to see which words it takes for each other"
+            f"{checkpoint}: its output layer has no vector for each word (an adaptive softmax has "
+            "none); give --data BIN without --by vectors to see which words it takes for each other"
         )
-    weight = found[0].detach().float()  # [V, d]
-    layer = SoftmaxOutputLayer(weight.shape[1], weight.shape[0])
-    with torch.no_grad():
-        layer.weight.copy_(weight)
+    layer = SoftmaxOutputLayer(found[0].shape[1], found[0].shape[0])
+    layer.weight.data = found[0].detach().float()  # [V, d]
     return layer.eval()
 
 
@@ -161,21 +152,19 @@ def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
     """
     from fairseq.data import Dictionary
 
-    from fairseq_kerbs.utils.dictionaries import digest, digest_kept
-
     read_lines(path)  # missing files and wrong encodings become one sentence
     try:
         dictionary = Dictionary.load(str(path))
     except (ValueError, RuntimeError) as error:
         raise UserError(f"--dict: {path} is no dictionary of fairseq ({error})") from None
+    differs = None
     if len(dictionary) != words:
+        differs = f"has {len(dictionary)} words, the checkpoint {words}"
+    elif digest_kept(state, "target") not in (None, digest(dictionary)):
+        differs = "has as many words as the checkpoint, but others or in another order"
+    if differs:
         raise UserError(
-            f"--dict: {path} has {len(dictionary)} words, the checkpoint {words}; give the "
-            "dictionary of the target language that it was trained with"
-        )
-    if digest_kept(state, "target") not in (None, digest(dictionary)):
-        raise UserError(
-            f"--dict: {path} has as many words as the checkpoint, but others or in another order; "
-            "give the dictionary of the target language that it was trained with"
+            f"--dict: {path} {differs}; give the dictionary of the target language that it was "
+            "trained with"
         )
     return dictionary

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_kerbs.commands import add_trust_flag
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
-    from fairseq_kerbs.conversion.model import Converted
-    from fairseq_kerbs.conversion.stock import SoftmaxModel
 
 
 def add_convert(commands: Subparsers) -> None:
@@ -48,68 +46,50 @@ def add_convert(commands: Subparsers) -> None:
 
 def _run_convert(args: argparse.Namespace) -> int:
     _check_flags(args)
+    from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
     from fairseq_kerbs.conversion.flags import configuration, finetuning_flags
-    from fairseq_kerbs.conversion.model import (
-        ConversionOptions,
-        convert,
-        known_dictionaries,
-        write_checkpoint,
-    )
+    from fairseq_kerbs.conversion.model import convert, known_dictionaries, write_checkpoint
     from fairseq_kerbs.conversion.stock import read_softmax_model
     from fairseq_kerbs.tables.experiments import flag_arguments
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
     source = read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
-    dictionary, named = _dictionary(args, source)
-    options = ConversionOptions(
-        args.total_senses, args.max_senses, args.extra_senses, args.split_noise
+    path, dictionary, words = args.dict, None, len(source.weight)
+    if args.data is not None:
+        path = remembered_dictionary(args.checkpoint, source.config, args.data)
+    if path is not None:
+        dictionary = load_dictionary(path, words, source.state)
+    converted = convert(
+        source,
+        total_senses=args.total_senses,
+        max_senses=args.max_senses,
+        extra_senses=args.extra_senses,
+        split_noise=args.split_noise,
+        dictionary=dictionary,
     )
-    if dictionary is not None:
-        options = options.counted(dictionary)
-    converted = convert(source, options)
     flags = finetuning_flags(source.config, converted.settings, args.output)
     known = known_dictionaries(source, dictionary, args.data)
     write_checkpoint(args.output, source, converted, known)
     if args.config is not None:
         with atomic_write(args.config) as stream:
             stream.write(configuration(flags, args.checkpoint))
-    print(_summary(args, source.weight.shape[0], converted, named))
-    if not args.ema and (source.state.get("extra_state") or {}).get("ema"):
-        print("the averages of --store-ema were left out; --ema converts them")
-    user_dir = str(PLUGIN_FOLDER)
-    command = ["fairseq-train", "DATA", "--user-dir", user_dir, *flag_arguments(flags)]
-    print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
-    return 0
-
-
-def _dictionary(args: argparse.Namespace, source: SoftmaxModel) -> tuple[Any, str]:
-    """The dictionary with counts, and what to call it; None where none is given."""
-    from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
-
-    path = args.dict
-    if args.data is not None:
-        path = remembered_dictionary(args.checkpoint, source.config, args.data)
-    if path is None:
-        return None, "the order of the dictionary"
-    return load_dictionary(path, len(source.weight), source.state), f"the counts of {path}"
-
-
-def _summary(args: argparse.Namespace, words: int, converted: Converted, named: str) -> str:
-    extra = converted.plan.words
-    total = len(converted.plan.word_of_sense)
-    lines = [f"{args.output}: {converted.settings.arch}, {words} words, {total} senses"]
+    extra, total = len(converted.plan.words), len(converted.plan.word_of_sense)
+    print(f"{args.output}: {converted.settings.arch}, {words} words, {total} senses")
     if extra:
         kind = "least" if args.extra_senses == "spare" else "most"
-        lines.append(
-            f"extra senses ({args.extra_senses}): {total - words}, of the {len(extra)} {kind} "
-            f"frequent words by {named}"
+        named = f"the counts of {path}" if path else "the order of the dictionary"
+        print(
+            f"extra senses ({args.extra_senses}): {total - words}, of the {extra} {kind} frequent "
+            f"words by {named}"
         )
-    lines.append(
+    print(
         "largest difference of log-probabilities on random sentences: "
         f"{converted.difference:.2g} nats"
     )
-    return "\n".join(lines)
+    command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
+    print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
+    return 0
 
 
 def _check_flags(args: argparse.Namespace) -> None:

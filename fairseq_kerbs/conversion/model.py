@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +28,6 @@ _WITHOUT |= {"encoder_embed_path": None, "decoder_embed_path": None}
 """Settings of fairseq's models that the converted one has no use for."""
 
 
-@dataclass(frozen=True)
-class ConversionOptions:
-    """What the converted model is to be."""
-
-    total_senses: float  # senses in all, as a multiple of the vocabulary
-    max_senses: int  # most senses of one word
-    extra_senses: str  # where senses beyond one a word go, see `.sense_init`
-    split_noise: float = 0.0  # relative size of the difference between split senses
-    counts: Tensor | None = None  # [V] occurrences of each word in the training data, where known
-    special: int = 4  # entries at the beginning of the dictionary that are no words
-
-    def counted(self, dictionary: Any) -> ConversionOptions:
-        """The same with the counts of fairseq's dictionary."""
-        counts = torch.tensor(dictionary.count, dtype=torch.long)
-        return replace(self, counts=counts, special=int(dictionary.nspecial))
-
-
 @dataclass
 class Converted:
     """A converted model."""
@@ -55,20 +38,40 @@ class Converted:
     difference: float  # largest difference of log-probabilities from the softmax, in nats
 
 
-def convert(source: SoftmaxModel, options: ConversionOptions) -> Converted:
+def convert(
+    source: SoftmaxModel,
+    *,
+    total_senses: float,
+    max_senses: int,
+    extra_senses: str,
+    split_noise: float = 0.0,
+    dictionary: Any = None,
+) -> Converted:
     """Turn a softmax model into a KerBS model with the same predictions.
 
+    Args:
+        source: the softmax model.
+        total_senses: senses in all, as a multiple of the vocabulary.
+        max_senses: most senses of one word.
+        extra_senses: where senses beyond one a word go, see `.sense_init`.
+        split_noise: relative size of the difference between split senses.
+        dictionary: fairseq's target dictionary with the counts of words, where they are known.
+
     Raises:
-        UserError: the options do not fit the model, its settings mean something that a model of
-            fairseq_kerbs does not have, or the predictions would not be the same.
+        UserError: the settings mean something that a model of fairseq_kerbs does not have, or the
+            predictions would not be the same.
     """
     from fairseq.models import build_model
 
     vocab_size = len(source.weight)
-    total = round(options.total_senses * vocab_size)
-    plan = plan_senses(vocab_size, total, options.extra_senses, options.counts, options.special)
-    rows = sense_rows(source.weight, source.bias, plan, options.split_noise)
-    settings = _settings(source, options)
+    total = round(total_senses * vocab_size)
+    counts, special = None, 4
+    if dictionary is not None:
+        counts, special = torch.tensor(dictionary.count), dictionary.nspecial
+    plan = plan_senses(vocab_size, total, extra_senses, counts, special)
+    rows = sense_rows(source.weight, source.bias, plan, split_noise)
+    settings = _settings(source)
+    settings.total_senses, settings.max_senses = total_senses, max_senses
     settings.sense_bias = rows.shape[1] > source.weight.shape[1]
     # with its old vector a spare sense would lie idle at the word that receives it, too
     settings.new_sense = "split" if plan.words else "keep"
@@ -82,22 +85,20 @@ def convert(source: SoftmaxModel, options: ConversionOptions) -> Converted:
             f"{refused}its settings describe no --arch {settings.arch} ({reason_of(error)})"
         ) from error
     old, new = source.model.state_dict(), model.state_dict()
-    lost = old.keys() - source.replaced - new.keys()
-    unknown = {key for key in new if not key.startswith(_OUTPUT)} - old.keys()
-    if lost or unknown:
-        where = "this model alone" if lost else "the converted model alone"
+    read = {key for key in new if not key.startswith(_OUTPUT)}
+    if other := (old.keys() - source.replaced - new.keys()) | (read - old.keys()):
         raise UserError(
-            f"{refused}{where} has {min(lost or unknown)}; its settings ask for something that a "
-            "model of fairseq_kerbs has not"
+            f"{refused}only one of the two models has {min(other)}; its settings ask for something "
+            "that a model of fairseq_kerbs has not"
         )
-    new |= {key: old[key] for key in new if not key.startswith(_OUTPUT)}
+    new |= {key: old[key] for key in read}
     new[f"{_OUTPUT}weight"], new[f"{_OUTPUT}theta"] = rows, torch.zeros(len(rows))
     new[f"{_OUTPUT}inventory.word_of_sense"] = plan.word_of_sense
     new[f"{_OUTPUT}inventory.usage"] = plan.usage
     model.load_state_dict(new, strict=True)
     model.eval()
     difference = largest_difference(source.model, model, source.task)
-    if not options.split_noise and not difference <= ALLOWED:
+    if not split_noise and not difference <= ALLOWED:
         raise UserError(
             f"{refused}log-probabilities would differ by {difference:.3g}; its settings ask for "
             f"something that --arch {settings.arch} has not"
@@ -105,16 +106,10 @@ def convert(source: SoftmaxModel, options: ConversionOptions) -> Converted:
     return Converted(settings, model, plan, difference)
 
 
-def _settings(source: SoftmaxModel, options: ConversionOptions) -> argparse.Namespace:
+def _settings(source: SoftmaxModel) -> argparse.Namespace:
     """Settings of the converted model: those it had, but for its embeddings and output layer."""
-    values: dict[str, Any] = vars(source.settings) | {
-        "arch": source.arch,
-        "_name": source.arch,
-        "output_layer": "kerbs",
-        "kernel": "kerbs",
-        "total_senses": options.total_senses,
-        "max_senses": options.max_senses,
-    }
+    values = vars(source.settings) | {"arch": source.arch, "_name": source.arch}
+    values |= {"output_layer": "kerbs", "kernel": "kerbs"}
     if not source.own:
         values |= {"input_embedding": "composed" if source.tied else "separate", **_WITHOUT}
         if source.tied:
@@ -125,19 +120,10 @@ def _settings(source: SoftmaxModel, options: ConversionOptions) -> argparse.Name
     return argparse.Namespace(**values)
 
 
-# ------------------------------------------------------------------- the same predictions
-
-
 @torch.no_grad()
-def largest_difference(first: Any, second: Any, task: Any, seed: int = 1) -> float:
-    """Largest difference of two models' log-probabilities, in nats, on a few random sentences.
-
-    Args:
-        first, second: models in evaluation mode.
-        task: has their dictionaries.
-        seed: of the sentences.
-    """
-    batch, real = _random_batch(first, task, seed)
+def largest_difference(first: Any, second: Any, task: Any) -> float:
+    """Largest difference of two models' log-probabilities, in nats, on a few random sentences."""
+    batch, real = _random_batch(first, task)
     found = [
         model.get_normalized_probs(model(**batch), log_probs=True)[real]  # [positions, V]
         for model in (first, second)
@@ -145,21 +131,20 @@ def largest_difference(first: Any, second: Any, task: Any, seed: int = 1) -> flo
     return float((found[0] - found[1]).abs().max())
 
 
-def _random_batch(model: Any, task: Any, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+def _random_batch(model: Any, task: Any) -> tuple[dict[str, Tensor], Tensor]:
     """Input of a model, padded as fairseq does it, and where [batch, len] it is no padding."""
     from fairseq.data.data_utils import collate_tokens
 
     longest = model.max_positions()
     longest = min(longest) if isinstance(longest, tuple) else longest
     lengths = [max(1, min(length, int(longest) - 1)) for length in (9, 7, 4)]
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(1)
 
     def sentences(dictionary: Any, left: bool) -> Tensor:
         rows = [torch.randint(4, len(dictionary), (n,), generator=generator) for n in lengths]
         for row in rows:
             row[-1 if left else 0] = dictionary.eos()
-        batch: Tensor = collate_tokens(rows, dictionary.pad(), left_pad=left)
-        return batch
+        return collate_tokens(rows, dictionary.pad(), left_pad=left)
 
     target = sentences(task.target_dictionary, left=False)
     batch = {"src_tokens": target, "src_lengths": torch.tensor(lengths)}
@@ -169,32 +154,24 @@ def _random_batch(model: Any, task: Any, seed: int) -> tuple[dict[str, Tensor], 
     return batch, target.ne(task.target_dictionary.pad())
 
 
-# ------------------------------------------------------------------- the file
-
-
-def known_dictionaries(
-    source: SoftmaxModel, target: Any = None, data: Path | None = None
-) -> dict[str, str]:
+def known_dictionaries(source: SoftmaxModel, target: Any, data: Path | None) -> dict[str, str]:
     """Digests of a model's dictionaries, see :mod:`fairseq_kerbs.utils.dictionaries`.
 
-    fairseq's own models have none: those of the files that their sizes fit are taken.
-
-    Args:
-        source: the model.
-        target: its target dictionary, where one was named.
-        data: its folder of data, by default the one that it was trained from.
+    fairseq's own models have none: those of the files that their sizes fit are taken, in the folder
+    ``data`` or that which they were trained from; ``target`` is the target dictionary, if named.
     """
-    sides = ("source", "target")
-    kept = {side: each for side in sides if (each := digest_kept(source.state, side))}
-    if kept:
-        return kept
-    found = {}
-    for side in sides:
-        words = len(getattr(source.task, f"{side}_dictionary"))
-        with suppress(UserError):  # it is not there, or is another one
-            path = remembered_dictionary(source.checkpoint, source.config, data, side)
-            found[side] = digest(load_dictionary(path, words, {}))
-    return found if target is None else found | {"target": digest(target)}
+    known = {}
+    for side in ("source", "target"):
+        if kept := digest_kept(source.state, side):
+            known[side] = kept
+        elif side == "target" and target is not None:
+            known[side] = digest(target)
+        else:
+            words = len(getattr(source.task, f"{side}_dictionary"))
+            with suppress(UserError):  # it is not there, or is another one
+                path = remembered_dictionary(source.checkpoint, source.config, data, side)
+                known[side] = digest(load_dictionary(path, words, {}))
+    return known
 
 
 def write_checkpoint(

@@ -80,9 +80,7 @@ def plan_senses(
     return SensePlan(word_of_sense, share, usage.float(), list(dict.fromkeys(extra)))
 
 
-def sense_rows(
-    weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: float = 0.0, seed: int = 1
-) -> Tensor:
+def sense_rows(weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: float = 0.0) -> Tensor:
     """Sense vectors with the probabilities of a softmax.
 
     With ``noise`` the senses of a word part in pairs, w ± noise·|w|·u with a random direction u of
@@ -93,7 +91,6 @@ def sense_rows(
         bias: [V] biases of the words' logits; None if there are none.
         plan: the senses.
         noise: relative size of the difference.
-        seed: of the directions.
 
     Returns:
         [M, d], or [M, d + 1] with the biases in the last column where some are not 0; float32.
@@ -102,7 +99,7 @@ def sense_rows(
     rows = weight.float()[owners]
     if noise:
         table, mask = build_sense_table(owners, len(weight))
-        drawn = torch.randn(rows.shape, generator=torch.Generator().manual_seed(seed))
+        drawn = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
         drawn = nn.functional.normalize(drawn, dim=1)
         directions = torch.zeros_like(rows)  # of a sense without another to part from
         for slot in range(0, table.shape[1] - 1, 2):

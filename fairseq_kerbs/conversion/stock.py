@@ -10,63 +10,47 @@ import argparse
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from types import SimpleNamespace
+from typing import Any
 
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, set_aside, settings_of
+from fairseq_kerbs.analysis.saved_layer import STOCK_WEIGHTS
+from fairseq_kerbs.checkpoints import read_checkpoint, registered_model, set_aside, settings_of
 from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
 
-
-class Stock(NamedTuple):
-    """A model of fairseq: our architecture, and the names of its output layer's parameters."""
-
-    arch: str
-    weight: tuple[str, ...]  # [V, d]: the first that there is
-    bias: str | None = None  # [V]
-
+ARCHITECTURES = {
+    "transformer": "transformer_kerbs",
+    "transformer_lm": "transformer_lm_kerbs",
+    "lstm": "fairseq_lstm_kerbs",
+    "lstm_lm": "fairseq_lstm_lm_kerbs",
+}
+"""fairseq's models, and ours that they become."""
 
 _READ, _OURS = "decoder.embed_tokens.weight", "decoder.output."
-_TRANSFORMER = ("decoder.output_projection.weight", "decoder.embed_out", _READ)
-_LSTM = (("decoder.fc_out.weight", _READ), "decoder.fc_out.bias")
-ARCHITECTURES = {
-    "transformer": Stock("transformer_kerbs", _TRANSFORMER),
-    "transformer_lm": Stock("transformer_lm_kerbs", _TRANSFORMER),
-    "lstm": Stock("fairseq_lstm_kerbs", *_LSTM),
-    "lstm_lm": Stock("fairseq_lstm_lm_kerbs", *_LSTM),
-}
+_WEIGHTS = (*(f"decoder.{name}" for name in STOCK_WEIGHTS), _READ)
+_BIAS = "decoder.fc_out.bias"
 _REFUSED = ("adaptive_input", "character_embeddings", "base_layers")
-_SPECIAL = 4  # entries that every dictionary of fairseq begins with
 
 
-class BuildingTask:
-    """As much of a task as it takes to build a model: dictionaries of made-up words.
+def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespace:
+    """As much of a task as it takes to build a model: dictionaries of so many made-up words.
 
-    Args:
-        source, target: numbers of entries.
-        targets: what a language model predicts, "future" or "self".
+    ``targets`` are what a language model predicts: "future" or "self".
     """
-
-    def __init__(self, source: int, target: int, targets: list[str]) -> None:
-        self.target_dictionary = self.dictionary = self.output_dictionary = _made_up(target)
-        # one object where the sizes allow it: fairseq ties embeddings of equal dictionaries only
-        self.source_dictionary = self.dictionary if source == target else _made_up(source)
-        self.targets = targets
-
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """No training with this task."""
-        raise NotImplementedError("a model that is being converted is not trained")
-
-    train_step = optimizer_step
-
-
-def _made_up(entries: int) -> Any:
     from fairseq.data import Dictionary
 
-    dictionary = Dictionary()
-    for number in range(entries - len(dictionary)):
-        dictionary.add_symbol(f"word{number}")
-    return dictionary
+    dictionaries = []
+    for entries in (source, target):
+        dictionaries.append(Dictionary())
+        for number in range(entries - len(dictionaries[-1])):
+            dictionaries[-1].add_symbol(f"word{number}")
+    return SimpleNamespace(
+        source_dictionary=dictionaries[0],
+        **dict.fromkeys(("target_dictionary", "dictionary", "output_dictionary"), dictionaries[1]),
+        targets=targets,
+        **dict.fromkeys(("optimizer_step", "train_step")),  # it trains nothing
+    )
 
 
 @dataclass
@@ -79,7 +63,7 @@ class SoftmaxModel:
     settings: argparse.Namespace  # those of the model
     arch: str  # architecture that it becomes
     own: bool  # whether it is one of ours
-    task: BuildingTask  # what it was built with
+    task: SimpleNamespace  # what it was built with
     model: Any  # in evaluation mode
     weight: Tensor  # [V, d] of its output layer
     bias: Tensor | None  # [V]
@@ -103,39 +87,31 @@ def read_softmax_model(
     """
     state = read_checkpoint(checkpoint, trust)
     if averaged:
-        averages = (state.get("extra_state") or {}).get("ema")
-        if not averages:
+        state["model"] = (state.get("extra_state") or {}).get("ema")
+        if not state["model"]:
             raise UserError(f"--ema: {checkpoint} holds no averages, as --store-ema makes them")
-        state["model"] = averages
     config = settings_of(checkpoint, state)
-    name, stock = _kind(checkpoint, config)
-    given, tensors = _settings(config.model), state["model"]
-    refused = [setting for setting in _REFUSED if given.get(setting)]
-    if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
-        refused.append("adaptive_softmax_cutoff")
-    for setting in refused:
-        raise UserError(
-            f"{checkpoint} was trained with --{setting.replace('_', '-')}, and an output layer of "
-            "fairseq_kerbs knows nothing like it; take a model without it"
-        )
-    task = _task(checkpoint, config, tensors, stock)
-    model = _build(checkpoint, config, task, tensors)
-    # with what fairseq's presets have filled in by now
-    settings = given | _settings(config.model)
+    name, own = _check_kind(checkpoint, config)
+    given = _settings(config.model)
+    _check_layer(checkpoint, given, state["model"])
+    names = (f"{_OURS}weight",) if own else _WEIGHTS
+    sizes = [len(state["model"][key]) for key in names if key in state["model"]]
+    if not sizes:
+        raise UserError(f"{checkpoint} has no parameters of an output layer; take a whole model")
+    task, model = _build(checkpoint, config, state["model"], sizes[0])
+    settings = given | _settings(config.model)  # with what fairseq's presets have filled in by now
     loaded: dict[str, Tensor] = model.state_dict()
-    weight = loaded[next(key for key in stock.weight if key in loaded)]
-    bias = loaded.get(stock.bias or "")
-    replaced = {key for key in loaded if key.startswith(_OURS)}
-    arch, own = stock.arch, bool(replaced)
+    weight, bias = next(loaded[key] for key in names if key in loaded), loaded.get(_BIAS)
     if own:
         arch = str(settings.get("arch", name))
+        replaced = {key for key in loaded if key.startswith(_OURS)}
         tied = settings.get("input_embedding", "composed") == "composed"
         if settings.get("sense_bias"):
             weight, bias = weight[:, :-1], weight[:, -1]
     else:
+        arch = ARCHITECTURES[name]
         tied = bool(settings.get("share_decoder_input_output_embed"))
-        replaced = {key for key in (*stock.weight, stock.bias) if key in loaded}
-        replaced -= set() if tied else {_READ}
+        replaced = loaded.keys() & {*_WEIGHTS, _BIAS} - (set() if tied else {_READ})
         if name == "transformer_lm" and not settings["decoder_normalize_before"]:
             arch = "fairseq_transformer_lm_kerbs"
     return SoftmaxModel(
@@ -150,47 +126,47 @@ def _settings(model: Any) -> dict[str, Any]:
     return dict(vars(as_namespace(model)))
 
 
-def _kind(checkpoint: Path, config: Any) -> tuple[str, Stock]:
-    """Name of the model in fairseq's registry, and where its parameters are."""
-    from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
-
-    given = getattr(config.model, "_name", None) or getattr(config.model, "arch", None)
-    name = str(ARCH_MODEL_NAME_REGISTRY.get(given, given))
-    if str(getattr(MODEL_REGISTRY.get(name), "__module__", "")).startswith("fairseq_kerbs."):
-        layer = getattr(config.model, "output_layer", "kerbs")
-        if layer == "kerbs":
-            raise UserError(f"{checkpoint} is a KerBS model already: train on with it as it is")
-        if layer != "softmax":
-            raise UserError(
-                f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become "
-                "KerBS"
-            )
-        return name, Stock(name, (f"{_OURS}weight",))
-    if name not in ARCHITECTURES:
+def _check_kind(checkpoint: Path, config: Any) -> tuple[str, bool]:
+    """Name of the model in fairseq's registry, and whether it is ours."""
+    name, own = registered_model(config.model)
+    layer = getattr(config.model, "output_layer", "kerbs")
+    if own and layer == "kerbs":
+        raise UserError(f"{checkpoint} is a KerBS model already: train on with it as it is")
+    if own and layer != "softmax":
         raise UserError(
-            f"{checkpoint} is a model '{given}'; those that can be converted are "
+            f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become KerBS"
+        )
+    if not own and name not in ARCHITECTURES:
+        raise UserError(
+            f"{checkpoint} is a model '{name}'; those that can be converted are "
             f"{', '.join(ARCHITECTURES)} of fairseq and those of fairseq_kerbs with a softmax"
         )
-    return name, ARCHITECTURES[name]
+    return str(name), own
 
 
-def _task(checkpoint: Path, config: Any, tensors: dict[str, Any], stock: Stock) -> BuildingTask:
-    def words(*names: str) -> int:
-        return next((len(tensors[key]) for key in names if key in tensors), 0)
-
-    target = words(*stock.weight)
-    read = words("encoder.embed_tokens.weight", _READ) or target
-    if min(target, read) <= _SPECIAL:
-        raise UserError(f"{checkpoint} has no parameters of an output layer; take a whole model")
-    kinds = ("self", "future", "past")
-    targets = [kind for kind in kinds if getattr(config.task, f"{kind}_target", False)]
-    return BuildingTask(read, target, targets or ["future"])
+def _check_layer(checkpoint: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    refused = [setting for setting in _REFUSED if settings.get(setting)]
+    if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
+        refused.append("adaptive_softmax_cutoff")
+    if refused:
+        raise UserError(
+            f"{checkpoint} was trained with --{refused[0].replace('_', '-')}, and an output layer "
+            "of fairseq_kerbs knows nothing like it; take a model without it"
+        )
 
 
-def _build(checkpoint: Path, config: Any, task: BuildingTask, tensors: dict[str, Any]) -> Any:
+def _build(
+    checkpoint: Path, config: Any, tensors: dict[str, Tensor], words: int
+) -> tuple[SimpleNamespace, Any]:
+    """A task with so many words in the target dictionary, and the model in evaluation mode."""
     from fairseq.models import build_model
 
     try:
+        read = tensors.get("encoder.embed_tokens.weight", tensors.get(_READ))
+        kinds = ("self", "future", "past")
+        targets = [kind for kind in kinds if getattr(config.task, f"{kind}_target", False)]
+        source = words if read is None else len(read)
+        task = building_task(source, words, targets or ["future"])
         set_aside(config.model)
         model = build_model(config.model, task)
         model.load_state_dict(copy.copy(tensors), strict=True, model_cfg=config.model)
@@ -201,4 +177,4 @@ def _build(checkpoint: Path, config: Any, task: BuildingTask, tensors: dict[str,
             f"{checkpoint} does not hold the model that its settings describe "
             f"({reason_of(error)}); take the file that fairseq-train wrote"
         ) from error
-    return model.eval()
+    return task, model.eval()

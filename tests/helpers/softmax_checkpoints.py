@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (registers)
 from fairseq_kerbs.checkpoints import read_checkpoint, upgraded
-from fairseq_kerbs.conversion.stock import BuildingTask
+from fairseq_kerbs.conversion import stock
 
 WORDS, SOURCE_WORDS = 31, 27
 TRANSLATION = "--task translation --source-lang de --target-lang en"
@@ -83,11 +83,11 @@ def settings(flags: str) -> dict[str, Any]:
     return plain | {"model": argparse.Namespace(**vars(args) | {"_name": args.arch})}
 
 
-def building_task(args: Any) -> BuildingTask:
+def building_task(args: Any) -> Any:
     """A task with dictionaries of made-up words, for a model with such flags."""
     targets = ["self" if getattr(args, "self_target", False) else "future"]
     one = args.task == "language_modeling" or getattr(args, "share_all_embeddings", False)
-    return BuildingTask(WORDS if one else SOURCE_WORDS, WORDS, targets)
+    return stock.building_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
 
 
 def write_softmax(path: Path, flags: str, half: bool = False, averaged: bool = False) -> Any:
@@ -125,7 +125,7 @@ def load(path: Path, flags: str = "") -> Any:
     state = upgraded(read_checkpoint(path), {})
     own = state["cfg"].model
     joined = len(state["model"].get("encoder.embed_tokens.weight", ())) in (0, WORDS)
-    task = BuildingTask(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
+    task = stock.building_task(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
     model = models.build_model(arguments(flags) if flags else own, task)
     model.load_state_dict(state["model"], strict=True, model_cfg=own)
     return model.eval()
