@@ -69,16 +69,13 @@ def quiet_fairseq() -> None:
 def load_model_and_task(
     path: Path, data: Path, *, trust: bool = False, any_model: bool = False
 ) -> tuple[Any, Any]:
-    """Build the model of a checkpoint, and its task, by fairseq's own functions.
+    """Build the model of a checkpoint, in evaluation mode, and its task.
 
     Args:
         path: a file of fairseq-train.
         data: folder of binarized data with the dictionaries that the model was trained with.
         trust: see :func:`read_checkpoint`.
         any_model: also one that is none of fairseq_kerbs.
-
-    Returns:
-        model in evaluation mode, and task.
 
     Raises:
         UserError: see :func:`read_checkpoint`; there are no such data, the model is none of ours,
@@ -163,14 +160,10 @@ def registered_model(settings: Any) -> tuple[Any, bool]:
     return name, module.startswith("fairseq_kerbs.")
 
 
-# ------------------------------------------------------------------ what settings may do
-
-
 def set_aside(*found: Any) -> None:
     """Leave out the settings that open files, where a model is only read and not trained.
 
-    Args:
-        found: settings in mappings and namespaces, within one another; they are changed.
+    Settings are changed in mappings and namespaces, within one another or in lists.
     """
     left, seen = list(found), set()
     while left:
@@ -179,28 +172,25 @@ def set_aside(*found: Any) -> None:
         if not isinstance(value, Mapping | list | tuple) or id(value) in seen:
             continue
         seen.add(id(value))  # a pickle can hold circles
-        if isinstance(value, Mapping):
-            settings: Any = value
-            for name in settings:
-                for end, plain in _SET_ASIDE.items():
-                    if str(name).endswith(end):
-                        settings[name] = plain
-            left += settings.values()
-        else:
-            left += value
+        settings: Any = value if isinstance(value, Mapping) else {}
+        for name in settings:
+            for end, plain in _SET_ASIDE.items():
+                if str(name).endswith(end):
+                    settings[name] = plain
+        left += value.values() if isinstance(value, Mapping) else value
 
 
 def _check_form(path: Path, state: Mapping[str, Any]) -> None:
     """Refuse settings of a form that no fairseq writes, before fairseq sees them.
 
-    A string would be read as YAML, and some names would have hydra look for a file outside
-    fairseq's own configuration.
+    A string would be read as YAML, one in place of a part could refer to settings elsewhere, and
+    some names would have hydra look for a file outside fairseq's own configuration.
     """
     config, args = state.get("cfg"), state.get("args")
     if not isinstance(config, Mapping | None) or not isinstance(args, argparse.Namespace | None):
         raise UserError(f"{path} has no settings of fairseq; name a file that fairseq-train wrote")
     for part in ("model", "task"):
-        if isinstance((config or {}).get(part), str):  # could refer to settings elsewhere
+        if isinstance((config or {}).get(part), str):
             raise UserError(
                 f"{path} has no settings in '{part}'; name a file that fairseq-train wrote"
             )
@@ -209,28 +199,26 @@ def _check_form(path: Path, state: Mapping[str, Any]) -> None:
     for name in (*REGISTRIES, "task", "arch"):
         value = getattr(args, name, None)
         if not (value is None or (isinstance(value, str) and _PLAIN.fullmatch(value))):
-            raise _refusal(path, f"the setting {name} = {str(value)[:60]!r}")
+            raise _refusal(path, f"setting {name} =", value)
 
 
 def _check_buildable(path: Path, config: Any) -> None:
     """Refuse to build a model or task whose settings could do more than describe it."""
     name, own = registered_model(config.model)
+    if not (own or name in MODELS):
+        raise _refusal(path, "architecture", name)
     task = getattr(config.task, "task", None)
     task = task if isinstance(task, str) else getattr(config.task, "_name", None)
-    known = [
-        ("architecture", name, own or name in MODELS),
-        ("task", task, task in TASKS),
-    ]
+    if task not in TASKS:
+        raise _refusal(path, "task", task)
     for side in ("source_lang", "target_lang"):  # a part of a file's name
-        language = str(getattr(config.task, side, None))
-        known.append(("language", language, _PLAIN.fullmatch(language)))
-    for kind, value, plain in known:
-        if not plain:
-            raise _refusal(path, f"the {kind} {str(value)[:60]!r}")
+        language = getattr(config.task, side, None)
+        if not _PLAIN.fullmatch(str(language)):
+            raise _refusal(path, "language", language)
 
 
-def _refusal(path: Path, what: str) -> UserError:
+def _refusal(path: Path, what: str, value: Any) -> UserError:
     return UserError(
-        f"{path} has {what}, which is none of those that are known to run no program when a model "
-        f"is built; if you trust its maker, add {TRUST_FLAG}"
+        f"{path} has the {what} {str(value)[:60]!r}, which is none of those that are known to run "
+        f"no program when a model is built; if you trust its maker, add {TRUST_FLAG}"
     )

@@ -12,7 +12,7 @@ same way.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +22,10 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import silhouette_score
+from tabulate import tabulate
 from torch import Tensor
 
 from fairseq_kerbs.analysis.context_vectors import sense_numbers, sense_of, usage_shares
-from fairseq_kerbs.analysis.tables import as_csv, as_lines
 from fairseq_kerbs.output_layers import OutputLayer
 
 SAMPLES = 19  # of the Gaussian: one cloud of it in 20 is taken for several clusters
@@ -77,49 +77,25 @@ def _best(points: NDArray[np.float64], most: int, seed: int) -> Clusters:
     return best
 
 
-def measure_words(
-    vectors: Mapping[int, Tensor],
-    words: Sequence[int],
-    symbols: Sequence[str],
-    *,
-    most: int,
-    least: int,
-    seed: int = 1,
-    layer: OutputLayer | None = None,
+def measure_word(
+    vectors: Tensor, most: int, seed: int = 1, layer: OutputLayer | None = None, word: int = 0
 ) -> dict[str, Any]:
-    """Clusters and variance of some words' contexts.
+    """Clusters and variance of a word's contexts.
 
     Args:
-        vectors: [n, d] context vectors by word.
-        words: numbers of the words asked for.
-        symbols: [V] entries of the dictionary.
+        vectors: its context vectors, [n, d].
         most: most clusters.
-        least: contexts that a word must have.
         seed: see `find_clusters`.
         layer: output layer of a model of ours.
+        word: its number there.
 
     Returns:
-        ``words`` in the order asked for: ``word``, how many ``contexts`` were looked at and
-        ``clusters`` found, their ``sizes`` (the largest first), ``silhouette``, ``variance`` (mean
-        squared distance to the mean vector), ``relative`` (variance as a share of the mean squared
-        length) and ``within`` (variance within the clusters as a share of the variance); of a KerBS
-        model its ``senses``, how many of them these contexts use (``used``), and their mean
-        ``theta`` by usage; ``few``: number of contexts of the words that have too few; ``least``.
+        how many ``contexts`` were looked at and ``clusters`` found, their ``sizes`` (the largest
+        first), ``silhouette``, ``variance`` (mean squared distance to the mean vector),
+        ``relative`` (as a share of the mean squared length) and ``within`` (that within clusters as
+        a share of it); of a model of ours the word's ``senses``, how many of them these contexts
+        use (``used``), and their mean ``theta`` by usage, else None.
     """
-    counts = {word: len(vectors[word]) if word in vectors else 0 for word in words}
-    measured = [
-        {"word": symbols[word]} | _measure(vectors[word], word, most, seed, layer)
-        for word in words
-        if counts[word] >= least
-    ]
-    few = {symbols[word]: count for word, count in counts.items() if count < least}
-    return {"words": measured, "few": few, "least": least}
-
-
-def _measure(
-    vectors: Tensor, word: int, most: int, seed: int, layer: OutputLayer | None
-) -> dict[str, Any]:
-    """Figures of one word, see `measure_words`."""
     found, vectors = find_clusters(vectors, most, seed), vectors.double()
     parts = [vectors[found.labels == label] for label in found.labels.unique()]
     variance = float(vectors.var(0, correction=0).sum())
@@ -144,36 +120,28 @@ def _measure(
     return result
 
 
-def geometry_as_csv(geometry: dict[str, Any]) -> str:
-    """One row a word; sizes of clusters with spaces between them."""
-    head = ["word", "contexts", "clusters", "sizes", "silhouette", "variance", "relative", "within"]
-    head += ["senses", "used", "theta"]
-    rows = [one | {"sizes": " ".join(map(str, one["sizes"]))} for one in geometry["words"]]
-    return as_csv(head, [[row[name] for name in head] for row in rows])
+_FORMATS = {
+    **dict.fromkeys(("word", "contexts", "clusters"), "{}"),
+    "silhouette": "{:.2f}",
+    "variance": "{:.4g}",
+    "relative": "{:.1%}",
+    "within": "{:.0%}",
+    "senses": "{}",
+    "used": "{}",
+    "theta": "{:+.3f}",
+}
 
 
-def geometry_as_text(geometry: dict[str, Any]) -> str:
-    """A table for a terminal, and what it comes to."""
-    words, lines = geometry["words"], []
-    if words:
-        formats = dict.fromkeys(("word", "contexts", "clusters"), "{}")
-        formats |= {"silhouette": "{:.2f}", "variance": "{:.4g}"}
-        formats |= {"relative": "{:.1%}", "within": "{:.0%}"}
-        if words[0]["senses"] is not None:
-            formats |= {"senses": "{}", "used": "{}", "theta": "{:+.3f}"}
-        rows = [
-            ["–" if one[name] is None else text.format(one[name]) for name, text in formats.items()]
-            for one in words
-        ]
-        several = sum(word["clusters"] > 1 for word in words)
-        relative = [word["relative"] for word in words]
-        lines = [
-            *as_lines(list(formats), rows),
-            f"{several} of {len(words)} words have more than one cluster; their variance, "
-            f"relative to the mean squared length, lies between {min(relative):.1%} and "
-            f"{max(relative):.1%}",
-        ]
-    if geometry["few"]:
-        counts = ", ".join(f"{word} ({count})" for word, count in geometry["few"].items())
-        lines.append(f"fewer than {geometry['least']} contexts: {counts}")
-    return "\n".join(lines)
+def geometry_as_text(words: Sequence[dict[str, Any]]) -> str:
+    """A table of figures of words for a terminal, and what they come to."""
+    rows = [
+        {name: text.format(one[name]) for name, text in _FORMATS.items() if one[name] is not None}
+        for one in words
+    ]
+    relative = [word["relative"] for word in words]
+    return (
+        f"{tabulate(rows, 'keys', 'plain', disable_numparse=True)}\n"
+        f"{sum(word['clusters'] > 1 for word in words)} of {len(words)} words have more than one "
+        "cluster; their variance, relative to the mean squared length, lies between "
+        f"{min(relative):.1%} and {max(relative):.1%}"
+    )

@@ -47,6 +47,11 @@ VARIANTS = (
     ("balanced", "context"),
 )
 WIDTHS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
+LEGEND = """\
+exact: words with as many senses as clusters. correlation: Spearman's of these numbers. covered:
+clusters with a sense of their word on them. distinct: with one that is on no other cluster.
+placed: senses on a cluster of their word. late_moves: in the last fifth of reallocations.
+"""
 Row = dict[str, Any]
 
 
@@ -116,16 +121,12 @@ def learn_senses(
 ) -> Row:
     """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4.
 
-    Moves are made every ``interval`` updates, none in the last fifth of training. Under ``paper`` ε
+    Senses move every ``interval`` updates, but not in the last fifth of training. Under ``paper`` ε
     is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles: −loss/(Vβ).
 
     Returns:
-        mean senses of the words with k clusters (``senses_1`` … ``senses_4``); shares of words with
-        as many senses as clusters (``exact``), of clusters that a sense of their word lies on
-        (``covered``) and that one lies on to which no other is nearer (``distinct``), of senses
-        that lie on a cluster of their word (``placed``); Spearman's ``correlation`` of numbers of
-        clusters and senses; reallocations in all (``moves``) and in the last fifth of those that
-        there were (``late_moves``); mean ``loss`` of the last updates in nats.
+        mean senses of the words with k clusters, ``senses_1`` … ``senses_4``; what :data:`LEGEND`
+        explains, as shares; ``moves`` of senses in all; mean ``loss`` of the last updates in nats.
     """
     clusters = torch.arange(1, 5).repeat(words_each)  # [V]
     vocab = len(clusters)
@@ -133,9 +134,7 @@ def learn_senses(
     widths = torch.full((len(word),), width)
     experiment = _Experiment(word, widths, training, seed, new_sense=new_sense)
     layer = experiment.layer
-    settings = ReallocationSettings(
-        log_prob_threshold=-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES
-    )
+    settings = ReallocationSettings(-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES)
     moves, losses = [], []
     for step in range(1, training.steps + 1):
         losses.append(experiment.update())
@@ -183,12 +182,9 @@ def learn_theta(
     unsure = 1.0 - inventory.interval_prob / inventory.interval_count.clamp_min(1.0)
     cosine = (normalize(weight) * experiment.direction).sum(1)
     values = torch.stack([layer.theta.detach(), weight.norm(dim=1), cosine, unsure])  # [4, V]
-    means = values.view(4, len(widths), words_each).mean(2).T.tolist()
+    means = values.view(4, len(widths), words_each).mean(2).T
     names = ("width", "theta", "norm", "cosine", "unsure")
-    return [
-        dict(zip(names, (sigma, *own), strict=True))
-        for sigma, own in zip(widths, means, strict=True)
-    ]
+    return [dict(zip(names, row, strict=True)) for row in np.column_stack([widths, means]).tolist()]
 
 
 def theta_correlation(found: Sequence[Row], least_unsure: float = -1.0) -> float:
@@ -196,10 +192,8 @@ def theta_correlation(found: Sequence[Row], least_unsure: float = -1.0) -> float
 
     Where it has vanished, so has the gradient of θ: its value says how far training came.
     """
-    kept = [row for row in found if row["unsure"] >= least_unsure]
-    return float(
-        spearmanr([row["width"] for row in kept], [row["theta"] for row in kept]).statistic
-    )
+    pairs = [(row["width"], row["theta"]) for row in found if row["unsure"] >= least_unsure]
+    return float(spearmanr(pairs).statistic)
 
 
 def _means(rows: list[Row], *by: str) -> str:
@@ -238,25 +232,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(
         "Lemma 4.1: senses of words with 1, 2, 3, 4 clusters; means over words and seeds\n\n"
         f"{_means(rows, 'policy', 'new_sense')}\n\n"
-        "exact: words with as many senses as clusters. correlation: of their ranks. covered: "
-        "clusters with a sense of\ntheir word on them. distinct: with one that is on no other "
-        "cluster. placed: senses on a cluster.\nlate_moves: in the last fifth of reallocations.\n",
+        f"{LEGEND}",
         flush=True,
     )
     runs = {seed: learn_theta(WIDTHS, training, seed=seed) for seed in args.seeds}
     widths: list[Row] = [
         {"lemma": "4.2", "seed": seed} | row for seed, run in runs.items() for row in run
     ]
-    every, sure = (
-        np.mean([theta_correlation(run, least) for run in runs.values()])
-        for least in (-1.0, UNSURE)
-    )
+    correlations = [[theta_correlation(run, u) for u in (-1.0, UNSURE)] for run in runs.values()]
+    every, unsure = np.mean(correlations, axis=0)
     print(
         f"Lemma 4.2: theta (Eq. 9) by the width of a word's one cluster\n\n"
         f"{_means(widths, 'width')}\n\n"
-        "cosine: of sense vector and cluster. unsure: 1 - P(y). Spearman between width and "
-        f"theta: {every:.2f};\nwhere unsure is {UNSURE} or more: {sure:.2f}. Where clusters are "
-        "told apart without doubt, theta has no\ngradient and stays where training has left it."
+        "cosine: of sense vector and cluster. unsure: 1 - P(y). Spearman between width and theta: "
+        f"{every:.2f};\nwhere unsure is {UNSURE} or more (below, theta has no gradient): "
+        f"{unsure:.2f}"
     )
     if args.output is not None:
         settings = {"seeds": args.seeds, "steps": args.steps}

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from scipy.stats import binomtest
+from tabulate import tabulate
 from torch import Tensor
 
 from fairseq_kerbs.analysis.predictions import Predictions
@@ -35,7 +36,6 @@ from fairseq_kerbs.analysis.similarity import (
     confusion_similarity,
     usual_similarity,
 )
-from fairseq_kerbs.analysis.tables import as_lines
 from fairseq_kerbs.analysis.words import in_context
 from fairseq_kerbs.output_layers import OutputLayer
 
@@ -68,11 +68,11 @@ def find_neighbours(
         examples: most examples of a cluster, for each model that is right.
 
     Returns:
-        ``names`` of the models, ``by``, and ``clusters``, the first ones: ``words`` (the most
-        frequent first), ``of`` (the model whose vectors show it; None by confusions), ``likeness``
-        (mean similarity of its pairs, by model), ``counts`` (None without data) and ``examples``
-        (see `_Text.examples`); by ``of`` ("" for None) how many are ``found`` in all, the number of
-        ``words`` in them and counts of these, ``clustered``; ``everything``: counts of all words.
+        ``names`` of the models, ``by``, and the first ``clusters``: ``words`` (the most frequent
+        first), ``of`` (the model whose vectors show it; None by confusions), ``likeness`` (mean
+        similarity of its pairs, by model), ``counts`` and ``examples``; by ``of`` ("" for None) how
+        many are ``found``, the number of ``words`` in them and counts of these, ``clustered``;
+        ``everything``: counts of all words.
     """
     graphs, among = _compare(layers, predictions, words)
     result: Figures = {"names": list(among), "by": "vectors" if layers else "confusions"}
@@ -105,7 +105,7 @@ def find_neighbours(
 
 def _compare(
     layers: Mapping[str, OutputLayer], predictions: Mapping[str, Predictions], words: Tensor
-) -> tuple[dict[str, Any], dict[str, Callable[[list[int]], Any]]]:
+) -> tuple[dict[str, Any], Mapping[str, Callable[[list[int]], Any]]]:
     """Similarity of words, [V, V], by where it is from; that of all pairs of some, by model."""
     if layers:
         vectors = {name: VectorSimilarity(layer, words) for name, layer in layers.items()}
@@ -121,13 +121,7 @@ def _between(graph: Any, words: list[int]) -> Any:
 
 
 class _Text:
-    """Occurrences in a split, and the clusters of their words.
-
-    Args:
-        predictions: by model, all of the same N words.
-        cluster_of: [V] number of each word's cluster, −1 for none.
-        symbols: [V] entries of the dictionary.
-    """
+    """Occurrences in a split [N], by clusters of words: [V] number of each word's, −1 for none."""
 
     def __init__(
         self, predictions: Mapping[str, Predictions], cluster_of: Tensor, symbols: Sequence[str]
@@ -145,12 +139,12 @@ class _Text:
 
     def count(self, inside: Tensor) -> Figures:
         """Of the occurrences ``inside`` [N]."""
-        right = {name: one & inside for name, one in self._right.items()}
+        right, within = (
+            {name: one & inside for name, one in kind.items()}
+            for kind in (self._right, self._within)
+        )
         alone = {name: right[name] & ~self._right[other] for name, other in self._other.items()}
-        sentence = self._one.sentence
-        length = int(sentence.max()) + 1
-        more = {name: sentence[one].bincount(minlength=length) for name, one in alone.items()}
-        within = {name: one & inside for name, one in self._within.items()}
+        more = {name: torch.bincount(self._one.sentence, one) for name, one in alone.items()}
         ahead = {name: more[name] > more[other] for name, other in self._other.items()}
         kinds = {"right": right, "within": within, "alone": alone, "ahead": ahead}
         sums = {k: {name: int(one.sum()) for name, one in own.items()} for k, own in kinds.items()}
@@ -177,75 +171,55 @@ class _Text:
 
     def _example(self, at: int) -> Figures:
         one, sentence = self._one, int(self._one.sentence[at])
-        return {
-            "sentence": sentence + 1,
-            "word": self._symbols[int(one.word[at])],
-            "text": in_context(one.tokens[sentence], int(one.place[at]), _CONTEXT),
-            "guesses": {
-                name: {
-                    "word": self._symbols[int(model.guesses[at, 0])],
-                    "probability": float(model.guessed[at, 0]),
-                    "truth": float(model.probability[at]),
-                }
-                for name, model in self._models.items()
-            },
+        guesses = {
+            name: {
+                "word": self._symbols[int(model.guesses[at, 0])],
+                "probability": float(model.guessed[at, 0]),
+                "truth": float(model.probability[at]),
+            }
+            for name, model in self._models.items()
         }
+        text = in_context(one.tokens[sentence], int(one.place[at]), _CONTEXT)
+        word = self._symbols[int(one.word[at])]
+        return {"sentence": sentence + 1, "word": word, "text": text, "guesses": guesses}
 
 
 def neighbours_as_text(found: Figures) -> str:
-    """For a terminal: totals, a table of clusters, examples; a slash between models' figures."""
-    names = found["names"]
-    parts = [[" / ".join(names)]] if len(names) > 1 else []
-    if found["everything"]:
-        parts.append([_total_line("all words", found["everything"])])
-        for origin, counts in found["clustered"].items():
-            of = f" of {origin}" if origin else ""
-            parts[-1].append(_total_line(f"words in clusters{of}", counts))
+    """For a terminal: a table of clusters, and examples; a slash between models' figures."""
+    names, everything = found["names"], found["everything"]
+    parts = [" / ".join(names)] if len(names) > 1 else []
     for origin, number in found["found"].items():
         clusters = [cluster for cluster in found["clusters"] if (cluster["of"] or "") == origin]
-        by = "confusions of both models" if len(names) > 1 else "confusions"
-        by = f"output vectors of {origin}" if origin else by
-        words = found["words"][origin]
-        title = f"clusters by {by}: {number} with {words} words, {len(clusters)} shown"
-        parts.append([title, *_table(clusters, found["by"] == "vectors")])
+        by = f"output vectors of {origin}" if origin else "confusions"
+        rows = [{"words": "(all words)", **_cells(everything)}] if everything else []
+        if everything:
+            rows.append({"words": "(all clusters)", **_cells(found["clustered"][origin])})
+        for cluster in clusters:
+            like = " / ".join(f"{value:.2f}" for value in cluster["likeness"].values())
+            row = {"words": shorten(" ".join(cluster["words"]), _WORDS, placeholder=" …")}
+            rows.append(row | ({"similarity": like} if origin else {}) | _cells(cluster["counts"]))
+        parts.append(
+            f"clusters by {by}: {number} with {found['words'][origin]} words, {len(clusters)} shown"
+        )
+        parts.append(tabulate(rows, "keys", "plain", disable_numparse=True))
         parts += [_example_lines(cluster) for cluster in clusters if cluster["examples"]]
-    return "\n\n".join("\n".join(part) for part in parts)
-
-
-def _total_line(title: str, counts: Figures) -> str:
-    times = max(1, counts["times"])
-    right = " / ".join(f"{number / times:.1%}" for number in counts["right"].values())
-    line = f"{title}: {counts['times']} times, right {right}"
-    if counts["alone"]:
-        first, second = counts["ahead"].values()
+    if everything and everything["ahead"]:
+        first, second = everything["ahead"].values()
         # of sentences: words of one are not independent
         p = binomtest(first, first + second).pvalue if first + second else 1.0
-        line += f", alone right {_slashed(counts['alone'])}, ahead in {_slashed(counts['ahead'])} "
-        line += f"sentences (sign test p = {p:.2g})"
-    return line
+        parts.append(f"sentences with more words right: {first} / {second}, sign test p = {p:.2g}")
+    return "\n\n".join(parts)
 
 
-def _slashed(numbers: dict[str, int]) -> str:
-    return " / ".join(map(str, numbers.values()))
+def _cells(counts: Figures | None) -> dict[str, str]:
+    if not counts:
+        return {}
+    kinds = {"right": "right", "within": "one for another", "alone": "alone right"}
+    cells = {title: " / ".join(map(str, counts[kind].values())) for kind, title in kinds.items()}
+    return {"times": str(counts["times"]), **{title: cell for title, cell in cells.items() if cell}}
 
 
-def _table(clusters: list[Figures], with_similarity: bool) -> list[str]:
-    """One row a cluster."""
-    rows = []
-    for cluster in clusters:
-        row = {"words": shorten(" ".join(cluster["words"]), _WORDS, placeholder=" …")}
-        if with_similarity:
-            row["similarity"] = " / ".join(f"{like:.2f}" for like in cluster["likeness"].values())
-        if counts := cluster["counts"]:
-            row |= {"times": str(counts["times"]), "right": _slashed(counts["right"])}
-            row["one for another"] = _slashed(counts["within"])
-            row |= {"alone right": _slashed(counts["alone"])} if counts["alone"] else {}
-        rows.append(row)
-    lines = as_lines(list(rows[0]), [list(row.values()) for row in rows]) if rows else []
-    return [f"  {line}" for line in lines]
-
-
-def _example_lines(cluster: Figures) -> list[str]:
+def _example_lines(cluster: Figures) -> str:
     lines, width = [" ".join(cluster["words"])], max(map(len, cluster["likeness"]))
     for example in cluster["examples"]:
         lines.append("  {sentence:>6}  {text}".format(**example))
@@ -253,4 +227,4 @@ def _example_lines(cluster: Figures) -> list[str]:
             line = f"          {name:<{width}}  {guess['word']} {guess['probability']:.2f}"
             wrong = guess["word"] != example["word"]
             lines.append(f"{line}, {example['word']} {guess['truth']:.2f}" if wrong else line)
-    return lines
+    return "\n".join(lines)

@@ -7,20 +7,21 @@ still there.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, settings_of
+from fairseq_kerbs.checkpoints import read_checkpoint, set_aside, settings_of
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.tables.experiments import language_pair
 from fairseq_kerbs.utils.dictionaries import digest, digest_kept
-from fairseq_kerbs.utils.errors import ProgramEnd, UserError
+from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
 from fairseq_kerbs.utils.files import read_lines
 
-_PREFIX = "decoder.output."
 STOCK_WEIGHTS = ("output_projection.weight", "fc_out.weight", "embed_out")
 """Where fairseq's own decoders keep their output vectors."""
 
@@ -49,43 +50,77 @@ def load_layer(
     """
     state = read_checkpoint(checkpoint, trust)
     config, tensors = settings_of(checkpoint, state), state["model"]
-    own = {n.removeprefix(_PREFIX): value for n, value in tensors.items() if n.startswith(_PREFIX)}
-    if own:
-        if getattr(own.get("weight"), "ndim", 0) != 2:
+    if any(name.startswith("decoder.output.") for name in tensors):
+        weight = tensors.get("decoder.output.weight")
+        if weight is None or weight.ndim != 2:
             raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
-        words = len(own.get("inventory.log_prob", own["weight"]))
+        words = len(tensors.get("decoder.output.inventory.log_prob", weight))
+        layer = rebuild_model(checkpoint, config, tensors, words)[1].decoder.output
     elif any_model:
         tied = ("share_decoder_input_output_embed", "share_all_embeddings")
         shared = any(getattr(config.model, flag, False) for flag in tied)
-        stock = stock_layer(tensors, shared, checkpoint)
-        words = stock.vocab_size
+        layer = stock_layer(tensors, shared, checkpoint)
     else:
         raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
     path = dictionary or remembered_dictionary(checkpoint, config)
-    symbols = load_dictionary(path, words, state)
-    if not own:
-        return stock, symbols
-    from fairseq_kerbs.models.base import check_checkpoint
-    from fairseq_kerbs.models.config import (
-        KerbsConfig,
-        as_namespace,
-        build_output_layer,
-        fill_defaults,
-    )
+    return layer, load_dictionary(path, layer.vocab_size, state)
 
-    flags = as_namespace(config.model)
-    fill_defaults(flags, KerbsConfig)
+
+def rebuild_model(
+    checkpoint: Path, config: Any, tensors: dict[str, Tensor], words: int
+) -> tuple[Any, Any]:
+    """A model by fairseq's own functions, which know what older versions of fairseq wrote.
+
+    Args:
+        checkpoint: where it comes from, for messages.
+        config: its settings.
+        tensors: its parameters.
+        words: entries of its target dictionary.
+
+    Returns:
+        see :func:`building_task`, and the model in evaluation mode.
+
+    Raises:
+        UserError: these are no settings and parameters of one model.
+    """
+    from fairseq.models import build_model
+
     try:
-        layer = build_output_layer(flags, words, own["weight"].shape[1])
-        check_checkpoint(layer, tensors, _PREFIX)
-        layer.load_state_dict(own, strict=False)
-    except ProgramEnd as error:  # the sentence of that check
+        keys = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+        sizes = [len(tensors[key]) for key in keys if key in tensors]
+        kinds = ("self", "future", "past")
+        targets = [kind for kind in kinds if getattr(config.task, f"{kind}_target", False)]
+        task = building_task([*sizes, words][0], words, targets or ["future"])
+        set_aside(config.model)
+        model = build_model(config.model, task)
+        model.load_state_dict(copy.copy(tensors), strict=True, model_cfg=config.model)
+    except ProgramEnd as error:
         raise UserError(f"{checkpoint}: {error.sentence}") from None
-    except (ValueError, RuntimeError) as error:
+    except Exception as error:  # what fairseq raises about settings and sizes is of every kind
         raise UserError(
-            f"{checkpoint}: its flags do not describe its output layer: {error}"
+            f"{checkpoint} does not hold the model that its settings describe "
+            f"({reason_of(error)}); take the file that fairseq-train wrote"
         ) from error
-    return layer.eval(), symbols
+    return task, model.eval()
+
+
+def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespace:
+    """As much of a task as it takes to build a model: dictionaries of so many made-up words.
+
+    ``targets`` are what a language model predicts: "future" or "self".
+    """
+    from fairseq.data import Dictionary
+
+    dictionaries = Dictionary(), Dictionary()
+    for entries, dictionary in zip((source, target), dictionaries, strict=True):
+        for number in range(entries - len(dictionary)):
+            dictionary.add_symbol(f"word{number}")
+    return SimpleNamespace(
+        source_dictionary=dictionaries[0],
+        **dict.fromkeys(("target_dictionary", "dictionary", "output_dictionary"), dictionaries[1]),
+        targets=targets,
+        **dict.fromkeys(("optimizer_step", "train_step")),  # it trains nothing
+    )
 
 
 def model_layer(model: Any, checkpoint: Path) -> OutputLayer:

@@ -35,10 +35,7 @@ def add_convert(commands: Subparsers) -> None:
         help="part the senses of a split word by this much, relative to their length. 0 is exact, "
         "but equal senses stay equal in training until reallocation moves them "
         "[%(default)s]")  # fmt: skip
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
-    source.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
-    add("--ema", action="store_true", help="convert the averages that --store-ema has made")
+    add("--data", type=Path, metavar="BIN", help="binarized data: word counts")
     add("--config", type=Path, metavar="FILE", help="write the flags for training on as YAML")
     add_trust_flag(parser)
     parser.set_defaults(run=_run_convert)
@@ -46,20 +43,25 @@ def add_convert(commands: Subparsers) -> None:
 
 def _run_convert(args: argparse.Namespace) -> int:
     _check_flags(args)
+    import yaml
+
     from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
-    from fairseq_kerbs.conversion.flags import configuration, finetuning_flags
-    from fairseq_kerbs.conversion.model import convert, known_dictionaries, write_checkpoint
-    from fairseq_kerbs.conversion.stock import read_softmax_model
+    from fairseq_kerbs.conversion.flags import finetuning_flags
+    from fairseq_kerbs.conversion.model import (
+        convert,
+        known_dictionaries,
+        read_softmax_model,
+        write_checkpoint,
+    )
     from fairseq_kerbs.tables.experiments import flag_arguments
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    source = read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
-    path, dictionary, words = args.dict, None, len(source.weight)
+    source = read_softmax_model(args.checkpoint, args.trust_checkpoint)
+    words, dictionary, by = len(source.weight), None, "the order of the dictionary"
     if args.data is not None:
         path = remembered_dictionary(args.checkpoint, source.config, args.data)
-    if path is not None:
-        dictionary = load_dictionary(path, words, source.state)
+        dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
     converted = convert(
         source,
         total_senses=args.total_senses,
@@ -69,19 +71,19 @@ def _run_convert(args: argparse.Namespace) -> int:
         dictionary=dictionary,
     )
     flags = finetuning_flags(source.config, converted.settings, args.output)
-    known = known_dictionaries(source, dictionary, args.data)
-    write_checkpoint(args.output, source, converted, known)
+    write_checkpoint(args.output, source, converted, known_dictionaries(source, args.data))
     if args.config is not None:
         with atomic_write(args.config) as stream:
-            stream.write(configuration(flags, args.checkpoint))
+            text = f"going on with {args.checkpoint.name} as a KerBS model"
+            content = {"description": text, "train": flags}
+            yaml.safe_dump(content, stream, sort_keys=False, allow_unicode=True, width=1000)
     extra, total = len(converted.plan.words), len(converted.plan.word_of_sense)
     print(f"{args.output}: {converted.settings.arch}, {words} words, {total} senses")
     if extra:
         kind = "least" if args.extra_senses == "spare" else "most"
-        named = f"the counts of {path}" if path else "the order of the dictionary"
         print(
             f"extra senses ({args.extra_senses}): {total - words}, of the {extra} {kind} frequent "
-            f"words by {named}"
+            f"words by {by}"
         )
     print(
         "largest difference of log-probabilities on random sentences: "
@@ -95,11 +97,9 @@ def _run_convert(args: argparse.Namespace) -> int:
 def _check_flags(args: argparse.Namespace) -> None:
     from fairseq_kerbs.utils.errors import UserError
 
-    for path in filter(None, (args.output, args.config)):
+    for path in (args.output, args.config or args.output):
         if path.exists() and args.checkpoint.exists() and path.samefile(args.checkpoint):
             raise UserError(f"-o {path} is the checkpoint itself; name another file")
-        if path.is_dir():
-            raise UserError(f"-o {path} is a folder; name a file")
     if args.max_senses < 1:
         raise UserError(f"--max-senses is {args.max_senses}, but must be at least 1")
     if not 1.0 <= args.total_senses <= args.max_senses:

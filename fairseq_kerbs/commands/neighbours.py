@@ -19,25 +19,22 @@ def add_neighbours(commands: Subparsers) -> None:
         help="clusters of words that the output layer can hardly tell apart, of one model or two",
         description="Clusters of words that the output layer can hardly tell apart: by its vectors "
         "(cosine, or its kernel's similarity over senses), or with --data by the probability that "
-        "each word gets in place of the others. With --data and two checkpoints also the sentences "
-        "in which one model is right and the other is not, and how many there are of each kind. "
-        "Works for fairseq's own models too.",
+        "each word gets in place of the others. With --data and two checkpoints also where one "
+        "model is right and the other is not. Works for fairseq's own models too.",
     )
     reading.add_model_flags(parser)
-    text = "checkpoint to compare it with"
-    parser.add_argument("other", type=Path, nargs="?", metavar="OTHER", help=text)
-    text = "of the models [from their paths]"
-    parser.add_argument("--names", nargs="+", metavar="NAME", help=text)
+    add = parser.add_argument
+    add("other", type=Path, nargs="?", metavar="OTHER", help="checkpoint to compare it with")
+    add("--names", nargs="+", metavar="NAME", help="of the models [from their paths]")
     text = "what makes words similar [confusions where there are data, else vectors]"
-    parser.add_argument("--by", choices=("vectors", "confusions"), help=text)
+    add("--by", choices=("vectors", "confusions"), help=text)
     reading.add_numbers(
         parser,
         ("--top", 8, "clusters to show, 0 for all"),
         ("--examples", 1, "sentences of a cluster, for each model that is right"),
         ("--least", 20, "occurrences in the training data that a word must have"),
     )
-    text = "whole words only, and sentences with BPE pieces joined"
-    parser.add_argument("--joined", action="store_true", help=text)
+    add("--joined", action="store_true", help="whole words only, and BPE pieces joined")
     reading.add_files(parser, "json")
     parser.set_defaults(run=_run_neighbours)
 
@@ -101,10 +98,10 @@ def _read(
             predictions[name] = collect_predictions(model, task, args.split, args.joined)
         if task is None or args.by == "vectors":
             layers[name] = layer or model_layer(model, path)
-    first, *others = predictions.values() or [None]
+    found = list(predictions.values())
     if dictionaries[-1].symbols != dictionaries[0].symbols:
         differ = "have different target dictionaries"
-    elif not all(other.same_words(first) for other in others):
+    elif not all(other.same_words(found[0]) for other in found):
         differ = f"do not predict the same words of --split {args.split}"
     else:
         return layers, predictions, dictionaries[0]

@@ -7,8 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from fairseq_kerbs.models.config import as_namespace
 from fairseq_kerbs.tables.experiments import Flags, flag_arguments
 from fairseq_kerbs.utils.errors import UserError
 
@@ -43,14 +42,10 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
     """
     import fairseq.optim  # noqa: F401  (registers)
     from fairseq import options
-    from fairseq.models import ARCH_MODEL_REGISTRY
 
-    from fairseq_kerbs.models.config import as_namespace
-
-    arch = str(settings.arch)
     task = getattr(config.task, "_name", None) or getattr(config.task, "task", "translation")
-    flags: Flags = {"finetune-from-model": str(out.resolve()), "task": str(task), "arch": arch}
-    flags["criterion"] = "kerbs_cross_entropy"
+    flags: Flags = {"finetune-from-model": str(out.resolve()), "task": str(task)}
+    flags |= {"arch": str(settings.arch), "criterion": "kerbs_cross_entropy"}
     wanted: dict[str, Any] = {}
     for part, names in _KEPT.items():
         wanted |= {name: getattr(getattr(config, part), name, None) for name in names}
@@ -60,11 +55,8 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
             flags[part.replace("_", "-")] = str(found["_name"])
             wanted |= {name: value for name, value in found.items() if name not in _ELSEWHERE}
     wanted = {name: value for name, value in wanted.items() if value is not None}
-    own = argparse.ArgumentParser()
-    ARCH_MODEL_REGISTRY[arch].add_args(own)
-    names = {action.dest for action in own._actions} - {*_REPLACED}
-    wanted |= {name: value for name, value in vars(settings).items() if name in names}
-    defaults = _dataclass_defaults(arch)
+    own, defaults = _model_flags(str(settings.arch))
+    wanted |= {name: value for name, value in vars(settings).items() if name in own}
     while True:  # again: a size that is set may be the default of others
         parser = options.get_training_parser()
         given = options.parse_args_and_arch(parser, ["DATA", *flag_arguments(flags)])
@@ -80,24 +72,24 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
             flag, value = action.option_strings[0][2:], wanted[action.dest]
             if flag in flags or value is None or (action.nargs == 0 and value != action.const):
                 raise UserError(
-                    f"--arch {arch} has no flag for {action.dest}={value}, which this model was "
-                    "trained with; it cannot be converted"
+                    f"--arch {settings.arch} has no flag for {action.dest}={value}, which this "
+                    "model was trained with; it cannot be converted"
                 )
             flags[flag] = True if action.nargs == 0 else _written(value)
 
 
-def _dataclass_defaults(arch: str) -> dict[str, Any]:
-    """What fairseq's dataclasses give a Transformer whose architecture does not say otherwise."""
+def _model_flags(arch: str) -> tuple[set[str], dict[str, Any]]:
+    """Names of an architecture's settings; defaults of fairseq's Transformers, by dataclass."""
     from fairseq.dataclass.utils import gen_parser_from_dataclass
+    from fairseq.models import ARCH_MODEL_REGISTRY
     from fairseq.models.transformer import TransformerConfig
     from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    if "transformer_lm" in arch:
-        gen_parser_from_dataclass(parser, TransformerLanguageModelConfig())
-    elif "transformer" in arch:
-        gen_parser_from_dataclass(parser, TransformerConfig(), with_prefix="")
-    return vars(parser.parse_args([]))
+    own, stock = (argparse.ArgumentParser(allow_abbrev=False) for _ in range(2))
+    ARCH_MODEL_REGISTRY[arch].add_args(own)
+    config = TransformerLanguageModelConfig() if "_lm" in arch else TransformerConfig()
+    gen_parser_from_dataclass(stock, config, with_prefix="")
+    return {action.dest for action in own._actions} - {*_REPLACED}, vars(stock.parse_args([]))
 
 
 def _same(value: Any, found: Any) -> bool:
@@ -113,9 +105,3 @@ def _written(value: Any) -> str:
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         return str(value)
     return ",".join(map(str, value))
-
-
-def configuration(flags: Flags, checkpoint: Path) -> str:
-    """Flags as a file for ``fairseq-kerbs train``."""
-    content = {"description": f"going on with {checkpoint.name} as a KerBS model", "train": flags}
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)

@@ -1,4 +1,8 @@
-"""The converted model: its settings and parameters, a check that it predicts the same, its file."""
+"""From a trained softmax model, fairseq's own or ours, to a KerBS model with the same predictions.
+
+The softmax model is rebuilt from its checkpoint, its settings and parameters become those of the
+converted model, which is built from them, compared on random sentences, and written.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,121 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
+from fairseq_kerbs.analysis.saved_layer import (
+    STOCK_WEIGHTS,
+    load_dictionary,
+    rebuild_model,
+    remembered_dictionary,
+)
+from fairseq_kerbs.checkpoints import read_checkpoint, registered_model, settings_of
 from fairseq_kerbs.conversion.sense_init import SensePlan, plan_senses, sense_rows
-from fairseq_kerbs.conversion.stock import SoftmaxModel
+from fairseq_kerbs.models.config import as_namespace
 from fairseq_kerbs.utils.dictionaries import STATE, digest, digest_kept
 from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
 from fairseq_kerbs.utils.files import atomic_write_bytes
 
 ALLOWED = 1e-3
 """Largest difference of log-probabilities, in nats, that rounding can explain."""
+ARCHITECTURES = {
+    "transformer": "transformer_kerbs",
+    "transformer_lm": "transformer_lm_kerbs",
+    "lstm": "fairseq_lstm_kerbs",
+    "lstm_lm": "fairseq_lstm_lm_kerbs",
+}
+"""fairseq's models, and ours that they become."""
 
-_OUTPUT = "decoder.output."
-_WITHOUT: dict[str, Any] = {"share_all_embeddings": False, "adaptive_softmax_cutoff": None}
-_WITHOUT |= {"encoder_embed_path": None, "decoder_embed_path": None}
+_OUTPUT, _READ = "decoder.output.", "decoder.embed_tokens.weight"
+_STOCK_WEIGHTS = (*(f"decoder.{name}" for name in STOCK_WEIGHTS), _READ)
+_STOCK_BIAS = "decoder.fc_out.bias"
+_REFUSED = ("adaptive_input", "character_embeddings", "base_layers")
+_UNUSED: dict[str, Any] = {
+    "share_all_embeddings": False,
+    "adaptive_softmax_cutoff": None,
+    "encoder_embed_path": None,
+    "decoder_embed_path": None,
+}
 """Settings of fairseq's models that the converted one has no use for."""
+
+
+@dataclass
+class SoftmaxModel:
+    """A model to convert."""
+
+    checkpoint: Path
+    state: dict[str, Any]  # content of the checkpoint
+    config: Any  # all of its settings
+    task: Any  # what it was built with
+    model: Any  # in evaluation mode
+    weight: Tensor  # [V, d] of its output layer
+    bias: Tensor | None  # [V]
+    settings: dict[str, Any]  # of the converted model, but for its senses
+    replaced: set[str]  # names of the parameters that the converted output layer replaces
+
+
+def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
+    """Rebuild the model of a checkpoint; for ``trust`` see :func:`read_checkpoint`.
+
+    Raises:
+        UserError: see :func:`read_checkpoint`; or the model is none that can be converted, for a
+            reason that the message names.
+    """
+    state = read_checkpoint(checkpoint, trust)
+    config, tensors = settings_of(checkpoint, state), state["model"]
+    name, own = registered_model(config.model)
+    given = dict(vars(as_namespace(config.model)))
+    _check_kind(checkpoint, name, own, given, tensors)
+    names = (f"{_OUTPUT}weight",) if own else _STOCK_WEIGHTS
+    sizes = [len(tensors[key]) for key in names if key in tensors]
+    if not sizes:
+        raise UserError(f"{checkpoint} has no parameters of an output layer; take a whole model")
+    task, model = rebuild_model(checkpoint, config, tensors, sizes[0])
+    settings = given | vars(as_namespace(config.model))  # fairseq's presets have filled in some
+    loaded: dict[str, Tensor] = model.state_dict()
+    weight, bias = next(loaded[key] for key in names if key in loaded), loaded.get(_STOCK_BIAS)
+    if own:
+        arch = settings.get("arch", name)
+        replaced = {key for key in loaded if key.startswith(_OUTPUT)}
+        if settings.get("sense_bias"):
+            weight, bias = weight[:, :-1], weight[:, -1]
+    else:
+        arch = ARCHITECTURES[name]
+        if name == "transformer_lm" and not settings["decoder_normalize_before"]:
+            arch = "fairseq_transformer_lm_kerbs"
+        tied = bool(settings.get("share_decoder_input_output_embed"))
+        replaced = loaded.keys() & {*_STOCK_WEIGHTS, _STOCK_BIAS} - (set() if tied else {_READ})
+        settings |= _UNUSED | {"input_embedding": "composed" if tied else "separate"}
+        if tied:
+            settings["decoder_freeze_embed"] = False  # they are the senses, too
+        if name == "transformer":  # fairseq reads this flag for language models only
+            settings["decoder_input_dim"] = settings["decoder_embed_dim"]
+    settings |= {"arch": arch, "_name": arch, "output_layer": "kerbs", "kernel": "kerbs"}
+    return SoftmaxModel(*(checkpoint, state, config, task, model, weight, bias, settings, replaced))
+
+
+def _check_kind(
+    checkpoint: Path, name: str, own: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    """Refuse what cannot be converted."""
+    layer = settings.get("output_layer", "kerbs")
+    if own and layer == "kerbs":
+        raise UserError(f"{checkpoint} is a KerBS model already: train on with it as it is")
+    if own and layer != "softmax":
+        raise UserError(
+            f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become KerBS"
+        )
+    if not own and name not in ARCHITECTURES:
+        raise UserError(
+            f"{checkpoint} is a model '{name}'; those that can be converted are "
+            f"{', '.join(ARCHITECTURES)} of fairseq and those of fairseq_kerbs with a softmax"
+        )
+    refused = [setting for setting in _REFUSED if settings.get(setting)]
+    if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
+        refused.append("adaptive_softmax_cutoff")
+    if refused:
+        raise UserError(
+            f"{checkpoint} was trained with --{refused[0].replace('_', '-')}, and an output layer "
+            "of fairseq_kerbs knows nothing like it; take a model without it"
+        )
 
 
 @dataclass
@@ -63,14 +168,13 @@ def convert(
     """
     from fairseq.models import build_model
 
-    vocab_size = len(source.weight)
-    total = round(total_senses * vocab_size)
+    total = round(total_senses * len(source.weight))
     counts, special = None, 4
     if dictionary is not None:
         counts, special = torch.tensor(dictionary.count), dictionary.nspecial
-    plan = plan_senses(vocab_size, total, extra_senses, counts, special)
+    plan = plan_senses(len(source.weight), total, extra_senses, counts, special)
     rows = sense_rows(source.weight, source.bias, plan, split_noise)
-    settings = _settings(source)
+    settings = argparse.Namespace(**source.settings)
     settings.total_senses, settings.max_senses = total_senses, max_senses
     settings.sense_bias = rows.shape[1] > source.weight.shape[1]
     # with its old vector a spare sense would lie idle at the word that receives it, too
@@ -96,8 +200,7 @@ def convert(
     new[f"{_OUTPUT}inventory.word_of_sense"] = plan.word_of_sense
     new[f"{_OUTPUT}inventory.usage"] = plan.usage
     model.load_state_dict(new, strict=True)
-    model.eval()
-    difference = largest_difference(source.model, model, source.task)
+    difference = largest_difference(source.model, model.eval(), source.task)
     if not split_noise and not difference <= ALLOWED:
         raise UserError(
             f"{refused}log-probabilities would differ by {difference:.3g}; its settings ask for "
@@ -106,71 +209,39 @@ def convert(
     return Converted(settings, model, plan, difference)
 
 
-def _settings(source: SoftmaxModel) -> argparse.Namespace:
-    """Settings of the converted model: those it had, but for its embeddings and output layer."""
-    values = vars(source.settings) | {"arch": source.arch, "_name": source.arch}
-    values |= {"output_layer": "kerbs", "kernel": "kerbs"}
-    if not source.own:
-        values |= {"input_embedding": "composed" if source.tied else "separate", **_WITHOUT}
-        if source.tied:
-            values["decoder_freeze_embed"] = False  # they are the senses, too
-        if source.arch == "transformer_kerbs":
-            # fairseq reads this flag for language models only
-            values["decoder_input_dim"] = values["decoder_embed_dim"]
-    return argparse.Namespace(**values)
-
-
 @torch.no_grad()
 def largest_difference(first: Any, second: Any, task: Any) -> float:
     """Largest difference of two models' log-probabilities, in nats, on a few random sentences."""
-    batch, real = _random_batch(first, task)
+    generator = torch.Generator().manual_seed(1)
+    source, target = (
+        torch.randint(4, len(words), (3, 9), generator=generator)
+        for words in (task.source_dictionary, task.target_dictionary)
+    )
+    batch = {"src_tokens": source, "src_lengths": torch.full((3,), 9)}
+    if hasattr(first, "encoder"):
+        batch["prev_output_tokens"] = target
     found = [
-        model.get_normalized_probs(model(**batch), log_probs=True)[real]  # [positions, V]
+        model.get_normalized_probs(model(**batch), log_probs=True)  # [3, 9, V]
         for model in (first, second)
     ]
     return float((found[0] - found[1]).abs().max())
 
 
-def _random_batch(model: Any, task: Any) -> tuple[dict[str, Tensor], Tensor]:
-    """Input of a model, padded as fairseq does it, and where [batch, len] it is no padding."""
-    from fairseq.data.data_utils import collate_tokens
-
-    longest = model.max_positions()
-    longest = min(longest) if isinstance(longest, tuple) else longest
-    lengths = [max(1, min(length, int(longest) - 1)) for length in (9, 7, 4)]
-    generator = torch.Generator().manual_seed(1)
-
-    def sentences(dictionary: Any, left: bool) -> Tensor:
-        rows = [torch.randint(4, len(dictionary), (n,), generator=generator) for n in lengths]
-        for row in rows:
-            row[-1 if left else 0] = dictionary.eos()
-        return collate_tokens(rows, dictionary.pad(), left_pad=left)
-
-    target = sentences(task.target_dictionary, left=False)
-    batch = {"src_tokens": target, "src_lengths": torch.tensor(lengths)}
-    if hasattr(model, "encoder"):
-        batch["prev_output_tokens"] = target
-        batch["src_tokens"] = sentences(task.source_dictionary, left=True)
-    return batch, target.ne(task.target_dictionary.pad())
-
-
-def known_dictionaries(source: SoftmaxModel, target: Any, data: Path | None) -> dict[str, str]:
+def known_dictionaries(source: SoftmaxModel, data: Path | None) -> dict[str, str]:
     """Digests of a model's dictionaries, see :mod:`fairseq_kerbs.utils.dictionaries`.
 
     fairseq's own models have none: those of the files that their sizes fit are taken, in the folder
-    ``data`` or that which they were trained from; ``target`` is the target dictionary, if named.
+    ``data`` or that which they were trained from.
     """
     known = {}
     for side in ("source", "target"):
         if kept := digest_kept(source.state, side):
             known[side] = kept
-        elif side == "target" and target is not None:
-            known[side] = digest(target)
-        else:
+            continue
+        with suppress(UserError):  # it is not there, or is another one
             words = len(getattr(source.task, f"{side}_dictionary"))
-            with suppress(UserError):  # it is not there, or is another one
-                path = remembered_dictionary(source.checkpoint, source.config, data, side)
-                known[side] = digest(load_dictionary(path, words, {}))
+            path = remembered_dictionary(source.checkpoint, source.config, data, side)
+            known[side] = digest(load_dictionary(path, words, {}))
     return known
 
 

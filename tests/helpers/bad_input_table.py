@@ -286,7 +286,6 @@ CONVERSION = (
         Misuse(
             f"convert {MODEL} -o {MODEL}", ("model.pt is the checkpoint itself", "name another")
         ),
-        Misuse(f"convert {MODEL} -o {{out}}", ("is a folder", "name a file")),
     ]
     + [
         Misuse(f"convert {MODEL} -o {{out}}/k.pt {flags}", says)
@@ -301,8 +300,6 @@ CONVERSION = (
                 ("--split-noise", "--extra-senses split", "give both or neither"),
             ),
             ("--extra-senses some", ("--extra-senses", "invalid choice: 'some'")),
-            ("--ema", ("--ema: ", "model.pt holds no averages", "--store-ema")),
-            ("--data {work}/bin --dict {work}/two", ("--dict", "not allowed with", "--data")),
         )
     ]
 )
