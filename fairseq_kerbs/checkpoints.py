@@ -12,7 +12,8 @@ import argparse
 import logging
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
 """fairseq's models that are built without trust, each with all of its presets, besides ours."""
 TASKS = ("translation", "language_modeling")
 """Tasks that are set up without trust."""
+WRITTEN = "take the file that fairseq-train wrote"
 
 # by the end of a setting's name: its value in a model that is only read
 _SET_ASIDE = {
@@ -42,10 +44,13 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
         UserError: the file cannot be read (see :func:`.checkpoint_file.read_file`), holds no model,
             or settings of a form that no fairseq writes.
     """
-    quiet_fairseq()
-    state = read_file(path, trust)
     import torch
 
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # no sizes of dictionaries and the like
+    # what fairseq asks of torch: pinned memory on a CPU, too, and masks of two types
+    for message in ("'pin_memory'", "Support for mismatched key_padding_mask"):
+        warnings.filterwarnings("ignore", message=message)
+    state = read_file(path, trust)
     settings = isinstance(state, dict) and (state.get("cfg") or state.get("args"))
     model = state.get("model") if settings else None
     whole = isinstance(model, dict) and all(
@@ -58,24 +63,13 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     return state
 
 
-def quiet_fairseq() -> None:
-    """Keep what fairseq says about itself off the terminal of a command that only reads a model."""
-    logging.getLogger("fairseq").setLevel(logging.WARNING)  # sizes of dictionaries and the like
-    # what it asks of torch: pinned memory on a CPU, too, and masks of two types
-    for message in ("'pin_memory'", "Support for mismatched key_padding_mask"):
-        warnings.filterwarnings("ignore", message=message)
-
-
 def load_model_and_task(
     path: Path, data: Path, *, trust: bool = False, any_model: bool = False
 ) -> tuple[Any, Any]:
-    """Build the model of a checkpoint, in evaluation mode, and its task.
+    """The model of a checkpoint in evaluation mode, and its task, by fairseq's own functions.
 
-    Args:
-        path: a file of fairseq-train.
-        data: folder of binarized data with the dictionaries that the model was trained with.
-        trust: see :func:`read_checkpoint`.
-        any_model: also one that is none of fairseq_kerbs.
+    ``data`` is a folder of binarized data with the dictionaries that the model was trained with;
+    with ``any_model`` it may be none of fairseq_kerbs.
 
     Raises:
         UserError: see :func:`read_checkpoint`; there are no such data, the model is none of ours,
@@ -91,7 +85,8 @@ def load_model_and_task(
 
     overrides = {"data": str(data)}
     set_aside(state.get("cfg"), state.get("args"))
-    try:
+    wrong = f"does not go with --data {data}"
+    with one_sentence(path, wrong, "use the data that the model was trained on"):
         state = upgraded(state, overrides)
         if not (any_model or registered_model(state["cfg"].model)[1]):
             raise UserError(
@@ -103,16 +98,20 @@ def load_model_and_task(
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(path)], arg_overrides=overrides, state=state
         )
+    return models[0].eval(), task
+
+
+@contextmanager
+def one_sentence(path: Path, wrong: str, advice: str) -> Iterator[None]:
+    """Turn what fairseq raises about settings and sizes, errors of every kind, into a UserError."""
+    try:
+        yield
     except UserError:
         raise
     except ProgramEnd as error:  # of our own models' check
         raise UserError(f"{path}: {error.sentence}") from None
-    except Exception as error:  # what fairseq raises about settings and sizes is of every kind
-        raise UserError(
-            f"{path} does not go with --data {data} ({reason_of(error)}); use the data that "
-            "the model was trained on"
-        ) from error
-    return models[0].eval(), task
+    except Exception as error:
+        raise UserError(f"{path} {wrong} ({reason_of(error)}); {advice}") from error
 
 
 def settings_of(path: Path, state: dict[str, Any]) -> Any:
@@ -121,15 +120,10 @@ def settings_of(path: Path, state: dict[str, Any]) -> Any:
     Raises:
         UserError: what the file has in their place is none.
     """
-    try:
+    with one_sentence(path, "has no settings of fairseq", WRITTEN):
         config = upgraded(state, {})["cfg"]
         for part in (config.model, config.task):  # which all that follows takes for granted
             vars(part) if isinstance(part, argparse.Namespace) else part.keys()
-    except Exception as error:  # of every kind, in a file that something else wrote
-        raise UserError(
-            f"{path} has no settings of fairseq ({reason_of(error)}); take the file that "
-            "fairseq-train wrote"
-        ) from error
     return config
 
 

@@ -80,21 +80,14 @@ def _best(points: NDArray[np.float64], most: int, seed: int) -> Clusters:
 def measure_word(
     vectors: Tensor, most: int, seed: int = 1, layer: OutputLayer | None = None, word: int = 0
 ) -> dict[str, Any]:
-    """Clusters and variance of a word's contexts.
-
-    Args:
-        vectors: its context vectors, [n, d].
-        most: most clusters.
-        seed: see `find_clusters`.
-        layer: output layer of a model of ours.
-        word: its number there.
+    """Clusters (at most ``most``) and variance of a word's context vectors [n, d].
 
     Returns:
         how many ``contexts`` were looked at and ``clusters`` found, their ``sizes`` (the largest
         first), ``silhouette``, ``variance`` (mean squared distance to the mean vector),
         ``relative`` (as a share of the mean squared length) and ``within`` (that within clusters as
-        a share of it); of a model of ours the word's ``senses``, how many of them these contexts
-        use (``used``), and their mean ``theta`` by usage, else None.
+        a share of it); in the output ``layer`` of a model of ours the word's ``senses``, how many
+        of them these contexts use (``used``), and their mean ``theta`` by usage, else None.
     """
     found, vectors = find_clusters(vectors, most, seed), vectors.double()
     parts = [vectors[found.labels == label] for label in found.labels.unique()]
@@ -120,27 +113,14 @@ def measure_word(
     return result
 
 
-_FORMATS = {
-    **dict.fromkeys(("word", "contexts", "clusters"), "{}"),
-    "silhouette": "{:.2f}",
-    "variance": "{:.4g}",
-    "relative": "{:.1%}",
-    "within": "{:.0%}",
-    "senses": "{}",
-    "used": "{}",
-    "theta": "{:+.3f}",
-}
-
-
 def geometry_as_text(words: Sequence[dict[str, Any]]) -> str:
     """A table of figures of words for a terminal, and what they come to."""
-    rows = [
-        {name: text.format(one[name]) for name, text in _FORMATS.items() if one[name] is not None}
-        for one in words
-    ]
+    names = ["word", "contexts", "clusters", "silhouette", "variance", "relative", "within"]
+    names += ["senses", "used", "theta"]
+    rows = [{name: one[name] for name in names if one[name] is not None} for one in words]
     relative = [word["relative"] for word in words]
     return (
-        f"{tabulate(rows, 'keys', 'plain', disable_numparse=True)}\n"
+        f"{tabulate(rows, 'keys', 'plain', floatfmt='.3g', disable_numparse=[0])}\n"
         f"{sum(word['clusters'] > 1 for word in words)} of {len(words)} words have more than one "
         "cluster; their variance, relative to the mean squared length, lies between "
         f"{min(relative):.1%} and {max(relative):.1%}"

@@ -39,7 +39,10 @@ from fairseq_kerbs.utils.steps import write_json
 MOST_COSINE = 0.6
 NEAR = 0.7  # cosine from which on a sense counts as lying on a cluster
 UNSURE = 0.01  # 1 − P(y) from which on a word's likelihood still says something about θ
-DECAY = 1e-3  # β of Eq. 12–13 in the experiment on Lemma 4.1
+# the experiment on Lemma 4.1
+WIDTH = 0.6  # σ of all clusters
+INTERVAL = 40  # updates between two reallocations
+DECAY = 1e-3  # β of Eq. 12–13
 NEEDY_LOSS = 0.3  # mean loss in nats from which on a word is needy under ``paper``
 MAX_MOVES = 0.17  # of the other policies: most moves at a time, as a fraction of the words
 VARIANTS = (
@@ -110,19 +113,13 @@ class _Experiment:
 
 
 def learn_senses(
-    policy: str,
-    new_sense: str,
-    training: Training,
-    *,
-    interval: int = 40,
-    words_each: int = 3,
-    width: float = 0.6,
-    seed: int = 0,
+    policy: str, new_sense: str, training: Training, words_each: int = 3, seed: int = 0
 ) -> Row:
     """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4.
 
-    Senses move every ``interval`` updates, but not in the last fifth of training. Under ``paper`` ε
-    is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles: −loss/(Vβ).
+    Senses move every :data:`INTERVAL` updates, but not in the last fifth of training. Under
+    ``paper`` ε is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles:
+    −loss/(Vβ).
 
     Returns:
         mean senses of the words with k clusters, ``senses_1`` … ``senses_4``; what :data:`LEGEND`
@@ -131,7 +128,7 @@ def learn_senses(
     clusters = torch.arange(1, 5).repeat(words_each)  # [V]
     vocab = len(clusters)
     word = torch.arange(vocab).repeat_interleave(clusters)
-    widths = torch.full((len(word),), width)
+    widths = torch.full((len(word),), WIDTH)
     experiment = _Experiment(word, widths, training, seed, new_sense=new_sense)
     layer = experiment.layer
     settings = ReallocationSettings(-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES)
@@ -139,7 +136,7 @@ def learn_senses(
     for step in range(1, training.steps + 1):
         losses.append(experiment.update())
         layer.update_statistics(DECAY)
-        if policy != "none" and step % interval == 0 and step <= 0.8 * training.steps:
+        if policy != "none" and step % INTERVAL == 0 and step <= 0.8 * training.steps:
             made = layer.reallocate(policy, settings)
             reset_moments(experiment.optimizer, layer.sense_parameters(), made.senses)
             moves.append(len(made))
@@ -202,10 +199,8 @@ def _means(rows: list[Row], *by: str) -> str:
     for row in rows:
         groups[tuple(row[name] for name in by)].append(row)
     names = [name for name in rows[0] if name not in ("lemma", "seed", *by)]
-    table = [
-        [*key, *(np.mean([row[name] for row in own]) for name in names)]
-        for key, own in groups.items()
-    ]
+    means = [[np.mean([row[name] for row in own]) for name in names] for own in groups.values()]
+    table = [[*key, *own] for key, own in zip(groups, means, strict=True)]
     return tabulate(table, [*by, *names], floatfmt=".3g")
 
 

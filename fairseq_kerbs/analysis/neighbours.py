@@ -1,20 +1,17 @@
 """Words that an output layer can hardly tell apart (Gao et al. 2019, Section 4.5 and Table 4).
 
-`fairseq_kerbs.analysis.similarity` says how similar two words are, by the vectors of the output
-layer or by what it confuses in a text. Words are joined to clusters by the mean similarity of their
-pairs, down to what half of all words have to their nearest one. Clusters come in the order of what
-a word of theirs has to all others of its cluster together, on average.
+Words are joined to clusters by the mean similarity of their pairs (`.similarity`), down to what
+half of all words have to their nearest one. Clusters come in the order of what a word of theirs has
+to all others of its cluster together, on average. Confusions of two models are taken together:
+clusters by one model's would be chosen by its own errors, and the other would look better there
+even if it were as good.
 
-Confusions of two models are taken together to find clusters. Clusters of one model's confusions
-would be chosen by its own errors, and the other would look better there even if it were as good.
-
-Then each cluster's occurrences in the text are counted: ``times`` in all, and by model ``right``
-(where the word is the most probable one), ``within`` (where another word of its cluster is), of two
-models ``alone`` (where it is right and the other is not) and ``ahead`` (sentences with more of
-these words right than the other has). Examples show the occurrences where one model is right and
-the other takes the word for another of the cluster, or else for any other word, those first where
-their probabilities of the right word lie farthest apart; of one model those where it takes a word
-for another of the cluster.
+Each cluster's occurrences in the text are counted: ``times`` in all, and by model ``right`` (where
+the word is the most probable one), ``within`` (where another word of its cluster is), of two models
+``alone`` (where it is right and the other is not) and ``ahead`` (sentences with more of these words
+right than the other has). Examples show where one model is right and the other takes the word for
+another of the cluster, or else for any other word, those first where their probabilities of the
+right word lie farthest apart; of one model where it takes a word for another of the cluster.
 """
 
 from __future__ import annotations
@@ -62,8 +59,7 @@ def find_neighbours(
         layers: output layers by model, to compare words by their vectors; empty: by confusions.
         predictions: by model, all of the same words; empty where there are no data.
         words: [V] which words are compared.
-        symbols: [V] entries of the dictionary.
-        frequency: [V] occurrences in the training data.
+        symbols, frequency: [V] entries of the dictionary, their occurrences in the training data.
         top: clusters to show, of each model where they are by vectors; 0 for all.
         examples: most examples of a cluster, for each model that is right.
 

@@ -1,106 +1,84 @@
-"""The output layer of a checkpoint, without any data.
+"""A model of a checkpoint without any data, and its output layer.
 
-A checkpoint holds the layer's parameters and the flags that describe it. It does not hold the
-dictionary: that is read from a file, or from the folder that the model was trained from, if it is
-still there.
+A checkpoint holds parameters and the flags that describe them. It does not hold the dictionary:
+that is read from a file, or from the folder that the model was trained from, if it is still there.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, set_aside, settings_of
+from fairseq_kerbs import checkpoints
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.tables.experiments import language_pair
 from fairseq_kerbs.utils.dictionaries import digest, digest_kept
-from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
-STOCK_WEIGHTS = ("output_projection.weight", "fc_out.weight", "embed_out")
-"""Where fairseq's own decoders keep their output vectors."""
+READ = "decoder.embed_tokens.weight"
+STOCK_WEIGHTS = (
+    *("decoder.output_projection.weight", "decoder.fc_out.weight", "decoder.embed_out"),
+    READ,
+)
+"""Where fairseq's own decoders keep their output vectors; the last where they are tied."""
 
 
 def load_layer(
-    checkpoint: Path,
-    dictionary: Path | None = None,
-    trust: bool = False,
-    *,
-    any_model: bool = False,
+    checkpoint: Path, dictionary: Path | None = None, trust: bool = False, any_model: bool = False
 ) -> tuple[OutputLayer, Any]:
-    """Rebuild the output layer of a checkpoint.
+    """The output layer and target dictionary of a model of ours (``any_model``: or of fairseq's).
 
-    Args:
-        checkpoint: a file of fairseq-train.
-        dictionary: a ``dict.LANGUAGE.txt``, by default :func:`remembered_dictionary`.
-        trust: see :func:`read_checkpoint`.
-        any_model: also one of fairseq's own, see :func:`stock_layer`.
-
-    Returns:
-        layer in evaluation mode, and fairseq's dictionary of the target side.
+    The dictionary is read from a ``dict.LANGUAGE.txt``, by default :func:`remembered_dictionary`.
 
     Raises:
-        UserError: see :func:`read_checkpoint`; the checkpoint is no model of ours (with
-            ``any_model``: has no output vectors), or there is no dictionary or one of another size.
+        UserError: see :func:`.checkpoints.read_checkpoint`, :func:`rebuild_model` and
+            :func:`load_dictionary`; or the checkpoint is no model of ours.
     """
-    state = read_checkpoint(checkpoint, trust)
-    config, tensors = settings_of(checkpoint, state), state["model"]
-    if any(name.startswith("decoder.output.") for name in tensors):
-        weight = tensors.get("decoder.output.weight")
-        if weight is None or weight.ndim != 2:
-            raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
-        words = len(tensors.get("decoder.output.inventory.log_prob", weight))
-        layer = rebuild_model(checkpoint, config, tensors, words)[1].decoder.output
-    elif any_model:
-        tied = ("share_decoder_input_output_embed", "share_all_embeddings")
-        shared = any(getattr(config.model, flag, False) for flag in tied)
-        layer = stock_layer(tensors, shared, checkpoint)
-    else:
+    state = checkpoints.read_checkpoint(checkpoint, trust)
+    config = checkpoints.settings_of(checkpoint, state)
+    if not (any_model or checkpoints.registered_model(config.model)[1]):
         raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
+    layer = model_layer(rebuild_model(checkpoint, config, state["model"])[1], checkpoint)
     path = dictionary or remembered_dictionary(checkpoint, config)
     return layer, load_dictionary(path, layer.vocab_size, state)
 
 
-def rebuild_model(
-    checkpoint: Path, config: Any, tensors: dict[str, Tensor], words: int
-) -> tuple[Any, Any]:
-    """A model by fairseq's own functions, which know what older versions of fairseq wrote.
+def rebuild_model(checkpoint: Path, config: Any, tensors: dict[str, Tensor]) -> tuple[Any, Any]:
+    """A task (see :func:`building_task`) and the model, in evaluation mode, of a checkpoint.
 
-    Args:
-        checkpoint: where it comes from, for messages.
-        config: its settings.
-        tensors: its parameters.
-        words: entries of its target dictionary.
-
-    Returns:
-        see :func:`building_task`, and the model in evaluation mode.
+    fairseq's own functions build it, which know what older versions of fairseq wrote.
 
     Raises:
-        UserError: these are no settings and parameters of one model.
+        UserError: these are no settings and parameters of one model, or that is neither of ours nor
+            of :data:`.checkpoints.MODELS`: the settings of others could run a program.
     """
     from fairseq.models import build_model
 
-    try:
-        keys = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    name, own = checkpoints.registered_model(config.model)
+    if not own and name not in checkpoints.MODELS:
+        known = ", ".join(checkpoints.MODELS)
+        raise UserError(
+            f"{checkpoint} is a model '{name}'; those that can be read without data are {known} of "
+            "fairseq and those of fairseq_kerbs"
+        )
+    keys = ("decoder.output.inventory.log_prob", "decoder.output.weight") if own else STOCK_WEIGHTS
+    wrong = "does not hold the model that its settings describe"
+    with checkpoints.one_sentence(checkpoint, wrong, checkpoints.WRITTEN):
         sizes = [len(tensors[key]) for key in keys if key in tensors]
+        if not sizes:
+            raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
+        read = [len(tensors[k]) for k in ("encoder.embed_tokens.weight", READ) if k in tensors]
         kinds = ("self", "future", "past")
         targets = [kind for kind in kinds if getattr(config.task, f"{kind}_target", False)]
-        task = building_task([*sizes, words][0], words, targets or ["future"])
-        set_aside(config.model)
+        task = building_task([*read, *sizes][0], sizes[0], targets or ["future"])
+        checkpoints.set_aside(config.model)
         model = build_model(config.model, task)
         model.load_state_dict(copy.copy(tensors), strict=True, model_cfg=config.model)
-    except ProgramEnd as error:
-        raise UserError(f"{checkpoint}: {error.sentence}") from None
-    except Exception as error:  # what fairseq raises about settings and sizes is of every kind
-        raise UserError(
-            f"{checkpoint} does not hold the model that its settings describe "
-            f"({reason_of(error)}); take the file that fairseq-train wrote"
-        ) from error
     return task, model.eval()
 
 
@@ -124,38 +102,26 @@ def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespa
 
 
 def model_layer(model: Any, checkpoint: Path) -> OutputLayer:
-    """The output layer of a loaded model, ours or (see :func:`stock_layer`) one of fairseq's."""
-    layer = getattr(model.decoder, "output", None)
-    if isinstance(layer, OutputLayer):
-        return layer
-    tied = bool(getattr(model.decoder, "share_input_output_embed", False))
-    return stock_layer(model.state_dict(), tied, checkpoint)
-
-
-def stock_layer(tensors: Mapping[str, Tensor], tied: bool, checkpoint: Path) -> OutputLayer:
-    """The output vectors of one of fairseq's own models as a softmax layer, in evaluation mode.
+    """The output layer of a model of ours, or the output vectors of another as a softmax layer.
 
     A bias (fairseq's LSTM has one) is left out: it says how frequent a word is, not what it means.
-
-    Args:
-        tensors: parameters of the model, by name.
-        tied: whether its output vectors may be its input embeddings.
-        checkpoint: where they come from, for the message.
 
     Raises:
         UserError: there is no output vector for each word.
     """
-    names = [*STOCK_WEIGHTS, "embed_tokens.weight"] if tied else [*STOCK_WEIGHTS]
-    found = [tensors[key] for name in names if (key := f"decoder.{name}") in tensors]
-    adaptive = any(name.startswith("decoder.adaptive_softmax.") for name in tensors)
-    if adaptive or not found:
+    layer, tensors = getattr(model.decoder, "output", None), model.state_dict()
+    if isinstance(layer, OutputLayer):
+        return layer
+    tied = getattr(model.decoder, "share_input_output_embed", False)
+    found = [tensors[key] for key in STOCK_WEIGHTS if key in tensors and (tied or key != READ)]
+    if not found or any(name.startswith("decoder.adaptive_softmax.") for name in tensors):
         raise UserError(
             f"{checkpoint}: its output layer has no vector for each word (an adaptive softmax has "
             "none); give --data BIN without --by vectors to see which words it takes for each other"
         )
-    layer = SoftmaxOutputLayer(found[0].shape[1], found[0].shape[0])
-    layer.weight.data = found[0].detach().float()  # [V, d]
-    return layer.eval()
+    stock = SoftmaxOutputLayer(found[0].shape[1], found[0].shape[0])
+    stock.weight.data = found[0].detach().float()  # [V, d]
+    return stock.eval()
 
 
 def remembered_dictionary(

@@ -2,19 +2,15 @@
 
 By vectors (Gao et al. 2019, Section 4.5, extended to senses and kernels). K(m, n) is the kernel
 logit of sense n where the context is the vector of sense m. A softmax does not see what all its
-logits have in common, so that is taken away: with G = (K + Kᵀ)/2 and its means over the senses
-that are compared,
+logits have in common, so that is taken away: with G = (K + Kᵀ)/2 and its means over the senses,
 
     S(m, n) = G(m, n) − mean G(m, ·) − mean G(·, n) + mean G,
     similarity of two senses = S(m, n) / √(S(m, m) S(n, n)),
     similarity of two words  = the greatest of any two of their senses.
 
-For the inner product that is the cosine of vectors from which their mean was taken. Bare inner
-products would make long vectors, and those that point to where all do, similar to every other one.
-Kernels of a distance fit the same form. Senses that predict less than `LEAST_USAGE` of their word
-are left out; one that has just moved counts as used until it is seen not to be (Eq. 13). The
-components of a mixture map contexts, each in its own way; what is compared here are its word
-vectors, by inner product.
+For the inner product that is the cosine of vectors from which their mean was taken. Senses that
+predict less than `LEAST_USAGE` of their word are left out. The components of a mixture map
+contexts, each in its own way; what is compared here are its word vectors, by inner product.
 
 By confusions. d(i, j) is the probability that word j gets at the occurrences of word i, summed over
 them and divided by their number plus `DOUBT`, so that one or two of them prove little; of several
@@ -71,14 +67,9 @@ def nearest_senses(
 
 
 def confusion_similarity(found: Sequence[Predictions], words: Tensor) -> sparse.csr_matrix:
-    """Similarity of pairs by what models confuse, see the head of this file.
+    """Similarity by what models confuse in the same text, [V, V], symmetric, 0 on the diagonal.
 
-    Args:
-        found: predictions of one model or several, of the same words.
-        words: [V] which words of the dictionary to compare.
-
-    Returns:
-        [V, V], symmetric, nothing on the diagonal.
+    ``words`` [V] says which words of the dictionary are compared.
     """
     shape, numbers = (len(words), len(words)), found[0].word
     total = sparse.csr_matrix(shape)
@@ -93,12 +84,7 @@ def confusion_similarity(found: Sequence[Predictions], words: Tensor) -> sparse.
 
 
 class VectorSimilarity:
-    """Similarity of words by output vectors, see the head of this file.
-
-    Args:
-        layer: output layer.
-        words: [V] which words of the dictionary to compare.
-    """
+    """Similarity by output vectors of the words of a dictionary, [V], that are to be compared."""
 
     @torch.no_grad()
     def __init__(self, layer: OutputLayer, words: Tensor) -> None:
@@ -178,13 +164,8 @@ def cluster_words(
 ) -> list[list[int]]:
     """Join words, the most similar first, by the mean similarity of all pairs (average linkage).
 
-    Args:
-        graph: [V, V] symmetric, similarity of pairs above 0; what is not there is 0.
-        least: mean similarity of all pairs between two groups that are joined.
-        most: words of a cluster.
-
-    Returns:
-        clusters of two words or more.
+    ``graph`` [V, V] is symmetric; what is not there is 0. Groups are joined down to a mean of
+    ``least``, to clusters of at most ``most`` words; words that stay alone are left out.
     """
     sums: dict[int, dict[int, float]] = defaultdict(dict)  # of groups, over pairs of their words
     queue = []

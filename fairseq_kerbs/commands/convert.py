@@ -47,12 +47,7 @@ def _run_convert(args: argparse.Namespace) -> int:
 
     from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
     from fairseq_kerbs.conversion.flags import finetuning_flags
-    from fairseq_kerbs.conversion.model import (
-        convert,
-        known_dictionaries,
-        read_softmax_model,
-        write_checkpoint,
-    )
+    from fairseq_kerbs.conversion.model import convert, read_softmax_model, write_checkpoint
     from fairseq_kerbs.tables.experiments import flag_arguments
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
@@ -62,16 +57,10 @@ def _run_convert(args: argparse.Namespace) -> int:
     if args.data is not None:
         path = remembered_dictionary(args.checkpoint, source.config, args.data)
         dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
-    converted = convert(
-        source,
-        total_senses=args.total_senses,
-        max_senses=args.max_senses,
-        extra_senses=args.extra_senses,
-        split_noise=args.split_noise,
-        dictionary=dictionary,
-    )
+    sizes = args.total_senses, args.max_senses
+    converted = convert(source, *sizes, args.extra_senses, args.split_noise, dictionary)
     flags = finetuning_flags(source.config, converted.settings, args.output)
-    write_checkpoint(args.output, source, converted, known_dictionaries(source, args.data))
+    write_checkpoint(args.output, source, converted, args.data)
     if args.config is not None:
         with atomic_write(args.config) as stream:
             text = f"going on with {args.checkpoint.name} as a KerBS model"
@@ -100,14 +89,14 @@ def _check_flags(args: argparse.Namespace) -> None:
     for path in (args.output, args.config or args.output):
         if path.exists() and args.checkpoint.exists() and path.samefile(args.checkpoint):
             raise UserError(f"-o {path} is the checkpoint itself; name another file")
-    if args.max_senses < 1:
-        raise UserError(f"--max-senses is {args.max_senses}, but must be at least 1")
-    if not 1.0 <= args.total_senses <= args.max_senses:
-        raise UserError(
-            f"--total-senses is {args.total_senses}, but must be between 1 and --max-senses "
-            f"({args.max_senses})"
-        )
-    if not 0.0 <= args.split_noise < 1.0:
-        raise UserError(f"--split-noise is {args.split_noise}, but must be within [0, 1)")
+    most = max(1, args.max_senses)
+    for name, right, range_ in (
+        ("max_senses", args.max_senses >= 1, "at least 1"),
+        ("total_senses", 1 <= args.total_senses <= most, f"between 1 and --max-senses ({most})"),
+        ("split_noise", 0 <= args.split_noise < 1, "within [0, 1)"),
+    ):
+        if not right:
+            flag = name.replace("_", "-")
+            raise UserError(f"--{flag} is {getattr(args, name)}, but must be {range_}")
     if args.split_noise and args.extra_senses != "split":
         raise UserError("--split-noise parts senses of --extra-senses split; give both or neither")

@@ -98,14 +98,14 @@ def _read(
             predictions[name] = collect_predictions(model, task, args.split, args.joined)
         if task is None or args.by == "vectors":
             layers[name] = layer or model_layer(model, path)
-    found = list(predictions.values())
+    found, differ = list(predictions.values()), ""
     if dictionaries[-1].symbols != dictionaries[0].symbols:
         differ = "have different target dictionaries"
-    elif not all(other.same_words(found[0]) for other in found):
+    elif found and not found[-1].same_words(found[0]):
         differ = f"do not predict the same words of --split {args.split}"
-    else:
-        return layers, predictions, dictionaries[0]
-    raise UserError(
-        f"{' and '.join(map(str, paths.values()))} {differ}; compare models of the same task that "
-        "were trained on the same data"
-    )
+    if differ:
+        raise UserError(
+            f"{' and '.join(map(str, paths.values()))} {differ}; compare models of the same task "
+            "that were trained on the same data"
+        )
+    return layers, predictions, dictionaries[0]

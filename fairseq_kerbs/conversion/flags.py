@@ -32,10 +32,8 @@ _REPLACED = ("share_decoder_input_output_embed", "base_shuffle")
 def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Flags:
     """Flags of the model, its task and its training, those that differ from the defaults.
 
-    Args:
-        config: all settings of the softmax model.
-        settings: those of the converted model.
-        out: its file.
+    ``config`` has all settings of the softmax model, ``settings`` are those of the converted model,
+    ``out`` is its file.
 
     Raises:
         UserError: a setting of the model cannot be given on a command line.

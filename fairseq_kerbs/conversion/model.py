@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.analysis.saved_layer import (
+    READ,
     STOCK_WEIGHTS,
     load_dictionary,
     rebuild_model,
     remembered_dictionary,
 )
-from fairseq_kerbs.checkpoints import read_checkpoint, registered_model, settings_of
+from fairseq_kerbs.checkpoints import one_sentence, read_checkpoint, registered_model, settings_of
 from fairseq_kerbs.conversion.sense_init import SensePlan, plan_senses, sense_rows
 from fairseq_kerbs.models.config import as_namespace
 from fairseq_kerbs.utils.dictionaries import STATE, digest, digest_kept
-from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write_bytes
 
 ALLOWED = 1e-3
@@ -39,8 +40,7 @@ ARCHITECTURES = {
 }
 """fairseq's models, and ours that they become."""
 
-_OUTPUT, _READ = "decoder.output.", "decoder.embed_tokens.weight"
-_STOCK_WEIGHTS = (*(f"decoder.{name}" for name in STOCK_WEIGHTS), _READ)
+_OUTPUT = "decoder.output."
 _STOCK_BIAS = "decoder.fc_out.bias"
 _REFUSED = ("adaptive_input", "character_embeddings", "base_layers")
 _UNUSED: dict[str, Any] = {
@@ -78,14 +78,11 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
     config, tensors = settings_of(checkpoint, state), state["model"]
     name, own = registered_model(config.model)
     given = dict(vars(as_namespace(config.model)))
-    _check_kind(checkpoint, name, own, given, tensors)
-    names = (f"{_OUTPUT}weight",) if own else _STOCK_WEIGHTS
-    sizes = [len(tensors[key]) for key in names if key in tensors]
-    if not sizes:
-        raise UserError(f"{checkpoint} has no parameters of an output layer; take a whole model")
-    task, model = rebuild_model(checkpoint, config, tensors, sizes[0])
+    _check_kind(checkpoint, own, given, tensors)
+    task, model = rebuild_model(checkpoint, config, tensors)
     settings = given | vars(as_namespace(config.model))  # fairseq's presets have filled in some
     loaded: dict[str, Tensor] = model.state_dict()
+    names = (f"{_OUTPUT}weight", *STOCK_WEIGHTS)
     weight, bias = next(loaded[key] for key in names if key in loaded), loaded.get(_STOCK_BIAS)
     if own:
         arch = settings.get("arch", name)
@@ -97,7 +94,7 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
         if name == "transformer_lm" and not settings["decoder_normalize_before"]:
             arch = "fairseq_transformer_lm_kerbs"
         tied = bool(settings.get("share_decoder_input_output_embed"))
-        replaced = loaded.keys() & {*_STOCK_WEIGHTS, _STOCK_BIAS} - (set() if tied else {_READ})
+        replaced = loaded.keys() & {*STOCK_WEIGHTS, _STOCK_BIAS} - (set() if tied else {READ})
         settings |= _UNUSED | {"input_embedding": "composed" if tied else "separate"}
         if tied:
             settings["decoder_freeze_embed"] = False  # they are the senses, too
@@ -108,29 +105,27 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
 
 
 def _check_kind(
-    checkpoint: Path, name: str, own: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
+    checkpoint: Path, own: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
     """Refuse what cannot be converted."""
     layer = settings.get("output_layer", "kerbs")
-    if own and layer == "kerbs":
-        raise UserError(f"{checkpoint} is a KerBS model already: train on with it as it is")
-    if own and layer != "softmax":
-        raise UserError(
-            f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become KerBS"
-        )
-    if not own and name not in ARCHITECTURES:
-        raise UserError(
-            f"{checkpoint} is a model '{name}'; those that can be converted are "
-            f"{', '.join(ARCHITECTURES)} of fairseq and those of fairseq_kerbs with a softmax"
-        )
-    refused = [setting for setting in _REFUSED if settings.get(setting)]
+    unknown = [setting.replace("_", "-") for setting in _REFUSED if settings.get(setting)]
     if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
-        refused.append("adaptive_softmax_cutoff")
-    if refused:
-        raise UserError(
-            f"{checkpoint} was trained with --{refused[0].replace('_', '-')}, and an output layer "
-            "of fairseq_kerbs knows nothing like it; take a model without it"
-        )
+        unknown.append("adaptive-softmax-cutoff")
+    for wrong, sentence in (
+        (own and layer == "kerbs", "is a KerBS model already: train on with it as it is"),
+        (
+            own and layer != "softmax",
+            f"was trained with --output-layer {layer}; only a softmax can become KerBS",
+        ),
+        (
+            unknown,
+            f"was trained with --{', --'.join(unknown)}, and an output layer of fairseq_kerbs "
+            "knows nothing like it; take a model without it",
+        ),
+    ):
+        if wrong:
+            raise UserError(f"{checkpoint} {sentence}")
 
 
 @dataclass
@@ -145,7 +140,6 @@ class Converted:
 
 def convert(
     source: SoftmaxModel,
-    *,
     total_senses: float,
     max_senses: int,
     extra_senses: str,
@@ -180,14 +174,8 @@ def convert(
     # with its old vector a spare sense would lie idle at the word that receives it, too
     settings.new_sense = "split" if plan.words else "keep"
     refused = f"{source.checkpoint} cannot be converted: "
-    try:
+    with one_sentence(source.checkpoint, f"fits no --arch {settings.arch}", "take another model"):
         model = build_model(copy.copy(settings), copy.copy(source.task))
-    except ProgramEnd as error:
-        raise UserError(f"{refused}{error.sentence}") from None
-    except Exception as error:  # a setting that its own architecture has no use for
-        raise UserError(
-            f"{refused}its settings describe no --arch {settings.arch} ({reason_of(error)})"
-        ) from error
     old, new = source.model.state_dict(), model.state_dict()
     read = {key for key in new if not key.startswith(_OUTPUT)}
     if other := (old.keys() - source.replaced - new.keys()) | (read - old.keys()):
@@ -227,12 +215,8 @@ def largest_difference(first: Any, second: Any, task: Any) -> float:
     return float((found[0] - found[1]).abs().max())
 
 
-def known_dictionaries(source: SoftmaxModel, data: Path | None) -> dict[str, str]:
-    """Digests of a model's dictionaries, see :mod:`fairseq_kerbs.utils.dictionaries`.
-
-    fairseq's own models have none: those of the files that their sizes fit are taken, in the folder
-    ``data`` or that which they were trained from.
-    """
+def _known_dictionaries(source: SoftmaxModel, data: Path | None) -> dict[str, str]:
+    """Digests of dictionaries: those that the checkpoint keeps, else of the files that fit."""
     known = {}
     for side in ("source", "target"):
         if kept := digest_kept(source.state, side):
@@ -246,9 +230,12 @@ def known_dictionaries(source: SoftmaxModel, data: Path | None) -> dict[str, str
 
 
 def write_checkpoint(
-    path: Path, source: SoftmaxModel, converted: Converted, dictionaries: dict[str, str]
+    path: Path, source: SoftmaxModel, converted: Converted, data: Path | None = None
 ) -> None:
     """Write what fairseq's loader needs: parameters and settings; training begins anew.
+
+    Digests of dictionaries (see :mod:`fairseq_kerbs.utils.dictionaries`) go along; fairseq's own
+    models have none, those in the folder ``data`` or that of their training are taken.
 
     Raises:
         UserError: the disk is full, or the name or folder is none that can be written to.
@@ -256,6 +243,7 @@ def write_checkpoint(
     from omegaconf import OmegaConf
 
     config: Any = OmegaConf.to_container(source.config, resolve=True, enum_to_str=True)
+    known = _known_dictionaries(source, data)
     history = {
         "criterion_name": "KerbsCrossEntropyCriterion",
         "optimizer_name": "FairseqAdam",
@@ -270,7 +258,7 @@ def write_checkpoint(
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
-        "task_state": {**(source.state.get("task_state") or {}), STATE: dictionaries},
+        "task_state": {**(source.state.get("task_state") or {}), STATE: known},
     }
     with atomic_write_bytes(path) as stream:
         torch.save(state, stream)

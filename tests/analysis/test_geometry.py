@@ -64,9 +64,9 @@ def test_clusters_are_found(number: int) -> None:
 
 
 def test_one_cloud_is_one_cluster_however_long() -> None:
-    """A silhouette alone would cut a long cloud in two; of 12 clouds one may be taken for more."""
+    """A silhouette alone would cut a long cloud in two; of 6 clouds one may be taken for more."""
     several = 0
-    for seed in range(12):
+    for seed in range(6):
         torch.manual_seed(seed)
         found = find_clusters(clouds(1, 60, 8, 0.0, stretch=8.0), 4, seed)
         assert found.silhouette > 0.4

@@ -22,9 +22,9 @@ RECORDED = Path(__file__).resolve().parents[2] / "results" / "lemmas" / "lemmas.
 
 def test_words_end_with_as_many_senses_as_clusters() -> None:
     """Lemma 4.1: 1 to 4 clusters a word; by chance every word has 2.5 senses."""
-    training = Training(dim=8, steps=500, lr=0.04)
-    found = learn_senses(*("balanced", "context", training), interval=20, words_each=2, width=0.5)
-    fixed = learn_senses("none", "keep", training, words_each=2, width=0.5)
+    training = Training(dim=8, steps=300, lr=0.05)
+    found = learn_senses("balanced", "context", training, words_each=2)
+    fixed = learn_senses("none", "keep", training, words_each=2)
     assert found["exact"] >= 0.75 > fixed["exact"]
     assert [found[f"senses_{k}"] for k in (1, 2, 3, 4)] == pytest.approx([1, 2, 3, 4], abs=0.51)
     assert found["correlation"] > 0.8 > fixed["correlation"] + 0.2
@@ -37,7 +37,7 @@ def test_words_end_with_as_many_senses_as_clusters() -> None:
 
 def test_theta_grows_with_the_width_of_the_cluster() -> None:
     """Lemma 4.2, in the sign of Eq. 9: from well below 0 to above it."""
-    found = learn_theta([0.6, 0.8, 1.0, 1.3], Training(steps=400, lr=0.05), words_each=5)
+    found = learn_theta([0.6, 0.8, 1.0, 1.3], Training(steps=300, lr=0.06), words_each=5)
     theta = [one["theta"] for one in found]
     assert theta == sorted(theta)
     assert theta[0] < -1.0

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from fairseq.data import Dictionary
 from scipy.stats import binomtest
+from torch import Tensor
 
 from fairseq_kerbs.analysis import predictions as predictions_module
 from fairseq_kerbs.analysis.neighbours import find_neighbours, neighbours_as_text
 from fairseq_kerbs.analysis.predictions import Predictions, collect_predictions
-from fairseq_kerbs.analysis.saved_layer import load_layer, model_layer, stock_layer
+from fairseq_kerbs.analysis.saved_layer import load_layer, model_layer
 from fairseq_kerbs.analysis.similarity import confusion_similarity
 from fairseq_kerbs.checkpoints import load_model_and_task, read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.commands.neighbours import model_names
+from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Refused, Trained
 
@@ -240,15 +243,19 @@ def test_vectors_of_fairseqs_own_models(trained: Trained) -> None:
     for found in (layer, model_layer(model, trained.softmax)):
         torch.testing.assert_close(found.weight, expected)
         assert found.word_of_sense.tolist() == list(range(len(dictionary)))
+
+    def stock(tensors: dict[str, Tensor], tied: bool = False) -> OutputLayer:
+        decoder = SimpleNamespace(share_input_output_embed=tied)
+        return model_layer(SimpleNamespace(decoder=decoder, state_dict=lambda: tensors), Path("a"))
+
     embedding = {"decoder.embed_tokens.weight": torch.randn(7, 3)}
-    path = Path("a.pt")
-    assert stock_layer(embedding, True, path).weight.shape == (7, 3)
+    assert stock(embedding, tied=True).weight.shape == (7, 3)
     own = embedding | {"decoder.fc_out.weight": torch.randn(7, 5)}
-    assert stock_layer(own, True, path).weight.shape == (7, 5)
+    assert stock(own, tied=True).weight.shape == (7, 5)
     adaptive = own | {"decoder.adaptive_softmax.head.word_proj.weight": torch.randn(2, 2)}
     for tensors in (embedding, adaptive, {}):
         with pytest.raises(UserError, match="no vector for each word"):
-            stock_layer(tensors, False, path)
+            stock(tensors)
 
 
 def test_names_are_what_tells_paths_apart() -> None:

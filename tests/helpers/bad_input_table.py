@@ -277,7 +277,7 @@ CONVERSION = (
             ("list", "holds no model of fairseq-train", "name one of its checkpoints"),
             ("code", "holds more than tensors and settings (posix.system)", "--trust-checkpoint"),
             ("model", "is a KerBS model already", "train on with it"),
-            ("stock", "has no parameters of an output layer", "take a whole model"),
+            ("stock", "has no whole output layer", "take a whole model"),
         )
     ]
     + [
