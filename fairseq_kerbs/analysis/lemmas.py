@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,37 +79,33 @@ def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tens
     return found
 
 
-class _Experiment:
-    """An output layer that is trained on contexts of clusters: [C] their words, in order, and σ."""
+def _experiment(
+    word: Tensor, width: Tensor, training: Training, seed: int, **options: Any
+) -> tuple[Tensor, KerbsOutputLayer, torch.optim.Adam, Callable[[], float]]:
+    """Directions of clusters [C, d], an output layer, its optimizer, and a function that updates it
+    once and returns the mean loss in nats; [C] words of the clusters, in order, and their σ."""
+    g = torch.Generator().manual_seed(seed)
+    direction = spread_directions(len(word), training.dim, g)
+    clusters = torch.bincount(word)  # [V]
+    first = clusters.cumsum(0) - clusters
+    torch.manual_seed(seed)
+    layer = KerbsOutputLayer(training.dim, len(clusters), len(word), **options)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=training.lr)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1.0 - n / training.steps)
 
-    def __init__(
-        self, word: Tensor, width: Tensor, training: Training, seed: int, **options: Any
-    ) -> None:
-        self.width, self.training = width, training
-        self.generator = torch.Generator().manual_seed(seed)
-        self.direction = spread_directions(len(word), training.dim, self.generator)
-        self.clusters = torch.bincount(word)  # [V]
-        self.first = self.clusters.cumsum(0) - self.clusters
-        torch.manual_seed(seed)
-        self.layer = KerbsOutputLayer(training.dim, len(self.clusters), len(word), **options)
-        self.optimizer = torch.optim.Adam(self.layer.parameters(), lr=training.lr)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda n: 1.0 - n / training.steps
-        )
-
-    def update(self) -> float:
-        """One update of the parameters, on contexts drawn; its mean loss in nats."""
-        n, dim, g = self.training.batch, self.training.dim, self.generator
-        words = torch.randint(len(self.clusters), (n,), generator=g)
-        which = self.first[words] + (torch.rand(n, generator=g) * self.clusters[words]).long()
-        noise = torch.randn(n, dim, generator=g) / math.sqrt(dim)
-        h = normalize(self.direction[which] + self.width[which, None] * noise)
-        self.optimizer.zero_grad()
-        loss = self.layer.nll(self.training.length * h, words, reduction="mean")
+    def update() -> float:
+        words = torch.randint(len(clusters), (training.batch,), generator=g)
+        which = first[words] + (torch.rand(len(words), generator=g) * clusters[words]).long()
+        noise = torch.randn(len(words), training.dim, generator=g) / math.sqrt(training.dim)
+        h = training.length * normalize(direction[which] + width[which, None] * noise)
+        optimizer.zero_grad()
+        loss = layer.nll(h, words, reduction="mean")
         loss.backward()
-        self.optimizer.step()
-        self.schedule.step()
+        optimizer.step()
+        schedule.step()
         return loss.item()
+
+    return direction, layer, optimizer, update
 
 
 def learn_senses(
@@ -129,19 +125,20 @@ def learn_senses(
     vocab = len(clusters)
     word = torch.arange(vocab).repeat_interleave(clusters)
     widths = torch.full((len(word),), WIDTH)
-    experiment = _Experiment(word, widths, training, seed, new_sense=new_sense)
-    layer = experiment.layer
+    direction, layer, optimizer, update = _experiment(
+        word, widths, training, seed, new_sense=new_sense
+    )
     settings = ReallocationSettings(-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES)
     moves, losses = [], []
     for step in range(1, training.steps + 1):
-        losses.append(experiment.update())
+        losses.append(update())
         layer.update_statistics(DECAY)
         if policy != "none" and step % INTERVAL == 0 and step <= 0.8 * training.steps:
             made = layer.reallocate(policy, settings)
-            reset_moments(experiment.optimizer, layer.sense_parameters(), made.senses)
+            reset_moments(optimizer, layer.sense_parameters(), made.senses)
             moves.append(len(made))
     senses = layer.senses_per_word()
-    cosine = experiment.direction @ normalize(layer.weight.detach()).t()  # [C, M]
+    cosine = direction @ normalize(layer.weight.detach()).t()  # [C, M]
     near = cosine.where(layer.word_of_sense == word[:, None], -1.0) > NEAR
     nearest = cosine.where(near, -1.0).argmax(0)[near.any(0)]  # where each placed sense lies
     return {
@@ -167,17 +164,18 @@ def learn_theta(
         ``cosine`` with their cluster's direction, ``unsure``: 1 − P(y) over the last updates.
     """
     width = torch.tensor(widths).repeat_interleave(words_each)  # [V]
-    experiment = _Experiment(torch.arange(len(width)), width, training, seed, max_senses=1)
-    layer, inventory = experiment.layer, experiment.layer.inventory
+    words = torch.arange(len(width))
+    direction, layer, _, update = _experiment(words, width, training, seed, max_senses=1)
+    inventory = layer.inventory
     layer.theta.data.zero_()
     for step in range(training.steps):
-        experiment.update()
+        update()
         layer.update_statistics(0.0)
         if step == training.steps - 101:
             inventory.start_interval()
     weight = layer.weight.detach()
     unsure = 1.0 - inventory.interval_prob / inventory.interval_count.clamp_min(1.0)
-    cosine = (normalize(weight) * experiment.direction).sum(1)
+    cosine = (normalize(weight) * direction).sum(1)
     values = torch.stack([layer.theta.detach(), weight.norm(dim=1), cosine, unsure])  # [4, V]
     means = values.view(4, len(widths), words_each).mean(2).T
     names = ("width", "theta", "norm", "cosine", "unsure")

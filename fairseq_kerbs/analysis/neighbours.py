@@ -40,7 +40,8 @@ Figures = dict[str, Any]
 """What is written as JSON, by name."""
 
 _CONTEXT = 8  # words shown on either side
-_WORDS = 44  # of a cluster's words
+_WORDS = 44  # letters of a cluster's words
+_SHOWN = {"right": "right", "within": "one for another", "alone": "alone right"}
 
 
 def find_neighbours(
@@ -187,13 +188,12 @@ def neighbours_as_text(found: Figures) -> str:
     for origin, number in found["found"].items():
         clusters = [cluster for cluster in found["clusters"] if (cluster["of"] or "") == origin]
         by = f"output vectors of {origin}" if origin else "confusions"
-        rows = [{"words": "(all words)", **_cells(everything)}] if everything else []
+        rows = [
+            _row(cluster["words"], cluster["likeness"], cluster["counts"]) for cluster in clusters
+        ]
         if everything:
-            rows.append({"words": "(all clusters)", **_cells(found["clustered"][origin])})
-        for cluster in clusters:
-            like = " / ".join(f"{value:.2f}" for value in cluster["likeness"].values())
-            row = {"words": shorten(" ".join(cluster["words"]), _WORDS, placeholder=" …")}
-            rows.append(row | ({"similarity": like} if origin else {}) | _cells(cluster["counts"]))
+            rows.append(_row(["(all clusters)"], {}, found["clustered"][origin]))
+            rows.append(_row(["(all words)"], {}, everything))
         parts.append(
             f"clusters by {by}: {number} with {found['words'][origin]} words, {len(clusters)} shown"
         )
@@ -207,12 +207,14 @@ def neighbours_as_text(found: Figures) -> str:
     return "\n\n".join(parts)
 
 
-def _cells(counts: Figures | None) -> dict[str, str]:
-    if not counts:
-        return {}
-    kinds = {"right": "right", "within": "one for another", "alone": "alone right"}
-    cells = {title: " / ".join(map(str, counts[kind].values())) for kind, title in kinds.items()}
-    return {"times": str(counts["times"]), **{title: cell for title, cell in cells.items() if cell}}
+def _row(words: list[str], likeness: dict[str, float], counts: Figures | None) -> dict[str, str]:
+    row = {"words": shorten(" ".join(words), _WORDS, placeholder=" …")}
+    row["similarity"] = " / ".join(f"{value:.2f}" for value in likeness.values())
+    if counts:
+        row["times"] = str(counts["times"])
+        for kind, title in _SHOWN.items():
+            row[title] = " / ".join(map(str, counts[kind].values()))
+    return row
 
 
 def _example_lines(cluster: Figures) -> str:

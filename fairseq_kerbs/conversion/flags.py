@@ -7,7 +7,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.models.config import as_namespace
 from fairseq_kerbs.tables.experiments import Flags, flag_arguments
 from fairseq_kerbs.utils.errors import UserError
 
@@ -40,6 +39,8 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
     """
     import fairseq.optim  # noqa: F401  (registers)
     from fairseq import options
+
+    from fairseq_kerbs.models.config import as_namespace
 
     task = getattr(config.task, "_name", None) or getattr(config.task, "task", "translation")
     flags: Flags = {"finetune-from-model": str(out.resolve()), "task": str(task)}

@@ -25,7 +25,6 @@ from fairseq_kerbs.analysis.saved_layer import (
 )
 from fairseq_kerbs.checkpoints import one_sentence, read_checkpoint, registered_model, settings_of
 from fairseq_kerbs.conversion.sense_init import SensePlan, plan_senses, sense_rows
-from fairseq_kerbs.models.config import as_namespace
 from fairseq_kerbs.utils.dictionaries import STATE, digest, digest_kept
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write_bytes
@@ -74,7 +73,9 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
         UserError: see :func:`read_checkpoint`; or the model is none that can be converted, for a
             reason that the message names.
     """
-    state = read_checkpoint(checkpoint, trust)
+    state = read_checkpoint(checkpoint, trust)  # from here on fairseq is quiet
+    from fairseq_kerbs.models.config import as_namespace
+
     config, tensors = settings_of(checkpoint, state), state["model"]
     name, own = registered_model(config.model)
     given = dict(vars(as_namespace(config.model)))
