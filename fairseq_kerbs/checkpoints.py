@@ -13,6 +13,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
 """fairseq's models that are built without trust, each with all of its presets, besides ours."""
 TASKS = ("translation", "language_modeling")
 """Tasks that are set up without trust."""
+WRITTEN = "take the file that fairseq-train wrote"
 
 # by the end of a setting's name: its value in a model that is only read
 _SET_ASIDE = {
@@ -34,20 +36,21 @@ _PLAIN = re.compile(r"[\w.-]*")
 
 
 def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
-    """The content of a checkpoint, on the CPU.
+    """The content of a checkpoint of fairseq-train, on the CPU.
 
-    Args:
-        path: a file of fairseq-train.
-        trust: load it even if it holds objects that run code when they are loaded.
+    With ``trust`` also of one that holds objects that run code when they are loaded.
 
     Raises:
         UserError: the file cannot be read (see :func:`.checkpoint_file.read_file`), holds no model,
             or settings of a form that no fairseq writes.
     """
-    quiet_fairseq()
-    state = read_file(path, trust)
     import torch
 
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # no sizes of dictionaries and the like
+    # what fairseq asks of torch: pinned memory on a CPU, too, and masks of two types
+    for message in ("'pin_memory'", "Support for mismatched key_padding_mask"):
+        warnings.filterwarnings("ignore", message=message)
+    state = read_file(path, trust)
     settings = isinstance(state, dict) and (state.get("cfg") or state.get("args"))
     model = state.get("model") if settings else None
     whole = isinstance(model, dict) and all(
@@ -57,31 +60,16 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     if not trust:
         _check_form(path, state)
-    checked: dict[str, Any] = state
-    return checked
-
-
-def quiet_fairseq() -> None:
-    """Keep what fairseq says about itself off the terminal of a command that only reads a model."""
-    logging.getLogger("fairseq").setLevel(logging.WARNING)  # sizes of dictionaries and the like
-    # what it asks of torch: pinned memory on a CPU, too, and masks of two types
-    for message in ("'pin_memory'", "Support for mismatched key_padding_mask"):
-        warnings.filterwarnings("ignore", message=message)
+    return state
 
 
 def load_model_and_task(
     path: Path, data: Path, *, trust: bool = False, any_model: bool = False
 ) -> tuple[Any, Any]:
-    """Build the model of a checkpoint, and its task, by fairseq's own functions.
+    """The model of a checkpoint in evaluation mode, and its task, by fairseq's own functions.
 
-    Args:
-        path: a file of fairseq-train.
-        data: folder of binarized data with the dictionaries that the model was trained with.
-        trust: see :func:`read_checkpoint`.
-        any_model: also one that is none of fairseq_kerbs.
-
-    Returns:
-        model in evaluation mode, and task.
+    ``data`` is a folder of binarized data with the dictionaries that the model was trained with;
+    with ``any_model`` it may be none of fairseq_kerbs.
 
     Raises:
         UserError: see :func:`read_checkpoint`; there are no such data, the model is none of ours,
@@ -97,7 +85,8 @@ def load_model_and_task(
 
     overrides = {"data": str(data)}
     set_aside(state.get("cfg"), state.get("args"))
-    try:
+    wrong = f"does not go with --data {data}"
+    with one_sentence(path, wrong, "use the data that the model was trained on"):
         state = upgraded(state, overrides)
         if not (any_model or registered_model(state["cfg"].model)[1]):
             raise UserError(
@@ -109,16 +98,20 @@ def load_model_and_task(
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             [str(path)], arg_overrides=overrides, state=state
         )
+    return models[0].eval(), task
+
+
+@contextmanager
+def one_sentence(path: Path, wrong: str, advice: str) -> Iterator[None]:
+    """Turn what fairseq raises about settings and sizes, errors of every kind, into a UserError."""
+    try:
+        yield
     except UserError:
         raise
     except ProgramEnd as error:  # of our own models' check
         raise UserError(f"{path}: {error.sentence}") from None
-    except Exception as error:  # what fairseq raises about settings and sizes is of every kind
-        raise UserError(
-            f"{path} does not go with --data {data} ({reason_of(error)}); use the data that "
-            "the model was trained on"
-        ) from error
-    return models[0].eval(), task
+    except Exception as error:
+        raise UserError(f"{path} {wrong} ({reason_of(error)}); {advice}") from error
 
 
 def settings_of(path: Path, state: dict[str, Any]) -> Any:
@@ -127,15 +120,10 @@ def settings_of(path: Path, state: dict[str, Any]) -> Any:
     Raises:
         UserError: what the file has in their place is none.
     """
-    try:
+    with one_sentence(path, "has no settings of fairseq", WRITTEN):
         config = upgraded(state, {})["cfg"]
         for part in (config.model, config.task):  # which all that follows takes for granted
             vars(part) if isinstance(part, argparse.Namespace) else part.keys()
-    except Exception as error:  # of every kind, in a file that something else wrote
-        raise UserError(
-            f"{path} has no settings of fairseq ({reason_of(error)}); take the file that "
-            "fairseq-train wrote"
-        ) from error
     return config
 
 
@@ -153,8 +141,7 @@ def upgraded(state: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]
     if state.get("cfg") is not None:
         state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
         overwrite_args_by_name(state["cfg"], overrides)
-    upgraded: dict[str, Any] = checkpoint_utils._upgrade_state_dict(state)
-    return upgraded
+    return checkpoint_utils._upgrade_state_dict(state)
 
 
 def registered_model(settings: Any) -> tuple[Any, bool]:
@@ -167,48 +154,37 @@ def registered_model(settings: Any) -> tuple[Any, bool]:
     return name, module.startswith("fairseq_kerbs.")
 
 
-# ------------------------------------------------------------------ what settings may do
-
-
 def set_aside(*found: Any) -> None:
     """Leave out the settings that open files, where a model is only read and not trained.
 
-    Args:
-        found: settings in mappings and namespaces, within one another; they are changed.
+    Settings are changed in mappings and namespaces, within one another or in lists.
     """
-    for settings in _all_settings(list(found)):
-        for name in settings:
-            for end, value in _SET_ASIDE.items():
-                if str(name).endswith(end):
-                    settings[name] = value
-
-
-def _all_settings(found: list[Any]) -> Iterator[Any]:
-    """Every mapping of settings within, as something that can be changed."""
-    seen = set()
-    while found:
-        value = found.pop()
+    left, seen = list(found), set()
+    while left:
+        value = left.pop()
         value = vars(value) if isinstance(value, argparse.Namespace) else value
-        if isinstance(value, Mapping) and id(value) not in seen:  # a pickle can hold circles
-            seen.add(id(value))
-            yield value
-            found += value.values()
-        elif isinstance(value, list | tuple) and id(value) not in seen:
-            seen.add(id(value))
-            found += value
+        if not isinstance(value, Mapping | list | tuple) or id(value) in seen:
+            continue
+        seen.add(id(value))  # a pickle can hold circles
+        settings: Any = value if isinstance(value, Mapping) else {}
+        for name in settings:
+            for end, plain in _SET_ASIDE.items():
+                if str(name).endswith(end):
+                    settings[name] = plain
+        left += value.values() if isinstance(value, Mapping) else value
 
 
 def _check_form(path: Path, state: Mapping[str, Any]) -> None:
     """Refuse settings of a form that no fairseq writes, before fairseq sees them.
 
-    A string would be read as YAML, and some names would have hydra look for a file outside
-    fairseq's own configuration.
+    A string would be read as YAML, one in place of a part could refer to settings elsewhere, and
+    some names would have hydra look for a file outside fairseq's own configuration.
     """
     config, args = state.get("cfg"), state.get("args")
     if not isinstance(config, Mapping | None) or not isinstance(args, argparse.Namespace | None):
         raise UserError(f"{path} has no settings of fairseq; name a file that fairseq-train wrote")
     for part in ("model", "task"):
-        if isinstance((config or {}).get(part), str):  # could refer to settings elsewhere
+        if isinstance((config or {}).get(part), str):
             raise UserError(
                 f"{path} has no settings in '{part}'; name a file that fairseq-train wrote"
             )
@@ -217,26 +193,26 @@ def _check_form(path: Path, state: Mapping[str, Any]) -> None:
     for name in (*REGISTRIES, "task", "arch"):
         value = getattr(args, name, None)
         if not (value is None or (isinstance(value, str) and _PLAIN.fullmatch(value))):
-            raise _refusal(path, f"the setting {name} = {str(value)[:60]!r}")
+            raise _refusal(path, f"setting {name} =", value)
 
 
 def _check_buildable(path: Path, config: Any) -> None:
     """Refuse to build a model or task whose settings could do more than describe it."""
     name, own = registered_model(config.model)
     if not (own or name in MODELS):
-        raise _refusal(path, f"the architecture {str(name)[:60]!r}")
+        raise _refusal(path, "architecture", name)
     task = getattr(config.task, "task", None)
     task = task if isinstance(task, str) else getattr(config.task, "_name", None)
     if task not in TASKS:
-        raise _refusal(path, f"the task {str(task)[:60]!r}")
-    for side in ("source_lang", "target_lang"):
+        raise _refusal(path, "task", task)
+    for side in ("source_lang", "target_lang"):  # a part of a file's name
         language = getattr(config.task, side, None)
-        if not _PLAIN.fullmatch(str(language)):  # is a part of a file's name
-            raise _refusal(path, f"the language {str(language)[:60]!r}")
+        if not _PLAIN.fullmatch(str(language)):
+            raise _refusal(path, "language", language)
 
 
-def _refusal(path: Path, what: str) -> UserError:
+def _refusal(path: Path, what: str, value: Any) -> UserError:
     return UserError(
-        f"{path} has {what}, which is none of those that are known to run no program when a model "
-        f"is built; if you trust its maker, add {TRUST_FLAG}"
+        f"{path} has the {what} {str(value)[:60]!r}, which is none of those that are known to run "
+        f"no program when a model is built; if you trust its maker, add {TRUST_FLAG}"
     )

@@ -1,10 +1,5 @@
 #!/usr/bin/env python
-"""Lemmas 4.1 and 4.2 of the paper as experiments on contexts whose clusters are known.
-
-    python scripts/simulate_lemmas.py -o lemmas.json
-
-See ``--help``; the work is done in :mod:`fairseq_kerbs.analysis.lemmas`.
-"""
+"""Lemmas 4.1 and 4.2 of the paper as experiments, see :mod:`fairseq_kerbs.analysis.lemmas`."""
 
 from __future__ import annotations
 
@@ -17,4 +12,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fairseq_kerbs.analysis.lemmas import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

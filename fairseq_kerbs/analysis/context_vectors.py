@@ -6,12 +6,14 @@ predicts the word (teacher forcing).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.decomposition import PCA
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -24,39 +26,24 @@ from fairseq_kerbs.utils.errors import UserError
 def context_vectors(
     model: Any, task: Any, split: str, words: Collection[int], most: int
 ) -> dict[int, Tensor]:
-    """Collect context vectors of some words, the first ones that the split has.
-
-    Args:
-        model: a fairseq model.
-        task: its task.
-        split: name of the split.
-        words: numbers of words.
-        most: most vectors of one word.
-
-    Returns:
-        [n, d] for each word that occurs, in float32.
+    """Collect the first ``most`` context vectors of some words in a split, [n, d] for each of them.
 
     Raises:
         UserError: see :func:`batches`; or the model's decoder shows no context vectors.
     """
-    parts: dict[int, list[Tensor]] = {}
+    parts: dict[int, list[Tensor]] = defaultdict(list)
     missing = dict.fromkeys(set(words) - {task.target_dictionary.pad()}, most)
     with features_only(model):
         for batch in batches(task, split):
             target = batch["target"].flatten()  # [batch · len]
-            here = set(target.tolist()) & missing.keys()
+            here = {word for word in set(target.tolist()) if missing.get(word)}
             if not here:
                 continue
             features = model(**batch["net_input"])[0]  # [batch, len, d]
             flat = features.reshape(len(target), -1)
             for word in here:
-                found = flat[target == word][: missing[word]].float()
-                parts.setdefault(word, []).append(found)
-                missing[word] -= len(found)
-                if not missing[word]:
-                    del missing[word]
-            if not missing:
-                break
+                parts[word].append(flat[target == word][: missing[word]].float())
+                missing[word] -= len(parts[word][-1])
     return {word: torch.cat(found) for word, found in parts.items()}
 
 
@@ -73,21 +60,18 @@ def features_only(model: Any) -> Iterator[Callable[..., Tensor]]:
             f"a {type(model).__name__} has no decoder with an output layer of its own, so that its "
             "context vectors cannot be read"
         )
-    own, output_layer = decoder.__dict__.get("output_layer"), decoder.output_layer
+    output_layer = decoder.output_layer
     decoder.__dict__["output_layer"] = lambda features, **_: features
     try:
         yield output_layer
     finally:
         del decoder.__dict__["output_layer"]
-        if own is not None:
-            decoder.__dict__["output_layer"] = own
 
 
 def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
     """Numbers of a word's senses."""
     table, mask = layer.table
-    numbers: list[int] = table[word][mask[word]].tolist()
-    return numbers
+    return table[word][mask[word]].tolist()
 
 
 def usage_shares(layer: OutputLayer, senses: list[int]) -> Tensor:
@@ -98,16 +82,7 @@ def usage_shares(layer: OutputLayer, senses: list[int]) -> Tensor:
 
 @torch.no_grad()
 def sense_of(layer: OutputLayer, word: int, contexts: Tensor) -> Tensor:
-    """The most probable of a word's senses (Eq. 7) in each context.
-
-    Args:
-        layer: output layer.
-        word: number of the word.
-        contexts: [n, d] context vectors.
-
-    Returns:
-        [n] index within the word's senses.
-    """
+    """The most probable (Eq. 7) of a word's senses in contexts [n, d]: [n], its index in them."""
     return layer.sense_logits(contexts, torch.tensor(sense_numbers(layer, word))).argmax(1)
 
 
@@ -120,29 +95,20 @@ class Projection(NamedTuple):
 
 
 def project(contexts: Tensor, senses: Tensor) -> Projection:
-    """Principal components of context vectors.
+    """Principal components of context vectors [n, d], and sense vectors [K, d] on them.
 
     A kernel compares directions, lengths are factors; so sense vectors are scaled.
-
-    Args:
-        contexts: [n, d], n ≥ 2.
-        senses: [K, d] sense vectors.
 
     Raises:
         ValueError: there are fewer than two contexts.
     """
-    from sklearn.decomposition import PCA
-
     if len(contexts) < 2:
         raise ValueError("a projection needs at least two context vectors")
-    contexts = contexts.double()
+    scaled = normalize(senses.double()) * contexts.double().norm(dim=1).mean()
+    # vectors of one dimension lie on a line of the plane
+    points, marks = (np.pad(each.double(), ((0, 0), (0, 1))) for each in (contexts, scaled))
     with np.errstate(invalid="ignore"):  # contexts that are all the same have no variance
-        found = PCA(min(2, contexts.shape[1]), svd_solver="full").fit(contexts.numpy())
-    scaled = normalize(senses.double()) * contexts.norm(dim=1).mean()
-    lacking = 2 - found.n_components_  # vectors of one dimension lie on a line
-
-    def plane(vectors: Tensor) -> Tensor:
-        return torch.from_numpy(np.pad(found.transform(vectors.numpy()), ((0, 0), (0, lacking))))
-
-    first, second = np.pad(np.nan_to_num(found.explained_variance_ratio_), (0, lacking)).tolist()
-    return Projection(plane(contexts), plane(scaled), (first, second))
+        found = PCA(2, svd_solver="full").fit(points)
+    plane = [torch.from_numpy(found.transform(each)) for each in (points, marks)]
+    first, second = np.nan_to_num(found.explained_variance_ratio_).tolist()
+    return Projection(plane[0], plane[1], (first, second))

@@ -3,10 +3,8 @@
 Any fairseq model with a decoder can be looked at; what softmax models show is why a word should
 have several senses, each with a variance of its own.
 
-Clusters are those of k-means. The silhouette of a point compares its mean distance a to the other
-points of its cluster with its mean distance b to those of the nearest other cluster:
-(b − a)/max(a, b). Its mean over the points says how well k clusters fit, but not whether there is
-more than one: any elongated cloud can be cut in two. So the best k ≥ 2 counts only if its
+Clusters are those of k-means. Their mean silhouette says how well k clusters fit, but not whether
+there is more than one: any elongated cloud can be cut in two. So the best k ≥ 2 counts only if its
 silhouette is above those that samples of one Gaussian with the cloud's own covariance reach in the
 same way.
 """
@@ -14,16 +12,20 @@ same way.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import silhouette_score
+from tabulate import tabulate
 from torch import Tensor
 
 from fairseq_kerbs.analysis.context_vectors import sense_numbers, sense_of, usage_shares
-from fairseq_kerbs.analysis.tables import as_csv, as_lines
 from fairseq_kerbs.output_layers import OutputLayer
 
 SAMPLES = 19  # of the Gaussian: one cloud of it in 20 is taken for several clusters
@@ -44,8 +46,6 @@ def find_clusters(points: Tensor, most: int, seed: int = 1, samples: int = SAMPL
 
     Of d the first 50 principal axes are used; no ``samples`` of the Gaussian: no comparison.
     """
-    from sklearn.decomposition import PCA
-
     one = Clusters(1, torch.zeros(len(points), dtype=torch.long), 0.0)
     points = points.double()
     if len(points) < 3 or float(points.std(0).max()) <= 1e-9 * float(points.abs().max()):
@@ -64,85 +64,43 @@ def find_clusters(points: Tensor, most: int, seed: int = 1, samples: int = SAMPL
 
 def _best(points: NDArray[np.float64], most: int, seed: int) -> Clusters:
     """The k ≥ 2 with the best mean silhouette; one cluster with −1 where there is none."""
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.metrics import pairwise_distances, silhouette_score
-
-    distances = pairwise_distances(points)
-    np.fill_diagonal(distances, 0.0)  # rounding leaves traces there
     best = Clusters(1, torch.zeros(len(points), dtype=torch.long), -1.0)
     for number in range(2, min(most, len(points) - 1) + 1):
         with warnings.catch_warnings():
             # where points coincide there may be fewer clusters than asked for
             warnings.simplefilter("ignore", ConvergenceWarning)
             labels = KMeans(number, n_init=STARTS, random_state=seed).fit_predict(points)
-        if not 2 <= len(np.unique(labels)) < len(points):
-            continue
-        silhouette = float(silhouette_score(distances, labels, metric="precomputed"))
-        if silhouette > best.silhouette:
-            best = Clusters(number, torch.from_numpy(labels).long(), silhouette)
+        if 2 <= len(np.unique(labels)) < len(points):
+            silhouette = float(silhouette_score(points, labels))
+            if silhouette > best.silhouette:
+                best = Clusters(number, torch.from_numpy(labels).long(), silhouette)
     return best
 
 
-def measure_words(
-    vectors: Mapping[int, Tensor],
-    words: Sequence[int],
-    symbols: Sequence[str],
-    *,
-    most: int,
-    least: int,
-    seed: int = 1,
-    layer: OutputLayer | None = None,
+def measure_word(
+    vectors: Tensor, most: int, seed: int = 1, layer: OutputLayer | None = None, word: int = 0
 ) -> dict[str, Any]:
-    """Clusters and variance of some words' contexts.
-
-    Args:
-        vectors: [n, d] context vectors by word.
-        words: numbers of the words asked for.
-        symbols: [V] entries of the dictionary.
-        most: most clusters.
-        least: contexts that a word must have.
-        seed: see `find_clusters`.
-        layer: output layer of a model of ours.
+    """Clusters (at most ``most``) and variance of a word's context vectors [n, d].
 
     Returns:
-        ``words`` in the order asked for: ``word``, how many ``contexts`` were looked at and
-        ``clusters`` found, their ``sizes`` (the largest first), ``silhouette``, ``variance`` (mean
-        squared distance to the mean vector), ``relative`` (variance as a share of the mean squared
-        length) and ``within`` (variance within the clusters as a share of the variance); of a KerBS
-        model its ``senses``, how many of them these contexts use (``used``), and their mean
-        ``theta`` by usage; ``few``: number of contexts of the words that have too few; ``least``.
+        how many ``contexts`` were looked at and ``clusters`` found, their ``sizes`` (the largest
+        first), ``silhouette``, ``variance`` (mean squared distance to the mean vector),
+        ``relative`` (as a share of the mean squared length) and ``within`` (that within clusters as
+        a share of it); in the output ``layer`` of a model of ours the word's ``senses``, how many
+        of them these contexts use (``used``), and their mean ``theta`` by usage, else None.
     """
-    counts = {word: len(vectors[word]) if word in vectors else 0 for word in words}
-    return {
-        "words": [
-            {"word": symbols[word]} | _measure(vectors[word], word, most, seed, layer)
-            for word in words
-            if counts[word] >= least
-        ],
-        "few": {symbols[word]: count for word, count in counts.items() if count < least},
-        "least": least,
-    }
-
-
-def _measure(
-    vectors: Tensor, word: int, most: int, seed: int, layer: OutputLayer | None
-) -> dict[str, Any]:
-    """Figures of one word, see `measure_words`."""
     found, vectors = find_clusters(vectors, most, seed), vectors.double()
-    sizes = found.labels.bincount()
+    parts = [vectors[found.labels == label] for label in found.labels.unique()]
     variance = float(vectors.var(0, correction=0).sum())
-    means = torch.zeros(len(sizes), vectors.shape[1]).to(vectors)
-    means = means.index_add(0, found.labels, vectors) / sizes.clamp_min(1).unsqueeze(1)
-    inside = float((vectors - means[found.labels]).square().sum(1).mean())
+    inside = sum(float(part.var(0, correction=0).sum()) * len(part) for part in parts)
     result: dict[str, Any] = {
         "contexts": len(vectors),
         "clusters": found.number,
-        "sizes": sorted(filter(None, sizes.tolist()), reverse=True),
+        "sizes": sorted(map(len, parts), reverse=True),
         "silhouette": found.silhouette,
         "variance": variance,
         "relative": variance / max(float(vectors.square().sum(1).mean()), 1e-300),
-        "within": inside / variance if variance > 0 else 0.0,
+        "within": inside / len(vectors) / variance if variance > 0 else 0.0,
         **dict.fromkeys(("senses", "used", "theta")),
     }
     if layer is not None:
@@ -155,37 +113,15 @@ def _measure(
     return result
 
 
-_HEAD = ["word", "contexts", "clusters", "sizes", "silhouette", "variance", "relative", "within"]
-_HEAD += ["senses", "used", "theta"]
-
-
-def geometry_as_csv(geometry: dict[str, Any]) -> str:
-    """One row a word; sizes of clusters with spaces between them."""
-    rows = [one | {"sizes": " ".join(map(str, one["sizes"]))} for one in geometry["words"]]
-    return as_csv(_HEAD, [[row[name] for name in _HEAD] for row in rows])
-
-
-def geometry_as_text(geometry: dict[str, Any]) -> str:
-    """A table for a terminal, and what it comes to."""
-    words, lines = geometry["words"], []
-    if words:
-        formats = dict.fromkeys(_HEAD[:3], "{}") | {"silhouette": "{:.2f}", "variance": "{:.4g}"}
-        formats |= {"relative": "{:.1%}", "within": "{:.0%}"}
-        if words[0]["senses"] is not None:
-            formats |= {"senses": "{}", "used": "{}", "theta": "{:+.3f}"}
-        rows = [
-            ["–" if one[name] is None else text.format(one[name]) for name, text in formats.items()]
-            for one in words
-        ]
-        several = sum(word["clusters"] > 1 for word in words)
-        relative = [word["relative"] for word in words]
-        lines = [
-            *as_lines([name.replace("theta", "θ") for name in formats], rows),
-            f"{several} of {len(words)} words have more than one cluster; their variance, "
-            f"relative to the mean squared length, lies between {min(relative):.1%} and "
-            f"{max(relative):.1%}",
-        ]
-    if geometry["few"]:
-        counts = ", ".join(f"{word} ({count})" for word, count in geometry["few"].items())
-        lines.append(f"fewer than {geometry['least']} contexts: {counts}")
-    return "\n".join(lines)
+def geometry_as_text(words: Sequence[dict[str, Any]]) -> str:
+    """A table of figures of words for a terminal, and what they come to."""
+    names = ["word", "contexts", "clusters", "silhouette", "variance", "relative", "within"]
+    names += ["senses", "used", "theta"]
+    rows = [{name: one[name] for name in names if one[name] is not None} for one in words]
+    relative = [word["relative"] for word in words]
+    return (
+        f"{tabulate(rows, 'keys', 'plain', floatfmt='.3g', disable_numparse=[0])}\n"
+        f"{sum(word['clusters'] > 1 for word in words)} of {len(words)} words have more than one "
+        "cluster; their variance, relative to the mean squared length, lies between "
+        f"{min(relative):.1%} and {max(relative):.1%}"
+    )

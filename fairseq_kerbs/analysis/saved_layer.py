@@ -1,135 +1,127 @@
-"""The output layer of a checkpoint, without any data.
+"""A model of a checkpoint without any data, and its output layer.
 
-A checkpoint holds the layer's parameters and the flags that describe it. It does not hold the
-dictionary: that is read from a file, or from the folder that the model was trained from, if it is
-still there.
+A checkpoint holds parameters and the flags that describe them. It does not hold the dictionary:
+that is read from a file, or from the folder that the model was trained from, if it is still there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fairseq_kerbs.checkpoints import read_checkpoint, settings_of
+from fairseq_kerbs import checkpoints
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.tables.experiments import language_pair
-from fairseq_kerbs.utils.errors import ProgramEnd, UserError
+from fairseq_kerbs.utils.dictionaries import digest, digest_kept
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
-_PREFIX = "decoder.output."
-_STOCK = ("output_projection.weight", "fc_out.weight", "embed_out")
-"""Where fairseq's own decoders keep their output vectors."""
+READ = "decoder.embed_tokens.weight"
+STOCK_WEIGHTS = (
+    *("decoder.output_projection.weight", "decoder.fc_out.weight", "decoder.embed_out"),
+    READ,
+)
+"""Where fairseq's own decoders keep their output vectors; the last where they are tied."""
 
 
 def load_layer(
-    checkpoint: Path,
-    dictionary: Path | None = None,
-    trust: bool = False,
-    *,
-    any_model: bool = False,
+    checkpoint: Path, dictionary: Path | None = None, trust: bool = False, any_model: bool = False
 ) -> tuple[OutputLayer, Any]:
-    """Rebuild the output layer of a checkpoint.
+    """The output layer and target dictionary of a model of ours (``any_model``: or of fairseq's).
 
-    Args:
-        checkpoint: a file of fairseq-train.
-        dictionary: a ``dict.LANGUAGE.txt``; by default the target dictionary in the folder that
-            the checkpoint says it was trained from.
-        trust: see :func:`read_checkpoint`.
-        any_model: also one of fairseq's own, see :func:`stock_layer`.
-
-    Returns:
-        layer in evaluation mode, and fairseq's dictionary of the target side.
+    The dictionary is read from a ``dict.LANGUAGE.txt``, by default :func:`remembered_dictionary`.
 
     Raises:
-        UserError: see :func:`read_checkpoint`; the checkpoint is no model of ours (with
-            ``any_model``: has no output vectors), or there is no dictionary or one of another size.
+        UserError: see :func:`.checkpoints.read_checkpoint`, :func:`rebuild_model` and
+            :func:`load_dictionary`; or the checkpoint is no model of ours.
     """
-    state = read_checkpoint(checkpoint, trust)
-    config, tensors = settings_of(checkpoint, state), state["model"]
-    own = {
-        name.removeprefix(_PREFIX): value
-        for name, value in tensors.items()
-        if name.startswith(_PREFIX)
-    }
-    if not own:
-        if not any_model:
-            raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
-        tied = ("share_decoder_input_output_embed", "share_all_embeddings")
-        shared = any(getattr(config.model, flag, False) for flag in tied)
-        found = stock_layer(tensors, shared, checkpoint)
-        path = dictionary or remembered_dictionary(checkpoint, config)
-        return found, load_dictionary(path, found.vocab_size, state)
-    if getattr(own.get("weight"), "ndim", 0) != 2:
-        raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
-    words = len(own.get("inventory.log_prob", own["weight"]))
+    state = checkpoints.read_checkpoint(checkpoint, trust)
+    config = checkpoints.settings_of(checkpoint, state)
+    if not (any_model or checkpoints.registered_model(config.model)[1]):
+        raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
+    layer = model_layer(rebuild_model(checkpoint, config, state["model"])[1], checkpoint)
     path = dictionary or remembered_dictionary(checkpoint, config)
-    symbols = load_dictionary(path, words, state)
-    from fairseq_kerbs.models.base import check_checkpoint
-    from fairseq_kerbs.models.config import (
-        KerbsConfig,
-        as_namespace,
-        build_output_layer,
-        fill_defaults,
-    )
+    return layer, load_dictionary(path, layer.vocab_size, state)
 
-    flags = as_namespace(config.model)
-    fill_defaults(flags, KerbsConfig)
-    try:
-        layer = build_output_layer(flags, words, own["weight"].shape[1])
-        check_checkpoint(layer, tensors, _PREFIX)
-        layer.load_state_dict(own, strict=False)
-    except ProgramEnd as error:  # the sentence of that check
-        raise UserError(f"{checkpoint}: {error.sentence}") from None
-    except (ValueError, RuntimeError) as error:
-        raise UserError(f"{checkpoint}: its flags do not describe its output layer: {error}") from (
-            error
+
+def rebuild_model(checkpoint: Path, config: Any, tensors: dict[str, Tensor]) -> tuple[Any, Any]:
+    """A task (see :func:`building_task`) and the model, in evaluation mode, of a checkpoint.
+
+    fairseq's own functions build it, which know what older versions of fairseq wrote.
+
+    Raises:
+        UserError: these are no settings and parameters of one model, or that is neither of ours nor
+            of :data:`.checkpoints.MODELS`: the settings of others could run a program.
+    """
+    from fairseq.models import build_model
+
+    name, own = checkpoints.registered_model(config.model)
+    if not own and name not in checkpoints.MODELS:
+        known = ", ".join(checkpoints.MODELS)
+        raise UserError(
+            f"{checkpoint} is a model '{name}'; those that can be read without data are {known} of "
+            "fairseq and those of fairseq_kerbs"
         )
-    return layer.eval(), symbols
+    keys = ("decoder.output.inventory.log_prob", "decoder.output.weight") if own else STOCK_WEIGHTS
+    wrong = "does not hold the model that its settings describe"
+    with checkpoints.one_sentence(checkpoint, wrong, checkpoints.WRITTEN):
+        sizes = [len(tensors[key]) for key in keys if key in tensors]
+        if not sizes:
+            raise UserError(f"{checkpoint} has no whole output layer; take a whole model")
+        read = [len(tensors[k]) for k in ("encoder.embed_tokens.weight", READ) if k in tensors]
+        kinds = ("self", "future", "past")
+        targets = [kind for kind in kinds if getattr(config.task, f"{kind}_target", False)]
+        task = building_task([*read, *sizes][0], sizes[0], targets or ["future"])
+        checkpoints.set_aside(config.model)
+        model = build_model(config.model, task)
+        model.load_state_dict(copy.copy(tensors), strict=True, model_cfg=config.model)
+    return task, model.eval()
+
+
+def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespace:
+    """As much of a task as it takes to build a model: dictionaries of so many made-up words.
+
+    ``targets`` are what a language model predicts: "future" or "self".
+    """
+    from fairseq.data import Dictionary
+
+    dictionaries = Dictionary(), Dictionary()
+    for entries, dictionary in zip((source, target), dictionaries, strict=True):
+        for number in range(entries - len(dictionary)):
+            dictionary.add_symbol(f"word{number}")
+    return SimpleNamespace(
+        source_dictionary=dictionaries[0],
+        **dict.fromkeys(("target_dictionary", "dictionary", "output_dictionary"), dictionaries[1]),
+        targets=targets,
+        **dict.fromkeys(("optimizer_step", "train_step")),  # it trains nothing
+    )
 
 
 def model_layer(model: Any, checkpoint: Path) -> OutputLayer:
-    """The output layer of a loaded model, ours or (see :func:`stock_layer`) one of fairseq's."""
-    layer = getattr(model.decoder, "output", None)
-    if isinstance(layer, OutputLayer):
-        return layer
-    tied = bool(getattr(model.decoder, "share_input_output_embed", False))
-    return stock_layer(model.state_dict(), tied, checkpoint)
-
-
-def stock_layer(tensors: Mapping[str, Tensor], tied: bool, checkpoint: Path) -> OutputLayer:
-    """The output vectors of one of fairseq's own models as a softmax layer.
+    """The output layer of a model of ours, or the output vectors of another as a softmax layer.
 
     A bias (fairseq's LSTM has one) is left out: it says how frequent a word is, not what it means.
-
-    Args:
-        tensors: parameters of the model, by name.
-        tied: whether its output vectors may be its input embeddings.
-        checkpoint: where they come from, for the message.
-
-    Returns:
-        layer in evaluation mode, with vectors [V, d].
 
     Raises:
         UserError: there is no output vector for each word.
     """
-    names = [*_STOCK, "embed_tokens.weight"] if tied else [*_STOCK]
-    found = [tensors[key] for name in names if (key := f"decoder.{name}") in tensors]
-    adaptive = any(name.startswith("decoder.adaptive_softmax.") for name in tensors)
-    if adaptive or not found:
+    layer, tensors = getattr(model.decoder, "output", None), model.state_dict()
+    if isinstance(layer, OutputLayer):
+        return layer
+    tied = getattr(model.decoder, "share_input_output_embed", False)
+    found = [tensors[key] for key in STOCK_WEIGHTS if key in tensors and (tied or key != READ)]
+    if not found or any(name.startswith("decoder.adaptive_softmax.") for name in tensors):
         raise UserError(
-            f"{checkpoint}: its output layer has no vector for each word"
-            f"{' (an adaptive softmax has none)' if adaptive else ''}; give --data BIN without "
-            "--by vectors to see which words it takes for each other"
+            f"{checkpoint}: its output layer has no vector for each word (an adaptive softmax has "
+            "none); give --data BIN without --by vectors to see which words it takes for each other"
         )
-    weight = found[0].detach().float()  # [V, d]
-    layer = SoftmaxOutputLayer(weight.shape[1], weight.shape[0])
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-    return layer.eval()
+    stock = SoftmaxOutputLayer(found[0].shape[1], found[0].shape[0])
+    stock.weight.data = found[0].detach().float()  # [V, d]
+    return stock.eval()
 
 
 def remembered_dictionary(
@@ -161,21 +153,19 @@ def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
     """
     from fairseq.data import Dictionary
 
-    from fairseq_kerbs.utils.dictionaries import digest, digest_kept
-
     read_lines(path)  # missing files and wrong encodings become one sentence
     try:
         dictionary = Dictionary.load(str(path))
     except (ValueError, RuntimeError) as error:
         raise UserError(f"--dict: {path} is no dictionary of fairseq ({error})") from None
+    differs = None
     if len(dictionary) != words:
+        differs = f"has {len(dictionary)} words, the checkpoint {words}"
+    elif digest_kept(state, "target") not in (None, digest(dictionary)):
+        differs = "has as many words as the checkpoint, but others or in another order"
+    if differs:
         raise UserError(
-            f"--dict: {path} has {len(dictionary)} words, the checkpoint {words}; give the "
-            "dictionary of the target language that it was trained with"
-        )
-    if digest_kept(state, "target") not in (None, digest(dictionary)):
-        raise UserError(
-            f"--dict: {path} has as many words as the checkpoint, but others or in another order; "
-            "give the dictionary of the target language that it was trained with"
+            f"--dict: {path} {differs}; give the dictionary of the target language that it was "
+            "trained with"
         )
     return dictionary

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_kerbs.commands import add_trust_flag
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
-    from fairseq_kerbs.conversion.model import Converted
-    from fairseq_kerbs.conversion.stock import SoftmaxModel
 
 
 def add_convert(commands: Subparsers) -> None:
@@ -37,10 +35,7 @@ def add_convert(commands: Subparsers) -> None:
         help="part the senses of a split word by this much, relative to their length. 0 is exact, "
         "but equal senses stay equal in training until reallocation moves them "
         "[%(default)s]")  # fmt: skip
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
-    source.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
-    add("--ema", action="store_true", help="convert the averages that --store-ema has made")
+    add("--data", type=Path, metavar="BIN", help="binarized data: word counts")
     add("--config", type=Path, metavar="FILE", help="write the flags for training on as YAML")
     add_trust_flag(parser)
     parser.set_defaults(run=_run_convert)
@@ -48,86 +43,60 @@ def add_convert(commands: Subparsers) -> None:
 
 def _run_convert(args: argparse.Namespace) -> int:
     _check_flags(args)
-    from fairseq_kerbs.conversion.flags import configuration, finetuning_flags
-    from fairseq_kerbs.conversion.model import (
-        ConversionOptions,
-        convert,
-        known_dictionaries,
-        write_checkpoint,
-    )
-    from fairseq_kerbs.conversion.stock import read_softmax_model
+    import yaml
+
+    from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
+    from fairseq_kerbs.conversion.flags import finetuning_flags
+    from fairseq_kerbs.conversion.model import convert, read_softmax_model, write_checkpoint
     from fairseq_kerbs.tables.experiments import flag_arguments
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    source = read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
-    dictionary, named = _dictionary(args, source)
-    options = ConversionOptions(
-        args.total_senses, args.max_senses, args.extra_senses, args.split_noise
-    )
-    if dictionary is not None:
-        options = options.counted(dictionary)
-    converted = convert(source, options)
-    flags = finetuning_flags(source.config, converted.settings, args.output)
-    known = known_dictionaries(source, dictionary, args.data)
-    write_checkpoint(args.output, source, converted, known)
-    if args.config is not None:
-        with atomic_write(args.config) as stream:
-            stream.write(configuration(flags, args.checkpoint))
-    print(_summary(args, source.weight.shape[0], converted, named))
-    if not args.ema and (source.state.get("extra_state") or {}).get("ema"):
-        print("the averages of --store-ema were left out; --ema converts them")
-    user_dir = str(PLUGIN_FOLDER)
-    command = ["fairseq-train", "DATA", "--user-dir", user_dir, *flag_arguments(flags)]
-    print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
-    return 0
-
-
-def _dictionary(args: argparse.Namespace, source: SoftmaxModel) -> tuple[Any, str]:
-    """The dictionary with counts, and what to call it; None where none is given."""
-    from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
-
-    path = args.dict
+    source = read_softmax_model(args.checkpoint, args.trust_checkpoint)
+    words, dictionary, by = len(source.weight), None, "the order of the dictionary"
     if args.data is not None:
         path = remembered_dictionary(args.checkpoint, source.config, args.data)
-    if path is None:
-        return None, "the order of the dictionary"
-    return load_dictionary(path, len(source.weight), source.state), f"the counts of {path}"
-
-
-def _summary(args: argparse.Namespace, words: int, converted: Converted, named: str) -> str:
-    extra = converted.plan.words
-    total = len(converted.plan.word_of_sense)
-    lines = [f"{args.output}: {converted.settings.arch}, {words} words, {total} senses"]
+        dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
+    sizes = args.total_senses, args.max_senses
+    converted = convert(source, *sizes, args.extra_senses, args.split_noise, dictionary)
+    flags = finetuning_flags(source.config, converted.settings, args.output)
+    write_checkpoint(args.output, source, converted, args.data)
+    if args.config is not None:
+        with atomic_write(args.config) as stream:
+            text = f"going on with {args.checkpoint.name} as a KerBS model"
+            content = {"description": text, "train": flags}
+            yaml.safe_dump(content, stream, sort_keys=False, allow_unicode=True, width=1000)
+    extra, total = len(converted.plan.words), len(converted.plan.word_of_sense)
+    print(f"{args.output}: {converted.settings.arch}, {words} words, {total} senses")
     if extra:
         kind = "least" if args.extra_senses == "spare" else "most"
-        lines.append(
-            f"extra senses ({args.extra_senses}): {total - words}, of the {len(extra)} {kind} "
-            f"frequent words by {named}"
+        print(
+            f"extra senses ({args.extra_senses}): {total - words}, of the {extra} {kind} frequent "
+            f"words by {by}"
         )
-    lines.append(
+    print(
         "largest difference of log-probabilities on random sentences: "
         f"{converted.difference:.2g} nats"
     )
-    return "\n".join(lines)
+    command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
+    print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
+    return 0
 
 
 def _check_flags(args: argparse.Namespace) -> None:
     from fairseq_kerbs.utils.errors import UserError
 
-    for path in filter(None, (args.output, args.config)):
+    for path in (args.output, args.config or args.output):
         if path.exists() and args.checkpoint.exists() and path.samefile(args.checkpoint):
             raise UserError(f"-o {path} is the checkpoint itself; name another file")
-        if path.is_dir():
-            raise UserError(f"-o {path} is a folder; name a file")
-    if args.max_senses < 1:
-        raise UserError(f"--max-senses is {args.max_senses}, but must be at least 1")
-    if not 1.0 <= args.total_senses <= args.max_senses:
-        raise UserError(
-            f"--total-senses is {args.total_senses}, but must be between 1 and --max-senses "
-            f"({args.max_senses})"
-        )
-    if not 0.0 <= args.split_noise < 1.0:
-        raise UserError(f"--split-noise is {args.split_noise}, but must be within [0, 1)")
+    most = max(1, args.max_senses)
+    for name, right, range_ in (
+        ("max_senses", args.max_senses >= 1, "at least 1"),
+        ("total_senses", 1 <= args.total_senses <= most, f"between 1 and --max-senses ({most})"),
+        ("split_noise", 0 <= args.split_noise < 1, "within [0, 1)"),
+    ):
+        if not right:
+            flag = name.replace("_", "-")
+            raise UserError(f"--{flag} is {getattr(args, name)}, but must be {range_}")
     if args.split_noise and args.extra_senses != "split":
         raise UserError("--split-noise parts senses of --extra-senses split; give both or neither")

@@ -30,28 +30,31 @@ def add_geometry(commands: Subparsers) -> None:
         ("--max-clusters", 6, "clusters of a word, at most"),
         ("--seed", 1, "of k-means and of the comparison"),
     )
-    reading.add_files(parser)
+    reading.add_files(parser, "json")
     parser.set_defaults(run=_run_geometry)
 
 
 def _run_geometry(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.context_vectors import context_vectors
-    from fairseq_kerbs.analysis.geometry import geometry_as_csv, geometry_as_text, measure_words
+    from fairseq_kerbs.analysis.geometry import geometry_as_text, measure_word
     from fairseq_kerbs.analysis.words import frequent_words, word_numbers
-    from fairseq_kerbs.utils.errors import UserError
 
-    reading.check_numbers(args, top=1, least=3, max_clusters=2)
-    if args.most < args.least:
-        raise UserError(f"--most is {args.most}, but --least asks for {args.least} contexts")
+    reading.check_numbers(args, top=1, least=3, most=args.least, max_clusters=2)
     layer, dictionary, model, task = reading.read_model(args, any_model=True)
     words = word_numbers(dictionary, args.word) or frequent_words(dictionary, args.top)
-    result = measure_words(
-        *(context_vectors(model, task, args.split, words, args.most), words, dictionary.symbols),
-        most=args.max_clusters,
-        least=args.least,
-        seed=args.seed,
-        layer=layer,
-    )
-    reading.write_files(args, result, geometry_as_csv(result))
-    print(geometry_as_text(result))
+    found = context_vectors(model, task, args.split, words, args.most)
+    times = {word: len(found.get(word, ())) for word in words}
+    measured = [
+        {"word": dictionary[word]}
+        | measure_word(found[word], args.max_clusters, args.seed, layer, word)
+        for word in words
+        if times[word] >= args.least
+    ]
+    few = {dictionary[word]: times[word] for word in words if times[word] < args.least}
+    reading.write_files(args, {"words": measured, "few": few, "least": args.least})
+    if measured:
+        print(geometry_as_text(measured))
+    if few:
+        counts = ", ".join(f"{word} ({count})" for word, count in few.items())
+        print(f"fewer than {args.least} contexts: {counts}")
     return 0

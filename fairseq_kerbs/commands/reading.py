@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,9 +31,9 @@ def add_numbers(parser: argparse._ActionsContainer, *flags: tuple[str, int, str]
         parser.add_argument(flag, type=int, default=default, metavar="N", help=text)
 
 
-def add_files(parser: argparse.ArgumentParser) -> None:
-    """``--json`` and ``--csv``."""
-    for kind in ("json", "csv"):
+def add_files(parser: argparse.ArgumentParser, *kinds: str) -> None:
+    """``--json`` and ``--csv``, or one of them."""
+    for kind in kinds or ("json", "csv"):
         text = f"write it here as {kind.upper()}, too"
         parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=text)
 
@@ -65,26 +64,26 @@ def read_model(
     args: argparse.Namespace, path: Path | None = None, any_model: bool = False
 ) -> Trained:
     """A checkpoint of ours or of any fairseq model, with its data where they are given."""
-    path, trust = path or args.checkpoint, args.trust_checkpoint
-    if args.data is None:
-        from fairseq_kerbs.analysis.saved_layer import load_layer
-
-        return Trained(*load_layer(path, args.dict, trust, any_model=any_model))
+    from fairseq_kerbs.analysis.saved_layer import load_layer
     from fairseq_kerbs.checkpoints import load_model_and_task
     from fairseq_kerbs.output_layers import OutputLayer
 
+    path, trust = path or args.checkpoint, args.trust_checkpoint
+    if args.data is None:
+        return Trained(*load_layer(path, args.dict, trust, any_model=any_model))
     model, task = load_model_and_task(path, args.data, trust=trust, any_model=any_model)
     layer = getattr(model.decoder, "output", None)
     layer = layer if isinstance(layer, OutputLayer) else None
     return Trained(layer, task.target_dictionary, model, task)
 
 
-def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:
+def write_files(args: argparse.Namespace, result: Any, csv: str = "") -> None:
     """Write what ``--json`` and ``--csv`` ask for."""
     from fairseq_kerbs.utils.files import atomic_write
+    from fairseq_kerbs.utils.steps import write_json
 
-    text = json.dumps(result, indent=1, ensure_ascii=False)
-    for path, content in ((args.json, f"{text}\n"), (args.csv, csv)):
-        if path is not None:
-            with atomic_write(path) as stream:
-                stream.write(content)
+    if args.json is not None:
+        write_json(args.json, result)
+    if csv and args.csv is not None:
+        with atomic_write(args.csv) as stream:
+            stream.write(csv)

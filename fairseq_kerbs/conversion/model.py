@@ -1,48 +1,132 @@
-"""The converted model: its settings and parameters, a check that it predicts the same, its file."""
+"""From a trained softmax model, fairseq's own or ours, to a KerBS model with the same predictions.
+
+The softmax model is rebuilt from its checkpoint, its settings and parameters become those of the
+converted model, which is built from them, compared on random sentences, and written.
+"""
 
 from __future__ import annotations
 
 import argparse
 import copy
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
+from fairseq_kerbs.analysis.saved_layer import (
+    READ,
+    STOCK_WEIGHTS,
+    load_dictionary,
+    rebuild_model,
+    remembered_dictionary,
+)
+from fairseq_kerbs.checkpoints import one_sentence, read_checkpoint, registered_model, settings_of
 from fairseq_kerbs.conversion.sense_init import SensePlan, plan_senses, sense_rows
-from fairseq_kerbs.conversion.stock import SoftmaxModel
 from fairseq_kerbs.utils.dictionaries import STATE, digest, digest_kept
-from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write_bytes
 
 ALLOWED = 1e-3
 """Largest difference of log-probabilities, in nats, that rounding can explain."""
+ARCHITECTURES = {
+    "transformer": "transformer_kerbs",
+    "transformer_lm": "transformer_lm_kerbs",
+    "lstm": "fairseq_lstm_kerbs",
+    "lstm_lm": "fairseq_lstm_lm_kerbs",
+}
+"""fairseq's models, and ours that they become."""
 
 _OUTPUT = "decoder.output."
-_WITHOUT: dict[str, Any] = {"share_all_embeddings": False, "adaptive_softmax_cutoff": None}
-_WITHOUT |= {"encoder_embed_path": None, "decoder_embed_path": None}
+_STOCK_BIAS = "decoder.fc_out.bias"
+_REFUSED = ("adaptive_input", "character_embeddings", "base_layers")
+_UNUSED: dict[str, Any] = {
+    "share_all_embeddings": False,
+    "adaptive_softmax_cutoff": None,
+    "encoder_embed_path": None,
+    "decoder_embed_path": None,
+}
 """Settings of fairseq's models that the converted one has no use for."""
 
 
-@dataclass(frozen=True)
-class ConversionOptions:
-    """What the converted model is to be."""
+@dataclass
+class SoftmaxModel:
+    """A model to convert."""
 
-    total_senses: float  # senses in all, as a multiple of the vocabulary
-    max_senses: int  # most senses of one word
-    extra_senses: str  # where senses beyond one a word go, see `.sense_init`
-    split_noise: float = 0.0  # relative size of the difference between split senses
-    counts: Tensor | None = None  # [V] occurrences of each word in the training data, where known
-    special: int = 4  # entries at the beginning of the dictionary that are no words
+    checkpoint: Path
+    state: dict[str, Any]  # content of the checkpoint
+    config: Any  # all of its settings
+    task: Any  # what it was built with
+    model: Any  # in evaluation mode
+    weight: Tensor  # [V, d] of its output layer
+    bias: Tensor | None  # [V]
+    settings: dict[str, Any]  # of the converted model, but for its senses
+    replaced: set[str]  # names of the parameters that the converted output layer replaces
 
-    def counted(self, dictionary: Any) -> ConversionOptions:
-        """The same with the counts of fairseq's dictionary."""
-        counts = torch.tensor(dictionary.count, dtype=torch.long)
-        return replace(self, counts=counts, special=int(dictionary.nspecial))
+
+def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
+    """Rebuild the model of a checkpoint; for ``trust`` see :func:`read_checkpoint`.
+
+    Raises:
+        UserError: see :func:`read_checkpoint`; or the model is none that can be converted, for a
+            reason that the message names.
+    """
+    state = read_checkpoint(checkpoint, trust)  # from here on fairseq is quiet
+    from fairseq_kerbs.models.config import as_namespace
+
+    config, tensors = settings_of(checkpoint, state), state["model"]
+    name, own = registered_model(config.model)
+    given = dict(vars(as_namespace(config.model)))
+    _check_kind(checkpoint, own, given, tensors)
+    task, model = rebuild_model(checkpoint, config, tensors)
+    settings = given | vars(as_namespace(config.model))  # fairseq's presets have filled in some
+    loaded: dict[str, Tensor] = model.state_dict()
+    names = (f"{_OUTPUT}weight", *STOCK_WEIGHTS)
+    weight, bias = next(loaded[key] for key in names if key in loaded), loaded.get(_STOCK_BIAS)
+    if own:
+        arch = settings.get("arch", name)
+        replaced = {key for key in loaded if key.startswith(_OUTPUT)}
+        if settings.get("sense_bias"):
+            weight, bias = weight[:, :-1], weight[:, -1]
+    else:
+        arch = ARCHITECTURES[name]
+        if name == "transformer_lm" and not settings["decoder_normalize_before"]:
+            arch = "fairseq_transformer_lm_kerbs"
+        tied = bool(settings.get("share_decoder_input_output_embed"))
+        replaced = loaded.keys() & {*STOCK_WEIGHTS, _STOCK_BIAS} - (set() if tied else {READ})
+        settings |= _UNUSED | {"input_embedding": "composed" if tied else "separate"}
+        if tied:
+            settings["decoder_freeze_embed"] = False  # they are the senses, too
+        if name == "transformer":  # fairseq reads this flag for language models only
+            settings["decoder_input_dim"] = settings["decoder_embed_dim"]
+    settings |= {"arch": arch, "_name": arch, "output_layer": "kerbs", "kernel": "kerbs"}
+    return SoftmaxModel(*(checkpoint, state, config, task, model, weight, bias, settings, replaced))
+
+
+def _check_kind(
+    checkpoint: Path, own: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    """Refuse what cannot be converted."""
+    layer = settings.get("output_layer", "kerbs")
+    unknown = [setting.replace("_", "-") for setting in _REFUSED if settings.get(setting)]
+    if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
+        unknown.append("adaptive-softmax-cutoff")
+    for wrong, sentence in (
+        (own and layer == "kerbs", "is a KerBS model already: train on with it as it is"),
+        (
+            own and layer != "softmax",
+            f"was trained with --output-layer {layer}; only a softmax can become KerBS",
+        ),
+        (
+            unknown,
+            f"was trained with --{', --'.join(unknown)}, and an output layer of fairseq_kerbs "
+            "knows nothing like it; take a model without it",
+        ),
+    ):
+        if wrong:
+            raise UserError(f"{checkpoint} {sentence}")
 
 
 @dataclass
@@ -55,49 +139,58 @@ class Converted:
     difference: float  # largest difference of log-probabilities from the softmax, in nats
 
 
-def convert(source: SoftmaxModel, options: ConversionOptions) -> Converted:
+def convert(
+    source: SoftmaxModel,
+    total_senses: float,
+    max_senses: int,
+    extra_senses: str,
+    split_noise: float = 0.0,
+    dictionary: Any = None,
+) -> Converted:
     """Turn a softmax model into a KerBS model with the same predictions.
 
+    Args:
+        source: the softmax model.
+        total_senses: senses in all, as a multiple of the vocabulary.
+        max_senses: most senses of one word.
+        extra_senses: where senses beyond one a word go, see `.sense_init`.
+        split_noise: relative size of the difference between split senses.
+        dictionary: fairseq's target dictionary with the counts of words, where they are known.
+
     Raises:
-        UserError: the options do not fit the model, its settings mean something that a model of
-            fairseq_kerbs does not have, or the predictions would not be the same.
+        UserError: the settings mean something that a model of fairseq_kerbs does not have, or the
+            predictions would not be the same.
     """
     from fairseq.models import build_model
 
-    vocab_size = len(source.weight)
-    total = round(options.total_senses * vocab_size)
-    plan = plan_senses(vocab_size, total, options.extra_senses, options.counts, options.special)
-    rows = sense_rows(source.weight, source.bias, plan, options.split_noise)
-    settings = _settings(source, options)
+    total = round(total_senses * len(source.weight))
+    counts, special = None, 4
+    if dictionary is not None:
+        counts, special = torch.tensor(dictionary.count), dictionary.nspecial
+    plan = plan_senses(len(source.weight), total, extra_senses, counts, special)
+    rows = sense_rows(source.weight, source.bias, plan, split_noise)
+    settings = argparse.Namespace(**source.settings)
+    settings.total_senses, settings.max_senses = total_senses, max_senses
     settings.sense_bias = rows.shape[1] > source.weight.shape[1]
     # with its old vector a spare sense would lie idle at the word that receives it, too
     settings.new_sense = "split" if plan.words else "keep"
     refused = f"{source.checkpoint} cannot be converted: "
-    try:
+    with one_sentence(source.checkpoint, f"fits no --arch {settings.arch}", "take another model"):
         model = build_model(copy.copy(settings), copy.copy(source.task))
-    except ProgramEnd as error:
-        raise UserError(f"{refused}{error.sentence}") from None
-    except Exception as error:  # a setting that its own architecture has no use for
-        raise UserError(
-            f"{refused}its settings describe no --arch {settings.arch} ({reason_of(error)})"
-        ) from error
     old, new = source.model.state_dict(), model.state_dict()
-    lost = old.keys() - source.replaced - new.keys()
-    unknown = {key for key in new if not key.startswith(_OUTPUT)} - old.keys()
-    if lost or unknown:
-        where = "this model alone" if lost else "the converted model alone"
+    read = {key for key in new if not key.startswith(_OUTPUT)}
+    if other := (old.keys() - source.replaced - new.keys()) | (read - old.keys()):
         raise UserError(
-            f"{refused}{where} has {min(lost or unknown)}; its settings ask for something that a "
-            "model of fairseq_kerbs has not"
+            f"{refused}only one of the two models has {min(other)}; its settings ask for something "
+            "that a model of fairseq_kerbs has not"
         )
-    new |= {key: old[key] for key in new if not key.startswith(_OUTPUT)}
+    new |= {key: old[key] for key in read}
     new[f"{_OUTPUT}weight"], new[f"{_OUTPUT}theta"] = rows, torch.zeros(len(rows))
     new[f"{_OUTPUT}inventory.word_of_sense"] = plan.word_of_sense
     new[f"{_OUTPUT}inventory.usage"] = plan.usage
     model.load_state_dict(new, strict=True)
-    model.eval()
-    difference = largest_difference(source.model, model, source.task)
-    if not options.split_noise and not difference <= ALLOWED:
+    difference = largest_difference(source.model, model.eval(), source.task)
+    if not split_noise and not difference <= ALLOWED:
         raise UserError(
             f"{refused}log-probabilities would differ by {difference:.3g}; its settings ask for "
             f"something that --arch {settings.arch} has not"
@@ -105,102 +198,45 @@ def convert(source: SoftmaxModel, options: ConversionOptions) -> Converted:
     return Converted(settings, model, plan, difference)
 
 
-def _settings(source: SoftmaxModel, options: ConversionOptions) -> argparse.Namespace:
-    """Settings of the converted model: those it had, but for its embeddings and output layer."""
-    values: dict[str, Any] = vars(source.settings) | {
-        "arch": source.arch,
-        "_name": source.arch,
-        "output_layer": "kerbs",
-        "kernel": "kerbs",
-        "total_senses": options.total_senses,
-        "max_senses": options.max_senses,
-    }
-    if not source.own:
-        values |= {"input_embedding": "composed" if source.tied else "separate", **_WITHOUT}
-        if source.tied:
-            values["decoder_freeze_embed"] = False  # they are the senses, too
-        if source.arch == "transformer_kerbs":
-            # fairseq reads this flag for language models only
-            values["decoder_input_dim"] = values["decoder_embed_dim"]
-    return argparse.Namespace(**values)
-
-
-# ------------------------------------------------------------------- the same predictions
-
-
 @torch.no_grad()
-def largest_difference(first: Any, second: Any, task: Any, seed: int = 1) -> float:
-    """Largest difference of two models' log-probabilities, in nats, on a few random sentences.
-
-    Args:
-        first, second: models in evaluation mode.
-        task: has their dictionaries.
-        seed: of the sentences.
-    """
-    batch, real = _random_batch(first, task, seed)
+def largest_difference(first: Any, second: Any, task: Any) -> float:
+    """Largest difference of two models' log-probabilities, in nats, on a few random sentences."""
+    generator = torch.Generator().manual_seed(1)
+    source, target = (
+        torch.randint(4, len(words), (3, 9), generator=generator)
+        for words in (task.source_dictionary, task.target_dictionary)
+    )
+    batch = {"src_tokens": source, "src_lengths": torch.full((3,), 9)}
+    if hasattr(first, "encoder"):
+        batch["prev_output_tokens"] = target
     found = [
-        model.get_normalized_probs(model(**batch), log_probs=True)[real]  # [positions, V]
+        model.get_normalized_probs(model(**batch), log_probs=True)  # [3, 9, V]
         for model in (first, second)
     ]
     return float((found[0] - found[1]).abs().max())
 
 
-def _random_batch(model: Any, task: Any, seed: int) -> tuple[dict[str, Tensor], Tensor]:
-    """Input of a model, padded as fairseq does it, and where [batch, len] it is no padding."""
-    from fairseq.data.data_utils import collate_tokens
-
-    longest = model.max_positions()
-    longest = min(longest) if isinstance(longest, tuple) else longest
-    lengths = [max(1, min(length, int(longest) - 1)) for length in (9, 7, 4)]
-    generator = torch.Generator().manual_seed(seed)
-
-    def sentences(dictionary: Any, left: bool) -> Tensor:
-        rows = [torch.randint(4, len(dictionary), (n,), generator=generator) for n in lengths]
-        for row in rows:
-            row[-1 if left else 0] = dictionary.eos()
-        batch: Tensor = collate_tokens(rows, dictionary.pad(), left_pad=left)
-        return batch
-
-    target = sentences(task.target_dictionary, left=False)
-    batch = {"src_tokens": target, "src_lengths": torch.tensor(lengths)}
-    if hasattr(model, "encoder"):
-        batch["prev_output_tokens"] = target
-        batch["src_tokens"] = sentences(task.source_dictionary, left=True)
-    return batch, target.ne(task.target_dictionary.pad())
-
-
-# ------------------------------------------------------------------- the file
-
-
-def known_dictionaries(
-    source: SoftmaxModel, target: Any = None, data: Path | None = None
-) -> dict[str, str]:
-    """Digests of a model's dictionaries, see :mod:`fairseq_kerbs.utils.dictionaries`.
-
-    fairseq's own models have none: those of the files that their sizes fit are taken.
-
-    Args:
-        source: the model.
-        target: its target dictionary, where one was named.
-        data: its folder of data, by default the one that it was trained from.
-    """
-    sides = ("source", "target")
-    kept = {side: each for side in sides if (each := digest_kept(source.state, side))}
-    if kept:
-        return kept
-    found = {}
-    for side in sides:
-        words = len(getattr(source.task, f"{side}_dictionary"))
+def _known_dictionaries(source: SoftmaxModel, data: Path | None) -> dict[str, str]:
+    """Digests of dictionaries: those that the checkpoint keeps, else of the files that fit."""
+    known = {}
+    for side in ("source", "target"):
+        if kept := digest_kept(source.state, side):
+            known[side] = kept
+            continue
         with suppress(UserError):  # it is not there, or is another one
+            words = len(getattr(source.task, f"{side}_dictionary"))
             path = remembered_dictionary(source.checkpoint, source.config, data, side)
-            found[side] = digest(load_dictionary(path, words, {}))
-    return found if target is None else found | {"target": digest(target)}
+            known[side] = digest(load_dictionary(path, words, {}))
+    return known
 
 
 def write_checkpoint(
-    path: Path, source: SoftmaxModel, converted: Converted, dictionaries: dict[str, str]
+    path: Path, source: SoftmaxModel, converted: Converted, data: Path | None = None
 ) -> None:
     """Write what fairseq's loader needs: parameters and settings; training begins anew.
+
+    Digests of dictionaries (see :mod:`fairseq_kerbs.utils.dictionaries`) go along; fairseq's own
+    models have none, those in the folder ``data`` or that of their training are taken.
 
     Raises:
         UserError: the disk is full, or the name or folder is none that can be written to.
@@ -208,6 +244,7 @@ def write_checkpoint(
     from omegaconf import OmegaConf
 
     config: Any = OmegaConf.to_container(source.config, resolve=True, enum_to_str=True)
+    known = _known_dictionaries(source, data)
     history = {
         "criterion_name": "KerbsCrossEntropyCriterion",
         "optimizer_name": "FairseqAdam",
@@ -222,7 +259,7 @@ def write_checkpoint(
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
-        "task_state": {**(source.state.get("task_state") or {}), STATE: dictionaries},
+        "task_state": {**(source.state.get("task_state") or {}), STATE: known},
     }
     with atomic_write_bytes(path) as stream:
         torch.save(state, stream)

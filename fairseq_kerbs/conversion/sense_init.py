@@ -38,21 +38,13 @@ class SensePlan:
 
 
 def plan_senses(
-    vocab_size: int,
-    total_senses: int,
-    how: str,
-    counts: Tensor | None = None,
-    special: int = 4,
+    vocab_size: int, total_senses: int, how: str, counts: Tensor | None = None, special: int = 4
 ) -> SensePlan:
-    """Give words extra senses, one each in turn.
+    """Give V words M senses: one each, and extra senses one after the other (``how``: see above).
 
-    Args:
-        vocab_size: number of words V.
-        total_senses: number of senses M ≥ V.
-        how: "spare" or "split".
-        counts: [V] occurrences of each word in the training data; None takes the order of the
-            words, which fairseq-preprocess sorts by frequency.
-        special: entries at the beginning of the dictionary that are no words; they come last.
+    ``counts`` [V] are occurrences in the training data; None takes the order of the words, which
+    fairseq-preprocess sorts by frequency. The ``special`` entries at the beginning of the
+    dictionary, which are no words, come last.
     """
     ranked = counts if counts is not None else torch.arange(vocab_size, 0, -1)
     order = torch.argsort(ranked, descending=True, stable=True)
@@ -80,29 +72,21 @@ def plan_senses(
     return SensePlan(word_of_sense, share, usage.float(), list(dict.fromkeys(extra)))
 
 
-def sense_rows(
-    weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: float = 0.0, seed: int = 1
-) -> Tensor:
-    """Sense vectors with the probabilities of a softmax.
+def sense_rows(weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: float = 0.0) -> Tensor:
+    """Sense vectors with the probabilities of a softmax, float32.
 
-    With ``noise`` the senses of a word part in pairs, w ± noise·|w|·u with a random direction u of
-    each pair: what that does to probabilities is of second order in ``noise``.
-
-    Args:
-        weight: [V, d] word vectors.
-        bias: [V] biases of the words' logits; None if there are none.
-        plan: the senses.
-        noise: relative size of the difference.
-        seed: of the directions.
+    Vectors of words are [V, d], biases of their logits [V]. With ``noise`` the senses of a word
+    part in pairs, w ± noise·|w|·u with a random direction u of each pair: what that does to
+    probabilities is of second order in ``noise``.
 
     Returns:
-        [M, d], or [M, d + 1] with the biases in the last column where some are not 0; float32.
+        [M, d], or [M, d + 1] with the biases in the last column where some are not 0.
     """
     owners = plan.word_of_sense
     rows = weight.float()[owners]
     if noise:
         table, mask = build_sense_table(owners, len(weight))
-        drawn = torch.randn(rows.shape, generator=torch.Generator().manual_seed(seed))
+        drawn = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
         drawn = nn.functional.normalize(drawn, dim=1)
         directions = torch.zeros_like(rows)  # of a sense without another to part from
         for slot in range(0, table.shape[1] - 1, 2):

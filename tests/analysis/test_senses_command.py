@@ -141,9 +141,13 @@ def test_wrong_uses_are_one_sentence(
     state: dict[str, Any] = torch.load(moved, weights_only=False)
     state["cfg"]["task"]["data"] = str(tmp_path / "gone")
     torch.save(state, moved)
+    hostile = tmp_path / "hostile.pt"  # our parameters, and settings that no list has
+    vars(state["cfg"]["model"]).update(_name="fconv", arch="fconv")
+    torch.save(state, hostile)
     for checkpoint, flags, message in (
         (tmp_path / "absent.pt", [], "there is no checkpoint"),
         (trained.softmax, [], "no model of fairseq_kerbs"),
+        (hostile, [], "no model of fairseq_kerbs"),
         (moved, [], "give --data BIN or --dict FILE"),
         (moved, ["--dict", other], "has 5 words"),
         (moved, ["--dict", junk], "no dictionary of fairseq"),

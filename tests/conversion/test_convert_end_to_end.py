@@ -51,7 +51,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def translations(data: Path, checkpoint: Path) -> list[tuple[str, float]]:
     """Hypotheses of fairseq-generate, with their scores."""
-    command = [data, "--path", checkpoint, "--beam", 3, "--cpu", "--num-workers", 0]
+    flags = ["--beam", "2", "--max-len-b", "12", "--cpu", "--num-workers", "0"]
+    command = [data, "--path", checkpoint, *flags]
     args = options.parse_args_and_arch(options.get_generation_parser(), [str(x) for x in command])
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -254,7 +254,7 @@ CONVERSION = (
             ("list", "holds no model of fairseq-train", "name one of its checkpoints"),
             ("code", "holds more than tensors and settings (posix.system)", "--trust-checkpoint"),
             ("model", "is a KerBS model already", "train on with it"),
-            ("stock", "has no parameters of an output layer", "take a whole model"),
+            ("stock", "has no whole output layer", "take a whole model"),
         )
     ]
     + [
@@ -263,7 +263,6 @@ CONVERSION = (
         Misuse(
             f"convert {MODEL} -o {MODEL}", ("model.pt is the checkpoint itself", "name another")
         ),
-        Misuse(f"convert {MODEL} -o {{out}}", ("is a folder", "name a file")),
     ]
     + [
         Misuse(f"convert {MODEL} -o {{out}}/k.pt {flags}", says)
@@ -278,8 +277,6 @@ CONVERSION = (
                 ("--split-noise", "--extra-senses split", "give both or neither"),
             ),
             ("--extra-senses some", ("--extra-senses", "invalid choice: 'some'")),
-            ("--ema", ("--ema: ", "model.pt holds no averages", "--store-ema")),
-            ("--data {work}/bin --dict {work}/two", ("--dict", "not allowed with", "--data")),
         )
     ]
 )

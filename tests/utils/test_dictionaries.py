@@ -105,10 +105,6 @@ def test_a_converted_model_has_them(
         main(["convert", str(work / "stock.pt"), "-o", str(out), "--data", f"{work / 'en'}"]) == 0
     )
     assert read_checkpoint(out)["task_state"]["dictionaries"] == digests(work / "en")
-    named = str(work / "en" / "dict.en.txt")
-    assert main(["convert", str(work / "stock.pt"), "-o", str(out), "--dict", named]) == 0
-    expected = {**digests(work / "bin"), "target": digests(work / "en")["target"]}
-    assert read_checkpoint(out)["task_state"]["dictionaries"] == expected
     ours = ["--output-layer", "softmax", "--save-dir", tmp_path / "save"]
     fairseq_train(work / "bin", *ours)
     softmax = str(tmp_path / "save" / "checkpoint_last.pt")
