@@ -37,8 +37,7 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
     add("--system", required=True, action="append", metavar="NAME=FILE",
         help="a system's answers; repeat it for every system")  # fmt: skip
     add("--lang", default="en", help="fairseq-generate: language of the answers [%(default)s]")
-    text = "fairseq-generate: language of the inputs [--lang]"
-    add("--source-lang", metavar="LANG", help=text)
+    add("--source-lang", metavar="LANG", help="fairseq-generate: that of the inputs [--lang]")
     add("--unescape", action="store_true", help="fairseq-generate: undo XML entities")
 
 

@@ -75,12 +75,7 @@ class Key:
 
 
 def make_key(
-    sources: Sequence[str],
-    systems: Mapping[str, Sequence[str]],
-    *,
-    items: int,
-    raters: int,
-    seed: int,
+    sources: Sequence[str], systems: Mapping[str, Sequence[str]], items: int, raters: int, seed: int
 ) -> Key:
     """Draw items from the lines with a source, and give the systems letters in each, shuffled anew.
 

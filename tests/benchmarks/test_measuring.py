@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -84,7 +85,7 @@ def test_peak_memory_of_known_allocations() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_kerbs_takes_no_memory_for_tokens_times_senses() -> None:
-    inputs = {"dim": 16, "vocab": 400, "senses_per_word": 3.0, "tokens": 16384}
+    inputs: dict[str, Any] = {"dim": 16, "vocab": 400, "senses_per_word": 3.0, "tokens": 16384}
     inputs |= {"dtype": "float32", "device": "cpu", "seed": 1}
     peak = peak_memory(partial(likelihood.workload, "kerbs", **inputs), 1, "cpu")
     assert peak is not None
