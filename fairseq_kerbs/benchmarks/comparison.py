@@ -25,6 +25,7 @@ class Workload:
         run: the measured call; returns the sum of ``losses`` losses, if any.
         reset: brings back the state before the first call (no gradients); not measured.
         amount: ``unit``s of work in one call.
+        reuses: calls share buffers made before them, so that peak memory would say nothing.
     """
 
     run: Callable[[], Tensor | float | None]
@@ -32,6 +33,7 @@ class Workload:
     losses: float = 1.0
     amount: float = 1.0
     unit: str = "call"
+    reuses: bool = False
 
 
 Entries = Mapping[str, tuple[str, Callable[[], Workload]]]
@@ -99,6 +101,7 @@ def compare(
     contestants: dict[str, Any] = {}
     for name, (label, make) in entries.items():
         workload, loss, figures = workloads[name], losses[name], summary(times[name])
+        measured = memory and not workload.reuses
         contestants[name] = {
             "label": label,
             "seconds": times[name],
@@ -106,7 +109,7 @@ def compare(
             "unit": workload.unit,
             "seconds_per_unit": figures["median"] / workload.amount,
             "loss": None if loss is None else float(loss) / workload.losses,
-            "peak_bytes": peak_memory(make, threads, device) if memory else None,
+            "peak_bytes": peak_memory(make, threads, device) if measured else None,
         }
     ratios = [_ratio(contestants, *pair) for pair in pairs if set(pair) <= set(contestants)]
     return {"contestants": contestants, "ratios": ratios}

@@ -15,6 +15,7 @@ from fairseq_kerbs.benchmarks.likelihood import (
     lean_softmax,
     make_inputs,
     naive_kerbs,
+    products_workload,
     stock_softmax,
     workload,
 )
@@ -79,3 +80,9 @@ def test_a_call_leaves_gradients_and_reset_drops_them(name: str, dtype: str) -> 
     assert weights.grad is not None
     exact = make_inputs(**SIZES, dtype="float32", device="cpu", seed=3)
     assert float(loss) == pytest.approx(float(CONTESTANTS[name][1](exact)), rel=0.02)
+
+
+def test_the_products_are_no_loss(inputs: Inputs) -> None:
+    one = products_workload(**SIZES, dtype="float32", device="cpu", seed=3)
+    assert one.run() is None
+    assert (one.amount, one.reuses, inputs.h.grad) == (70, True, None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_kerbs.benchmarks import likelihood
+from fairseq_kerbs.benchmarks import comparison, likelihood
 from fairseq_kerbs.benchmarks.comparison import Workload, alternate, compare, summary, tables
 from fairseq_kerbs.benchmarks.memory import ENVIRONMENT, peak_memory
 
@@ -54,6 +54,17 @@ def test_figures_and_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[1].endswith("first")
     assert "1.50000" in lines[1]
     assert lines[-1].startswith("a ÷ b")
+
+
+def test_no_memory_is_told_of_calls_that_share_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "peak_memory", lambda *_: 8)
+    entries = {
+        name: ("", partial(Workload, lambda: None, reuses=reuses))
+        for name, reuses in (("a", False), ("b", True))
+    }
+    result = compare(entries, [("a", "b")], repetitions=1)
+    assert [one["peak_bytes"] for one in result["contestants"].values()] == [8, None]
+    assert result["ratios"][0]["memory"] is None
 
 
 def allocating(kept: int, temporary: int, times: int) -> Workload:
