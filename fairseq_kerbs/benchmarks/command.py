@@ -4,85 +4,95 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import itertools
-import json
-import os
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from fairseq_kerbs.benchmarks import likelihood
-from fairseq_kerbs.benchmarks.comparison import Settings
-from fairseq_kerbs.benchmarks.contestants import (
-    DECODE_NAMES,
-    DTYPES,
-    LIKELIHOOD_NAMES,
-    STEP_NAMES,
-)
+from fairseq_kerbs.benchmarks.comparison import Entries, compare, tables
 from fairseq_kerbs.benchmarks.memory import quiet
-from fairseq_kerbs.benchmarks.report import heading
-from fairseq_kerbs.utils.errors import UserError, system_refusal
-from fairseq_kerbs.utils.files import atomic_write
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions, load_average
+from fairseq_kerbs.utils.steps import write_json
 
 BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "likelihood": (
         "loss and gradients of the output layer, next to the bare matrix products, naive autograd "
         "and fairseq's softmax",
-        LIKELIHOOD_NAMES,
+        (likelihood.PRODUCTS, *likelihood.CONTESTANTS),
     ),
-    "step": ("a whole training step of the Transformer, next to fairseq's", STEP_NAMES),
-    "decode": ("beam search with the Transformer, next to fairseq's", DECODE_NAMES),
-    "scaling": ("time and memory of the likelihood against senses and against tokens", ()),
+    "step": (
+        "a whole training step of the Transformer, next to fairseq's",
+        ("kerbs", "softmax", "stock", "kerbs-smoothed", "stock-smoothed"),
+    ),
+    "decode": (
+        "beam search with the Transformer, next to fairseq's",
+        ("kerbs", "kerbs-sequential", "softmax", "stock"),
+    ),
+    "scaling": (
+        "time and memory of the likelihood against senses (1/3, 2/3 and all of --senses-per-word) "
+        "and against tokens (1/4 to 4 times --tokens)",
+        (),
+    ),
 }
-"""What a benchmark measures, and names of its contestants."""
+"""What a benchmark measures, and its contestants."""
+
+RATIOS = [
+    *((name, likelihood.PRODUCTS) for name in ("kerbs", "kerbs-trained", "kerbs-smoothed")),
+    *(("kerbs", name) for name in ("naive", "lean", "softmax", "stock")),
+    *(("kerbs-sequential", name) for name in ("softmax", "stock")),
+    *(("lean", "stock"), ("softmax", "stock"), ("kerbs-smoothed", "stock-smoothed")),
+]
+"""Like for like are those over "lean" and "softmax", our own code with one sense a word; "stock" is
+fairseq's code, so that ratios over it also count what our code saves."""
 
 _MODEL = ("step", "decode")
-_LAYER = ("likelihood", "scaling")
 
 
 class _Size(NamedTuple):
     kind: type
     least: float
     text: str
-    default: Any  # a list takes several values
+    default: Any
     quick: Any  # default with --quick
     benchmarks: tuple[str, ...] = tuple(BENCHMARKS)  # those that have it
-    own: dict[str, tuple[Any, Any]] = {}  # noqa: RUF012  other defaults by benchmark
 
 
-_SIZES = {  # but for the repetitions, in the order of the report
-    "dim": _Size(int, 1, "size d of context vectors and embeddings", [288], [32]),
-    "vocab": _Size(int, 20, "words V of the vocabulary (source and target)", [10_000], [400]),
-    "senses_per_word": _Size(float, 1, "senses M as a multiple of V", [3.0], [3.0],
-                             own={"scaling": ([1.0, 2.0, 3.0], [1.0, 3.0])}),
+_SIZES = {
+    "dim": _Size(int, 2, "size d of context vectors and embeddings", 288, 32),
+    "vocab": _Size(int, 20, "words V of the vocabulary (source and target)", 10_000, 400),
+    "senses_per_word": _Size(float, 1, "senses M as a multiple of V", 3.0, 3.0),
     "ffn": _Size(int, 1, "inner width of the feed-forward layers", 507, 48, _MODEL),
     "layers": _Size(int, 1, "layers of encoder and decoder", 5, 2, _MODEL),
     "heads": _Size(int, 1, "attention heads", 2, 2, _MODEL),
-    "tokens": _Size(int, 16, "target tokens in a batch", [4096], [256], (*_LAYER, "step"),
-                    {"scaling": ([1024, 2048, 4096, 8192, 16384], [256, 512, 1024])}),
-    "batch": _Size(int, 1, "sentences in a batch", [16, 64], [4], ("decode",)),
+    "tokens": _Size(int, 16, "target tokens in a batch", 4096, 256,
+                    ("likelihood", "step", "scaling")),
+    "batch": _Size(int, 1, "sentences in a batch", 16, 4, ("decode",)),
     "beam": _Size(int, 1, "size of the beam", 5, 5, ("decode",)),
     "steps": _Size(int, 2, "decoding steps: all hypotheses are this long", 25, 5, ("decode",)),
-    "repetitions": _Size(int, 1, "how often everything is timed", 5, 3,
-                         own={"likelihood": (7, 3), "decode": (3, 3)}),
+    "repetitions": _Size(int, 1, "how often everything is timed", 5, 3),
 }  # fmt: skip
 
 
-def _defaults(benchmark: str, quick: bool = False) -> dict[str, Any]:
-    """The sizes of a benchmark that are not given."""
-    return {
-        name: size.own.get(benchmark, (size.default, size.quick))[quick]
-        for name, size in _SIZES.items()
-        if benchmark in size.benchmarks
-    }
+def _number(kind: type, least: float) -> Callable[[str], Any]:
+    """A type of argparse: numbers from ``least`` up."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not least <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text} is not {least} or more")
+        return value
+
+    parse.__name__ = kind.__name__  # for argparse's own message
+    return parse
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with its four subcommands; sizes that are not given stay None."""
+def build_parser(quick: bool = False) -> argparse.ArgumentParser:
+    """The parser with its four subcommands; ``quick`` chooses the defaults of the sizes."""
     parser = argparse.ArgumentParser(
         prog="benchmark.py",
         description="Speed and memory of fairseq_kerbs next to its peers, as ratios of times taken "
@@ -92,23 +102,25 @@ def build_parser() -> argparse.ArgumentParser:
     for benchmark, (text, names) in BENCHMARKS.items():
         command = commands.add_parser(benchmark, help=text, description=text, allow_abbrev=False)
         add = command.add_argument
-        for name, default in _defaults(benchmark).items():
-            several = isinstance(default, list)
-            shown = " ".join(map(str, default)) if several else default
-            size = _SIZES[name]
-            nargs = "+" if several else None
-            add(_flag(name), type=size.kind, nargs=nargs, help=f"{size.text} [{shown}]")
+        for name, size in _SIZES.items():
+            if benchmark not in size.benchmarks:
+                continue
+            add(f"--{name.replace('_', '-')}", type=_number(size.kind, size.least), metavar="N",
+                default=size.quick if quick else size.default,
+                help=f"{size.text} [%(default)s]")  # fmt: skip
         add("--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]")
-        add("--dtype", choices=tuple(DTYPES), default="float32",
+        add("--dtype", choices=tuple(likelihood.DTYPES), default="float32",
             help="of inputs and weights; in a training step float16 and bfloat16 are fairseq's "
             "--fp16 and --bf16 [%(default)s]")  # fmt: skip
-        add("--threads", type=int, metavar="N", help="threads of torch [its default]")
+        add("--threads", type=_number(int, 1), metavar="N", default=torch.get_num_threads(),
+            help="threads of torch [%(default)s]")  # fmt: skip
         add("--seed", type=int, default=1, help="of all random numbers [%(default)s]")
         if names:
-            add("--contestants", nargs="+", choices=names, metavar="NAME",
+            add("--contestants", nargs="+", choices=names, default=names, metavar="NAME",
                 help=f"only these take part, of {', '.join(names)} [all]")  # fmt: skip
         add("--no-memory", dest="memory", action="store_false", help="do not measure peak memory")
-        add("--output", type=Path, metavar="FILE", help=f"JSON [benchmark-{benchmark}.json]")
+        add("--output", type=Path, metavar="FILE", default=Path(f"benchmark-{benchmark}.json"),
+            help="JSON [%(default)s]")  # fmt: skip
         add("--quick", action="store_true", help="tiny sizes, for a smoke test")
     return parser
 
@@ -116,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a benchmark; return its exit status (2 for wrong input, with one sentence)."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    args = build_parser().parse_args(arguments)
+    args = build_parser("--quick" in arguments).parse_args(arguments)
     try:
         _run(args, arguments)
     except UserError as error:
@@ -126,126 +138,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, arguments: list[str]) -> None:
-    sizes = chosen_sizes(args)
-    settings = _settings(args, sizes.pop("repetitions"))
-    output = args.output or Path(f"benchmark-{args.benchmark}.json")
-    _check_output(output)  # now, not after hours
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch finds no CUDA device here; use --device cpu")
+    if args.benchmark in _MODEL and args.device == "cpu" and args.dtype != "float32":
+        raise UserError(f"--dtype {args.dtype}: on the CPU fairseq's models run in float32 only")
     quiet()
-    machine = describe_machine(settings.device)
+    torch.set_num_threads(args.threads)
+    names = [name for name in (*_SIZES, "dtype", "device", "seed") if hasattr(args, name)]
+    inputs = {name: getattr(args, name) for name in names}
+    numbers = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in inputs.items())
+    how = {name: getattr(args, name) for name in ("device", "threads", "memory")}
+    how["repetitions"] = inputs.pop("repetitions")
     document: dict[str, Any] = {
         "benchmark": args.benchmark,
         "arguments": arguments,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "complete": False,
-        "machine": machine,
+        "machine": describe_machine(args.device),
         "versions": describe_versions(),
-        "settings": dict(vars(settings)),
-        "results": [],
+        "settings": {**inputs, **how},
     }
-
-    def write() -> None:
-        with atomic_write(output) as stream:
-            json.dump(document, stream, indent=1, ensure_ascii=False, allow_nan=False)
-            stream.write("\n")
-
-    lists = [value if isinstance(value, list) else [value] for value in sizes.values()]
-    if args.benchmark == "scaling":  # takes whole lists of senses and tokens
-        lists = [sizes["dim"], sizes["vocab"], [sizes["senses_per_word"]], [sizes["tokens"]]]
-    for values in itertools.product(*lists):
-        one = dict(zip(sizes, values, strict=True))
-        result, text, shown = _measure(args.benchmark, one, settings)
-        document["results"].append({"sizes": shown, **result})
-        machine["load_average_at_end"] = load_average()
-        write()  # hours may lie between two sizes: what there is, is kept
-        title = heading(args.benchmark, shown, document["settings"])
-        print(title, text, sep="\n\n", end="\n\n", flush=True)
+    write_json(args.output, document)  # what stands in its way is told now, not after hours
+    document |= compare(_entries(args, inputs), RATIOS, **how)
+    document["machine"]["load_average_at_end"] = load_average()
     document["complete"] = True
-    write()
-    start, end = machine["load_average"][0], machine["load_average_at_end"][0]
-    print(
-        f"load average {start} at the start, {end} at the end, of {settings.threads} threads used"
-    )
-    print(f"written to {output}", flush=True)
+    write_json(args.output, document)
+    print(f"{args.benchmark}: {numbers}; {args.threads} threads\n")
+    print(tables(document))
+    start, end = (document["machine"][f"load_average{when}"][0] for when in ("", "_at_end"))
+    print(f"\nload average {start} at the start, {end} at the end\nwritten to {args.output}")
 
 
-def _measure(
-    benchmark: str, sizes: dict[str, Any], settings: Settings
-) -> tuple[dict[str, Any], str, dict[str, Any]]:
-    """One result, its tables, and the sizes as they are reported."""
-    if benchmark == "likelihood":
-        senses = round(sizes["senses_per_word"] * sizes["vocab"])
-        return *likelihood.run(sizes, settings), {**sizes, "senses": senses}
-    if benchmark == "scaling":
-        shown = {"dim": sizes["dim"], "vocab": sizes["vocab"]}
-        return *likelihood.run_scaling(likelihood.scaling_points(**sizes), settings), shown
+def _entries(args: argparse.Namespace, inputs: dict[str, Any]) -> Entries:
+    """The contestants that take part."""
+    if args.benchmark == "scaling":
+        return likelihood.scaling_entries(inputs)
+    names = [name for name in BENCHMARKS[args.benchmark][1] if name in args.contestants]
+    if args.benchmark == "likelihood":
+        return likelihood.entries(names, inputs)
     from fairseq_kerbs.benchmarks import translation  # fairseq takes seconds to import
 
-    make = translation.step_workload if benchmark == "step" else translation.decode_workload
-    return *translation.run(make, BENCHMARKS[benchmark][1], sizes, settings), sizes
-
-
-# ------------------------------------------------------------------ what makes sense
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def chosen_sizes(args: argparse.Namespace) -> dict[str, Any]:
-    """The sizes given, and the defaults for all others.
-
-    Raises:
-        UserError: a value makes no sense; the message names the flag.
-    """
-    sizes = _defaults(args.benchmark, args.quick)
-    given = {name: value for name in sizes if (value := getattr(args, name)) is not None}
-    sizes |= given
-    for name, value in sizes.items():
-        least = _SIZES[name].least
-        for number in value if isinstance(value, list) else [value]:
-            if not least <= number < float("inf"):
-                raise UserError(f"{_flag(name)} is {number}; use {least} or more")
-    if args.benchmark in _MODEL:
-        heads, beam, steps = sizes["heads"], sizes.get("beam", 1), sizes.get("steps", 2)
-        for dim in sizes["dim"]:
-            if dim % heads or dim % 2:
-                raise UserError(f"--dim {dim} must be even and a multiple of --heads ({heads})")
-        if (most := max(sizes["senses_per_word"])) > 4:
-            raise UserError(f"--senses-per-word is {most}; the models allow 4 a word at most")
-        if 2 * beam >= min(sizes["vocab"]):
-            raise UserError(f"--beam {beam} needs a --vocab of more than {2 * beam} words")
-        if steps > 1000:
-            raise UserError(f"--steps is {steps}; the models take 1000 positions at most")
-    return sizes
-
-
-def _settings(args: argparse.Namespace, repetitions: int) -> Settings:
-    contestants = getattr(args, "contestants", None)
-    if args.threads is not None and args.threads < 1:
-        raise UserError(f"--threads is {args.threads}; use 1 or more")
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch finds no CUDA device here; use --device cpu")
-    if args.benchmark in _MODEL and args.device == "cpu" and args.dtype != "float32":
-        raise UserError(
-            f"--dtype {args.dtype}: on the CPU fairseq's models run in float32 only; leave it out "
-            "or use --device cuda"
-        )
-    torch.set_num_threads(args.threads or torch.get_num_threads())
-    return Settings(
-        device=args.device,
-        dtype=args.dtype,
-        threads=torch.get_num_threads(),
-        repetitions=repetitions,
-        seed=args.seed,
-        memory=args.memory,
-        contestants=None if contestants is None else tuple(contestants),
-    )
-
-
-def _check_output(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise system_refusal(error, f"--output {path}") from None
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"--output {path} cannot be written; name another file")
+    return translation.entries(args.benchmark, names, inputs)

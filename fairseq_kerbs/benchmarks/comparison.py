@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
-import sys
 import timeit
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from tabulate import tabulate
 from torch import Tensor
+from tqdm import tqdm
 
 from fairseq_kerbs.benchmarks.memory import peak_memory
 
@@ -22,52 +22,27 @@ class Workload:
     """One thing to measure.
 
     Attributes:
-        run: the measured call; returns the sum of ``losses`` losses, in ``loss_unit``, if any.
+        run: the measured call; returns the sum of ``losses`` losses, if any.
         reset: brings back the state before the first call (no gradients); not measured.
-        forget: drops what calls keep for the next one, before memory is measured.
-        amount: ``unit``s of work in one call, for the rate.
-        gradient_bytes: size of the gradients that a call leaves.
+        amount: ``unit``s of work in one call.
+        reuses: calls share buffers made before them, so that peak memory would say nothing.
     """
 
     run: Callable[[], Tensor | float | None]
     reset: Callable[[], object] = lambda: None
-    forget: Callable[[], object] = lambda: None
-    amount: float = 1.0
-    unit: str = "calls"
-    gradient_bytes: int = 0
     losses: float = 1.0
-    loss_unit: str = "nats"
+    amount: float = 1.0
+    unit: str = "call"
+    reuses: bool = False
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What all benchmarks share; ``contestants`` names those that take part, None for all."""
-
-    device: str = "cpu"
-    dtype: str = "float32"
-    threads: int = 1
-    repetitions: int = 5
-    seed: int = 1
-    memory: bool = True
-    contestants: tuple[str, ...] | None = None
-
-    def inputs(self) -> dict[str, Any]:
-        """What every workload takes besides its sizes."""
-        return {"dtype": self.dtype, "device": self.device, "seed": self.seed}
-
-    def chosen(self, names: Iterable[str]) -> list[str]:
-        """The contestants that take part, in their own order."""
-        return [name for name in names if self.contestants is None or name in self.contestants]
-
-
-Entry = tuple[str, Callable[[], Workload]]
-"""A contestant: what it is, in one line, and a picklable function that makes its workload."""
+Entries = Mapping[str, tuple[str, Callable[[], Workload]]]
+"""Contestants by name: what each is, in one line, and a picklable maker of its workload."""
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """Median, quartiles and extremes of at least one value."""
-    figures = np.percentile(values, (50, 25, 75, 0, 100)).tolist()
-    return dict(zip(("median", "q1", "q3", "lowest", "highest"), figures, strict=True))
+    """Median and extremes."""
+    return {"median": float(np.median(values)), "lowest": min(values), "highest": max(values)}
 
 
 def time_once(workload: Workload, device: str) -> float:
@@ -98,72 +73,78 @@ def alternate(
     """
     names = list(workloads)
     times: dict[str, list[float]] = {name: [] for name in names}
-    for repetition in range(repetitions):
-        shift = repetition % max(1, len(names))
+    for repetition in tqdm(range(repetitions), "repetitions", leave=False, disable=None):
+        shift = repetition % len(names)
         for name in names[shift:] + names[:shift]:
-            progress(f"repetition {repetition + 1}/{repetitions}: {name}")
             times[name].append(time_once(workloads[name], device))
     return times
 
 
-def first_loss(workload: Workload) -> float | str | None:
-    """The mean loss of an untimed call, the warm-up; text where JSON has no such number."""
-    workload.reset()
-    result = workload.run()
-    workload.reset()
-    value = None if result is None else float(result) / workload.losses
-    return value if value is None or math.isfinite(value) else str(value)
-
-
 def compare(
-    entries: Mapping[str, Entry], pairs: Iterable[tuple[str, str]], settings: Settings
+    entries: Entries,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    repetitions: int,
+    device: str = "cpu",
+    threads: int = 1,
+    memory: bool = True,
 ) -> dict[str, Any]:
-    """Run all contestants next to each other.
-
-    Args:
-        entries: the contestants by name.
-        pairs: (of, over) names whose ratio is wanted; pairs of absent contestants are left out.
-        settings: repetitions, threads, …
+    """Run all contestants next to each other, as ``threads`` threads where memory is measured.
 
     Returns:
-        ``contestants`` by name and the list ``ratios``, such as JSON can hold.
+        ``contestants`` by name and the list ``ratios``, such as JSON can hold; of the ``pairs``
+        (of, over) whose ratio is wanted those of absent contestants are left out.
     """
-    workloads = {}
-    for name, (_, make) in entries.items():
-        progress(f"warm-up: {name}")
-        workloads[name] = make()
-    losses = {name: first_loss(workload) for name, workload in workloads.items()}
-    times = alternate(workloads, settings.repetitions, settings.device)
+    workloads = {name: make() for name, (_, make) in entries.items()}
+    losses = {name: workload.run() for name, workload in workloads.items()}  # the warm-up
+    times = alternate(workloads, repetitions, device)
     contestants: dict[str, Any] = {}
     for name, (label, make) in entries.items():
-        workload, figures = workloads[name], summary(times[name])
-        progress(f"memory: {name}")
-        here = workload if settings.device == "cuda" else None
+        workload, loss, figures = workloads[name], losses[name], summary(times[name])
+        measured = memory and not workload.reuses
         contestants[name] = {
             "label": label,
             "seconds": times[name],
             **figures,
-            "rate": workload.amount / figures["median"],
-            "rate_unit": f"{workload.unit}/s",
-            "loss": losses[name],
-            "loss_unit": workload.loss_unit,
-            "memory": peak_memory(make, settings.threads, here) if settings.memory else None,
+            "unit": workload.unit,
+            "seconds_per_unit": figures["median"] / workload.amount,
+            "loss": None if loss is None else float(loss) / workload.losses,
+            "peak_bytes": peak_memory(make, threads, device) if measured else None,
         }
-    progress("")
     ratios = [_ratio(contestants, *pair) for pair in pairs if set(pair) <= set(contestants)]
     return {"contestants": contestants, "ratios": ratios}
 
 
-def _ratio(contestants: dict[str, Any], of: str, over: str) -> dict[str, Any]:
+def _ratio(contestants: Mapping[str, Any], of: str, over: str) -> dict[str, Any]:
     """Quotients of times that were taken in the same repetition, and of peak memory."""
-    pairs = zip(contestants[of]["seconds"], contestants[over]["seconds"], strict=True)
-    values = [mine / theirs for mine, theirs in pairs]
-    mine, theirs = ((contestants[name]["memory"] or {}).get("extra_bytes") for name in (of, over))
-    memory = mine / theirs if mine and theirs else None
+    mine, theirs = contestants[of], contestants[over]
+    values = [a / b for a, b in zip(mine["seconds"], theirs["seconds"], strict=True)]
+    memory = None
+    if mine["peak_bytes"] and theirs["peak_bytes"]:
+        memory = mine["peak_bytes"] / theirs["peak_bytes"]
     return {"of": of, "over": over, "per_repetition": values, **summary(values), "memory": memory}
 
 
-def progress(text: str) -> None:
-    """Overwrite the progress line of a terminal; nothing where stderr is none."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+def tables(result: Mapping[str, Any]) -> str:
+    """What `compare` returned, for a terminal: contestants, then ratios."""
+    contestants = result["contestants"]
+    unit = next(iter(contestants.values()))["unit"]
+    header = ["contestant", "median s", "lowest", "highest", f"µs a {unit}", "loss", "peak MB", ""]
+    rows = [
+        [
+            *(name, one["median"], one["lowest"], one["highest"], 1e6 * one["seconds_per_unit"]),
+            *(one["loss"], one["peak_bytes"] and one["peak_bytes"] / 1e6, one["label"]),
+        ]
+        for name, one in contestants.items()
+    ]
+    style: dict[str, Any] = {"tablefmt": "plain", "missingval": "–"}
+    text = tabulate(rows, header, floatfmt=("", *[".4g"] * 4, ".5f", ".1f", ""), **style)
+    ratios = [
+        [f"{one['of']} ÷ {one['over']}"]
+        + [one[figure] for figure in ("median", "lowest", "highest", "memory")]
+        for one in result["ratios"]
+    ]
+    if ratios:
+        header = ["ratio", "time", "lowest", "highest", "peak memory"]
+        text += "\n\n" + tabulate(ratios, header, floatfmt=("", *[".2f"] * 3, ".3f"), **style)
+    return text

@@ -2,187 +2,200 @@
 
 from __future__ import annotations
 
-import statistics
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.benchmarks.comparison import Entry, Settings, Workload, compare
-from fairseq_kerbs.benchmarks.contestants import (
-    CONTESTANTS,
-    LIKELIHOOD_NAMES,
-    LIKELIHOOD_RATIOS,
-    PRODUCTS,
-    make_inputs,
-)
-from fairseq_kerbs.benchmarks.products import Products, fastest_layout
-from fairseq_kerbs.benchmarks.report import (
-    comparison_tables,
-    megabytes,
-    seconds,
-    spread,
-    spread_name,
-    table,
-)
-from fairseq_kerbs.utils.machine import free_bytes
+from fairseq_kerbs.benchmarks.comparison import Entries, Workload
+from fairseq_kerbs.likelihood import kerbs_nll
+from fairseq_kerbs.senses import SenseTable, build_sense_table, random_allocation
 
-Sizes = dict[str, Any]
-"""dim (d), vocab (V), senses_per_word (M ÷ V) and tokens (N)."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PAD = 1  # fairseq's
+SPECIALS = 4  # fairseq's <s>, <pad>, </s>, <unk>
+FRESH_STD, TRAINED_STD = 0.1, 1.5  # deviation of θ
 
 
-def workload(name: str, layout: str = "", **inputs_of: Any) -> Workload:
-    """One contestant on its inputs.
+@dataclass(frozen=True)
+class Inputs:
+    """What the contestants are given; the first five tensors take gradients."""
 
-    Args:
-        name: the contestant, of :data:`LIKELIHOOD_NAMES`.
-        layout: of the bare products.
-        inputs_of: arguments of :func:`make_inputs`.
+    h: Tensor  # context vectors, [N, d], normal (as after a layer norm)
+    w: Tensor  # sense embeddings, [M, d], normal with deviation d^−½
+    words: Tensor  # word embeddings of the plain softmax, [V, d]; the first V rows of ``w``
+    theta: Tensor  # θ early in training, [M]
+    trained_theta: Tensor  # θ as training may leave it, [M]
+    word_of_sense: Tensor  # [M]
+    table: SenseTable  # senses of every word
+    word_table: SenseTable  # the same for one sense a word
+    target: Tensor  # target words, [N]; frequencies fall as 1/rank
+
+    def drop_gradients(self) -> None:
+        """Forget all gradients, so that the next backward pass makes its own."""
+        for leaf in (self.h, self.w, self.words, self.theta, self.trained_theta):
+            leaf.grad = None
+
+
+def zipf_words(count: int, vocab: int, generator: torch.Generator) -> Tensor:
+    """Random words of a dictionary of ``vocab`` entries, without its specials: [count]."""
+    frequencies = 1.0 / torch.arange(1, vocab - SPECIALS + 1, dtype=torch.float64)
+    return SPECIALS + torch.multinomial(frequencies, count, replacement=True, generator=generator)
+
+
+@functools.lru_cache(maxsize=1)
+def make_inputs(
+    dim: int, vocab: int, senses_per_word: float, tokens: int, dtype: str, device: str, seed: int
+) -> Inputs:
+    """Draw inputs of d, V, M ÷ V and N; numbers depend on the seed and the sizes alone."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def leaf(*shape: int, std: float) -> Tensor:
+        values = std * torch.randn(*shape, generator=generator)
+        return values.to(device, DTYPES[dtype]).requires_grad_()
+
+    senses = round(senses_per_word * vocab)
+    most = max(4, math.ceil(senses_per_word))
+    allocation = random_allocation(vocab, senses, most, generator).to(device)
+    h, w = leaf(tokens, dim, std=1.0), leaf(senses, dim, std=dim**-0.5)
+    return Inputs(
+        h=h,
+        w=w,
+        words=w.detach()[:vocab].clone().requires_grad_(),
+        theta=leaf(senses, std=FRESH_STD),
+        trained_theta=leaf(senses, std=TRAINED_STD),
+        word_of_sense=allocation,
+        table=build_sense_table(allocation, vocab),
+        word_table=build_sense_table(torch.arange(vocab, device=device), vocab),
+        target=zipf_words(tokens, vocab, generator).to(device),
+    )
+
+
+# ------------------------------------------------------------------ losses: sums of −log P(target)
+
+
+def kerbs(inputs: Inputs, smoothing: float = 0.0, trained: bool = False) -> Tensor:
+    """KerBS by :func:`fairseq_kerbs.likelihood.kerbs_nll`."""
+    theta = inputs.trained_theta if trained else inputs.theta
+    return kerbs_nll(
+        *(inputs.h, inputs.w, theta, inputs.word_of_sense, inputs.target),
+        ignore_index=PAD,
+        label_smoothing=smoothing,
+        table=inputs.table,
+    )
+
+
+def lean_softmax(inputs: Inputs) -> Tensor:
+    """A plain softmax over words on the code path of KerBS: inner product, one sense a word."""
+    words = inputs.word_table.senses[:, 0]
+    return kerbs_nll(
+        *(inputs.h, inputs.words, inputs.words.new_zeros(len(words)), words, inputs.target),
+        ignore_index=PAD,
+        kernel="lin",
+        table=inputs.word_table,
+    )
+
+
+def naive_kerbs(inputs: Inputs) -> Tensor:
+    """KerBS as one would write it down, Eq. 9, 5 and 4, with autograd for the gradients.
+
+        s = |h||w| a(θ)(e^{−θc} − 1),  a(θ) = −θ/(2(e^{−θ} + θ − 1)),  c = cos(h, w)
+
+    Written so that few passes over tokens × senses are needed; 0/0 at θ = 0.
     """
-    inputs = make_inputs(**inputs_of)
-    tokens = len(inputs.target)
-    if name == PRODUCTS:
-        products = Products(layout)
-        return Workload(
-            run=lambda: products(inputs.h, inputs.w),
-            forget=products.forget,
-            amount=tokens,
-            unit="tokens",
-            gradient_bytes=inputs.h.nbytes + inputs.w.nbytes,
-        )
-    contestant = CONTESTANTS[name]
-    weights = [inputs.w, inputs.theta] if contestant.senses else [inputs.words]
+    h, w, theta = inputs.h, inputs.w, inputs.theta.double()
+    scale = (-theta / (2.0 * (torch.expm1(-theta) + theta))).float()  # a(θ), [M]
+    cosine = (F.normalize(h, dim=1) @ F.normalize(w, dim=1).t()).float()  # [N, M]
+    h_norm = h.float().norm(dim=1, keepdim=True)  # [N, 1]
+    w_norm = w.float().norm(dim=1)  # [M]
+    logits = h_norm * ((w_norm * scale) * torch.expm1(-theta.float() * cosine))
+    senses = logits.softmax(1)
+    word_of_sense = inputs.word_of_sense.expand(len(h), -1)
+    words = senses.new_zeros(len(h), len(inputs.words)).scatter_add(1, word_of_sense, senses)
+    return -words.gather(1, inputs.target.unsqueeze(1)).log().sum()
+
+
+def stock_softmax(inputs: Inputs) -> Tensor:
+    """What fairseq's output projection and ``cross_entropy`` compute."""
+    scores = F.log_softmax(F.linear(inputs.h, inputs.words), dim=-1, dtype=torch.float32)
+    return F.nll_loss(scores, inputs.target, ignore_index=PAD, reduction="sum")
+
+
+PRODUCTS = "products"
+CONTESTANTS: dict[str, tuple[str, Callable[[Inputs], Tensor]]] = {
+    "kerbs": ("kerbs_nll, θ of deviation 0.1", kerbs),
+    "kerbs-trained": ("kerbs_nll, θ of deviation 1.5", partial(kerbs, trained=True)),
+    "kerbs-smoothed": ("kerbs_nll, label smoothing 0.1", partial(kerbs, smoothing=0.1)),
+    "naive": ("KerBS as written, by autograd", naive_kerbs),
+    "stock": ("fairseq's cross_entropy", stock_softmax),
+    "lean": ("softmax by kerbs_nll, inner product", lean_softmax),
+}
+"""What each is, and its loss; autograd gives the gradients."""
+
+# ------------------------------------------------------------------ the benchmarks
+
+
+def workload(name: str, per_sense: bool = False, **inputs_of: Any) -> Workload:
+    """Forward and backward of a contestant of `CONTESTANTS`, on inputs of `make_inputs`.
+
+    Its unit of work is a token, or ``per_sense`` a token and sense.
+    """
+    inputs, (_, loss_of) = make_inputs(**inputs_of), CONTESTANTS[name]
 
     def run() -> Tensor:
-        loss = contestant.loss(inputs)
+        loss = loss_of(inputs)
         loss.backward()
         return loss.detach()
 
-    return Workload(
-        run=run,
-        reset=inputs.drop_gradients,
-        amount=tokens,
-        unit="tokens",
-        gradient_bytes=sum(tensor.nbytes for tensor in (inputs.h, *weights)),
-        losses=tokens,
-    )
+    tokens = len(inputs.target)
+    work = (tokens * len(inputs.w), "token and sense") if per_sense else (tokens, "token")
+    return Workload(run, inputs.drop_gradients, tokens, *work)
 
 
-def run(sizes: Sizes, settings: Settings) -> tuple[dict[str, Any], str]:
-    """Compare all contestants at one size.
+def products_workload(**inputs_of: Any) -> Workload:
+    """The three matrix products that any exact method must do, and nothing else.
 
-    Returns:
-        what :func:`compare` returns, with ``products`` (the layout that won, and all times) and
-        ``left_out`` (reasons by name); and the tables.
+        X = h Wᵀ,   dh = P W,   dW = Pᵀ h        X, P: [N, M]
+
+    P is X itself here: its values do not matter for the time.
     """
-    inputs_of, free = {**sizes, **settings.inputs()}, free_bytes(settings.device)
-    entries: dict[str, Entry] = {}
-    left_out, products, notes = {}, {}, []
-    for name in settings.chosen(LIKELIHOOD_NAMES):
-        if name == PRODUCTS:
-            inputs = make_inputs(**inputs_of)
-            best, times = fastest_layout(inputs.h.detach(), inputs.w.detach(), free)
-            products = {"fastest": best, "seconds": times}
-            notes.append(f"bare products: fastest of {', '.join(times)} is {best}")
-            make = partial(workload, name, best, **inputs_of)
-            entries[name] = f"h Wᵀ, P W, Pᵀ h ({best})", make
-            continue
-        one = CONTESTANTS[name]
-        columns = sizes["vocab"] * (sizes["senses_per_word"] if one.senses else 1)
-        need = 4.0 * one.temporaries * sizes["tokens"] * columns
-        if need > 0.8 * free > 0:
-            left_out[name] = f"it needs about {need / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
-            notes.append(f"{name} left out: {left_out[name]}")
-        else:
-            entries[name] = one.label, partial(workload, name, **inputs_of)
-    result = compare(entries, LIKELIHOOD_RATIOS, settings)
-    make_inputs.cache_clear()
-    text = "\n".join([comparison_tables(result), *notes])
-    return result | {"products": products, "left_out": left_out}, text
+    inputs = make_inputs(**inputs_of)
+    h, w = inputs.h.detach(), inputs.w.detach()
+    x = h.new_empty(len(h), len(w))
+
+    def run() -> None:
+        torch.mm(h, w.t(), out=x)
+        torch.mm(x, w)
+        torch.mm(x.t(), h)
+
+    return Workload(run, amount=len(h), unit="token", reuses=True)
 
 
-# ------------------------------------------------------------------ scaling
-
-
-def scaling_points(
-    senses_per_word: list[float], tokens: list[int], **others: int
-) -> dict[str, list[Sizes]]:
-    """Sizes on each axis: senses vary at the middle one of ``tokens``, tokens at most senses."""
-    middle, most = statistics.median_low(tokens), max(senses_per_word)
-    points = {
-        "senses": [(factor, middle) for factor in sorted(set(senses_per_word))],
-        "tokens": [(most, count) for count in sorted(set(tokens))],
-    }
+def entries(names: Sequence[str], inputs: dict[str, Any]) -> Entries:
+    """The named contestants; ``inputs`` as `make_inputs` takes them."""
     return {
-        axis: [{**others, "senses_per_word": factor, "tokens": count} for factor, count in pairs]
-        for axis, pairs in points.items()
+        name: ("h Wᵀ, P W, Pᵀ h", partial(products_workload, **inputs))
+        if name == PRODUCTS
+        else (CONTESTANTS[name][0], partial(workload, name, **inputs))
+        for name in names
     }
 
 
-def run_scaling(axes: dict[str, list[Sizes]], settings: Settings) -> tuple[dict[str, Any], str]:
-    """Time forward and backward at all points of both axes, next to each other.
-
-    Returns:
-        what :func:`compare` returns, with ``axes``: by axis the points, the fitted line and how
-        constant the time per token and sense is; and the tables.
-    """
-    entries: dict[str, Entry] = {
-        _point(sizes): ("kerbs_nll", partial(workload, "kerbs", **sizes, **settings.inputs()))
-        for axis in axes.values()
-        for sizes in axis
-    }
-    result = compare(entries, (), settings)
-    make_inputs.cache_clear()
-    result["axes"] = {axis: describe_axis(sizes, result) for axis, sizes in axes.items()}
-    return result, "\n\n".join(_table(axis, result) for axis in axes)
-
-
-def _point(sizes: Sizes) -> str:
-    return f"{round(sizes['senses_per_word'] * sizes['vocab'])} senses, {sizes['tokens']} tokens"
-
-
-def describe_axis(axis: list[Sizes], result: dict[str, Any]) -> dict[str, Any]:
-    """Line of the median time over tokens × senses, and each point's time by token and sense.
-
-    The line is fitted so that relative errors count: they grow with the times.
-    """
-    work = np.array(
-        [float(one["tokens"] * round(one["senses_per_word"] * one["vocab"])) for one in axis]
-    )
-    times = np.array([result["contestants"][_point(sizes)]["median"] for sizes in axis])
-    each, line = times / work, None
-    if len(axis) > 1:
-        slope, intercept = np.polyfit(work, times, 1, w=1.0 / times)
-        error = np.abs((intercept + slope * work) / times - 1.0).max()
-        line = {
-            "intercept": float(intercept),
-            "slope": float(slope),
-            "largest_relative_error": float(error),
-        }
-    return {
-        "points": [_point(sizes) for sizes in axis],
-        "tokens_times_senses": work.tolist(),
-        "seconds_per_token_and_sense": each.tolist(),
-        "constant_within": float(np.abs(each / np.median(each) - 1.0).max()),
-        "line": line,
-    }
-
-
-def _table(axis: str, result: dict[str, Any]) -> str:
-    """One axis, with its line below."""
-    found, rows, count = result["axes"][axis], [], 0
-    for name, each in zip(found["points"], found["seconds_per_token_and_sense"], strict=True):
-        entry = result["contestants"][name]
-        count = len(entry["seconds"])
-        times = seconds(entry["median"]), spread(entry, seconds, count), f"{each * 1e9:.3f} ns"
-        memory = (megabytes(entry, key) for key in ("extra_bytes", "without_gradients_bytes"))
-        rows.append([name, *times, *memory])
-    columns = ("median", spread_name(count), "a token and sense", "peak MB", "without gradients")
-    text = f"time of a token and sense: constant within {100 * found['constant_within']:.1f} %"
-    if line := found["line"]:
-        text += (
-            f"; line: {line['intercept'] * 1e3:.2f} ms + {line['slope'] * 1e9:.3f} ns × tokens × "
-            f"senses, off by {100 * line['largest_relative_error']:.1f} % at most"
-        )
-    return table([f"against {axis}", *columns], rows) + "\n" + text
+def scaling_entries(inputs: dict[str, Any]) -> Entries:
+    """KerBS with more and more senses, then with more and more tokens, around one size."""
+    points = [(share, 1.0) for share in (1 / 3, 2 / 3, 1.0)]
+    points += [(1.0, factor) for factor in (1 / 4, 1 / 2, 2.0, 4.0)]
+    made = {}
+    for share, factor in points:
+        one = {**inputs, "tokens": round(factor * inputs["tokens"])}
+        one["senses_per_word"] = max(1.0, share * inputs["senses_per_word"])
+        name = f"{round(one['senses_per_word'] * one['vocab'])} senses, {one['tokens']} tokens"
+        make = partial(workload, "kerbs", True, **one)
+        made[name] = CONTESTANTS["kerbs"][0], make
+    return made

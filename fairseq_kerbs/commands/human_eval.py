@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_kerbs.commands.evaluation import write_output
+from fairseq_kerbs.utils.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -25,12 +26,10 @@ def add_human_eval(commands: Subparsers) -> None:
     steps = parser.add_subparsers(required=True, metavar="STEP")
     _add_export(steps)
     _add_score(steps)
-    for subparser in steps.choices.values():
-        subparser.allow_abbrev = False
 
 
-def add_text_flags(parser: argparse.ArgumentParser) -> None:
-    """Where sources and answers come from; `examples` takes the same flags."""
+def _add_text_flags(parser: argparse.ArgumentParser) -> None:
+    """Where sources and answers come from."""
     add = parser.add_argument_group(
         "text", "Raw text with one sentence a line, or fairseq-generate's output."
     ).add_argument
@@ -38,9 +37,26 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
     add("--system", required=True, action="append", metavar="NAME=FILE",
         help="a system's answers; repeat it for every system")  # fmt: skip
     add("--lang", default="en", help="fairseq-generate: language of the answers [%(default)s]")
-    text = "fairseq-generate: language of the inputs [--lang]"
-    add("--source-lang", metavar="LANG", help=text)
+    add("--source-lang", metavar="LANG", help="fairseq-generate: that of the inputs [--lang]")
     add("--unescape", action="store_true", help="fairseq-generate: undo XML entities")
+
+
+def _read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[str]]]:
+    """Sources, and each system's answers by name."""
+    from fairseq_kerbs.evaluation.texts import check_lengths, read_texts
+
+    paths: dict[str, Path] = {}
+    for option in args.system:
+        name, _, file = option.partition("=")
+        if not (name and file):
+            raise UserError(f"--system {option}: write NAME=FILE")
+        if name in paths:
+            raise UserError(f"--system {name} is there twice; names must differ")
+        paths[name] = Path(file)
+    sources = read_texts(args.source, "S", args.source_lang or args.lang, args.unescape)
+    systems = {n: read_texts(path, "H", args.lang, args.unescape) for n, path in paths.items()}
+    check_lengths({str(args.source): sources} | {str(paths[n]): systems[n] for n in paths})
+    return sources, systems
 
 
 def _add_export(steps: Subparsers) -> None:
@@ -48,50 +64,37 @@ def _add_export(steps: Subparsers) -> None:
         "export",
         help="draw items and write a sheet for each rater",
         description="Draw items, give the systems' answers letters in an order shuffled for each "
-        "item, and write DIR/rater1.csv … with the scoring standard at the head, "
-        "DIR/instructions.txt, and the key. Keep the key from the raters.",
+        "item, and write DIR/rater1.csv … with the scoring standard at the head, and the key. Keep "
+        "the key from the raters.",
     )
-    add_text_flags(parser)
+    _add_text_flags(parser)
     add = parser.add_argument
     add("--sheets", required=True, type=Path, metavar="DIR", help="for the raters")
     add("--key", required=True, type=Path, metavar="FILE", help="JSON file outside DIR")
     for flag, default in (("--items", 50), ("--raters", 3), ("--seed", 1)):
         add(flag, type=int, default=default, metavar="N", help="[%(default)s]")
     add("--delimiter", choices=("comma", "semicolon", "tab"), default="comma",
-        help="between cells; semicolon for spreadsheet programs with a decimal comma "
-        "[%(default)s]")  # fmt: skip
+        help="semicolon for spreadsheet programs with a decimal comma [%(default)s]")  # fmt: skip
     add("--force", action="store_true", help="replace files that are there")
     parser.set_defaults(run=_run_export)
 
 
-def read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[str]]]:
-    """Sources, and each system's answers by name."""
-    from fairseq_kerbs.evaluation.texts import check_lengths, named_files, read_texts
-
-    paths = named_files(args.system)
-    sources = read_texts(args.source, "S", args.source_lang or args.lang, args.unescape)
-    systems = {n: read_texts(path, "H", args.lang, args.unescape) for n, path in paths.items()}
-    check_lengths({str(args.source): sources} | {str(paths[n]): systems[n] for n in paths})
-    return sources, systems
-
-
 def _run_export(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.evaluation import sheets
-    from fairseq_kerbs.evaluation.texts import named_files
-    from fairseq_kerbs.utils.files import atomic_write, sha256_of
+    from fairseq_kerbs.evaluation.sheets import DELIMITERS, make_key, sheet_text
+    from fairseq_kerbs.utils.files import atomic_write
 
-    sources, systems = read_answers(args)
-    answers = sheets.draw_answers(sources, systems, args.items, args.seed)
-    paths = (args.source, *named_files(args.system).values())
-    files = {str(path): sha256_of(path) for path in paths}
-    key = sheets.make_key(answers, list(systems), raters=args.raters, seed=args.seed, files=files)
-    delimiter = sheets.DELIMITERS[args.delimiter]
-    contents = {args.sheets / "instructions.txt": sheets.instructions(key, args.items, delimiter)}
-    for rater in range(1, args.raters + 1):
-        path = args.sheets / f"rater{rater}.csv"
-        contents[path] = sheets.sheet_text(answers, key, rater, delimiter)
-    contents[args.key] = key.as_json() + "\n"
-    _check_targets(args.sheets, args.key, list(contents), args.force)
+    sources, systems = _read_answers(args)
+    key = make_key(sources, systems, items=args.items, raters=args.raters, seed=args.seed)
+    contents = {
+        args.sheets / f"rater{rater}.csv": sheet_text(key, rater, DELIMITERS[args.delimiter])
+        for rater in range(1, args.raters + 1)
+    }
+    contents[args.key] = key.as_json()
+    if args.key.resolve().is_relative_to(args.sheets.resolve()):
+        raise UserError(f"--key: {args.key} lies in --sheets; put it where raters do not see it")
+    there = [str(path) for path in contents if path.exists()]
+    if there and not args.force:
+        raise UserError(f"{', '.join(there)} exist already; use --force to replace them")
     with ExitStack() as files_to_be:  # sheets without their key would be of no use
         for path, content in contents.items():
             files_to_be.enter_context(atomic_write(path)).write(content)
@@ -100,21 +103,6 @@ def _run_export(args: argparse.Namespace) -> int:
         f"{args.sheets}; key in {args.key}, to be kept from the raters"
     )
     return 0
-
-
-def _check_targets(sheets: Path, key: Path, targets: list[Path], force: bool) -> None:
-    """Refuse a key that raters would see, and to write over files."""
-    from fairseq_kerbs.utils.errors import UserError
-
-    if key.resolve().is_relative_to(sheets.resolve()):
-        raise UserError(
-            f"--key: {key} lies in the raters' folder {sheets}; put it where they do not see it"
-        )
-    if sheets.exists() and not sheets.is_dir():
-        raise UserError(f"--sheets: {sheets} is no folder")
-    there = [str(path) for path in targets if path.exists()]
-    if there and not force:
-        raise UserError(f"{', '.join(there)} exist already; use --force to replace them")
 
 
 def _add_score(steps: Subparsers) -> None:
@@ -128,20 +116,18 @@ def _add_score(steps: Subparsers) -> None:
     parser.add_argument("sheets", nargs="+", type=Path, metavar="SHEET", help="filled sheets")
     parser.add_argument("--baseline", metavar="NAME", help="system to test the others against")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table as CSV")
     parser.set_defaults(run=_run_score)
 
 
 def _run_score(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.evaluation.human_scores import evaluate
+    from fairseq_kerbs.evaluation.human_scores import as_text, evaluate
     from fairseq_kerbs.evaluation.sheets import read_key, read_sheet
 
     key = read_key(args.key)
     result = evaluate(key, [read_sheet(path, key) for path in args.sheets], args.baseline)
-    print(result.as_text())
-    for path, content in ((args.json, result.as_json() + "\n"), (args.csv, result.as_csv())):
-        if path is not None:
-            write_output(path, content)
+    print(as_text(result))
+    if args.json is not None:
+        write_output(args.json, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return 0
 
 
@@ -153,19 +139,16 @@ def add_examples(commands: Subparsers) -> None:
         description="Choose lines of a test set by a rule and print source, reference and every "
         "system's answer, as in Tables 3 and 4 of the paper.",
     )
-    add_text_flags(parser)
+    _add_text_flags(parser)
     add = parser.add_argument
     add("--reference", type=Path, metavar="FILE", help="references, as --source")
     add("--choose", choices=("differing", "best", "random"), default="differing",
-        help="drawn from the lines with the most different answers, where one system gains most "
-        "over the baseline, or drawn from all [%(default)s]")  # fmt: skip
+        help="drawn from the lines with the most different answers, where the last system gains "
+        "most over the baseline in chrF, or drawn from all [%(default)s]")  # fmt: skip
     add("--number", type=int, default=5, metavar="N", help="lines [%(default)s]")
     add("--seed", type=int, default=1, metavar="S", help="[%(default)s]")
-    best = parser.add_argument_group("--choose best")
-    best.add_argument("--of", metavar="NAME", help="system whose gain counts [the last]")
-    best.add_argument("--baseline", metavar="NAME", help="what it is compared with [the first]")
-    best.add_argument("--metric", choices=("chrf", "bleu"), default="chrf", help="[%(default)s]")
-    add("--format", choices=("text", "markdown", "csv"), default="text")
+    add("--baseline", metavar="NAME",
+        help="best: system that the last one is compared with [the first]")  # fmt: skip
     add("--output", type=Path, metavar="FILE", help="file [standard output]")
     parser.set_defaults(run=_run_examples)
 
@@ -174,19 +157,10 @@ def _run_examples(args: argparse.Namespace) -> int:
     from fairseq_kerbs.evaluation import examples
     from fairseq_kerbs.evaluation.texts import read_texts
 
-    sources, systems = read_answers(args)
+    sources, systems = _read_answers(args)
     references = args.reference and read_texts(args.reference, "T", args.lang, args.unescape)
-    chosen = examples.side_by_side(
-        *(sources, references, systems, args.choose, args.number, args.seed),
-        system=args.of,
-        baseline=args.baseline,
-        metric=args.metric,
-    )
-    rule = examples.rule_text(chosen, len(sources), args.choose, args.seed, args.metric)
-    if args.format == "csv":
-        print(rule, file=sys.stderr)
-        write_output(args.output, examples.as_csv(chosen))
-    else:
-        write = examples.as_markdown if args.format == "markdown" else examples.as_text
-        write_output(args.output, f"{rule}\n\n{write(chosen)}")
+    how = (args.choose, args.number, args.seed)
+    chosen = examples.side_by_side(sources, references, systems, *how, baseline=args.baseline)
+    rule = examples.rule_text(chosen, len(sources), args.choose, args.seed)
+    write_output(args.output, f"{rule}\n\n{examples.as_markdown(chosen)}")
     return 0

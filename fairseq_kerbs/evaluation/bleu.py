@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,41 +30,21 @@ class BleuResult:
     sentences: int
     max_ngram_order: int = DEFAULT_ORDER
 
-    def as_json(self) -> str:
-        """A JSON object of all fields; the score is "bleu"."""
-        fields = asdict(self)
-        return json.dumps({"bleu": fields.pop("score"), **fields})
 
+def bleu_metric(order: int = DEFAULT_ORDER, *, language: str = "", lowercase: bool = False) -> BLEU:
+    """sacreBLEU's metric for n-grams up to `order`; 1 is precision times the brevity penalty.
 
-def bleu_metric(
-    order: int = DEFAULT_ORDER,
-    *,
-    language: str = "",
-    lowercase: bool = False,
-    tokenize: str | None = None,
-) -> BLEU:
-    """sacreBLEU's metric for n-grams up to `order`.
-
-    Args:
-        order: longest n-grams; 1 gives BLEU-1: precision of words times the brevity penalty.
-        language: language of the text.
-        lowercase: compare without case.
-        tokenize: sacreBLEU's tokenizer; None lets it choose by `language` (13a for most).
+    The tokenizer is sacreBLEU's for `language` (13a for most).
 
     Raises:
-        UserError: the order is not positive, or sacreBLEU lacks the tokenizer.
+        UserError: the order is not positive, or the tokenizer needs a package that is missing.
     """
     if order < 1:
         raise UserError(f"--max-ngram-order must be at least 1, not {order}")
-    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
-        raise UserError(f"--tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, not {tokenize}")
     try:
-        return BLEU(
-            lowercase=lowercase, tokenize=tokenize, trg_lang=language, max_ngram_order=order
-        )
+        return BLEU(lowercase=lowercase, trg_lang=language, max_ngram_order=order)
     except (ImportError, RuntimeError) as error:  # sacreBLEU's sentence on a missing package
-        wanted = f"--tokenize {tokenize}" if tokenize else f"--lang {language}"
-        raise UserError(f"{wanted}: {' '.join(str(error).split())}") from None
+        raise UserError(f"--lang {language}: {' '.join(str(error).split())}") from None
 
 
 def corpus_bleu(
@@ -76,19 +55,14 @@ def corpus_bleu(
     max_ngram_order: int = DEFAULT_ORDER,
     **options: Any,
 ) -> BleuResult:
-    """BLEU of raw (detokenized) hypotheses against one or several raw references.
-
-    Args:
-        hypotheses: one a sentence.
-        references: one list for each reference translation, each as long as `hypotheses`.
-        target_lang, max_ngram_order, options: see `bleu_metric`.
+    """BLEU of raw (detokenized) hypotheses against one or several lists of raw references.
 
     Raises:
-        UserError: there is nothing to compare, the numbers of sentences differ, or see
-            `bleu_metric`.
+        UserError: there is no hypothesis, the numbers of sentences differ, or see `bleu_metric`,
+            whose `options` these are.
     """
-    if not hypotheses or not references:
-        raise UserError("BLEU needs at least one hypothesis and one reference")
+    if not hypotheses:
+        raise UserError("BLEU needs at least one hypothesis")
     for reference in references:
         check_lengths({"--hypotheses": hypotheses, "--reference": reference})
     metric = bleu_metric(max_ngram_order, language=target_lang, **options)
@@ -97,7 +71,6 @@ def corpus_bleu(
     details = score.format(width=2, signature=signature)
     if max_ngram_order != DEFAULT_ORDER:
         details = f"BLEU-{max_ngram_order}{details.removeprefix('BLEU')}"
-        details += f" (max_ngram_order={max_ngram_order})"
     return BleuResult(score.score, details, signature, len(hypotheses), max_ngram_order)
 
 
@@ -111,11 +84,8 @@ def score_file(
 ) -> BleuResult:
     """BLEU of fairseq-generate's output (or of tokenized text) against raw reference files.
 
-    The hypotheses are joined from subwords, detokenized for `language` and put into the order of
-    the corpus; references are taken as they are. `options` are those of `corpus_bleu`.
-
     Raises:
-        UserError: see `corpus_bleu`, `detokenize_lines` and `check_lengths`.
+        UserError: see `corpus_bleu`, whose `options` these are, and `detokenize_lines`.
     """
     lines = read_lines(hypotheses)
     if not lines:

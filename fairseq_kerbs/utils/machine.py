@@ -58,15 +58,6 @@ def describe_versions() -> dict[str, Any]:
     return found | {"cuda": torch.version.cuda, "revision": _revision()}
 
 
-def free_bytes(device: str) -> int:
-    """Memory that is free now, on the device (0 where that is unknown)."""
-    if device == "cuda":
-        import torch
-
-        return int(torch.cuda.mem_get_info()[0])
-    return int(_proc("meminfo", "MemAvailable").removesuffix(" kB") or 0) << 10
-
-
 def _proc(name: str, field: str) -> str:
     """The first value of a field in a file of Linux's /proc; empty where there is none."""
     lines = Path("/proc", name).read_text().splitlines()

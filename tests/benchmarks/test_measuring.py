@@ -6,19 +6,22 @@ import gc
 import os
 import signal
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
-from fairseq_kerbs.benchmarks.comparison import Workload, alternate, first_loss, summary
-from fairseq_kerbs.benchmarks.memory import peak_memory
-from fairseq_kerbs.benchmarks.report import spread, spread_name
+from fairseq_kerbs.benchmarks import comparison, likelihood
+from fairseq_kerbs.benchmarks.comparison import Workload, alternate, compare, summary, tables
+from fairseq_kerbs.benchmarks.memory import ENVIRONMENT, peak_memory
 
 MEGABYTE = 1_000_000
 FEW = 4 * MEGABYTE
 
 
-def test_contestants_alternate_and_nobody_keeps_a_neighbour() -> None:
+def test_contestants_alternate_and_nobody_keeps_a_neighbour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[str] = []
 
     def workload(name: str) -> Workload:
@@ -28,26 +31,40 @@ def test_contestants_alternate_and_nobody_keeps_a_neighbour() -> None:
 
         return Workload(run=run, reset=lambda: calls.append("reset"))
 
+    monkeypatch.setattr(gc, "collect", lambda: calls.append("collect"))
     times = alternate({name: workload(name) for name in "abc"}, 4, "cpu")
-    assert calls[::2] == ["reset"] * 12
-    assert "".join(calls[1::2]) == "abc" + "bca" + "cab" + "abc"
+    assert calls[::3] == ["reset"] * 12
+    assert calls[1::3] == ["collect"] * 12
+    assert "".join(calls[2::3]) == "abc" + "bca" + "cab" + "abc"
     assert [len(times[name]) for name in "abc"] == [4, 4, 4]
     assert gc.isenabled()
 
 
-def test_first_losses_are_means_that_json_can_hold() -> None:
-    assert first_loss(Workload(run=lambda: torch.tensor(6.0), losses=4)) == 1.5
-    assert first_loss(Workload(run=lambda: None)) is None
-    assert first_loss(Workload(run=lambda: float("nan"))) == "nan"
+def test_figures_and_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # slow beside all that pytest keeps
+    assert summary([4.0, 1.0, 2.0]) == {"median": 2.0, "lowest": 1.0, "highest": 4.0}
+    work = partial(Workload, run=lambda: torch.tensor(6.0), losses=4.0, amount=10.0, unit="token")
+    entries = {"a": ("first", work), "b": ("second", partial(Workload, lambda: None))}
+    result = compare(entries, [("a", "b"), ("a", "c")], repetitions=3, memory=False)
+    assert [one["loss"] for one in result["contestants"].values()] == [1.5, None]
+    assert [(one["of"], one["over"]) for one in result["ratios"]] == [("a", "b")]
+    lines = tables(result).splitlines()
+    assert "µs a token" in lines[0]
+    assert lines[1].startswith("a ")
+    assert lines[1].endswith("first")
+    assert "1.50000" in lines[1]
+    assert lines[-1].startswith("a ÷ b")
 
 
-def test_statistics() -> None:
-    figures = summary([4.0, 1.0, 2.0, 3.0, 5.0])
-    assert figures == {"median": 3.0, "q1": 2.0, "q3": 4.0, "lowest": 1.0, "highest": 5.0}
-    assert set(summary([7.0]).values()) == {7.0}
-    # quartiles from five repetitions up, else the range, and the column says which
-    assert (spread_name(5), spread(figures, str, 5)) == ("quartiles", "2.0–4.0")
-    assert (spread_name(4), spread(figures, str, 4)) == ("range", "1.0–5.0")
+def test_no_memory_is_told_of_calls_that_share_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "peak_memory", lambda *_: 8)
+    entries = {
+        name: ("", partial(Workload, lambda: None, reuses=reuses))
+        for name, reuses in (("a", False), ("b", True))
+    }
+    result = compare(entries, [("a", "b")], repetitions=1)
+    assert [one["peak_bytes"] for one in result["contestants"].values()] == [8, None]
+    assert result["ratios"][0]["memory"] is None
 
 
 def allocating(kept: int, temporary: int, times: int) -> Workload:
@@ -59,24 +76,31 @@ def allocating(kept: int, temporary: int, times: int) -> Workload:
         for _ in range(times):
             torch.ones(temporary, dtype=torch.uint8)
 
-    return Workload(run=run, reset=results.clear, gradient_bytes=kept)
+    return Workload(run=run, reset=results.clear)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what measuring sets for its processes."""
+    for name in ENVIRONMENT:
+        monkeypatch.setenv(name, "")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kept", "temporary", "times"), [(100, 0, 0), (30, 100, 3)])
-def test_peak_memory_of_known_allocations(kept: int, temporary: int, times: int) -> None:
-    arguments = {"kept": kept * MEGABYTE, "temporary": temporary * MEGABYTE, "times": times}
-    answer = peak_memory(partial(allocating, **arguments), threads=1)
-    assert answer["extra_bytes"] == pytest.approx((kept + temporary) * MEGABYTE, abs=FEW)
-    assert answer["without_gradients_bytes"] == pytest.approx(temporary * MEGABYTE, abs=FEW)
-    assert answer["gradient_bytes"] == kept * MEGABYTE
+@pytest.mark.usefixtures("environment")
+def test_peak_memory_of_known_allocations() -> None:
+    make = partial(allocating, kept=30 * MEGABYTE, temporary=100 * MEGABYTE, times=3)
+    assert peak_memory(make, 1, "cpu") == pytest.approx(130 * MEGABYTE, abs=FEW)
 
 
 @pytest.mark.slow
-def test_memory_that_cannot_be_measured_gives_a_reason() -> None:
-    answer = peak_memory(partial(allocating, kept=1), threads=1)
-    assert set(answer) == {"error"}
-    assert "temporary" in answer["error"]
+@pytest.mark.usefixtures("environment")
+def test_kerbs_takes_no_memory_for_tokens_times_senses() -> None:
+    inputs: dict[str, Any] = {"dim": 16, "vocab": 400, "senses_per_word": 3.0, "tokens": 16384}
+    inputs |= {"dtype": "float32", "device": "cpu", "seed": 1}
+    peak = peak_memory(partial(likelihood.workload, "kerbs", **inputs), 1, "cpu")
+    assert peak is not None
+    assert 4 * 16384 * 16 < peak < 4 * 16384 * 1200  # between dh and all logits
 
 
 def dying() -> Workload:
@@ -86,7 +110,7 @@ def dying() -> Workload:
 
 
 @pytest.mark.slow
-def test_a_process_that_was_killed_gives_a_reason() -> None:
-    before = dict(os.environ)
-    assert "was killed" in peak_memory(dying, threads=1)["error"]
-    assert dict(os.environ) == before
+@pytest.mark.usefixtures("environment")
+def test_a_process_that_was_killed_gives_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert peak_memory(dying, 1, "cpu") is None
+    assert "memory not measured: BrokenProcessPool" in capsys.readouterr().err

@@ -37,7 +37,6 @@ def test_equals_the_sacrebleu_command_with_the_same_signature(tmp_path: Path) ->
     assert result.score == pytest.approx(theirs["score"], abs=1e-5)
     assert result.signature == theirs["signature"]
     assert result.signature in result.details
-    assert json.loads(result.as_json())["bleu"] == result.score
 
 
 def test_case_and_several_references() -> None:
@@ -57,13 +56,12 @@ def test_bleu_1_has_the_brevity_penalty_and_names_its_order() -> None:
     assert result.score == pytest.approx(100 * 13 / 14)
     assert result.signature == corpus_bleu(HYPOTHESES, [REFERENCE]).signature
     assert result.details.startswith(f"BLEU-1|{result.signature} = 92.86 ")
-    assert result.details.endswith("(max_ngram_order=1)")
-    assert json.loads(result.as_json())["max_ngram_order"] == 1
+    assert result.max_ngram_order == 1
     shorter = ["The cat sat on the mat", REFERENCE[1]]
     assert corpus_bleu(shorter, [REFERENCE], max_ngram_order=1).score == pytest.approx(
         100 * math.exp(1 - 14 / 13)
     )
-    assert "max_ngram_order" not in corpus_bleu(HYPOTHESES, [REFERENCE]).details
+    assert corpus_bleu(HYPOTHESES, [REFERENCE]).details.startswith("BLEU|")
     with pytest.raises(UserError, match="--max-ngram-order must be at least 1, not 0"):
         corpus_bleu(HYPOTHESES, [REFERENCE], max_ngram_order=0)
 
@@ -81,8 +79,9 @@ def test_score_command_with_both_cases(tmp_path: Path, capsys: pytest.CaptureFix
     assert (
         main(["score", *files, "--max-ngram-order", "1", "--both-cases", "--format", "json"]) == 0
     )
-    scores = [json.loads(line)["bleu"] for line in capsys.readouterr().out.splitlines()]
-    assert scores == pytest.approx([75, 100])
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["bleu"] for one in printed] == pytest.approx([75, 100])
+    assert printed[0]["max_ngram_order"] == 1
 
 
 def test_generated_file_is_joined_ordered_and_detokenized(tmp_path: Path) -> None:
@@ -103,7 +102,6 @@ def test_numbers_of_lines_must_agree(tmp_path: Path) -> None:
         corpus_bleu(["a"], [["a", "b"]])
 
 
-@pytest.mark.parametrize(("hypotheses", "references"), [([], [[]]), (["a"], [])])
-def test_nothing_to_compare(hypotheses: list[str], references: list[list[str]]) -> None:
-    with pytest.raises(UserError, match="at least one"):
-        corpus_bleu(hypotheses, references)
+def test_nothing_to_compare() -> None:
+    with pytest.raises(UserError, match="at least one hypothesis"):
+        corpus_bleu([], [[]])

@@ -19,7 +19,6 @@ from fairseq_kerbs.evaluation.sheets import (
     HEADER,
     STANDARD,
     Key,
-    draw_answers,
     make_key,
     read_key,
     read_sheet,
@@ -62,13 +61,12 @@ def table(rows: Rows) -> Rows:
     return rows[next(i for i, row in enumerate(rows) if tuple(row) == HEADER) + 1 :]
 
 
-def write_sheets(folder: Path, raters: int = 2, number: int = 5) -> tuple[Key, list[Path]]:
-    """Unfilled sheets of the texts above."""
-    answers = draw_answers(SOURCES, SYSTEMS, number, seed=1)
-    key = make_key(answers, list(SYSTEMS), raters=raters, seed=1)
-    paths = [folder / f"r{rater}.csv" for rater in range(1, raters + 1)]
+def write_sheets(folder: Path) -> tuple[Key, list[Path]]:
+    """Unfilled sheets of two raters, of the texts above."""
+    key = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=1)
+    paths = [folder / f"r{rater}.csv" for rater in (1, 2)]
     for rater, path in enumerate(paths, start=1):
-        path.write_bytes(sheet_text(answers, key, rater).encode())
+        path.write_bytes(sheet_text(key, rater).encode())
     return key, paths
 
 
@@ -102,17 +100,20 @@ def test_what_a_rater_sees(tmp_path: Path) -> None:
 def test_draw_is_seeded_and_letters_change_from_item_to_item() -> None:
     sources = [f"s{line}" for line in range(300)]
     systems = {name: [f"{name}{line}" for line in range(300)] for name in "xyz"}
-    answers = draw_answers(sources, systems, 200, seed=4)
-    assert answers == draw_answers(sources, systems, 200, seed=4)
-    assert answers != draw_answers(sources, systems, 200, seed=5)
-    assert len({a.line for a in answers}) == 200
-    for answer in answers:
+    key, again, other = (
+        make_key(sources, systems, items=200, raters=1, seed=seed) for seed in (4, 4, 5)
+    )
+    assert key == again
+    assert key.answers != other.answers
+    assert key.identity == again.identity != other.identity
+    assert len({a.line for a in key.answers}) == 200
+    for answer in key.answers:
         assert answer.source == f"s{answer.line - 1}"
         assert answer.text == f"{answer.system}{answer.line - 1}"
     # each system under each letter in about a third of the items: 66.7 ± 4 standard deviations
     for system in "xyz":
         for letter in "ABC":
-            share = sum(a.letter == letter for a in answers if a.system == system)
+            share = sum(a.letter == letter for a in key.answers if a.system == system)
             assert 40 < share < 94
 
 
@@ -121,7 +122,7 @@ _text = st.text(max_size=12) | st.sampled_from(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
 def test_scores_come_back_through_any_program(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -133,9 +134,9 @@ def test_scores_come_back_through_any_program(
     sources = [f"{data.draw(_text)} {line}" for line in range(lines)]
     scores = {shown(own[i]): str(data.draw(st.integers(0, 2))) for own in systems.values()
               for i in range(lines)}  # fmt: skip
-    answers = draw_answers(sources, systems, lines, seed=data.draw(st.integers(0, 9)))
-    key = make_key(answers, names, raters=3, seed=0)
-    path.write_bytes(sheet_text(answers, key, 2, data.draw(st.sampled_from(",;\t"))).encode())
+    seed = data.draw(st.integers(0, 9))
+    key = make_key(sources, systems, items=lines, raters=3, seed=seed)
+    path.write_bytes(sheet_text(key, 2, data.draw(st.sampled_from(",;\t"))).encode())
     delimiter = next(d for d in ",;\t" if list(HEADER) in parsed(path, d))
     rows = parsed(path, delimiter)
     for row in table(rows):
@@ -148,13 +149,13 @@ def test_scores_come_back_through_any_program(
         path,
         [row + [""] * (width - len(row)) for row in rows],
         delimiter=data.draw(st.sampled_from(",;\t")),
-        end=data.draw(st.sampled_from(["\n", "\r\n", "\r"])),
-        encoding=data.draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16"])),
+        end=data.draw(st.sampled_from(["\n", "\r\n"])),
+        encoding=data.draw(st.sampled_from(["utf-8", "utf-8-sig"])),
         quoting=data.draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])),
     )
     sheet = read_sheet(path, key)
     assert sheet.rater == 2
-    assert sheet.scores == {(a.item, a.letter): int(scores[a.text]) for a in answers}
+    assert sheet.scores == {(a.item, a.letter): int(scores[a.text]) for a in key.answers}
 
 
 def _cell(column: int, text: str, row: int = 2) -> Callable[[Rows], object]:
@@ -162,27 +163,20 @@ def _cell(column: int, text: str, row: int = 2) -> Callable[[Rows], object]:
 
 
 REFUSALS: list[tuple[Callable[[Rows], object], str]] = [
-    (_cell(4, ""), r"row 11 \(item 1, answer C\): the score is missing"),
-    (_cell(4, "3"), r"row 11 \(item 1, answer C\): the score '3' is not 0, 1 or 2"),
-    (_cell(4, "1.0"), r"row 11 .*the score '1.0' is not"),
-    (_cell(4, "²"), r"row 11 .*the score '²' is not"),
-    (_cell(3, "[other]"), r"row 11 .*the input or the response was changed"),
-    (_cell(2, "[other]"), r"row 11 .*the input or the response was changed"),
-    (_cell(3, "fine."), r"row 11 .*the input or the response was changed"),
-    (_cell(1, "B"), r"row 11 \(item 1, answer B\) is there twice, first in row 10"),
-    (_cell(1, "D"), r"row 11: no item and answer '1, D' were handed out"),
-    (_cell(0, "six"), r"row 11: no item and answer 'six, C' were handed out"),
-    (_cell(0, ""), r"row 11: no item and answer ', C'"),
-    (lambda rows: rows.pop(), r"the row of item 5, answer C is missing"),
-    (lambda rows: rows.append(rows[9]), r"row 24 \(item 1, answer B\) is .* first in row 10"),
-    (lambda rows: table(rows)[2].append("a note"), r"row 11 .*beside the score \('a note'\)"),
-    (lambda rows: rows.pop(3), r"the row '# 1: .*' at its head is missing or was changed"),
-    (lambda rows: rows[2].__setitem__(0, "# 2: good"), r"the row '# 2: .*' at its head is missing"),
-    (lambda rows: rows.pop(0), r"has 0 rows '# Sheet …' at its head"),
-    (lambda rows: rows[0].__setitem__(0, rows[0][0].replace("-1 of", "-7 of")), r"-7 of 2.*"),
-    (lambda rows: rows.pop(7), r"has no row with the names item, answer"),
-    (lambda rows: rows.insert(2, ["1", "A"]), r"row 3 stands above the names of the columns"),
-    (lambda rows: [row.pop() for row in rows[7:]], r"has no row with the names item, answer"),
+    (_cell(4, ""), r"row 13 \(item 1, answer C\): the score '' is not 0, 1 or 2"),
+    (_cell(4, "3"), r"row 13 \(item 1, answer C\): the score '3' is not 0, 1 or 2"),
+    (_cell(4, "²"), r"row 13 .*the score '²' is not"),
+    (_cell(3, "[other]"), r"row 13 .*something beside the score was changed"),
+    (_cell(2, "[other]"), r"row 13 .*something beside the score was changed"),
+    (_cell(3, "fine."), r"row 13 .*something beside the score was changed"),
+    (lambda rows: table(rows)[2].append("a note"), r"row 13 .*beside the score was changed"),
+    (_cell(1, "B"), r"row 13 \(item 1, answer B\) was not handed out, or is there twice"),
+    (_cell(1, "D"), r"row 13 \(item 1, answer D\) was not handed out"),
+    (_cell(0, ""), r"row 13 \(item , answer C\) was not handed out"),
+    (lambda rows: rows.append(rows[11]), r"row 26 \(item 1, answer B\) .* is there twice"),
+    (lambda rows: rows.pop(), r"the row of item 5, answer C, is missing"),
+    (lambda rows: rows.pop(0), r"is no sheet of 'human-eval export'"),
+    (lambda rows: rows.pop(9), r"is no sheet of .* with the names item, answer"),
 ]  # fmt: skip
 
 
@@ -201,71 +195,49 @@ def test_spoilt_sheets_are_refused(
     assert str(refusal.value).startswith(str(path))
 
 
-def test_several_faults_are_counted(tmp_path: Path) -> None:
-    key, (path, _) = write_sheets(tmp_path)
-    with pytest.raises(UserError, match=r"row 9 .* missing \(14 more rows have faults\)"):
-        read_sheet(path, key)
-
-
 def test_files_that_are_no_sheet(tmp_path: Path) -> None:
     key, (path, other) = write_sheets(tmp_path)
-    elsewhere = make_key(draw_answers(SOURCES, SYSTEMS, 5, seed=2), list(SYSTEMS), raters=2, seed=2)
     fill(other)
-    with pytest.raises(
-        UserError, match=rf"a sheet of another key: it says {key.identity}, the key"
-    ):
+    elsewhere = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=2)
+    with pytest.raises(UserError, match=rf"of another key: it says {key.identity}, the key"):
         read_sheet(other, elsewhere)
     for content, message in (
-        (b"PK\x03\x04...", "is a workbook; save it as CSV"),
-        ("# für".encode("cp1252"), "is not in UTF-8"),
-        (b"", "has no row with the names"),
-        (b'"1,A,[x],[y],2"\r\n', "has no row with the names"),
-        (b'"open', "has no row with the names"),
+        (b"PK\x03\x04\xff...", "not valid UTF-8"),
+        (b"", "is no sheet of"),
+        (b'"1,A,[x],[y],2"\r\n', "is no sheet of"),
     ):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             read_sheet(path, key)
-    with pytest.raises(UserError, match="cannot be read"):
-        read_sheet(tmp_path / "none.csv", key)
-    with pytest.raises(UserError, match="cannot be read"):
-        read_sheet(tmp_path, key)
 
 
-def test_a_key_that_was_changed_is_refused(tmp_path: Path) -> None:
-    key, _ = write_sheets(tmp_path)
+def test_keys(tmp_path: Path) -> None:
+    key, (sheet, _) = write_sheets(tmp_path)
     path = tmp_path / "key.json"
     path.write_text(key.as_json())
     assert read_key(path) == key
     content = json.loads(key.as_json())
-    content["rows"][0]["system"], content["rows"][1]["system"] = "x", "y"
-    for changed, message in (
-        (json.dumps(content), "was changed since it was written"),
-        (json.dumps({**content, "rows": 3}), "was changed since it was written"),
-        (json.dumps({**content, "version": 9}), "is of version 9, not 1"),
-        ("[1]", "is no key of"),
-        ("{", "cannot be read as JSON"),
-    ):
-        path.write_text(changed)
-        with pytest.raises(UserError, match=message):
+    content["key"]["answers"][0]["system"] = "x"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="sheet of another key"):  # a changed one fits no sheet
+        read_sheet(sheet, read_key(path))
+    for text in ("[1]", "{", '{"key": {"answers": 3}}', '{"key": 1}'):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"key\.json is no key; name the exported key"):
             read_key(path)
-    with pytest.raises(UserError, match="No such file"):
-        read_key(tmp_path / "none")
 
 
 @pytest.mark.parametrize(
-    ("systems", "number", "message"),
+    ("answers", "items", "message"),
     [
-        ({}, 1, "between 1 and 26 systems"),
-        ({str(n): ["x"] * 6 for n in range(27)}, 1, "between 1 and 26 systems"),
-        ({"a": ["x"] * 5}, 1, "--source has 6 lines but --system a has 5"),
-        ({"a": ["x"] * 6}, 6, "must lie between 1 and 5, the number of lines with a source"),
-        ({"a": ["x"] * 6}, 0, "--items is 0"),
-        ({"a": ["x" * 30_001] * 6}, 1, r"more than 30000 characters in --source or --system a"),
+        (5, 1, "--source has 6 lines but --system a has 5"),
+        (6, 6, "must lie between 1 and 5, the number of lines with a source"),
+        (6, 0, "--items is 0"),
     ],
 )
-def test_what_cannot_be_drawn(systems: dict[str, list[str]], number: int, message: str) -> None:
+def test_what_cannot_be_drawn(answers: int, items: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        draw_answers(SOURCES, systems, number, seed=1)
+        make_key(SOURCES, {"a": ["x"] * answers}, items=items, raters=1, seed=1)
 
 
 def _write_texts(folder: Path, lines: int = 12) -> list[str]:
@@ -288,10 +260,7 @@ def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture
     export += ["--items", "10", "--delimiter", "semicolon"]
     assert main(export) == 0
     assert "10 of 12 lines, 2 systems: 3 sheets" in capsys.readouterr().out
-    assert {p.name for p in sheets.iterdir()} == {
-        *("rater1.csv", "rater2.csv", "rater3.csv", "instructions.txt")
-    }
-    assert all(line in (sheets / "instructions.txt").read_text() for line in STANDARD)
+    assert {p.name for p in sheets.iterdir()} == {"rater1.csv", "rater2.csv", "rater3.csv"}
     before = {path: path.read_bytes() for path in (*sheets.iterdir(), key)}
     assert main(export) == 2
     assert re.search(r"rater1\.csv.*exist already; use --force", capsys.readouterr().err)
@@ -307,17 +276,15 @@ def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture
             row[4] = "2" if row[3].startswith("[Reply") and not even else "1"
         save(path, rows, ";")
     score = ["human-eval", "score", "--key", str(key), *(str(p) for p in sheets.glob("*.csv"))]
-    outputs = ["--json", str(tmp_path / "o.json"), "--csv", str(tmp_path / "o.csv")]
     capsys.readouterr()
-    assert main([*score, "--baseline", "soft", *outputs]) == 0
+    assert main([*score, "--baseline", "soft", "--json", str(tmp_path / "o.json")]) == 0
     assert "3 of 3 raters" in capsys.readouterr().out
     soft, kerbs = json.loads((tmp_path / "o.json").read_text())["systems"]
-    lines = {row["line"] - 1 for row in json.loads(key.read_text())["rows"]}
+    lines = {answer.line - 1 for answer in read_key(key).answers}
     fewer = sum(line % 2 == 0 for line in lines)
-    assert (soft["mean"], soft["counts"]) == (1.0, [0, 30, 0])
-    assert kerbs["counts"] == [0, fewer, 30 - fewer]
+    assert (soft["mean"], soft["1"]) == (1.0, 30)
+    assert (kerbs["0"], kerbs["1"], kerbs["2"]) == (0, fewer, 30 - fewer)
     assert kerbs["p"] < 1e-6
-    assert (tmp_path / "o.csv").read_text().splitlines()[2].startswith("kerbs,")
     assert main([*score, score[-1]]) == 2
     assert "both the sheet of rater" in capsys.readouterr().err
 
@@ -325,23 +292,23 @@ def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = _write_texts(tmp_path)
     (tmp_path / "short").write_text("a\n")
-    (tmp_path / "bpe").write_text("un@@ done\n" * 12)
     (tmp_path / "empty").write_text("")
     sheets, key = tmp_path / "sheets", tmp_path / "key.json"
     cases = [
-        (["--key", str(sheets / "key.json")], "lies in the raters' folder"),
+        (
+            ["--key", str(sheets / "key.json")],
+            "lies in --sheets; put it where raters do not see it",
+        ),
         (["--system", f"x={tmp_path / 'short'}"], "12 lines but .*short has 1"),
-        (["--system", f"x={tmp_path / 'bpe'}"], r"bpe, line 1 has subword marks"),
         (["--system", f"x={tmp_path / 'empty'}"], "empty is empty"),
         (["--system", "x"], "write NAME=FILE"),
-        (["--system", "+x=f"], "must begin with a letter or digit"),
         (["--system", "soft=f"], "--system soft is there twice"),
         (["--system", f"x={tmp_path / 'no'}"], "no: no such file"),
         (["--lang", "xx", "--source-lang", "en"], "--lang: Moses has no rules"),
         (["--source-lang", "xx"], "--source-lang: Moses has no rules"),
         (["--items", "13"], "--items is 13"),
         (["--raters", "0"], "--raters is 0"),
-        (["--sheets", str(tmp_path / "raw")], "is no folder"),
+        (["--sheets", str(tmp_path / "raw")], "a part of its path is a file"),
     ]
     base = ["human-eval", "export", *flags, "--sheets", str(sheets), "--key", str(key)]
     base += ["--items", "12"]

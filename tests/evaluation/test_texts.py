@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from fairseq_kerbs.evaluation.texts import best_hypotheses, detokenize_lines, is_generated
+from fairseq_kerbs.evaluation.texts import detokenize_lines, generated_part, read_texts
 from fairseq_kerbs.utils.errors import UserError
 
 OUTPUT = """\
@@ -23,7 +25,7 @@ Generate test with beam=5: BLEU4 = 12.00
 
 
 def test_best_hypotheses_in_order() -> None:
-    assert best_hypotheses(OUTPUT, "out") == ["Hello !", "", "This is go@@ od ."]
+    assert generated_part(OUTPUT, "H", "out") == ["Hello !", "", "This is go@@ od ."]
 
 
 def test_detokenized_output() -> None:
@@ -33,7 +35,7 @@ def test_detokenized_output() -> None:
 
 def test_tokenized_text_keeps_its_order() -> None:
     lines = ["Anna 's dog .", 'He said : " No ! "']
-    assert not is_generated(lines)
+    assert generated_part(lines, "H", "x") is None
     assert detokenize_lines(lines, language="en", name="x") == ["Anna's dog.", 'He said: "No!"']
 
 
@@ -46,17 +48,29 @@ def test_entities_are_undone_only_when_asked() -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["no hypotheses here"], "out has no hypothesis"),
-        (["H-0\t-1\ta", "H-3\t-1\tb"], r"no hypothesis for 2 of 4 sentences \(1, 2\)"),
-        (["H-1\t-1\ta"], r"no hypothesis for 1 of 2 sentences \(0\)"),
+        (["H-0\t-1\ta", "H-3\t-1\tb"], "out has no line H-1, and lacks 2 of 4 in all"),
+        (["H-1\t-1\ta"], "out has no line H-0, and lacks 1 of 2 in all"),
         (["H-0\t-1\ta", "H-1\t-1\tb", "H-0\t-1\ta"], "sentence 0 was generated twice"),
     ],
 )
 def test_output_that_cannot_be_scored(lines: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        best_hypotheses(lines, "out")
+        generated_part(lines, "H", "out")
 
 
 def test_unknown_language() -> None:
     with pytest.raises(UserError, match="--lang: Moses has no rules for language 'xx'"):
         detokenize_lines(["a"], language="xx", name="out")
+
+
+def test_parts_of_generated_output(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text(
+        "S-1\tb@@ b ?\nT-1\tt1 .\nH-1\t-1\th1 !\nS-0\ta\nT-0\tt0\nH-0\t-1\th0\nH-0\t-2\tx\n"
+    )
+    assert read_texts(path, "S", "de") == ["a", "bb?"]
+    assert read_texts(path, "T", "en") == ["t0", "t1."]
+    assert read_texts(path, "H", "en") == ["h0", "h1!"]
+    path.write_text("H-0\t-1\th0\n")
+    with pytest.raises(UserError, match="out has no line S-0, and lacks 1 of 1 in all"):
+        read_texts(path, "S", "de")
