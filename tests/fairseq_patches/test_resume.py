@@ -112,7 +112,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for more in (["2"], ["4", "--reset-lr-scheduler"]):
         runs.append(run(data, folder / "plateau_reset", "transformer_kerbs", *flags, *more))
     expected = [-9 if "kill" in each else 0 for each in runs]
-    found = trainings(runs, folder)
+    found = trainings(runs)
     assert found == expected, "\n".join(log.read_text() for log in folder.rglob("*.log"))
     return folder
 
