@@ -47,7 +47,7 @@ def test_training_learns_and_moves_senses(work: Path) -> None:
     log = (work / "train.log").read_text(encoding="utf-8")
     assert "--max-update 30" in log.splitlines()[1]
     losses = [float(value) for value in re.findall(r"train_inner.* loss=([0-9.]+)", log)]
-    assert losses[-1] < losses[0] - 1.0
+    assert losses[-1] < losses[0] - 0.5
     assert "senses moved to" in log
     moved = re.findall(r"train_inner.* senses_moved=([0-9]+)", log)
     assert sum(int(value) for value in moved) > 0

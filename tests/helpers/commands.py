@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import entry_points
@@ -132,6 +134,7 @@ def _serve() -> None:
     for module in IMPORTED:
         importlib.import_module(module)
     _parse_flags()
+    gc.freeze()  # a collection would write to, and so copy, all that a fork shares with us
     for line in requests:
         processes = []
         for call in json.loads(line):
@@ -167,7 +170,20 @@ def _become(call: dict[str, Any]) -> None:
         module, _, name = target.partition(":")
         getattr(importlib.import_module(module), name)(argument)
     (script,) = entry_points(group="console_scripts", name=call["program"])
-    sys.exit(script.load()())
+    try:
+        status = script.load()()
+    except SystemExit as ending:
+        status = ending.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    if isinstance(status, str):
+        print(status, file=sys.stderr)
+        status = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)  # to take all modules apart would take longer than most commands
 
 
 if __name__ == "__main__":
