@@ -9,7 +9,9 @@ import hypothesis
 import pytest
 import torch
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the commands that tests start
+# For the commands that tests start: one thread, and modules that are compiled once for all.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 torch.set_num_threads(1)
 
 # In the background of a script a shell lets us, and all commands that tests start, ignore Ctrl-C.

@@ -16,7 +16,7 @@ from fairseq_cli import eval_lm
 
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (registers)
-from tests.end_to_end.test_main_job import PROGRAMS, ROOT, run
+from tests.helpers.commands import ROOT, USER_DIR, run, run_program
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,7 @@ TRAINING = (
 
 def fairseq(program: str, data: Path, *flags: object, succeeds: bool = True) -> str:
     """Run one of fairseq's programs with the plugin."""
-    plugin = ("--user-dir", ROOT / "fairseq_kerbs")
-    return run(PROGRAMS / f"fairseq-{program}", data, *plugin, *TASK, *flags, succeeds=succeeds)
+    return run(f"fairseq-{program}", data, *USER_DIR, *TASK, *flags, succeeds=succeeds)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rows.append(" ".join(row))
         (folder / "text" / f"tiny.{split}.tokens").write_text("\n".join(rows) + "\n\n")
     script = ROOT / "scripts" / "prepare_lm.sh"
-    output = run(script, folder / "text", "--dest", folder / "data", "--words", 22, "--workers", 1)
+    dest = ("--dest", folder / "data")
+    output = run_program(script, folder / "text", *dest, "--words", 22, "--workers", 1)
     assert "22 of 25 words kept" in output
     larger = ("--embed-dim", 96, "--hidden-size", 96)
     for name, flags in (("gru", ()), ("bilstm", ("--self-target", *larger))):

@@ -13,7 +13,6 @@ from fairseq.data import iterators
 
 from fairseq_kerbs.fairseq_patches.resume import keep_the_place
 from tests.fairseq_patches.test_resume import load, moves, run
-from tests.helpers import HANGS
 from tests.helpers.training_runs import binarize, trainings
 from tests.training.test_processes import ARCH, FLAGS, UPDATES, two
 
@@ -35,7 +34,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         one("more", *HALF),
         *two(data, folder / "more"),
     ]
-    statuses = trainings(runs, folder, timeout=HANGS)
+    statuses = trainings(runs)
     text = "\n".join(log.read_text()[-2000:] for log in folder.glob("*.log"))
     assert statuses == [0] * len(runs), text
     return folder

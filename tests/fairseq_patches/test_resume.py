@@ -112,7 +112,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, epochs in (("plateau", "3"), ("plateau_resumed", "2"), ("plateau_resumed", "3")):
         runs.append(run(data, folder / name, "transformer_kerbs", *flags, epochs))
     expected = [-9 if "kill" in each else 0 for each in runs]
-    found = trainings(runs, folder)
+    found = trainings(runs)
     assert found == expected, "\n".join(log.read_text() for log in folder.rglob("*.log"))
     return folder
 

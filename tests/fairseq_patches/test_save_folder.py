@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from fairseq_kerbs.fairseq_patches.checkpoint_files import take_folder
 from fairseq_kerbs.utils.checkpoint_file import check_whole
 from tests.commands.test_bad_input import mounted, read_only
 from tests.fairseq_patches.test_resume import run
-from tests.helpers import tiny_checkpoint
+from tests.helpers import HANGS, tiny_checkpoint
+from tests.helpers.commands import ENVIRONMENT, PROGRAMS
 from tests.helpers.training_runs import binarize, trainings
 
 pytestmark = pytest.mark.slow
@@ -24,21 +27,36 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_one_training_has_the_folder_until_it_is_killed(data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "save"
-    last = folder / "checkpoint_last.pt"
+    last, log = folder / "checkpoint_last.pt", tmp_path / "second.log"
     flags = ["--save-interval-updates", "1", "--keep-interval-updates", "1"]
     flags += ["--disable-validation"]
     unsaved = ["--no-save", "--max-update", "1", "--restore-file", "none"]
-    runs = [
-        run(data, folder, "lstm_kerbs", *flags),
-        run(data, folder, "lstm_kerbs", *flags, beside=str(last), log=str(tmp_path / "second.log")),
-        run(data, folder, "lstm_kerbs", *flags, *unsaved, beside=str(last)),
-        run(data, folder, "lstm_kerbs", *flags, "--max-update", "1"),  # nothing is left to do
-    ]
-    assert trainings(runs, tmp_path) == [-9, 1, 0, 0]
-    said = (tmp_path / "second.log").read_text().splitlines()[-1]
+    first = run(data, folder, "lstm_kerbs", *flags, "--max-update", "1000000")["arguments"]
+    holder = subprocess.Popen(
+        [PROGRAMS / "fairseq-train", *first],
+        env=os.environ | ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + HANGS
+        while not last.exists():
+            assert holder.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        second = run(data, folder, "lstm_kerbs", *flags, log=str(log))
+        assert trainings([second, run(data, folder, "lstm_kerbs", *flags, *unsaved)]) == [1, 0]
+        assert holder.poll() is None
+    finally:
+        holder.kill()
+        holder.wait()
+    said = log.read_text().splitlines()[-1]
     assert said.startswith(f"fairseq_kerbs: error: --save-dir {folder} is in use by another")
-    assert re.search(r"\(process \d+ on .+\); wait for its end", said)
+    assert f"(process {holder.pid} on " in said
     check_whole(last)
+    (left := folder / f".partial-{holder.pid}-checkpoint_last.pt").write_text("half")
+    assert trainings([run(data, folder, "lstm_kerbs", *flags, "--max-update", "1")]) == [0]
+    assert not left.exists()
 
 
 def refusal(data: Path, folder: Path) -> str:

@@ -1,11 +1,8 @@
-"""Mixtures of softmaxes and of kernels in fairseq: criterion, models, flags, commands."""
+"""Mixtures of softmaxes and of kernels in fairseq: criterion, models, flags."""
 
 from __future__ import annotations
 
 import math
-import re
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +13,6 @@ from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from tests.criterions.test_kerbs_cross_entropy import criterion, gradients
-from tests.end_to_end import test_fairseq_commands as stock
 from tests.helpers.fairseq_fixtures import (
     make_batch,
     make_model,
@@ -25,8 +21,6 @@ from tests.helpers.fairseq_fixtures import (
     teacher_forced,
 )
 from tests.models.test_generation import rescore
-
-data = stock.data  # tiny parallel text
 
 MIXTURES: list[dict[str, Any]] = [
     {"output_layer": "mos"},
@@ -186,51 +180,3 @@ def test_a_checkpoint_of_another_mixture_is_refused(
 ) -> None:
     with pytest.raises(SystemExit, match=named):
         make_model("lstm", **flags).load_state_dict(make_model("lstm", **saved).state_dict())
-
-
-@pytest.mark.slow
-def test_mixtures_train_validate_and_translate_by_the_real_commands(
-    data: Path, tmp_path: Path
-) -> None:
-    """Two architectures, then both as an ensemble."""
-    user_dir = ["--user-dir", str(stock.ROOT / "fairseq_kerbs")]
-    trainings = {
-        "transformer_kerbs": [*stock.TRANSFORMER_FLAGS.split(), "--output-layer", "mos"],
-        "lstm_kerbs": ["--hidden-size", "16", "--embed-dim", "16", "--output-layer", "mixture",
-                       "--mixture-kernels", "lin,log"],
-    }  # fmt: skip
-
-    def train(arch: str) -> str:
-        return stock.fairseq(
-            "train", data, *user_dir, *stock.COMMON, "--num-workers", "0", "--max-update", "4",
-            "--arch", arch, *trainings[arch], "--criterion", "kerbs_cross_entropy",
-            "--label-smoothing", "0.1", "--mixture-regularization", "0.1",
-            "--save-dir", tmp_path / arch,
-        )  # fmt: skip
-
-    with ThreadPoolExecutor(2) as pool:
-        for arch, log in zip(trainings, pool.map(train, trainings), strict=True):
-            losses = [
-                float(value) for value in re.findall(r"train_inner.* nll_loss=([0-9.]+)", log)
-            ]
-            assert losses[-1] < losses[0]
-            count = 3 if arch == "transformer_kerbs" else 2
-            weights = [
-                float(re.findall(rf"train_inner.* mixture_weight_{k}=([0-9.]+)", log)[-1])
-                for k in range(count)
-            ]
-            assert sum(weights) == pytest.approx(1.0, abs=1e-3)
-            assert "mixture_variance=" in log
-    paths = [tmp_path / arch / "checkpoint_last.pt" for arch in trainings]
-    hypotheses = stock.fairseq(
-        "generate", data, *user_dir, "--path", ":".join(map(str, paths)), "--beam", "3",
-        "--batch-size", "10", "--cpu", "--max-len-b", "12",
-    )  # fmt: skip
-    found = re.findall(r"^H-\d+\t(\S+)\t", hypotheses, re.MULTILINE)
-    assert len(found) == stock.TEST_PAIRS
-    assert all(math.isfinite(float(score)) for score in found)
-    validated = stock.fairseq(
-        "validate", data, *user_dir, "--path", paths[1], "--task", "translation", "--cpu",
-        "--batch-size", "10",
-    )  # fmt: skip
-    assert "mixture_weight_1" in validated

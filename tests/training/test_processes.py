@@ -15,13 +15,17 @@ import pytest
 import torch
 
 from tests.fairseq_patches.test_resume import COMMON, MODELS, load, moves, run
-from tests.helpers import HANGS
 from tests.helpers.training_runs import ROOT, Run, binarize, trainings
 
 pytestmark = pytest.mark.slow
 
 ARCH = "transformer_kerbs"
-BACKENDS = ["pytorch_ddp", "legacy_ddp", "no_c10d"]
+PRIOR = ["--composition", "prior", "--update-freq"]
+TRAININGS = {
+    "pytorch_ddp": (ARCH, "one", []),
+    "legacy_ddp": (ARCH, "one", ["--ddp-backend", "legacy_ddp"]),
+    "prior": ("lstm_kerbs", "one_prior", [*PRIOR, "1", "--find-unused-parameters"]),
+}
 UPDATES = 6
 # dropout of two processes is not that of one
 FLAGS = ["--dropout", "0.0", "--max-update", str(UPDATES), "--distributed-backend", "gloo"]
@@ -39,57 +43,58 @@ def free_port() -> int:
         return port
 
 
-def two(data: Path, folder: Path, *flags: str) -> list[Run]:
-    """The two processes of a training, each with a record of its senses."""
+def two(data: Path, folder: Path, *flags: str, arch: str = ARCH) -> list[Run]:
+    """The two processes of a training, each with a record of what it has."""
     port = free_port()
     return [
-        run(data, folder, ARCH, *FLAGS, *flags, rank=rank, port=port, record=f"{folder}.{rank}")
+        run(data, folder, arch, *FLAGS, *flags, rank=rank, port=port, record=f"{folder}.{rank}")
         for rank in range(2)
     ]
 
 
 @pytest.fixture(scope="module")
 def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one training by one process, one by two for each backend, and one cut off."""
+    """A folder with trainings by one process, by two as `TRAININGS` has them, and one cut off."""
     folder = tmp_path_factory.mktemp("processes")
-    one = folder / "one"
-    runs = [run(data, one, ARCH, *FLAGS, "--update-freq", "2", record=f"{one}.0")]
-    for backend in BACKENDS:
-        runs += two(data, folder / backend, "--ddp-backend", backend)
+    runs = [
+        run(data, folder / name, arch, *FLAGS, *flags, "2", record=f"{folder / name}.0")
+        for name, arch, flags in (("one", ARCH, PRIOR[-1:]), ("one_prior", "lstm_kerbs", PRIOR))
+    ]
+    for name, (arch, _, flags) in TRAININGS.items():
+        runs += two(data, folder / name, *flags, arch=arch)
     cut = two(data, folder / "cut", "--save-interval-updates", "3")
     cut[1]["kill"] = "before save 1"
-    statuses = trainings([*runs, *cut], folder, timeout=HANGS)  # a hang ends here
+    statuses = trainings([*runs, *cut])  # a hang ends here
     text = "\n".join(log.read_text() for log in folder.glob("*.log"))
     assert statuses == [0] * len(runs) + [1, -9], text[-6000:]
     return folder
 
 
 def record(folder: Path, name: str, rank: int = 0) -> list[tuple[str, ...]]:
-    """Of every update: its number, a digest of the allocation, one of the whole inventory."""
+    """Of every update: its number, and digests of the allocation and of model and moments."""
     lines = (folder / f"{name}.{rank}").read_text().splitlines()
     return [tuple(line.split()) for line in lines]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_senses_are_the_same_in_every_process_after_every_update(backend: str, done: Path) -> None:
-    first = record(done, backend)
-    assert record(done, backend, 1) == first
+@pytest.mark.parametrize("name", TRAININGS)
+def test_both_processes_have_the_same_after_every_update(name: str, done: Path) -> None:
+    first = record(done, name)
+    assert record(done, name, 1) == first
     assert [line[0] for line in first] == [str(n + 1) for n in range(UPDATES)]
     allocations = [line[1] for line in first]
     # they move after every second update
     assert [allocations[n] != allocations[n - 1] for n in range(1, UPDATES)] == [1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_two_processes_train_as_one_does_with_twice_the_batches(backend: str, done: Path) -> None:
-    assert [line[1] for line in record(done, backend)] == [line[1] for line in record(done, "one")]
-    assert moves(done / f"{backend}.log") == moves(done / "one.log")
-    found, expected = (
-        load(done / name / "checkpoint_last.pt")["model"] for name in (backend, "one")
-    )
-    for name, value in expected.items():
-        if not name.endswith("._float_tensor"):  # fairseq leaves it uninitialized
-            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4, msg=name)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_two_processes_train_as_one_does_with_twice_the_batches(name: str, done: Path) -> None:
+    one = TRAININGS[name][1]
+    assert [line[1] for line in record(done, name)] == [line[1] for line in record(done, one)]
+    assert moves(done / f"{name}.log") == moves(done / f"{one}.log")
+    found, expected = (load(done / each / "checkpoint_last.pt")["model"] for each in (name, one))
+    for key, value in expected.items():
+        if not key.endswith("._float_tensor"):  # fairseq leaves it uninitialized
+            torch.testing.assert_close(found[key], value, rtol=1e-3, atol=1e-4, msg=key)
 
 
 def test_a_process_ends_with_an_error_when_another_one_has_died(done: Path) -> None:

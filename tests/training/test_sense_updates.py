@@ -27,8 +27,8 @@ FLAGS: dict[str, Any] = {
 class PlainOptimizer:
     """As much of fairseq's optimizer wrapper as the hook and the task ask for."""
 
-    def __init__(self, model: Any) -> None:
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    def __init__(self, model: Any, lr: float = 1e-3) -> None:
+        self.optimizer = torch.optim.Adam(model.parameters(), lr)
 
     def step(self) -> None:
         self.optimizer.step()
