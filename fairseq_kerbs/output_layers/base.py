@@ -5,13 +5,14 @@ Embeddings, models, criterions, analysis and conversion ask a layer for nothing 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_kerbs.kernels import InnerProductKernel, Kernel, kernel_logits
+from fairseq_kerbs.likelihood import Senses, nll_with_evidence, score_words, word_log_probs
 from fairseq_kerbs.senses import Evidence, SenseTable
 
 PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
@@ -71,7 +72,7 @@ def prior_weights(usage: Tensor, table: SenseTable) -> Tensor:
     return torch.where(seen, used / torch.where(seen, total, 1.0), uniform).to(usage.dtype)
 
 
-class OutputLayer(nn.Module, ABC):
+class OutputLayer(nn.Module):
     """Base of all output layers; as it stands, of those with one vector a word, its only sense.
 
     Args:
@@ -84,12 +85,14 @@ class OutputLayer(nn.Module, ABC):
     Attributes:
         weight: embeddings of senses, [M, d].
         theta: their kernel parameters θ, [M]; zeros where none is learned.
+        kernel: what scores context vectors against senses.
         has_theta: whether θ is learned.
         max_senses: most senses of one word.
         kernel_name: the kernel as flags name it, those of several components with commas between.
     """
 
     theta: Tensor
+    kernel: Kernel = InnerProductKernel()
     has_theta = False
     max_senses = 1
     kernel_name = "lin"
@@ -134,6 +137,11 @@ class OutputLayer(nn.Module, ABC):
         """Moving log P of every word (Eq. 12), [V]; 0 where none is recorded."""
         return torch.zeros(self.vocab_size, device=self.weight.device)
 
+    @property
+    def senses(self) -> Senses:
+        """What the likelihood scores context vectors against."""
+        return Senses(self.weight, self.theta, self.word_of_sense, self.table, self.kernel)
+
     def senses_per_word(self) -> Tensor:
         """Number of senses of every word, [V]."""
         return torch.bincount(self.word_of_sense, minlength=self.vocab_size)
@@ -168,16 +176,13 @@ class OutputLayer(nn.Module, ABC):
         return torch.cat([rows[..., :-1], torch.ones_like(rows[..., -1:])], dim=-1)
 
     def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
-        """Logits of some senses [k] in float32, by the inner product unless one kernel scores all.
+        """Logits of some senses, [n, d] and [k] -> [n, k], in float32.
 
-        Args:
-            contexts: context vectors, or sense vectors :meth:`as_contexts`, [n, d].
-            senses: numbers of senses, [k].
-
-        Returns:
-            [n, k]
+        ``contexts`` are context vectors, or sense vectors :meth:`as_contexts`. A mixture, which has
+        no one kernel, scores by the inner product.
         """
-        return contexts @ self.weight[senses].float().t()
+        weight, theta = self.weight[senses].float(), self.theta[senses].float()
+        return kernel_logits(contexts, weight, theta, self.kernel)
 
     def component_weights(self, h: Tensor) -> Tensor | None:
         """Weights π of a mixture's components, [..., d] -> [..., K]; None for other layers."""
@@ -194,19 +199,19 @@ class OutputLayer(nn.Module, ABC):
         anchored: Tensor = _Anchor.apply(h, *self.parameters())
         return anchored
 
-    @abstractmethod
     def _log_probs(self, h: Tensor) -> Tensor:
         """:meth:`log_probs`, differentiable."""
+        return word_log_probs(h, self.senses)
 
-    @abstractmethod
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         """:meth:`log_probs` without gradient, and what is worth keeping for the next call."""
+        return score_words(h, self.senses, prepared)
 
-    @abstractmethod
     def _nll(
         self, h: Tensor, target: Tensor, **options: Any
     ) -> tuple[Tensor, Tensor, Evidence | None]:
         """:meth:`nll_with_evidence` of [N, d] and [N]; records statistics while training."""
+        return nll_with_evidence(h, self.senses, target, **options)
 
     def _check(self, h: Tensor) -> None:
         if not h.dim() or h.shape[-1] != self.embed_dim:
@@ -257,51 +262,34 @@ class OutputLayer(nn.Module, ABC):
         parts = h.reshape(-1, self.embed_dim).split(most)
         return torch.cat([self.log_probs(part).argmax(-1) for part in parts]).view(h.shape[:-1])
 
-    def nll(
-        self,
-        h: Tensor,
-        target: Tensor,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        reduction: str = "sum",
-    ) -> Tensor:
+    def nll(self, h: Tensor, target: Tensor, **options: Any) -> Tensor:
         """Negative log-likelihood of target words in nats; KerBS records statistics in training.
 
         Args:
             h: context vectors, [..., d].
             target: target words, [...].
-            ignore_index: targets with this value give no loss.
-            label_smoothing: ε, over words.
-            reduction: "sum", "mean" or "none".
+            options: ``ignore_index``, ``label_smoothing`` and ``reduction``, as of
+                :class:`.likelihood.chunked.NllOptions`.
 
         Returns:
             A scalar, or [...] for "none".
 
         Raises:
-            ValueError: shapes do not fit, an option is unknown, or a target is no word.
+            ValueError: shapes do not fit, an option is out of range, or a target is no word.
         """
-        return self.nll_with_evidence(
-            h,
-            target,
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-        )[0]
+        return self.nll_with_evidence(h, target, **options)[0]
 
     def nll_with_evidence(
-        self, h: Tensor, target: Tensor, *, reduction: str = "sum", **options: Any
+        self, h: Tensor, target: Tensor, **options: Any
     ) -> tuple[Tensor, Tensor, Evidence | None]:
         """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses.
 
-        There is no evidence (None) where words have one vector each.
+        A mixture has no evidence: None.
         """
         self._check(h)
         flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
-        loss, token_nll, evidence = self._nll(flat, words, reduction=reduction, **options)
-        if reduction == "none":
-            loss = loss.view(target.shape)
-        return loss, token_nll.view(target.shape), evidence
+        loss, token_nll, evidence = self._nll(flat, words, **options)
+        return loss.view(target.shape if loss.dim() else ()), token_nll.view(target.shape), evidence
 
     def forward(self, h: Tensor, target: Tensor) -> OutputAndLoss:
         """Log-probability of each target and mean nll, as ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
@@ -330,3 +318,14 @@ class OutputLayer(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, kernel={self.kernel_name}"
+
+
+class SoftmaxOutputLayer(OutputLayer):
+    """P(word i) = softmax_i(h · w_i) (Eq. 3): the baseline, on the code path of KerBS.
+
+    Arguments are those of :class:`OutputLayer`.
+    """
+
+    def __init__(self, embed_dim: int, vocab_size: int, *, biased: bool = False) -> None:
+        super().__init__(embed_dim, vocab_size, biased=biased)
+        self.reset_parameters()

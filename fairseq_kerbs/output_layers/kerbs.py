@@ -17,15 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_kerbs.kernels import (
-    Kernel,
-    apply_kernel,
-    build_kernel,
-    compute_dtype,
-    kernel_logits,
-    safe_norm,
-)
-from fairseq_kerbs.likelihood import kerbs_log_probs, nll_with_evidence, score_words
+from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
 from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
 from fairseq_kerbs.reallocation import (
     MOVED_THETA,
@@ -45,15 +37,13 @@ SHARED_COSINE = 0.95
 def posterior_weights(
     h: Tensor, rows: Tensor, theta: Tensor, mask: Tensor, kernel: Kernel
 ) -> Tensor:
-    """Probability of each sense of a known word, given the context vector that predicted it.
+    """Probability of each sense of a known word, given what predicted it (Eq. 7).
 
     The normalizer of Eq. 5 cancels inside the word, so its few senses suffice.
 
     Args:
         h: context vectors h_{t−1}, [..., d].
-        rows: embeddings of the word's senses, [..., K, d].
-        theta: their kernel parameters, [..., K].
-        mask: True at real senses, [..., K].
+        rows, theta, mask: the word's senses, as of :class:`.output_layers.base.LookedUp`.
         kernel: kernel of the output layer.
 
     Returns:
@@ -134,47 +124,30 @@ class KerbsOutputLayer(OutputLayer):
 
     @property
     def word_of_sense(self) -> Tensor:
-        """Word of each sense, [M]."""
         return self.inventory.word_of_sense
 
     @property
     def table(self) -> SenseTable:
-        """Senses of every word, [V, max_senses]."""
         return self.inventory.table
 
     @property
     def usage(self) -> Tensor:
-        """Usage U of every sense (Eq. 13), [M]."""
         return self.inventory.usage
 
     @property
     def log_prob(self) -> Tensor:
-        """Moving log P of every word (Eq. 12), [V]."""
         return self.inventory.log_prob
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
-        """See :func:`posterior_weights`."""
         return posterior_weights(contexts, found.rows, found.theta, found.mask, self.kernel)
 
-    def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
-        """Kernel logits of some senses, [n, d] and [k] -> [n, k], in float32."""
-        weight, theta = self.weight[senses].float(), self.theta[senses].float()
-        return kernel_logits(contexts, weight, theta, self.kernel)
-
-    def _log_probs(self, h: Tensor) -> Tensor:
-        inputs = (h, self.weight, self.theta, self.word_of_sense, self.vocab_size)
-        return kerbs_log_probs(*inputs, kernel=self.kernel, table=self.table)
-
-    def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
-        inputs = (h, self.weight, self.theta, self.word_of_sense, self.table)
-        return score_words(*inputs, kernel=self.kernel, backend=prepared)
-
-    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, Evidence]:
-        inputs = (h, self.weight, self.theta, self.word_of_sense, target)
-        found = nll_with_evidence(*inputs, kernel=self.kernel, table=self.table, **options)
-        if self.training:
-            self.inventory.record(target, found[2], h)
-        return found
+    def _nll(
+        self, h: Tensor, target: Tensor, **options: Any
+    ) -> tuple[Tensor, Tensor, Evidence | None]:
+        loss, token_nll, evidence = super()._nll(h, target, **options)
+        if self.training and evidence is not None:
+            self.inventory.record(target, evidence, h)
+        return loss, token_nll, evidence
 
     def update_statistics(self, decay: float) -> Tensor:
         """Take what was recorded into log P and U (Eq. 12–13); returns the number of targets.

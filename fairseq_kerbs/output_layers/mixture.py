@@ -3,7 +3,7 @@
 layer = MixtureOutputLayer(embed_dim=288, vocab_size=10_000, kernels=["lin"] * 3)      # MoS
 layer = MixtureOutputLayer(288, 10_000, ["lin", "lin", "lin", "log"])                  # kernels
 loss = layer.nll(h, target, reduction="mean")
-loss = loss + 0.1 * layer.variance(h).mean()                                           # Eq. 14
+loss = loss + 0.1 * weight_variance(layer.component_weights(h)).mean()                 # Eq. 14
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype
-from fairseq_kerbs.likelihood.mixture import mixture_nll
-from fairseq_kerbs.likelihood.mixture_parts import (
+from fairseq_kerbs.likelihood.mixture import (
+    Mixture,
     group_components,
     mixture_log_probs,
+    mixture_nll,
     score_mixture,
 )
 from fairseq_kerbs.output_layers.base import OutputLayer
@@ -103,21 +104,15 @@ class MixtureOutputLayer(OutputLayer):
         """π (Eq. 2), [..., d] -> [..., K]."""
         return self.log_weights(h).exp()
 
-    def variance(self, h: Tensor) -> Tensor:
-        """:func:`weight_variance` of each token's weights, [..., d] -> [...]."""
-        return weight_variance(self.component_weights(h))
-
-    def _group_thetas(self) -> tuple[Tensor, ...]:
-        return tuple(self.thetas.get(str(one.components[0]), self.theta) for one in self.groups)
+    def _mixture(self, h: Tensor) -> Mixture:
+        thetas = [self.thetas.get(str(one.components[0]), self.theta) for one in self.groups]
+        return Mixture(self.contexts(h), self.weight, self.log_weights(h), self.groups, thetas)
 
     def _log_probs(self, h: Tensor) -> Tensor:
-        inputs = (self.contexts(h), self.weight, self.log_weights(h), self.groups)
-        return mixture_log_probs(*inputs, self._group_thetas())
+        return mixture_log_probs(self._mixture(h))
 
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
-        inputs = (self.contexts(h), self.weight, self.log_weights(h), self.groups)
-        return score_mixture(*inputs, self._group_thetas(), backends=prepared)
+        return score_mixture(self._mixture(h), prepared)
 
     def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, None]:
-        inputs = (self.contexts(h), self.weight, self.log_weights(h), target, self.groups)
-        return *mixture_nll(*inputs, self._group_thetas(), **options), None
+        return *mixture_nll(self._mixture(h), target, **options), None

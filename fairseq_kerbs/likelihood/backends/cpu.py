@@ -2,8 +2,8 @@
 
 The library is compiled when the package is installed and called through ctypes. It runs on the
 threads of the OpenMP runtime that torch has loaded, as many as ``torch.get_num_threads()`` says.
-Where it was not compiled, :func:`library` says so once and the classes of
-:mod:`fairseq_kerbs.likelihood.backends.eager` do the work.
+Where it was not compiled, :func:`library` says so once and the classes of :mod:`.backends.eager` do
+the work.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
 from fairseq_kerbs.likelihood.backends.eager import (
     Backend,
     InnerProductBackend,
+    KerbsBackend,
     Saved,
     Senses,
     Smoothing,
 )
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +51,7 @@ class _Chunk(ctypes.Structure):
 
 
 class Library:
-    """The compiled passes.
-
-    Args:
-        path: the shared library.
-        plain: use the code for any processor even where there is faster code for this one.
-    """
+    """The compiled passes; ``plain`` asks for the code that runs on any processor."""
 
     def __init__(self, path: Path, plain: bool = False) -> None:
         self.path, self.plain = path, plain
@@ -173,11 +168,10 @@ class CpuInnerProductBackend(_CpuBackend, InnerProductBackend):
     """:class:`InnerProductBackend` in C."""
 
 
-def build(senses: Senses) -> Backend | None:
+def build(senses: Senses, dtype: torch.dtype) -> Backend | None:
     """The backend in C, or None where there is none for these senses."""
     kinds = {KerbsKernel: CpuKerbsBackend, InnerProductKernel: CpuInnerProductBackend}
-    kind = kinds.get(type(senses.kernel))
-    width, dtype = senses.table.senses.shape[1], senses.w_norm.dtype
+    kind, width = kinds.get(type(senses.kernel)), senses.table.senses.shape[1]
     if kind is None or dtype != torch.float32 or width > MOST_SENSES or not enabled():
         return None
-    return kind(senses)
+    return kind(senses, dtype)
