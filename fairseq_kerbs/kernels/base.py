@@ -14,9 +14,9 @@ class Partials(NamedTuple):
     """Partial derivatives of a kernel value, each broadcastable to the value's shape."""
 
     x: Tensor
-    h_norm: Tensor
-    w_norm: Tensor
-    theta: Tensor
+    h_norm: Tensor | float = 0.0
+    w_norm: Tensor | float = 0.0
+    theta: Tensor | float = 0.0
 
 
 class Kernel(ABC):
@@ -52,11 +52,10 @@ class Kernel(ABC):
         return self
 
     def map_contexts(self, h: Tensor) -> Tensor:
-        """Context vectors as they enter the products x, [..., d] -> [..., d].
+        """Context vectors as they enter the products x, [..., d] -> [..., d]; as such, h itself.
 
         A linear and symmetric map A, so that x = (A h)·w and the gradient by h of a function of x
-        is A applied to its gradient by A h. Norms are always those of h itself. The identity
-        returns ``h`` itself.
+        is A applied to its gradient by A h. Norms are always those of h.
         """
         return h
 

@@ -77,7 +77,7 @@ class DistanceKernel(Kernel):
         if self.power < 2.0:
             noise = resolution(h_norm.square() + w_norm.square())
             twice = torch.where(distance > noise, twice, 0.0)
-        return Partials(-twice, twice * h_norm, twice * w_norm, x.new_zeros(()))
+        return Partials(-twice, twice * h_norm, twice * w_norm)
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,7 @@ class PolynomialKernel(Kernel):
         base = self.alpha * x + self.offset
         inside = base.pow(self.power).abs() < LOGIT_LIMIT
         by_x = torch.where(inside, self.power * self.alpha * base.pow(self.power - 1), 0.0)
-        zero = x.new_zeros(())
-        return Partials(by_x, zero, zero, zero)
+        return Partials(by_x)
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,7 @@ class HyperbolicKernel(Kernel):
         steep = torch.where(excess > resolution(whole), steep, 0.0)  # −dS/dT = dS/dx
         time_h, time_w = torch.sqrt(1.0 + h_norm.square()), torch.sqrt(1.0 + w_norm.square())
         by_h, by_w = h_norm * time_w / time_h, w_norm * time_h / time_w
-        return Partials(steep, -steep * by_h, -steep * by_w, x.new_zeros(()))
+        return Partials(steep, -steep * by_h, -steep * by_w)
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ class SphericalGaussianKernel(Kernel):
         # of |h|²; by |h| it is 2|h| times that
         by_square = by_variance * (self.components / factor) - (0.5 * self.components) * inverse
         twice = 2.0 * by_square
-        return Partials(inverse.expand_as(x), twice * h_norm, twice * w_norm, x.new_zeros(()))
+        return Partials(inverse.expand_as(x), twice * h_norm, twice * w_norm)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The KerBS kernel K(h, w; θ) (Section 4.1.2, Eq. 9), its released form, and the inner product.
 
-A kernel is written once, as a function of x = h·w, |h|, |w| and θ, which broadcast, with its four
-partial derivatives. :mod:`.kernels.functional` makes functions of whole vectors of it, and the
+A kernel is written once; :mod:`.kernels.functional` makes functions of whole vectors of it, and the
 chunked likelihood multiplies the partials with the gradient of its logits.
 """
 
@@ -141,5 +140,4 @@ class InnerProductKernel(Kernel):
         return x
 
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        zero = x.new_zeros(())
-        return Partials(torch.ones_like(x), zero, zero, zero)
+        return Partials(torch.ones_like(x))

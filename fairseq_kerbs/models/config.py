@@ -9,7 +9,7 @@ an optional number is no union.
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from math import isfinite
@@ -31,10 +31,8 @@ from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import ProgramEnd
 
-OUTPUT_LAYERS = ("kerbs", "softmax", "mos", "mixture")
 BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
 """Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
-INPUT_EMBEDDINGS = ("composed", "separate")
 
 
 def _flag(default: Any, help: str) -> Any:
@@ -45,7 +43,7 @@ def _flag(default: Any, help: str) -> Any:
 class KerbsConfig(FairseqDataclass):
     """Flags of the output layer, of composition and of reallocation."""
 
-    output_layer: ChoiceEnum(OUTPUT_LAYERS) = _flag(
+    output_layer: ChoiceEnum(["kerbs", "softmax", "mos", "mixture"]) = _flag(
         "kerbs",
         "output layer: KerBS, plain softmax, or a mixture, of softmaxes (Yang et al. "
         "2018) or of kernels (Gao et al. 2019)",
@@ -107,7 +105,7 @@ class KerbsConfig(FairseqDataclass):
 class SeparableKerbsConfig(KerbsConfig):
     """Flags of decoders whose input embedding need not be composed of senses."""
 
-    input_embedding: ChoiceEnum(INPUT_EMBEDDINGS) = _flag(
+    input_embedding: ChoiceEnum(["composed", "separate"]) = _flag(
         "composed",
         "embedding of the words that the decoder reads: composed of the output layer's "
         "senses (Eq. 6), or separate, one vector a word",
@@ -142,12 +140,12 @@ def fill_defaults(args: Any, config: type[FairseqDataclass]) -> None:
 
 def as_namespace(args: Any) -> argparse.Namespace:
     """Arguments as a plain namespace, also where fairseq-hydra-train passes a configuration."""
-    if OmegaConf.is_config(args):
-        container: Any = OmegaConf.to_container(args, resolve=True)
-        return argparse.Namespace(**container)
-    if not isinstance(args, argparse.Namespace):
-        return argparse.Namespace(**vars(args))
-    return args
+    if isinstance(args, argparse.Namespace):
+        return args
+    values: Any = (
+        OmegaConf.to_container(args, resolve=True) if OmegaConf.is_config(args) else vars(args)
+    )
+    return argparse.Namespace(**values)
 
 
 @contextmanager
@@ -180,10 +178,7 @@ FLAGS = {
     **{item.name: flag(item.name) for item in fields(SeparableKerbsConfig)},
     **{option: flag(f"kernel_{option}") for option in KERNEL_OPTIONS},
     "policy": "--reallocation",
-    "interval": "--reallocation-interval",
     "decay": "--sense-decay",
-    "passes": "--composition-passes",
-    "components": "--mixture-components",
     "kernels": "--mixture-kernels",
 }
 """The flag of each parameter that the mathematics name."""
@@ -226,97 +221,57 @@ def build_schedule(args: Any) -> SenseSchedule:
     return SenseSchedule(str(args.reallocation), interval, decay, settings)
 
 
-def check_kernel_flags(args: Any, names: Sequence[str], reader: str) -> None:
-    """Refuse a flag that no kernel reads.
-
-    Args:
-        args: the flags.
-        names: kernels of the layer.
-        reader: the flag that chose them, with its value.
-
-    Raises:
-        ValueError: the message names the flag, and the kernels that read it.
-    """
-    read = {option for name in names if name in KERNELS for option in KERNELS[name].options}
-    for option in KERNEL_OPTIONS:
-        if getattr(args, f"kernel_{option}", None) is not None and option not in read:
-            readers = ", ".join(name for name in KERNELS if option in KERNELS[name].options)
-            raise ValueError(
-                f"--kernel-{option} is for the kernel {readers} and not read by {reader}: leave it "
-                "out."
-            )
-
-
-def kernel_from_flags(args: Any, name: str | None = None) -> Kernel:
-    """Kernel with the options that the flags give it, and its own defaults for the rest.
-
-    Args:
-        args: the flags.
-        name: a kernel of several that share the flags, each reading its own (the caller asks
-            :func:`check_kernel_flags` for all of them); by default ``--kernel``, which must read
-            every flag that is given.
+def kernels_from_flags(args: Any) -> list[Kernel]:
+    """Kernel of every component of the output layer, with the options that the flags give it.
 
     Raises:
         ValueError: a flag is out of range or read by no kernel, or no kernel has that name.
     """
-    if name is None:
-        name = str(args.kernel)
-        check_kernel_flags(args, [name], f"--kernel {name}")
-    options = KERNELS[name].options if name in KERNELS else ()
-    given = {option: getattr(args, f"kernel_{option}", None) for option in options}
-    return build_kernel(name, **{key: value for key, value in given.items() if value is not None})
-
-
-def mixture_kernels_from_flags(args: Any) -> list[Kernel]:
-    """Kernel of every component of ``--output-layer mos`` or ``mixture``.
-
-    Raises:
-        ValueError: a flag is out of range or read by no kernel, or no kernel has that name.
-    """
-    if args.output_layer == "mos":
+    if args.output_layer == "softmax":
+        names, reader = [], "--output-layer softmax"
+    elif args.output_layer == "mos":
         check_ranges(args, "mixture_components")
         names, reader = ["lin"] * int(args.mixture_components), "--output-layer mos"
+    elif args.output_layer == "mixture":
+        names = [name.strip() for name in str(args.mixture_kernels).split(",")]
+        reader = f"--mixture-kernels {args.mixture_kernels}"
     else:
-        listed = str(args.mixture_kernels)
-        names, reader = [name.strip() for name in listed.split(",")], f"--mixture-kernels {listed}"
+        names, reader = [str(args.kernel)], f"--kernel {args.kernel}"
     if unknown := set(names) - set(KERNELS):
         raise ValueError(
-            f"--mixture-kernels: there is no kernel named '{min(unknown)}'; give names from "
+            f"{reader}: there is no kernel named '{min(unknown)}'; give names from "
             f"{', '.join(sorted(KERNELS))} with commas between them."
         )
-    check_kernel_flags(args, names, reader)
-    return [kernel_from_flags(args, name) for name in names]
+    options = {option: getattr(args, f"kernel_{option}", None) for option in KERNEL_OPTIONS}
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        readers = [name for name, kernel in KERNELS.items() if option in kernel.options]
+        if not set(readers) & set(names):
+            raise ValueError(
+                f"--kernel-{option} is for the kernel {', '.join(readers)} and not read by "
+                f"{reader}: leave it out."
+            )
+    read = ({key: given[key] for key in KERNELS[name].options if key in given} for name in names)
+    return [build_kernel(name, **own) for name, own in zip(names, read, strict=True)]
 
 
-def context_size(args: Any, features: int) -> int:
-    """Size of context vectors: that of a decoder's features, and one more for a bias.
+def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLayer:
+    """Output layer that the flags describe; with ``--sense-bias``, the bias is one of embed_dim.
 
     Raises:
-        ValueError: --sense-bias does not go with the output layer.
+        ValueError: the flags do not fit the vocabulary or each other.
     """
-    if not args.sense_bias:
-        return features
+    kernels, biased = kernels_from_flags(args), bool(args.sense_bias)
     mixture = args.output_layer in ("mos", "mixture")
-    if mixture or (args.output_layer == "kerbs" and args.kernel not in BIASED_KERNELS):
+    if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):
         other = f"--output-layer {args.output_layer}" if mixture else f"--kernel {args.kernel}"
         raise ValueError(
             f"--sense-bias does not go together with {other}, to which a constant coordinate is no "
             "bias: leave it out."
         )
-    return features + 1
-
-
-def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLayer:
-    """Output layer that the flags describe.
-
-    Raises:
-        ValueError: the flags do not fit the vocabulary or each other.
-    """
     if args.output_layer == "softmax":
-        check_kernel_flags(args, [], "--output-layer softmax")
-        return SoftmaxOutputLayer(embed_dim, vocab_size, biased=bool(args.sense_bias))
-    if args.output_layer in ("mos", "mixture"):
-        kernels = mixture_kernels_from_flags(args)
+        return SoftmaxOutputLayer(embed_dim, vocab_size, biased=biased)
+    if mixture:
         return MixtureOutputLayer(embed_dim, vocab_size, kernels)
     factor = float(args.total_senses)
     if not isfinite(factor):
@@ -326,8 +281,8 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         vocab_size,
         round(factor * vocab_size),
         max_senses=int(args.max_senses),
-        kernel=kernel_from_flags(args),
+        kernel=kernels[0],
         sense_init=str(args.sense_init),
         new_sense=str(args.new_sense),
-        biased=bool(args.sense_bias),
+        biased=biased,
     )

@@ -20,7 +20,6 @@ from torch import Tensor
 from fairseq_kerbs.models.base import KerbsModel, build_input_embedding, refuse_flags
 from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges
 from fairseq_kerbs.models.recurrent import Memory, SteppingDecoder
-from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from fairseq_kerbs.utils.literals import read_literal
 
 EncoderOut = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -29,14 +28,7 @@ EncoderOut = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
-    """fairseq's LSTM decoder; forward returns context vectors for the output layer.
-
-    Args:
-        dictionary: target dictionary.
-        embed_tokens: input embedding, which refers to the output layer. That one's rows are longer
-            than the features by one where it has a bias.
-        sizes: fairseq's arguments of the decoder.
-    """
+    """fairseq's LSTM decoder, by fairseq's arguments; forward returns context vectors."""
 
     def __init__(self, dictionary: Any, embed_tokens: Any, **sizes: Any) -> None:
         # "shared": fairseq must not make an output projection of its own
@@ -44,22 +36,6 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
             self, dictionary, pretrained_embed=embed_tokens, share_input_output_embed=True, **sizes
         )
         self.output = embed_tokens.layer
-
-    def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut | None = None,
-        incremental_state: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Context vectors [batch, len, d], and attention [batch, len, src_len] if it is asked for.
-
-        In step-by-step decoding only of the last token: [batch, 1, d].
-        """
-        features, extra = super().extract_features(
-            prev_output_tokens, encoder_out, incremental_state
-        )
-        return features, extra["attn"][0]
 
     def run(
         self, tokens: Tensor, encoder_out: EncoderOut | None, state: dict[str, Any] | None
@@ -86,7 +62,6 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
     def step(
         self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
     ) -> tuple[Memory, Tensor | None]:
-        """One step from embeddings [batch, e]; attention is [batch, src_len]."""
         below = self.dropout_in_module(words)
         if memory.fed is not None:
             below = torch.cat([below, memory.fed], dim=1)
@@ -126,7 +101,7 @@ def _sizes(args: Any, side: str) -> dict[str, Any]:
 def _build_decoder(args: Any, dictionary: Any, encoder_units: int, **others: Any) -> Any:
     """The decoder that the flags describe; ``encoder_units`` is 0 where there is no encoder."""
     read, features = args.decoder_embed_dim, args.decoder_out_embed_dim
-    embed = build_input_embedding(args, dictionary, ComposedEmbedding, read, features)
+    embed = build_input_embedding(args, dictionary, read, features)
     if getattr(args, "decoder_freeze_embed", False):
         embed.weight.requires_grad = False
     others |= {"out_embed_dim": features, "encoder_output_units": encoder_units}

@@ -7,11 +7,13 @@ input at step t is composed with the posterior of step t − 1.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from fairseq.models import (
+    FairseqDecoder,
     FairseqEncoder,
     FairseqEncoderDecoderModel,
     FairseqIncrementalDecoder,
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
 from fairseq_kerbs.models.config import RecurrentKerbsConfig, check_ranges
-from fairseq_kerbs.output_layers.composition import ComposedEmbedding, LookedUp
+from fairseq_kerbs.output_layers.base import LookedUp
 
 MAX_POSITIONS = 100_000
 
@@ -68,7 +70,7 @@ class Memory(NamedTuple):
     context: Tensor | None
 
 
-class SteppingDecoder(ScoredByOutputLayer):
+class SteppingDecoder(ScoredByOutputLayer, ABC):
     """Mixin for recurrent decoders of fairseq: forward returns context vectors.
 
     Attributes:
@@ -77,15 +79,17 @@ class SteppingDecoder(ScoredByOutputLayer):
 
     embed_tokens: Any
 
+    @abstractmethod
     def first_memory(self, batch: int, encoder_out: Any) -> Memory:
         """The memory before the first step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, words: Tensor, memory: Memory, encoder_out: Any) -> tuple[Memory, Tensor | None]:
-        """One step from embeddings [batch, e]; attention is [batch, src_len]."""
-        raise NotImplementedError
+        """One step (Eq. 1–2) from embeddings [batch, e]; attention is [batch, src_len]."""
 
-    def forward(
+    forward = FairseqDecoder.forward  # by way of extract_features and output_layer
+
+    def extract_features(
         self,
         prev_output_tokens: Tensor,
         encoder_out: Any = None,
@@ -97,17 +101,6 @@ class SteppingDecoder(ScoredByOutputLayer):
         In step-by-step decoding only of the last token: [batch, 1, d]. Tokens are padded on either
         side: no step is spent on padding on the left (``--left-pad-target``).
         """
-        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return self.output_layer(features), extra
-
-    def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: Any = None,
-        incremental_state: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, Any]:
-        """As :meth:`forward`."""
         tokens, places = prev_output_tokens, None
         if incremental_state is None:
             tokens, places = right_padded(tokens, self.embed_tokens.padding_idx)
@@ -209,13 +202,7 @@ class EncoderOut(NamedTuple):
 
 
 class RecurrentEncoder(FairseqEncoder):
-    """Bidirectional LSTM or GRU; each direction has half of the hidden units.
-
-    Args:
-        cell: "lstm" or "gru".
-        args: flags of :class:`.config.RecurrentKerbsConfig`.
-        dictionary: source dictionary.
-    """
+    """Bidirectional LSTM or GRU; each direction has half of the hidden units."""
 
     def __init__(self, cell: str, args: Any, dictionary: Any) -> None:
         super().__init__(dictionary)
@@ -257,14 +244,7 @@ class RecurrentEncoder(FairseqEncoder):
 
 
 class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
-    """Recurrent decoder with attention.
-
-    Args:
-        cell: "lstm" or "gru".
-        args: flags of :class:`.config.RecurrentKerbsConfig`.
-        dictionary: target dictionary.
-        embed_tokens: composed input embedding, which refers to the output layer.
-    """
+    """Recurrent decoder with attention, by flags of :class:`.config.RecurrentKerbsConfig`."""
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
@@ -284,7 +264,6 @@ class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
     def step(
         self, words: Tensor, memory: Memory, encoder_out: EncoderOut
     ) -> tuple[Memory, Tensor | None]:
-        """One step of Eq. 1–2 from embeddings [batch, e]; attention is [batch, src_len]."""
         assert memory.fed is not None
         below = torch.cat([self.dropout(words), memory.fed], dim=1)
         states = run_layers([*self.cells], below, memory.states, self.dropout)
@@ -302,12 +281,10 @@ class RecurrentModel(KerbsModel):
     Attributes:
         cell: "lstm" or "gru".
         decoder_class: takes the cell, the flags, the dictionary and the input embedding.
-        embedding: class of that embedding.
     """
 
     cell: ClassVar[str] = "lstm"
     decoder_class: ClassVar[type[nn.Module]]
-    embedding: ClassVar[type[ComposedEmbedding]] = ComposedEmbedding
 
     @classmethod
     def check(cls, args: Any) -> None:
@@ -323,8 +300,7 @@ class RecurrentModel(KerbsModel):
     @classmethod
     def build_decoder(cls, args: Any, dictionary: Any) -> Any:
         """Output layer, input embedding and decoder."""
-        size = args.embed_dim
-        embed = build_input_embedding(args, dictionary, cls.embedding, size, size)
+        embed = build_input_embedding(args, dictionary, args.embed_dim, args.embed_dim)
         return cls.decoder_class(cls.cell, args, dictionary, embed)
 
 
