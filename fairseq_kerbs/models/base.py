@@ -19,12 +19,11 @@ from fairseq_kerbs.models.config import (
     build_output_layer,
     build_schedule,
     fill_defaults,
-    flag,
     user_errors,
 )
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
-from fairseq_kerbs.senses import ADDED_STATISTICS, damaged_statistic
+from fairseq_kerbs.senses import ADDED_STATISTICS, build_sense_table, damaged_statistic
 from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.errors import ProgramEnd
 
@@ -65,7 +64,7 @@ class KerbsModel(ABC):
 
     @classmethod  # noqa: B027
     def fill_stock(cls, args: Any) -> None:
-        """Fill in the defaults of the model of fairseq's."""
+        """Fill in the defaults of the model of fairseq's, if there is one."""
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
@@ -155,20 +154,6 @@ def _check_task(task: Any, arch: str, target: str) -> None:
         )
 
 
-def refuse_flags(args: Any, arch: str, *names: str) -> None:
-    """Refuse flags of fairseq's that an output layer of ours has no use for.
-
-    Raises:
-        ValueError: one is given; the message names it.
-    """
-    for name in names:
-        if getattr(args, name, None):
-            raise ValueError(
-                f"{flag(name)} does not go together with --arch {arch}, whose output layer is the "
-                "one of --output-layer: leave it out."
-            )
-
-
 # ------------------------------------------------------------------ embeddings, scores
 
 
@@ -181,12 +166,8 @@ def build_input_embedding(
 ) -> ComposedEmbedding | SeparateEmbedding:
     """Output layer by the flags, and the embedding of the decoder's words, which refers to it.
 
-    Args:
-        args: flags of :class:`.config.KerbsConfig`.
-        dictionary: target dictionary.
-        read: size of a separate embedding (``--input-embedding separate``).
-        features: size of the decoder's features, and so of a composed embedding.
-        composed: class of an embedding that is composed of senses.
+    ``read`` is the size of a separate embedding (``--input-embedding separate``), ``features`` that
+    of the decoder's features, and so of an embedding composed of senses, by ``composed``.
 
     Raises:
         ValueError: the flags do not fit the vocabulary or each other.
@@ -198,11 +179,7 @@ def build_input_embedding(
 
 
 class ScoredByOutputLayer:
-    """Mixin for fairseq decoders.
-
-    Attributes:
-        output: the output layer.
-    """
+    """Mixin for fairseq decoders with an output layer, ``output``."""
 
     output: OutputLayer
 
@@ -230,12 +207,7 @@ class ScoredByOutputLayer:
 
 
 def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
-    """Refuse a checkpoint that holds another output layer than the model.
-
-    Args:
-        layer: the model's layer.
-        state_dict: parameters and buffers of the checkpoint.
-        prefix: name of the layer in it, with a final dot.
+    """Refuse a checkpoint with another layer, at ``prefix`` (with a final dot), than the model's.
 
     Raises:
         ProgramEnd: the sentence names the flags, the data, or what is damaged.
@@ -271,29 +243,17 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
         )
     learned = {name: value for name, value in expected.items() if name not in optional}
     check_shapes(held, learned, "sizes, --sense-bias and --mixture-components or --mixture-kernels")
-    if "inventory.usage" in expected:
-        damage = damaged_statistic(state_dict, f"{prefix}inventory.")
-        _check_allocation(held["inventory.word_of_sense"], layer, damage)
-
-
-def _check_allocation(owners: Tensor, layer: OutputLayer, damage: str | None) -> None:
-    """Refuse an inventory that is damaged, or has words with more senses than the model allows."""
-    if damage:
+    if "inventory.usage" not in expected:
+        return
+    if damage := damaged_statistic(state_dict, f"{prefix}inventory."):
         raise ProgramEnd(
             f"{damage} of the checkpoint: the file is damaged, or its training had diverged; take "
             "an earlier checkpoint of that training."
         )
-    words = layer.vocab_size
-    numbers = owners.dim() == 1 and not owners.is_floating_point()
-    if not numbers or not 0 <= int(owners.min()) <= int(owners.max()) < words:
-        fault = "a sense of the checkpoint has no word of the dictionary"
-    elif int((counts := owners.bincount(minlength=words)).min()) < 1:
-        fault = f"word {int(counts.argmin())} of the checkpoint has no sense"
-    elif (most := int(counts.max())) > layer.max_senses:
+    try:
+        build_sense_table(held["inventory.word_of_sense"], words, layer.max_senses)
+    except (ValueError, RuntimeError) as error:
         raise ProgramEnd(
-            f"a word of the checkpoint has {most} senses, this model allows "
-            f"{layer.max_senses}: give --max-senses {most} or more."
-        )
-    else:
-        return
-    raise ProgramEnd(f"{fault}: the file is damaged; take another checkpoint of that training.")
+            f"the checkpoint's senses do not fit: {error} Give the --max-senses that it was "
+            "trained with, or, if it is damaged, take another checkpoint of that training."
+        ) from None

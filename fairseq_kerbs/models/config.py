@@ -1,5 +1,6 @@
 """Flags that all architectures share, and the output layer that they describe.
 
+What is wrong with a flag is a ValueError that names it; :func:`user_errors` makes a sentence of it.
 fairseq reads the types of configuration fields as they are: annotations are not postponed here, and
 an optional number is no union.
 """
@@ -150,11 +151,7 @@ def as_namespace(args: Any) -> argparse.Namespace:
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn a wrong value into one sentence about a flag, and a non-zero exit without a traceback.
-
-    Raises:
-        ProgramEnd: a ValueError was raised; parameters in backticks are named by their flags.
-    """
+    """Turn a ValueError into one sentence about a flag, and a non-zero exit without a traceback."""
     try:
         yield
     except ValueError as error:
@@ -169,6 +166,16 @@ def in_flags(sentence: str) -> str:
 def flag(name: str) -> str:
     """The flag that sets an argument of that name."""
     return "--" + name.replace("_", "-")
+
+
+def refuse_flags(args: Any, arch: str, *names: str) -> None:
+    """Refuse flags of fairseq's that an output layer of ours has no use for."""
+    for name in names:
+        if getattr(args, name, None):
+            raise ValueError(
+                f"{flag(name)} does not go together with --arch {arch}, whose output layer is the "
+                "one of --output-layer: leave it out."
+            )
 
 
 KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
@@ -196,11 +203,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def check_ranges(args: Any, *names: str) -> None:
-    """Check flags that are numbers; those without a range of their own are sizes, 1 or more.
-
-    Raises:
-        ValueError: one is out of range; the message names the flag.
-    """
+    """Check flags that are numbers; those without a range of their own are sizes, 1 or more."""
     for name in names:
         fits, range_ = _RANGES.get(name, (lambda x: x >= 1, "it must be 1 or more"))
         if not fits(value := getattr(args, name, 1)):
@@ -208,11 +211,7 @@ def check_ranges(args: Any, *names: str) -> None:
 
 
 def build_schedule(args: Any) -> SenseSchedule:
-    """Read the schedule from flags, and check those that all models share.
-
-    Raises:
-        ValueError: a flag is out of range; the message names it.
-    """
+    """Read the schedule from flags, and check those that all models share."""
     check_ranges(args, *_RANGES)
     settings = ReallocationSettings(
         log_prob_threshold=float(args.log_prob_threshold), max_moves=float(args.max_moves)
@@ -222,11 +221,7 @@ def build_schedule(args: Any) -> SenseSchedule:
 
 
 def kernels_from_flags(args: Any) -> list[Kernel]:
-    """Kernel of every component of the output layer, with the options that the flags give it.
-
-    Raises:
-        ValueError: a flag is out of range or read by no kernel, or no kernel has that name.
-    """
+    """Kernel of every component of the output layer, with the options that the flags give it."""
     if args.output_layer == "softmax":
         names, reader = [], "--output-layer softmax"
     elif args.output_layer == "mos":
@@ -256,11 +251,7 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
 
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLayer:
-    """Output layer that the flags describe; with ``--sense-bias``, the bias is one of embed_dim.
-
-    Raises:
-        ValueError: the flags do not fit the vocabulary or each other.
-    """
+    """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
     kernels, biased = kernels_from_flags(args), bool(args.sense_bias)
     mixture = args.output_layer in ("mos", "mixture")
     if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):

@@ -17,8 +17,8 @@ from fairseq import utils
 from fairseq.models import lstm, lstm_lm
 from torch import Tensor
 
-from fairseq_kerbs.models.base import KerbsModel, build_input_embedding, refuse_flags
-from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges
+from fairseq_kerbs.models.base import KerbsModel, build_input_embedding
+from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges, refuse_flags
 from fairseq_kerbs.models.recurrent import Memory, SteppingDecoder
 from fairseq_kerbs.utils.literals import read_literal
 
@@ -48,7 +48,6 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
         return self.contexts(features), attention
 
     def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
-        """The encoder's last states, projected where they have another size."""
         zero = self.output.weight.new_zeros(batch, self.hidden_size)
         if encoder_out is None:
             return Memory(((zero, zero),) * self.num_layers, None, None)
@@ -85,7 +84,6 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """Reorder our memory, or fairseq's, with the beam."""
         super().reorder_incremental_state(incremental_state, new_order)
         if not self.embed_tokens.posterior:
             lstm.LSTMDecoder.reorder_incremental_state(self, incremental_state, new_order)
@@ -109,7 +107,6 @@ def _build_decoder(args: Any, dictionary: Any, encoder_units: int, **others: Any
 
 
 def _build_encoder(args: Any, dictionary: Any) -> Any:
-    """fairseq's own encoder."""
     embed = lstm.Embedding(len(dictionary), args.encoder_embed_dim, dictionary.pad())
     if args.encoder_embed_path:
         utils.load_embedding(utils.parse_embedding(args.encoder_embed_path), dictionary, embed)
@@ -169,7 +166,6 @@ class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
 
     @classmethod
     def build(cls, args: Any, task: Any) -> FairseqLstmModel:
-        """fairseq's encoder, and the decoder."""
         if args.encoder_layers != args.decoder_layers:
             raise ValueError(
                 f"--encoder-layers is {args.encoder_layers}, --decoder-layers is "
@@ -177,14 +173,9 @@ class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
             )
         encoder = _build_encoder(args, task.source_dictionary)
         longest = getattr(args, "max_target_positions", lstm.DEFAULT_MAX_TARGET_POSITIONS)
-        decoder = _build_decoder(
-            args,
-            task.target_dictionary,
-            encoder.output_units,
-            attention=_attends(args),
-            max_target_positions=longest,
-        )
-        return cls(encoder, decoder)
+        others = {"attention": _attends(args), "max_target_positions": longest}
+        words = task.target_dictionary
+        return cls(encoder, _build_decoder(args, words, encoder.output_units, **others))
 
 
 class FairseqLstmLanguageModel(_FairseqLstm, lstm_lm.LSTMLanguageModel):
@@ -196,17 +187,9 @@ class FairseqLstmLanguageModel(_FairseqLstm, lstm_lm.LSTMLanguageModel):
 
     @classmethod
     def build(cls, args: Any, task: Any) -> FairseqLstmLanguageModel:
-        """The decoder, which is all of the model."""
         longest = getattr(args, "max_target_positions", None)
         if longest is None:
             default = lstm_lm.DEFAULT_MAX_TARGET_POSITIONS
             longest = getattr(args, "tokens_per_sample", default)
-        decoder = _build_decoder(
-            args,
-            task.target_dictionary,
-            0,
-            attention=False,
-            max_target_positions=longest,
-            residuals=args.residuals,
-        )
-        return cls(decoder)
+        others = {"attention": False, "max_target_positions": longest, "residuals": args.residuals}
+        return cls(_build_decoder(args, task.target_dictionary, 0, **others))

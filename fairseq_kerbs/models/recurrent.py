@@ -30,15 +30,11 @@ MAX_POSITIONS = 100_000
 
 
 def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None]:
-    """Move padding from the left of each row to its right.
-
-    Args:
-        tokens: [batch, len], padded on either side.
-        padding_idx: the padding token.
+    """Move padding from the left of each row of tokens [batch, len] to its right.
 
     Returns:
-        the rows without padding on the left, [batch, len]; and for :func:`put_back` the place that
-        each position has in them, [batch, len], or None where nothing moved.
+        the rows; and for :func:`put_back` the place that each position has in them, [batch, len],
+        or None where nothing moved.
     """
     leading = tokens.ne(padding_idx).cumsum(1).eq(0).sum(1, keepdim=True)  # [batch, 1]
     if not leading.any():
@@ -57,27 +53,17 @@ def put_back(values: Tensor, places: Tensor | None) -> Tensor:
 
 
 class Memory(NamedTuple):
-    """State of a recurrent decoder between two steps; every tensor has the batch first.
+    """State of a recurrent decoder between two steps; every tensor has the batch first."""
 
-    Attributes:
-        states: of each layer h, for LSTM also c, each [batch, hidden].
-        fed: output that is fed in at the next step, [batch, hidden]; None without an encoder.
-        context: context vector h_{t−1} of the output layer, [batch, d]; None before step 1.
-    """
-
-    states: tuple[tuple[Tensor, ...], ...]
-    fed: Tensor | None
-    context: Tensor | None
+    states: tuple[tuple[Tensor, ...], ...]  # of each layer h, for LSTM also c, each [batch, hidden]
+    fed: Tensor | None  # output that is fed in at the next step, [batch, hidden], with an encoder
+    context: Tensor | None  # h_{t−1} of the output layer, [batch, d]; None before step 1
 
 
 class SteppingDecoder(ScoredByOutputLayer, ABC):
-    """Mixin for recurrent decoders of fairseq: forward returns context vectors.
+    """Mixin for recurrent decoders of fairseq: forward returns context vectors."""
 
-    Attributes:
-        embed_tokens: input embedding, which refers to the output layer.
-    """
-
-    embed_tokens: Any
+    embed_tokens: Any  # refers to the output layer
 
     @abstractmethod
     def first_memory(self, batch: int, encoder_out: Any) -> Memory:
@@ -147,7 +133,6 @@ class SteppingDecoder(ScoredByOutputLayer, ABC):
             yield LookedUp(*step)
 
     def max_positions(self) -> int:
-        """Longest target."""
         return int(getattr(self, "max_target_positions", MAX_POSITIONS))
 
     def reorder_incremental_state(
@@ -188,17 +173,11 @@ def run_layers(
 
 
 class EncoderOut(NamedTuple):
-    """What the decoder needs of the source, positions as in the source tokens.
+    """What the decoder needs of the source, positions as in the source tokens."""
 
-    Attributes:
-        outputs: [src_len, batch, hidden].
-        states: first decoder states of every layer, [layers, batch, hidden]; for LSTM a pair.
-        padding: [src_len, batch] True at padding.
-    """
-
-    outputs: Tensor
-    states: tuple[Tensor, ...]
-    padding: Tensor
+    outputs: Tensor  # [src_len, batch, hidden]
+    states: tuple[Tensor, ...]  # of every layer at first, [layers, batch, hidden]; for LSTM a pair
+    padding: Tensor  # [src_len, batch], True at padding
 
 
 class RecurrentEncoder(FairseqEncoder):
@@ -231,15 +210,12 @@ class RecurrentEncoder(FairseqEncoder):
 
     def _join_directions(self, state: Tensor) -> Tensor:
         # [layers · 2, batch, hidden/2] -> [layers, batch, hidden]
-        parts = state.view(self.layers, 2, state.shape[1], -1)
-        return torch.cat([parts[:, 0], parts[:, 1]], dim=-1)
+        return state.unflatten(0, (self.layers, 2)).transpose(1, 2).flatten(2)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Reorder the batch for beam search."""
         return EncoderOut(*apply_to_sample(lambda one: one.index_select(1, new_order), encoder_out))
 
     def max_positions(self) -> int:
-        """Longest source."""
         return MAX_POSITIONS
 
 
@@ -257,7 +233,6 @@ class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
         self.dropout = nn.Dropout(args.dropout)
 
     def first_memory(self, batch: int, encoder_out: EncoderOut) -> Memory:
-        """The encoder's last states, and nothing attended to."""
         states = tuple(zip(*(state.unbind(0) for state in encoder_out.states), strict=True))
         return Memory(states, torch.zeros_like(states[0][0]), None)
 
@@ -288,7 +263,6 @@ class RecurrentModel(KerbsModel):
 
     @classmethod
     def check(cls, args: Any) -> None:
-        """Check the sizes."""
         check_ranges(args, "hidden_size", "embed_dim", "layers")
 
     @classmethod
@@ -312,7 +286,6 @@ class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
 
     @classmethod
     def check(cls, args: Any) -> None:
-        """Check the sizes."""
         super().check(args)
         if args.hidden_size % 2:
             raise ValueError(
@@ -322,18 +295,17 @@ class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
 
     @classmethod
     def build(cls, args: Any, task: Any) -> Any:
-        """Encoder and decoder."""
         encoder = RecurrentEncoder(cls.cell, args, task.source_dictionary)
         return cls(encoder, cls.build_decoder(args, task.target_dictionary))
 
 
 class LstmKerbsModel(RecurrentKerbsModel):
-    """LSTM sequence to sequence with attention and an output layer of ours."""
+    """The LSTM."""
 
     arch, cell = "lstm_kerbs", "lstm"
 
 
 class GruKerbsModel(RecurrentKerbsModel):
-    """GRU sequence to sequence with attention and an output layer of ours (Eq. 2)."""
+    """The GRU of Eq. 2."""
 
     arch, cell = "gru_kerbs", "gru"

@@ -82,13 +82,13 @@ class RecurrentLanguageModel(RecurrentModel, FairseqLanguageModel):
 
 
 class LstmLanguageModel(RecurrentLanguageModel):
-    """LSTM language model with an output layer of ours."""
+    """The LSTM."""
 
     arch, cell = "lstm_lm_kerbs", "lstm"
 
 
 class GruLanguageModel(RecurrentLanguageModel):
-    """GRU language model with an output layer of ours: the paper's testbed.
+    """The GRU: the paper's testbed.
 
     Its training there: batches of 128, ``--lr 1.0 --lr-scheduler reduce_lr_on_plateau --lr-shrink
     0.8`` (with ``--optimizer sgd --clip-norm 1``: a rate of 1 is none for Adam).
@@ -172,7 +172,6 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         return put_back(self.contexts(self.to_context(both)), places), {"attn": [None]}
 
     def max_positions(self) -> int:
-        """Longest text."""
         return MAX_POSITIONS
 
 
@@ -186,5 +185,4 @@ class BilstmLanguageModel(RecurrentModel, FairseqLanguageModel):
 
     @property
     def supported_targets(self) -> set[str]:
-        """fairseq's name for predicting the words that are read."""
         return {"self"}

@@ -19,35 +19,12 @@ from typing import Any, ClassVar
 
 import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import FairseqLanguageModel
-from fairseq.models.transformer import (
-    TransformerConfig,
-    TransformerDecoderBase,
-    TransformerModel,
-    base_architecture,
-)
-from fairseq.models.transformer_lm import (
-    DEFAULT_MAX_TARGET_POSITIONS,
-    TransformerLanguageModelConfig,
-    base_lm_architecture,
-)
+from fairseq.models import FairseqLanguageModel, transformer, transformer_lm
 from torch import Tensor, nn
 
-from fairseq_kerbs.models.base import (
-    KerbsModel,
-    ScoredByOutputLayer,
-    build_input_embedding,
-    refuse_flags,
-)
-from fairseq_kerbs.models.config import SeparableKerbsConfig, flag
-from fairseq_kerbs.models.incremental_attention import (
-    BEAMS,
-    Beams,
-    IncrementalState,
-    equal_neighbours,
-    keep_in_place,
-    one_source_each,
-)
+from fairseq_kerbs.models import incremental_attention as incremental
+from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
+from fairseq_kerbs.models.config import SeparableKerbsConfig, flag, refuse_flags
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 
 _FEATURES = "fairseq_kerbs.features"  # key of the streams' last features in the incremental state
@@ -67,7 +44,7 @@ class PassEmbedding(ComposedEmbedding):
         return super().forward(words, contexts) if embed is None else embed(words)
 
 
-class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
+class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecoderBase):
     """Transformer decoder whose forward returns features; the output layer scores them.
 
     Arguments are those of fairseq's decoder. ``embed_tokens`` refers to the output layer;
@@ -76,7 +53,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
 
     def __init__(
         self,
-        cfg: TransformerConfig,
+        cfg: transformer.TransformerConfig,
         dictionary: Any,
         embed_tokens: PassEmbedding | SeparateEmbedding,
         passes: int,
@@ -92,14 +69,14 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> Any:
         """A layer of fairseq's whose state a beam search does not move."""
         layer = super().build_decoder_layer(cfg, no_encoder_attn)
-        keep_in_place(layer)
+        incremental.keep_in_place(layer)
         return layer
 
     def extract_features(
         self,
         prev_output_tokens: Tensor,
         encoder_out: Any,
-        incremental_state: IncrementalState | None = None,
+        incremental_state: incremental.IncrementalState | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
@@ -125,14 +102,19 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         return self.contexts(found[0]), found[1]
 
     def _next_features(
-        self, tokens: Tensor, encoder_out: Any, state: IncrementalState, *args: Any, **kwargs: Any
+        self,
+        tokens: Tensor,
+        encoder_out: Any,
+        state: incremental.IncrementalState,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """All passes of one step; what the last one finds."""
-        beams: Beams | None = state.get(BEAMS)
+        beams: incremental.Beams | None = state.get(incremental.BEAMS)
         if beams is None:
-            group = 1 if self.cross_self_attention else equal_neighbours(encoder_out)
-            beams = Beams(len(tokens), group, tokens.device)
-            state[BEAMS] = beams
+            group = 1 if self.cross_self_attention else incremental.equal_neighbours(encoder_out)
+            beams = incremental.Beams(len(tokens), group, tokens.device)
+            state[incremental.BEAMS] = beams
         contexts: Tensor | None = state.get(_FEATURES)  # of the step before, [batch, streams, d]
         sequential = self.passes < 0
         n = 1 if contexts is None or sequential else contexts.shape[1] + 1
@@ -143,7 +125,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
             self.embed_tokens.embed_next = partial(self._embed_step, contexts=contexts)
         features, extra = self.extract_features_scriptable(
             tokens if n == 1 else tokens.repeat_interleave(n, 0),
-            one_source_each(encoder_out, beams.group),
+            incremental.one_source_each(encoder_out, beams.group),
             state,
             *args,
             **kwargs,
@@ -166,12 +148,12 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         return embed.embed_streams(last, contexts).view(-1, 1, embed.embedding_dim)
 
     def reorder_incremental_state_scripting(
-        self, incremental_state: IncrementalState, new_order: Tensor
+        self, incremental_state: incremental.IncrementalState, new_order: Tensor
     ) -> None:
         """Reorder the states of all passes with the beam."""
-        if BEAMS not in incremental_state:  # nothing was decoded yet
+        if incremental.BEAMS not in incremental_state:  # nothing was decoded yet
             return
-        incremental_state[BEAMS].reorder(self, incremental_state, new_order)
+        incremental_state[incremental.BEAMS].reorder(self, incremental_state, new_order)
         if _FEATURES in incremental_state:
             features = incremental_state[_FEATURES]
             incremental_state[_FEATURES] = features.index_select(0, new_order)
@@ -222,7 +204,7 @@ class _Transformer(KerbsModel):
     @classmethod
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding | None) -> Any:
         """Build the decoder on a fresh output layer; fairseq's target embedding is left unused."""
-        cfg: Any = TransformerConfig.from_namespace(args)
+        cfg: Any = transformer.TransformerConfig.from_namespace(args)
         sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
         embed: Any = build_input_embedding(cfg, tgt_dict, *sizes, PassEmbedding)
         passes, alone = int(cfg.composition_passes), "encoder" not in cls.sides
@@ -231,7 +213,7 @@ class _Transformer(KerbsModel):
         )
 
 
-class TransformerKerbsModel(_Transformer, TransformerModel):
+class TransformerKerbsModel(_Transformer, transformer.TransformerModel):
     """Transformer (Section 5.1); ``--output-layer softmax`` is its twin."""
 
     arch = "transformer_kerbs"
@@ -241,7 +223,7 @@ class TransformerKerbsModel(_Transformer, TransformerModel):
     @classmethod
     def fill_stock(cls, args: Any) -> None:
         """Sizes of fairseq's transformer; its flags for two of them have no type."""
-        base_architecture(args)
+        transformer.base_architecture(args)
         args.decoder_input_dim = int(args.decoder_input_dim)
         args.decoder_output_dim = int(args.decoder_output_dim)
 
@@ -262,14 +244,16 @@ class TransformerLanguageModel(_Transformer, FairseqLanguageModel):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         """Flags of fairseq's transformer_lm, and ours."""
-        gen_parser_from_dataclass(parser, TransformerLanguageModelConfig(), delete_default=True)
+        gen_parser_from_dataclass(
+            parser, transformer_lm.TransformerLanguageModelConfig(), delete_default=True
+        )
         super().add_args(parser)
 
     @classmethod
     def fill_stock(cls, args: Any) -> None:
         """Sizes of fairseq's transformer_lm (512, feed-forward 2048, 6 layers, 8 heads)."""
         after_blocks = getattr(args, "decoder_normalize_before", None) is False
-        base_lm_architecture(args)
+        transformer_lm.base_lm_architecture(args)
         if after_blocks:  # fairseq_transformer_lm_kerbs; fairseq always normalizes before here
             args.decoder_normalize_before = False
 
@@ -284,5 +268,5 @@ class TransformerLanguageModel(_Transformer, FairseqLanguageModel):
         """The decoder, which is all of the model."""
         if getattr(args, "max_target_positions", None) is None:
             longest = getattr(args, "tokens_per_sample", None)
-            args.max_target_positions = longest or DEFAULT_MAX_TARGET_POSITIONS
+            args.max_target_positions = longest or transformer_lm.DEFAULT_MAX_TARGET_POSITIONS
         return cls(cls.build_decoder(args, task.target_dictionary, None))

@@ -55,14 +55,10 @@ class _Anchor(torch.autograd.Function):
 
 
 def prior_weights(usage: Tensor, table: SenseTable) -> Tensor:
-    """Usage normalized inside each word; uniform where a word's senses were never used.
+    """Usage U [M] normalized inside each word; uniform where a word's senses were never used.
 
-    Args:
-        usage: U of Eq. 13, [M].
-        table: senses of all words, [V, K], or of some, [..., K].
-
-    Returns:
-        of the table's shape; 0 at padding, sums to 1.
+    ``table`` has the senses of all words, [V, K], or of some, [..., K]; so has the result, which is
+    0 at padding and sums to 1.
     """
     used = usage[table.senses].double() * table.mask  # [..., K]
     total = used.sum(-1, keepdim=True)
@@ -158,15 +154,8 @@ class OutputLayer(nn.Module):
         return LookedUp(F.embedding(senses, self.weight), self.theta[senses], prior, mask)
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
-        """Probability of each sense of known words, given what predicted them (Eq. 7).
-
-        Args:
-            found: senses of [...] words.
-            contexts: context vectors, [..., d].
-
-        Returns:
-            [..., K]; 0 at padding, sums to 1.
-        """
+        """Probability of each sense of [...] known words, given the context vectors [..., d] that
+        predicted them (Eq. 7): [..., K]; 0 at padding, sums to 1."""
         return found.prior.new_ones(*contexts.shape[:-1], 1)
 
     def as_contexts(self, rows: Tensor) -> Tensor:
@@ -221,28 +210,20 @@ class OutputLayer(nn.Module):
             )
 
     def log_probs(self, h: Tensor) -> Tensor:
-        """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32.
-
-        Raises:
-            ValueError: the last dimension of ``h`` is not d.
-        """
+        """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32."""
         self._check(h)
         if torch.is_grad_enabled():
             return self._log_probs(h)
         values = (*self.parameters(), *self.buffers())
         key = (h.dtype, *((value.data_ptr(), value._version) for value in values))
-        prepared = None
-        if self._prepared is not None and self._prepared[0] == key and not self.training:
-            prepared = self._prepared[1]
-        scores, prepared = self._score(h, prepared)
+        known, prepared = self._prepared or (None, None)
+        scores, prepared = self._score(h, prepared if known == key else None)
         self._prepared = None if self.training else (key, prepared)
         return scores
 
     def train(self, mode: bool = True) -> OutputLayer:
-        """Set training mode; either way, what was prepared for decoding is forgotten.
-
-        Optimizers change weights through ``.data``, which no version counter sees.
-        """
+        """Set training mode, and forget what was prepared for decoding: optimizers change weights
+        through ``.data``, which no version counter sees."""
         self._prepared = None
         super().train(mode)
         return self
@@ -252,11 +233,7 @@ class OutputLayer(nn.Module):
 
     @torch.no_grad()
     def predict(self, h: Tensor) -> Tensor:
-        """Most probable word for each context vector, [..., d] -> [...], a few at a time.
-
-        Raises:
-            ValueError: the last dimension of ``h`` is not d.
-        """
+        """Most probable word for each context vector, [..., d] -> [...], a few at a time."""
         self._check(h)
         most = max(1, PREDICTED_SCORES // self.vocab_size)
         parts = h.reshape(-1, self.embed_dim).split(most)
@@ -308,9 +285,7 @@ class OutputLayer(nn.Module):
     def drop_unused(self, state_dict: dict[str, Tensor], prefix: str) -> None:
         """Remove, in place, an inventory that an older checkpoint holds for a layer without one.
 
-        Args:
-            state_dict: parameters and buffers of the checkpoint.
-            prefix: name of the layer in it, with a final dot.
+        ``prefix`` is the name of the layer in the checkpoint, with a final dot.
         """
         if "inventory" not in self._modules:
             for key in [key for key in state_dict if key.startswith(f"{prefix}inventory.")]:

@@ -150,23 +150,16 @@ class KerbsOutputLayer(OutputLayer):
         return loss, token_nll, evidence
 
     def update_statistics(self, decay: float) -> Tensor:
-        """Take what was recorded into log P and U (Eq. 12–13); returns the number of targets.
-
-        Raises:
-            ValueError: ``decay`` (β) is not within [0, 1).
-        """
+        """Take what was recorded into log P and U (Eq. 12–13, ``decay`` = β); returns the number
+        of targets."""
         return self.inventory.update(decay)
 
     @torch.no_grad()
     def reallocate(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
-        """Move senses as a policy proposes (Algorithm 1); ``new_sense`` says where they begin.
+        """Move senses as a policy of that name proposes (Algorithm 1), by its hyper-parameters.
 
         The optimizer's moments of the moved rows still are another word's: see
         :func:`fairseq_kerbs.reallocation.reset_moments`.
-
-        Args:
-            policy: name of a policy.
-            settings: its hyper-parameters.
 
         Returns:
             the moves that were made, with the vectors that moved senses begin with.

@@ -28,10 +28,7 @@ from fairseq_kerbs.output_layers.base import OutputLayer
 
 
 def weight_variance(weights: Tensor) -> Tensor:
-    """Variance of π over the components (Eq. 14), [..., K] -> [...].
-
-    It is 0 where all weigh the same, and largest, (K − 1)/K², where one has all the weight.
-    """
+    """Variance of π over the components (Eq. 14), [..., K] -> [...]; 0 where all weigh the same."""
     return weights.var(-1, unbiased=False)
 
 

@@ -19,14 +19,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
-from fairseq_kerbs.likelihood.backends.eager import (
-    Backend,
-    InnerProductBackend,
-    KerbsBackend,
-    Saved,
-    Senses,
-    Smoothing,
-)
+from fairseq_kerbs.likelihood.backends import eager
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +86,7 @@ def enabled() -> bool:
     return os.environ.get("FAIRSEQ_KERBS_FUSED", "1") != "0" and library() is not None
 
 
-class _CpuBackend(Backend):
+class _CpuBackend(eager.Backend):
     """Mixin: the passes of csrc/passes.c in place of torch's."""
 
     buffers = 1
@@ -105,7 +98,7 @@ class _CpuBackend(Backend):
         assert found is not None
         chunk = _Chunk(size=x.shape[0], tokens=x.shape[1])
         chunk.threads = torch.get_num_threads() if found.threaded else 1
-        if isinstance(self, KerbsBackend):
+        if isinstance(self, eager.KerbsBackend):
             chunk.kerbs = 1
             tensors |= {name: getattr(self, name) for name in _PREPARED}
         if which in (_FORWARD_WORDS, _BACKWARD_WORDS):
@@ -135,7 +128,9 @@ class _CpuBackend(Backend):
         # a thread without senses: −∞ with sum 0
         return peak, (total * (most - peak).double().exp()).sum(0), words.sum(0)
 
-    def forward(self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: Smoothing) -> Saved:
+    def forward(
+        self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: eager.Smoothing
+    ) -> eager.Saved:
         smooth = smoothing.uniform_weight != 0.0
         peak, total, words = self._sweep(_FORWARD_WORDS if smooth else _FORWARD, x, h_norm)
         normalizer = peak + total.log()  # float64
@@ -143,9 +138,9 @@ class _CpuBackend(Backend):
         uniform = (self.table.senses.shape[0] * normalizer - words).float() if smooth else None
         own = self._target(x, h_norm, target)
         # G from these two is nearer than from the rounded normalizer
-        return Saved(x, h_norm, normalizer.float(), uniform, own, smoothing, (peak, total))
+        return eager.Saved(x, h_norm, normalizer.float(), uniform, own, smoothing, (peak, total))
 
-    def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(self, saved: eager.Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         x, (peak, total), smoothing = saved.x, saved.kept, saved.smoothing
         along_h = torch.zeros(torch.get_num_threads(), x.shape[1], dtype=torch.float64)
         tensors = {"h_norm": saved.h_norm, "peak": peak, "along_h": along_h}
@@ -160,15 +155,15 @@ class _CpuBackend(Backend):
         out.sub_((peak + total.log()).float().unsqueeze(1))
 
 
-class CpuKerbsBackend(_CpuBackend, KerbsBackend):
-    """:class:`KerbsBackend` in C."""
+class CpuKerbsBackend(_CpuBackend, eager.KerbsBackend):
+    """:class:`.eager.KerbsBackend` in C."""
 
 
-class CpuInnerProductBackend(_CpuBackend, InnerProductBackend):
-    """:class:`InnerProductBackend` in C."""
+class CpuInnerProductBackend(_CpuBackend, eager.InnerProductBackend):
+    """:class:`.eager.InnerProductBackend` in C."""
 
 
-def build(senses: Senses, dtype: torch.dtype) -> Backend | None:
+def build(senses: eager.Senses, dtype: torch.dtype) -> eager.Backend | None:
     """The backend in C, or None where there is none for these senses."""
     kinds = {KerbsKernel: CpuKerbsBackend, InnerProductKernel: CpuInnerProductBackend}
     kind, width = kinds.get(type(senses.kernel)), senses.table.senses.shape[1]

@@ -22,14 +22,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
-from fairseq_kerbs.likelihood.backends.eager import (
-    Backend,
-    InnerProductBackend,
-    KerbsBackend,
-    Saved,
-    Senses,
-    Smoothing,
-)
+from fairseq_kerbs.likelihood.backends import eager
 
 logger = logging.getLogger(__name__)
 
@@ -69,17 +62,17 @@ class Cut(NamedTuple):
         return cls(rows, width, blocks, share, -(-size // share))
 
 
-class _TritonBackend(Backend):
+class _TritonBackend(eager.Backend):
     """Mixin: the Triton kernels in place of torch's."""
 
     buffers = 1
     product_dtypes = (torch.float32, torch.bfloat16)
 
-    def __init__(self, senses: Senses, dtype: torch.dtype) -> None:
+    def __init__(self, senses: eager.Senses, dtype: torch.dtype) -> None:
         super().__init__(senses, dtype)
         self._words = (self.table.senses.contiguous(), self.table.mask.sum(1))  # [V, K], [V]
         self._senses: Tensor | None = None
-        if isinstance(self, KerbsBackend):
+        if isinstance(self, eager.KerbsBackend):
             rows = (self.inverse_norm, self.minus_theta, self.radius, self.gain, self.curved)
             self._senses = torch.stack([row.to(dtype) for row in rows])  # [5, M]
 
@@ -115,7 +108,9 @@ class _TritonBackend(Backend):
         largest = peaks.amax(0)
         return largest, (sums * (peaks - largest).exp()).sum(0), levels.sum(0)
 
-    def forward(self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: Smoothing) -> Saved:
+    def forward(
+        self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: eager.Smoothing
+    ) -> eager.Saved:
         uniform_nll, smooth = None, smoothing.uniform_weight != 0.0
         largest, total, levels = self._level(x, h_norm, smooth)
         if smooth:
@@ -125,9 +120,9 @@ class _TritonBackend(Backend):
         own = self._target(x, h_norm, target)
         # G from these two is nearer than from the rounded normalizer
         kept = (largest, total)
-        return Saved(x, h_norm, largest + total.log(), uniform_nll, own, smoothing, kept)
+        return eager.Saved(x, h_norm, largest + total.log(), uniform_nll, own, smoothing, kept)
 
-    def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(self, saved: eager.Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """As :meth:`Backend.backward`, the target's senses in the same sweep.
 
         P is rounded once where ``x`` is bfloat16, and the sums are the same bits in every run.
@@ -157,12 +152,12 @@ class _TritonBackend(Backend):
         )  # fmt: skip
 
 
-class TritonKerbsBackend(_TritonBackend, KerbsBackend):
-    """:class:`KerbsBackend` in Triton."""
+class TritonKerbsBackend(_TritonBackend, eager.KerbsBackend):
+    """:class:`.eager.KerbsBackend` in Triton."""
 
 
-class TritonInnerProductBackend(_TritonBackend, InnerProductBackend):
-    """:class:`InnerProductBackend` in Triton."""
+class TritonInnerProductBackend(_TritonBackend, eager.InnerProductBackend):
+    """:class:`.eager.InnerProductBackend` in Triton."""
 
 
 @functools.cache
@@ -197,7 +192,7 @@ def load_kernels(device: torch.device) -> ModuleType | None:
     return kernels
 
 
-def build(senses: Senses, dtype: torch.dtype) -> Backend | None:
+def build(senses: eager.Senses, dtype: torch.dtype) -> eager.Backend | None:
     """The backend in Triton, or None, with a reason in the log, where there is none.
 
     Only kernels that have none at all, whatever the device, get None without a reason.
