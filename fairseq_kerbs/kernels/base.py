@@ -20,19 +20,12 @@ class Partials(NamedTuple):
 
 
 class Kernel(ABC):
-    """One kernel: its value and partial derivatives over broadcastable tensors.
+    """One kernel: its value and partial derivatives over broadcastable tensors."""
 
-    Attributes:
-        name: its key in :data:`.kernels.functional.KERNELS`.
-        options: arguments of its constructor that a user may choose.
-        has_theta: whether it reads θ.
-        theta_mean, theta_std: how θ begins: the paper's "random vector", normal with these.
-    """
-
-    name: ClassVar[str]
-    options: ClassVar[tuple[str, ...]] = ()
-    has_theta: ClassVar[bool] = True
-    theta_std: ClassVar[float] = 0.1
+    name: ClassVar[str]  # its key in KERNELS
+    options: ClassVar[tuple[str, ...]] = ()  # of its constructor, for a user to choose
+    has_theta: ClassVar[bool] = True  # whether it reads θ
+    theta_std: ClassVar[float] = 0.1  # θ begins as the paper's "random vector", normal with these
     theta_mean: ClassVar[float] = 0.0
 
     @abstractmethod

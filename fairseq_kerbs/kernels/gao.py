@@ -242,10 +242,6 @@ class SphericalGaussianKernel(Kernel):
     dim: int | None = None
 
     def bind(self, dim: int) -> Kernel:
-        if self.dim not in (None, dim):
-            raise ValueError(
-                f"`kernel` {self.name} is for vectors of {self.dim} numbers, not {dim}."
-            )
         if dim % self.components:
             raise ValueError(
                 f"`kernel` {self.name} halves its vectors, which have {dim} numbers: choose an "
@@ -258,8 +254,7 @@ class SphericalGaussianKernel(Kernel):
 
         n components a vector, each of d/n coordinates, are n² pairs with n²·(d/n)/2 = k.
         """
-        if self.dim is None:
-            raise ValueError(f"`kernel` {self.name} needs the size of its vectors: Kernel.bind.")
+        assert self.dim, "Kernel.bind gives the size of the vectors"
         squares = h_norm.square() + w_norm.square()
         distance = (self.components * squares - 2.0 * x).clamp_min_(0.0)
         return self.components * self.dim, distance, squares / self.dim + 2.0 * VARIANCE_FLOOR

@@ -42,13 +42,8 @@ def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
 
     g(θ) = −θ·a(θ) with the a(θ) printed below Eq. 9, but smooth at θ = 0, where g = 1. It makes
     the integral of the kernel over c ∈ [0, 1] equal to that of the inner product, for every θ.
-    φ2(z) = (e^z − 1 − z)/z². Computed in float64 (it is one number a sense).
-
-    Args:
-        theta: kernel parameters, any shape, within ±THETA_LIMIT.
-
-    Returns:
-        both in the shape and dtype of ``theta``.
+    φ2(z) = (e^z − 1 − z)/z². Computed in float64 (it is one number a sense) for θ within
+    ±THETA_LIMIT; both have its shape and dtype.
     """
     z = -theta.double()
     small = z.abs() < 1.0

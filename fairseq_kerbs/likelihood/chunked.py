@@ -84,10 +84,7 @@ class NllOptions:
 
 
 def choose_backend(senses: Senses, dtype: torch.dtype, fused: bool = True) -> Backend:
-    """The leanest backend for a kernel, a device and a compute dtype.
-
-    ``fused`` says whether a form that never has all logits will do.
-    """
+    """The leanest backend; ``fused`` says whether one that never has all logits will do."""
     build = {"cpu": cpu.build, "cuda": triton.build}.get(senses.w.device.type)
     lean = {KerbsKernel: KerbsBackend, InnerProductKernel: InnerProductBackend}
     found = build(senses, dtype) if fused and build else None
@@ -122,13 +119,10 @@ def fast_product() -> Callable[..., Tensor] | None:
 
 
 class Products:
-    """Products of all senses with chunks of context vectors, and the backend for them.
+    """Products of all senses with chunks of context vectors h [N, d], and the backend for them.
 
-    Args:
-        h: context vectors, [N, d].
-        senses: the senses.
-        tokens: tokens in a chunk; None lets :func:`chunk_tokens` choose.
-        backend: that of an earlier evaluation with the same senses.
+    ``tokens`` are those in a chunk, by default :func:`chunk_tokens`; ``backend`` is that of an
+    earlier evaluation with the same senses.
     """
 
     def __init__(
@@ -169,19 +163,11 @@ class Products:
 
 
 class Gradients:
-    """Sums dh, dW and dθ over chunks, in the compute dtype.
-
-    Args:
-        products: those of the evaluation.
-        needs: whether gradients by h, w and theta are wanted.
-
-    Attributes:
-        sums: what the backend sums over tokens, [2, M].
-    """
+    """Sums dh, dW and dθ over chunks, in the compute dtype, where each is needed."""
 
     def __init__(self, products: Products, needs: Sequence[bool]) -> None:
         self.products, self.needs = products, needs
-        self.sums = products.h_norm.new_zeros(2, len(products.w))
+        self.sums = products.h_norm.new_zeros(2, len(products.w))  # the backend's, over tokens
         self.h = torch.empty_like(products.h, dtype=products.dtype) if needs[0] else None
         # dθ of the KerBS kernel, too, is read off the product P h
         wanted = needs[1] or needs[2]
@@ -241,25 +227,12 @@ def _float16_scale(p: Tensor, w: Tensor, h: Tensor) -> Tensor:
 
 
 class Evaluation(ABC):
-    """One likelihood of some tokens: what :class:`ChunkedNll` goes through chunk by chunk.
+    """One likelihood of some tokens: what :class:`ChunkedNll` goes through chunk by chunk."""
 
-    Args:
-        target: target words, [N].
-        tokens: N.
-        vocab_size: number of words.
-        options: those of :class:`NllOptions`.
-
-    Attributes:
-        dtype: that of all sums.
-        chunks: the chunks of tokens.
-        reads: whether the result depends on each of the inputs.
-        widths: sizes beyond N of what each chunk finds.
-    """
-
-    dtype: torch.dtype
+    dtype: torch.dtype  # of all sums
     chunks: list[slice]
-    reads: Sequence[bool]
-    widths: tuple[tuple[int, ...], ...] = ((), ())
+    reads: Sequence[bool]  # whether the result depends on each of the inputs
+    widths: tuple[tuple[int, ...], ...] = ((), ())  # sizes beyond N of what each chunk finds
 
     def __init__(
         self, target: Tensor, tokens: int, vocab_size: int, options: dict[str, Any]
@@ -272,12 +245,8 @@ class Evaluation(ABC):
 
     @abstractmethod
     def chunk(self, rows: slice) -> tuple[tuple[Tensor, ...], Callable[[Tensor, Any], None]]:
-        """Evaluate a chunk of n tokens.
-
-        Returns:
-            its loss [n], its plain nll [n] and what else ``widths`` lists; and a function that adds
-            the chunk's gradients to sums, given the gradient of the result by each token's loss.
-        """
+        """Loss [n] and plain nll [n] of a chunk, and what else ``widths`` lists; and a function
+        that adds its gradients to sums, given the gradient of the result by each token's loss."""
 
     @abstractmethod
     def new_gradients(self, needs: Sequence[bool]) -> Any:
@@ -286,14 +255,9 @@ class Evaluation(ABC):
     def run(
         self, needs: Sequence[bool], weight: Tensor | None = None
     ) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Go through all chunks once.
+        """Go through all chunks once: what they find, 0 where ignored, and the gradients needed.
 
-        Args:
-            needs: whether gradients by the inputs are wanted.
-            weight: gradient of the result by each token's loss, [N]; None where all are 1.
-
-        Returns:
-            what the chunks find of all tokens, 0 where ignored; and the gradients, if any.
+        ``weight`` is the gradient of the result by each token's loss, [N]; None where all are 1.
         """
         size, device = len(self.target), self.target.device
         found = [torch.zeros(size, *w, dtype=self.dtype, device=device) for w in self.widths]
@@ -330,11 +294,7 @@ class ChunkedNll(torch.autograd.Function):
     def forward(
         ctx: Any, evaluation: Evaluation, with_gradients: bool, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
-        """See :meth:`Evaluation.apply`.
-
-        ``with_gradients`` is False where the caller's autograd is off (validation): an autograd
-        function cannot see that for itself.
-        """
+        """``with_gradients``: whether the caller's autograd is on, which is not seen from here."""
         reduction = evaluation.options.reduction
         ctx.needs = needs = [
             need and reads and with_gradients

@@ -60,12 +60,8 @@ def kerbs_nll(
 def nll_with_evidence(
     h: Tensor, senses: Senses, target: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor, Evidence]:
-    """:func:`kerbs_nll` together with its by-products, which cost no further product.
-
-    Returns:
-        the loss; the plain nll of each token without smoothing, [N], detached; and what the batch
-        says about the senses (Eq. 12–13), detached.
-    """
+    """:func:`kerbs_nll` together with its by-products, which cost no further product: the plain nll
+    of each token without smoothing, [N], and the evidence on the senses (Eq. 12–13), detached."""
     w, theta, word_of_sense = senses[:3]
     if h.dim() != 2 or w.dim() != 2 or h.shape[1] != w.shape[1]:
         raise ValueError(

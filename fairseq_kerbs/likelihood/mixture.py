@@ -66,21 +66,13 @@ def group_components(kernels: Sequence[Kernel], dim: int) -> tuple[KernelGroup, 
 
 
 class Mixture(NamedTuple):
-    """A mixture for [...] tokens, all of its components together.
+    """A mixture for [...] tokens, all of its components together."""
 
-    Attributes:
-        contexts: h̃ of every component, [..., K, d].
-        w: word vectors, [V, d].
-        log_weights: log π, [..., K]; exp of a row sums to 1.
-        groups: the components by kernel, as :func:`group_components` finds them.
-        thetas: θ of every group, [V] each (not read by kernels without one).
-    """
-
-    contexts: Tensor
-    w: Tensor
-    log_weights: Tensor
-    groups: Sequence[KernelGroup]
-    thetas: Sequence[Tensor]
+    contexts: Tensor  # h̃ of every component, [..., K, d]
+    w: Tensor  # word vectors, [V, d]
+    log_weights: Tensor  # log π, [..., K]; exp of a row sums to 1
+    groups: Sequence[KernelGroup]  # the components by kernel, see group_components
+    thetas: Sequence[Tensor]  # θ of every group, [V] each (not read by kernels without one)
 
 
 def mixture_nll(mixture: Mixture, target: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
@@ -166,17 +158,11 @@ def score_mixture(
 
 
 class MixturePart(NamedTuple):
-    """The components of one group.
+    """The components of one group."""
 
-    Attributes:
-        products: theirs with all words; within a chunk of tokens component after component.
-        members: numbers of the components, [k].
-        width: k.
-    """
-
-    products: Products
-    members: Tensor
-    width: int
+    products: Products  # theirs with all words; within a chunk of tokens component after component
+    members: Tensor  # numbers of the components, [k]
+    width: int  # k
 
     def columns(self, rows: slice) -> slice:
         """A chunk's columns among the group's."""

@@ -29,17 +29,11 @@ from fairseq_kerbs.utils.errors import ProgramEnd
 
 
 class KerbsModel(ABC):
-    """Mixin for fairseq models: how each of ours is built, and what checkpoints it takes.
+    """Mixin for fairseq models: how each of ours is built, and what checkpoints it takes."""
 
-    Attributes:
-        arch: its name in fairseq.
-        flags: our flags beside those of the model of fairseq's that it extends.
-        target: what a language model predicts, "future" or "self"; None for other models.
-    """
-
-    arch: ClassVar[str]
-    flags: ClassVar[type[FairseqDataclass]]
-    target: ClassVar[str | None] = None
+    arch: ClassVar[str]  # its name in fairseq
+    flags: ClassVar[type[FairseqDataclass]]  # ours, beside those of the fairseq model it extends
+    target: ClassVar[str | None] = None  # what a language model predicts, "future" or "self"
 
     @classmethod
     def add_args(cls, parser: Any) -> None:

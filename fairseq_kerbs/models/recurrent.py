@@ -251,15 +251,10 @@ class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
 
 
 class RecurrentModel(KerbsModel):
-    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``.
+    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``."""
 
-    Attributes:
-        cell: "lstm" or "gru".
-        decoder_class: takes the cell, the flags, the dictionary and the input embedding.
-    """
-
-    cell: ClassVar[str] = "lstm"
-    decoder_class: ClassVar[type[nn.Module]]
+    cell: ClassVar[str] = "lstm"  # or "gru"
+    decoder_class: ClassVar[type[nn.Module]]  # of the cell, the flags, dictionary and embedding
 
     @classmethod
     def check(cls, args: Any) -> None:

@@ -19,19 +19,12 @@ PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a t
 
 
 class LookedUp(NamedTuple):
-    """Senses of words, [...] in number, for composition (Eq. 6–7).
+    """Senses of words, [...] in number, for composition (Eq. 6–7)."""
 
-    Attributes:
-        rows: their vectors, [..., K, d].
-        theta: their kernel parameters, [..., K].
-        prior: their usage inside the word (Eq. 7 without context), [..., K].
-        mask: True at senses, False at padding of the table; [..., K].
-    """
-
-    rows: Tensor
-    theta: Tensor
-    prior: Tensor
-    mask: Tensor
+    rows: Tensor  # their vectors, [..., K, d]
+    theta: Tensor  # their kernel parameters, [..., K]
+    prior: Tensor  # their usage inside the word (Eq. 7 without context), [..., K]
+    mask: Tensor  # True at senses, False at padding of the table; [..., K]
 
 
 class OutputAndLoss(NamedTuple):
@@ -80,18 +73,13 @@ class OutputLayer(nn.Module):
 
     Attributes:
         weight: embeddings of senses, [M, d].
-        theta: their kernel parameters θ, [M]; zeros where none is learned.
-        kernel: what scores context vectors against senses.
-        has_theta: whether θ is learned.
-        max_senses: most senses of one word.
-        kernel_name: the kernel as flags name it, those of several components with commas between.
     """
 
-    theta: Tensor
-    kernel: Kernel = InnerProductKernel()
-    has_theta = False
-    max_senses = 1
-    kernel_name = "lin"
+    theta: Tensor  # kernel parameters of senses, [M]; zeros where none is learned
+    kernel: Kernel = InnerProductKernel()  # what scores context vectors against senses
+    has_theta = False  # whether θ is learned
+    max_senses = 1  # of one word
+    kernel_name = "lin"  # as flags name it, those of several components with commas between
 
     def __init__(
         self,
@@ -247,9 +235,6 @@ class OutputLayer(nn.Module):
             target: target words, [...].
             options: ``ignore_index``, ``label_smoothing`` and ``reduction``, as of
                 :class:`.likelihood.chunked.NllOptions`.
-
-        Returns:
-            A scalar, or [...] for "none".
 
         Raises:
             ValueError: shapes do not fit, an option is out of range, or a target is no word.

@@ -63,17 +63,14 @@ class KerbsOutputLayer(OutputLayer):
     """Kernelized Bayesian softmax: several senses a word, a kernel with learned θ.
 
     Args:
-        embed_dim: size d of context vectors and sense embeddings.
-        vocab_size: number of words V.
+        embed_dim, vocab_size, biased: as of :class:`OutputLayer`.
         total_senses: number of senses M, V ≤ M ≤ V·max_senses.
         max_senses: most senses of one word.
-        kernel: name of a kernel, or a kernel.
+        kernel: name of a kernel, or a kernel; ``theta`` is a parameter where it has one.
         sense_init: "random" (the paper) or "shared", see :meth:`reset_parameters`.
         new_sense: "keep" (the paper), "split" or "context", see :mod:`.reallocation.moved_vectors`.
-        biased: see :class:`OutputLayer`.
 
     Attributes:
-        kernel: the kernel; ``theta`` is a parameter where it has one.
         inventory: allocation of senses to words, and its statistics.
 
     Raises:
@@ -163,9 +160,6 @@ class KerbsOutputLayer(OutputLayer):
 
         Returns:
             the moves that were made, with the vectors that moved senses begin with.
-
-        Raises:
-            ValueError: no policy has that name.
         """
         moves = propose_moves(self.inventory, policy, settings)
         vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)

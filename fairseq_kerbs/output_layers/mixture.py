@@ -39,21 +39,14 @@ class MixtureOutputLayer(OutputLayer):
     nothing is recorded. The mixture is not homogeneous in h: dividing h by a temperature, which is
     all that a generator can do, flattens π and shortens h̃_k, but does not divide log p.
 
-    Args:
-        embed_dim: size d of context vectors and word vectors.
-        vocab_size: number of words V.
-        kernels: kernel S_k of every component, by name or itself.
+    ``kernels`` are the S_k of all components, by name or themselves.
 
     Attributes:
-        weight: word vectors W, [V, d]; normal with deviation d^−½, as those of the softmax layer.
         projections: all C_k, one below the other: a linear layer from d to K·d.
         mixing: M, a linear layer from d to K; both begin as torch's linear layers do.
         thetas: θ of components whose kernel has one, by number; [V] each.
         groups: the components by kernel.
         components: number of components K.
-
-    Raises:
-        ValueError: there is no component, or no kernel of such a name.
     """
 
     def __init__(self, embed_dim: int, vocab_size: int, kernels: Sequence[str | Kernel]) -> None:

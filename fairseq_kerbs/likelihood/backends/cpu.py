@@ -53,12 +53,9 @@ class Library:
         # torch's own OpenMP runtime is among the libraries that its extension module has loaded
         torch_library = ctypes.CDLL(torch._C.__file__)
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-        try:
-            found = [ctypes.cast(getattr(torch_library, name), ctypes.c_void_p) for name in names]
-            self.threaded = True
-        except AttributeError:  # a torch with another thread pool: one thread does it all
-            found, self.threaded = [ctypes.c_void_p()] * 3, False
-        self._entries = found
+        self._entries = [
+            ctypes.cast(getattr(torch_library, name), ctypes.c_void_p) for name in names
+        ]
 
     def run(self, which: int, chunk: _Chunk) -> None:
         """Run one pass over a chunk."""
@@ -96,8 +93,7 @@ class _CpuBackend(eager.Backend):
         assert x.is_contiguous()
         found = library()
         assert found is not None
-        chunk = _Chunk(size=x.shape[0], tokens=x.shape[1])
-        chunk.threads = torch.get_num_threads() if found.threaded else 1
+        chunk = _Chunk(size=x.shape[0], tokens=x.shape[1], threads=torch.get_num_threads())
         if isinstance(self, eager.KerbsBackend):
             chunk.kerbs = 1
             tensors |= {name: getattr(self, name) for name in _PREPARED}

@@ -54,16 +54,11 @@ class Smoothing(NamedTuple):
     """Label smoothing over words: loss = target_weight·nll + uniform_weight·uniform_nll.
 
     G of a sense of word i: total·P(m) − uniform_weight·P(m | i) − target_weight·P(m | y)·1[i = y].
-
-    Attributes:
-        target_weight: 1 − ε − ε', the weight of the plain nll.
-        uniform_weight: ε' = ε/(V − 1), the weight of each word's −log P.
-        total: target_weight + V·ε'.
     """
 
-    target_weight: float = 1.0
-    uniform_weight: float = 0.0
-    total: float = 1.0
+    target_weight: float = 1.0  # 1 − ε − ε', the weight of the plain nll
+    uniform_weight: float = 0.0  # ε' = ε/(V − 1), the weight of each word's −log P
+    total: float = 1.0  # target_weight + V·ε'
 
     @classmethod
     def of(cls, epsilon: float, vocab_size: int) -> Smoothing:
@@ -74,77 +69,44 @@ class Smoothing(NamedTuple):
 
 
 class Senses(NamedTuple):
-    """What context vectors are scored against.
+    """What context vectors are scored against."""
 
-    Attributes:
-        w: sense embeddings, [M, d].
-        theta: kernel parameters, [M] (not read by kernels without one).
-        word_of_sense: the word of each sense, [M]; every word of 0 … V−1 has at least one.
-        table: senses of every word.
-        kernel: the kernel.
-    """
-
-    w: Tensor
-    theta: Tensor
-    word_of_sense: Tensor
-    table: SenseTable
+    w: Tensor  # sense embeddings, [M, d]
+    theta: Tensor  # kernel parameters, [M] (not read by kernels without one)
+    word_of_sense: Tensor  # the word of each sense, [M]; all words of 0 … V−1 have one or more
+    table: SenseTable  # senses of every word
     kernel: Kernel
 
 
 class Target(NamedTuple):
-    """The senses of each token's target word.
+    """The senses of each token's target word."""
 
-    Attributes:
-        word: [n].
-        senses: their numbers, [n, K].
-        x: their products in the compute dtype, [n, K].
-        logits: [n, K]; −∞ at padding.
-        kept: what else the backend wants of them, [n, K] each.
-    """
-
-    word: Tensor
-    senses: Tensor
-    x: Tensor
-    logits: Tensor
-    kept: Tensors
+    word: Tensor  # [n]
+    senses: Tensor  # their numbers, [n, K]
+    x: Tensor  # their products in the compute dtype, [n, K]
+    logits: Tensor  # [n, K]; −∞ at padding
+    kept: Tensors  # what else the backend wants of them, [n, K] each
 
 
 class Saved(NamedTuple):
-    """What forward finds in a chunk. :meth:`Backend.backward` uses it up: P lies where x did.
+    """What forward finds in a chunk. :meth:`Backend.backward` uses it up: P lies where x did."""
 
-    Attributes:
-        x: products, [M, n].
-        h_norm: [n].
-        normalizer: logsumexp over all senses, [n] (Eq. 5's denominator).
-        uniform_nll: Σ_i −log P(word i) over all words, [n]; None without label smoothing.
-        target: the target's senses.
-        smoothing: that of the loss.
-        kept: what else the backend wants.
-    """
-
-    x: Tensor
-    h_norm: Tensor
-    normalizer: Tensor
-    uniform_nll: Tensor | None
+    x: Tensor  # products, [M, n]
+    h_norm: Tensor  # [n]
+    normalizer: Tensor  # logsumexp over all senses, [n] (Eq. 5's denominator)
+    uniform_nll: Tensor | None  # Σ_i −log P(word i) over all words, [n]; with label smoothing
     target: Target
-    smoothing: Smoothing
-    kept: Kept
+    smoothing: Smoothing  # of the loss
+    kept: Kept  # what else the backend wants
 
 
 class Backend:
-    """Any kernel in plain torch, in the compute dtype. Nothing changes after construction.
+    """Any kernel in plain torch, in the compute dtype. Nothing changes after construction."""
 
-    Attributes:
-        unit_contexts: whether the products X are made with h/|h| instead of h.
-        product_dtypes: dtypes besides the compute dtype in which X may come and P leaves.
-        buffers: matrices of a chunk's size in use at the same time.
-        cpu_buffer_bytes: what one of them may take on a CPU and all still be near the caches.
-    """
-
-    unit_contexts = False
-    product_dtypes: tuple[torch.dtype, ...] = ()
-    buffers = 6
-    cpu_buffer_bytes = 8 << 20
+    unit_contexts = False  # whether the products X are made with h/|h| instead of h
+    product_dtypes: tuple[torch.dtype, ...] = ()  # also those in which X may come and P leaves
+    buffers = 6  # matrices of a chunk's size in use at the same time
+    cpu_buffer_bytes = 8 << 20  # one of them on a CPU, so that all are still near the caches
 
     def __init__(self, senses: Senses, dtype: torch.dtype) -> None:
         self.kernel = senses.kernel.bind(senses.w.shape[1])
@@ -160,10 +122,7 @@ class Backend:
     # ------------------------------------------------------------ all logits
 
     def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
-        """Logits of a chunk, [M, n], and what :meth:`backward_logits` wants.
-
-        Both are the caller's, the logits as long as the rest is held.
-        """
+        """Logits [M, n], which last as long as the rest: what :meth:`backward_logits` wants."""
         value = self.kernel.value(x, h_norm, self.w_norm.unsqueeze(1), self.theta.unsqueeze(1))
         return (value.clone() if value is x else value), ()
 
@@ -303,12 +262,8 @@ class KerbsBackend(Backend):
 
     The two sums over tokens are Σ_n |h| G E, and Σ_n |h| G c² r(z), read of curved senses only.
 
-    Attributes:
-        inverse_norm: 1/|w|, or 0, [M].
-        minus_theta: −θ, [M].
-        radius: a|w|, [M].
-        gain: g(θ), [M].
-        curved: senses whose |θ| is small, [M].
+    Attributes, [M] each: ``inverse_norm`` 1/|w|, or 0; ``minus_theta`` −θ; ``radius`` a|w|;
+    ``gain`` g(θ); ``curved`` where |θ| is small.
     """
 
     unit_contexts = True

@@ -122,12 +122,8 @@ def _words(
     x: T, columns: T, tokens: T, table: T, count: T, start: T, words: T, width: T, h_norm: T,
     senses: T, size: T, KERBS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
 ) -> tuple[T, T, T, T, T]:  # fmt: skip
-    """The words of a tile from ``start`` on, in front of their logits.
-
-    Returns:
-        numbers [ROWS]; pointers to their first senses and how many there are (0 for no word),
-        [ROWS]; the largest logit of each word's senses, and the sum of exponentials relative to it.
-    """
+    """Words from ``start`` on: their numbers, pointers to their first senses, how many these are
+    (0 for no word), [ROWS] each; their largest logits and the sums of exponentials by these."""
     numbers = start + tl.arange(0, ROWS)
     counts = tl.load(count + numbers, mask=numbers < words, other=0)
     own = table + numbers.to(tl.int64) * width
@@ -149,11 +145,8 @@ def _carry_back(
     at: T, mask: T, grad: T, e: T, cosine: T, rows: T, valid: T, h_norm: T, senses: T, size: T,
     along_h: T, weighted: T, bent: T, KERBS: tl.constexpr,
 ) -> T:  # fmt: skip
-    """Write P = G·∂s/∂x over the products ``at``, and Σ|h|GE, Σ|h|G c² r(z) over these tokens.
-
-    Returns:
-        ``along_h`` with Σ G s/|h| over these senses added, cell by cell.
-    """
+    """Write P = G·∂s/∂x over the products ``at``, and Σ|h|GE, Σ|h|G c² r(z) over these tokens; add
+    Σ G s/|h| over these senses to ``along_h``, cell by cell."""
     p = grad
     if KERBS:
         minus_theta = tl.load(senses + size + rows, mask=valid, other=0.0)
