@@ -163,7 +163,7 @@ def test_zero_vectors_get_the_gradient_of_the_product() -> None:
 # ------------------------------------------------------------------------- the fused passes
 
 
-@pytest.fixture(params=["best", "plain"])
+@pytest.fixture(params=["best", pytest.param("plain", marks=pytest.mark.slow)])
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The compiled passes: the code for this processor, and that for any; on three threads."""
     library = cpu.library()

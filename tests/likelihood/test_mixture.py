@@ -292,7 +292,11 @@ def test_low_precision_and_autocast_sum_in_float32(smoothing: float) -> None:
             assert (ours.float() - right).norm() < 0.05 * right.norm()
 
 
-@pytest.mark.parametrize("kernels", [["lin"] * 3, ["lin", "log", "kerbs"]], ids=",".join)
+@pytest.mark.parametrize(
+    "kernels",
+    [["lin"] * 3, pytest.param(["lin", "log", "kerbs"], marks=pytest.mark.slow)],
+    ids=",".join,
+)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_nothing_of_size_tokens_by_words_is_made(kernels: list[str], smoothing: float) -> None:
     tokens, words, dim, chunk = 80, 500, 6, 2
