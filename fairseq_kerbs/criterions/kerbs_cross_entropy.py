@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 from fairseq import metrics
+from fairseq.criterions import label_smoothed_cross_entropy as stock
 from fairseq.criterions import register_criterion
-from fairseq.criterions.label_smoothed_cross_entropy import (
-    LabelSmoothedCrossEntropyCriterion,
-    LabelSmoothedCrossEntropyCriterionConfig,
-)
 from torch import Tensor
 
 from fairseq_kerbs.output_layers import OutputLayer
@@ -23,14 +20,14 @@ RHO = "rho: weight of the variance of a token's mixture weights in training (Gao
 
 
 @dataclass
-class KerbsCrossEntropyCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
+class KerbsCrossEntropyCriterionConfig(stock.LabelSmoothedCrossEntropyCriterionConfig):
     """Flags of ``--criterion kerbs_cross_entropy``: label_smoothed_cross_entropy's, and one."""
 
     mixture_regularization: float = field(default=0.0, metadata={"help": RHO})
 
 
 @register_criterion("kerbs_cross_entropy", dataclass=KerbsCrossEntropyCriterionConfig)
-class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
+class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
     """Label-smoothed cross-entropy (smoothing 0 by default) for every output layer of ours.
 
     Same loss and logs as fairseq's ``label_smoothed_cross_entropy``, but tokens × senses are never

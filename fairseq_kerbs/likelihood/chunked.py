@@ -20,24 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import (
-    InnerProductKernel,
-    KerbsKernel,
-    compute_dtype,
-    safe_inverse,
-    safe_norm,
-)
-from fairseq_kerbs.likelihood.backends import cpu, triton
-from fairseq_kerbs.likelihood.backends.eager import (
-    Backend,
-    InnerProductBackend,
-    KerbsBackend,
-    Senses,
-    Smoothing,
-)
-
-ACCELERATOR_SHARE = 8
-"""On an accelerator a chunk takes at most this fraction of the free memory, and 1 GiB."""
+from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
+from fairseq_kerbs.kernels.base import compute_dtype, safe_inverse, safe_norm
+from fairseq_kerbs.likelihood.backends import cpu, eager, triton
 
 
 @dataclass(frozen=True)
@@ -83,21 +68,23 @@ class NllOptions:
 # ------------------------------------------------------------------------ products of a chunk
 
 
-def choose_backend(senses: Senses, dtype: torch.dtype, fused: bool = True) -> Backend:
+def choose_backend(senses: eager.Senses, dtype: torch.dtype, fused: bool = True) -> eager.Backend:
     """The leanest backend; ``fused`` says whether one that never has all logits will do."""
     build = {"cpu": cpu.build, "cuda": triton.build}.get(senses.w.device.type)
-    lean = {KerbsKernel: KerbsBackend, InnerProductKernel: InnerProductBackend}
+    lean = {KerbsKernel: eager.KerbsBackend, InnerProductKernel: eager.InnerProductBackend}
     found = build(senses, dtype) if fused and build else None
-    return found or lean.get(type(senses.kernel), Backend)(senses, dtype)
+    return found or lean.get(type(senses.kernel), eager.Backend)(senses, dtype)
 
 
-def chunk_tokens(backend: Backend, senses: int, device: torch.device, dtype: torch.dtype) -> int:
+def chunk_tokens(
+    backend: eager.Backend, senses: int, device: torch.device, dtype: torch.dtype
+) -> int:
     """Number of tokens in a chunk: a multiple of 32 that keeps the buffers where they are fast."""
     budget = backend.cpu_buffer_bytes
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        budget = min(1 << 30, free // ACCELERATOR_SHARE) // backend.buffers
+        budget = min(1 << 30, free // 8) // backend.buffers  # not all that is free, nor over 1 GiB
     tokens = budget // (dtype.itemsize * max(1, senses))
     return max(16, tokens if tokens < 32 else tokens // 32 * 32)
 
@@ -126,7 +113,11 @@ class Products:
     """
 
     def __init__(
-        self, h: Tensor, senses: Senses, tokens: int | None = None, backend: Backend | None = None
+        self,
+        h: Tensor,
+        senses: eager.Senses,
+        tokens: int | None = None,
+        backend: eager.Backend | None = None,
     ) -> None:
         w, device = senses.w, h.device.type
         self.dtype = compute_dtype(h, w, senses.theta)
@@ -239,7 +230,7 @@ class Evaluation(ABC):
     ) -> None:
         self.options = NllOptions(**options)
         self.options.check(target, tokens, vocab_size)
-        self.smoothing = Smoothing.of(self.options.label_smoothing, vocab_size)
+        self.smoothing = eager.Smoothing.of(self.options.label_smoothing, vocab_size)
         self.counted = target != self.options.ignore_index  # [N]
         self.target = torch.where(self.counted, target, 0)
 

@@ -26,18 +26,9 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, kernel_logits
+from fairseq_kerbs.likelihood import chunked
 from fairseq_kerbs.likelihood.backends.eager import Backend, Senses, Smoothing
-from fairseq_kerbs.likelihood.chunked import (
-    Evaluation,
-    Gradients,
-    Products,
-    choose_backend,
-    chunk_tokens,
-)
 from fairseq_kerbs.senses import SenseTable
-
-FEWEST_TOKENS = 8
-"""Tokens in a chunk, however many words and components there are."""
 
 Values = tuple[Tensor, Tensor]
 Backward = Callable[[Tensor, "_MixtureGradients"], None]
@@ -134,14 +125,14 @@ def score_mixture(
     contexts, w, log_weights = mixture[:3]
     flat = contexts.reshape(-1, *contexts.shape[-2:])
     flat_weights = log_weights.reshape(-1, contexts.shape[-2])
-    chunked = ChunkedMixture(
+    whole = ChunkedMixture(
         mixture._replace(contexts=flat, log_weights=flat_weights), backends=backends
     )
-    out = torch.empty(len(flat), len(w), dtype=chunked.dtype, device=w.device)
+    out = torch.empty(len(flat), len(w), dtype=whole.dtype, device=w.device)
     with torch.autocast(w.device.type, enabled=False):
-        for rows in chunked.chunks:
-            prior, result = chunked.prior(rows), out[rows]
-            for number, part in enumerate(chunked.parts):
+        for rows in whole.chunks:
+            prior, result = whole.prior(rows), out[rows]
+            for number, part in enumerate(whole.parts):
                 backend, x, h_norm = part.begin(rows)
                 scores = out.new_empty(x.shape[1], x.shape[0])  # [k·n, V]
                 backend.log_probs(x, h_norm, scores)
@@ -151,7 +142,7 @@ def score_mixture(
                     torch.logsumexp(by_component, 0, out=result)
                 else:
                     torch.logaddexp(result, by_component.logsumexp(0), out=result)
-    return out.view(*log_weights.shape[:-1], len(w)), chunked.backends
+    return out.view(*log_weights.shape[:-1], len(w)), whole.backends
 
 
 # ------------------------------------------------------------------------ chunks of components
@@ -160,7 +151,7 @@ def score_mixture(
 class MixturePart(NamedTuple):
     """The components of one group."""
 
-    products: Products  # theirs with all words; within a chunk of tokens component after component
+    products: chunked.Products  # with all words; in a chunk of tokens component after component
     members: Tensor  # numbers of the components, [k]
     width: int  # k
 
@@ -200,17 +191,17 @@ class ChunkedMixture:
             for group, theta in zip(groups, thetas, strict=True)
         ]
         if backends is None:
-            backends = [choose_backend(each, self.dtype, fused) for each in senses]
+            backends = [chunked.choose_backend(each, self.dtype, fused) for each in senses]
         if tokens is None:
-            most = min(chunk_tokens(each, len(w), device, self.dtype) for each in backends)
-            tokens = max(FEWEST_TOKENS, most // contexts.shape[1])
+            most = min(chunked.chunk_tokens(each, len(w), device, self.dtype) for each in backends)
+            tokens = max(8, most // contexts.shape[1])
         self.tokens, self.backends, size = tokens, backends, len(contexts)
         self.chunks = [slice(i, min(i + tokens, size)) for i in range(0, size, tokens)]
         self.parts = []
         for group, each, backend in zip(groups, senses, backends, strict=True):
             members, width = torch.tensor(group.components, device=device), len(group.components)
             flat = self.by_chunk(contexts[:, members])
-            products = Products(flat, each, tokens * width, backend)
+            products = chunked.Products(flat, each, tokens * width, backend)
             self.parts.append(MixturePart(products, members, width))
 
     def prior(self, rows: slice) -> Tensor:
@@ -232,7 +223,7 @@ class ChunkedMixture:
         return torch.cat([part.unflatten(0, (width, -1)).transpose(0, 1) for part in parts])
 
 
-class _MixtureEvaluation(Evaluation):
+class _MixtureEvaluation(chunked.Evaluation):
     """A mixture's components, whose probabilities of the words add up."""
 
     @torch.no_grad()
@@ -320,7 +311,7 @@ class _MixtureGradients:
         self.mixture = mixture
         self.log_weights = torch.zeros_like(mixture.log_weights)  # [N, K]
         self.parts = [
-            Gradients(part.products, (needs[0], needs[1], theta))
+            chunked.Gradients(part.products, (needs[0], needs[1], theta))
             for part, theta in zip(mixture.parts, needs[3:], strict=True)
         ]
 

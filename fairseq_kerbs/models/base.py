@@ -14,13 +14,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import Tensor
 
-from fairseq_kerbs.models.config import (
-    as_namespace,
-    build_output_layer,
-    build_schedule,
-    fill_defaults,
-    user_errors,
-)
+from fairseq_kerbs.models import config
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 from fairseq_kerbs.senses import ADDED_STATISTICS, build_sense_table, damaged_statistic
@@ -48,7 +42,7 @@ class KerbsModel(ABC):
         for name, value in (sizes or {}).items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
-        fill_defaults(args, cls.flags)
+        config.fill_defaults(args, cls.flags)
         if hasattr(args, "input_embedding"):
             # whether input and output embeddings are the same rows is for another flag to say
             args.share_decoder_input_output_embed = args.input_embedding == "composed"
@@ -67,13 +61,13 @@ class KerbsModel(ABC):
         Raises:
             ProgramEnd: a flag is wrong; the sentence names it.
         """
-        args = as_namespace(args)
+        args = config.as_namespace(args)
         cls.fill(args)
-        with user_errors():
+        with config.user_errors():
             if cls.target is not None:
                 _check_task(task, cls.arch, cls.target)
             cls.check(args)
-            schedule = build_schedule(args)
+            schedule = config.build_schedule(args)
             model = cls.build(args, task)
         install_hook(task, schedule)
         return model
@@ -166,7 +160,7 @@ def build_input_embedding(
     Raises:
         ValueError: the flags do not fit the vocabulary or each other.
     """
-    layer = build_output_layer(args, len(dictionary), features + bool(args.sense_bias))
+    layer = config.build_output_layer(args, len(dictionary), features + bool(args.sense_bias))
     if getattr(args, "input_embedding", "composed") == "separate":
         return SeparateEmbedding(layer, dictionary.pad(), read)
     return composed(layer, dictionary.pad(), args.composition == "posterior", args.sense_bias)

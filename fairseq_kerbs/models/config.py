@@ -19,14 +19,8 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
 
+from fairseq_kerbs import output_layers
 from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
-from fairseq_kerbs.output_layers import (
-    SENSE_INITS,
-    KerbsOutputLayer,
-    MixtureOutputLayer,
-    OutputLayer,
-    SoftmaxOutputLayer,
-)
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
@@ -45,9 +39,7 @@ class KerbsConfig(FairseqDataclass):
     """Flags of the output layer, of composition and of reallocation."""
 
     output_layer: ChoiceEnum(["kerbs", "softmax", "mos", "mixture"]) = _flag(
-        "kerbs",
-        "output layer: KerBS, plain softmax, or a mixture, of softmaxes (Yang et al. "
-        "2018) or of kernels (Gao et al. 2019)",
+        "kerbs", "KerBS, plain softmax, or a mixture of softmaxes (Yang 2018) or kernels (Gao 2019)"
     )
     mixture_components: int = _flag(3, "softmaxes that --output-layer mos mixes")
     mixture_kernels: str = _flag(
@@ -66,7 +58,7 @@ class KerbsConfig(FairseqDataclass):
     kernel_b: Optional[float] = _flag(None, "b of the kernel wav (100 if not given)")
     total_senses: float = _flag(3.0, "senses in all, as a multiple of the target vocabulary")
     max_senses: int = _flag(4, "most senses of one word")
-    sense_init: ChoiceEnum(SENSE_INITS) = _flag(
+    sense_init: ChoiceEnum(output_layers.SENSE_INITS) = _flag(
         "random", "first vectors: drawn alone (the paper), or around the word's first"
     )
     reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
@@ -92,13 +84,10 @@ class KerbsConfig(FairseqDataclass):
     )
     composition_passes: int = _flag(
         1,
-        "decoder passes that refine posteriors in parallel decoders (0: prior only; -1: "
-        "the sequential recursion, as many passes as positions)",
+        "passes that refine posteriors in parallel decoders (0: prior only; -1: all there can be)",
     )
     sense_bias: bool = _flag(
-        False,
-        "append a constant 1 to context vectors: the last coordinate of a sense is its "
-        "bias, exactly so for theta = 0 (elsewhere it is a coordinate like the others)",
+        False, "append a 1 to context vectors: a sense's last coordinate is its bias (at theta = 0)"
     )
 
 
@@ -107,9 +96,7 @@ class SeparableKerbsConfig(KerbsConfig):
     """Flags of decoders whose input embedding need not be composed of senses."""
 
     input_embedding: ChoiceEnum(["composed", "separate"]) = _flag(
-        "composed",
-        "embedding of the words that the decoder reads: composed of the output layer's "
-        "senses (Eq. 6), or separate, one vector a word",
+        "composed", "what the decoder reads: words composed of senses (Eq. 6), or one vector a word"
     )
 
 
@@ -175,6 +162,17 @@ def refuse_flags(args: Any, arch: str, *names: str) -> None:
             raise ValueError(
                 f"{flag(name)} does not go together with --arch {arch}, whose output layer is the "
                 "one of --output-layer: leave it out."
+            )
+
+
+def check_tied(args: Any, *names: str) -> None:
+    """Refuse sizes that differ from --decoder-embed-dim where an embedding is made of senses."""
+    size = args.decoder_embed_dim
+    for name in names if args.input_embedding == "composed" else ():
+        if getattr(args, name, size) != size:
+            raise ValueError(
+                f"{flag(name)} must equal --decoder-embed-dim ({size}): input and output "
+                "embeddings are the same senses (but for --input-embedding separate)."
             )
 
 
@@ -250,7 +248,7 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
     return [build_kernel(name, **own) for name, own in zip(names, read, strict=True)]
 
 
-def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLayer:
+def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
     """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
     kernels, biased = kernels_from_flags(args), bool(args.sense_bias)
     mixture = args.output_layer in ("mos", "mixture")
@@ -261,13 +259,13 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
             "bias: leave it out."
         )
     if args.output_layer == "softmax":
-        return SoftmaxOutputLayer(embed_dim, vocab_size, biased=biased)
+        return output_layers.SoftmaxOutputLayer(embed_dim, vocab_size, biased=biased)
     if mixture:
-        return MixtureOutputLayer(embed_dim, vocab_size, kernels)
+        return output_layers.MixtureOutputLayer(embed_dim, vocab_size, kernels)
     factor = float(args.total_senses)
     if not isfinite(factor):
         raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
-    return KerbsOutputLayer(
+    return output_layers.KerbsOutputLayer(
         embed_dim,
         vocab_size,
         round(factor * vocab_size),

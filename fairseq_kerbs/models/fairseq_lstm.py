@@ -18,7 +18,7 @@ from fairseq.models import lstm, lstm_lm
 from torch import Tensor
 
 from fairseq_kerbs.models.base import KerbsModel, build_input_embedding
-from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges, refuse_flags
+from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges, check_tied, refuse_flags
 from fairseq_kerbs.models.recurrent import Memory, SteppingDecoder
 from fairseq_kerbs.utils.literals import read_literal
 
@@ -144,15 +144,9 @@ class _FairseqLstm(KerbsModel):
         refuse_flags(
             args, cls.arch, "adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"
         )
-        if args.input_embedding == "separate":
-            return
-        if args.decoder_out_embed_dim != args.decoder_embed_dim:
-            raise ValueError(
-                "--decoder-out-embed-dim must equal --decoder-embed-dim "
-                f"({args.decoder_embed_dim}): input and output embeddings are the same senses (but "
-                "for --input-embedding separate)."
-            )
-        if getattr(args, "decoder_freeze_embed", False):
+        check_tied(args, "decoder_out_embed_dim")
+        frozen = getattr(args, "decoder_freeze_embed", False)
+        if frozen and args.input_embedding == "composed":
             raise ValueError(
                 "--decoder-freeze-embed asks for --input-embedding separate: give both."
             )

@@ -22,29 +22,20 @@ import torch.nn.functional as F
 from fairseq.models import FairseqDecoder, FairseqIncrementalDecoder, FairseqLanguageModel
 from torch import Tensor, nn
 
+from fairseq_kerbs.models import recurrent
 from fairseq_kerbs.models.base import ScoredByOutputLayer
 from fairseq_kerbs.models.config import RecurrentLanguageModelConfig
-from fairseq_kerbs.models.recurrent import (
-    MAX_POSITIONS,
-    Memory,
-    RecurrentModel,
-    SteppingDecoder,
-    build_rnn,
-    put_back,
-    right_padded,
-    run_layers,
-)
 from fairseq_kerbs.utils.errors import ProgramEnd
 
 
-class RecurrentLanguageModelDecoder(SteppingDecoder, FairseqIncrementalDecoder):
+class RecurrentLanguageModelDecoder(recurrent.SteppingDecoder, FairseqIncrementalDecoder):
     """LSTM or GRU over words; its projected output is the context vector of the output layer."""
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
         self.cell, self.layers, self.hidden_size = cell, args.layers, args.hidden_size
-        self.rnn = build_rnn(cell, args, args.hidden_size, batch_first=True)
+        self.rnn = recurrent.build_rnn(cell, args, args.hidden_size, batch_first=True)
         self.to_context = nn.Linear(args.hidden_size, args.embed_dim)
         self.dropout = nn.Dropout(args.dropout)
 
@@ -57,23 +48,25 @@ class RecurrentLanguageModelDecoder(SteppingDecoder, FairseqIncrementalDecoder):
         hidden, _ = self.rnn(self.dropout(self.embed_tokens(tokens)))  # [batch, len, hidden]
         return self.contexts(self.to_context(self.dropout(hidden))), None
 
-    def first_memory(self, batch: int, encoder_out: None) -> Memory:
+    def first_memory(self, batch: int, encoder_out: None) -> recurrent.Memory:
         zero = self.output.weight.new_zeros(batch, self.hidden_size)
         state = (zero, zero) if self.cell == "lstm" else (zero,)
-        return Memory((state,) * self.layers, None, None)
+        return recurrent.Memory((state,) * self.layers, None, None)
 
-    def step(self, words: Tensor, memory: Memory, encoder_out: None) -> tuple[Memory, None]:
+    def step(
+        self, words: Tensor, memory: recurrent.Memory, encoder_out: None
+    ) -> tuple[recurrent.Memory, None]:
         function: Any = torch.lstm_cell if self.cell == "lstm" else torch.gru_cell
         cells = [
             lambda below, state, weights=weights: function(below, state, *weights)
             for weights in self.rnn.all_weights
         ]
-        states = run_layers(cells, self.dropout(words), memory.states, self.dropout)
+        states = recurrent.run_layers(cells, self.dropout(words), memory.states, self.dropout)
         context = self.contexts(self.to_context(self.dropout(states[-1][0])))
-        return Memory(states, None, context), None
+        return recurrent.Memory(states, None, context), None
 
 
-class RecurrentLanguageModel(RecurrentModel, FairseqLanguageModel):
+class RecurrentLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """Recurrent language model; subclasses name the cell."""
 
     flags = RecurrentLanguageModelConfig
@@ -135,7 +128,7 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
         embed_tokens.posterior = False
         self.forwards, self.backwards = (
-            build_rnn(cell, args, args.hidden_size, batch_first=True) for _ in range(2)
+            recurrent.build_rnn(cell, args, args.hidden_size, batch_first=True) for _ in range(2)
         )
         self.to_context = nn.Linear(2 * args.hidden_size, args.embed_dim)
         self.dropout = nn.Dropout(args.dropout)
@@ -159,7 +152,7 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         self, prev_output_tokens: Tensor, **_: Any
     ) -> tuple[Tensor, dict[str, list[None]]]:
         padding = self.embed_tokens.padding_idx
-        tokens, places = right_padded(prev_output_tokens, padding)
+        tokens, places = recurrent.right_padded(prev_output_tokens, padding)
         embedded = self.dropout(self.embed_tokens(tokens))  # [batch, len, d]
         after, _state = self.forwards(embedded)  # after reading word t, [batch, len, hidden]
         turned = reversal(tokens, padding)
@@ -169,13 +162,13 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         before = F.pad(after, (0, 0, 1, -1))
         behind = at_places(F.pad(read_back, (0, 0, 1, -1)), turned)
         both = self.dropout(torch.cat([before, behind], dim=-1))  # [batch, len, 2 · hidden]
-        return put_back(self.contexts(self.to_context(both)), places), {"attn": [None]}
+        return recurrent.put_back(self.contexts(self.to_context(both)), places), {"attn": [None]}
 
     def max_positions(self) -> int:
-        return MAX_POSITIONS
+        return recurrent.MAX_POSITIONS
 
 
-class BilstmLanguageModel(RecurrentModel, FairseqLanguageModel):
+class BilstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """Cloze model with an output layer of ours, for ``--task language_modeling --self-target``."""
 
     arch = "bilstm_lm_kerbs"

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.models import incremental_attention as incremental
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
-from fairseq_kerbs.models.config import SeparableKerbsConfig, flag, refuse_flags
+from fairseq_kerbs.models.config import SeparableKerbsConfig, check_tied, refuse_flags
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 
 _FEATURES = "fairseq_kerbs.features"  # key of the streams' last features in the incremental state
@@ -191,15 +191,8 @@ class _Transformer(KerbsModel):
                 )
         names = ("decoder_input_dim", "decoder_output_dim")
         read, scored = (getattr(args, name, None) for name in names)
-        if args.input_embedding == "separate" or read == scored:
-            return
-        for name in names:
-            if getattr(args, name, args.decoder_embed_dim) != args.decoder_embed_dim:
-                raise ValueError(
-                    f"{flag(name)} must equal --decoder-embed-dim ({args.decoder_embed_dim}): "
-                    "input and output embeddings are the same senses (but for --input-embedding "
-                    "separate)."
-                )
+        if read != scored:
+            check_tied(args, *names)
 
     @classmethod
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding | None) -> Any:

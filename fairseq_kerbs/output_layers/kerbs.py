@@ -17,15 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_kerbs import reallocation
 from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
 from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
-from fairseq_kerbs.reallocation import (
-    MOVED_THETA,
-    Moves,
-    ReallocationSettings,
-    apply_moves,
-    propose_moves,
-)
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
 from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
 from fairseq_kerbs.senses.moves import check_choice
@@ -152,7 +146,9 @@ class KerbsOutputLayer(OutputLayer):
         return self.inventory.update(decay)
 
     @torch.no_grad()
-    def reallocate(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
+    def reallocate(
+        self, policy: str, settings: reallocation.ReallocationSettings | None = None
+    ) -> reallocation.Moves:
         """Move senses as a policy of that name proposes (Algorithm 1), by its hyper-parameters.
 
         The optimizer's moments of the moved rows still are another word's: see
@@ -161,12 +157,12 @@ class KerbsOutputLayer(OutputLayer):
         Returns:
             the moves that were made, with the vectors that moved senses begin with.
         """
-        moves = propose_moves(self.inventory, policy, settings)
+        moves = reallocation.propose_moves(self.inventory, policy, settings)
         vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
-        apply_moves(self.inventory, moves)
+        reallocation.apply_moves(self.inventory, moves)
         rows = moves.senses.to(self.weight.device)
         if vectors is not None:
             self.weight[rows] = vectors.to(self.weight.dtype)
         if moves.reset_theta and self.has_theta:
-            self.theta[rows] = MOVED_THETA
+            self.theta[rows] = reallocation.MOVED_THETA
         return replace(moves, vectors=vectors)

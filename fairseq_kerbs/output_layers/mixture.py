@@ -17,13 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype
-from fairseq_kerbs.likelihood.mixture import (
-    Mixture,
-    group_components,
-    mixture_log_probs,
-    mixture_nll,
-    score_mixture,
-)
+from fairseq_kerbs.likelihood import mixture
 from fairseq_kerbs.output_layers.base import OutputLayer
 
 
@@ -56,7 +50,7 @@ class MixtureOutputLayer(OutputLayer):
         self.kernels = [build_kernel(kernel) for kernel in kernels]
         self.kernel_name = ",".join(kernel.name for kernel in self.kernels)
         self.components = len(kernels)
-        self.groups = group_components(self.kernels, embed_dim)
+        self.groups = mixture.group_components(self.kernels, embed_dim)
         size = self.components * embed_dim
         where: Any = {"bias": False, "device": self.weight.device}
         self.projections = skip_init(nn.Linear, embed_dim, size, **where)
@@ -94,15 +88,17 @@ class MixtureOutputLayer(OutputLayer):
         """π (Eq. 2), [..., d] -> [..., K]."""
         return self.log_weights(h).exp()
 
-    def _mixture(self, h: Tensor) -> Mixture:
+    def _mixture(self, h: Tensor) -> mixture.Mixture:
         thetas = [self.thetas.get(str(one.components[0]), self.theta) for one in self.groups]
-        return Mixture(self.contexts(h), self.weight, self.log_weights(h), self.groups, thetas)
+        return mixture.Mixture(
+            self.contexts(h), self.weight, self.log_weights(h), self.groups, thetas
+        )
 
     def _log_probs(self, h: Tensor) -> Tensor:
-        return mixture_log_probs(self._mixture(h))
+        return mixture.mixture_log_probs(self._mixture(h))
 
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
-        return score_mixture(self._mixture(h), prepared)
+        return mixture.score_mixture(self._mixture(h), prepared)
 
     def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, None]:
-        return *mixture_nll(self._mixture(h), target, **options), None
+        return *mixture.mixture_nll(self._mixture(h), target, **options), None

@@ -181,13 +181,11 @@ def load_kernels(device: torch.device) -> ModuleType | None:
             kernels.forward[(1, 1)](
                 x, ones, None, peaks, sums, 2, 1, CELLS, KERBS=False, ROWS=CELLS // 16, TOKENS=16
             )
-        works = math.isclose(sums.item(), 2.0)
+        if not math.isclose(sums.item(), 2.0):
+            raise ArithmeticError(f"1 + 1 is {sums.item()}")
     # an old device, a driver or a C compiler that Triton misses: each has its own exception
     except Exception as error:
         _decline(f"Triton does not run on {device} ({type(error).__name__}: {error})")
-        return None
-    if not works:
-        _decline(f"Triton computes wrong sums on {device}")
         return None
     return kernels
 
