@@ -11,10 +11,8 @@ from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_norm
 from fairseq_kerbs.kernels.gao import GAO_KERNELS
 from fairseq_kerbs.kernels.kerbs import InnerProductKernel, KerbsKernel, ReleasedKerbsKernel
 
-KERNELS: dict[str, type[Kernel]] = {
-    kernel.name: kernel
-    for kernel in (KerbsKernel, ReleasedKerbsKernel, InnerProductKernel, *GAO_KERNELS)
-}
+_OURS: tuple[type[Kernel], ...] = (KerbsKernel, ReleasedKerbsKernel, InnerProductKernel)
+KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (*_OURS, *GAO_KERNELS)}
 """Kernels by name."""
 
 

@@ -308,12 +308,13 @@ class ChunkedNll(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if not any(ctx.needs):  # only a theta that the kernel does not read
             return (None,) * (2 + len(ctx.needs))
-        results, factor = ctx.gradients, grad_loss
+        factor: Tensor | None = None
         if ctx.deferred:
             _ = ctx.saved_tensors  # an error if an input was changed in place since
-            results, factor = ctx.evaluation.run(ctx.needs, grad_loss)[1], None
-        elif ctx.divisor is not None:
-            factor = grad_loss / ctx.divisor
+            results = ctx.evaluation.run(ctx.needs, grad_loss)[1]
+        else:
+            results = ctx.gradients
+            factor = grad_loss if ctx.divisor is None else grad_loss / ctx.divisor
         narrowed = (
             _narrow(gradient, factor, dtype) if need else None
             for need, gradient, dtype in zip(ctx.needs, results, ctx.dtypes, strict=True)

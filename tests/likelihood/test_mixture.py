@@ -160,7 +160,7 @@ def test_chunks_order_and_padding_change_nothing(smoothing: float) -> None:
         c, v = (torch.cat([x, 7.0 * torch.ones_like(x[:padding])]) for x in (c, v))
         t = torch.cat([target[order], torch.full((padding,), -1)])
         leaves = [x.clone().requires_grad_() for x in (c, w, v, theta)]
-        mixture = Mixture(*leaves[:3], groups, [theta, leaves[3], theta])
+        mixture = Mixture(leaves[0], leaves[1], leaves[2], groups, [theta, leaves[3], theta])
         options = {"ignore_index": -1, "label_smoothing": smoothing, "chunk_tokens": chunk}
         loss, each = mixture_nll(mixture, t, **options)
         by_c, by_w, by_v, by_theta = torch.autograd.grad(loss, leaves)
@@ -233,7 +233,7 @@ def test_probabilities_below_the_least_float_keep_their_gradient(
     target = torch.tensor([2, 0])
     leaves = [x.to(dtype).requires_grad_() for x in (contexts, w, log_weights)]
     wide = [x.double().requires_grad_() for x in (contexts, w, log_weights)]
-    mixture = Mixture(*leaves, groups, [w[:, 0]])
+    mixture = Mixture(leaves[0], leaves[1], leaves[2], groups, [w[:, 0]])
     loss, _ = mixture_nll(mixture, target, label_smoothing=smoothing)
     log_probs = naive_mixture_log_probs(wide[0], wide[1], wide[2], ["lin"] * 2, [w, w])
     expected = naive_smoothed_losses(log_probs, target, smoothing).sum()
