@@ -62,7 +62,6 @@ def test_probabilities_and_losses_are_those_of_the_reference(
     torch.testing.assert_close(each.double(), truth, rtol=tolerance, atol=tolerance)
 
 
-@SOME
 @given(
     problems(torch.float64, torch.float32, torch.bfloat16, torch.float16),
     st.sampled_from(KERNELS),
