@@ -8,47 +8,34 @@ from typing import Any
 
 import torch
 from fairseq import metrics
+from fairseq.criterions import label_smoothed_cross_entropy as stock
 from fairseq.criterions import register_criterion
-from fairseq.criterions.label_smoothed_cross_entropy import (
-    LabelSmoothedCrossEntropyCriterion,
-    LabelSmoothedCrossEntropyCriterionConfig,
-)
 from torch import Tensor
 
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import weight_variance
 from fairseq_kerbs.utils.errors import ProgramEnd
 
+RHO = "rho: weight of the variance of a token's mixture weights in training (Gao et al., Eq. 14)"
+
 
 @dataclass
-class KerbsCrossEntropyCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
+class KerbsCrossEntropyCriterionConfig(stock.LabelSmoothedCrossEntropyCriterionConfig):
     """Flags of ``--criterion kerbs_cross_entropy``: label_smoothed_cross_entropy's, and one."""
 
-    mixture_regularization: float = field(
-        default=0.0,
-        metadata={
-            "help": "rho: weight of the variance of a token's mixture weights in the training loss "
-            "(Gao et al. 2019, Eq. 14)"
-        },
-    )
+    mixture_regularization: float = field(default=0.0, metadata={"help": RHO})
 
 
 @register_criterion("kerbs_cross_entropy", dataclass=KerbsCrossEntropyCriterionConfig)
-class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
+class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
     """Label-smoothed cross-entropy (smoothing 0 by default) for every output layer of ours.
 
     Same loss and logs as fairseq's ``label_smoothed_cross_entropy``, but tokens × senses are never
     in memory, and while training the layer records what Eq. 12–13 need.
 
     With a mixture it logs the mean weight of every component and the mean variance of a token's
-    weights, and adds ρ times that variance (Gao et al. 2019, Eq. 14) to the loss of training alone.
-
-    Args:
-        mixture_regularization: ρ ≥ 0.
-
-    Raises:
-        ProgramEnd: label smoothing is not within [0, 1), or ρ is below 0, or above 0 where the
-            output layer is no mixture.
+    weights, and adds ρ (``mixture_regularization``) times that variance (Gao et al. 2019, Eq. 14)
+    to the loss of training alone.
     """
 
     def __init__(
@@ -62,20 +49,15 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         if not 0.0 <= label_smoothing < 1.0:
-            raise ProgramEnd(
-                f"--label-smoothing is {label_smoothing}, but it must be within [0, 1)."
-            )
-        if not mixture_regularization >= 0.0:
-            raise ProgramEnd(
-                f"--mixture-regularization is {mixture_regularization}, but it must be 0 or more."
-            )
-        self.mixture_regularization = mixture_regularization
+            raise ProgramEnd(f"--label-smoothing is {label_smoothing}; it must be within [0, 1).")
+        rho = self.mixture_regularization = mixture_regularization
+        if not rho >= 0.0:
+            raise ProgramEnd(f"--mixture-regularization is {rho}; it must be 0 or more.")
         self._mixture_log: dict[str, Tensor] = {}
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Loss, sample size and logs of a batch, as fairseq wants them."""
         loss, size, log = super().forward(model, sample, reduce)
         mixture, self._mixture_log = self._mixture_log, {}
         return loss, size, log | mixture
@@ -150,16 +132,11 @@ class KerbsCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
 
 
 def output_layer_of(model: torch.nn.Module) -> OutputLayer:
-    """The output layer of a (possibly wrapped) model.
-
-    Raises:
-        ProgramEnd: the model is none of ours; the message names the flag.
-    """
+    """The output layer of a model; ProgramEnd where it is none of ours."""
     layer = getattr(getattr(model, "decoder", None), "output", None)
     if not isinstance(layer, OutputLayer):
         raise ProgramEnd(
-            "--criterion kerbs_cross_entropy needs one of the architectures "
-            "of fairseq_kerbs (--arch transformer_kerbs, lstm_kerbs, gru_kerbs, and for language "
-            "models transformer_lm_kerbs, gru_lm_kerbs, lstm_lm_kerbs, bilstm_lm_kerbs)."
+            "--criterion kerbs_cross_entropy needs one of the architectures of fairseq_kerbs, say "
+            "--arch transformer_kerbs, lstm_kerbs, or for language models transformer_lm_kerbs."
         )
     return layer

@@ -14,25 +14,18 @@ class Partials(NamedTuple):
     """Partial derivatives of a kernel value, each broadcastable to the value's shape."""
 
     x: Tensor
-    h_norm: Tensor
-    w_norm: Tensor
-    theta: Tensor
+    h_norm: Tensor | float = 0.0
+    w_norm: Tensor | float = 0.0
+    theta: Tensor | float = 0.0
 
 
 class Kernel(ABC):
-    """One kernel: its value and partial derivatives over broadcastable tensors.
+    """One kernel: its value and partial derivatives over broadcastable tensors."""
 
-    Attributes:
-        name: its key in :data:`.kernels.functional.KERNELS`.
-        options: arguments of its constructor that a user may choose.
-        has_theta: whether it reads θ.
-        theta_mean, theta_std: how θ begins: the paper's "random vector", normal with these.
-    """
-
-    name: ClassVar[str]
-    options: ClassVar[tuple[str, ...]] = ()
-    has_theta: ClassVar[bool] = True
-    theta_std: ClassVar[float] = 0.1
+    name: ClassVar[str]  # its key in KERNELS
+    options: ClassVar[tuple[str, ...]] = ()  # of its constructor, for a user to choose
+    has_theta: ClassVar[bool] = True  # whether it reads θ
+    theta_std: ClassVar[float] = 0.1  # θ begins as the paper's "random vector", normal with these
     theta_mean: ClassVar[float] = 0.0
 
     @abstractmethod
@@ -52,11 +45,10 @@ class Kernel(ABC):
         return self
 
     def map_contexts(self, h: Tensor) -> Tensor:
-        """Context vectors as they enter the products x, [..., d] -> [..., d].
+        """Context vectors as they enter the products x, [..., d] -> [..., d]; as such, h itself.
 
         A linear and symmetric map A, so that x = (A h)·w and the gradient by h of a function of x
-        is A applied to its gradient by A h. Norms are always those of h itself. The identity
-        returns ``h`` itself.
+        is A applied to its gradient by A h. Norms are always those of h.
         """
         return h
 

@@ -11,17 +11,16 @@ from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_norm
 from fairseq_kerbs.kernels.gao import GAO_KERNELS
 from fairseq_kerbs.kernels.kerbs import InnerProductKernel, KerbsKernel, ReleasedKerbsKernel
 
-_ALL: tuple[type[Kernel], ...] = (KerbsKernel, ReleasedKerbsKernel, InnerProductKernel)
-KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (*_ALL, *GAO_KERNELS)}
+_OURS: tuple[type[Kernel], ...] = (KerbsKernel, ReleasedKerbsKernel, InnerProductKernel)
+KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (*_OURS, *GAO_KERNELS)}
 """Kernels by name."""
 
 
 def build_kernel(name: str | Kernel, **options: Any) -> Kernel:
-    """Return the kernel called ``name`` (or ``name`` itself, if it is a kernel already).
+    """The kernel called ``name`` (or ``name`` itself, if it is a kernel already).
 
     Raises:
-        ValueError: no kernel has that name (the message lists those there are), or an option is
-            out of range.
+        ValueError: no kernel has that name, or an option is out of range.
     """
     if isinstance(name, Kernel):
         return name
@@ -58,8 +57,7 @@ def apply_kernel(
 ) -> Tensor:
     """Differentiable kernel value from x = h·w, |h|, |w| and θ, which broadcast.
 
-    Returns:
-        float32 (float64 where an input is), of the broadcast shape.
+    It is float32, or float64 where an input is.
     """
     dtype = compute_dtype(x, h_norm, w_norm, theta)
     x = x.expand(torch.broadcast_shapes(x.shape, h_norm.shape, w_norm.shape, theta.shape))
@@ -105,17 +103,11 @@ def kerbs_kernel(h: Tensor, w: Tensor, theta: Tensor) -> Tensor:
 
     Computed in float64 and rounded once, so that it and its gradients are right to the precision of
     the inputs' dtype; :func:`kernel_logits` and :mod:`fairseq_kerbs.likelihood` stay in float32.
-
-    Args:
-        h: context vectors, [..., d].
-        w: sense embeddings, [M, d].
-        theta: kernel parameters, [M]; |θ| is bounded by :data:`.kernels.kerbs.THETA_LIMIT`.
+    Arguments and errors are those of :func:`kernel_logits`; |θ| is bounded by
+    :data:`.kernels.kerbs.THETA_LIMIT`.
 
     Returns:
         [..., M], in the common dtype of the inputs, saturated to its finite range.
-
-    Raises:
-        ValueError: shapes do not fit each other.
     """
     logits = kernel_logits(h.double(), w.double(), theta.double(), "kerbs")
     dtype = torch.promote_types(torch.promote_types(h.dtype, w.dtype), theta.dtype)

@@ -77,7 +77,7 @@ class DistanceKernel(Kernel):
         if self.power < 2.0:
             noise = resolution(h_norm.square() + w_norm.square())
             twice = torch.where(distance > noise, twice, 0.0)
-        return Partials(-twice, twice * h_norm, twice * w_norm, x.new_zeros(()))
+        return Partials(-twice, twice * h_norm, twice * w_norm)
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,7 @@ class PolynomialKernel(Kernel):
         base = self.alpha * x + self.offset
         inside = base.pow(self.power).abs() < LOGIT_LIMIT
         by_x = torch.where(inside, self.power * self.alpha * base.pow(self.power - 1), 0.0)
-        zero = x.new_zeros(())
-        return Partials(by_x, zero, zero, zero)
+        return Partials(by_x)
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,7 @@ class HyperbolicKernel(Kernel):
         steep = torch.where(excess > resolution(whole), steep, 0.0)  # −dS/dT = dS/dx
         time_h, time_w = torch.sqrt(1.0 + h_norm.square()), torch.sqrt(1.0 + w_norm.square())
         by_h, by_w = h_norm * time_w / time_h, w_norm * time_h / time_w
-        return Partials(steep, -steep * by_h, -steep * by_w, x.new_zeros(()))
+        return Partials(steep, -steep * by_h, -steep * by_w)
 
 
 @dataclass(frozen=True)
@@ -243,10 +242,6 @@ class SphericalGaussianKernel(Kernel):
     dim: int | None = None
 
     def bind(self, dim: int) -> Kernel:
-        if self.dim not in (None, dim):
-            raise ValueError(
-                f"`kernel` {self.name} is for vectors of {self.dim} numbers, not {dim}."
-            )
         if dim % self.components:
             raise ValueError(
                 f"`kernel` {self.name} halves its vectors, which have {dim} numbers: choose an "
@@ -259,8 +254,7 @@ class SphericalGaussianKernel(Kernel):
 
         n components a vector, each of d/n coordinates, are n² pairs with n²·(d/n)/2 = k.
         """
-        if self.dim is None:
-            raise ValueError(f"`kernel` {self.name} needs the size of its vectors: Kernel.bind.")
+        assert self.dim, "Kernel.bind gives the size of the vectors"
         squares = h_norm.square() + w_norm.square()
         distance = (self.components * squares - 2.0 * x).clamp_min_(0.0)
         return self.components * self.dim, distance, squares / self.dim + 2.0 * VARIANCE_FLOOR
@@ -276,7 +270,7 @@ class SphericalGaussianKernel(Kernel):
         # of |h|²; by |h| it is 2|h| times that
         by_square = by_variance * (self.components / factor) - (0.5 * self.components) * inverse
         twice = 2.0 * by_square
-        return Partials(inverse.expand_as(x), twice * h_norm, twice * w_norm, x.new_zeros(()))
+        return Partials(inverse.expand_as(x), twice * h_norm, twice * w_norm)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The KerBS kernel K(h, w; θ) (Section 4.1.2, Eq. 9), its released form, and the inner product.
 
-A kernel is written once, as a function of x = h·w, |h|, |w| and θ, which broadcast, with its four
-partial derivatives. :mod:`.kernels.functional` makes functions of whole vectors of it, and the
+A kernel is written once; :mod:`.kernels.functional` makes functions of whole vectors of it, and the
 chunked likelihood multiplies the partials with the gradient of its logits.
 """
 
@@ -43,13 +42,8 @@ def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
 
     g(θ) = −θ·a(θ) with the a(θ) printed below Eq. 9, but smooth at θ = 0, where g = 1. It makes
     the integral of the kernel over c ∈ [0, 1] equal to that of the inner product, for every θ.
-    φ2(z) = (e^z − 1 − z)/z². Computed in float64 (it is one number a sense).
-
-    Args:
-        theta: kernel parameters, any shape, within ±THETA_LIMIT.
-
-    Returns:
-        both in the shape and dtype of ``theta``.
+    φ2(z) = (e^z − 1 − z)/z². Computed in float64 (it is one number a sense) for θ within
+    ±THETA_LIMIT; both have its shape and dtype.
     """
     z = -theta.double()
     small = z.abs() < 1.0
@@ -141,5 +135,4 @@ class InnerProductKernel(Kernel):
         return x
 
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        zero = x.new_zeros(())
-        return Partials(torch.ones_like(x), zero, zero, zero)
+        return Partials(torch.ones_like(x))

@@ -15,80 +15,77 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import (
-    InnerProductKernel,
-    KerbsKernel,
-    Kernel,
-    compute_dtype,
-    safe_inverse,
-    safe_norm,
-)
-from fairseq_kerbs.likelihood.backends import cpu, triton
-from fairseq_kerbs.likelihood.backends.eager import Backend, InnerProductBackend, Senses, Smoothing
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
-from fairseq_kerbs.senses import SenseTable
-
-ACCELERATOR_SHARE = 8
-"""On an accelerator a chunk takes at most this fraction of the free memory, and 1 GiB."""
-
-
-class NllKeywords(TypedDict, total=False):
-    """Options of a likelihood.
-
-    Attributes:
-        ignore_index: targets with this value (−100) give no loss and no gradient.
-        label_smoothing: ε ≥ 0 (0); the loss of a token is (1 − ε − ε')·nll + ε' Σ_i −log P(word i)
-            with ε' = ε/(V − 1), as fairseq's label smoothing.
-        reduction: "sum" (the default), "mean" (over tokens that count) or "none" ([N], 0 where
-            ignored).
-        chunk_tokens: tokens in one chunk; by default what :func:`chunk_tokens` finds right.
-    """
-
-    ignore_index: int
-    label_smoothing: float
-    reduction: str
-    chunk_tokens: int | None
+from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
+from fairseq_kerbs.kernels.base import compute_dtype, safe_inverse, safe_norm
+from fairseq_kerbs.likelihood.backends import cpu, eager, triton
 
 
 @dataclass(frozen=True)
 class NllOptions:
-    """:class:`NllKeywords` with their defaults."""
+    """Options of a likelihood.
+
+    Attributes:
+        ignore_index: targets with this value give no loss and no gradient.
+        label_smoothing: ε; the loss of a token is (1 − ε − ε')·nll + ε' Σ_i −log P(word i) with
+            ε' = ε/(V − 1), as fairseq's label smoothing.
+        reduction: "sum", "mean" (over tokens that count) or "none" ([N], 0 where ignored).
+        chunk_tokens: tokens in one chunk; by default what :func:`chunk_tokens` finds right.
+    """
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
     reduction: str = "sum"
     chunk_tokens: int | None = None
 
+    def check(self, target: Tensor, tokens: int, vocab_size: int) -> None:
+        """Raise a ValueError where a target is no word, or an option is out of range."""
+        if target.shape != (tokens,):
+            raise ValueError(
+                f"`target` has shape {tuple(target.shape)}; it must be [N], N = {tokens}."
+            )
+        if self.reduction not in ("sum", "mean", "none"):
+            raise ValueError(
+                f"`reduction` is '{self.reduction}'; it must be 'sum', 'mean' or 'none'."
+            )
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ValueError(
+                f"`label_smoothing` is {self.label_smoothing}; it must be within [0, 1)."
+            )
+        # on other devices an index error is raised by the gather itself, without a pause here
+        used = target[target != self.ignore_index] if target.device.type == "cpu" else target[:0]
+        if used.numel() and not 0 <= int(used.min()) <= int(used.max()) < vocab_size:
+            raise ValueError(
+                f"A target is outside the vocabulary of {vocab_size} words and is not "
+                f"`ignore_index` ({self.ignore_index})."
+            )
+
 
 # ------------------------------------------------------------------------ products of a chunk
 
 
-def choose_backend(senses: Senses, fused: bool = True) -> Backend:
-    """The leanest backend for a kernel, a device and a dtype.
-
-    Args:
-        senses: the kernel, and its arguments that stay.
-        fused: whether a form that never has all logits will do.
-    """
-    build = {"cpu": cpu.build, "cuda": triton.build}.get(senses.w_norm.device.type)
-    lean = {KerbsKernel: KerbsBackend, InnerProductKernel: InnerProductBackend}
-    found = build(senses) if fused and build else None
-    return found or lean.get(type(senses.kernel), Backend)(senses)
+def choose_backend(senses: eager.Senses, dtype: torch.dtype, fused: bool = True) -> eager.Backend:
+    """The leanest backend; ``fused`` says whether one that never has all logits will do."""
+    build = {"cpu": cpu.build, "cuda": triton.build}.get(senses.w.device.type)
+    lean = {KerbsKernel: eager.KerbsBackend, InnerProductKernel: eager.InnerProductBackend}
+    found = build(senses, dtype) if fused and build else None
+    return found or lean.get(type(senses.kernel), eager.Backend)(senses, dtype)
 
 
-def chunk_tokens(backend: Backend, senses: int, device: torch.device, itemsize: int) -> int:
+def chunk_tokens(
+    backend: eager.Backend, senses: int, device: torch.device, dtype: torch.dtype
+) -> int:
     """Number of tokens in a chunk: a multiple of 32 that keeps the buffers where they are fast."""
     budget = backend.cpu_buffer_bytes
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        budget = min(1 << 30, free // ACCELERATOR_SHARE) // backend.buffers
-    tokens = budget // (itemsize * max(1, senses))
+        budget = min(1 << 30, free // 8) // backend.buffers  # not all that is free, nor over 1 GiB
+    tokens = budget // (dtype.itemsize * max(1, senses))
     return max(16, tokens if tokens < 32 else tokens // 32 * 32)
 
 
@@ -109,32 +106,21 @@ def fast_product() -> Callable[..., Tensor] | None:
 
 
 class Products:
-    """Products of all senses with chunks of context vectors, and the backend for them.
+    """Products of all senses with chunks of context vectors h [N, d], and the backend for them.
 
-    Args:
-        h: context vectors, [N, d].
-        w: sense embeddings, [M, d].
-        theta: kernel parameters, [M].
-        word_of_sense: [M].
-        table: senses of every word.
-        kernel: the kernel.
-        tokens: tokens in a chunk; None lets :func:`chunk_tokens` choose.
-        backend: that of an earlier evaluation with the same senses.
+    ``tokens`` are those in a chunk, by default :func:`chunk_tokens`; ``backend`` is that of an
+    earlier evaluation with the same senses.
     """
 
     def __init__(
         self,
         h: Tensor,
-        w: Tensor,
-        theta: Tensor,
-        word_of_sense: Tensor,
-        table: SenseTable,
-        kernel: Kernel,
+        senses: eager.Senses,
         tokens: int | None = None,
-        backend: Backend | None = None,
+        backend: eager.Backend | None = None,
     ) -> None:
-        self.dtype = compute_dtype(h, w, theta)
-        device = h.device.type
+        w, device = senses.w, h.device.type
+        self.dtype = compute_dtype(h, w, senses.theta)
         # like torch's own products, float64 stays float64 under autocast
         if torch.is_autocast_enabled(device) and self.dtype == torch.float32:
             self.product_dtype = torch.get_autocast_dtype(device)
@@ -143,20 +129,14 @@ class Products:
         self.h, self.w = h.to(self.product_dtype), w.to(self.product_dtype)
         wide_h = h.to(self.dtype)
         self.h_norm = safe_norm(wide_h).squeeze(-1)  # [N]
-        if backend is None:
-            w_norm = safe_norm(w.to(self.dtype)).squeeze(-1)  # [M]
-            wide = theta.to(self.dtype)
-            senses = Senses(kernel.bind(w.shape[1]), w_norm, wide, table, word_of_sense)
-            backend = choose_backend(senses)
-        self.backend = backend
+        self.backend = backend = backend or choose_backend(senses, self.dtype)
         contexts = backend.kernel.map_contexts(wide_h)
         # what P is multiplied with for dW
         self.mapped_h = self.h if contexts is wide_h else contexts.to(self.product_dtype)
         if backend.unit_contexts:
             contexts = wide_h * safe_inverse(self.h_norm).unsqueeze(1)
         self._contexts = contexts.to(self.product_dtype)
-        itemsize = torch.finfo(self.dtype).bits // 8
-        size, step = h.shape[0], tokens or chunk_tokens(backend, w.shape[0], h.device, itemsize)
+        size, step = len(h), tokens or chunk_tokens(backend, len(w), h.device, self.dtype)
         self.chunks = [slice(i, min(i + step, size)) for i in range(0, size, step)]
         plain = self.product_dtype == self.dtype == torch.float32 and size > 0
         self._fast = fast_product() if device == "cpu" and plain and w.numel() > 0 else None
@@ -174,19 +154,11 @@ class Products:
 
 
 class Gradients:
-    """Sums dh, dW and dθ over chunks, in the compute dtype.
-
-    Args:
-        products: those of the evaluation.
-        needs: whether gradients by h, w and theta are wanted.
-
-    Attributes:
-        sums: what the backend sums over tokens, [2, M].
-    """
+    """Sums dh, dW and dθ over chunks, in the compute dtype, where each is needed."""
 
     def __init__(self, products: Products, needs: Sequence[bool]) -> None:
         self.products, self.needs = products, needs
-        self.sums = products.h_norm.new_zeros(2, len(products.w))
+        self.sums = products.h_norm.new_zeros(2, len(products.w))  # the backend's, over tokens
         self.h = torch.empty_like(products.h, dtype=products.dtype) if needs[0] else None
         # dθ of the KerBS kernel, too, is read off the product P h
         wanted = needs[1] or needs[2]
@@ -246,65 +218,57 @@ def _float16_scale(p: Tensor, w: Tensor, h: Tensor) -> Tensor:
 
 
 class Evaluation(ABC):
-    """One likelihood of some tokens: what :class:`ChunkedNll` goes through chunk by chunk.
+    """One likelihood of some tokens: what :class:`ChunkedNll` goes through chunk by chunk."""
 
-    Args:
-        target: target words, [N].
-        vocab_size: number of words.
-        options: settings.
-
-    Attributes:
-        dtype: that of all sums.
-        chunks: the chunks of tokens.
-        reads: whether the result depends on each of the inputs.
-        widths: sizes beyond N of what each chunk finds.
-    """
-
-    dtype: torch.dtype
+    dtype: torch.dtype  # of all sums
     chunks: list[slice]
-    reads: Sequence[bool]
-    widths: tuple[tuple[int, ...], ...] = ((), ())
+    reads: Sequence[bool]  # whether the result depends on each of the inputs
+    widths: tuple[tuple[int, ...], ...] = ((), ())  # sizes beyond N of what each chunk finds
 
-    def __init__(self, target: Tensor, vocab_size: int, options: NllOptions) -> None:
-        self.smoothing = Smoothing.of(options.label_smoothing, vocab_size)
-        self.counted = target != options.ignore_index  # [N]
+    def __init__(
+        self, target: Tensor, tokens: int, vocab_size: int, options: dict[str, Any]
+    ) -> None:
+        self.options = NllOptions(**options)
+        self.options.check(target, tokens, vocab_size)
+        self.smoothing = eager.Smoothing.of(self.options.label_smoothing, vocab_size)
+        self.counted = target != self.options.ignore_index  # [N]
         self.target = torch.where(self.counted, target, 0)
 
     @abstractmethod
     def chunk(self, rows: slice) -> tuple[tuple[Tensor, ...], Callable[[Tensor, Any], None]]:
-        """Evaluate a chunk of n tokens.
-
-        Returns:
-            its loss [n], its plain nll [n] and what else ``widths`` lists; and a function that adds
-            the chunk's gradients to sums, given the gradient of the result by each token's loss.
-        """
+        """Loss [n] and plain nll [n] of a chunk, and what else ``widths`` lists; and a function
+        that adds its gradients to sums, given the gradient of the result by each token's loss."""
 
     @abstractmethod
     def new_gradients(self, needs: Sequence[bool]) -> Any:
         """Empty sums of gradients by the inputs, whose ``finish()`` lists them."""
 
-    def run(self, gradients: Any, weight: Tensor | None) -> list[Tensor]:
-        """Go through all chunks once.
+    def run(
+        self, needs: Sequence[bool], weight: Tensor | None = None
+    ) -> tuple[list[Tensor], list[Tensor | None]]:
+        """Go through all chunks once: what they find, 0 where ignored, and the gradients needed.
 
-        Args:
-            gradients: sums to add gradients to, or None.
-            weight: gradient of the result by each token's loss, [N]; None where all are 1.
-
-        Returns:
-            what the chunks find, of all tokens; 0 where ignored.
+        ``weight`` is the gradient of the result by each token's loss, [N]; None where all are 1.
         """
         size, device = len(self.target), self.target.device
         found = [torch.zeros(size, *w, dtype=self.dtype, device=device) for w in self.widths]
-        for rows in self.chunks:
-            counted = self.counted[rows]
-            values, backward = self.chunk(rows)
-            for whole, value in zip(found, values, strict=True):
-                mask = counted.view(-1, *[1] * (value.dim() - 1))
-                whole[rows] = torch.where(mask, value, 0.0)
-            if gradients is not None:
-                scale = counted.to(self.dtype)
-                backward(scale if weight is None else scale * weight[rows], gradients)
-            del values, backward  # before the next chunk's products are made
+        gradients = self.new_gradients(needs) if any(needs) else None
+        with torch.autocast(device.type, enabled=False):
+            for rows in self.chunks:
+                counted = self.counted[rows]
+                values, backward = self.chunk(rows)
+                for whole, value in zip(found, values, strict=True):
+                    mask = counted.view(-1, *[1] * (value.dim() - 1))
+                    whole[rows] = torch.where(mask, value, 0.0)
+                if gradients is not None:
+                    scale = counted.to(self.dtype)
+                    backward(scale if weight is None else scale * weight[rows], gradients)
+                del values, backward  # before the next chunk's products are made
+            return found, [] if gradients is None else gradients.finish()
+
+    def apply(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The loss as a function of the inputs, and what else is found of each token."""
+        found: tuple[Tensor, ...] = ChunkedNll.apply(self, torch.is_grad_enabled(), *inputs)
         return found
 
 
@@ -319,36 +283,23 @@ class ChunkedNll(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        build: Callable[..., Evaluation],
-        options: NllOptions,
-        with_gradients: bool,
-        *inputs: Tensor,
+        ctx: Any, evaluation: Evaluation, with_gradients: bool, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
-        """The loss, and what else the evaluation ``build(*inputs)`` finds of each token.
-
-        ``with_gradients`` is False where the caller's autograd is off (validation): an autograd
-        function cannot see that for itself.
-        """
-        evaluation, device = build(*inputs), inputs[0].device.type
-        needs = [
+        """``with_gradients``: whether the caller's autograd is on, which is not seen from here."""
+        reduction = evaluation.options.reduction
+        ctx.needs = needs = [
             need and reads and with_gradients
-            for need, reads in zip(ctx.needs_input_grad[3:], evaluation.reads, strict=True)
+            for need, reads in zip(ctx.needs_input_grad[2:], evaluation.reads, strict=True)
         ]
-        ctx.needs, ctx.deferred = needs, any(needs) and options.reduction == "none"
+        ctx.deferred = any(needs) and reduction == "none"
         ctx.dtypes = [value.dtype for value in inputs]
-        at_once = any(needs) and not ctx.deferred
-        gradients = evaluation.new_gradients(needs) if at_once else None
-        with torch.autocast(device, enabled=False):
-            loss, *others = evaluation.run(gradients, None)
-            if gradients is not None:
-                ctx.gradients = gradients.finish()
+        (loss, *others), ctx.gradients = evaluation.run([] if ctx.deferred else needs)
         if ctx.deferred:
             ctx.evaluation = evaluation
             ctx.save_for_backward(*inputs)  # backward reads the evaluation; this guards its inputs
         ctx.mark_non_differentiable(*others)
-        ctx.divisor = evaluation.counted.sum().clamp_min(1) if options.reduction == "mean" else None
-        if options.reduction != "none":
+        ctx.divisor = evaluation.counted.sum().clamp_min(1) if reduction == "mean" else None
+        if reduction != "none":
             loss = loss.sum()
         return (loss if ctx.divisor is None else loss / ctx.divisor, *others)
 
@@ -356,21 +307,19 @@ class ChunkedNll(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if not any(ctx.needs):  # only a theta that the kernel does not read
-            return (None,) * (3 + len(ctx.needs))
-        factor = grad_loss if ctx.divisor is None else grad_loss / ctx.divisor
+            return (None,) * (2 + len(ctx.needs))
+        factor: Tensor | None = None
         if ctx.deferred:
             _ = ctx.saved_tensors  # an error if an input was changed in place since
-            gradients = ctx.evaluation.new_gradients(ctx.needs)
-            with torch.autocast(grad_loss.device.type, enabled=False):
-                ctx.evaluation.run(gradients, grad_loss)
-                results, factor = gradients.finish(), None
+            results = ctx.evaluation.run(ctx.needs, grad_loss)[1]
         else:
             results = ctx.gradients
+            factor = grad_loss if ctx.divisor is None else grad_loss / ctx.divisor
         narrowed = (
             _narrow(gradient, factor, dtype) if need else None
             for need, gradient, dtype in zip(ctx.needs, results, ctx.dtypes, strict=True)
         )
-        return None, None, None, *narrowed
+        return None, None, *narrowed
 
 
 def _narrow(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:

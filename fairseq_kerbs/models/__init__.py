@@ -7,34 +7,25 @@ from fairseq.models import register_model, register_model_architecture
 
 from fairseq_kerbs import fairseq_patches
 from fairseq_kerbs.models.base import KerbsModel
-from fairseq_kerbs.models.bilstm_lm import BilstmLanguageModel
 from fairseq_kerbs.models.fairseq_lstm import FairseqLstmLanguageModel, FairseqLstmModel
 from fairseq_kerbs.models.recurrent import GruKerbsModel, LstmKerbsModel
-from fairseq_kerbs.models.recurrent_lm import GruLanguageModel, LstmLanguageModel
-from fairseq_kerbs.models.transformer import TransformerKerbsModel
-from fairseq_kerbs.models.transformer_lm import TransformerLanguageModel
+from fairseq_kerbs.models.recurrent_lm import (
+    BilstmLanguageModel,
+    GruLanguageModel,
+    LstmLanguageModel,
+)
+from fairseq_kerbs.models.transformer import TransformerKerbsModel, TransformerLanguageModel
 
 __all__ = [
-    "PRESETS",
-    "BilstmLanguageModel",
-    "FairseqLstmLanguageModel",
-    "FairseqLstmModel",
-    "GruKerbsModel",
-    "GruLanguageModel",
-    "LstmKerbsModel",
-    "LstmLanguageModel",
-    "TransformerKerbsModel",
-    "TransformerLanguageModel",
-]
+    "PRESETS", "BilstmLanguageModel", "FairseqLstmLanguageModel", "FairseqLstmModel",
+    "GruKerbsModel", "GruLanguageModel", "LstmKerbsModel", "LstmLanguageModel",
+    "TransformerKerbsModel", "TransformerLanguageModel",
+]  # fmt: skip
 
 
 def _transformer(embed: int, ffn: int, layers: int, heads: int, *sides: str) -> dict[str, Any]:
-    values = {
-        "embed_dim": embed,
-        "ffn_embed_dim": ffn,
-        "layers": layers,
-        "attention_heads": heads,
-    }
+    names = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads")
+    values = dict(zip(names, (embed, ffn, layers, heads), strict=True))
     return {f"{side}_{name}": value for side in sides for name, value in values.items()}
 
 

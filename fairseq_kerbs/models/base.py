@@ -6,44 +6,28 @@ whatever ``forward`` returned, so the number of senses never shows outside.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from torch import Tensor
 
-from fairseq_kerbs.models.config import (
-    as_namespace,
-    build_output_layer,
-    build_schedule,
-    context_size,
-    fill_defaults,
-    flag,
-    user_errors,
-)
+from fairseq_kerbs.models import config
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
-from fairseq_kerbs.senses import ADDED_STATISTICS, damaged_statistic
+from fairseq_kerbs.senses import ADDED_STATISTICS, build_sense_table, damaged_statistic
 from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.errors import ProgramEnd
 
-Composed = TypeVar("Composed", bound=ComposedEmbedding)
 
+class KerbsModel(ABC):
+    """Mixin for fairseq models: how each of ours is built, and what checkpoints it takes."""
 
-class KerbsModel:
-    """Mixin for fairseq models: how each of ours is built, and what checkpoints it takes.
-
-    Attributes:
-        arch: its name in fairseq.
-        flags: our flags beside those of the model of fairseq's that it extends.
-        target: what a language model predicts, "future" or "self"; None for other models.
-    """
-
-    arch: ClassVar[str]
-    flags: ClassVar[type[FairseqDataclass]]
-    target: ClassVar[str | None] = None
+    arch: ClassVar[str]  # its name in fairseq
+    flags: ClassVar[type[FairseqDataclass]]  # ours, beside those of the fairseq model it extends
+    target: ClassVar[str | None] = None  # what a language model predicts, "future" or "self"
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -58,7 +42,7 @@ class KerbsModel:
         for name, value in (sizes or {}).items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
-        fill_defaults(args, cls.flags)
+        config.fill_defaults(args, cls.flags)
         if hasattr(args, "input_embedding"):
             # whether input and output embeddings are the same rows is for another flag to say
             args.share_decoder_input_output_embed = args.input_embedding == "composed"
@@ -66,9 +50,9 @@ class KerbsModel:
             args.adaptive_softmax_cutoff = getattr(args, "adaptive_softmax_cutoff", None)
         cls.fill_stock(args)
 
-    @classmethod
+    @classmethod  # noqa: B027
     def fill_stock(cls, args: Any) -> None:
-        """Fill in the defaults of the model of fairseq's."""
+        """Fill in the defaults of the model of fairseq's, if there is one."""
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
@@ -77,25 +61,26 @@ class KerbsModel:
         Raises:
             ProgramEnd: a flag is wrong; the sentence names it.
         """
-        args = as_namespace(args)
+        args = config.as_namespace(args)
         cls.fill(args)
-        with user_errors():
+        with config.user_errors():
             if cls.target is not None:
                 _check_task(task, cls.arch, cls.target)
             cls.check(args)
-            schedule = build_schedule(args)
+            schedule = config.build_schedule(args)
             model = cls.build(args, task)
         install_hook(task, schedule)
         return model
 
     @classmethod
+    @abstractmethod
     def check(cls, args: Any) -> None:
         """Raise a ValueError that names a flag which does not go with the others."""
 
     @classmethod
+    @abstractmethod
     def build(cls, args: Any, task: Any) -> Any:
         """The model, from flags that have been checked."""
-        raise NotImplementedError
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Refuse a checkpoint of other sizes; fairseq calls this before it loads parameters.
@@ -111,18 +96,27 @@ class KerbsModel:
                     f"the checkpoint has no {key}: give the numbers of layers and the other flags "
                     "that it was trained with."
                 )
-        for key, own in model.state_dict().items():
-            found = state_dict.get(key, own).shape
-            if found == own.shape:
-                continue
-            if key == "encoder.embed_tokens.weight" and found[1:] == own.shape[1:]:
-                raise ProgramEnd(
-                    f"the checkpoint has a source dictionary of {found[0]} words, the data has one "
-                    f"of {own.shape[0]}: use the data that the model was trained on."
-                )
+        own = model.state_dict()
+        words, source = state_dict.get(_SOURCE), own.get(_SOURCE)
+        if words is not None and source is not None and len(words) != len(source):
             raise ProgramEnd(
-                f"the checkpoint's {key} has the shape {list(found)}, this model's "
-                f"{list(own.shape)}: give the sizes that it was trained with."
+                f"the checkpoint has a source dictionary of {len(words)} words, the data has one "
+                f"of {len(source)}: use the data that the model was trained on."
+            )
+        check_shapes(state_dict, own, "sizes")
+
+
+_SOURCE = "encoder.embed_tokens.weight"
+
+
+def check_shapes(found: dict[str, Tensor], own: dict[str, Tensor], flags: str) -> None:
+    """Refuse parameters of another shape with a sentence that names the ``flags`` to give."""
+    for key, value in own.items():
+        shape = found.get(key, value).shape
+        if shape != value.shape:
+            raise ProgramEnd(
+                f"the checkpoint's {key} has the shape {list(shape)}, this model's "
+                f"{list(value.shape)}: give the {flags} that it was trained with."
             )
 
 
@@ -132,15 +126,14 @@ def _check_task(task: Any, arch: str, target: str) -> None:
     if targets is None:
         raise ValueError(f"--arch {arch} is a language model: use --task language_modeling.")
     if list(targets) != [target]:
-        if target == "self":
-            raise ValueError(
-                f"--arch {arch} predicts each word from both of its sides: give --self-target, "
-                "without --future-target and --past-target."
-            )
-        raise ValueError(
-            f"--arch {arch} predicts the next word: leave out --self-target, --past-target and "
-            "--future-target (--self-target is for --arch bilstm_lm_kerbs)."
+        what = (
+            "each word from both of its sides: give --self-target, without --future-target and "
+            "--past-target"
+            if target == "self"
+            else "the next word: leave out --self-target, --past-target and --future-target "
+            "(--self-target is for --arch bilstm_lm_kerbs)"
         )
+        raise ValueError(f"--arch {arch} predicts {what}.")
     if len(task.target_dictionary) != len(task.source_dictionary):
         raise ValueError(
             "--output-dictionary-size does not go together with --arch "
@@ -149,50 +142,32 @@ def _check_task(task: Any, arch: str, target: str) -> None:
         )
 
 
-def refuse_flags(args: Any, arch: str, *names: str) -> None:
-    """Refuse flags of fairseq's that an output layer of ours has no use for.
-
-    Raises:
-        ValueError: one is given; the message names it.
-    """
-    for name in names:
-        if getattr(args, name, None):
-            raise ValueError(
-                f"{flag(name)} does not go together with --arch {arch}, whose output layer is the "
-                "one of --output-layer: leave it out."
-            )
-
-
 # ------------------------------------------------------------------ embeddings, scores
 
 
 def build_input_embedding(
-    args: Any, dictionary: Any, composed: type[Composed], read: int, features: int
-) -> Composed | SeparateEmbedding:
+    args: Any,
+    dictionary: Any,
+    read: int,
+    features: int,
+    composed: type[ComposedEmbedding] = ComposedEmbedding,
+) -> ComposedEmbedding | SeparateEmbedding:
     """Output layer by the flags, and the embedding of the decoder's words, which refers to it.
 
-    Args:
-        args: flags of :class:`.config.KerbsConfig`.
-        dictionary: target dictionary.
-        composed: class of an embedding that is composed of senses.
-        read: size of a separate embedding (``--input-embedding separate``).
-        features: size of the decoder's features, and so of a composed embedding.
+    ``read`` is the size of a separate embedding (``--input-embedding separate``), ``features`` that
+    of the decoder's features, and so of an embedding composed of senses, by ``composed``.
 
     Raises:
         ValueError: the flags do not fit the vocabulary or each other.
     """
-    layer = build_output_layer(args, len(dictionary), context_size(args, features))
+    layer = config.build_output_layer(args, len(dictionary), features + bool(args.sense_bias))
     if getattr(args, "input_embedding", "composed") == "separate":
         return SeparateEmbedding(layer, dictionary.pad(), read)
     return composed(layer, dictionary.pad(), args.composition == "posterior", args.sense_bias)
 
 
 class ScoredByOutputLayer:
-    """Mixin for fairseq decoders.
-
-    Attributes:
-        output: the output layer.
-    """
+    """Mixin for fairseq decoders with an output layer, ``output``."""
 
     output: OutputLayer
 
@@ -220,12 +195,7 @@ class ScoredByOutputLayer:
 
 
 def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
-    """Refuse a checkpoint that holds another output layer than the model.
-
-    Args:
-        layer: the model's layer.
-        state_dict: parameters and buffers of the checkpoint.
-        prefix: name of the layer in it, with a final dot.
+    """Refuse a checkpoint with another layer, at ``prefix`` (with a final dot), than the model's.
 
     Raises:
         ProgramEnd: the sentence names the flags, the data, or what is damaged.
@@ -248,57 +218,30 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             "the checkpoint was trained with another --output-layer, --kernel or "
             f"--mixture-kernels than this model (it has {', '.join(sorted(held))})."
         )
-    senses, size = held["weight"].shape
-    words = len(held.get("inventory.log_prob", held["weight"]))
-    owners = held.get("inventory.word_of_sense", torch.arange(words))
-    bias = " and --sense-bias as" if abs(size - layer.embed_dim) == 1 else ""
+    senses, words = len(held["weight"]), len(held.get("inventory.log_prob", held["weight"]))
     if words != layer.vocab_size:
-        reason = (
+        raise ProgramEnd(
             f"the checkpoint has a target dictionary of {words} words, the data has one of "
-            f"{layer.vocab_size}: use the data that the model was trained on"
+            f"{layer.vocab_size}: use the data that the model was trained on."
         )
-    elif senses != layer.total_senses:
-        reason = (
+    if senses != layer.total_senses:
+        raise ProgramEnd(
             f"the checkpoint has {senses} senses, this model {layer.total_senses}: give the "
-            f"--total-senses that it was trained with ({senses / words:.6g})"
+            f"--total-senses that it was trained with ({senses / words:.6g})."
         )
-    elif size != layer.embed_dim:
-        reason = (
-            f"the checkpoint has sense embeddings of size {size}, this model of size "
-            f"{layer.embed_dim}: give the embedding size{bias} of the checkpoint"
-        )
-    elif len(held.get("mixing.weight", ())) != len(expected.get("mixing.weight", ())):
-        reason = (
-            f"the checkpoint is a mixture of {len(held['mixing.weight'])} components, this model "
-            f"one of {len(expected['mixing.weight'])}: give the --mixture-components or "
-            "--mixture-kernels that it was trained with"
-        )
-    elif "inventory.usage" not in expected:
+    learned = {name: value for name, value in expected.items() if name not in optional}
+    check_shapes(held, learned, "sizes, --sense-bias and --mixture-components or --mixture-kernels")
+    if "inventory.usage" not in expected:
         return
-    elif damage := damaged_statistic(state_dict, f"{prefix}inventory."):
-        reason = (
+    if damage := damaged_statistic(state_dict, f"{prefix}inventory."):
+        raise ProgramEnd(
             f"{damage} of the checkpoint: the file is damaged, or its training had diverged; take "
-            "an earlier checkpoint of that training"
+            "an earlier checkpoint of that training."
         )
-    elif (
-        owners.dim() != 1
-        or owners.is_floating_point()
-        or not 0 <= int(owners.min()) <= int(owners.max()) < words
-    ):
-        reason = (
-            "a sense of the checkpoint has no word of the dictionary: the file is damaged; take "
-            "another checkpoint of that training"
-        )
-    elif int((counts := owners.bincount(minlength=words)).min()) < 1:
-        reason = (
-            f"word {int(counts.argmin())} of the checkpoint has no sense: the file is damaged; "
-            "take another checkpoint of that training"
-        )
-    elif (most := int(counts.max())) > layer.max_senses:
-        reason = (
-            f"a word of the checkpoint has {most} senses, this model allows "
-            f"{layer.max_senses}: give --max-senses {most} or more"
-        )
-    else:
-        return
-    raise ProgramEnd(f"{reason}.")
+    try:
+        build_sense_table(held["inventory.word_of_sense"], words, layer.max_senses)
+    except (ValueError, RuntimeError) as error:
+        raise ProgramEnd(
+            f"the checkpoint's senses do not fit: {error} Give the --max-senses that it was "
+            "trained with, or, if it is damaged, take another checkpoint of that training."
+        ) from None

@@ -1,5 +1,6 @@
 """Flags that all architectures share, and the output layer that they describe.
 
+What is wrong with a flag is a ValueError that names it; :func:`user_errors` makes a sentence of it.
 fairseq reads the types of configuration fields as they are: annotations are not postponed here, and
 an optional number is no union.
 """
@@ -9,7 +10,7 @@ an optional number is no union.
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from math import isfinite
@@ -18,23 +19,15 @@ from typing import Any, Optional
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from omegaconf import OmegaConf
 
+from fairseq_kerbs import output_layers
 from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
-from fairseq_kerbs.output_layers import (
-    SENSE_INITS,
-    KerbsOutputLayer,
-    MixtureOutputLayer,
-    OutputLayer,
-    SoftmaxOutputLayer,
-)
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import ProgramEnd
 
-OUTPUT_LAYERS = ("kerbs", "softmax", "mos", "mixture")
 BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
 """Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
-INPUT_EMBEDDINGS = ("composed", "separate")
 
 
 def _flag(default: Any, help: str) -> Any:
@@ -45,10 +38,8 @@ def _flag(default: Any, help: str) -> Any:
 class KerbsConfig(FairseqDataclass):
     """Flags of the output layer, of composition and of reallocation."""
 
-    output_layer: ChoiceEnum(OUTPUT_LAYERS) = _flag(
-        "kerbs",
-        "output layer: KerBS, plain softmax, or a mixture, of softmaxes (Yang et al. "
-        "2018) or of kernels (Gao et al. 2019)",
+    output_layer: ChoiceEnum(["kerbs", "softmax", "mos", "mixture"]) = _flag(
+        "kerbs", "KerBS, plain softmax, or a mixture of softmaxes (Yang 2018) or kernels (Gao 2019)"
     )
     mixture_components: int = _flag(3, "softmaxes that --output-layer mos mixes")
     mixture_kernels: str = _flag(
@@ -67,7 +58,7 @@ class KerbsConfig(FairseqDataclass):
     kernel_b: Optional[float] = _flag(None, "b of the kernel wav (100 if not given)")
     total_senses: float = _flag(3.0, "senses in all, as a multiple of the target vocabulary")
     max_senses: int = _flag(4, "most senses of one word")
-    sense_init: ChoiceEnum(SENSE_INITS) = _flag(
+    sense_init: ChoiceEnum(output_layers.SENSE_INITS) = _flag(
         "random", "first vectors: drawn alone (the paper), or around the word's first"
     )
     reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
@@ -93,13 +84,10 @@ class KerbsConfig(FairseqDataclass):
     )
     composition_passes: int = _flag(
         1,
-        "decoder passes that refine posteriors in parallel decoders (0: prior only; -1: "
-        "the sequential recursion, as many passes as positions)",
+        "passes that refine posteriors in parallel decoders (0: prior only; -1: all there can be)",
     )
     sense_bias: bool = _flag(
-        False,
-        "append a constant 1 to context vectors: the last coordinate of a sense is its "
-        "bias, exactly so for theta = 0 (elsewhere it is a coordinate like the others)",
+        False, "append a 1 to context vectors: a sense's last coordinate is its bias (at theta = 0)"
     )
 
 
@@ -107,10 +95,8 @@ class KerbsConfig(FairseqDataclass):
 class SeparableKerbsConfig(KerbsConfig):
     """Flags of decoders whose input embedding need not be composed of senses."""
 
-    input_embedding: ChoiceEnum(INPUT_EMBEDDINGS) = _flag(
-        "composed",
-        "embedding of the words that the decoder reads: composed of the output layer's "
-        "senses (Eq. 6), or separate, one vector a word",
+    input_embedding: ChoiceEnum(["composed", "separate"]) = _flag(
+        "composed", "what the decoder reads: words composed of senses (Eq. 6), or one vector a word"
     )
 
 
@@ -142,21 +128,17 @@ def fill_defaults(args: Any, config: type[FairseqDataclass]) -> None:
 
 def as_namespace(args: Any) -> argparse.Namespace:
     """Arguments as a plain namespace, also where fairseq-hydra-train passes a configuration."""
-    if OmegaConf.is_config(args):
-        container: Any = OmegaConf.to_container(args, resolve=True)
-        return argparse.Namespace(**container)
-    if not isinstance(args, argparse.Namespace):
-        return argparse.Namespace(**vars(args))
-    return args
+    if isinstance(args, argparse.Namespace):
+        return args
+    values: Any = (
+        OmegaConf.to_container(args, resolve=True) if OmegaConf.is_config(args) else vars(args)
+    )
+    return argparse.Namespace(**values)
 
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn a wrong value into one sentence about a flag, and a non-zero exit without a traceback.
-
-    Raises:
-        ProgramEnd: a ValueError was raised; parameters in backticks are named by their flags.
-    """
+    """Turn a ValueError into one sentence about a flag, and a non-zero exit without a traceback."""
     try:
         yield
     except ValueError as error:
@@ -173,6 +155,27 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def refuse_flags(args: Any, arch: str, *names: str) -> None:
+    """Refuse flags of fairseq's that an output layer of ours has no use for."""
+    for name in names:
+        if getattr(args, name, None):
+            raise ValueError(
+                f"{flag(name)} does not go together with --arch {arch}, whose output layer is the "
+                "one of --output-layer: leave it out."
+            )
+
+
+def check_tied(args: Any, *names: str) -> None:
+    """Refuse sizes that differ from --decoder-embed-dim where an embedding is made of senses."""
+    size = args.decoder_embed_dim
+    for name in names if args.input_embedding == "composed" else ():
+        if getattr(args, name, size) != size:
+            raise ValueError(
+                f"{flag(name)} must equal --decoder-embed-dim ({size}): input and output "
+                "embeddings are the same senses (but for --input-embedding separate)."
+            )
+
+
 KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
 """Options of kernels that are flags, ``--kernel-power`` and so on."""
 FLAGS = {
@@ -180,10 +183,7 @@ FLAGS = {
     **{item.name: flag(item.name) for item in fields(SeparableKerbsConfig)},
     **{option: flag(f"kernel_{option}") for option in KERNEL_OPTIONS},
     "policy": "--reallocation",
-    "interval": "--reallocation-interval",
     "decay": "--sense-decay",
-    "passes": "--composition-passes",
-    "components": "--mixture-components",
     "kernels": "--mixture-kernels",
 }
 """The flag of each parameter that the mathematics name."""
@@ -201,11 +201,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def check_ranges(args: Any, *names: str) -> None:
-    """Check flags that are numbers; those without a range of their own are sizes, 1 or more.
-
-    Raises:
-        ValueError: one is out of range; the message names the flag.
-    """
+    """Check flags that are numbers; those without a range of their own are sizes, 1 or more."""
     for name in names:
         fits, range_ = _RANGES.get(name, (lambda x: x >= 1, "it must be 1 or more"))
         if not fits(value := getattr(args, name, 1)):
@@ -213,11 +209,7 @@ def check_ranges(args: Any, *names: str) -> None:
 
 
 def build_schedule(args: Any) -> SenseSchedule:
-    """Read the schedule from flags, and check those that all models share.
-
-    Raises:
-        ValueError: a flag is out of range; the message names it.
-    """
+    """Read the schedule from flags, and check those that all models share."""
     check_ranges(args, *_RANGES)
     settings = ReallocationSettings(
         log_prob_threshold=float(args.log_prob_threshold), max_moves=float(args.max_moves)
@@ -226,108 +218,60 @@ def build_schedule(args: Any) -> SenseSchedule:
     return SenseSchedule(str(args.reallocation), interval, decay, settings)
 
 
-def check_kernel_flags(args: Any, names: Sequence[str], reader: str) -> None:
-    """Refuse a flag that no kernel reads.
-
-    Args:
-        args: the flags.
-        names: kernels of the layer.
-        reader: the flag that chose them, with its value.
-
-    Raises:
-        ValueError: the message names the flag, and the kernels that read it.
-    """
-    read = {option for name in names if name in KERNELS for option in KERNELS[name].options}
-    for option in KERNEL_OPTIONS:
-        if getattr(args, f"kernel_{option}", None) is not None and option not in read:
-            readers = ", ".join(name for name in KERNELS if option in KERNELS[name].options)
-            raise ValueError(
-                f"--kernel-{option} is for the kernel {readers} and not read by {reader}: leave it "
-                "out."
-            )
-
-
-def kernel_from_flags(args: Any, name: str | None = None) -> Kernel:
-    """Kernel with the options that the flags give it, and its own defaults for the rest.
-
-    Args:
-        args: the flags.
-        name: a kernel of several that share the flags, each reading its own (the caller asks
-            :func:`check_kernel_flags` for all of them); by default ``--kernel``, which must read
-            every flag that is given.
-
-    Raises:
-        ValueError: a flag is out of range or read by no kernel, or no kernel has that name.
-    """
-    if name is None:
-        name = str(args.kernel)
-        check_kernel_flags(args, [name], f"--kernel {name}")
-    options = KERNELS[name].options if name in KERNELS else ()
-    given = {option: getattr(args, f"kernel_{option}", None) for option in options}
-    return build_kernel(name, **{key: value for key, value in given.items() if value is not None})
-
-
-def mixture_kernels_from_flags(args: Any) -> list[Kernel]:
-    """Kernel of every component of ``--output-layer mos`` or ``mixture``.
-
-    Raises:
-        ValueError: a flag is out of range or read by no kernel, or no kernel has that name.
-    """
-    if args.output_layer == "mos":
+def kernels_from_flags(args: Any) -> list[Kernel]:
+    """Kernel of every component of the output layer, with the options that the flags give it."""
+    if args.output_layer == "softmax":
+        names, reader = [], "--output-layer softmax"
+    elif args.output_layer == "mos":
         check_ranges(args, "mixture_components")
         names, reader = ["lin"] * int(args.mixture_components), "--output-layer mos"
+    elif args.output_layer == "mixture":
+        names = [name.strip() for name in str(args.mixture_kernels).split(",")]
+        reader = f"--mixture-kernels {args.mixture_kernels}"
     else:
-        listed = str(args.mixture_kernels)
-        names, reader = [name.strip() for name in listed.split(",")], f"--mixture-kernels {listed}"
+        names, reader = [str(args.kernel)], f"--kernel {args.kernel}"
     if unknown := set(names) - set(KERNELS):
         raise ValueError(
-            f"--mixture-kernels: there is no kernel named '{min(unknown)}'; give names from "
+            f"{reader}: there is no kernel named '{min(unknown)}'; give names from "
             f"{', '.join(sorted(KERNELS))} with commas between them."
         )
-    check_kernel_flags(args, names, reader)
-    return [kernel_from_flags(args, name) for name in names]
+    options = {option: getattr(args, f"kernel_{option}", None) for option in KERNEL_OPTIONS}
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        readers = [name for name, kernel in KERNELS.items() if option in kernel.options]
+        if not set(readers) & set(names):
+            raise ValueError(
+                f"--kernel-{option} is for the kernel {', '.join(readers)} and not read by "
+                f"{reader}: leave it out."
+            )
+    read = ({key: given[key] for key in KERNELS[name].options if key in given} for name in names)
+    return [build_kernel(name, **own) for name, own in zip(names, read, strict=True)]
 
 
-def context_size(args: Any, features: int) -> int:
-    """Size of context vectors: that of a decoder's features, and one more for a bias.
-
-    Raises:
-        ValueError: --sense-bias does not go with the output layer.
-    """
-    if not args.sense_bias:
-        return features
+def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
+    """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
+    kernels, biased = kernels_from_flags(args), bool(args.sense_bias)
     mixture = args.output_layer in ("mos", "mixture")
-    if mixture or (args.output_layer == "kerbs" and args.kernel not in BIASED_KERNELS):
+    if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):
         other = f"--output-layer {args.output_layer}" if mixture else f"--kernel {args.kernel}"
         raise ValueError(
             f"--sense-bias does not go together with {other}, to which a constant coordinate is no "
             "bias: leave it out."
         )
-    return features + 1
-
-
-def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLayer:
-    """Output layer that the flags describe.
-
-    Raises:
-        ValueError: the flags do not fit the vocabulary or each other.
-    """
     if args.output_layer == "softmax":
-        check_kernel_flags(args, [], "--output-layer softmax")
-        return SoftmaxOutputLayer(embed_dim, vocab_size, biased=bool(args.sense_bias))
-    if args.output_layer in ("mos", "mixture"):
-        kernels = mixture_kernels_from_flags(args)
-        return MixtureOutputLayer(embed_dim, vocab_size, kernels)
+        return output_layers.SoftmaxOutputLayer(embed_dim, vocab_size, biased=biased)
+    if mixture:
+        return output_layers.MixtureOutputLayer(embed_dim, vocab_size, kernels)
     factor = float(args.total_senses)
     if not isfinite(factor):
         raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
-    return KerbsOutputLayer(
+    return output_layers.KerbsOutputLayer(
         embed_dim,
         vocab_size,
         round(factor * vocab_size),
         max_senses=int(args.max_senses),
-        kernel=kernel_from_flags(args),
+        kernel=kernels[0],
         sense_init=str(args.sense_init),
         new_sense=str(args.new_sense),
-        biased=bool(args.sense_bias),
+        biased=biased,
     )

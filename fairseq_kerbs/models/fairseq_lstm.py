@@ -17,10 +17,9 @@ from fairseq import utils
 from fairseq.models import lstm, lstm_lm
 from torch import Tensor
 
-from fairseq_kerbs.models.base import KerbsModel, build_input_embedding, refuse_flags
-from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges
+from fairseq_kerbs.models.base import KerbsModel, build_input_embedding
+from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges, check_tied, refuse_flags
 from fairseq_kerbs.models.recurrent import Memory, SteppingDecoder
-from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from fairseq_kerbs.utils.literals import read_literal
 
 EncoderOut = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -29,14 +28,7 @@ EncoderOut = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
-    """fairseq's LSTM decoder; forward returns context vectors for the output layer.
-
-    Args:
-        dictionary: target dictionary.
-        embed_tokens: input embedding, which refers to the output layer. That one's rows are longer
-            than the features by one where it has a bias.
-        sizes: fairseq's arguments of the decoder.
-    """
+    """fairseq's LSTM decoder, by fairseq's arguments; forward returns context vectors."""
 
     def __init__(self, dictionary: Any, embed_tokens: Any, **sizes: Any) -> None:
         # "shared": fairseq must not make an output projection of its own
@@ -44,22 +36,6 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
             self, dictionary, pretrained_embed=embed_tokens, share_input_output_embed=True, **sizes
         )
         self.output = embed_tokens.layer
-
-    def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: EncoderOut | None = None,
-        incremental_state: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Context vectors [batch, len, d], and attention [batch, len, src_len] if it is asked for.
-
-        In step-by-step decoding only of the last token: [batch, 1, d].
-        """
-        features, extra = super().extract_features(
-            prev_output_tokens, encoder_out, incremental_state
-        )
-        return features, extra["attn"][0]
 
     def run(
         self, tokens: Tensor, encoder_out: EncoderOut | None, state: dict[str, Any] | None
@@ -72,7 +48,6 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
         return self.contexts(features), attention
 
     def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
-        """The encoder's last states, projected where they have another size."""
         zero = self.output.weight.new_zeros(batch, self.hidden_size)
         if encoder_out is None:
             return Memory(((zero, zero),) * self.num_layers, None, None)
@@ -86,7 +61,6 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
     def step(
         self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
     ) -> tuple[Memory, Tensor | None]:
-        """One step from embeddings [batch, e]; attention is [batch, src_len]."""
         below = self.dropout_in_module(words)
         if memory.fed is not None:
             below = torch.cat([below, memory.fed], dim=1)
@@ -110,7 +84,6 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
-        """Reorder our memory, or fairseq's, with the beam."""
         super().reorder_incremental_state(incremental_state, new_order)
         if not self.embed_tokens.posterior:
             lstm.LSTMDecoder.reorder_incremental_state(self, incremental_state, new_order)
@@ -126,7 +99,7 @@ def _sizes(args: Any, side: str) -> dict[str, Any]:
 def _build_decoder(args: Any, dictionary: Any, encoder_units: int, **others: Any) -> Any:
     """The decoder that the flags describe; ``encoder_units`` is 0 where there is no encoder."""
     read, features = args.decoder_embed_dim, args.decoder_out_embed_dim
-    embed = build_input_embedding(args, dictionary, ComposedEmbedding, read, features)
+    embed = build_input_embedding(args, dictionary, read, features)
     if getattr(args, "decoder_freeze_embed", False):
         embed.weight.requires_grad = False
     others |= {"out_embed_dim": features, "encoder_output_units": encoder_units}
@@ -134,7 +107,6 @@ def _build_decoder(args: Any, dictionary: Any, encoder_units: int, **others: Any
 
 
 def _build_encoder(args: Any, dictionary: Any) -> Any:
-    """fairseq's own encoder."""
     embed = lstm.Embedding(len(dictionary), args.encoder_embed_dim, dictionary.pad())
     if args.encoder_embed_path:
         utils.load_embedding(utils.parse_embedding(args.encoder_embed_path), dictionary, embed)
@@ -172,15 +144,9 @@ class _FairseqLstm(KerbsModel):
         refuse_flags(
             args, cls.arch, "adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"
         )
-        if args.input_embedding == "separate":
-            return
-        if args.decoder_out_embed_dim != args.decoder_embed_dim:
-            raise ValueError(
-                "--decoder-out-embed-dim must equal --decoder-embed-dim "
-                f"({args.decoder_embed_dim}): input and output embeddings are the same senses (but "
-                "for --input-embedding separate)."
-            )
-        if getattr(args, "decoder_freeze_embed", False):
+        check_tied(args, "decoder_out_embed_dim")
+        frozen = getattr(args, "decoder_freeze_embed", False)
+        if frozen and args.input_embedding == "composed":
             raise ValueError(
                 "--decoder-freeze-embed asks for --input-embedding separate: give both."
             )
@@ -194,7 +160,6 @@ class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
 
     @classmethod
     def build(cls, args: Any, task: Any) -> FairseqLstmModel:
-        """fairseq's encoder, and the decoder."""
         if args.encoder_layers != args.decoder_layers:
             raise ValueError(
                 f"--encoder-layers is {args.encoder_layers}, --decoder-layers is "
@@ -202,14 +167,9 @@ class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
             )
         encoder = _build_encoder(args, task.source_dictionary)
         longest = getattr(args, "max_target_positions", lstm.DEFAULT_MAX_TARGET_POSITIONS)
-        decoder = _build_decoder(
-            args,
-            task.target_dictionary,
-            encoder.output_units,
-            attention=_attends(args),
-            max_target_positions=longest,
-        )
-        return cls(encoder, decoder)
+        others = {"attention": _attends(args), "max_target_positions": longest}
+        words = task.target_dictionary
+        return cls(encoder, _build_decoder(args, words, encoder.output_units, **others))
 
 
 class FairseqLstmLanguageModel(_FairseqLstm, lstm_lm.LSTMLanguageModel):
@@ -221,17 +181,9 @@ class FairseqLstmLanguageModel(_FairseqLstm, lstm_lm.LSTMLanguageModel):
 
     @classmethod
     def build(cls, args: Any, task: Any) -> FairseqLstmLanguageModel:
-        """The decoder, which is all of the model."""
         longest = getattr(args, "max_target_positions", None)
         if longest is None:
             default = lstm_lm.DEFAULT_MAX_TARGET_POSITIONS
             longest = getattr(args, "tokens_per_sample", default)
-        decoder = _build_decoder(
-            args,
-            task.target_dictionary,
-            0,
-            attention=False,
-            max_target_positions=longest,
-            residuals=args.residuals,
-        )
-        return cls(decoder)
+        others = {"attention": False, "max_target_positions": longest, "residuals": args.residuals}
+        return cls(_build_decoder(args, task.target_dictionary, 0, **others))

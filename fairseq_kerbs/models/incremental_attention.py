@@ -32,13 +32,9 @@ EncoderOut = dict[str, list[Tensor]] | None
 class Beams:
     """Where the hypotheses of a decoder have their past, and which of them share a source.
 
-    Args:
-        hypotheses: number of hypotheses.
-        group: consecutive hypotheses that have the same source.
-        device: where the decoder runs.
-
     Attributes:
-        group: as above; 1 once a reordering has torn groups apart.
+        group: consecutive hypotheses that have the same source; 1 once a reordering has torn them
+            apart.
         streams: inputs for each hypothesis; 1 until :meth:`widen`.
         written: rows in the cache of every layer, those of the step included.
     """
@@ -150,10 +146,9 @@ class BeamSelfAttention(MultiheadAttention):
         """As fairseq's; with beams, ``query`` is [1, rows, d], and no weights are returned."""
         beams: Beams | None = (incremental_state or {}).get(BEAMS)
         if incremental_state is None or beams is None:
-            found: tuple[Tensor, Tensor | None] = super().forward(
+            return super().forward(
                 query, key, value, key_padding_mask, incremental_state, *args, **kwargs
             )
-            return found
         cache = self.get_incremental_state(incremental_state, _CACHE) or {}
         cache["keys"] = _appended(cache.get("keys"), self.k_proj(query)[0], beams.written)
         cache["values"] = _appended(cache.get("values"), self.v_proj(query)[0], beams.written)

@@ -7,11 +7,13 @@ input at step t is composed with the posterior of step t − 1.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from fairseq.models import (
+    FairseqDecoder,
     FairseqEncoder,
     FairseqEncoderDecoderModel,
     FairseqIncrementalDecoder,
@@ -22,21 +24,17 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
 from fairseq_kerbs.models.config import RecurrentKerbsConfig, check_ranges
-from fairseq_kerbs.output_layers.composition import ComposedEmbedding, LookedUp
+from fairseq_kerbs.output_layers.base import LookedUp
 
 MAX_POSITIONS = 100_000
 
 
 def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None]:
-    """Move padding from the left of each row to its right.
-
-    Args:
-        tokens: [batch, len], padded on either side.
-        padding_idx: the padding token.
+    """Move padding from the left of each row of tokens [batch, len] to its right.
 
     Returns:
-        the rows without padding on the left, [batch, len]; and for :func:`put_back` the place that
-        each position has in them, [batch, len], or None where nothing moved.
+        the rows; and for :func:`put_back` the place that each position has in them, [batch, len],
+        or None where nothing moved.
     """
     leading = tokens.ne(padding_idx).cumsum(1).eq(0).sum(1, keepdim=True)  # [batch, 1]
     if not leading.any():
@@ -55,37 +53,29 @@ def put_back(values: Tensor, places: Tensor | None) -> Tensor:
 
 
 class Memory(NamedTuple):
-    """State of a recurrent decoder between two steps; every tensor has the batch first.
+    """State of a recurrent decoder between two steps; every tensor has the batch first."""
 
-    Attributes:
-        states: of each layer h, for LSTM also c, each [batch, hidden].
-        fed: output that is fed in at the next step, [batch, hidden]; None without an encoder.
-        context: context vector h_{t−1} of the output layer, [batch, d]; None before step 1.
-    """
-
-    states: tuple[tuple[Tensor, ...], ...]
-    fed: Tensor | None
-    context: Tensor | None
+    states: tuple[tuple[Tensor, ...], ...]  # of each layer h, for LSTM also c, each [batch, hidden]
+    fed: Tensor | None  # output that is fed in at the next step, [batch, hidden], with an encoder
+    context: Tensor | None  # h_{t−1} of the output layer, [batch, d]; None before step 1
 
 
-class SteppingDecoder(ScoredByOutputLayer):
-    """Mixin for recurrent decoders of fairseq: forward returns context vectors.
+class SteppingDecoder(ScoredByOutputLayer, ABC):
+    """Mixin for recurrent decoders of fairseq: forward returns context vectors."""
 
-    Attributes:
-        embed_tokens: input embedding, which refers to the output layer.
-    """
+    embed_tokens: Any  # refers to the output layer
 
-    embed_tokens: Any
-
+    @abstractmethod
     def first_memory(self, batch: int, encoder_out: Any) -> Memory:
         """The memory before the first step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, words: Tensor, memory: Memory, encoder_out: Any) -> tuple[Memory, Tensor | None]:
-        """One step from embeddings [batch, e]; attention is [batch, src_len]."""
-        raise NotImplementedError
+        """One step (Eq. 1–2) from embeddings [batch, e]; attention is [batch, src_len]."""
 
-    def forward(
+    forward = FairseqDecoder.forward  # by way of extract_features and output_layer
+
+    def extract_features(
         self,
         prev_output_tokens: Tensor,
         encoder_out: Any = None,
@@ -97,17 +87,6 @@ class SteppingDecoder(ScoredByOutputLayer):
         In step-by-step decoding only of the last token: [batch, 1, d]. Tokens are padded on either
         side: no step is spent on padding on the left (``--left-pad-target``).
         """
-        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return self.output_layer(features), extra
-
-    def extract_features(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: Any = None,
-        incremental_state: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, Any]:
-        """As :meth:`forward`."""
         tokens, places = prev_output_tokens, None
         if incremental_state is None:
             tokens, places = right_padded(tokens, self.embed_tokens.padding_idx)
@@ -154,7 +133,6 @@ class SteppingDecoder(ScoredByOutputLayer):
             yield LookedUp(*step)
 
     def max_positions(self) -> int:
-        """Longest target."""
         return int(getattr(self, "max_target_positions", MAX_POSITIONS))
 
     def reorder_incremental_state(
@@ -195,27 +173,15 @@ def run_layers(
 
 
 class EncoderOut(NamedTuple):
-    """What the decoder needs of the source, positions as in the source tokens.
+    """What the decoder needs of the source, positions as in the source tokens."""
 
-    Attributes:
-        outputs: [src_len, batch, hidden].
-        states: first decoder states of every layer, [layers, batch, hidden]; for LSTM a pair.
-        padding: [src_len, batch] True at padding.
-    """
-
-    outputs: Tensor
-    states: tuple[Tensor, ...]
-    padding: Tensor
+    outputs: Tensor  # [src_len, batch, hidden]
+    states: tuple[Tensor, ...]  # of every layer at first, [layers, batch, hidden]; for LSTM a pair
+    padding: Tensor  # [src_len, batch], True at padding
 
 
 class RecurrentEncoder(FairseqEncoder):
-    """Bidirectional LSTM or GRU; each direction has half of the hidden units.
-
-    Args:
-        cell: "lstm" or "gru".
-        args: flags of :class:`.config.RecurrentKerbsConfig`.
-        dictionary: source dictionary.
-    """
+    """Bidirectional LSTM or GRU; each direction has half of the hidden units."""
 
     def __init__(self, cell: str, args: Any, dictionary: Any) -> None:
         super().__init__(dictionary)
@@ -244,27 +210,17 @@ class RecurrentEncoder(FairseqEncoder):
 
     def _join_directions(self, state: Tensor) -> Tensor:
         # [layers · 2, batch, hidden/2] -> [layers, batch, hidden]
-        parts = state.view(self.layers, 2, state.shape[1], -1)
-        return torch.cat([parts[:, 0], parts[:, 1]], dim=-1)
+        return state.unflatten(0, (self.layers, 2)).transpose(1, 2).flatten(2)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Reorder the batch for beam search."""
         return EncoderOut(*apply_to_sample(lambda one: one.index_select(1, new_order), encoder_out))
 
     def max_positions(self) -> int:
-        """Longest source."""
         return MAX_POSITIONS
 
 
 class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
-    """Recurrent decoder with attention.
-
-    Args:
-        cell: "lstm" or "gru".
-        args: flags of :class:`.config.RecurrentKerbsConfig`.
-        dictionary: target dictionary.
-        embed_tokens: composed input embedding, which refers to the output layer.
-    """
+    """Recurrent decoder with attention, by flags of :class:`.config.RecurrentKerbsConfig`."""
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
@@ -277,14 +233,12 @@ class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
         self.dropout = nn.Dropout(args.dropout)
 
     def first_memory(self, batch: int, encoder_out: EncoderOut) -> Memory:
-        """The encoder's last states, and nothing attended to."""
         states = tuple(zip(*(state.unbind(0) for state in encoder_out.states), strict=True))
         return Memory(states, torch.zeros_like(states[0][0]), None)
 
     def step(
         self, words: Tensor, memory: Memory, encoder_out: EncoderOut
     ) -> tuple[Memory, Tensor | None]:
-        """One step of Eq. 1–2 from embeddings [batch, e]; attention is [batch, src_len]."""
         assert memory.fed is not None
         below = torch.cat([self.dropout(words), memory.fed], dim=1)
         states = run_layers([*self.cells], below, memory.states, self.dropout)
@@ -297,21 +251,13 @@ class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
 
 
 class RecurrentModel(KerbsModel):
-    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``.
+    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``."""
 
-    Attributes:
-        cell: "lstm" or "gru".
-        decoder_class: takes the cell, the flags, the dictionary and the input embedding.
-        embedding: class of that embedding.
-    """
-
-    cell: ClassVar[str] = "lstm"
-    decoder_class: ClassVar[type[nn.Module]]
-    embedding: ClassVar[type[ComposedEmbedding]] = ComposedEmbedding
+    cell: ClassVar[str] = "lstm"  # or "gru"
+    decoder_class: ClassVar[type[nn.Module]]  # of the cell, the flags, dictionary and embedding
 
     @classmethod
     def check(cls, args: Any) -> None:
-        """Check the sizes."""
         check_ranges(args, "hidden_size", "embed_dim", "layers")
 
     @classmethod
@@ -323,8 +269,7 @@ class RecurrentModel(KerbsModel):
     @classmethod
     def build_decoder(cls, args: Any, dictionary: Any) -> Any:
         """Output layer, input embedding and decoder."""
-        size = args.embed_dim
-        embed = build_input_embedding(args, dictionary, cls.embedding, size, size)
+        embed = build_input_embedding(args, dictionary, args.embed_dim, args.embed_dim)
         return cls.decoder_class(cls.cell, args, dictionary, embed)
 
 
@@ -336,7 +281,6 @@ class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
 
     @classmethod
     def check(cls, args: Any) -> None:
-        """Check the sizes."""
         super().check(args)
         if args.hidden_size % 2:
             raise ValueError(
@@ -346,18 +290,17 @@ class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
 
     @classmethod
     def build(cls, args: Any, task: Any) -> Any:
-        """Encoder and decoder."""
         encoder = RecurrentEncoder(cls.cell, args, task.source_dictionary)
         return cls(encoder, cls.build_decoder(args, task.target_dictionary))
 
 
 class LstmKerbsModel(RecurrentKerbsModel):
-    """LSTM sequence to sequence with attention and an output layer of ours."""
+    """The LSTM."""
 
     arch, cell = "lstm_kerbs", "lstm"
 
 
 class GruKerbsModel(RecurrentKerbsModel):
-    """GRU sequence to sequence with attention and an output layer of ours (Eq. 2)."""
+    """The GRU of Eq. 2."""
 
     arch, cell = "gru_kerbs", "gru"

@@ -1,4 +1,4 @@
-"""Recurrent language models with a KerBS (or plain softmax) output layer (Section 5.1).
+"""Recurrent language models with an output layer of ours (Section 5.1), left-to-right and cloze.
 
 The Bayesian composition of Eq. 6 needs the context vector of the step before, so a model with it
 steps through time. Everything that does not depend on that vector is done for all positions at
@@ -6,6 +6,11 @@ once: looking up senses before the steps, and scoring words after them. Where a 
 is the same in every context (softmax, one sense a word, ``--composition prior``) there is no need
 to step, and the whole sequence goes through torch's own LSTM or GRU. Both ways use the same
 weights, those of ``nn.LSTM`` or ``nn.GRU``.
+
+The cloze model scores each word from what stands before it and after it. The product of these
+probabilities over a text is no probability of the text. What fairseq-eval-lm and fairseq-validate
+call perplexity is a *pseudo-perplexity* there: it compares cloze models with each other, and must
+not be compared with the perplexity of left-to-right models.
 """
 
 from __future__ import annotations
@@ -13,34 +18,24 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel
+import torch.nn.functional as F
+from fairseq.models import FairseqDecoder, FairseqIncrementalDecoder, FairseqLanguageModel
 from torch import Tensor, nn
 
+from fairseq_kerbs.models import recurrent
+from fairseq_kerbs.models.base import ScoredByOutputLayer
 from fairseq_kerbs.models.config import RecurrentLanguageModelConfig
-from fairseq_kerbs.models.recurrent import (
-    Memory,
-    RecurrentModel,
-    SteppingDecoder,
-    build_rnn,
-    run_layers,
-)
+from fairseq_kerbs.utils.errors import ProgramEnd
 
 
-class RecurrentLanguageModelDecoder(SteppingDecoder, FairseqIncrementalDecoder):
-    """LSTM or GRU over words; its projected output is the context vector of the output layer.
-
-    Args:
-        cell: "lstm" or "gru".
-        args: flags of :class:`.config.RecurrentLanguageModelConfig`.
-        dictionary: dictionary of the words.
-        embed_tokens: composed input embedding, which refers to the output layer.
-    """
+class RecurrentLanguageModelDecoder(recurrent.SteppingDecoder, FairseqIncrementalDecoder):
+    """LSTM or GRU over words; its projected output is the context vector of the output layer."""
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
         self.cell, self.layers, self.hidden_size = cell, args.layers, args.hidden_size
-        self.rnn = build_rnn(cell, args, args.hidden_size, batch_first=True)
+        self.rnn = recurrent.build_rnn(cell, args, args.hidden_size, batch_first=True)
         self.to_context = nn.Linear(args.hidden_size, args.embed_dim)
         self.dropout = nn.Dropout(args.dropout)
 
@@ -53,25 +48,25 @@ class RecurrentLanguageModelDecoder(SteppingDecoder, FairseqIncrementalDecoder):
         hidden, _ = self.rnn(self.dropout(self.embed_tokens(tokens)))  # [batch, len, hidden]
         return self.contexts(self.to_context(self.dropout(hidden))), None
 
-    def first_memory(self, batch: int, encoder_out: None) -> Memory:
-        """Zeros."""
+    def first_memory(self, batch: int, encoder_out: None) -> recurrent.Memory:
         zero = self.output.weight.new_zeros(batch, self.hidden_size)
         state = (zero, zero) if self.cell == "lstm" else (zero,)
-        return Memory((state,) * self.layers, None, None)
+        return recurrent.Memory((state,) * self.layers, None, None)
 
-    def step(self, words: Tensor, memory: Memory, encoder_out: None) -> tuple[Memory, None]:
-        """One step of all layers (Eq. 2) from embeddings [batch, e]."""
+    def step(
+        self, words: Tensor, memory: recurrent.Memory, encoder_out: None
+    ) -> tuple[recurrent.Memory, None]:
         function: Any = torch.lstm_cell if self.cell == "lstm" else torch.gru_cell
         cells = [
             lambda below, state, weights=weights: function(below, state, *weights)
             for weights in self.rnn.all_weights
         ]
-        states = run_layers(cells, self.dropout(words), memory.states, self.dropout)
+        states = recurrent.run_layers(cells, self.dropout(words), memory.states, self.dropout)
         context = self.contexts(self.to_context(self.dropout(states[-1][0])))
-        return Memory(states, None, context), None
+        return recurrent.Memory(states, None, context), None
 
 
-class RecurrentLanguageModel(RecurrentModel, FairseqLanguageModel):
+class RecurrentLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """Recurrent language model; subclasses name the cell."""
 
     flags = RecurrentLanguageModelConfig
@@ -80,16 +75,107 @@ class RecurrentLanguageModel(RecurrentModel, FairseqLanguageModel):
 
 
 class LstmLanguageModel(RecurrentLanguageModel):
-    """LSTM language model with an output layer of ours."""
+    """The LSTM."""
 
     arch, cell = "lstm_lm_kerbs", "lstm"
 
 
 class GruLanguageModel(RecurrentLanguageModel):
-    """GRU language model with an output layer of ours: the paper's testbed.
+    """The GRU: the paper's testbed.
 
     Its training there: batches of 128, ``--lr 1.0 --lr-scheduler reduce_lr_on_plateau --lr-shrink
     0.8`` (with ``--optimizer sgd --clip-norm 1``: a rate of 1 is none for Adam).
     """
 
     arch, cell = "gru_lm_kerbs", "gru"
+
+
+# ------------------------------------------------------------------ cloze model
+
+
+def reversal(tokens: Tensor, padding_idx: int) -> Tensor:
+    """Places that turn the words of each row around and leave its padding where it is.
+
+    For tokens [batch, len], padded on the right, the place that each word of the turned row has in
+    the row, [batch, len]; the same places turn it back.
+    """
+    lengths = tokens.ne(padding_idx).sum(1, keepdim=True)  # [batch, 1]
+    place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    return torch.where(place < lengths, lengths - 1 - place, place)
+
+
+def at_places(values: Tensor, places: Tensor) -> Tensor:
+    """Values [batch, len, d] of places [batch, len] of their rows."""
+    return values.gather(1, places.unsqueeze(-1).expand_as(values))
+
+
+class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
+    """Two LSTMs, one in each direction; their projected states are the context vectors.
+
+    That of position t is made of the forward state after word t − 1 and the backward state after
+    word t + 1, so any output layer can score word t, which neither of the two has read.
+
+    Input embeddings are composed with the prior. The posterior of word t (Eq. 6) comes from the
+    context vector of position t, which has read word t + 1: the forward state after word t would
+    know the word that it has to predict next, and likewise backwards.
+
+    With several layers each direction has a stack of its own, as in ELMo: layers that read both
+    directions of the layer below would see the target.
+    """
+
+    def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
+        super().__init__(dictionary)
+        self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
+        embed_tokens.posterior = False
+        self.forwards, self.backwards = (
+            recurrent.build_rnn(cell, args, args.hidden_size, batch_first=True) for _ in range(2)
+        )
+        self.to_context = nn.Linear(2 * args.hidden_size, args.embed_dim)
+        self.dropout = nn.Dropout(args.dropout)
+
+    def forward(
+        self, prev_output_tokens: Tensor, src_lengths: Tensor | None = None, **others: Any
+    ) -> tuple[Tensor, Any]:
+        """Context vectors of every word [batch, len] from all others, [batch, len, d].
+
+        Raises:
+            ProgramEnd: a generator is calling, which this model cannot serve.
+        """
+        if "encoder_out" in others or others.get("incremental_state") is not None:
+            raise ProgramEnd(
+                "--arch bilstm_lm_kerbs reads both sides of a word and cannot generate text: use "
+                "it with fairseq-validate or fairseq-eval-lm."
+            )
+        return super().forward(prev_output_tokens)
+
+    def extract_features(
+        self, prev_output_tokens: Tensor, **_: Any
+    ) -> tuple[Tensor, dict[str, list[None]]]:
+        padding = self.embed_tokens.padding_idx
+        tokens, places = recurrent.right_padded(prev_output_tokens, padding)
+        embedded = self.dropout(self.embed_tokens(tokens))  # [batch, len, d]
+        after, _state = self.forwards(embedded)  # after reading word t, [batch, len, hidden]
+        turned = reversal(tokens, padding)
+        read_back, _state = self.backwards(at_places(embedded, turned))
+        # both directions have read one word less than there is in front of them: the state before
+        # the first word is zero, and padding comes after the words in either direction
+        before = F.pad(after, (0, 0, 1, -1))
+        behind = at_places(F.pad(read_back, (0, 0, 1, -1)), turned)
+        both = self.dropout(torch.cat([before, behind], dim=-1))  # [batch, len, 2 · hidden]
+        return recurrent.put_back(self.contexts(self.to_context(both)), places), {"attn": [None]}
+
+    def max_positions(self) -> int:
+        return recurrent.MAX_POSITIONS
+
+
+class BilstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
+    """Cloze model with an output layer of ours, for ``--task language_modeling --self-target``."""
+
+    arch = "bilstm_lm_kerbs"
+    flags = RecurrentLanguageModelConfig
+    decoder_class = ClozeDecoder
+    target = "self"
+
+    @property
+    def supported_targets(self) -> set[str]:
+        return {"self"}

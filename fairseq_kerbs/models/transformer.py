@@ -1,4 +1,4 @@
-"""Transformer with a KerBS (or plain softmax) output layer (Section 5.1).
+"""Transformers with an output layer of ours: translation (Section 5.1) and language model.
 
 A Transformer decoder is trained on all positions at once, but the input embedding at position t
 needs the context vector of position t − 1 (Eq. 6). It is found by iteration: pass 0 composes with
@@ -13,85 +13,47 @@ one begins as a copy of the last, until there is one for every pass.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
-from fairseq.models.transformer import (
-    TransformerConfig,
-    TransformerDecoderBase,
-    TransformerModel,
-    base_architecture,
-)
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import FairseqLanguageModel, transformer, transformer_lm
 from torch import Tensor, nn
 
-from fairseq_kerbs.models.base import (
-    KerbsModel,
-    ScoredByOutputLayer,
-    build_input_embedding,
-    refuse_flags,
-)
-from fairseq_kerbs.models.config import SeparableKerbsConfig, flag
-from fairseq_kerbs.models.incremental_attention import (
-    BEAMS,
-    Beams,
-    IncrementalState,
-    equal_neighbours,
-    keep_in_place,
-    one_source_each,
-)
+from fairseq_kerbs.models import incremental_attention as incremental
+from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
+from fairseq_kerbs.models.config import SeparableKerbsConfig, check_tied, refuse_flags
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 
 _FEATURES = "fairseq_kerbs.features"  # key of the streams' last features in the incremental state
 
 
 class PassEmbedding(ComposedEmbedding):
-    """Composed embedding for a decoder that looks words up without their context vectors.
-
-    The decoder sets one of these before it runs its layers, and unsets it after.
+    """Composed embedding for a decoder of fairseq's, which looks words up without their contexts.
 
     Attributes:
-        features: those of the pass before, [batch, len, d].
-        contexts: in step-by-step decoding, what the streams after the first are composed with,
-            [batch, n − 1, d]; words then are [batch × n, 1].
-        sequential: those of the sequential recursion, [batch, 1, d]; words are [batch, 1].
+        embed_next: how the next words are embedded, if with contexts; used once.
     """
 
-    features: Tensor | None = None
-    contexts: Tensor | None = None
-    sequential: Tensor | None = None
+    embed_next: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
-        if contexts is None and self.sequential is not None:
-            return super().forward(words, self.sequential)
-        if contexts is None and self.contexts is not None:
-            streams = self.contexts.shape[1] + 1
-            embedded = self.embed_streams(words.view(-1, streams)[:, 0], self.contexts)
-            return embedded.view(-1, 1, self.embedding_dim)
-        if contexts is None and self.features is not None:
-            features, self.features = self.features, None  # embedding a sequence comes here again
-            return self.embed_sequence(words, features)
-        return super().forward(words, contexts)
+        embed, self.embed_next = self.embed_next, None
+        return super().forward(words, contexts) if embed is None else embed(words)
 
 
-class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
+class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecoderBase):
     """Transformer decoder whose forward returns features; the output layer scores them.
 
-    Args:
-        cfg: fairseq's Transformer configuration.
-        dictionary: target dictionary.
-        embed_tokens: input embedding, which refers to the output layer.
-        passes: passes that refine the posteriors, before the last one; −1 for all there can be.
-        no_encoder_attn: leave out attention to an encoder.
-
-    The output layer says whether it has a bias: its rows then are longer than the features by one.
-
-    Attributes:
-        output: the output layer.
+    Arguments are those of fairseq's decoder. ``embed_tokens`` refers to the output layer;
+    ``passes`` refine the posteriors before the last one, −1 for all there can be.
     """
 
     def __init__(
         self,
-        cfg: TransformerConfig,
+        cfg: transformer.TransformerConfig,
         dictionary: Any,
         embed_tokens: PassEmbedding | SeparateEmbedding,
         passes: int,
@@ -107,14 +69,14 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> Any:
         """A layer of fairseq's whose state a beam search does not move."""
         layer = super().build_decoder_layer(cfg, no_encoder_attn)
-        keep_in_place(layer)
+        incremental.keep_in_place(layer)
         return layer
 
     def extract_features(
         self,
         prev_output_tokens: Tensor,
         encoder_out: Any,
-        incremental_state: IncrementalState | None = None,
+        incremental_state: incremental.IncrementalState | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
@@ -134,42 +96,40 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
         self, features: Tensor | None, tokens: Tensor, encoder_out: Any, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         embed: Any = self.embed_tokens
-        embed.features = features
-        try:
-            result: tuple[Tensor, dict[str, Any]] = self.extract_features_scriptable(
-                tokens, encoder_out, None, *args, **kwargs
-            )
-        finally:
-            embed.features = None
-        return self.contexts(result[0]), result[1]
+        if features is not None:
+            embed.embed_next = partial(embed.embed_sequence, features=features)
+        found = self.extract_features_scriptable(tokens, encoder_out, None, *args, **kwargs)
+        return self.contexts(found[0]), found[1]
 
     def _next_features(
-        self, tokens: Tensor, encoder_out: Any, state: IncrementalState, *args: Any, **kwargs: Any
+        self,
+        tokens: Tensor,
+        encoder_out: Any,
+        state: incremental.IncrementalState,
+        *args: Any,
+        **kwargs: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """All passes of one step; what the last one finds."""
-        beams: Beams | None = state.get(BEAMS)
+        beams: incremental.Beams | None = state.get(incremental.BEAMS)
         if beams is None:
-            group = 1 if self.cross_self_attention else equal_neighbours(encoder_out)
-            beams = Beams(len(tokens), group, tokens.device)
-            state[BEAMS] = beams
+            group = 1 if self.cross_self_attention else incremental.equal_neighbours(encoder_out)
+            beams = incremental.Beams(len(tokens), group, tokens.device)
+            state[incremental.BEAMS] = beams
         contexts: Tensor | None = state.get(_FEATURES)  # of the step before, [batch, streams, d]
         sequential = self.passes < 0
         n = 1 if contexts is None or sequential else contexts.shape[1] + 1
         if n > beams.streams:
             beams.widen(self, state, n)
         beams.begin_step(tokens[:, -1].eq(self.padding_idx))
-        embed: Any = self.embed_tokens
-        embed.contexts, embed.sequential = (None, contexts) if sequential else (contexts, None)
-        try:
-            features, extra = self.extract_features_scriptable(
-                tokens if n == 1 else tokens.repeat_interleave(n, 0),
-                one_source_each(encoder_out, beams.group),
-                state,
-                *args,
-                **kwargs,
-            )
-        finally:
-            embed.contexts = embed.sequential = None
+        if contexts is not None:
+            self.embed_tokens.embed_next = partial(self._embed_step, contexts=contexts)
+        features, extra = self.extract_features_scriptable(
+            tokens if n == 1 else tokens.repeat_interleave(n, 0),
+            incremental.one_source_each(encoder_out, beams.group),
+            state,
+            *args,
+            **kwargs,
+        )
         by_stream = self.contexts(features).view(len(tokens), n, -1)
         if self.passes:
             # a copy: generators divide what they receive by the temperature in place
@@ -179,15 +139,21 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, TransformerDecoderBase):
             extra = _of_last_stream(extra, n)
         return by_stream[:, -1:], extra
 
+    def _embed_step(self, words: Tensor, contexts: Tensor) -> Tensor:
+        """The last words [batch × streams, 1] with the contexts of the step before."""
+        embed: Any = self.embed_tokens
+        if self.passes < 0:
+            return embed(words, contexts)
+        last = words.view(len(contexts), -1)[:, 0]
+        return embed.embed_streams(last, contexts).view(-1, 1, embed.embedding_dim)
+
     def reorder_incremental_state_scripting(
-        self, incremental_state: IncrementalState, new_order: Tensor
+        self, incremental_state: incremental.IncrementalState, new_order: Tensor
     ) -> None:
         """Reorder the states of all passes with the beam."""
-        beams = incremental_state.get(BEAMS)
-        if beams is None:
-            super().reorder_incremental_state_scripting(incremental_state, new_order)
+        if incremental.BEAMS not in incremental_state:  # nothing was decoded yet
             return
-        beams.reorder(self, incremental_state, new_order)
+        incremental_state[incremental.BEAMS].reorder(self, incremental_state, new_order)
         if _FEATURES in incremental_state:
             features = incremental_state[_FEATURES]
             incremental_state[_FEATURES] = features.index_select(0, new_order)
@@ -201,70 +167,99 @@ def _of_last_stream(extra: dict[str, Any], streams: int) -> dict[str, Any]:
     }
 
 
-class TransformerKerbsModel(KerbsModel, TransformerModel):
-    """Transformer (Section 5.1) with an output layer of ours; ``--output-layer softmax`` its twin.
+class _Transformer(KerbsModel):
+    """What both models check and build.
 
     The decoder's input embedding is composed of the output layer's senses, and so tied with it;
     with ``--input-embedding separate`` it is one of its own.
     """
 
-    arch = "transformer_kerbs"
     flags = SeparableKerbsConfig
-
-    @classmethod
-    def fill_stock(cls, args: Any) -> None:
-        """Sizes of fairseq's transformer; its flags for two of them have no type."""
-        base_architecture(args)
-        args.decoder_input_dim = int(args.decoder_input_dim)
-        args.decoder_output_dim = int(args.decoder_output_dim)
+    sides: ClassVar[tuple[str, ...]]
+    refused: ClassVar[tuple[str, ...]]
 
     @classmethod
     def check(cls, args: Any) -> None:
         """Check sizes, and refuse what an output layer of ours has no use for."""
-        refuse_flags(
-            args, cls.arch, "adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"
+        refuse_flags(args, cls.arch, "adaptive_softmax_cutoff", *cls.refused)
+        for side in cls.sides:
+            sizes = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_attention_heads")
+            if sizes[1] < 1 or sizes[0] % sizes[1]:
+                raise ValueError(
+                    f"--{side}-attention-heads is {sizes[1]}, but must divide "
+                    f"--{side}-embed-dim {sizes[0]}."
+                )
+        names = ("decoder_input_dim", "decoder_output_dim")
+        read, scored = (getattr(args, name, None) for name in names)
+        if read != scored:
+            check_tied(args, *names)
+
+    @classmethod
+    def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding | None) -> Any:
+        """Build the decoder on a fresh output layer; fairseq's target embedding is left unused."""
+        cfg: Any = transformer.TransformerConfig.from_namespace(args)
+        sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
+        embed: Any = build_input_embedding(cfg, tgt_dict, *sizes, PassEmbedding)
+        passes, alone = int(cfg.composition_passes), "encoder" not in cls.sides
+        return KerbsTransformerDecoder(
+            cfg, tgt_dict, embed, passes, no_encoder_attn=alone or cfg.no_cross_attention
         )
-        check_transformer(args, "encoder", "decoder")
+
+
+class TransformerKerbsModel(_Transformer, transformer.TransformerModel):
+    """Transformer (Section 5.1); ``--output-layer softmax`` is its twin."""
+
+    arch = "transformer_kerbs"
+    sides = ("encoder", "decoder")
+    refused = ("decoder_embed_path", "share_all_embeddings")
+
+    @classmethod
+    def fill_stock(cls, args: Any) -> None:
+        """Sizes of fairseq's transformer; its flags for two of them have no type."""
+        transformer.base_architecture(args)
+        args.decoder_input_dim = int(args.decoder_input_dim)
+        args.decoder_output_dim = int(args.decoder_output_dim)
 
     @classmethod
     def build(cls, args: Any, task: Any) -> Any:
         """As fairseq does."""
         return super(KerbsModel, cls).build_model(args, task)
 
+
+class TransformerLanguageModel(_Transformer, FairseqLanguageModel):
+    """The decoder of :class:`TransformerKerbsModel` alone, without attention to a source."""
+
+    arch = "transformer_lm_kerbs"
+    target = "future"
+    sides = ("decoder",)
+    refused = ("adaptive_input", "character_embeddings")
+
     @classmethod
-    def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding) -> Any:
-        """Build the decoder on a fresh output layer; fairseq's target embedding is left unused."""
-        cfg: Any = TransformerConfig.from_namespace(args)
-        sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
-        embed = build_input_embedding(cfg, tgt_dict, PassEmbedding, *sizes)
-        return KerbsTransformerDecoder(
-            cfg, tgt_dict, embed, cfg.composition_passes, no_encoder_attn=cfg.no_cross_attention
+    def add_args(cls, parser: Any) -> None:
+        """Flags of fairseq's transformer_lm, and ours."""
+        gen_parser_from_dataclass(
+            parser, transformer_lm.TransformerLanguageModelConfig(), delete_default=True
         )
+        super().add_args(parser)
 
+    @classmethod
+    def fill_stock(cls, args: Any) -> None:
+        """Sizes of fairseq's transformer_lm (512, feed-forward 2048, 6 layers, 8 heads)."""
+        after_blocks = getattr(args, "decoder_normalize_before", None) is False
+        transformer_lm.base_lm_architecture(args)
+        if after_blocks:  # fairseq_transformer_lm_kerbs; fairseq always normalizes before here
+            args.decoder_normalize_before = False
 
-def check_transformer(args: Any, *sides: str) -> None:
-    """Check sizes: attention heads share an embedding, input and output may share senses.
+    @classmethod
+    def check(cls, args: Any) -> None:
+        super().check(args)
+        if args.decoder_layers_to_keep:
+            args.decoder_layers = len(args.decoder_layers_to_keep.split(","))
 
-    Args:
-        args: the flags.
-        sides: "encoder", "decoder" or both.
-
-    Raises:
-        ValueError: the message names the flag.
-    """
-    for side in sides:
-        size, heads = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_attention_heads")
-        if heads < 1 or size % heads:
-            raise ValueError(
-                f"--{side}-attention-heads is {heads}, but must divide --{side}-embed-dim {size}."
-            )
-    names = ("decoder_input_dim", "decoder_output_dim")
-    read, scored = (getattr(args, name, None) for name in names)
-    if args.input_embedding == "separate" or read == scored:
-        return
-    for name in names:
-        if getattr(args, name, args.decoder_embed_dim) != args.decoder_embed_dim:
-            raise ValueError(
-                f"{flag(name)} must equal --decoder-embed-dim ({args.decoder_embed_dim}): input "
-                "and output embeddings are the same senses (but for --input-embedding separate)."
-            )
+    @classmethod
+    def build(cls, args: Any, task: Any) -> TransformerLanguageModel:
+        """The decoder, which is all of the model."""
+        if getattr(args, "max_target_positions", None) is None:
+            longest = getattr(args, "tokens_per_sample", None)
+            args.max_target_positions = longest or transformer_lm.DEFAULT_MAX_TARGET_POSITIONS
+        return cls(cls.build_decoder(args, task.target_dictionary, None))

@@ -6,9 +6,5 @@ from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from fairseq_kerbs.output_layers.softmax import SoftmaxOutputLayer
 
 __all__ = [
-    "SENSE_INITS",
-    "KerbsOutputLayer",
-    "MixtureOutputLayer",
-    "OutputLayer",
-    "SoftmaxOutputLayer",
-]
+    "SENSE_INITS", "KerbsOutputLayer", "MixtureOutputLayer", "OutputLayer", "SoftmaxOutputLayer",
+]  # fmt: skip

@@ -12,25 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_kerbs.kernels import Kernel, kernel_logits
+from fairseq_kerbs.likelihood import Senses, nll_with_evidence, score_words, word_log_probs
 from fairseq_kerbs.senses import Evidence, SenseTable
 
 PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
 
 
 class LookedUp(NamedTuple):
-    """Senses of words, [...] in number, for composition (Eq. 6–7).
+    """Senses of words, [...] in number, for composition (Eq. 6–7)."""
 
-    Attributes:
-        rows: their vectors, [..., K, d].
-        theta: their kernel parameters, [..., K].
-        prior: their usage inside the word (Eq. 7 without context), [..., K].
-        mask: True at senses, False at padding of the table; [..., K].
-    """
-
-    rows: Tensor
-    theta: Tensor
-    prior: Tensor
-    mask: Tensor
+    rows: Tensor  # their vectors, [..., K, d]
+    theta: Tensor  # their kernel parameters, [..., K]
+    prior: Tensor  # their usage inside the word (Eq. 7 without context), [..., K]
+    mask: Tensor  # True at senses, False at padding of the table; [..., K]
 
 
 class OutputAndLoss(NamedTuple):
@@ -54,14 +49,10 @@ class _Anchor(torch.autograd.Function):
 
 
 def prior_weights(usage: Tensor, table: SenseTable) -> Tensor:
-    """Usage normalized inside each word; uniform where a word's senses were never used.
+    """Usage U [M] normalized inside each word; uniform where a word's senses were never used.
 
-    Args:
-        usage: U of Eq. 13, [M].
-        table: senses of all words, [V, K], or of some, [..., K].
-
-    Returns:
-        of the table's shape; 0 at padding, sums to 1.
+    ``table`` has the senses of all words, [V, K], or of some, [..., K]; so has the result, which is
+    0 at padding and sums to 1.
     """
     used = usage[table.senses].double() * table.mask  # [..., K]
     total = used.sum(-1, keepdim=True)
@@ -83,16 +74,12 @@ class OutputLayer(nn.Module, ABC):
 
     Attributes:
         weight: embeddings of senses, [M, d].
-        theta: their kernel parameters θ, [M]; zeros where none is learned.
-        has_theta: whether θ is learned.
-        max_senses: most senses of one word.
-        kernel_name: the kernel as flags name it, those of several components with commas between.
     """
 
-    theta: Tensor
-    has_theta = False
-    max_senses = 1
-    kernel_name = "lin"
+    theta: Tensor  # kernel parameters of senses, [M]; zeros where none is learned
+    has_theta = False  # whether θ is learned
+    max_senses = 1  # of one word
+    kernel_name = "lin"  # as flags name it, those of several components with commas between
 
     def __init__(
         self,
@@ -150,15 +137,8 @@ class OutputLayer(nn.Module, ABC):
         return LookedUp(F.embedding(senses, self.weight), self.theta[senses], prior, mask)
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
-        """Probability of each sense of known words, given what predicted them (Eq. 7).
-
-        Args:
-            found: senses of [...] words.
-            contexts: context vectors, [..., d].
-
-        Returns:
-            [..., K]; 0 at padding, sums to 1.
-        """
+        """Probability of each sense of [...] known words, given the context vectors [..., d] that
+        predicted them (Eq. 7): [..., K]; 0 at padding, sums to 1."""
         return found.prior.new_ones(*contexts.shape[:-1], 1)
 
     def as_contexts(self, rows: Tensor) -> Tensor:
@@ -168,14 +148,10 @@ class OutputLayer(nn.Module, ABC):
         return torch.cat([rows[..., :-1], torch.ones_like(rows[..., -1:])], dim=-1)
 
     def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
-        """Logits of some senses [k] in float32, by the inner product unless one kernel scores all.
+        """Logits of some senses, [n, d] and [k] -> [n, k], in float32, by the inner product unless
+        one kernel scores all.
 
-        Args:
-            contexts: context vectors, or sense vectors :meth:`as_contexts`, [n, d].
-            senses: numbers of senses, [k].
-
-        Returns:
-            [n, k]
+        ``contexts`` are context vectors, or sense vectors :meth:`as_contexts`.
         """
         return contexts @ self.weight[senses].float().t()
 
@@ -216,28 +192,20 @@ class OutputLayer(nn.Module, ABC):
             )
 
     def log_probs(self, h: Tensor) -> Tensor:
-        """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32.
-
-        Raises:
-            ValueError: the last dimension of ``h`` is not d.
-        """
+        """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32."""
         self._check(h)
         if torch.is_grad_enabled():
             return self._log_probs(h)
         values = (*self.parameters(), *self.buffers())
         key = (h.dtype, *((value.data_ptr(), value._version) for value in values))
-        prepared = None
-        if self._prepared is not None and self._prepared[0] == key and not self.training:
-            prepared = self._prepared[1]
-        scores, prepared = self._score(h, prepared)
+        known, prepared = self._prepared or (None, None)
+        scores, prepared = self._score(h, prepared if known == key else None)
         self._prepared = None if self.training else (key, prepared)
         return scores
 
     def train(self, mode: bool = True) -> OutputLayer:
-        """Set training mode; either way, what was prepared for decoding is forgotten.
-
-        Optimizers change weights through ``.data``, which no version counter sees.
-        """
+        """Set training mode, and forget what was prepared for decoding: optimizers change weights
+        through ``.data``, which no version counter sees."""
         self._prepared = None
         super().train(mode)
         return self
@@ -247,61 +215,37 @@ class OutputLayer(nn.Module, ABC):
 
     @torch.no_grad()
     def predict(self, h: Tensor) -> Tensor:
-        """Most probable word for each context vector, [..., d] -> [...], a few at a time.
-
-        Raises:
-            ValueError: the last dimension of ``h`` is not d.
-        """
+        """Most probable word for each context vector, [..., d] -> [...], a few at a time."""
         self._check(h)
         most = max(1, PREDICTED_SCORES // self.vocab_size)
         parts = h.reshape(-1, self.embed_dim).split(most)
         return torch.cat([self.log_probs(part).argmax(-1) for part in parts]).view(h.shape[:-1])
 
-    def nll(
-        self,
-        h: Tensor,
-        target: Tensor,
-        *,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        reduction: str = "sum",
-    ) -> Tensor:
+    def nll(self, h: Tensor, target: Tensor, **options: Any) -> Tensor:
         """Negative log-likelihood of target words in nats; KerBS records statistics in training.
 
         Args:
             h: context vectors, [..., d].
             target: target words, [...].
-            ignore_index: targets with this value give no loss.
-            label_smoothing: ε, over words.
-            reduction: "sum", "mean" or "none".
-
-        Returns:
-            A scalar, or [...] for "none".
+            options: ``ignore_index``, ``label_smoothing`` and ``reduction``, as of
+                :class:`.likelihood.chunked.NllOptions`.
 
         Raises:
-            ValueError: shapes do not fit, an option is unknown, or a target is no word.
+            ValueError: shapes do not fit, an option is out of range, or a target is no word.
         """
-        return self.nll_with_evidence(
-            h,
-            target,
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            reduction=reduction,
-        )[0]
+        return self.nll_with_evidence(h, target, **options)[0]
 
     def nll_with_evidence(
-        self, h: Tensor, target: Tensor, *, reduction: str = "sum", **options: Any
+        self, h: Tensor, target: Tensor, **options: Any
     ) -> tuple[Tensor, Tensor, Evidence | None]:
         """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses.
 
-        There is no evidence (None) where words have one vector each.
+        A mixture has no evidence: None.
         """
         self._check(h)
         flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
-        loss, token_nll, evidence = self._nll(flat, words, reduction=reduction, **options)
-        if reduction == "none":
-            loss = loss.view(target.shape)
-        return loss, token_nll.view(target.shape), evidence
+        loss, token_nll, evidence = self._nll(flat, words, **options)
+        return loss.view(target.shape if loss.dim() else ()), token_nll.view(target.shape), evidence
 
     def forward(self, h: Tensor, target: Tensor) -> OutputAndLoss:
         """Log-probability of each target and mean nll, as ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
@@ -320,9 +264,7 @@ class OutputLayer(nn.Module, ABC):
     def drop_unused(self, state_dict: dict[str, Tensor], prefix: str) -> None:
         """Remove, in place, an inventory that an older checkpoint holds for a layer without one.
 
-        Args:
-            state_dict: parameters and buffers of the checkpoint.
-            prefix: name of the layer in it, with a final dot.
+        ``prefix`` is the name of the layer in the checkpoint, with a final dot.
         """
         if "inventory" not in self._modules:
             for key in [key for key in state_dict if key.startswith(f"{prefix}inventory.")]:
@@ -330,3 +272,34 @@ class OutputLayer(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, kernel={self.kernel_name}"
+
+
+class KernelOutputLayer(OutputLayer):
+    """A layer in which one kernel scores context vectors against all senses (Eq. 5).
+
+    Attributes:
+        kernel: that kernel, bound to d.
+    """
+
+    kernel: Kernel
+
+    @property
+    def senses(self) -> Senses:
+        """What the likelihood scores context vectors against."""
+        return Senses(self.weight, self.theta, self.word_of_sense, self.table, self.kernel)
+
+    def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
+        """See :meth:`OutputLayer.sense_logits`."""
+        weight, theta = self.weight[senses].float(), self.theta[senses].float()
+        return kernel_logits(contexts, weight, theta, self.kernel)
+
+    def _log_probs(self, h: Tensor) -> Tensor:
+        return word_log_probs(h, self.senses)
+
+    def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
+        return score_words(h, self.senses, prepared)
+
+    def _nll(
+        self, h: Tensor, target: Tensor, **options: Any
+    ) -> tuple[Tensor, Tensor, Evidence | None]:
+        return nll_with_evidence(h, self.senses, target, **options)

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
 
-__all__ = ["ComposedEmbedding", "LookedUp", "SeparateEmbedding"]
-
 
 class _OfLayer:
-    """An embedding that refers to an output layer, which is no submodule of it."""
+    """An embedding that refers to the output layer, which is no submodule of it: its parameters
+    appear once in the state dict."""
 
     _reference: list[OutputLayer]  # in a list, so that nn.Module does not find it
 
@@ -35,8 +34,7 @@ class _OfLayer:
 class ComposedEmbedding(_OfLayer, nn.Module):
     """Embedding of words as mixtures of the output layer's sense rows: tied by construction.
 
-    Has what fairseq asks of an embedding (``embedding_dim``, ``padding_idx``, ``weight``). The
-    output layer is referred to and no submodule: its parameters appear once in the state dict.
+    Has what fairseq asks of an embedding (``embedding_dim``, ``padding_idx``, ``weight``).
 
     Args:
         layer: output layer whose rows are composed.
@@ -66,34 +64,22 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         return self.layer.weight
 
     def look_up(self, words: Tensor) -> LookedUp:
-        """Senses of words [...]; the padding word has none.
-
-        The first part of the embedding, which needs no context vectors.
-        """
+        """Senses of words [...], which needs no context vectors; the padding word has none."""
         found = self.layer.look_up(words)
         return found._replace(mask=found.mask & words.ne(self.padding_idx).unsqueeze(-1))
 
     def compose(self, found: LookedUp, contexts: Tensor | None = None) -> Tensor:
-        """Embeddings [..., e] of looked-up words, given the context vectors before them.
-
-        Args:
-            found: senses of [...] words.
-            contexts: [..., d] context vectors that predicted them; None composes with the prior.
-        """
+        """As :meth:`forward`, of words that are looked up already."""
         weights = found.prior
         if contexts is not None and self.posterior:
             weights = self._posterior(found, contexts)
         return self._mix((weights * found.mask).unsqueeze(-2), found.rows).squeeze(-2)
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
-        """Embed words, each with its own context vector where one is given.
-
-        Args:
-            words: [...] word numbers.
-            contexts: [..., d] context vectors that predicted them; None composes with the prior.
+        """Embed words [...] with the context vectors [..., d] that predicted them, if there are.
 
         Returns:
-            [..., e], e = d but for a bias
+            [..., e], e = d but for a bias; composed with the prior where ``contexts`` is None.
         """
         layer = self.layer
         if layer.total_senses > layer.vocab_size:
@@ -105,12 +91,9 @@ class ComposedEmbedding(_OfLayer, nn.Module):
     def embed_sequence(self, words: Tensor, features: Tensor | None) -> Tensor:
         """Embed a whole input sequence for a parallel decoder.
 
-        Position t holds ŷ_{t−1}; its context vector is the feature of position t − 1. The first
-        position, and one that follows padding, is composed with the prior.
-
-        Args:
-            words: [batch, len] previous output tokens.
-            features: [batch, len, d] of an earlier pass; None composes all with the prior.
+        Position t of ``words`` [batch, len] holds ŷ_{t−1}; its context vector is the feature of
+        position t − 1 in an earlier pass, [batch, len, d]. The first position, and one that follows
+        padding, is composed with the prior, as are all without features.
 
         Returns:
             [batch, len, e]
@@ -125,11 +108,7 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         return torch.cat([first, rest], dim=1)
 
     def embed_streams(self, words: Tensor, contexts: Tensor) -> Tensor:
-        """Embed each word once with the prior and once with each of its context vectors.
-
-        Args:
-            words: [batch] word numbers.
-            contexts: [batch, n, d] context vectors.
+        """Embed words [batch] with the prior and with each of their context vectors [batch, n, d].
 
         Returns:
             [batch, n + 1, e], the composition with the prior first.
@@ -153,13 +132,7 @@ class ComposedEmbedding(_OfLayer, nn.Module):
 
 
 class SeparateEmbedding(_OfLayer, nn.Embedding):
-    """Embedding with one vector a word, which are not those of the output layer.
-
-    Args:
-        layer: output layer.
-        padding_idx: word whose embedding is 0 at first, and is not trained.
-        size: size e of the vectors.
-    """
+    """One vector a word, apart from those of the output layer; that of the padding word is 0."""
 
     posterior = False
 

@@ -17,23 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_kerbs.kernels import (
-    Kernel,
-    apply_kernel,
-    build_kernel,
-    compute_dtype,
-    kernel_logits,
-    safe_norm,
-)
-from fairseq_kerbs.likelihood import kerbs_log_probs, nll_with_evidence, score_words
-from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
-from fairseq_kerbs.reallocation import (
-    MOVED_THETA,
-    Moves,
-    ReallocationSettings,
-    apply_moves,
-    propose_moves,
-)
+from fairseq_kerbs import reallocation
+from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
+from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
 from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
 from fairseq_kerbs.senses.moves import check_choice
@@ -45,15 +31,13 @@ SHARED_COSINE = 0.95
 def posterior_weights(
     h: Tensor, rows: Tensor, theta: Tensor, mask: Tensor, kernel: Kernel
 ) -> Tensor:
-    """Probability of each sense of a known word, given the context vector that predicted it.
+    """Probability of each sense of a known word, given what predicted it (Eq. 7).
 
     The normalizer of Eq. 5 cancels inside the word, so its few senses suffice.
 
     Args:
         h: context vectors h_{t−1}, [..., d].
-        rows: embeddings of the word's senses, [..., K, d].
-        theta: their kernel parameters, [..., K].
-        mask: True at real senses, [..., K].
+        rows, theta, mask: the word's senses, as of :class:`.output_layers.base.LookedUp`.
         kernel: kernel of the output layer.
 
     Returns:
@@ -69,21 +53,18 @@ def posterior_weights(
         return logits.masked_fill(~mask, -torch.inf).softmax(-1)
 
 
-class KerbsOutputLayer(OutputLayer):
+class KerbsOutputLayer(KernelOutputLayer):
     """Kernelized Bayesian softmax: several senses a word, a kernel with learned θ.
 
     Args:
-        embed_dim: size d of context vectors and sense embeddings.
-        vocab_size: number of words V.
+        embed_dim, vocab_size, biased: as of :class:`OutputLayer`.
         total_senses: number of senses M, V ≤ M ≤ V·max_senses.
         max_senses: most senses of one word.
-        kernel: name of a kernel, or a kernel.
+        kernel: name of a kernel, or a kernel; ``theta`` is a parameter where it has one.
         sense_init: "random" (the paper) or "shared", see :meth:`reset_parameters`.
         new_sense: "keep" (the paper), "split" or "context", see :mod:`.reallocation.moved_vectors`.
-        biased: see :class:`OutputLayer`.
 
     Attributes:
-        kernel: the kernel; ``theta`` is a parameter where it has one.
         inventory: allocation of senses to words, and its statistics.
 
     Raises:
@@ -134,79 +115,54 @@ class KerbsOutputLayer(OutputLayer):
 
     @property
     def word_of_sense(self) -> Tensor:
-        """Word of each sense, [M]."""
         return self.inventory.word_of_sense
 
     @property
     def table(self) -> SenseTable:
-        """Senses of every word, [V, max_senses]."""
         return self.inventory.table
 
     @property
     def usage(self) -> Tensor:
-        """Usage U of every sense (Eq. 13), [M]."""
         return self.inventory.usage
 
     @property
     def log_prob(self) -> Tensor:
-        """Moving log P of every word (Eq. 12), [V]."""
         return self.inventory.log_prob
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
-        """See :func:`posterior_weights`."""
         return posterior_weights(contexts, found.rows, found.theta, found.mask, self.kernel)
 
-    def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
-        """Kernel logits of some senses, [n, d] and [k] -> [n, k], in float32."""
-        weight, theta = self.weight[senses].float(), self.theta[senses].float()
-        return kernel_logits(contexts, weight, theta, self.kernel)
-
-    def _log_probs(self, h: Tensor) -> Tensor:
-        inputs = (h, self.weight, self.theta, self.word_of_sense, self.vocab_size)
-        return kerbs_log_probs(*inputs, kernel=self.kernel, table=self.table)
-
-    def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
-        inputs = (h, self.weight, self.theta, self.word_of_sense, self.table)
-        return score_words(*inputs, kernel=self.kernel, backend=prepared)
-
-    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, Evidence]:
-        inputs = (h, self.weight, self.theta, self.word_of_sense, target)
-        found = nll_with_evidence(*inputs, kernel=self.kernel, table=self.table, **options)
-        if self.training:
-            self.inventory.record(target, found[2], h)
-        return found
+    def _nll(
+        self, h: Tensor, target: Tensor, **options: Any
+    ) -> tuple[Tensor, Tensor, Evidence | None]:
+        loss, token_nll, evidence = super()._nll(h, target, **options)
+        if self.training and evidence is not None:
+            self.inventory.record(target, evidence, h)
+        return loss, token_nll, evidence
 
     def update_statistics(self, decay: float) -> Tensor:
-        """Take what was recorded into log P and U (Eq. 12–13); returns the number of targets.
-
-        Raises:
-            ValueError: ``decay`` (β) is not within [0, 1).
-        """
+        """Take what was recorded into log P and U (Eq. 12–13, ``decay`` = β); returns the number
+        of targets."""
         return self.inventory.update(decay)
 
     @torch.no_grad()
-    def reallocate(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
-        """Move senses as a policy proposes (Algorithm 1); ``new_sense`` says where they begin.
+    def reallocate(
+        self, policy: str, settings: reallocation.ReallocationSettings | None = None
+    ) -> reallocation.Moves:
+        """Move senses as a policy of that name proposes (Algorithm 1), by its hyper-parameters.
 
         The optimizer's moments of the moved rows still are another word's: see
         :func:`fairseq_kerbs.reallocation.reset_moments`.
 
-        Args:
-            policy: name of a policy.
-            settings: its hyper-parameters.
-
         Returns:
             the moves that were made, with the vectors that moved senses begin with.
-
-        Raises:
-            ValueError: no policy has that name.
         """
-        moves = propose_moves(self.inventory, policy, settings)
+        moves = reallocation.propose_moves(self.inventory, policy, settings)
         vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
-        apply_moves(self.inventory, moves)
+        reallocation.apply_moves(self.inventory, moves)
         rows = moves.senses.to(self.weight.device)
         if vectors is not None:
             self.weight[rows] = vectors.to(self.weight.dtype)
         if moves.reset_theta and self.has_theta:
-            self.theta[rows] = MOVED_THETA
+            self.theta[rows] = reallocation.MOVED_THETA
         return replace(moves, vectors=vectors)

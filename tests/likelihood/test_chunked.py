@@ -222,8 +222,15 @@ class _Memory(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
+@pytest.mark.parametrize(
+    ("kernel", "reduction"),
+    [
+        ("kerbs", "mean"),
+        ("kerbs", "none"),
+        ("lin", "mean"),
+        pytest.param("kerbs_released", "mean", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_of_size_tokens_by_senses_is_made_or_kept(kernel: str, reduction: str) -> None:
     tokens, vocab_size, senses, dim, chunk = 800, 100, 300, 6, 20
     p = make_problem(tokens, vocab_size, senses, dim, dtype=torch.float32)

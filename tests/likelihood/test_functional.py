@@ -10,9 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.kernels import kernel_logits
+from fairseq_kerbs.kernels import build_kernel, kernel_logits
+from fairseq_kerbs.likelihood import (
+    Senses,
+    kerbs_log_probs,
+    kerbs_nll,
+    nll_with_evidence,
+    score_words,
+)
 from fairseq_kerbs.likelihood import functional as likelihood
-from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll, nll_with_evidence, score_words
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import (
     Problem,
@@ -28,6 +34,11 @@ SMOOTHING = [0.0, 0.1]
 
 def nll(p: Problem, **options: Any) -> Tensor:
     return kerbs_nll(p.h, p.w, p.theta, p.word_of_sense, p.target, **options)
+
+
+def senses_of(p: Problem, words: int, kernel: str = "kerbs") -> Senses:
+    table = build_sense_table(p.word_of_sense, words)
+    return Senses(p.w, p.theta, p.word_of_sense, table, build_kernel(kernel))
 
 
 def gradients(loss: Tensor, p: Problem) -> list[Tensor]:
@@ -196,9 +207,8 @@ def test_evidence_is_what_the_naive_probabilities_say(kernel: str) -> None:
     p = make_problem()
     p.target[2] = p.target[9] = -100
     for smoothing in SMOOTHING:
-        _, token_nll, evidence = nll_with_evidence(
-            *p.leaves, p.word_of_sense, p.target, kernel=kernel, label_smoothing=smoothing
-        )
+        given = senses_of(p, 11, kernel)
+        _, token_nll, evidence = nll_with_evidence(p.h, given, p.target, label_smoothing=smoothing)
         senses = naive_logits(*p.leaves, kernel).softmax(1)
         assert not token_nll.requires_grad
         assert not evidence.sense_prob.requires_grad
@@ -256,15 +266,14 @@ def test_scores_are_the_naive_ones_with_and_without_autograd(
     with torch.no_grad():
         ours = kerbs_log_probs(h, *senses, 12, kernel=kernel)
     torch.testing.assert_close(ours, truth, rtol=1e-9, atol=1e-9)
-    table = build_sense_table(p.word_of_sense, 12)
-    first, backend = score_words(h[0], *senses, table, kernel=kernel)
-    second, same = score_words(h[1].transpose(0, 1), *senses, table, kernel=kernel, backend=backend)
+    first, backend = score_words(h[0], senses_of(p, 12, kernel))
+    second, same = score_words(h[1].transpose(0, 1), senses_of(p, 12, kernel), backend)
     assert same is backend
     assert not first.requires_grad
     torch.testing.assert_close(first, truth[0], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(second.transpose(0, 1), truth[1], rtol=1e-9, atol=1e-9)
     low = p.to(torch.float32)
-    narrow, _ = score_words(*low.leaves, low.word_of_sense, table)
+    narrow, _ = score_words(low.h, senses_of(low, 12))
     assert narrow.dtype == torch.float32
 
 
@@ -282,7 +291,7 @@ def test_words_of_one_sense_or_two_in_any_order(owners: Tensor) -> None:
 def test_one_word_is_certain_whatever_its_sense() -> None:
     p = make_problem(5, 1, 3)
     p.target[1] = -100
-    _, token_nll, evidence = nll_with_evidence(*p.leaves, p.word_of_sense, p.target)
+    _, token_nll, evidence = nll_with_evidence(p.h, senses_of(p, 1), p.target)
     assert token_nll.abs().max() <= 1e-15
     assert evidence.counted.tolist() == [True, False, True, True, True]
     assert evidence.sense_prob.sum(1).tolist() == pytest.approx([1, 0, 1, 1, 1])
@@ -291,10 +300,9 @@ def test_one_word_is_certain_whatever_its_sense() -> None:
 def test_a_table_that_is_given_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
     p = make_problem()
     table = build_sense_table(p.word_of_sense, 11)
-    loss, log_probs = nll(p), kerbs_log_probs(*p.leaves, p.word_of_sense, 11)
+    loss = nll(p)
     monkeypatch.setattr(likelihood, "build_sense_table", None)
     assert torch.equal(nll(p, table=table), loss)
-    assert torch.equal(kerbs_log_probs(*p.leaves, p.word_of_sense, 11, table=table), log_probs)
 
 
 def test_every_wrong_shape_and_option_is_refused() -> None:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS, build_kernel, kernel_logits
-from fairseq_kerbs.likelihood.mixture import mixture_nll
-from fairseq_kerbs.likelihood.mixture_parts import group_components
+from fairseq_kerbs.likelihood.mixture import Mixture, group_components, mixture_nll
 from fairseq_kerbs.output_layers import SoftmaxOutputLayer
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from tests.helpers.reference import naive_mixture_log_probs, naive_smoothed_losses
@@ -98,10 +97,9 @@ def test_gradcheck(smoothing: float, reduction: str) -> None:
     target = torch.tensor([3, -100, 0])
 
     def function(contexts: Tensor, w: Tensor, weights: Tensor, theta: Tensor) -> Tensor:
-        return mixture_nll(
-            contexts, w, weights.log_softmax(1), target, groups, [theta] * 3,
-            label_smoothing=smoothing, reduction=reduction, chunk_tokens=2,
-        )[0]  # fmt: skip
+        mixture = Mixture(contexts, w, weights.log_softmax(1), groups, [theta] * 3)
+        options = {"label_smoothing": smoothing, "reduction": reduction, "chunk_tokens": 2}
+        return mixture_nll(mixture, target, **options)[0]
 
     shapes = [(3, 4, 2), (4, 2), (3, 4), (4,)]
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
@@ -162,10 +160,9 @@ def test_chunks_order_and_padding_change_nothing(smoothing: float) -> None:
         c, v = (torch.cat([x, 7.0 * torch.ones_like(x[:padding])]) for x in (c, v))
         t = torch.cat([target[order], torch.full((padding,), -1)])
         leaves = [x.clone().requires_grad_() for x in (c, w, v, theta)]
-        loss, each = mixture_nll(
-            leaves[0], leaves[1], leaves[2], t, groups, [theta, leaves[3], theta],
-            ignore_index=-1, label_smoothing=smoothing, chunk_tokens=chunk,
-        )  # fmt: skip
+        mixture = Mixture(leaves[0], leaves[1], leaves[2], groups, [theta, leaves[3], theta])
+        options = {"ignore_index": -1, "label_smoothing": smoothing, "chunk_tokens": chunk}
+        loss, each = mixture_nll(mixture, t, **options)
         by_c, by_w, by_v, by_theta = torch.autograd.grad(loss, leaves)
         if padding:
             for value in (by_c, by_v, each):
@@ -236,9 +233,8 @@ def test_probabilities_below_the_least_float_keep_their_gradient(
     target = torch.tensor([2, 0])
     leaves = [x.to(dtype).requires_grad_() for x in (contexts, w, log_weights)]
     wide = [x.double().requires_grad_() for x in (contexts, w, log_weights)]
-    loss, _ = mixture_nll(
-        leaves[0], leaves[1], leaves[2], target, groups, [w[:, 0]], label_smoothing=smoothing
-    )
+    mixture = Mixture(leaves[0], leaves[1], leaves[2], groups, [w[:, 0]])
+    loss, _ = mixture_nll(mixture, target, label_smoothing=smoothing)
     log_probs = naive_mixture_log_probs(wide[0], wide[1], wide[2], ["lin"] * 2, [w, w])
     expected = naive_smoothed_losses(log_probs, target, smoothing).sum()
     assert expected > 1000
@@ -296,7 +292,11 @@ def test_low_precision_and_autocast_sum_in_float32(smoothing: float) -> None:
             assert (ours.float() - right).norm() < 0.05 * right.norm()
 
 
-@pytest.mark.parametrize("kernels", [["lin"] * 3, ["lin", "log", "kerbs"]], ids=",".join)
+@pytest.mark.parametrize(
+    "kernels",
+    [["lin"] * 3, pytest.param(["lin", "log", "kerbs"], marks=pytest.mark.slow)],
+    ids=",".join,
+)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_nothing_of_size_tokens_by_words_is_made(kernels: list[str], smoothing: float) -> None:
     tokens, words, dim, chunk = 80, 500, 6, 2
@@ -304,10 +304,8 @@ def test_nothing_of_size_tokens_by_words_is_made(kernels: list[str], smoothing: 
     contexts, w = torch.randn(tokens, 3, dim, requires_grad=True), torch.randn(words, dim)
     log_weights, target = torch.randn(tokens, 3).log_softmax(1), torch.randint(words, (tokens,))
     with _Memory() as memory:
-        loss, _ = mixture_nll(
-            contexts, w, log_weights, target, groups, [torch.zeros(words)] * len(groups),
-            label_smoothing=smoothing, chunk_tokens=chunk,
-        )  # fmt: skip
+        mixture = Mixture(contexts, w, log_weights, groups, [torch.zeros(words)] * len(groups))
+        loss, _ = mixture_nll(mixture, target, label_smoothing=smoothing, chunk_tokens=chunk)
         loss.backward()
     assert memory.largest <= max(3 * chunk * words, 3 * tokens * dim)
     assert memory.peak <= 4 * tokens * words  # by autograd it would be K such matrices, and more

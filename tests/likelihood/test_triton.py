@@ -25,8 +25,13 @@ from torch import Tensor
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import chunked, kerbs_log_probs, kerbs_nll
 from fairseq_kerbs.likelihood.backends import triton as backend_module
-from fairseq_kerbs.likelihood.backends.eager import Backend, InnerProductBackend, Senses, Smoothing
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
+from fairseq_kerbs.likelihood.backends.eager import (
+    Backend,
+    InnerProductBackend,
+    KerbsBackend,
+    Senses,
+    Smoothing,
+)
 from fairseq_kerbs.senses import SenseTable, build_sense_table
 from tests.helpers.reference import make_problem, naive_token_losses
 
@@ -79,13 +84,13 @@ class Case(NamedTuple):
 
     def senses(self) -> Senses:
         kernel = build_kernel(self.name)
-        return Senses(kernel, self.w_norm, self.theta, self.table, self.owner)
+        return Senses(self.w_norm.unsqueeze(1), self.theta, self.owner, self.table, kernel)
 
     def in_torch(self) -> Backend:
-        return KINDS[self.name](self.senses())
+        return KINDS[self.name](self.senses(), self.theta.dtype)
 
     def in_triton(self) -> Backend:
-        backend = backend_module.build(self.senses())
+        backend = backend_module.build(self.senses(), torch.float32)
         assert isinstance(backend, backend_module._TritonBackend)
         return backend
 
@@ -258,7 +263,8 @@ def test_levels_of_many_words_are_summed_beyond_float32(monkeypatch: pytest.Monk
     x = 1000.0 + torch.randn(words, 16, generator=torch.Generator().manual_seed(0))
     owner, ones = torch.arange(words, device=DEVICE), torch.ones(words, device=DEVICE)
     table = build_sense_table(owner, words)
-    backend = backend_module.build(Senses(build_kernel("lin"), ones, ones, table, owner))
+    senses = Senses(ones[:, None], ones, owner, table, build_kernel("lin"))
+    backend = backend_module.build(senses, torch.float32)
     assert backend is not None
     saved = backend.forward(x.to(DEVICE), ones[:16], owner[:16], Smoothing.of(0.1, words))
     assert saved.uniform_nll is not None
@@ -279,8 +285,8 @@ def test_single_logits_are_exact_relative_to_themselves(theta: float, sign: floa
     parameter = torch.tensor([sign * theta], device=DEVICE)
     one, owner = torch.ones(1, device=DEVICE), torch.zeros(1, dtype=torch.long, device=DEVICE)
     table = build_sense_table(owner, 1)
-    senses = Senses(build_kernel("kerbs"), one, parameter, table, owner)
-    backend = backend_module.build(senses)
+    senses = Senses(one[:, None], parameter, owner, table, build_kernel("kerbs"))
+    backend = backend_module.build(senses, torch.float32)
     assert backend is not None
     x, h_norm, target = (
         cosine.unsqueeze(0),
@@ -288,7 +294,7 @@ def test_single_logits_are_exact_relative_to_themselves(theta: float, sign: floa
         torch.zeros_like(cosine).long(),
     )
     ours = backend.forward(x, h_norm, target, Smoothing()).normalizer.double()
-    wide = KerbsBackend(senses._replace(w_norm=one.double(), theta=parameter.double()))
+    wide = KerbsBackend(senses, torch.float64)
     right = wide.forward(x.double(), h_norm.double(), target, Smoothing()).normalizer
     bound = (6.0 + 2.0 * theta) * 2.0**-24  # the argument of the exponential is rounded as well
     # below the normal range of float32 numbers are rounded more
@@ -327,7 +333,8 @@ def test_more_products_than_fit_in_32_bits() -> None:
     table = build_sense_table(owner, senses // 2)
     ones = torch.ones(tokens, device=DEVICE)
     zeros = torch.zeros(senses, device=DEVICE)
-    backend = backend_module.build(Senses(build_kernel("lin"), zeros, zeros, table, owner))
+    senses_of = Senses(zeros[:, None], zeros, owner, table, build_kernel("lin"))
+    backend = backend_module.build(senses_of, torch.float32)
     assert backend is not None
     last, target = x[:, -64:].clone(), torch.zeros(tokens, dtype=torch.long, device=DEVICE)
     right = last.double().logsumexp(0)
@@ -351,8 +358,8 @@ def test_likelihood_through_triton(
 ) -> None:
     used = []
 
-    def choose(senses: Senses) -> Backend:
-        backend = backend_module.build(senses)
+    def choose(senses: Senses, dtype: torch.dtype) -> Backend:
+        backend = backend_module.build(senses, dtype)
         assert backend is not None
         used.append(backend)
         return backend
@@ -449,8 +456,8 @@ def test_where_triton_is_missing_one_warning_says_so(
     table, ones = build_sense_table(owner, 3), torch.ones(3)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            senses = Senses(build_kernel("kerbs"), ones, ones, table, owner)
-            assert backend_module.build(senses) is None
+            senses = Senses(ones[:, None], ones, owner, table, build_kernel("kerbs"))
+            assert backend_module.build(senses, torch.float32) is None
     assert len(caplog.messages) == 1
     assert "pip install triton" in caplog.messages[0]
 
@@ -458,12 +465,12 @@ def test_where_triton_is_missing_one_warning_says_so(
 @once
 def test_what_the_kernels_are_not_for(caplog: pytest.LogCaptureFixture) -> None:
     owner = torch.arange(3)
-    table = build_sense_table(owner, 3)
-    wide = torch.ones(3, dtype=torch.float64)
-    senses = Senses(build_kernel("kerbs"), wide, wide, table, owner)
-    general = senses._replace(kernel=build_kernel("kerbs_released"), w_norm=wide.float())
+    table, ones = build_sense_table(owner, 3), torch.ones(3)
+    senses = Senses(ones[:, None], ones, owner, table, build_kernel("kerbs"))
+    general = senses._replace(kernel=build_kernel("kerbs_released"))
     with caplog.at_level(logging.WARNING):
-        for one in (senses, senses, general):  # of the last one there is nothing to say
-            assert backend_module.build(one) is None
+        for _ in range(2):
+            assert backend_module.build(senses, torch.float64) is None
+        assert backend_module.build(general, torch.float32) is None  # nothing to say of it
     assert len(caplog.messages) == 1
     assert "float64" in caplog.messages[0]

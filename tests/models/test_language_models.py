@@ -16,7 +16,7 @@ from fairseq_kerbs.models import (
     LstmLanguageModel,
     TransformerLanguageModel,
 )
-from fairseq_kerbs.models.bilstm_lm import reversal
+from fairseq_kerbs.models.recurrent_lm import reversal
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from tests.helpers.fairseq_fixtures import dictionary, make_task
 

@@ -165,7 +165,11 @@ def test_kernel_flags_reach_the_components() -> None:
 @pytest.mark.parametrize(
     ("saved", "flags", "named"),
     [
-        ({"output_layer": "mos"}, {"output_layer": "mos", "mixture_components": 2}, "of 3 comp"),
+        (
+            {"output_layer": "mos"},
+            {"output_layer": "mos", "mixture_components": 2},
+            "--mixture-components",
+        ),
         ({"output_layer": "mos"}, {}, "--output-layer"),
         ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
         (

@@ -158,7 +158,7 @@ def random_inventory(
     )
 
 
-@settings(max_examples=130)
+@settings(max_examples=40)
 @given(inventories())
 def test_paper_policy_is_the_literal_algorithm_1(cases: list[Case]) -> None:
     for inventory, options in cases:
@@ -188,7 +188,7 @@ def check_paper_policy(inventory: SenseInventory, options: ReallocationSettings)
     check_numbers(inventory)
 
 
-@settings(max_examples=130)
+@settings(max_examples=40)
 @given(inventories())
 def test_released_policy_is_its_literal_form(cases: list[Case]) -> None:
     for inventory, options in cases:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_kerbs.likelihood import nll_with_evidence
+from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.likelihood import Senses, nll_with_evidence
 from fairseq_kerbs.senses import (
     ADDED_STATISTICS,
     Evidence,
@@ -119,9 +120,8 @@ def test_move_checks_the_result_before_anything_changes() -> None:
 def evidence_of(p: Problem, rows: list[int]) -> tuple[Tensor, Evidence]:
     part = p.target[rows]
     table = build_sense_table(p.word_of_sense, p.vocab_size, 4)
-    return part, nll_with_evidence(
-        p.h[rows], p.w, p.theta, p.word_of_sense, part, table=table, ignore_index=-1
-    )[2]
+    senses = Senses(p.w, p.theta, p.word_of_sense, table, build_kernel("kerbs"))
+    return part, nll_with_evidence(p.h[rows], senses, part, ignore_index=-1)[2]
 
 
 def inventory_for(p: Problem, context_dim: int = 0) -> SenseInventory:

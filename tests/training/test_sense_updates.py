@@ -141,7 +141,7 @@ def test_senses_without_a_word_are_refused(owner: float) -> None:
     state, name = model.state_dict(), "decoder.output.inventory.word_of_sense"
     owners = state[name].clone().to(torch.tensor(owner).dtype)
     owners[0] = owner
-    with pytest.raises(SystemExit, match="has no word of the dictionary"):
+    with pytest.raises(SystemExit, match="senses do not fit"):
         model.load_state_dict(state | {name: owners})
 
 

@@ -2,8 +2,8 @@
 
 The library is compiled when the package is installed and called through ctypes. It runs on the
 threads of the OpenMP runtime that torch has loaded, as many as ``torch.get_num_threads()`` says.
-Where it was not compiled, :func:`library` says so once and the classes of
-:mod:`fairseq_kerbs.likelihood.backends.eager` do the work.
+Where it was not compiled, :func:`library` says so once and the classes of :mod:`.backends.eager` do
+the work.
 """
 
 from __future__ import annotations
@@ -19,14 +19,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
-from fairseq_kerbs.likelihood.backends.eager import (
-    Backend,
-    InnerProductBackend,
-    Saved,
-    Senses,
-    Smoothing,
-)
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
+from fairseq_kerbs.likelihood.backends import eager
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +44,7 @@ class _Chunk(ctypes.Structure):
 
 
 class Library:
-    """The compiled passes.
-
-    Args:
-        path: the shared library.
-        plain: use the code for any processor even where there is faster code for this one.
-    """
+    """The compiled passes; ``plain`` asks for the code that runs on any processor."""
 
     def __init__(self, path: Path, plain: bool = False) -> None:
         self.path, self.plain = path, plain
@@ -65,12 +53,9 @@ class Library:
         # torch's own OpenMP runtime is among the libraries that its extension module has loaded
         torch_library = ctypes.CDLL(torch._C.__file__)
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-        try:
-            found = [ctypes.cast(getattr(torch_library, name), ctypes.c_void_p) for name in names]
-            self.threaded = True
-        except AttributeError:  # a torch with another thread pool: one thread does it all
-            found, self.threaded = [ctypes.c_void_p()] * 3, False
-        self._entries = found
+        self._entries = [
+            ctypes.cast(getattr(torch_library, name), ctypes.c_void_p) for name in names
+        ]
 
     def run(self, which: int, chunk: _Chunk) -> None:
         """Run one pass over a chunk."""
@@ -98,7 +83,7 @@ def enabled() -> bool:
     return os.environ.get("FAIRSEQ_KERBS_FUSED", "1") != "0" and library() is not None
 
 
-class _CpuBackend(Backend):
+class _CpuBackend(eager.Backend):
     """Mixin: the passes of csrc/passes.c in place of torch's."""
 
     buffers = 1
@@ -108,9 +93,8 @@ class _CpuBackend(Backend):
         assert x.is_contiguous()
         found = library()
         assert found is not None
-        chunk = _Chunk(size=x.shape[0], tokens=x.shape[1])
-        chunk.threads = torch.get_num_threads() if found.threaded else 1
-        if isinstance(self, KerbsBackend):
+        chunk = _Chunk(size=x.shape[0], tokens=x.shape[1], threads=torch.get_num_threads())
+        if isinstance(self, eager.KerbsBackend):
             chunk.kerbs = 1
             tensors |= {name: getattr(self, name) for name in _PREPARED}
         if which in (_FORWARD_WORDS, _BACKWARD_WORDS):
@@ -140,7 +124,9 @@ class _CpuBackend(Backend):
         # a thread without senses: −∞ with sum 0
         return peak, (total * (most - peak).double().exp()).sum(0), words.sum(0)
 
-    def forward(self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: Smoothing) -> Saved:
+    def forward(
+        self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: eager.Smoothing
+    ) -> eager.Saved:
         smooth = smoothing.uniform_weight != 0.0
         peak, total, words = self._sweep(_FORWARD_WORDS if smooth else _FORWARD, x, h_norm)
         normalizer = peak + total.log()  # float64
@@ -148,9 +134,9 @@ class _CpuBackend(Backend):
         uniform = (self.table.senses.shape[0] * normalizer - words).float() if smooth else None
         own = self._target(x, h_norm, target)
         # G from these two is nearer than from the rounded normalizer
-        return Saved(x, h_norm, normalizer.float(), uniform, own, smoothing, (peak, total))
+        return eager.Saved(x, h_norm, normalizer.float(), uniform, own, smoothing, (peak, total))
 
-    def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(self, saved: eager.Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         x, (peak, total), smoothing = saved.x, saved.kept, saved.smoothing
         along_h = torch.zeros(torch.get_num_threads(), x.shape[1], dtype=torch.float64)
         tensors = {"h_norm": saved.h_norm, "peak": peak, "along_h": along_h}
@@ -165,19 +151,18 @@ class _CpuBackend(Backend):
         out.sub_((peak + total.log()).float().unsqueeze(1))
 
 
-class CpuKerbsBackend(_CpuBackend, KerbsBackend):
-    """:class:`KerbsBackend` in C."""
+class CpuKerbsBackend(_CpuBackend, eager.KerbsBackend):
+    """:class:`.eager.KerbsBackend` in C."""
 
 
-class CpuInnerProductBackend(_CpuBackend, InnerProductBackend):
-    """:class:`InnerProductBackend` in C."""
+class CpuInnerProductBackend(_CpuBackend, eager.InnerProductBackend):
+    """:class:`.eager.InnerProductBackend` in C."""
 
 
-def build(senses: Senses) -> Backend | None:
+def build(senses: eager.Senses, dtype: torch.dtype) -> eager.Backend | None:
     """The backend in C, or None where there is none for these senses."""
     kinds = {KerbsKernel: CpuKerbsBackend, InnerProductKernel: CpuInnerProductBackend}
-    kind = kinds.get(type(senses.kernel))
-    width, dtype = senses.table.senses.shape[1], senses.w_norm.dtype
+    kind, width = kinds.get(type(senses.kernel)), senses.table.senses.shape[1]
     if kind is None or dtype != torch.float32 or width > MOST_SENSES or not enabled():
         return None
-    return kind(senses)
+    return kind(senses, dtype)

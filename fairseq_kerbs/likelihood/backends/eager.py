@@ -12,16 +12,27 @@ ones (:mod:`.likelihood.backends.cpu`, :mod:`.likelihood.backends.triton`).
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import Kernel, safe_inverse
+from fairseq_kerbs.kernels import THETA_LIMIT, Kernel, kerbs_gain, safe_inverse, safe_norm
+from fairseq_kerbs.kernels.base import polynomial
 from fairseq_kerbs.senses import SenseTable
 
 Tensors = tuple[Tensor, ...]
 Kept = tuple[Any, ...]  # tensors and buffers
+
+BENT = [0.4999999801, 0.3333333313, 0.1250006353, 0.0333333973]
+BENT += [0.006941279401, 0.001190157391, 0.0001786452495, 2.255325601e-5]
+"""r(z) = (z e^z − (e^z − 1))/z² for |z| ≤ 1 in float32: the polynomial through the Chebyshev nodes,
+relative error 7e-8."""
+
+BENT_SERIES = [1.0 / (math.factorial(k) * (k + 2)) for k in range(14)]
+"""The same as its power series, for |z| ≤ ½ in float64."""
 
 
 class Buffer:
@@ -40,20 +51,14 @@ class Buffer:
 
 
 class Smoothing(NamedTuple):
-    """Label smoothing over words.
+    """Label smoothing over words: loss = target_weight·nll + uniform_weight·uniform_nll.
 
-    The loss is target_weight·nll + uniform_weight·uniform_nll, so that G of a sense of word i is
-    total·P(m) − uniform_weight·P(m | i) − target_weight·P(m | y)·1[i = y].
-
-    Attributes:
-        target_weight: 1 − ε − ε', the weight of the plain nll.
-        uniform_weight: ε' = ε/(V − 1), the weight of each word's −log P.
-        total: target_weight + V·ε'.
+    G of a sense of word i: total·P(m) − uniform_weight·P(m | i) − target_weight·P(m | y)·1[i = y].
     """
 
-    target_weight: float = 1.0
-    uniform_weight: float = 0.0
-    total: float = 1.0
+    target_weight: float = 1.0  # 1 − ε − ε', the weight of the plain nll
+    uniform_weight: float = 0.0  # ε' = ε/(V − 1), the weight of each word's −log P
+    total: float = 1.0  # target_weight + V·ε'
 
     @classmethod
     def of(cls, epsilon: float, vocab_size: int) -> Smoothing:
@@ -64,80 +69,50 @@ class Smoothing(NamedTuple):
 
 
 class Senses(NamedTuple):
-    """What a backend is made of, in the compute dtype.
+    """What context vectors are scored against."""
 
-    Attributes:
-        kernel: the kernel, bound to the size of the vectors.
-        w_norm: norms of the sense embeddings, [M].
-        theta: kernel parameters, [M].
-        table: senses of every word.
-        word_of_sense: [M].
-    """
-
+    w: Tensor  # sense embeddings, [M, d]
+    theta: Tensor  # kernel parameters, [M] (not read by kernels without one)
+    word_of_sense: Tensor  # the word of each sense, [M]; all words of 0 … V−1 have one or more
+    table: SenseTable  # senses of every word
     kernel: Kernel
-    w_norm: Tensor
-    theta: Tensor
-    table: SenseTable
-    word_of_sense: Tensor
 
 
 class Target(NamedTuple):
-    """The senses of each token's target word.
+    """The senses of each token's target word."""
 
-    Attributes:
-        word: [n].
-        senses: their numbers, [n, K].
-        x: their products in the compute dtype, [n, K].
-        logits: [n, K]; −∞ at padding.
-        kept: what else the backend wants of them, [n, K] each.
-    """
-
-    word: Tensor
-    senses: Tensor
-    x: Tensor
-    logits: Tensor
-    kept: Tensors
+    word: Tensor  # [n]
+    senses: Tensor  # their numbers, [n, K]
+    x: Tensor  # their products in the compute dtype, [n, K]
+    logits: Tensor  # [n, K]; −∞ at padding
+    kept: Tensors  # what else the backend wants of them, [n, K] each
 
 
 class Saved(NamedTuple):
-    """What forward finds in a chunk. :meth:`Backend.backward` uses it up: P lies where x did.
+    """What forward finds in a chunk. :meth:`Backend.backward` uses it up: P lies where x did."""
 
-    Attributes:
-        x: products, [M, n].
-        h_norm: [n].
-        normalizer: logsumexp over all senses, [n] (Eq. 5's denominator).
-        uniform_nll: Σ_i −log P(word i) over all words, [n]; None without label smoothing.
-        target: the target's senses.
-        smoothing: that of the loss.
-        kept: what else the backend wants.
-    """
-
-    x: Tensor
-    h_norm: Tensor
-    normalizer: Tensor
-    uniform_nll: Tensor | None
+    x: Tensor  # products, [M, n]
+    h_norm: Tensor  # [n]
+    normalizer: Tensor  # logsumexp over all senses, [n] (Eq. 5's denominator)
+    uniform_nll: Tensor | None  # Σ_i −log P(word i) over all words, [n]; with label smoothing
     target: Target
-    smoothing: Smoothing
-    kept: Kept
+    smoothing: Smoothing  # of the loss
+    kept: Kept  # what else the backend wants
 
 
 class Backend:
-    """Any kernel in plain torch. Nothing here changes after construction.
+    """Any kernel in plain torch, in the compute dtype. Nothing changes after construction."""
 
-    Attributes:
-        unit_contexts: whether the products X are made with h/|h| instead of h.
-        product_dtypes: dtypes besides the compute dtype in which X may come and P leaves.
-        buffers: matrices of a chunk's size in use at the same time.
-        cpu_buffer_bytes: what one of them may take on a CPU and all still be near the caches.
-    """
+    unit_contexts = False  # whether the products X are made with h/|h| instead of h
+    product_dtypes: tuple[torch.dtype, ...] = ()  # also those in which X may come and P leaves
+    buffers = 6  # matrices of a chunk's size in use at the same time
+    cpu_buffer_bytes = 8 << 20  # one of them on a CPU, so that all are still near the caches
 
-    unit_contexts = False
-    product_dtypes: tuple[torch.dtype, ...] = ()
-    buffers = 6
-    cpu_buffer_bytes = 8 << 20
-
-    def __init__(self, senses: Senses) -> None:
-        self.kernel, self.w_norm, self.theta, self.table, self.word_of_sense = senses
+    def __init__(self, senses: Senses, dtype: torch.dtype) -> None:
+        self.kernel = senses.kernel.bind(senses.w.shape[1])
+        self.w_norm = safe_norm(senses.w.to(dtype)).squeeze(-1)  # [M]
+        self.theta, self.table = senses.theta.to(dtype), senses.table
+        self.word_of_sense = senses.word_of_sense
         self._pool: list[Tensor] = []
 
     def buffer(self, like: Tensor) -> Buffer:
@@ -147,10 +122,7 @@ class Backend:
     # ------------------------------------------------------------ all logits
 
     def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
-        """Logits of a chunk, [M, n], and what :meth:`backward_logits` wants.
-
-        Both are the caller's, the logits as long as the rest is held.
-        """
+        """Logits [M, n], which last as long as the rest: what :meth:`backward_logits` wants."""
         value = self.kernel.value(x, h_norm, self.w_norm.unsqueeze(1), self.theta.unsqueeze(1))
         return (value.clone() if value is x else value), ()
 
@@ -178,14 +150,7 @@ class Backend:
     # ------------------------------------------------------------ the protocol
 
     def forward(self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: Smoothing) -> Saved:
-        """Everything that the loss of a chunk needs.
-
-        Args:
-            x: products, [M, n].
-            h_norm: norms of the context vectors, [n].
-            target: y, [n].
-            smoothing: of the loss.
-        """
+        """All that the loss of a chunk needs, from products [M, n], norms [n] and targets [n]."""
         logits, kept = self.logits(x, h_norm)
         uniform_nll = None
         own = self._target(x, h_norm, target)
@@ -202,15 +167,9 @@ class Backend:
         return Saved(x, h_norm, normalizer, uniform_nll, own, smoothing, kept)
 
     def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Carry the gradient of the loss back.
+        """P and ``along_h`` of a chunk as of :meth:`backward_logits`, for the gradient of its loss.
 
-        Args:
-            saved: what :meth:`forward` returned; used up.
-            scale: gradient of the result by each token's loss, [n].
-            sums: sums over tokens, [2, M], to which this chunk's are added.
-
-        Returns:
-            P = G·∂s/∂x, [M, n], and what :meth:`h_gradient` wants, [n].
+        ``scale`` is the gradient of the result by each token's loss, [n]; ``saved`` is used up.
         """
         smoothing = saved.smoothing
         if saved.uniform_nll is None:
@@ -268,9 +227,7 @@ class Backend:
     def _target_gradients(self, grad: Tensor, target: Target, h_norm: Tensor) -> Tensors:
         """G [n, K] times ∂s/∂x, times what ``along_h`` sums, and times what the two sums sum."""
         w_norm, theta = self.w_norm[target.senses], self.theta[target.senses]
-        partials = self.kernel.partials(target.x, h_norm, w_norm, theta)
-        order = (partials.x, partials.h_norm, partials.w_norm, partials.theta)
-        return tuple(grad * partial for partial in order)
+        return tuple(grad * part for part in self.kernel.partials(target.x, h_norm, w_norm, theta))
 
 
 class InnerProductBackend(Backend):
@@ -288,14 +245,110 @@ class InnerProductBackend(Backend):
         return x.copy_(grad), torch.zeros_like(h_norm)
 
 
+class KerbsBackend(Backend):
+    """The KerBS kernel (Eq. 9) as s = |h||w| a E with E = e^z − 1, z = −θc, a = −g(θ)/θ.
+
+    θ = 0 stands for 1e-12 (1e-30 in float64) here: that near, the kernel is h·w to the last bit,
+    and the large a meets an E that is exact for tiny arguments.
+
+    With P = G·∂s/∂x = G·g·(E + 1), homogeneity in |h| and |w| gives the gradients along h and w
+    from Σ G s = Σ |h||w| a G E, and dθ from the same sums, with a' = da/dθ:
+
+        h·dh = Σ_m G s,    w·dW = Σ_n G s,    dθ = |w| a' Σ_n |h| G E + w·(P h)/θ
+
+    The last cancels for small θ ("curved" senses). There
+
+        dθ = −|w| (g'/θ · Σ_n |h| G E + g · Σ_n |h| G c² r(z)),   r(z) = (z e^z − E)/z²
+
+    The two sums over tokens are Σ_n |h| G E, and Σ_n |h| G c² r(z), read of curved senses only.
+
+    Attributes, [M] each: ``inverse_norm`` 1/|w|, or 0; ``minus_theta`` −θ; ``radius`` a|w|;
+    ``gain`` g(θ); ``curved`` where |θ| is small.
+    """
+
+    unit_contexts = True
+    buffers = 4
+
+    def __init__(self, senses: Senses, dtype: torch.dtype) -> None:
+        super().__init__(senses, dtype)
+        wide = dtype == torch.float64
+        tiny, limit = (1e-30, 0.5) if wide else (1e-12, 1.0)
+        self._polynomial = BENT_SERIES if wide else BENT
+        bounded = self.theta.clamp(-THETA_LIMIT, THETA_LIMIT).double()
+        safe = torch.where(bounded.abs() < tiny, tiny, bounded)
+        gain, slope = kerbs_gain(bounded)
+        self.inverse_norm = safe_inverse(self.w_norm)
+        self.minus_theta, self.gain = -safe.to(dtype), gain.to(dtype)
+        self._a = (-gain / safe).to(dtype)
+        self.radius = self._a * self.w_norm
+        self.curved = bounded.abs() < limit  # [M]
+        sums = ~self.curved & (self.theta.abs() <= THETA_LIMIT)
+        by_first = torch.where(self.curved, -slope / safe, (gain / safe - slope) / safe)
+        self._by_first = torch.where(self.curved | sums, by_first, 0.0).to(dtype)
+        self._by_product = torch.where(sums, 1.0 / safe, 0.0).to(dtype)
+
+    @functools.cached_property
+    def _curved_rows(self) -> Tensor | slice:
+        found = self.curved.nonzero().flatten()
+        return slice(None) if len(found) == len(self.theta) else found
+
+    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
+        e, logits = self.buffer(x), self.buffer(x)
+        torch.mul(x, (self.inverse_norm * self.minus_theta).unsqueeze(1), out=e.matrix).expm1_()
+        torch.mul(e.matrix, self.radius.unsqueeze(1), out=logits.matrix).mul_(h_norm)
+        return logits.matrix, (e, logits)
+
+    def backward_logits(
+        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Kept, sums: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        rows = self._curved_rows
+        curved = x[rows]
+        buffers = [self.buffer(curved) for _ in range(3)]
+        cosine, z, bent = (buffer.matrix for buffer in buffers)
+        torch.mul(curved, self.inverse_norm[rows].unsqueeze(1), out=cosine)
+        torch.mul(cosine, self.minus_theta[rows].unsqueeze(1), out=z)
+        polynomial(z, self._polynomial, bent).mul_(cosine).mul_(cosine).mul_(grad[rows])
+        sums[1, rows] += bent @ h_norm
+        grad_e = kept[0].matrix.mul_(grad)
+        along_h = self.radius @ grad_e  # [n]: Σ_m G s / |h|
+        sums[0] += grad_e @ h_norm
+        return torch.add(grad, grad_e, out=x).mul_(self.gain.unsqueeze(1)), along_h
+
+    def _target_logits(self, x: Tensor, senses: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensors]:
+        cosine = x * self.inverse_norm[senses]
+        e = (cosine * self.minus_theta[senses]).expm1()
+        return e * self.radius[senses] * h_norm, (cosine, e)
+
+    def _target_gradients(self, grad: Tensor, target: Target, h_norm: Tensor) -> Tensors:
+        (cosine, e), senses = target.kept, target.senses
+        bent = polynomial(cosine * self.minus_theta[senses], self._polynomial) * cosine.square()
+        by_h, by_x = grad * h_norm, grad * self.gain[senses] * (1.0 + e)
+        return by_x, grad * e * self.radius[senses], by_h * e, by_h * bent
+
+    def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
+        return _with_radial(product, h, safe_inverse(h_norm), along_h)
+
+    def sense_gradients(self, product: Tensor, w: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        from_product = torch.einsum("md,md->m", product, w) * self._by_product
+        bent = torch.where(self.curved, sums[1] * self.gain, 0.0)
+        by_theta = self.w_norm * (self._by_first * sums[0] - bent) + from_product
+        return _with_radial(product, w, self.inverse_norm, self._a * sums[0]), by_theta
+
+
+def _with_radial(product: Tensor, rows: Tensor, inverse_norm: Tensor, radial: Tensor) -> Tensor:
+    """Replace the component of ``product`` [·, d] along ``rows`` [·, d] by ``radial`` [·].
+
+    The zero vector has no direction: its product stays whole.
+    """
+    along = torch.einsum("id,id->i", product, rows) * inverse_norm
+    return product.addcmul_(rows, ((radial - along) * inverse_norm).unsqueeze(1))
+
+
 def word_logsumexp(logits: Tensor, table: SenseTable, dim: int = -1) -> Tensor:
     """Sum exp(logits) over the senses of each word, in the log: M entries along ``dim`` become V.
 
-    Each word is scaled by its own largest sense, so that improbable words keep their precision.
-
-    Args:
-        logits: [..., M] or, with ``dim`` 0, [M, n].
-        table: senses of every word.
+    ``logits`` are [..., M], or [M, n] with ``dim`` 0. Each word is scaled by its own largest sense,
+    so that improbable words keep their precision.
     """
     if table.senses.shape[1] == 1:
         return logits.index_select(dim, table.senses[:, 0])

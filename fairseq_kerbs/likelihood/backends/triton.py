@@ -3,8 +3,8 @@
 Plain torch sweeps over matrices of the products' size some forty times a chunk. The kernels of
 :mod:`.backends.triton_kernels` read the products once in either direction and need no other matrix
 of their size. Triton comes with torch's CUDA builds and compiles at the first use. Where it is
-missing or does not work, :func:`build` says so once and the classes of
-:mod:`fairseq_kerbs.likelihood.backends.eager` do the work.
+missing or does not work, :func:`build` says so once and the classes of :mod:`.backends.eager` do
+the work.
 
 Under Triton's interpreter (TRITON_INTERPRET=1 before Triton is imported) tensors may lie on a CPU.
 """
@@ -22,14 +22,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
-from fairseq_kerbs.likelihood.backends.eager import (
-    Backend,
-    InnerProductBackend,
-    Saved,
-    Senses,
-    Smoothing,
-)
-from fairseq_kerbs.likelihood.backends.eager_kerbs import KerbsBackend
+from fairseq_kerbs.likelihood.backends import eager
 
 logger = logging.getLogger(__name__)
 
@@ -50,20 +43,13 @@ many leave each of them some 130 tiles of the largest chunk, and float32 is enou
 
 
 class Cut(NamedTuple):
-    """How rows × tokens are shared out among programs.
+    """How rows × tokens are shared out among programs."""
 
-    Attributes:
-        rows, tokens: size of a tile.
-        blocks: blocks of tokens.
-        share: rows of one program.
-        shares: programs of one block.
-    """
-
-    rows: int
-    tokens: int
-    blocks: int
-    share: int
-    shares: int
+    rows: int  # of a tile
+    tokens: int  # of a tile
+    blocks: int  # of tokens
+    share: int  # rows of one program
+    shares: int  # programs of one block
 
     @classmethod
     def of(cls, size: int, tokens: int, widest: int) -> Cut:
@@ -76,19 +62,19 @@ class Cut(NamedTuple):
         return cls(rows, width, blocks, share, -(-size // share))
 
 
-class _TritonBackend(Backend):
+class _TritonBackend(eager.Backend):
     """Mixin: the Triton kernels in place of torch's."""
 
     buffers = 1
     product_dtypes = (torch.float32, torch.bfloat16)
 
-    def __init__(self, senses: Senses) -> None:
-        super().__init__(senses)
+    def __init__(self, senses: eager.Senses, dtype: torch.dtype) -> None:
+        super().__init__(senses, dtype)
         self._words = (self.table.senses.contiguous(), self.table.mask.sum(1))  # [V, K], [V]
         self._senses: Tensor | None = None
-        if isinstance(self, KerbsBackend):
+        if isinstance(self, eager.KerbsBackend):
             rows = (self.inverse_norm, self.minus_theta, self.radius, self.gain, self.curved)
-            self._senses = torch.stack([row.to(self.w_norm.dtype) for row in rows])  # [5, M]
+            self._senses = torch.stack([row.to(dtype) for row in rows])  # [5, M]
 
     def _launch(self, name: str, cut: Cut, x: Tensor, *arguments: Any) -> None:
         assert x.is_contiguous()
@@ -103,37 +89,40 @@ class _TritonBackend(Backend):
     def _empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.w_norm.device)
 
-    def _level(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest logit, [n], and the sum of exponentials relative to it."""
-        size, tokens = x.shape
-        cut = Cut.of(size, tokens, WIDEST)
-        peaks, sums = self._empty(cut.shares, tokens), self._empty(cut.shares, tokens)
-        self._launch("forward", cut, x, h_norm, self._senses, peaks, sums, size, tokens)
-        return _combined(peaks, sums)
+    def _level(
+        self, x: Tensor, h_norm: Tensor, by_words: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest logit, the sum of exponentials relative to it, and Σ of the words' levels.
 
-    def forward(self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: Smoothing) -> Saved:
-        uniform_nll = None
-        if smoothing.uniform_weight:
-            (size, tokens), (words, width) = x.shape, self._words[0].shape
-            cut = Cut.of(words, tokens, WIDEST)
-            peaks, sums = self._empty(cut.shares, tokens), self._empty(cut.shares, tokens)
-            levels = self._empty(cut.shares, tokens, dtype=torch.float64)
-            self._launch(
-                "forward_words", cut, x, h_norm, self._senses, *self._words, peaks, sums, levels,
-                size, words, width, tokens,
-            )  # fmt: skip
-            largest, total = _combined(peaks, sums)
-            # the words' logsumexps, as many as there are words, cancel all but the last digits
-            spread = words * (largest.double() + total.double().log()) - levels.sum(0)
-            uniform_nll = spread.to(largest.dtype)
+        Each is [n]; the last, in float64, is read off a pass ``by_words`` only.
+        """
+        (size, tokens), (words, width) = x.shape, self._words[0].shape
+        cut = Cut.of(words if by_words else size, tokens, WIDEST)
+        peaks, sums = self._empty(2, cut.shares, tokens)
+        levels = self._empty(cut.shares if by_words else 0, tokens, dtype=torch.float64)
+        if by_words:
+            out = (*self._words, peaks, sums, levels, size, words, width, tokens)
+            self._launch("forward_words", cut, x, h_norm, self._senses, *out)
         else:
-            largest, total = self._level(x, h_norm)
+            self._launch("forward", cut, x, h_norm, self._senses, peaks, sums, size, tokens)
+        largest = peaks.amax(0)
+        return largest, (sums * (peaks - largest).exp()).sum(0), levels.sum(0)
+
+    def forward(
+        self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: eager.Smoothing
+    ) -> eager.Saved:
+        uniform_nll, smooth = None, smoothing.uniform_weight != 0.0
+        largest, total, levels = self._level(x, h_norm, smooth)
+        if smooth:
+            # the words' logsumexps, as many as there are words, cancel all but the last digits
+            whole = len(self._words[0]) * (largest.double() + total.double().log())
+            uniform_nll = (whole - levels).to(largest.dtype)
         own = self._target(x, h_norm, target)
         # G from these two is nearer than from the rounded normalizer
         kept = (largest, total)
-        return Saved(x, h_norm, largest + total.log(), uniform_nll, own, smoothing, kept)
+        return eager.Saved(x, h_norm, largest + total.log(), uniform_nll, own, smoothing, kept)
 
-    def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(self, saved: eager.Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """As :meth:`Backend.backward`, the target's senses in the same sweep.
 
         P is rounded once where ``x`` is bfloat16, and the sums are the same bits in every run.
@@ -156,25 +145,19 @@ class _TritonBackend(Backend):
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
         assert out.stride(1) == 1 or out.shape[1] == 1
         (size, tokens), (words, width) = x.shape, self._words[0].shape
-        largest, total = self._level(x, h_norm)
+        largest, total, _ = self._level(x, h_norm)
         self._launch(
             "log_probs", Cut.of(words, tokens, WIDEST_RESULT), x, h_norm, largest + total.log(),
             self._senses, *self._words, out, size, words, width, tokens, out.stride(0),
         )  # fmt: skip
 
 
-def _combined(peaks: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """The level of all shares together, and the sum relative to it: [shares, n] -> [n]."""
-    largest = peaks.amax(0)
-    return largest, (sums * (peaks - largest).exp()).sum(0)
+class TritonKerbsBackend(_TritonBackend, eager.KerbsBackend):
+    """:class:`.eager.KerbsBackend` in Triton."""
 
 
-class TritonKerbsBackend(_TritonBackend, KerbsBackend):
-    """:class:`KerbsBackend` in Triton."""
-
-
-class TritonInnerProductBackend(_TritonBackend, InnerProductBackend):
-    """:class:`InnerProductBackend` in Triton."""
+class TritonInnerProductBackend(_TritonBackend, eager.InnerProductBackend):
+    """:class:`.eager.InnerProductBackend` in Triton."""
 
 
 @functools.cache
@@ -198,18 +181,16 @@ def load_kernels(device: torch.device) -> ModuleType | None:
             kernels.forward[(1, 1)](
                 x, ones, None, peaks, sums, 2, 1, CELLS, KERBS=False, ROWS=CELLS // 16, TOKENS=16
             )
-        works = math.isclose(sums.item(), 2.0)
+        if not math.isclose(sums.item(), 2.0):
+            raise ArithmeticError(f"1 + 1 is {sums.item()}")
     # an old device, a driver or a C compiler that Triton misses: each has its own exception
     except Exception as error:
         _decline(f"Triton does not run on {device} ({type(error).__name__}: {error})")
         return None
-    if not works:
-        _decline(f"Triton computes wrong sums on {device}")
-        return None
     return kernels
 
 
-def build(senses: Senses) -> Backend | None:
+def build(senses: eager.Senses, dtype: torch.dtype) -> eager.Backend | None:
     """The backend in Triton, or None, with a reason in the log, where there is none.
 
     Only kernels that have none at all, whatever the device, get None without a reason.
@@ -218,8 +199,7 @@ def build(senses: Senses) -> Backend | None:
     kind = kinds.get(type(senses.kernel))
     if kind is None:
         return None
-    if senses.w_norm.dtype != torch.float32:
-        dtype = str(senses.w_norm.dtype).removeprefix("torch.")
-        _decline(f"they are for float32 and this one is in {dtype}")
+    if dtype != torch.float32:
+        _decline(f"they are for float32 and this one is in {str(dtype).removeprefix('torch.')}")
         return None
-    return None if load_kernels(senses.w_norm.device) is None else kind(senses)
+    return None if load_kernels(senses.w.device) is None else kind(senses, dtype)

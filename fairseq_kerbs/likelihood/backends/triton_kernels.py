@@ -83,7 +83,7 @@ def _log(x: T) -> T:
 
 @triton.jit
 def _bent(z: T) -> T:
-    """r(z) = (z e^z − (e^z − 1))/z² for |z| ≤ 1: the polynomial ``eager_kerbs.BENT``."""
+    """r(z) = (z e^z − (e^z − 1))/z² for |z| ≤ 1: the polynomial ``eager.BENT``."""
     high = 0.006941279401 + z * (0.001190157391 + z * (0.0001786452495 + z * 2.255325601e-5))
     low = 0.1250006353 + z * (0.0333333973 + z * high)
     return 0.4999999801 + z * (0.3333333313 + z * low)
@@ -118,25 +118,26 @@ def _logits(
 
 
 @triton.jit
-def _word(
-    x: T, columns: T, tokens: T, table: T, count: T, width: T, h_norm: T, senses: T, size: T,
-    KERBS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
-) -> tuple[T, T]:  # fmt: skip
-    """Largest logit of each word's senses, and the sum of exponentials relative to it.
-
-    ``table`` [ROWS] points to the words' first senses; ``count`` [ROWS] is 0 for no word.
-    """
+def _words(
+    x: T, columns: T, tokens: T, table: T, count: T, start: T, words: T, width: T, h_norm: T,
+    senses: T, size: T, KERBS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
+) -> tuple[T, T, T, T, T]:  # fmt: skip
+    """Words from ``start`` on: their numbers, pointers to their first senses, how many these are
+    (0 for no word), [ROWS] each; their largest logits and the sums of exponentials by these."""
+    numbers = start + tl.arange(0, ROWS)
+    counts = tl.load(count + numbers, mask=numbers < words, other=0)
+    own = table + numbers.to(tl.int64) * width
     most = tl.full([ROWS, TOKENS], LOWEST, tl.float32)
     total = tl.zeros([ROWS, TOKENS], tl.float32)
-    for k in range(width):
-        valid = k < count
-        rows = tl.load(table + k, mask=valid, other=0)
+    for k in range(tl.max(counts, axis=0)):
+        valid = k < counts
+        rows = tl.load(own + k, mask=valid, other=0)
         at = x + rows[:, None] * tokens + columns[None, :]
         mask = valid[:, None] & (columns < tokens)[None, :]
         value = tl.load(at, mask=mask, other=0.0).to(tl.float32)
         s, _, _ = _logits(value, rows, valid, h_norm, senses, size, KERBS)
         most, total = _take_in(most, total, s, 1.0)
-    return most, total
+    return numbers, own, counts, most, total
 
 
 @triton.jit
@@ -144,11 +145,8 @@ def _carry_back(
     at: T, mask: T, grad: T, e: T, cosine: T, rows: T, valid: T, h_norm: T, senses: T, size: T,
     along_h: T, weighted: T, bent: T, KERBS: tl.constexpr,
 ) -> T:  # fmt: skip
-    """Write P = G·∂s/∂x over the products ``at``, and Σ|h|GE, Σ|h|G c² r(z) over these tokens.
-
-    Returns:
-        ``along_h`` with Σ G s/|h| over these senses added, cell by cell.
-    """
+    """Write P = G·∂s/∂x over the products ``at``, and Σ|h|GE, Σ|h|G c² r(z) over these tokens; add
+    Σ G s/|h| over these senses to ``along_h``, cell by cell."""
     p = grad
     if KERBS:
         minus_theta = tl.load(senses + size + rows, mask=valid, other=0.0)
@@ -169,16 +167,31 @@ def _carry_back(
 # ------------------------------------------------------------------------ the passes
 
 
+@triton.jit
+def _tokens(h_norm: T, tokens: T, share: T, TOKENS: tl.constexpr) -> tuple[T, T, T, T, T]:
+    """A program's tokens, whether each is one, their norms, its first row, and where it writes."""
+    columns = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    inside = columns < tokens
+    norms = tl.load(h_norm + columns, mask=inside, other=0.0)
+    at = tl.program_id(1).to(tl.int64) * tokens + columns
+    return columns, inside, norms, tl.program_id(1) * share, at
+
+
+@triton.jit
+def _store_level(most: T, total: T, peaks: T, sums: T, mask: T) -> None:
+    """What all rows of a tile have taken in, as one row."""
+    peak = tl.max(most, axis=0)
+    tl.store(peaks, peak, mask=mask)
+    tl.store(sums, tl.sum(total * _exp(most - peak[None, :]), axis=0), mask=mask)
+
+
 @triton.jit(do_not_specialize=["size", "share"])
 def forward(
     x: T, h_norm: T, senses: T, peaks: T, sums: T, size: T, tokens: T, share: T,
     KERBS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Largest logit and sum of exponentials by it: ``peaks`` and ``sums``, [shares, tokens]."""
-    columns = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    inside = columns < tokens
-    norms = tl.load(h_norm + columns, mask=inside, other=0.0)
-    first = tl.program_id(1) * share
+    columns, inside, norms, first, out = _tokens(h_norm, tokens, share, TOKENS)
     most = tl.full([ROWS, TOKENS], LOWEST, tl.float32)
     total = tl.zeros([ROWS, TOKENS], tl.float32)
     for start in range(first, tl.minimum(first + share, size), ROWS):
@@ -188,10 +201,7 @@ def forward(
         value = tl.load(at, mask=valid[:, None] & inside[None, :], other=0.0).to(tl.float32)
         s, _, _ = _logits(value, rows, valid, norms, senses, size, KERBS)
         most, total = _take_in(most, total, s, 1.0)
-    peak = tl.max(most, axis=0)
-    at = tl.program_id(1).to(tl.int64) * tokens + columns
-    tl.store(peaks + at, peak, mask=inside)
-    tl.store(sums + at, tl.sum(total * _exp(most - peak[None, :]), axis=0), mask=inside)
+    _store_level(most, total, peaks + out, sums + out, inside)
 
 
 @triton.jit(do_not_specialize=["size", "words", "share"])
@@ -200,35 +210,26 @@ def forward_words(
     width: T, tokens: T, share: T, KERBS: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
 ) -> None:  # fmt: skip
     """As ``forward``, with Σ logsumexp of the words, ``levels`` [shares, tokens] in float64."""
-    columns = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    inside = columns < tokens
-    norms = tl.load(h_norm + columns, mask=inside, other=0.0)
-    first = tl.program_id(1) * share
+    columns, inside, norms, first, out = _tokens(h_norm, tokens, share, TOKENS)
     most = tl.full([ROWS, TOKENS], LOWEST, tl.float32)
     total = tl.zeros([ROWS, TOKENS], tl.float32)
     sum_high = tl.zeros([ROWS, TOKENS], tl.float32)
     sum_low = tl.zeros([ROWS, TOKENS], tl.float32)
     for start in range(first, tl.minimum(first + share, words), ROWS):
-        numbers = start + tl.arange(0, ROWS)
-        valid = numbers < words
-        counts = tl.load(count + numbers, mask=valid, other=0)
-        peak, weight = _word(
-            x, columns, tokens, table + numbers.to(tl.int64) * width, counts,
-            tl.max(counts, axis=0), norms, senses, size, KERBS, ROWS, TOKENS,
+        numbers, _own, _counts, peak, weight = _words(
+            x, columns, tokens, table, count, start, words, width, norms, senses, size,
+            KERBS, ROWS, TOKENS,
         )  # fmt: skip
         most, total = _take_in(most, total, peak, weight)
-        level = tl.where(valid[:, None], peak + _log(weight), 0.0)
+        level = tl.where((numbers < words)[:, None], peak + _log(weight), 0.0)
         # what rounding takes from the sum is summed beside it, as float64 is slow on many devices
         grown = sum_high + level
         part = grown - sum_high
         sum_low += (sum_high - (grown - part)) + (level - part)
         sum_high = grown
-    peak = tl.max(most, axis=0)
-    at = tl.program_id(1).to(tl.int64) * tokens + columns
-    tl.store(peaks + at, peak, mask=inside)
-    tl.store(sums + at, tl.sum(total * _exp(most - peak[None, :]), axis=0), mask=inside)
+    _store_level(most, total, peaks + out, sums + out, inside)
     level = tl.sum(sum_high.to(tl.float64) + sum_low.to(tl.float64), axis=0)
-    tl.store(levels + at, level, mask=inside)
+    tl.store(levels + out, level, mask=inside)
 
 
 @triton.jit(do_not_specialize=["size", "words", "share"])
@@ -242,25 +243,17 @@ def backward(
     The weights are [tokens], as is ``target``, which holds the y, int64. Sums: ``along_h``
     [shares, tokens], the other two [blocks, senses].
     """
-    columns = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    inside = columns < tokens
-    norms = tl.load(h_norm + columns, mask=inside, other=0.0)
+    columns, inside, norms, first, out = _tokens(h_norm, tokens, share, TOKENS)
     tops = tl.load(largest + columns, mask=inside, other=0.0)
     all_weights = tl.load(all_weight + columns, mask=inside, other=0.0)
     uniform_weights = tl.load(uniform_weight + columns, mask=inside, other=0.0)
     target_weights = tl.load(target_weight + columns, mask=inside, other=0.0)
     targets = tl.load(target + columns, mask=inside, other=-1)
     block = tl.program_id(0).to(tl.int64) * size
-    first = tl.program_id(1) * share
     along = tl.zeros([ROWS, TOKENS], tl.float32)
     for start in range(first, tl.minimum(first + share, words), ROWS):
-        numbers = start + tl.arange(0, ROWS)
-        valid_words = numbers < words
-        counts = tl.load(count + numbers, mask=valid_words, other=0)
-        most_senses = tl.max(counts, axis=0)
-        word_table = table + numbers.to(tl.int64) * width
-        peak, total = _word(
-            x, columns, tokens, word_table, counts, most_senses, norms, senses, size,
+        numbers, own, counts, peak, total = _words(
+            x, columns, tokens, table, count, start, words, width, norms, senses, size,
             KERBS, ROWS, TOKENS,
         )  # fmt: skip
         inner = uniform_weights[None, :]
@@ -269,9 +262,9 @@ def backward(
         # G of a sense is this times e^{s − peak}
         factor = all_weights[None, :] * _exp(peak - tops[None, :]) - inner / total
         tl.debug_barrier()  # no thread may write over products that another has yet to read
-        for k in range(most_senses):
+        for k in range(tl.max(counts, axis=0)):
             valid = k < counts
-            rows = tl.load(word_table + k, mask=valid, other=0)
+            rows = tl.load(own + k, mask=valid, other=0)
             mask = valid[:, None] & inside[None, :]
             at = x + rows[:, None] * tokens + columns[None, :]
             value = tl.load(at, mask=mask, other=0.0).to(tl.float32)
@@ -282,8 +275,7 @@ def backward(
                 along, weighted + block, bent + block, KERBS,
             )  # fmt: skip
     if KERBS:
-        out = along_h + tl.program_id(1).to(tl.int64) * tokens + columns
-        tl.store(out, tl.sum(along, axis=0), mask=inside)
+        tl.store(along_h + out, tl.sum(along, axis=0), mask=inside)
 
 
 @triton.jit(do_not_specialize=["size", "words", "share", "stride"])
@@ -293,19 +285,13 @@ def log_probs(
     TOKENS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Log-probabilities of the words into ``result`` [tokens, words], rows ``stride`` apart."""
-    columns = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    inside = columns < tokens
-    norms = tl.load(h_norm + columns, mask=inside, other=0.0)
+    columns, inside, norms, first, _out = _tokens(h_norm, tokens, share, TOKENS)
     levels = tl.load(normalizer + columns, mask=inside, other=0.0)
-    first = tl.program_id(1) * share
     for start in range(first, tl.minimum(first + share, words), ROWS):
-        numbers = start + tl.arange(0, ROWS)
-        valid = numbers < words
-        counts = tl.load(count + numbers, mask=valid, other=0)
-        peak, total = _word(
-            x, columns, tokens, table + numbers.to(tl.int64) * width, counts,
-            tl.max(counts, axis=0), norms, senses, size, KERBS, ROWS, TOKENS,
+        numbers, _own, _counts, peak, total = _words(
+            x, columns, tokens, table, count, start, words, width, norms, senses, size,
+            KERBS, ROWS, TOKENS,
         )  # fmt: skip
         at = result + columns.to(tl.int64)[None, :] * stride + numbers[:, None]
         level = peak + _log(total) - levels[None, :]
-        tl.store(at, level, mask=valid[:, None] & inside[None, :])
+        tl.store(at, level, mask=(numbers < words)[:, None] & inside[None, :])
