@@ -32,7 +32,7 @@ setup(
     package_data={
         "fairseq_kerbs": [
             "analysis/page/*",
-            "corpora/*.txt",
+            "corpora/*.yaml",
             "py.typed",
         ]
     },

@@ -9,26 +9,25 @@ the target's name tells the commands its language.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from itertools import compress, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fairseq_kerbs.corpora import moses
-from fairseq_kerbs.corpora.parallel import ParallelText
-from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, decode_lines, read_files
+from fairseq_kerbs.corpora.pipeline import flag, number
+from fairseq_kerbs.corpora.released import Archive, ReleasedCorpus, one_file
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import has_endless_word, without_endless_words
-from fairseq_kerbs.utils.processes import parallel_map, usable_cores
+from fairseq_kerbs.utils.files import has_endless_word, iter_lines, without_endless_words
+from fairseq_kerbs.utils.processes import parallel_map
 
-LANGUAGES = ("context", "en")
 PARTS = {"train": "train", "valid": "validation", "test": "test"}
 """fairseq's name of each split and the release's."""
 
-Pair = tuple[str, str]
-
+_URL = "http://yanran.li/files/ijcnlp_dailydialog.zip"
 _SEPARATOR = "__eou__"
 _ASCII = str.maketrans({"’": "'", "‘": "'", "′": "'", "“": '"', "”": '"'})
 # What follows the apostrophe of a contraction or genitive. The text has ’Ve for ’ve throughout.
@@ -40,173 +39,108 @@ _INSIDE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DailyDialog(ReleasedCorpus):
-    """DailyDialog.
+    """DailyDialog to fairseq data.
 
-    Attributes:
-        lowercase: lower-case all text.
-        merges: BPE merges, learned on both sides together.
-        max_words: training pairs with a longer side are dropped.
-        workers: processes to use.
+    Makes pairs of adjacent utterances of DailyDialog, removes training pairs that also occur in
+    validation or test, then goes on as 'prepare' with one vocabulary. SOURCE is
+    ijcnlp_dailydialog.zip or a folder with dialogues_{train,validation,test}.txt. Source and target
+    are called context and en. Text goes to DEST/raw, data to DEST/bin.
     """
 
-    key: ClassVar[str] = "dailydialog"
-    step: ClassVar[str] = "read DailyDialog"
-    source: Path | None
-    dest: Path
-    lowercase: bool = False
-    merges: int = 5000
-    max_words: int = 80
-    workers: int = field(default_factory=usable_cores)
+    title, source_lang, target_lang = "DailyDialog", "context", "en"
+    source_moses, joined_dictionary, test = "en", True, ("test",)
+    archives = (
+        Archive(
+            "ijcnlp_dailydialog.zip",
+            (_URL, f"https://web.archive.org/web/20220516002703id_/{_URL}"),
+            "c641e88cbf21fd7c1b57289387f9107d33fe8685a2b37fe8066b82776535ea89",
+        ),
+    )
+    nested = tuple(f"{part}.zip" for part in PARTS.values())
+    counts: ClassVar = {
+        "train dialogues": 11_118, "validation dialogues": 1000, "test dialogues": 1000,
+        "train": 76_053, "validation": 7069, "test": 6740,
+    }  # fmt: skip
 
-    def text(self) -> ParallelText:
-        """Pairs of utterances, with one vocabulary for both sides."""
-        raw = self.dest / "raw"
-        return ParallelText(
-            train=str(raw / "train"),
-            valid=str(raw / "valid"),
-            tests=(str(raw / "test"),),
-            source_lang=LANGUAGES[0],
-            target_lang=LANGUAGES[1],
-            source_moses="en",
-            dest=self.dest,
-            lowercase=self.lowercase,
-            max_words=self.max_words,
-            merges=self.merges,
-            joined_dictionary=True,
-            workers=self.workers,
-        )
+    lowercase: bool = flag("lower-case all text", False)
+    merges: int = number("joint BPE merges", 5000)
+    max_words: int = number("drop training pairs with more words on a side", 80)
+
+    def settings(self) -> dict[str, Any]:
+        """What cleans the text."""
+        return {"sacremoses": version("sacremoses")}
 
     def find(self, folder: Path) -> dict[str, Path]:
-        """The text of each part, by ``dialogues_test.txt``, say, also a level deeper."""
-        files = {}
-        for part in PARTS.values():
-            name = f"dialogues_{part}.txt"
-            found = [path for path in (folder / name, folder / part / name) if path.is_file()]
-            if not found:
-                raise UserError(
-                    f"{folder} has no {name} (nor {part}/{name}); name the right folder"
-                )
-            files[part] = found[0]
-        return files
+        """The text of each part, by ``dialogues_test.txt``, say."""
+        return {part: one_file(folder, f"dialogues_{part}.txt") for part in PARTS.values()}
 
-    def recorded(self, files: Mapping[str, Path]) -> dict[str, Any]:
-        """How utterances are paired and cleaned."""
-        sacremoses = version("sacremoses")
-        return {"pairs": "adjacent utterances", "apostrophes": 1, "sacremoses": sacremoses}
-
-    def read(self, source: Path, files: Mapping[str, Path]) -> Reading:
-        """The pairs of every split, and counts."""
-        names = {part: f"dialogues_{part}.txt" for part in PARTS.values()}
-        nested = tuple(f"/{part}.zip" for part in names)
-        texts, figures = {}, {}
-        for part, (where, content) in read_files(source, files, names, nested).items():
-            lines = decode_lines(content, where)
-            if part != "train":  # the preparation drops training pairs with an endless word
-                lines = without_endless_words(lines, where)
-            texts[part] = read_dialogues(lines, where)
-        for part, dialogues in texts.items():
-            figures[f"{part} dialogues"] = len(dialogues)
-            figures[part] = sum(len(dialogue) - 1 for dialogue in dialogues)
-            self.release.check_count(source, f"{part} dialogues", len(dialogues), "dialogues")
-            self.release.check_count(source, part, figures[part], "pairs of adjacent utterances")
-        said = {text: "" for part in texts.values() for dialogue in part for text in dialogue}
-        natural = parallel_map(
-            make_normalizer, said, total=len(said), workers=self.workers, description="raw"
-        )
+    def read(self, files: Mapping[str, Path]) -> tuple[dict[str, list[str]], list[str]]:
+        """The pairs of every split, without the training pairs that another has, and counts."""
+        dialogues = {part: read_dialogues(path, part) for part, path in files.items()}
+        said = {text: "" for part in dialogues.values() for texts in part for text in texts}
+        make = partial(partial, natural_text)
+        natural = parallel_map(make, said, total=len(said), workers=self.workers, description="raw")
         said = dict(zip(said, natural, strict=True))
         pairs = {
-            part: [(said[a], said[b]) for dialogue in dialogues for a, b in pairwise(dialogue)]
-            for part, dialogues in texts.items()
+            part: [(said[a], said[b]) for texts in dialogues[part] for a, b in pairwise(texts)]
+            for part in files
         }
-        train, overlap = remove_overlap(pairs["train"], pairs["validation"], pairs["test"])
-        pairs["train"] = train
-        sides = {
+        report = []
+        for part, found in pairs.items():
+            self.check_count(f"{part} dialogues", len(dialogues[part]))
+            self.check_count(part, len(found))
+            report.append(f"{part}: {len(found)} pairs of {len(dialogues[part])} dialogues")
+        others = {_key(pair) for part in ("validation", "test") for pair in pairs[part]}
+        left = [pair for pair in pairs["train"] if _key(pair) not in others]
+        report.append(
+            f"{len(pairs['train']) - len(left)} training pairs removed that also occur in "
+            f"validation or test; {len(left)} left"
+        )
+        pairs["train"] = left
+        texts = {
             f"{split}.{language}": [pair[side] for pair in pairs[part]]
             for split, part in PARTS.items()
-            for side, language in enumerate(LANGUAGES)
+            for side, language in enumerate(("context", "en"))
         }
-        return sides, figures | overlap
-
-    def summary(self, source: Path, figures: Mapping[str, Any]) -> Iterator[str]:
-        """Pairs and dialogues of each part, and the overlap."""
-        for part in PARTS.values():
-            yield f"{part}: {figures[part]} pairs of {figures[f'{part} dialogues']} dialogues"
-        yield (
-            f"{figures['removed']} training pairs removed that also occur in validation "
-            f"({figures['in validation']}) or test ({figures['in test']}); "
-            f"{figures['train'] - figures['removed']} left"
-        )
-        yield (
-            f"{figures['in both']} test pairs also occur in validation; "
-            f"{figures['repeated']} of the training pairs left repeat another"
-        )
+        return texts, report
 
 
-def read_dialogues(lines: Iterable[str], where: str) -> list[list[str]]:
+def _key(pair: tuple[str, str]) -> tuple[str, str]:
+    return pair[0].casefold(), pair[1].casefold()
+
+
+def read_dialogues(path: Path, part: str) -> list[list[str]]:
     """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance.
 
     Raises:
-        UserError: a line does not end with ``__eou__`` (text cut off, or not this corpus), or an
-            utterance is empty.
+        UserError: a line does not end with ``__eou__`` (text cut off, or not this corpus), an
+            utterance is empty, or a word of text that is not for training is endless.
     """
+    lines = iter_lines(path)
+    if part != "train":  # the preparation drops training pairs with an endless word
+        lines = without_endless_words(lines, path)
     dialogues = []
-    for number, line in enumerate(lines, start=1):
-        *utterances, rest = (" ".join(part.split()) for part in line.split(_SEPARATOR))
+    for line_number, line in enumerate(lines, start=1):
+        *utterances, rest = (" ".join(piece.split()) for piece in line.split(_SEPARATOR))
         if rest or not utterances:
-            raise UserError(f"{where}, line {number}: a dialogue must end with {_SEPARATOR}")
+            raise UserError(f"{path}, line {line_number}: a dialogue must end with {_SEPARATOR}")
         if not all(utterances):
-            raise UserError(f"{where}, line {number}: an utterance is empty")
+            raise UserError(f"{path}, line {line_number}: an utterance is empty")
         dialogues.append(utterances)
     return dialogues
 
 
-def normalize_apostrophes(text: str) -> str:
-    """Typographic quotation marks as ASCII, and contractions without spaces: I ’ Ve → I've."""
-    text = _CLITIC.sub(lambda match: "'" + match[1].replace("Ve", "ve"), text.translate(_ASCII))
-    for pattern, replacement in _INSIDE:
-        text = pattern.sub(replacement, text)
-    return text
-
-
-def make_normalizer() -> Callable[[str], str]:
-    """A function from an utterance of the release, tokens between spaces, to natural text.
+def natural_text(text: str) -> str:
+    """An utterance of the release, tokens between spaces, as people write it.
 
     It is tokenized and detokenized by Moses: so hypotheses, which are detokenized too, compare
     with references of the same form.
     """
-
-    def normalize(text: str) -> str:
-        if has_endless_word(text):
-            return text  # hours for Moses, and its pair is dropped
-        tokens = moses.tokenize(normalize_apostrophes(text), language="en")
-        return moses.detokenize(tokens, language="en")
-
-    return normalize
-
-
-def remove_overlap(
-    train: Sequence[Pair], valid: Sequence[Pair], test: Sequence[Pair]
-) -> tuple[list[Pair], dict[str, int]]:
-    """The training pairs that are neither in validation nor in test, whatever their case.
-
-    Returns:
-        The pairs left, and counts: training pairs ``in validation``, ``in test`` and ``removed``
-        (in either), test pairs that are also in validation (``in both``), and pairs left that
-        occurred before (``repeated``).
-    """
-    keys, valid_keys, test_keys = (
-        [(said.casefold(), answer.casefold()) for said, answer in pairs]
-        for pairs in (train, valid, test)
-    )
-    in_valid, in_test = set(valid_keys), set(test_keys)
-    kept = [key not in in_valid and key not in in_test for key in keys]
-    left = list(compress(train, kept))
-    return left, {
-        "in validation": sum(key in in_valid for key in keys),
-        "in test": sum(key in in_test for key in keys),
-        "removed": len(train) - len(left),
-        "in both": sum(key in in_valid for key in test_keys),
-        "repeated": len(left) - len(set(compress(keys, kept))),
-    }
+    if has_endless_word(text):
+        return text  # hours for Moses, and its pair is dropped
+    text = _CLITIC.sub(lambda match: "'" + match[1].replace("Ve", "ve"), text.translate(_ASCII))
+    for pattern, replacement in _INSIDE:
+        text = pattern.sub(replacement, text)
+    return moses.detokenize(moses.tokenize(text, language="en"), language="en")

@@ -1,23 +1,17 @@
 """Tokenized text to a folder that fairseq trains language models on.
 
-    DEST/text      the text without blank lines, one space between words
-    DEST/dict.txt  the words that are kept, with their counts
-    DEST/bin       what fairseq-preprocess makes of them
-
-Every step is recorded (`manifest`), so that a second run does only what has changed.
+DEST/text    the text without blank lines, one space between words
+DEST/bin     what fairseq-preprocess makes of it
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from fairseq_kerbs.corpora.binarize import LONGEST, Report, binarize, check_flags, working_folder
+from fairseq_kerbs.corpora.pipeline import Manifest, Preparation, flag, number
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
     LONGEST_WORD,
@@ -26,13 +20,62 @@ from fairseq_kerbs.utils.files import (
     iter_lines,
     without_endless_words,
 )
-from fairseq_kerbs.utils.processes import usable_cores
 
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
 """fairseq's name of each split, and what file names call it."""
 
-UNKNOWN = "<unk>"  # in the text as in fairseq's dictionary: both mean any word that was left out
 RESERVED = frozenset({"<s>", "<pad>", "</s>"})  # fairseq's own symbols, which no text may use
+SPECIAL = 4  # symbols that fairseq's dictionaries begin with
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageText(Preparation):
+    """Tokenized text to fairseq data for language models.
+
+    Checks tokenized text (one sentence or paragraph a line, words between spaces), drops blank
+    lines, keeps the most frequent words, and binarizes into DEST/bin. The text is a folder with one
+    file each with train, valid (or dev) and test in its name, or three files.
+    """
+
+    folder: Path | None = flag("folder of the text", None, type=Path, positional=True)
+    train: Path | None = flag("training text", None, type=Path, metavar="FILE")
+    valid: Path | None = flag("validation text", None, type=Path, metavar="FILE")
+    test: Path | None = flag("test text", None, type=Path, metavar="FILE")
+    words: int = number("most frequent training words to keep; 0 keeps all", 0, least=0)
+
+    @property
+    def raw(self) -> dict[str, Path]:
+        """The text of each split."""
+        named = {"train": self.train, "valid": self.valid, "test": self.test}
+        files = {split: path for split, path in named.items() if path is not None}
+        if len(files) != (0 if self.folder else 3):
+            raise UserError("name either a folder, or all of --train, --valid and --test")
+        return find_splits(self.folder) if self.folder else files
+
+    def check(self) -> None:
+        """Raise a UserError if a text is missing."""
+        for path in self.raw.values():
+            next(iter_lines(path), None)
+
+    def run(self, manifest: Manifest) -> None:
+        """Clean every text and binarize; raises what `write_clean` raises."""
+        texts = {split: self.dest / "text" / split for split in self.raw}
+        lines = {}
+        for split, raw in self.raw.items():
+            clean = partial(write_clean, raw, texts[split], training=split == "train")
+            limit = {"longest_word": LONGEST_WORD}
+            found = manifest.step(f"clean {split}", clean, {"raw": raw}, [texts[split]], **limit)
+            lines[split] = found["lines"]
+            manifest.report(
+                f"  {split}: {found['lines']} lines, {found['words']} words; "
+                f"{found['blank']} blank lines dropped, {found['endless']} with a word of more "
+                f"than {LONGEST_WORD} characters"
+            )
+        kept = self.words + SPECIAL if self.words else -1
+        flags = ["--only-source", "--nwordssrc", str(kept), "--padding-factor", "1"]
+        flags += [f"--{split}pref={text}" for split, text in texts.items()]
+        flags += ["--workers", str(self.workers)]
+        manifest.binarize(flags, texts, lines, words=self.words)
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
@@ -57,141 +100,31 @@ def find_splits(folder: Path) -> dict[str, Path]:
     return found
 
 
-@dataclass(frozen=True)
-class LanguageText:
-    """Text for language models, and what `prepare` shall do with it.
-
-    Attributes:
-        raw: the text of each split, one sentence or paragraph a line, words between spaces.
-        dest: folder to work in.
-        words: number of most frequent training words that are kept; None keeps all.
-        workers: processes that fairseq-preprocess uses.
-    """
-
-    raw: dict[str, Path]
-    dest: Path
-    words: int | None = None
-    workers: int = field(default_factory=usable_cores)
-
-    def check(self) -> None:
-        """Raise a UserError that names the first flag with an impossible value."""
-        check_flags(self.dest, words=self.words, workers=self.workers)
-
-    def prepare(self, report: Report = print) -> Path:
-        """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
-
-        Raises:
-            UserError: wrong flags, text that is missing, empty, not UTF-8 or uses a symbol of
-                fairseq's, or fairseq-preprocess failing.
-        """
-        self.check()
-        for path in self.raw.values():
-            next(iter_lines(path), None)  # a missing file is named before anything is written
-        texts = {split: self.dest / "text" / split for split in self.raw}
-        dictionary, target = self.dest / "dict.txt", self.dest / "bin"
-        lines = {}
-        with working_folder(self.dest, report) as manifest:
-            for split, raw in self.raw.items():
-                figures = manifest.step(
-                    f"clean {split}",
-                    inputs={"raw": raw},
-                    settings={"longest_word": LONGEST_WORD},
-                    outputs=[texts[split]],
-                    action=partial(write_clean, raw, texts[split], training=split == "train"),
-                )
-                lines[split] = figures["lines"]
-                _report_clean(split, figures, report)
-            figures = manifest.step(
-                "choose words",
-                inputs={"text": texts["train"]},
-                settings={"words": self.words},
-                outputs=[dictionary],
-                action=lambda: write_dictionary(texts["train"], dictionary, self.words),
-            )
-            report(f"  {figures['kept']} of {figures['types']} words kept")
-
-            def preprocess() -> dict[str, Any]:
-                flags: dict[str, object] = {f"{split}pref": texts[split] for split in texts}
-                flags |= {"only-source": True, "srcdict": dictionary, "workers": self.workers}
-                binarize(flags, lines, target)
-                known = {line.rpartition(" ")[0] for line in iter_lines(dictionary)}
-                return {split: count_unknown(path, known) for split, path in texts.items()}
-
-            figures = manifest.step(
-                "fairseq-preprocess",
-                inputs={**texts, "dictionary": dictionary},
-                settings={"fairseq": version("fairseq")},
-                outputs=[target],
-                action=preprocess,
-            )
-            for split, (unknown, words) in figures.items():
-                report(f"  {split}: {100 * unknown / words:.2f} % of the words are {UNKNOWN}")
-            report(f"data for fairseq-train --task language_modeling: {target}")
-        return target
-
-
-def _report_clean(split: str, figures: dict[str, int], report: Report) -> None:
-    report(
-        f"  {split}: {figures['lines']} lines, {figures['words']} words; "
-        f"{figures['blank']} blank lines dropped, {figures['endless']} with a word of more "
-        f"than {LONGEST_WORD} characters"
-    )
-    if figures["long"]:
-        report(
-            f"  note: {figures['long']} lines of {split} have more than {LONGEST} words; a "
-            "Transformer cannot read them with --sample-break-mode eos"
-        )
-
-
 def write_clean(raw: Path, target: Path, training: bool = True) -> dict[str, int]:
     """Write the lines that have a word, words apart by one space; count lines, words and others.
 
-    Training lines with an endless word are left out; lines of over `LONGEST` words are kept,
-    because most ways to train do not take a line as a whole.
+    Training lines with an endless word are left out.
 
     Raises:
         UserError: no line has a word, a word is one of :data:`RESERVED`, or one of text that is not
             for training is endless (see `without_endless_words`).
     """
-    figures = {"lines": 0, "words": 0, "blank": 0, "endless": 0, "long": 0}
+    found = {"lines": 0, "words": 0, "blank": 0, "endless": 0}
     lines = iter_lines(raw) if training else without_endless_words(iter_lines(raw), raw)
     with atomic_write(target) as stream:
-        for number, line in enumerate(lines, start=1):
+        for line_number, line in enumerate(lines, start=1):
             words = line.split()
             if not words or has_endless_word(line):
-                figures["endless" if words else "blank"] += 1
+                found["endless" if words else "blank"] += 1
                 continue
             for word in RESERVED.intersection(words):
                 raise UserError(
-                    f"{raw}, line {number}: '{word}' is a symbol of fairseq's own; remove it "
+                    f"{raw}, line {line_number}: '{word}' is a symbol of fairseq's own; remove it "
                     "(the end of a line needs no mark)"
                 )
-            figures["lines"] += 1
-            figures["words"] += len(words)
-            figures["long"] += len(words) > LONGEST
+            found["lines"] += 1
+            found["words"] += len(words)
             stream.write(" ".join(words) + "\n")
-        if figures["lines"] == 0:
+        if found["lines"] == 0:
             raise UserError(f"{raw} has no text; it must hold one sentence or paragraph a line")
-    return figures
-
-
-def write_dictionary(text: Path, target: Path, most: int | None) -> dict[str, int]:
-    """Write the most frequent words as fairseq's dict.txt; equal counts go by the alphabet.
-
-    Raises:
-        UserError: the text has no word but :data:`UNKNOWN`.
-    """
-    counts = Counter(word for line in iter_lines(text) for word in line.split(" "))
-    del counts[UNKNOWN]
-    if not counts:
-        raise UserError(f"{text} has no word but {UNKNOWN}; give a training text with words")
-    ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:most]
-    with atomic_write(target) as stream:
-        stream.writelines(f"{word} {count}\n" for word, count in ranked)
-    return {"types": len(counts), "kept": len(ranked)}
-
-
-def count_unknown(text: Path, known: set[str]) -> tuple[int, int]:
-    """Words of a clean text that are not known, and all of its words."""
-    words = Counter(word in known for line in iter_lines(text) for word in line.split(" "))
-    return words[False], words.total()
+    return found

@@ -7,188 +7,122 @@ the others from its held-out text.
 
 from __future__ import annotations
 
-import heapq
-import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 from tqdm import tqdm
 
-from fairseq_kerbs.corpora.binarize import check_numbers
 from fairseq_kerbs.corpora.language import LanguageText
-from fairseq_kerbs.corpora.released import Reading, ReleasedCorpus, archive_files, decode_lines
+from fairseq_kerbs.corpora.pipeline import number
+from fairseq_kerbs.corpora.released import Archive, ReleasedCorpus
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import iter_lines
-from fairseq_kerbs.utils.processes import usable_cores
 
-# The held-out folder of the release also has its text in one file, which is passed over.
-_RELEASE = re.compile(
-    r"(?:(training)-monolingual\.tokenized\.shuffled/news\.en"
-    r"|(heldout)-monolingual\.tokenized\.shuffled/news\.en\.heldout)-\d{5}-of-\d{5}$"
-)
-_NAMES = {
-    "training": {"train", "training"},
-    "held-out": {"valid", "validation", "dev", "test", "heldout"},
-}
+_NAME = "1-billion-word-language-modeling-benchmark-r13output.tar.gz"
+_URLS = tuple(f"{kind}://www.statmt.org/lm-benchmark/{_NAME}" for kind in ("https", "http"))
+_TRAINING = "training-monolingual.tokenized.shuffled"  # a folder of the release
+
+Numbered = tuple[float, str, int, str]  # random number, file, place in the file, sentence
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lm1b(ReleasedCorpus):
-    """The One-Billion-Word benchmark.
+    """Sentences of the One-Billion-Word benchmark to fairseq data.
 
-    Attributes:
-        train, valid, test: sentences to draw.
-        seed: of the draw.
-        words: number of most frequent training words that are kept; 0 keeps all.
-        workers: processes that fairseq-preprocess uses.
+    Draws sentences of the One-Billion-Word benchmark with a seed and without replacement, then goes
+    on as 'prepare-lm'. SOURCE is 1-billion-word-language-modeling-benchmark-r13output.tar.gz, that
+    archive unpacked, or a folder of files with train, dev or test in their names; without a
+    training file all sentences are drawn from one pool. Text goes to DEST/raw, data to DEST/bin.
     """
 
-    key: ClassVar[str] = "lm1b"
-    step: ClassVar[str] = "draw sentences"
-    source: Path | None
-    dest: Path
-    train: int = 300_000
-    valid: int = 10_000
-    test: int = 30_000
-    seed: int = 1
-    words: int = 20_000
-    workers: int = field(default_factory=usable_cores)
+    title = "the One-Billion-Word benchmark"
+    archives = (
+        Archive(_NAME, _URLS, "01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e"),
+    )
+    counts: ClassVar = {"training": 30_301_028, "held-out": 306_688}
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Sentences of each split."""
-        return {"train": self.train, "valid": self.valid, "test": self.test}
+    train: int = number("sentences", 300_000)
+    valid: int = number("sentences", 10_000)
+    test: int = number("sentences", 30_000)
+    seed: int = number("of the draw", 1, least=0)
+    words: int = number("most frequent training words to keep; 0 keeps all", 20_000, least=0)
 
-    def check(self) -> None:
-        """As `ReleasedCorpus.check`, with the sizes."""
-        check_numbers(**self.sizes)
-        super().check()
+    def settings(self) -> dict[str, Any]:
+        """Sentences of each split, and the seed."""
+        return {"sizes": [self.train, self.valid, self.test], "seed": self.seed}
 
     def text(self) -> LanguageText:
         """The sentences drawn."""
-        files = {split: self.dest / "raw" / split for split in self.sizes}
-        return LanguageText(files, self.dest, self.words or None, self.workers)
+        files = {split: self.dest / "raw" / split for split in ("train", "valid", "test")}
+        return LanguageText(dest=self.dest, words=self.words, workers=self.workers, **files)
 
     def find(self, folder: Path) -> dict[str, Path]:
         """The unpacked release, or files whose names say what they are (train, dev, test, …)."""
-        paths = [path for path in sorted(folder.glob("*/news.en*")) if _RELEASE.search(str(path))]
-        paths = paths or [path for path in sorted(folder.iterdir()) if path.is_file()]
-        files = {path.name: path for path in paths if _pool(str(path))}
-        if "held-out" not in map(_pool, map(str, files.values())):
+        paths = sorted(path for path in folder.rglob("*") if path.is_file() and _pool(path))
+        if "held-out" not in map(_pool, paths):
             raise UserError(
                 f"{folder} has no text of the benchmark: files with train, dev or test in their "
                 "names, or the unpacked release"
             )
-        return files
+        return {str(path.relative_to(folder)): path for path in paths}
 
-    def recorded(self, files: Mapping[str, Path]) -> dict[str, Any]:
-        """What is drawn, and of which pools; none where the archive is read."""
-        pools = sorted(_splits(files)) if files else []
-        return {"sizes": self.sizes, "seed": self.seed, "pools": pools}
+    def read(self, files: Mapping[str, Path]) -> tuple[dict[str, list[str]], list[str]]:
+        """The sentences drawn for every split; how many there were, and how many are shared.
 
-    def read(self, source: Path, files: Mapping[str, Path]) -> Reading:
-        """The sentences drawn for every split; how many there were, and how many are shared."""
-        of_pool = _splits(files)
-        draws = {
-            pool: Draw(sum(self.sizes[split] for split in splits), self.seed)
-            for pool, splits in of_pool.items()
+        Each sentence gets a random number from the seed, its file's name and its place in the file,
+        and those with the lowest numbers are drawn, lowest first. So the sample does not depend on
+        the order of the files, and a smaller sample is the beginning of a larger one.
+        """
+        pools: dict[str, dict[str, int]] = {
+            "training": {"train": self.train},
+            "held-out": {"valid": self.valid, "test": self.test},
         }
-        texts = _texts(source, files)
-        for path, lines in tqdm(texts, desc="draw", unit=" files", leave=False, disable=None):
-            pool = "all" if "all" in draws else _pool(path)
-            draws[pool].read(Path(path).name, lines)
-        if "all" not in draws and all(_RELEASE.search(str(path)) for path in files.values()):
-            for pool, draw in draws.items():
-                self.release.check_count(source, f"{pool} files", draw.files, "files")
-                self.release.check_count(source, pool, draw.total, "sentences")
+        if "training" not in map(_pool, files.values()):
+            pools = {"all": pools["training"] | pools["held-out"]}
+        totals = dict.fromkeys(pools, 0)
+        lowest: dict[str, list[Numbered]] = {pool: [] for pool in pools}
+        for path in tqdm(files.values(), desc="draw", unit=" files", leave=False, disable=None):
+            pool = "all" if "all" in pools else _pool(path)
+            sentences = list(_numbered(path, self.seed))
+            totals[pool] += len(sentences)
+            lowest[pool] = sorted(lowest[pool] + sentences)[: sum(pools[pool].values())]
         drawn: dict[str, list[str]] = {}
-        for pool, splits in of_pool.items():
-            sizes = {split: self.sizes[split] for split in splits}
-            if draws[pool].total < sum(sizes.values()):
+        for pool, sizes in pools.items():
+            if any(path.parent.name == _TRAINING for path in files.values()):
+                self.check_count(pool, totals[pool])
+            if totals[pool] < sum(sizes.values()):
                 flags = " and ".join(f"--{split} {size}" for split, size in sizes.items())
                 raise UserError(
-                    f"{source} has {draws[pool].total} sentences ({pool}), fewer than {flags} ask "
-                    "for; give smaller numbers"
+                    f"there are {totals[pool]} sentences ({pool}), fewer than {flags} ask for; "
+                    "give smaller numbers"
                 )
-            sentences = iter(draws[pool].sentences())
-            drawn |= {split: list(islice(sentences, size)) for split, size in sizes.items()}
+            texts = (" ".join(line.split()) for *_, line in lowest[pool])
+            drawn |= {split: list(islice(texts, size)) for split, size in sizes.items()}
+        report = [f"{pool}: {total} sentences to draw from" for pool, total in totals.items()]
         known = set(drawn["train"])
-        shared = sum(sentence in known for sentence in (*drawn["valid"], *drawn["test"]))
-        totals = {pool: draw.total for pool, draw in draws.items()}
-        return drawn, {"totals": totals, "shared": shared}
-
-    def summary(self, source: Path, figures: Mapping[str, Any]) -> Iterator[str]:
-        """Sentences of each pool and split, and how many are shared."""
-        for pool, total in figures["totals"].items():
-            yield f"{pool}: {total} sentences to draw from"
-        yield (
-            f"drawn: {', '.join(f'{split} {size}' for split, size in self.sizes.items())}; "
-            f"{figures['shared']} validation and test sentences are also in the training text"
-        )
-        if "all" in figures["totals"]:
-            yield f"note: {source} has no training text; all three are drawn from its one pool"
+        shared = sum(sentence in known for sentence in drawn["valid"] + drawn["test"])
+        report.append(f"{shared} validation and test sentences are also in the training text")
+        if "all" in pools:
+            report.append("note: there is no training text; all three are drawn from one pool")
+        return drawn, report
 
 
-def _pool(path: str) -> str:
-    """``training`` or ``held-out``, by the release's folders or the words of a name; "" if none."""
-    released = _RELEASE.search(path)
-    if released:
-        return "training" if released[1] else "held-out"
-    words = set(re.split(r"[._-]", Path(path).name))
-    return next((pool for pool, names in _NAMES.items() if words & names), "")
+def _pool(path: Path) -> str:
+    """``training`` or ``held-out``, by the words of a name or the release's folder; "" if none."""
+    words = set(re.split(r"[._-]", path.name))
+    if words & {"valid", "validation", "dev", "test", "heldout"}:
+        return "held-out"
+    return "training" if "train" in words or path.parent.name == _TRAINING else ""
 
 
-def _splits(files: Mapping[str, Path]) -> dict[str, tuple[str, ...]]:
-    """The splits that are drawn from each pool; all from one where there is no training text."""
-    if files and "training" not in map(_pool, map(str, files.values())):
-        return {"all": ("train", "valid", "test")}
-    return {"training": ("train",), "held-out": ("valid", "test")}
-
-
-def _texts(source: Path, files: Mapping[str, Path]) -> Iterator[tuple[str, Iterable[str]]]:
-    """Path and lines of each file, or of each of the archive, which is unpacked as it is read."""
-    for path in files.values():
-        yield str(path), iter_lines(path)
-    if not files:
-        for name, content in archive_files(source, _RELEASE.search):
-            yield name, decode_lines(content, f"{source}/{name}")
-
-
-class Draw:
-    """A sample without replacement from files that are read once, in whatever order.
-
-    Each sentence gets a random number from the seed, its file's name and its place in the file, and
-    those with the lowest numbers are drawn, lowest first. So the sample does not depend on the
-    order of the files, and a smaller sample is the beginning of a larger one.
-    """
-
-    def __init__(self, size: int, seed: int) -> None:
-        """Prepare to draw `size` sentences."""
-        self.total = 0
-        self.files = 0
-        self._size = size
-        self._seed = seed
-        self._drawn: list[tuple[float, str, int, str]] = []  # a heap: the highest number first
-
-    def read(self, name: str, lines: Iterable[str]) -> None:
-        """Take part of a file's lines into the sample; blank ones do not count."""
-        numbers = random.Random(f"{self._seed} {name}")
-        for place, line in enumerate(lines):
-            if not line or line.isspace():
-                continue
-            self.total += 1
-            number = numbers.random()
-            if len(self._drawn) < self._size:
-                heapq.heappush(self._drawn, (-number, name, place, line))
-            elif number < -self._drawn[0][0]:
-                heapq.heapreplace(self._drawn, (-number, name, place, line))
-        self.files += 1
-
-    def sentences(self) -> list[str]:
-        """What was drawn, in random order, with single spaces between words."""
-        drawn = sorted(self._drawn, key=lambda entry: (-entry[0], entry[1:3]))
-        return [" ".join(line.split()) for *_, line in drawn]
+def _numbered(path: Path, seed: int) -> Iterator[Numbered]:
+    """The lines of a file that are not blank, each with a random number."""
+    numbers = Random(f"{seed} {path.name}")
+    for place, line in enumerate(iter_lines(path)):
+        if line and not line.isspace():
+            yield numbers.random(), path.name, place, line

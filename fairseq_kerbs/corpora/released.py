@@ -1,181 +1,189 @@
-"""Reading a released corpus, from its archive or a folder, to text for the usual preparation."""
+"""Released corpora: fetched, checked, unpacked, and read into ``DEST/raw`` for the usual steps.
+
+Nothing is taken on trust: an archive with another checksum, or text with another number of lines
+than the release has, is refused.
+"""
 
 from __future__ import annotations
 
-import io
-import tarfile
+import hashlib
+import shutil
 import zipfile
-import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
+from urllib.request import Request, urlopen
 
-from fairseq_kerbs.corpora import registry
-from fairseq_kerbs.corpora.binarize import Report, working_folder
+from tqdm import tqdm
+
 from fairseq_kerbs.corpora.language import LanguageText
 from fairseq_kerbs.corpora.parallel import ParallelText
+from fairseq_kerbs.corpora.pipeline import Manifest, Preparation, Report, flag
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write
-
-Reading = tuple[Mapping[str, Iterable[str]], Mapping[str, Any]]
-"""Lines of each file of ``DEST/raw``, and counts."""
-
-_BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError)
+from fairseq_kerbs.utils.files import atomic_write, partial_name, put_in_place
 
 
-class ReleasedCorpus(ABC):
-    """What is read into ``DEST/raw`` and then prepared; subclasses hold the command's flags."""
+@dataclass(frozen=True)
+class Archive:
+    """One released file: its name, the addresses to try, and its checksum (md5 or sha256)."""
 
-    key: ClassVar[str]  # in `registry.CORPORA`
-    step: ClassVar[str]  # recorded name of the reading
-    source: Path | None  # the archive or a folder; None downloads the archive
-    dest: Path  # folder to work in
+    name: str
+    urls: tuple[str, ...]
+    checksum: str
 
-    @property
-    def release(self) -> registry.Corpus:
-        """What the registry knows of the corpus."""
-        return registry.CORPORA[self.key]
+    def is_at(self, path: Path) -> bool:
+        """Whether a file of whatever name is this one."""
+        algorithm = "md5" if len(self.checksum) == 32 else "sha256"
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, algorithm).hexdigest() == self.checksum
 
-    @abstractmethod
-    def text(self) -> ParallelText | LanguageText:
-        """The preparation of what is read."""
 
-    @abstractmethod
+@dataclass(frozen=True, kw_only=True)
+class ReleasedCorpus(Preparation):
+    """A corpus that is read into ``DEST/raw`` and then prepared like any other text."""
+
+    title: ClassVar[str]  # how messages call it
+    archives: ClassVar[tuple[Archive, ...]]  # files that hold it, each of them all of it
+    nested: ClassVar[tuple[str, ...]] = ()  # names of archives inside, which are unpacked, too
+    counts: ClassVar[Mapping[str, int]]  # lines that the release has, by the name of the part
+
+    source: Path | None = flag(
+        "archive of the release, or a folder of text [download]",
+        None, type=Path, metavar="SOURCE", positional=True,
+    )  # fmt: skip
+
     def find(self, folder: Path) -> dict[str, Path]:
         """The files of a folder to read, by their role; a UserError where one is missing."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def recorded(self, files: Mapping[str, Path]) -> dict[str, Any]:
-        """Settings that decide what is read."""
+    def read(self, files: Mapping[str, Path]) -> tuple[dict[str, list[str]], list[str]]:
+        """The lines of each file of ``DEST/raw``, and what to report."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def read(self, source: Path, files: Mapping[str, Path]) -> Reading:
-        """What `files` hold, or without them the archive."""
+    def settings(self) -> dict[str, Any]:
+        """What decides, beside the files, what is read."""
+        return {}
 
-    @abstractmethod
-    def summary(self, source: Path, figures: Mapping[str, Any]) -> Iterator[str]:
-        """Lines that tell the counts."""
-
-    def check(self) -> None:
-        """Raise a UserError that names the first flag with an impossible value."""
-        self.text().check()
-
-    def prepare(self, report: Report = print) -> Path:
-        """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
+    def run(self, manifest: Manifest) -> None:
+        """Fetch and read the corpus, then run the usual steps.
 
         Raises:
-            UserError: wrong flags, no archive, or one that is not the release (see `registry`);
-                text that is missing, not UTF-8 or not in the release's form.
+            UserError: no archive, or one that is not the release; text that is missing, not UTF-8
+                or not in the release's form.
         """
-        self.check()
-        with working_folder(self.dest, report) as manifest:
-            source = registry.locate(self.release, self.source, self.dest / "download", report)
-            files = self.find(source) if source.is_dir() else {}
+        source = self.source or self._locate(manifest.report)
+        if not source.exists():
+            raise UserError(f"{source}: no such file or folder; name an archive or folder of text")
 
-            def read() -> dict[str, Any]:
-                if not files:
-                    registry.check_archive(self.release, source)
-                texts, figures = self.read(source, files)
-                for name, lines in texts.items():
-                    with atomic_write(self.dest / "raw" / name) as stream:
-                        stream.writelines(line + "\n" for line in lines)
-                return dict(figures)
+        def read() -> dict[str, Any]:
+            with self._unpacked(source) as folder:
+                texts, report = self.read(self.find(folder))
+            for name, lines in texts.items():
+                with atomic_write(self.dest / "raw" / name) as stream:
+                    stream.writelines(line + "\n" for line in lines)
+            return {"report": report}
 
-            figures = manifest.step(
-                self.step,
-                inputs=files or {"archive": source},
-                settings=self.recorded(files),
-                outputs=list(self.text().raw.values()),
-                action=read,
-            )
-            for line in self.summary(source, figures):
-                report(f"  {line}")
-        return self.text().prepare(report)
+        inputs = self.find(source) if source.is_dir() else {"archive": source}
+        outputs = list(self.text().raw.values())
+        figures = manifest.step(f"read {self.title}", read, inputs, outputs, **self.settings())
+        for line in figures["report"]:
+            manifest.report(f"  {line}")
+        self.text().check()
+        self.text().run(manifest)
 
+    def text(self) -> ParallelText | LanguageText:
+        """The preparation of ``DEST/raw``, with our attributes for its flags."""
+        ours = [flag.name for flag in fields(ParallelText) if hasattr(self, flag.name)]
+        flags = {name: getattr(self, name) for name in ours}
+        tests = tuple(f"{self.dest}/raw/test{i or ''}" for i in range(len(flags["test"])))
+        flags |= {split: f"{self.dest}/raw/{split}" for split in ("train", "valid")}
+        return ParallelText(**flags | {"test": tests})
 
-def read_files(
-    source: Path, files: Mapping[str, Path], names: Mapping[str, str], nested: tuple[str, ...]
-) -> dict[str, tuple[str, bytes]]:
-    """Name (with its folder or archive) and content of each text, by its role.
-
-    Args:
-        source: archive that is read if there are no `files`.
-        files: the file of each role in a folder.
-        names: file name of each role in the archive.
-        nested: how the paths of archives in the archive end that have them.
-
-    Raises:
-        UserError: the archive is broken or lacks one of them.
-    """
-    if files:
-        return {role: (str(path), path.read_bytes()) for role, path in files.items()}
-    endings = (*nested, *(f"/{name}" for name in names.values()))
-    found = {}
-    for path, content in archive_files(source, lambda path: f"/{path}".endswith(endings)):
-        found[path.rpartition("/")[2]] = (f"{source}/{path}", content)
-        if len(found) == len(names):
-            break
-    for name in names.values():
-        if name not in found:
-            raise UserError(f"{source} has no {name}")
-    return {role: found[name] for role, name in names.items()}
-
-
-def archive_files(archive: Path, wanted: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
-    """Path and content of each wanted file of a zip or tgz archive, also of wanted archives in it.
-
-    Nothing is unpacked to disk.
-
-    Raises:
-        UserError: the archive is broken.
-    """
-    try:
-        with archive.open("rb") as stream:
-            yield from _members(stream, wanted)
-    except _BROKEN as error:
-        raise UserError(
-            f"{archive} is not a readable archive ({error}); fetch it again, or name a folder"
-        ) from None
-
-
-def _members(stream: IO[bytes], wanted: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
-    if zipfile.is_zipfile(stream):
-        with zipfile.ZipFile(stream) as zipped:
-            for name in filter(wanted, zipped.namelist()):
-                yield from _opened(name, zipped.read(name), wanted)
-        return
-    stream.seek(0)
-    # Not r|gz, which takes an archive that is cut off for a short one.
-    with tarfile.open(fileobj=stream, mode="r:gz") as tarred:
-        for member in tarred:
-            if member.isfile() and wanted(member.name):
-                content = tarred.extractfile(member)
-                assert content is not None
-                yield from _opened(member.name, content.read(), wanted)
-
-
-def _opened(
-    path: str, content: bytes, wanted: Callable[[str], object]
-) -> Iterator[tuple[str, bytes]]:
-    if path.endswith((".zip", ".tgz")):
-        for inner, text in _members(io.BytesIO(content), wanted):
-            yield f"{path}/{inner}", text
-    else:
-        yield path, content
-
-
-def decode_lines(content: bytes, where: str) -> Iterator[str]:
-    r"""Lines of UTF-8 text, without ``\n`` or ``\r\n``, as `files.iter_lines` reads files.
-
-    Raises:
-        UserError: a line is not UTF-8 (file and line named).
-    """
-    for number, raw in enumerate(io.BytesIO(content), start=1):
-        try:
-            line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
+    def check_count(self, part: str, found: int) -> None:
+        """Raise a UserError, unless the part has as many lines as in the release."""
+        if found != self.counts[part]:
             raise UserError(
-                f"{where}, line {number}: not valid UTF-8 (byte {error.start + 1})"
-            ) from None
-        yield line.removeprefix("\ufeff") if number == 1 else line
+                f"{part} has {found:,} lines, expected {self.counts[part]:,}; "
+                f"this is not the release of {self.title}"
+            )
+
+    def _locate(self, report: Report) -> Path:
+        """An archive in ``DEST/download``, or else a download, under its name when it is right."""
+        folder, failures = self.dest / "download", []
+        for archive in self.archives:
+            if (folder / archive.name).exists():
+                return folder / archive.name
+        folder.mkdir(exist_ok=True)
+        for archive, url in [(known, url) for known in self.archives for url in known.urls]:
+            temporary = partial_name(folder / archive.name)
+            report(f"download {url} ...")
+            try:
+                _download(url, temporary)
+                if archive.is_at(temporary):
+                    put_in_place(temporary, folder / archive.name)
+                    return folder / archive.name
+                failures.append(f"{url}: another file")
+            except (OSError, HTTPException) as error:
+                failures.append(f"{url}: {error or type(error).__name__}")
+            finally:
+                temporary.unlink(missing_ok=True)
+        first = self.archives[0]
+        raise UserError(
+            f"{self.title} could not be downloaded ({'; '.join(failures)}); fetch {first.name} "
+            f"(checksum {first.checksum}) elsewhere, put it at {folder / first.name}, and run again"
+        )
+
+    @contextmanager
+    def _unpacked(self, source: Path) -> Iterator[Path]:
+        """The folder itself, or the checked archive's content in a temporary folder.
+
+        Raises:
+            UserError: the archive is none of the release's.
+        """
+        if source.is_dir():
+            yield source
+            return
+        if not any(archive.is_at(source) for archive in self.archives):
+            first = self.archives[0]
+            raise UserError(
+                f"{source} is not the released {first.name} of {self.title}, whose checksum is "
+                f"{first.checksum}; fetch it again from {first.urls[0]}"
+            )
+        folder = partial_name(self.dest / "unpacked")
+        try:
+            _unpack(source, folder)
+            for inner in [path for name in self.nested for path in folder.rglob(name)]:
+                _unpack(inner, inner.with_name(inner.stem))
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _download(url: str, target: Path) -> None:
+    tqdm.monitor_interval = 0  # no monitor thread: later steps fork processes
+    request = Request(url, headers={"User-Agent": "fairseq-kerbs"})
+    with urlopen(request, timeout=30) as answer, target.open("wb") as stream:
+        total = int(answer.headers.get("Content-Length", 0))
+        bar = {"total": total, "unit": "B", "unit_scale": True, "leave": False, "disable": None}
+        with tqdm.wrapattr(stream, "write", desc=target.name, **bar) as sink:
+            shutil.copyfileobj(answer, sink)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    shutil.unpack_archive(archive, folder, "zip" if zipfile.is_zipfile(archive) else "gztar")
+
+
+def one_file(folder: Path, pattern: str) -> Path:
+    """The one file of a folder, or of those in it, whose name has the pattern.
+
+    Raises:
+        UserError: there is none, or several.
+    """
+    found = sorted(path for path in folder.rglob(pattern) if path.is_file())
+    if len(found) != 1:
+        listing = ", ".join(path.name for path in found) or "none"
+        raise UserError(f"{folder}: one file {pattern} was expected, found {listing}")
+    return found[0]

@@ -14,16 +14,7 @@ import pytest
 
 from fairseq_kerbs.analysis.sense_report import read_gold_senses
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
-from fairseq_kerbs.corpora.synthetic_grammar import (
-    ADJECTIVES,
-    AMBIGUOUS,
-    NOUNS,
-    VERBS,
-    english_verb,
-    german_verb,
-    noun_form,
-)
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.corpora.synthetic_grammar import ADJECTIVES, AMBIGUOUS, NOUNS, VERBS
 from fairseq_kerbs.utils.files import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,15 +38,14 @@ def test_published_figures_are_of_this_text(corpus: Path) -> None:
     assert _digest(corpus) == "53d1c66293d7e7d6cdb69260b21a07ab4c71b0b84dbfd7bdb19ff2041db96d3d"
 
 
-@pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_seed_fixes_every_byte_in_any_process(tmp_path: Path, hash_seed: str) -> None:
+def test_seed_fixes_every_byte_in_any_process(tmp_path: Path) -> None:
     code = (
         "import sys; from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus;"
         "write_synthetic_corpus(sys.argv[1], train=200, valid=20, test=20, seed=7)"
     )
     subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)},
         check=True,
     )
     assert _digest(tmp_path) == "1d2d5881ff1a446f15b690d62c39ba8dc43dfb8cb2ed63e435c91ab22e20fd74"
@@ -103,60 +93,6 @@ def test_only_the_ambiguous_words_are_ambiguous() -> None:
             lemmas.setdefault(f"{form} {verb.particle}".strip(), set()).add(verb.de)
     several = {word: senses for word, senses in lemmas.items() if len(senses) > 1}
     assert several == {word: set(senses) for word, senses in AMBIGUOUS.items()}
-
-
-@pytest.mark.parametrize(
-    ("verb", "tense", "person", "expected"),
-    [
-        ("ausrauben", "present", "3s", ("raubt", "", "aus")),
-        ("ausrauben", "perfect", "3p", ("haben", "ausgeraubt", "")),
-        ("fliegen", "perfect", "1s", ("bin", "geflogen", "")),
-        ("arbeiten", "past", "1p", ("arbeiteten", "", "")),
-        ("streicheln", "present", "1s", ("streichle", "", "")),
-        ("anzünden", "müssen past", "3p", ("mussten", "anzünden", "")),
-        ("reparieren", "perfect", "3s", ("hat", "repariert", "")),
-    ],
-)
-def test_german_conjugation(
-    verb: str, tense: str, person: str, expected: tuple[str, str, str]
-) -> None:
-    assert german_verb(VERBS[verb], tense, person) == expected
-
-
-def test_german_declension() -> None:
-    assert noun_form(NOUNS["Fluss"], False, "gen") == "Flusses"
-    assert noun_form(NOUNS["Zimmer"], False, "gen") == "Zimmers"
-    assert noun_form(NOUNS["Junge"], False, "dat") == "Jungen"
-    assert noun_form(NOUNS["Kind"], True, "dat") == "Kindern"
-
-
-def test_english_auxiliaries() -> None:
-    catch = VERBS["fangen"]
-    assert english_verb(catch, "present", "3s") == ("", "catches")
-    assert english_verb(catch, "present", "3s", with_do=True) == ("does", "catch")
-    assert english_verb(catch, "müssen past", "1s", with_do=True) == ("did", "have to catch")
-    assert english_verb(catch, "perfect", "3s", with_do=True) == ("has", "caught")
-    assert english_verb(VERBS["anzünden"], "future", "3s") == ("will", "light|anzünden")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"train": 0}, "--train must be at least 1"),
-        ({"test": -3}, "--test must be at least 1"),
-        ({"seed": -1}, "--seed must not be negative"),
-    ],
-)
-def test_impossible_sizes(tmp_path: Path, options: dict[str, int], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        write_synthetic_corpus(tmp_path / "text", **options)
-    assert not (tmp_path / "text").exists()
-
-
-def test_folder_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="is a file"):
-        write_synthetic_corpus(tmp_path / "file", 10, 10, 10)
 
 
 def test_gold_senses_of_training_get_their_name_last(

@@ -36,9 +36,9 @@ EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {
 EXAMPLES = "examples --source {work}/two --system a={work}/two"
 
 CORPORA = [
-    Misuse("toy {out}/file", ("file is a file", "needs a folder")),
+    Misuse("toy {out}/file", ("file/test.", "a part of its path is a file")),
     Misuse("toy {out}/file/corpus", ("corpus/test.", "a part of its path is a file")),
-    Misuse("toy {out}/corpus --seed -1", ("--seed must not be negative",)),
+    Misuse("toy {out}/corpus --seed -1", ("--seed: must be at least 0, not -1",)),
     Misuse("toy {out}/corpus --tran 5", ("unrecognized arguments: --tran 5",)),
     Misuse(
         f"{PREPARE} {TEXT} --train {{work}}/bad",
@@ -60,8 +60,8 @@ CORPORA = [
         f"{PREPARE} {TEXT} --valid {{work}}/endless",
         ("endless.de, line 2: a word has 1200000 characters", "divide the word"),
     ),
-    Misuse(f"{PREPARE} {TEXT} --test {{work}}/text/test,", ("--test has an empty name",)),
-    Misuse(f"{PREPARE} {TEXT} --merges 0", ("--merges must be at least 1",)),
+    Misuse(f"{PREPARE} {TEXT} --test {{work}}/text/test,", (".de: no such file",)),
+    Misuse(f"{PREPARE} {TEXT} --merges 0", ("--merges: must be at least 1, not 0",)),
     Misuse(f"{PREPARE} {TEXT} --max-word 9", ("unrecognized arguments: --max-word 9",)),
     Misuse(f"{PREPARE} {TEXT} --dest {{out}}/file/d", ("file/d", "a part of its path is a file")),
     Misuse(f"{LANGUAGE} --train {{work}}/bad.de", ("bad.de, line 2: not valid UTF-8",), STARTED),
@@ -72,7 +72,7 @@ CORPORA = [
         ("endless.de, line 2: a word has 1200000 characters", "remove the line"),
         (*STARTED, "dest/text/train"),
     ),
-    Misuse(f"{LANGUAGE} --train {{work}}/two --words 0", ("--words must be at least 1",)),
+    Misuse(f"{LANGUAGE} --train {{work}}/two --words -1", ("--words: must be at least 0",)),
     Misuse("prepare-lm {work}/text --dest {out}/dest", ("one file for train", "--train, --valid")),
     Misuse(
         "prepare-iwslt16 {work}/cut.tgz --dest {out}/dest",
@@ -81,7 +81,7 @@ CORPORA = [
     ),
     Misuse(
         "prepare-iwslt16 {work}/text --valid tst2099 --dest {out}/dest",
-        ("--valid must be of dev2010",),
+        ("--valid and --test must be of dev2010",),
     ),
     Misuse(
         "prepare-dailydialog {work}/dialogs --dest {out}/dest",
@@ -95,7 +95,7 @@ CORPORA = [
     ),
     Misuse(
         "prepare-lm1b {work}/dialogs --dest {out}/dest --train 5",
-        ("dialogs has 1 sentences (training)", "--train 5", "give smaller numbers"),
+        ("there are 1 sentences (training)", "--train 5", "give smaller numbers"),
         STARTED,
     ),
 ]

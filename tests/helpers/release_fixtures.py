@@ -1,4 +1,4 @@
-"""Tiny archives in the layouts of the released corpora, and a registry that expects them."""
+"""Tiny archives in the layouts of the released corpora, and releases that expect them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.corpora.registry import CORPORA, Archive, Corpus
+from fairseq_kerbs.corpora.released import Archive, ReleasedCorpus
 
 
 def tgz(files: Mapping[str, bytes]) -> bytes:
@@ -35,19 +35,17 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 def archive_of(content: bytes, name: str = "release.tgz", urls: tuple[str, ...] = ()) -> Archive:
-    """The registry's entry of a file."""
-    digest = hashlib.sha256(content).hexdigest()
-    return Archive(name, urls, "sha256", digest, len(content))
+    """The description of a file."""
+    return Archive(name, urls, hashlib.sha256(content).hexdigest())
 
 
 def expect(
     monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    kind: type[ReleasedCorpus],
     path: Path,
     counts: Mapping[str, int],
-    members: Mapping[str, str] | None = None,
 ) -> None:
-    """Let the registry expect the file at `path`, which is also its only address."""
-    entry = archive_of(path.read_bytes(), path.name, (path.as_uri(),))
-    corpus = Corpus(CORPORA[name].title, (entry,), counts, members or {})
-    monkeypatch.setitem(CORPORA, name, corpus)
+    """Let a corpus expect the file at `path`, which is also its only address."""
+    archive = archive_of(path.read_bytes(), path.name, (path.as_uri(),))
+    monkeypatch.setattr(kind, "archives", (archive,))
+    monkeypatch.setattr(kind, "counts", counts)

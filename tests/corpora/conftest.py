@@ -1,0 +1,36 @@
+"""fairseq-preprocess in this process: starting it takes longer than what it does here."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from typing import IO
+from unittest import mock
+
+import pytest
+
+from fairseq_kerbs.corpora import pipeline
+
+
+@pytest.fixture(autouse=True)
+def _preprocess_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "run_program", _run)
+
+
+def _run(command: Sequence[str], stdout: IO[str], stderr: int) -> int:
+    from fairseq_cli import preprocess
+
+    with mock.patch("sys.argv", command), redirect_stderr(stdout):
+        try:
+            preprocess.cli_main()
+        except BaseException:
+            traceback.print_exc(file=stdout)
+            return 1
+        finally:
+            for handler in list(preprocess.logger.handlers):
+                preprocess.logger.removeHandler(handler)
+                if isinstance(handler, logging.FileHandler):
+                    handler.close()
+    return 0
