@@ -27,8 +27,12 @@ SIGNS = (("circle", "●"), ("square-open", "□"), ("triangle-up", "▲"), ("di
 """Marks of a word's senses in the order of their numbers: plotly's name, and in texts."""
 
 _AXES = ("first principal component", "second principal component")
-_CONFIG = {"modeBarButtons": [["toImage"]], "toImageButtonOptions": {"format": "svg"}}
-_CONFIG |= {"displaylogo": False, "responsive": True}
+_CONFIG: dict[str, Any] = {
+    "modeBarButtons": [["toImage"]],
+    "toImageButtonOptions": {"format": "svg"},
+    "displaylogo": False,
+    "responsive": True,
+}
 _HISTORY = (
     ("Words by number of senses, over training", "words", "words_with_", "number of senses: {}"),
     ("Senses moved", "senses since the last record", "senses_moved", "senses moved"),

@@ -40,17 +40,8 @@ class Occurrence:
 
 @torch.no_grad()
 def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iterator[Occurrence]:
-    """Go through a split by teacher forcing.
-
-    Args:
-        model: a model of ours.
-        task: its task.
-        split: name of the split, such as "test".
-        pieces: every token, pieces of words too, and sentences as tokens.
-
-    Yields:
-        every word of the references that is a single token, in no particular order; with
-        ``pieces`` every token.
+    """Every word of a split that is a single token, by teacher forcing, in no particular order;
+    with ``pieces`` every token, pieces of words too, and sentences as tokens.
 
     Raises:
         UserError: see :func:`batches`.
@@ -73,14 +64,13 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
             shown = tuple(tokens if pieces else words)
             for position in range(len(tokens)) if pieces else whole:
                 index, place = whole.get(position, (-1, position))
-                column = columns[position]
-                own = mask[target[row, column]]
+                at = row, columns[position]
+                senses, own = table[target[at]], mask[target[at]]  # [K]
                 yield Occurrence(
                     *(line, index, tokens[position]),
-                    tuple(table[target[row, column]][own].tolist()),
-                    tuple(posterior[row, column][own].tolist()),
+                    *(tuple(values[own].tolist()) for values in (senses, posterior[at])),
                     *(shown, position if pieces else place),
-                    features[row, column].float(),
+                    features[at].float(),
                 )
 
 

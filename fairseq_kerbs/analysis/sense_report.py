@@ -108,15 +108,11 @@ def build_report(
     Args:
         found: occurrences in the data; None where there are no data.
         layer: the model's output layer.
-        symbols: [V] entries of the dictionary.
-        words: words to report; by default those with true senses, or the ``top`` words with most
-            senses (of those that occur, where there are data; all with 0).
-        gold: true senses, where known.
-        top: how many words, if none are named.
-        examples: contexts shown for each sense.
+        symbols: [V] entries of the dictionary; the ``special`` first ones are no words.
+        words: words to report; by default those with true senses (``gold``), or the ``top`` words
+            with most senses (of those that occur, where there are data; all with 0).
+        examples, nearest: contexts and neighbours of each sense.
         counts: [V] occurrences of each word in the training data; empty if unknown.
-        special: entries at the beginning of the dictionary that are no words.
-        nearest: how many neighbours of each sense to find.
 
     Returns:
         ``words``, see `_summarize`; ``purity`` of all; ``missing``, words that are no entry of the

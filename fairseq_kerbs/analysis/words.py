@@ -112,17 +112,11 @@ def whole_words(targets: Iterable[Tensor], symbols: Sequence[str]) -> set[str]:
 def words_by_number_of_senses(
     senses: Sequence[int], symbols: Sequence[str], special: int, known: set[str] | None = None
 ) -> dict[int, list[str]]:
-    """Whole words for every number of senses from 1 to the largest.
+    """Whole words for every number of senses [V] from 1 to the largest.
 
-    Entries without a letter, pieces and fairseq's own are left out. A dictionary does not say
-    whether ``ing`` is a word or the end of many: ``known`` are the words that stand alone in a text
-    (`whole_words`), by default all but pieces that end in ``@@``.
-
-    Args:
-        senses: [V] number of senses of each entry.
-        symbols: [V] entries of the dictionary.
-        special: entries at its beginning that are no words.
-        known: words that stand alone in a text.
+    Entries [V] without a letter, pieces and the ``special`` first ones are left out. A dictionary
+    does not say whether ``ing`` is a word or the end of many: ``known`` are the words that stand
+    alone in a text (`whole_words`), by default all but pieces that end in ``@@``.
     """
     words: dict[int, list[str]] = {number: [] for number in range(1, max(senses) + 1)}
     for index, (symbol, number) in enumerate(zip(symbols, senses, strict=True)):

@@ -34,8 +34,8 @@ def add_plot(commands: Subparsers) -> None:
         if name != "kernels":
             contexts = name == "contexts"
             reading.add_model_flags(figure, needs_data=contexts, split=contexts)
-            words = {"nargs": 1 if contexts else "+", "help": "entry of the dictionary"}
-            figure.add_argument("--word", required=True, metavar="WORD", **words)
+            nargs, text = (1 if contexts else "+"), "entry of the dictionary"
+            figure.add_argument("--word", nargs=nargs, required=True, metavar="WORD", help=text)
         if name == "contexts":
             reading.add_numbers(figure, ("--most", 500, "contexts, at most"))
 

@@ -39,17 +39,14 @@ Hypotheses = list[list[dict[str, Any]]]  # of each sentence, the best first
 def hypothesis_senses(
     model: Any, net_input: dict[str, Any], hypotheses: list[Tensor], start: int, padding: int
 ) -> list[list[tuple[int, float]]]:
-    """The most probable sense of each token of some hypotheses, and its posterior (Eq. 7).
+    """The number of the most probable sense of each token, and its posterior (Eq. 7).
 
     Args:
         model: a model of ours.
-        net_input: the batch that they are hypotheses of; its previous tokens are not used.
+        net_input: a batch; its previous tokens are not used.
         hypotheses: tokens [len] of one for each sentence of the batch, the last one included.
         start: token before the first.
         padding: token that fills up what is shorter.
-
-    Returns:
-        for each hypothesis and token the number of the sense within its word, and the posterior.
     """
     device = net_input["src_tokens"].device
     rows = [tokens.to(device).long() for tokens in hypotheses]
