@@ -64,13 +64,14 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
             shown = tuple(tokens if pieces else words)
             for position in range(len(tokens)) if pieces else whole:
                 index, place = whole.get(position, (-1, position))
-                at = row, columns[position]
-                senses, own = table[target[at]], mask[target[at]]  # [K]
+                spot = row, columns[position]
+                senses, own = table[target[spot]], mask[target[spot]]  # [K]
                 yield Occurrence(
                     *(line, index, tokens[position]),
-                    *(tuple(values[own].tolist()) for values in (senses, posterior[at])),
+                    tuple(senses[own].tolist()),
+                    tuple(posterior[spot][own].tolist()),
                     *(shown, position if pieces else place),
-                    features[at].float(),
+                    features[spot].float(),
                 )
 
 
