@@ -31,7 +31,7 @@ setup(
     packages=find_packages(include=["fairseq_kerbs", "fairseq_kerbs.*"]),
     package_data={
         "fairseq_kerbs": [
-            "analysis/page/*",
+            "analysis/*.html",
             "corpora/*.yaml",
             "py.typed",
         ]
@@ -40,14 +40,17 @@ setup(
     install_requires=[
         # scripts/fairseq_wheel builds 0.12.2+kerbs2, which satisfies this.
         "fairseq==0.12.2",
+        "Jinja2",
         "matplotlib>=3.8",
         "numpy",
+        "plotly>=6",
         "PyYAML",
         "sacrebleu>=2.4",
         # Its rules for prefixes and apostrophes change with the version, and BLEU with them.
         "sacremoses==0.1.1",
         "scikit-learn>=1.4",
         "scipy",
+        "snowballstemmer",
         "subword-nmt>=0.3.8",
         "tabulate",
         # What --tensorboard-logdir of fairseq writes with, through torch.utils.tensorboard.

@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.occurrences import batches
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -69,9 +70,12 @@ def features_only(model: Any) -> Iterator[Callable[..., Tensor]]:
 
 
 def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
-    """Numbers of a word's senses."""
+    """Rows of a word's senses in the order of their numbers (`number_senses`)."""
     table, mask = layer.table
-    return table[word][mask[word]].tolist()
+    rows = table[word][mask[word]]
+    order = number_senses(torch.zeros_like(rows), layer.usage[rows]).argsort()
+    numbers: list[int] = rows[order].tolist()
+    return numbers
 
 
 def usage_shares(layer: OutputLayer, senses: list[int]) -> Tensor:

@@ -1,228 +1,173 @@
-"""All senses as one HTML file, and as files for TensorBoard's embedding projector.
-
-The HTML file has data, style and script in it and asks the network nothing. Its data are compact:
-one list a column, numbers rounded. Words are numbered as in the page (fairseq's own entries left
-out), senses word by word, so that sense s of word w is at ``first[w] + s`` in every list of senses.
-Nearest senses refer to these places. The script in ``page/`` reads this and nothing else.
-"""
+"""All senses as one HTML page that needs no network: charts by plotly, and a view of each word."""
 
 from __future__ import annotations
 
-import html
-import json
-import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
+import plotly.graph_objects as go
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from jinja2 import Environment
 
-from fairseq_kerbs.analysis.context_vectors import project, sense_numbers, sense_of
-from fairseq_kerbs.analysis.history import Series, thin
+from fairseq_kerbs.analysis.context_vectors import project
+from fairseq_kerbs.analysis.history import Series
 from fairseq_kerbs.analysis.occurrences import Occurrence
-from fairseq_kerbs.analysis.similarity import nearest_senses
-from fairseq_kerbs.analysis.words import is_word
+from fairseq_kerbs.analysis.plots import COLORS
+from fairseq_kerbs.analysis.sense_report import Figures
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write
 
-_GRID = 999  # largest coordinate of a projected context
 LEAST_POINTS, MOST_POINTS = 4, 60
 """Contexts that a word must have to be drawn, and most that are drawn."""
 
-VECTORS, METADATA, CONFIG = "vectors.tsv", "metadata.tsv", "projector_config.pbtxt"
+SIGNS = (("circle", "●"), ("square-open", "□"), ("triangle-up", "▲"), ("diamond-open", "◇"))
+"""Marks of a word's senses in the order of their numbers: plotly's name, and in texts."""
+
+_AXES = ("first principal component", "second principal component")
+_CONFIG: dict[str, Any] = {
+    "modeBarButtons": [["toImage"]],
+    "toImageButtonOptions": {"format": "svg"},
+    "displaylogo": False,
+    "responsive": True,
+}
+_HISTORY = (
+    ("Words by number of senses, over training", "words", "words_with_", "number of senses: {}"),
+    ("Senses moved", "senses since the last record", "senses_moved", "senses moved"),
+    ("θ over training", "θ", "theta_q", "{} % of the senses lie below"),
+)
 
 
-class PageWords(NamedTuple):
-    """Words in the order of the dictionary, their senses in the order of usage."""
-
-    numbers: list[int]  # [W] number of each word in the dictionary
-    senses: list[int]  # numbers of their senses, word by word, the most used first
-    shares: NDArray[np.float64]  # of these, of the word's usage
-    first: list[int]  # [W + 1] where the senses of each word begin
-
-
-def page_words(layer: OutputLayer, symbols: Sequence[str], special: int) -> PageWords:
-    """Choose and order what is shown.
-
-    Args:
-        layer: output layer.
-        symbols: [V] entries of the dictionary.
-        special: entries at its beginning that are no words.
-    """
-    numbers = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
-    owners = layer.word_of_sense.cpu().numpy()  # [M]
-    usage = layer.usage.detach().double().cpu().numpy()
-    senses = np.lexsort((-usage, owners))  # of equal usage: by number
-    senses = senses[np.isin(owners[senses], numbers)]
-    totals = np.bincount(owners, weights=usage)[owners[senses]]
-    first = np.searchsorted(owners[senses], [*numbers, len(symbols)])
-    shares = usage[senses] / np.maximum(totals, 1e-38)
-    return PageWords(numbers, senses.tolist(), shares, first.tolist())
-
-
-def page_data(
-    layer: OutputLayer,
-    symbols: Sequence[str],
-    counts: Sequence[int],
-    special: int,
-    *,
+def html_page(
+    title: str,
     facts: Mapping[str, str | int],
-    found: Iterable[Occurrence] | None = None,
-    contexts: Mapping[int, Tensor] | None = None,
-    examples: int = 3,
-    nearest: int = 5,
+    report: Figures,
+    layer: OutputLayer,
+    *,
+    found: Iterable[Occurrence] = (),
     history: Series | None = None,
-) -> dict[str, Any]:
-    """Gather the data of a page.
-
-    Args:
-        layer: output layer.
-        symbols: [V] entries of the dictionary.
-        counts: [V] occurrences in the training data.
-        special: entries at the beginning of the dictionary that are no words.
-        facts: names and values for the head of the page.
-        found: occurrences of every token, where there are data.
-        contexts: context vectors [n, d] of words, by number in the dictionary.
-        examples: contexts of each sense.
-        nearest: nearest senses of each.
-        history: of the training.
-    """
-    words = page_words(layer, symbols, special)
-    place = {sense: position for position, sense in enumerate(words.senses)}
-    ignored = sorted(set(range(layer.vocab_size)) - set(words.numbers))
-    rows = [
-        [(place[sense], round(score, 2)) for sense, score in row] + [(-1, 0)] * (nearest - len(row))
-        for row in nearest_senses(layer, words.senses, nearest, ignored)
-    ]
-    near = [pair for row in rows for pair in row]
-    theta, log_prob = layer.theta[words.senses].tolist(), layer.log_prob.tolist()
-    thinned = thin(history).items() if history is not None else ()
-    return {
-        "format": 1,
-        "facts": [[name, str(value)] for name, value in facts.items()],
-        "kernel": layer.kernel_name,
-        "words": [symbols[number] for number in words.numbers],
-        "count": [counts[number] for number in words.numbers],
-        "logp": [_short(log_prob[number]) for number in words.numbers],
-        "first": words.first,
-        "sense": words.senses,
-        "usage": (1000 * words.shares).round().astype(int).tolist(),
-        "theta": [round(value, 3) for value in theta] if layer.has_theta else None,
-        # places of the nearest senses, ``each`` of every sense; −1 where there are no more
-        "near": {"each": nearest, "place": [p for p, _ in near], "score": [s for _, s in near]},
-        "history": {n: [at, list(map(_short, own))] for n, (at, own) in thinned} or None,
-        "points": _points(layer, words, contexts or {}),
-        **_examples(place, found, examples),
-    }
-
-
-def _short(value: float) -> float | int:
-    """A number of four digits; whole ones without a point."""
-    rounded = float(f"{value:.4g}")
-    return int(rounded) if rounded.is_integer() else rounded
-
-
-def _examples(
-    place: dict[int, int], found: Iterable[Occurrence] | None, number: int
-) -> dict[str, Any]:
-    """How often senses were used, and the surest contexts: sentence, position, posterior in ‰."""
-    used: dict[int, list[Occurrence]] = defaultdict(list)
-    for one in found or ():
-        if one.sense in place:  # not of an entry that is not shown, such as <unk>
-            used[place[one.sense]].append(one)
-    lines: dict[int, int] = {}
-    texts: list[str] = []
-    examples: dict[str, list[int]] = defaultdict(list)
-    for at in sorted(used):
-        own = sorted(used[at], key=lambda one: (-max(one.posterior), one.line, one.position))
-        for one in own[:number]:
-            if one.line not in lines:
-                lines[one.line] = len(texts)
-                texts.append(" ".join(one.tokens))
-            numbers = lines[one.line], one.position, round(1000 * max(one.posterior))
-            examples[str(at)].extend(numbers)
-    times = None if found is None else [len(used.get(at, ())) for at in range(len(place))]
-    return {"times": times, "examples": examples, "sentences": texts}
-
-
-def _points(
-    layer: OutputLayer, words: PageWords, contexts: Mapping[int, Tensor]
-) -> dict[str, list[list[int]]]:
-    """Projected contexts of each word (x, y, sense, …) and its projected senses (x, y, …)."""
-    points: dict[str, list[list[int]]] = {}
-    for index, number in enumerate(words.numbers):
-        vectors = contexts.get(number)
-        if vectors is None or len(vectors) < LEAST_POINTS:
-            continue
-        own, vectors = words.senses[slice(*words.first[index : index + 2])], vectors[:MOST_POINTS]
-        plane = project(vectors, layer.as_contexts(layer.weight[own].detach().float()))
-        both = torch.cat([plane.contexts, plane.senses])
-        both -= both.amin(0)
-        # one scale for both axes
-        grid = (both * (_GRID / (float(both.max()) or 1.0))).round().long().tolist()
-        table = sense_numbers(layer, number)
-        order = [own.index(table[slot]) for slot in sense_of(layer, number, vectors).tolist()]
-        dots = [x for dot, sense in zip(grid, order, strict=False) for x in (*dot, sense)]
-        points[str(index)] = [dots, [x for mark in grid[len(order) :] for x in mark]]
-    return points
-
-
-def html_page(title: str, data: Mapping[str, Any]) -> str:
-    """The page, from the files in ``page/``.
+) -> str:
+    """The page as text. Jinja escapes all that comes from corpora, also inside of scripts.
 
     Args:
         title: its title, plain text.
-        data: what `page_data` gathers.
-
-    Raises:
-        ValueError: a number is not finite.
+        facts: names and values for the head of the page.
+        report: what `build_report` says of all words.
+        layer: output layer.
+        found: occurrences of every token, where there are data.
+        history: of the training.
     """
-    folder = files(__package__) / "page"
-    names = ("page.html", "style.css", "charts.js", "page.js")
-    page, style, *scripts = [(folder / name).read_text(encoding="utf-8").rstrip() for name in names]
-    parts = {"TITLE": html.escape(title), "STYLE": style, "SCRIPT": "\n".join(scripts)}
-    parts["DATA"] = script_json(data)
-    # one pass, so that a text that looks like a place is left as it is
-    return re.sub("__(TITLE|STYLE|DATA|SCRIPT)__", lambda match: parts[match[1]], page) + "\n"
+    by_word: dict[str, list[Occurrence]] = defaultdict(list)
+    for occurrence in found:
+        by_word[occurrence.word].append(occurrence)
+    words = []
+    for word in report["words"]:
+        dots = context_traces(word["senses"], by_word[word["word"]][:MOST_POINTS], layer)
+        senses = [
+            {name: one[name] for name in ("name", "row", "count", "examples")}
+            | {name: one[name] and round(one[name], 4) for name in ("usage", "theta")}
+            | {"nearest": [(near["name"], round(near["score"], 2)) for near in one["nearest"]]}
+            for one in word["senses"]
+        ]
+        words.append(word | {"senses": senses, "dots": dots})
+    plane = _figure("Contexts and senses", *_AXES, [])
+    plane.update_xaxes(showticklabels=False, zeroline=False)
+    plane.update_yaxes(showticklabels=False, zeroline=False, scaleanchor="x")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    template = (files(__package__) / "report.html").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        title=title,
+        facts=facts,
+        words=words,
+        charts=[
+            figure.to_html(config=_CONFIG, full_html=False, include_plotlyjs=number == 0)
+            for number, figure in enumerate(_charts(report, history or {}))
+        ],
+        plane=plane.layout.to_plotly_json(),
+        config=_CONFIG,
+        with_data=report["with_data"],
+        theta=layer.kernel_name if layer.has_theta else None,
+        signs=[(text, color) for (_, text), color in zip(SIGNS, COLORS, strict=True)],
+    )
 
 
-def script_json(data: Mapping[str, Any]) -> str:
-    """JSON that can stand inside a ``<script>`` element: characters that HTML might take for
-    markup, ``<``, ``>`` and ``&``, and two line ends that older JavaScript refuses are escaped."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
+def context_traces(
+    senses: Sequence[Figures], found: Sequence[Occurrence], layer: OutputLayer
+) -> list[dict[str, Any]]:
+    """A word's contexts and sense vectors in the plane of `project`, as plotly draws them.
 
-
-def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], special: int) -> None:
-    """Write the senses of `page_words`, which see, into a folder, made where it is missing.
-
-    The three files open with ``tensorboard --logdir FOLDER``; `VECTORS` and `METADATA` load in any
-    other projector, too.
-
-    Raises:
-        UserError: the folder is a file.
+    plotly reads tags in texts, so they are escaped for it.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--projector: {folder} is no folder")
-    words = page_words(layer, symbols, special)
-    theta, owners = layer.theta.tolist(), layer.word_of_sense.tolist()
-    times = np.repeat(np.diff(words.first), np.diff(words.first)).tolist()
-    with atomic_write(folder / VECTORS) as stream:
-        weight = layer.weight[words.senses].detach().cpu().numpy()
-        np.savetxt(stream, weight, fmt="%.6g", delimiter="\t")
-    with atomic_write(folder / METADATA) as stream:
-        stream.write("word\tsense\ttheta\tusage\tsenses\n")
-        for sense, share, number in zip(words.senses, words.shares, times, strict=True):
-            name = re.sub(r"[\t\n\r]", " ", symbols[owners[sense]])  # what would end a cell
-            stream.write(f"{name}\t{sense}\t{theta[sense]:.6g}\t{share:.6g}\t{number}\n")
-    with atomic_write(folder / CONFIG) as stream:
-        stream.write(
-            f'embeddings {{\n  tensor_name: "senses"\n  tensor_path: "{VECTORS}"\n'
-            f'  metadata_path: "{METADATA}"\n}}\n'
+    if len(senses) < 2 or len(found) < LEAST_POINTS:
+        return []
+    vectors = layer.weight[[sense["row"] for sense in senses]].detach().float()
+    plane = project(torch.stack([one.context for one in found]), layer.as_contexts(vectors))
+    points = plane.contexts.numpy().round(4).tolist()
+    traces = []
+    for index, (sense, (x, y)) in enumerate(zip(senses, plane.senses.tolist(), strict=True)):
+        own = [place for place, one in enumerate(found) if one.sense == sense["row"]]
+        name, mark = (
+            escape(sense["name"]),
+            {"symbol": SIGNS[index % 4][0], "color": COLORS[index % 4]},
         )
+        # the first point is the sense's own vector
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "hoverinfo": "text",
+                "name": f"{name}: {len(own)} contexts",
+                "marker": mark | {"size": [18] + [8] * len(own)},
+                "x": [x, *(points[place][0] for place in own)],
+                "y": [y, *(points[place][1] for place in own)],
+                "text": [f"the vector of {name}", *(_tooltip(name, found[p]) for p in own)],
+            }
+        )
+    return traces
+
+
+def _tooltip(name: str, one: Occurrence) -> str:
+    tokens = [*one.tokens]
+    tokens[one.position] = f"[{tokens[one.position]}]"
+    return "<br>".join([name, *map(escape, textwrap.wrap(" ".join(tokens), 70))])
+
+
+def _charts(report: Figures, history: Series) -> list[go.Figure]:
+    """The charts of the overview."""
+    senses = [sense for word in report["words"] for sense in word["senses"]]
+    theta = [sense["theta"] for sense in senses if sense["theta"] is not None]
+    by_number, deciles = report["by_number"], [ten["senses"] for ten in report["deciles"]]
+    usage = go.Histogram(x=[sense["usage"] for sense in senses], nbinsx=24)
+    tenth = "tenth of the words, the most frequent first"
+    charts = [
+        _figure("Words by number of senses", "senses", "words", [go.Bar(x0=1, y=by_number)]),
+        _figure("Senses by frequency", tenth, "senses a word", [go.Bar(x0=1, y=deciles)]),
+        _figure("Usage", "share of its word's usage", "senses", [usage]),
+    ]
+    if theta:
+        bars = [go.Histogram(x=theta, nbinsx=24)]
+        charts.append(_figure("Kernel parameter", "θ", "senses", bars))
+    for title, label, start, name in _HISTORY:
+        lines = [
+            go.Scatter(x=x, y=y, name=name.format(key.removeprefix(start).lstrip("0")))
+            for key, (x, y) in sorted(history.items())
+            if key.startswith(start)
+        ]
+        if lines:
+            charts.append(_figure(title, "updates", label, lines))
+    return charts
+
+
+def _figure(title: str, x: str, y: str, data: list[Any]) -> go.Figure:
+    return go.Figure(data).update_layout(
+        title=title,
+        xaxis_title=x,
+        yaxis_title=y,
+        template="plotly_white",
+        height=400,
+        margin={"l": 60, "r": 15, "t": 45, "b": 45},
+        legend={"orientation": "h", "y": -0.2, "itemsizing": "constant"},
+    )

@@ -1,8 +1,4 @@
-"""Which sense a trained model uses where: posteriors over senses in reference translations.
-
-A subword (BPE piece) is a token of its own and has senses like a word. It is left out unless it is
-asked for; then sentences are shown as tokens, with the marks of their pieces.
-"""
+"""Which sense a trained model uses where: posteriors over senses in reference translations."""
 
 from __future__ import annotations
 
@@ -15,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairseq_kerbs.analysis.words import joined_words
 from fairseq_kerbs.utils.errors import UserError
@@ -29,30 +26,22 @@ class Occurrence:
     line: int  # number of the sentence in its file, from 0
     index: int  # number of this word form in the sentence, from 0; −1 for a piece of a word
     word: str  # the token: a word, or a piece such as ``ban@@``
-    senses: tuple[int, ...]  # numbers of its senses
+    senses: tuple[int, ...]  # rows of its senses in the output layer
     posterior: tuple[float, ...]  # P(sense | word, context) of each (Eq. 7), adds up to 1
     tokens: tuple[str, ...]  # the sentence, subwords joined unless pieces were asked for
     position: int  # where in ``tokens`` the word stands
+    context: Tensor  # [d] the context vector h that predicted it
 
     @property
     def sense(self) -> int:
-        """The most probable sense."""
+        """The row of the most probable sense."""
         return self.senses[int(np.argmax(self.posterior))]
 
 
 @torch.no_grad()
 def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iterator[Occurrence]:
-    """Go through a split by teacher forcing.
-
-    Args:
-        model: a model of ours.
-        task: its task.
-        split: name of the split, such as "test".
-        pieces: every token, pieces of words too, and sentences as tokens.
-
-    Yields:
-        every word of the references that is a single token, in no particular order; with
-        ``pieces`` every token.
+    """Every word of a split that is a single token, by teacher forcing, in no particular order;
+    with ``pieces`` every token, pieces of words too, and sentences as tokens.
 
     Raises:
         UserError: see :func:`batches`.
@@ -75,13 +64,14 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
             shown = tuple(tokens if pieces else words)
             for position in range(len(tokens)) if pieces else whole:
                 index, place = whole.get(position, (-1, position))
-                number = int(target[row, columns[position]])
+                spot = row, columns[position]
+                senses, own = table[target[spot]], mask[target[spot]]  # [K]
                 yield Occurrence(
                     *(line, index, tokens[position]),
-                    tuple(table[number][mask[number]].tolist()),
-                    tuple(posterior[row, columns[position]][mask[number]].tolist()),
-                    shown,
-                    position if pieces else place,
+                    tuple(senses[own].tolist()),
+                    tuple(posterior[spot][own].tolist()),
+                    *(shown, position if pieces else place),
+                    features[spot].float(),
                 )
 
 
@@ -111,9 +101,8 @@ def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
         ) from error
 
 
-def real_tokens(target: torch.Tensor, dictionary: Any) -> tuple[list[int], list[str]]:
-    """Columns and symbols of the tokens of a sentence [len], without padding (on either side) and
-    the end of the sentence."""
+def real_tokens(target: Tensor, dictionary: Any) -> tuple[list[int], list[str]]:
+    """Columns and symbols of the tokens of a sentence [len], without padding and end."""
     skipped, numbers = (dictionary.pad(), dictionary.eos()), target.tolist()
     columns = [column for column, number in enumerate(numbers) if number not in skipped]
     return columns, [dictionary[numbers[column]] for column in columns]

@@ -81,8 +81,9 @@ def collect_predictions(model: Any, task: Any, split: str, joined: bool = False)
                 rows, where, *names = torch.tensor(chosen).unbind(1)
                 features = model(**batch["net_input"])[0][rows, where]  # [n, d]
                 words = target[rows, where]
-                scored = _score(model, output_layer, features, words, rows_a_time)
-                columns.append((*names, words, *scored))
+                for part in torch.arange(len(words)).split(rows_a_time):
+                    scored = _score(model, output_layer, features[part], words[part])
+                    columns.append((*(name[part] for name in names), words[part], *scored))
     if not columns:
         raise UserError(f"--split {split}: there is no word in it; name another split")
     lines, at, *rest = (torch.cat(parts) for parts in zip(*columns, strict=True))
@@ -91,15 +92,12 @@ def collect_predictions(model: Any, task: Any, split: str, joined: bool = False)
 
 
 def _score(
-    model: Any, output_layer: Callable[..., Tensor], features: Tensor, words: Tensor, rows: int
-) -> list[Tensor]:
+    model: Any, output_layer: Callable[..., Tensor], features: Tensor, words: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities of words [n], guesses and theirs [n, k], of features [n, d]."""
-    found = []
-    for part, own in zip(features.split(rows), words.split(rows), strict=True):
-        # as if it were one sentence: fairseq's adaptive softmax asks for three dimensions
-        output = (output_layer(part.unsqueeze(0)), None)
-        scores = model.get_normalized_probs(output, log_probs=True)[0].float()  # [n, V]
-        best = scores.topk(min(GUESSES, scores.shape[1]), dim=1)
-        probability = scores.gather(1, own.unsqueeze(1)).squeeze(1)
-        found.append((probability.exp(), best.indices, best.values.exp()))
-    return [torch.cat(column) for column in zip(*found, strict=True)]
+    # as if it were one sentence: fairseq's adaptive softmax asks for three dimensions
+    output = (output_layer(features.unsqueeze(0)), None)
+    scores = model.get_normalized_probs(output, log_probs=True)[0].float()  # [n, V]
+    best = scores.topk(min(GUESSES, scores.shape[1]), dim=1)
+    own = scores.gather(1, words.unsqueeze(1)).squeeze(1)
+    return own.exp(), best.indices, best.values.exp()

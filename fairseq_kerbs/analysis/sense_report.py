@@ -1,25 +1,12 @@
 """Senses of words: usage, θ, neighbours and example contexts; purity where true senses are known.
 
-Everything but contexts and purity comes from the output layer and the dictionary alone.
-
 How well learned senses separate true ones is held against a single sense and against chance. Of the
-occurrences of one word, let n(s, g) be those with learned sense s and true sense g. Purity is the
-share that would be right if each learned sense meant the true sense it most often goes with:
+occurrences of one word, let n(s, g) be those with learned sense s and true sense g:
 
     purity = Σ_s max_g n(s, g) / Σ n
 
 A model with one sense a word reaches the share of the most frequent true sense. More senses reach
-more even when they mean nothing; chance is the mean purity after shuffling the learned senses
-among the occurrences of the word.
-
-A report has ``words``: of each its entry ``word``, ``log_prob`` (Eq. 12), ``frequency`` in the
-training data, ``purity``, and its ``senses``, those used most first: number ``sense``, ``usage``
-(Eq. 13, a share of the word's), ``theta``, ``count`` (occurrences for which it is the most
-probable), ``true_senses`` (numbers of these), ``examples`` (those in which it was surest: ``text``,
-``posterior``, ``line`` from 0) and ``nearest`` (``word``, ``sense``, ``score``, see
-`nearest_senses`). It also has ``purity`` of all, ``missing`` (words that are no entry of the
-dictionary), ``deciles`` (see `senses_by_frequency`), ``by_number`` (words with 1, 2, … senses) and
-``with_data``.
+more even when they mean nothing; chance is the mean purity after shuffling the learned senses.
 """
 
 from __future__ import annotations
@@ -38,6 +25,7 @@ from fairseq_kerbs.analysis.similarity import nearest_senses
 from fairseq_kerbs.analysis.tables import as_csv, as_lines
 from fairseq_kerbs.analysis.words import in_context, is_word, senses_by_frequency
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
@@ -71,13 +59,7 @@ def read_gold_senses(path: Path) -> dict[tuple[int, int, str], str]:
 
 
 def purity_of(learned: Sequence[object], true: Sequence[object]) -> float:
-    """Purity of one grouping against another.
-
-    Raises:
-        ValueError: the two differ in length, or are empty.
-    """
-    if len(learned) != len(true) or not learned:
-        raise ValueError("purity needs as many learned senses as true ones, and at least one")
+    """Purity of one grouping against another."""
     largest: Counter[object] = Counter()
     for (group, _), count in Counter(zip(learned, true, strict=True)).items():
         largest[group] = max(largest[group], count)
@@ -97,12 +79,12 @@ def measure_purity(learned: Sequence[object], true: Sequence[object], seed: int 
 
 def overall_purity(words: Sequence[Figures]) -> Figures:
     """Mean over words, weighted by occurrences."""
-    weights = [word["occurrences"] for word in words]
-    means = {
-        name: float(np.average([word[name] for word in words], weights=weights))
+    times = [word["occurrences"] for word in words]
+    shares = {
+        name: float(np.average([word[name] for word in words], weights=times))
         for name in ("purity", "single", "chance")
     }
-    return {"occurrences": sum(weights)} | means
+    return {"occurrences": sum(times)} | shares
 
 
 # ------------------------------------------------------------------------- the report
@@ -111,7 +93,7 @@ def overall_purity(words: Sequence[Figures]) -> Figures:
 def build_report(
     found: Iterable[Occurrence] | None,
     layer: OutputLayer,
-    word_numbers: dict[str, int],
+    symbols: Sequence[str],
     *,
     words: Sequence[str] = (),
     gold: Mapping[tuple[int, int, str], str] | None = None,
@@ -126,111 +108,96 @@ def build_report(
     Args:
         found: occurrences in the data; None where there are no data.
         layer: the model's output layer.
-        word_numbers: number of each word in the dictionary.
-        words: words to report; by default those with true senses, or the ``top`` words with most
-            senses (of those that occur, where there are data).
-        gold: true senses, where known.
-        top: how many words, if none are named; 0 for all.
-        examples: contexts shown for each sense.
-        counts: [V] occurrences of each word in the training data, for the table by frequency.
-        special: entries at the beginning of the dictionary that are no words.
-        nearest: how many neighbours of each sense to find; needs the whole dictionary.
+        symbols: [V] entries of the dictionary; the ``special`` first ones are no words.
+        words: words to report; by default those with true senses (``gold``), or the ``top`` words
+            with most senses (of those that occur, where there are data; all with 0).
+        examples, nearest: contexts and neighbours of each sense.
+        counts: [V] occurrences of each word in the training data; empty if unknown.
 
     Returns:
-        see the head of this file; what is not known is None or empty.
+        ``words``, see `_summarize`; ``purity`` of all; ``missing``, words that are no entry of the
+        dictionary; ``deciles``, see `senses_by_frequency`; ``by_number``, words with 1, 2, …
+        senses; ``with_data``. What is not known is None or empty.
     """
     by_word: dict[str, list[Occurrence]] = defaultdict(list)
     for occurrence in found or ():
         by_word[occurrence.word].append(occurrence)
-    numbers = layer.senses_per_word().tolist()
-    proper = [word for word, number in word_numbers.items() if is_word(word, number, special)]
-    wanted = list(dict.fromkeys(words))
-    if not wanted and gold is not None:
-        wanted = sorted({word for _, _, word in gold})
+    entries = {word: number for number, word in enumerate(symbols)}
+    proper = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
+    senses: list[int] = layer.senses_per_word().tolist()
+    wanted = list(dict.fromkeys(words)) or sorted({word for _, _, word in gold or ()})
     if not wanted:
-        frequencies = {word: len(own) for word, own in by_word.items()}
-        if found is None:
-            frequencies = {word: counts[word_numbers[word]] if counts else 0 for word in proper}
-        several = [word for word in frequencies if numbers[word_numbers[word]] > 1]
-        several.sort(key=lambda word: (-numbers[word_numbers[word]], -frequencies[word], word))
+        times = {symbols[number]: counts[number] if counts else 0 for number in proper}
+        if found is not None:
+            times = {word: len(own) for word, own in by_word.items()}
+        several = [word for word in times if senses[entries[word]] > 1]
+        several.sort(key=lambda word: (-senses[entries[word]], -times[word], word))
         wanted = several[: top or None]
-    summaries = []
-    for word in filter(word_numbers.__contains__, wanted):
-        number = word_numbers[word]
-        one = _summarize(word, by_word.get(word, []), layer, number, gold or {}, examples)
-        summaries.append(one | {"frequency": counts[number] if counts else None})
-    if nearest:
-        senses = [sense for summary in summaries for sense in summary["senses"]]
-        _add_nearest(senses, layer, word_numbers, proper, nearest)
-    measured = [summary["purity"] for summary in summaries if summary["purity"]]
-    by_number = np.bincount([numbers[word_numbers[word]] for word in proper], minlength=1)
+    known = [word for word in wanted if word in entries]
+    summaries = [
+        _summarize(layer, entries[word], by_word[word], word, gold or {}, examples)
+        | {"frequency": counts[entries[word]] if counts else None}
+        for word in known
+    ]
+    ignored = sorted(set(range(len(symbols))) - set(proper))
+    _add_names([s for word in summaries for s in word["senses"]], layer, symbols, nearest, ignored)
+    measured = [word["purity"] for word in summaries if word["purity"]]
     return {
         "words": summaries,
         "purity": overall_purity(measured) if measured else None,
-        "missing": [word for word in wanted if word not in word_numbers],
-        "deciles": senses_by_frequency(numbers, counts) if counts else [],
-        "by_number": by_number[1:].tolist(),
+        "missing": [word for word in wanted if word not in entries],
+        "deciles": senses_by_frequency(senses, counts) if counts else [],
+        "by_number": np.bincount([senses[n] for n in proper], minlength=1)[1:].tolist(),
         "with_data": found is not None,
     }
 
 
-def _add_nearest(
-    senses: list[Figures],
-    layer: OutputLayer,
-    word_numbers: dict[str, int],
-    proper: list[str],
-    number: int,
-) -> None:
-    symbols = {index: word for word, index in word_numbers.items()}
-    owners = layer.word_of_sense.tolist()
-    ignored = sorted(set(symbols) - {word_numbers[word] for word in proper})
-    found = nearest_senses(layer, [sense["sense"] for sense in senses], number, ignored)
-    for sense, near in zip(senses, found, strict=True):
-        sense["nearest"] = [
-            {"word": symbols[owners[other]], "sense": other, "score": score}
-            for other, score in near
-        ]
-
-
 def _summarize(
-    word: str,
-    where: list[Occurrence],
     layer: OutputLayer,
     number: int,
+    where: Sequence[Occurrence],
+    word: str,
     gold: Mapping[tuple[int, int, str], str],
     examples: int,
 ) -> Figures:
-    own = list(where[0].senses) if where else sense_numbers(layer, number)
+    """``word``, ``log_prob`` (Eq. 12), ``purity``, and of its ``senses``, the most used first,
+    ``row`` in the layer, ``usage`` (Eq. 13, a share of the word's), ``theta``, ``count`` (where it
+    is the most probable), ``true_senses`` (numbers of these) and ``examples`` (the surest)."""
     true = [(o.sense, gold.get((o.line, o.index, word))) for o in where]
-    pairs = [pair for pair in true if pair[1] is not None]
-    senses = []
-    for sense, usage in zip(own, usage_shares(layer, own).tolist(), strict=True):
-        used = [occurrence for occurrence in where if occurrence.sense == sense]
-        used.sort(key=lambda occurrence: (-max(occurrence.posterior), occurrence.line))
+    pairs = [(sense, name) for sense, name in true if name is not None]
+    senses, rows = [], sense_numbers(layer, number)
+    for row, usage in zip(rows, usage_shares(layer, rows).tolist(), strict=True):
+        used = [(max(o.posterior), o.line, o) for o in where if o.sense == row]
+        used.sort(key=lambda one: (-one[0], one[1]))
         shown = [
-            {
-                "text": in_context(o.tokens, o.position, _CONTEXT),
-                "posterior": max(o.posterior),
-                "line": o.line,
-            }
-            for o in used[:examples]
+            {"text": in_context(o.tokens, o.position, _CONTEXT), "posterior": share, "line": line}
+            for share, line, o in used[:examples]
         ]
-        known = Counter(name for learned, name in pairs if learned == sense).most_common()
-        senses.append(
-            {
-                "sense": sense,
-                "usage": usage,
-                "theta": layer.theta[sense].item() if layer.has_theta else None,
-                "count": len(used),
-                "examples": shown,
-                "true_senses": dict(known),
-                "nearest": [],
-            }
-        )
-    senses.sort(key=lambda one: (-one["count"], -one["usage"], one["sense"]))
+        theta = layer.theta[row].item() if layer.has_theta else None
+        known = Counter(name for sense, name in pairs if sense == row).most_common()
+        figures = {"row": row, "usage": usage, "theta": theta, "count": len(used)}
+        senses.append(figures | {"true_senses": dict(known), "examples": shown})
     purity = measure_purity([s for s, _ in pairs], [name for _, name in pairs]) if pairs else None
     log_prob = float(layer.log_prob[number])
     return {"word": word, "log_prob": log_prob, "senses": senses, "purity": purity}
+
+
+def _add_names(
+    senses: list[Figures], layer: OutputLayer, symbols: Sequence[str], most: int, ignored: list[int]
+) -> None:
+    """Of every sense ``word``, ``sense`` (its number within the word) and ``name``, such as
+    ``seal#2``; ``nearest``: the same of the senses that `nearest_senses` finds, and ``score``."""
+    owners: list[int] = layer.word_of_sense.tolist()
+    numbers: list[int] = number_senses(layer.word_of_sense, layer.usage).tolist()
+
+    def names(row: int) -> Figures:
+        word, number = symbols[owners[row]], numbers[row]
+        return {"word": word, "sense": number, "name": f"{word}#{number}", "row": row}
+
+    found = nearest_senses(layer, [sense["row"] for sense in senses], most, ignored)
+    for sense, near in zip(senses, found, strict=True):
+        sense.update(names(sense["row"]))
+        sense["nearest"] = [names(row) | {"score": score} for row, score in near]
 
 
 # ------------------------------------------------------------------------- tables
@@ -242,14 +209,14 @@ def report_as_csv(report: Figures) -> str:
     for word in report["words"]:
         for one in word["senses"]:
             true = "; ".join(f"{name} {count}" for name, count in one["true_senses"].items())
-            near = "; ".join("{word} {sense} {score:.6g}".format(**near) for near in one["nearest"])
+            near = "; ".join("{name} {score:.6g}".format(**near) for near in one["nearest"])
             figures = [word["word"], len(word["senses"]), word["frequency"], word["log_prob"]]
-            figures += [one[name] for name in ("sense", "usage", "theta")]
+            figures += [one[name] for name in ("sense", "row", "usage", "theta")]
             figures += [one["count"] if report["with_data"] else None, true, near]
             contexts = [[example["posterior"], example["text"]] for example in one["examples"]]
             rows += [[*figures, *context] for context in contexts or [[None, None]]]
-    head = "word senses frequency log_prob sense usage theta count true_senses nearest posterior"
-    return as_csv([*head.split(), "example"], rows, digits=6)
+    head = "word senses frequency log_prob sense row usage theta count true_senses nearest"
+    return as_csv([*head.split(), "posterior", "example"], rows, digits=6)
 
 
 def report_as_text(report: Figures) -> str:
@@ -284,16 +251,37 @@ def _word_lines(word: Figures, with_data: bool) -> list[str]:
     head = f"{word['word']}: {number}, log P {word['log_prob']:.3g}"
     if word["frequency"] is not None:
         head += f", {word['frequency']} times in the training data"
+    wide = max(len(one["name"]) for one in word["senses"])
     times = f"{'times':>7}" if with_data else ""
-    lines = [head, f"  {'sense':>8}{times}{'usage':>7}{'θ':>8}  nearest senses by kernel"]
+    lines = [head, f"  {'sense':<{wide}}{times}{'usage':>7}{'θ':>8}  nearest senses by kernel"]
     for one in word["senses"]:
         count = f"{one['count']:>7}" if with_data else ""
         theta = "–" if one["theta"] is None else f"{one['theta']:+.3f}"
-        near = ", ".join("{word}/{sense} {score:.2f}".format(**near) for near in one["nearest"])
-        row = f"  {one['sense']:>8}{count}{one['usage']:>7.0%}{theta:>8}  {near}"
+        near = ", ".join("{name} {score:.2f}".format(**near) for near in one["nearest"])
+        row = f"  {one['name']:<{wide}}{count}{one['usage']:>7.0%}{theta:>8}  {near}"
         lines.append(row.rstrip())
         if one["true_senses"]:
             true = ", ".join(f"{name} {count}" for name, count in one["true_senses"].items())
             lines.append(f"      true: {true}")
         lines += ["      {posterior:.2f}  {text}".format(**example) for example in one["examples"]]
     return lines
+
+
+def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], special: int) -> None:
+    """Write the senses of all words for ``tensorboard --logdir FOLDER``.
+
+    Raises:
+        UserError: the folder is a file.
+    """
+    from torch.utils.tensorboard import SummaryWriter
+
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--projector: {folder} is no folder")
+    words = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
+    figures = [s for n in words for s in _summarize(layer, n, (), symbols[n], {}, 0)["senses"]]
+    _add_names(figures, layer, symbols, 0, [])
+    head = ["name", "word", "sense", "row", "theta", "usage"]
+    cells = [[str(one[name]).replace("\t", " ") for name in head] for one in figures]
+    with SummaryWriter(str(folder)) as writer:
+        vectors = layer.weight[[one["row"] for one in figures]].detach()
+        writer.add_embedding(vectors, cells, tag="senses", metadata_header=head)

@@ -1,24 +1,18 @@
-"""Entries of a dictionary: which are words, how pieces are joined, how many senses each has.
-
-A dictionary of subwords does not say which of its entries are words: ``ing`` may be a word or the
-end of many. So entries that end in ``@@`` are never whole words, and with a list of the words that
-stand alone somewhere in a text (`whole_words`), the last pieces of split words are no words either.
-"""
+"""Entries of a dictionary: which are words, how pieces are joined, how many senses each has."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fairseq_kerbs.analysis.tables import as_csv, as_markdown
+from fairseq_kerbs.analysis.tables import as_markdown
 from fairseq_kerbs.utils.errors import UserError
 
 BPE_MARK = "@@"
@@ -75,23 +69,22 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
     return " ".join([*before, f"[{tokens[place]}]", *after])
 
 
-def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np.int64]]:
-    """Indices of words in groups of equal size (give or take one), from frequent to rare.
-
-    Words with a count of 0, such as fairseq's special symbols, belong to none; words of equal
-    counts are in dictionary order; empty groups are left out.
-    """
-    numbers = np.asarray(counts)
-    order = np.argsort(-numbers, kind="stable")[: np.count_nonzero(numbers)]
-    bounds = [number * len(order) // groups for number in range(1, groups)]
-    return [part for part in np.split(order, bounds) if len(part)]
-
-
 def senses_by_frequency(
     senses: Sequence[int], counts: Sequence[int], groups: int = 10
 ) -> list[dict[str, Any]]:
-    """By `frequency_groups` how many ``words``, occurrences of the ``most`` and ``fewest``
-    frequent one, and the mean of ``senses`` [V] a word."""
+    """Senses a word in groups of equally many words (give or take one), from frequent to rare.
+
+    Args:
+        senses: [V] number of senses of each word.
+        counts: [V] occurrences; words with 0, such as fairseq's special symbols, belong to none.
+        groups: number of groups; fewer where there are not as many words.
+
+    Returns:
+        of each group how many ``words``, occurrences of the ``most`` and ``fewest`` frequent one,
+        and the mean of ``senses``.
+    """
+    numbers = np.asarray(counts)
+    order = np.argsort(-numbers, kind="stable")[: np.count_nonzero(numbers)]
     return [
         {
             "words": len(part),
@@ -99,16 +92,9 @@ def senses_by_frequency(
             "fewest": counts[part[-1]],
             "senses": float(np.asarray(senses)[part].mean()),
         }
-        for part in frequency_groups(counts, groups)
+        for part in np.array_split(order, groups)
+        if len(part)
     ]
-
-
-class SenseGroup(NamedTuple):
-    """The words with one number of senses: how many there are, and those drawn."""
-
-    senses: int
-    total: int
-    words: tuple[str, ...]
 
 
 def whole_words(targets: Iterable[Tensor], symbols: Sequence[str]) -> set[str]:
@@ -124,58 +110,27 @@ def whole_words(targets: Iterable[Tensor], symbols: Sequence[str]) -> set[str]:
 
 
 def words_by_number_of_senses(
-    word_of_sense: Tensor,
-    symbols: Sequence[str],
-    number: int,
-    seed: int,
-    whole_words_only: bool = True,
-    *,
-    known: Collection[str] | None = None,
-    special: int = 4,
-) -> list[SenseGroup]:
-    """Draw words for every number of senses from 1 to the largest: the paper's Table 6.
+    senses: Sequence[int], symbols: Sequence[str], special: int, known: set[str] | None = None
+) -> dict[int, list[str]]:
+    """Whole words for every number of senses [V] from 1 to the largest.
 
-    Entries without a letter (digits, punctuation) and fairseq's own are always left out.
-
-    Args:
-        word_of_sense: [M] word of each sense.
-        symbols: [V] entries of the dictionary.
-        number: most words to draw for each number of senses.
-        seed: same seed, same words; the draw of one group does not depend on the others.
-        whole_words_only: leave out pieces: entries that end in ``@@``, and with `known` those that
-            it lacks. Else they stay, marked: ``ban@@``, and ``@@ank`` for one that `known` lacks.
-        known: words that stand alone in a text, see `whole_words`.
-        special: entries at the beginning of the dictionary that are no words (by default <s>,
-            <pad>, </s> and <unk>).
-
-    Returns:
-        one group a number of senses, groups without a word included.
+    Entries [V] without a letter, pieces and the ``special`` first ones are left out. A dictionary
+    does not say whether ``ing`` is a word or the end of many: ``known`` are the words that stand
+    alone in a text (`whole_words`), by default all but pieces that end in ``@@``.
     """
-    counts = torch.bincount(word_of_sense.cpu(), minlength=len(symbols)).tolist()  # [V]
-    words: dict[int, list[str]] = {senses: [] for senses in range(1, max(counts, default=0) + 1)}
-    for index, (symbol, senses) in enumerate(zip(symbols, counts, strict=True)):
-        if not (senses and is_word(symbol, index, special) and any(map(str.isalpha, symbol))):
-            continue
-        first = symbol.endswith(BPE_MARK)
-        last = not first and known is not None and symbol not in known
-        if not ((first or last) and whole_words_only):
-            words[senses].append(f"{BPE_MARK}{symbol}" if last else symbol)
-    return [
-        SenseGroup(senses, len(own), tuple(Random(seed).sample(own, min(number, len(own)))))
-        for senses, own in words.items()
-    ]
+    words: dict[int, list[str]] = {number: [] for number in range(1, max(senses) + 1)}
+    for index, (symbol, number) in enumerate(zip(symbols, senses, strict=True)):
+        whole = not symbol.endswith(BPE_MARK) if known is None else symbol in known
+        if whole and is_word(symbol, index, special) and any(map(str.isalpha, symbol)):
+            words[number].append(symbol)
+    return words
 
 
-def groups_as_markdown(groups: Sequence[SenseGroup]) -> str:
-    """The table of the paper: a column for each number of senses."""
-    head = ["", *(f"{group.senses} sense{'s' if group.senses > 1 else ''}" for group in groups)]
-    rows = [["words in all", *(str(group.total) for group in groups)]]
-    for number, words in enumerate(zip_longest(*(g.words for g in groups), fillvalue="")):
-        rows.append(["drawn at random" if number == 0 else "", *words])
+def drawn_words(groups: Mapping[int, Sequence[str]], number: int, seed: int) -> str:
+    """The paper's Table 6 as Markdown: of every group so many words, drawn at random."""
+    head = ["", *(f"{senses} sense{'s' if senses > 1 else ''}" for senses in groups)]
+    draws = [Random(seed).sample(own, min(number, len(own))) for own in groups.values()]
+    rows = [["words in all", *(str(len(own)) for own in groups.values())]]
+    for place, words in enumerate(zip_longest(*draws, fillvalue="")):
+        rows.append(["" if place else "drawn at random", *words])
     return as_markdown(head, rows)
-
-
-def groups_as_csv(groups: Sequence[SenseGroup]) -> str:
-    """One row a word: number of senses, how many words have it, word."""
-    rows = [(group.senses, group.total, word) for group in groups for word in group.words]
-    return as_csv(["senses", "words_in_all", "word"], rows)

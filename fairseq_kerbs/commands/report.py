@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairseq_kerbs.commands import reading
 
@@ -35,10 +35,11 @@ def add_report(commands: Subparsers) -> None:
 
 
 def _run_report(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.analysis.context_vectors import context_vectors
     from fairseq_kerbs.analysis.history import read_history
-    from fairseq_kerbs.analysis.html_report import MOST_POINTS, html_page, page_data
+    from fairseq_kerbs.analysis.html_report import html_page
     from fairseq_kerbs.analysis.occurrences import occurrences
+    from fairseq_kerbs.analysis.sense_report import build_report
+    from fairseq_kerbs.analysis.words import is_word
     from fairseq_kerbs.utils.errors import UserError
     from fairseq_kerbs.utils.files import atomic_write
 
@@ -53,23 +54,26 @@ def _run_report(args: argparse.Namespace) -> int:
                 f"{args.checkpoint}: {name} of its output layer holds values that are not finite, "
                 "so its training diverged; take an earlier checkpoint"
             )
-    facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint)}
-    texts: dict[str, Any] = {}
+    facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint), "kernel": layer.kernel_name}
+    facts |= {"entries of the dictionary": layer.vocab_size, "senses": layer.total_senses}
+    found = None
     if task is not None:
-        several = (layer.senses_per_word() > 1).nonzero().flatten().tolist()
-        texts["contexts"] = context_vectors(model, task, args.split, several, MOST_POINTS)
-        texts["found"] = occurrences(model, task, args.split, pieces=True)
-        facts["data"] = f"{args.data}, split {args.split}"
-        facts["sentences"] = len(task.dataset(args.split))
-    facts |= {"kernel": layer.kernel_name, "entries of the dictionary": layer.vocab_size}
-    facts |= {"senses": layer.total_senses}
-    data = page_data(
-        *(layer, dictionary.symbols, dictionary.count, dictionary.nspecial),
-        **(texts | {"facts": facts, "history": history}),
+        found = list(occurrences(model, task, args.split, pieces=True))
+        facts |= {"data": f"{args.data}, split {args.split}"}
+        facts |= {"sentences": len(task.dataset(args.split))}
+    symbols, special = dictionary.symbols, dictionary.nspecial
+    report = build_report(
+        *(found, layer, symbols),
+        words=[word for number, word in enumerate(symbols) if is_word(word, number, special)],
         examples=args.examples,
+        counts=[0] * special + dictionary.count[special:],
+        special=special,
         nearest=args.nearest,
     )
+    title = args.title or f"Senses of {args.checkpoint.name}"
+    page = html_page(title, facts, report, layer, found=found or (), history=history)
     with atomic_write(args.output) as stream:
-        stream.write(html_page(args.title or f"Senses of {args.checkpoint.name}", data))
-    print(f"{args.output}: {len(data['words'])} words, {len(data['sense'])} senses")
+        stream.write(page)
+    senses = sum(len(word["senses"]) for word in report["words"])
+    print(f"{args.output}: {len(report['words'])} words, {senses} senses")
     return 0

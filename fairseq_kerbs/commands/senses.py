@@ -17,11 +17,11 @@ def add_senses(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "senses",
         help="senses of words, with usage, theta, nearest senses and example contexts",
-        description="For each word its senses: usage, kernel parameter and nearest senses by "
-        "kernel; with --data also how often each is used in a split and the contexts in which it "
-        "is used most surely, with the posterior. Then words by number of senses, and senses a "
-        "word by deciles of frequency in the training data. With --gold also how purely the "
-        "learned senses separate the true ones.",
+        description="For each word its senses, the most used first: usage, kernel parameter and "
+        "nearest senses by kernel; with --data also how often each is used in a split and the "
+        "contexts in which it is used most surely, with the posterior. Then words by number of "
+        "senses, and senses a word by deciles of frequency in the training data. With --gold also "
+        "how purely the learned senses separate the true ones.",
     )
     reading.add_model_flags(parser)
     parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help="words to report")
@@ -41,8 +41,7 @@ def add_senses(commands: Subparsers) -> None:
     text = "also print words drawn at random for every number of senses, as Markdown"
     table.add_argument("--by-number-of-senses", action="store_true", help=text)
     reading.add_numbers(table, ("--words-each", 5, "words of each"), ("--seed", 1, "of the draw"))
-    table.add_argument("--with-pieces", action="store_true", help="subwords too, with marks")
-    text = "write this table to a .md or .csv file"
+    text = "write this table to a file"
     table.add_argument("--table", type=Path, metavar="FILE", help=text)
     parser.set_defaults(run=_run_senses)
 
@@ -51,20 +50,17 @@ def _run_senses(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import sense_report
     from fairseq_kerbs.analysis.occurrences import occurrences
     from fairseq_kerbs.utils.errors import UserError
+    from fairseq_kerbs.utils.files import atomic_write
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
     reading.check_numbers(args, top=0, examples=0, nearest=0, words_each=1)
-    if args.table is not None and args.table.suffix not in (".md", ".csv"):
-        raise UserError(f"--table: {args.table} must end in .md or .csv")
     gold = None if args.gold is None else sense_report.read_gold_senses(args.gold)
-    trained = reading.read_model(args)
-    layer, dictionary, model, task = trained
-    special = dictionary.nspecial
+    layer, dictionary, model, task = trained = reading.read_model(args)
+    symbols, special = dictionary.symbols, dictionary.nspecial
     report = sense_report.build_report(
         None if task is None else occurrences(model, task, args.split, pieces=not args.joined),
-        layer,
-        dictionary.indices,
+        *(layer, symbols),
         words=args.word,
         gold=gold,
         top=args.top,
@@ -75,41 +71,36 @@ def _run_senses(args: argparse.Namespace) -> int:
     )
     reading.write_files(args, report, sense_report.report_as_csv(report))
     if args.projector is not None:
-        from fairseq_kerbs.analysis.html_report import write_projector
-
-        write_projector(args.projector, layer, dictionary.symbols, special)
+        sense_report.write_projector(args.projector, layer, symbols, special)
     print(sense_report.report_as_text(report))
     if args.by_number_of_senses or args.table is not None:
-        _write_words_by_senses(args, trained)
+        table = _words_by_senses(args, trained)
+        if args.by_number_of_senses:
+            print(f"\n{table}", end="")
+        if args.table is not None:
+            with atomic_write(args.table) as stream:
+                stream.write(table)
     return 0
 
 
-def _write_words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> None:
+def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> str:
     """Table 6; where there are data, of words that stand alone in the training data."""
     from fairseq_kerbs.analysis import words
     from fairseq_kerbs.utils.errors import UserError
-    from fairseq_kerbs.utils.files import atomic_write
 
-    known, symbols = None, trained.dictionary.symbols
-    if trained.task is not None:
+    layer, dictionary, _, task = trained
+    known = None
+    if task is not None:
         try:
-            trained.task.load_dataset("train")
+            task.load_dataset("train")
         except FileNotFoundError:
             raise UserError(
                 f"--by-number-of-senses: {args.data} has no training data, which tell words from "
                 "pieces"
             ) from None
-        train = trained.task.dataset("train")
-        known = words.whole_words((train[at]["target"] for at in range(len(train))), symbols)
-    groups = words.words_by_number_of_senses(
-        *(trained.layer.word_of_sense, symbols, args.words_each, args.seed),
-        whole_words_only=not args.with_pieces,
-        known=known,
-        special=trained.dictionary.nspecial,
-    )
-    if args.by_number_of_senses:
-        print(f"\n{words.groups_as_markdown(groups)}", end="")
-    if args.table is not None:
-        write = {".md": words.groups_as_markdown, ".csv": words.groups_as_csv}[args.table.suffix]
-        with atomic_write(args.table) as stream:
-            stream.write(write(groups))
+        train = task.dataset("train")
+        targets = (train[at]["target"] for at in range(len(train)))
+        known = words.whole_words(targets, dictionary.symbols)
+    senses = layer.senses_per_word().tolist()
+    groups = words.words_by_number_of_senses(senses, dictionary.symbols, dictionary.nspecial, known)
+    return words.drawn_words(groups, args.words_each, args.seed)

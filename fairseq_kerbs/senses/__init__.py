@@ -7,6 +7,7 @@ from fairseq_kerbs.senses.inventory import (
     SenseTable,
     build_sense_table,
     damaged_statistic,
+    number_senses,
     random_allocation,
 )
 
@@ -17,5 +18,6 @@ __all__ = [
     "SenseTable",
     "build_sense_table",
     "damaged_statistic",
+    "number_senses",
     "random_allocation",
 ]

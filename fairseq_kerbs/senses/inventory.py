@@ -81,6 +81,24 @@ def build_sense_table(
     return SenseTable(by_word[position], mask)
 
 
+def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
+    """Number the senses within their words, [M]: from 1, the most used first, equals by row.
+
+    With these numbers all outputs name senses: ``seal#2`` is the second of *seal*.
+
+    Args:
+        word_of_sense: [M] word of each sense.
+        usage: [M] U of Eq. 13.
+    """
+    rows = usage.argsort(descending=True, stable=True)
+    rows = rows[word_of_sense[rows].argsort(stable=True)]  # word by word, the most used first
+    words = word_of_sense[rows]
+    numbers = torch.empty_like(rows)
+    places = torch.arange(len(rows), device=rows.device)
+    numbers[rows] = 1 + places - torch.searchsorted(words, words)
+    return numbers
+
+
 def random_allocation(
     vocab_size: int, total_senses: int, max_senses: int, generator: torch.Generator | None = None
 ) -> Tensor:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from google.protobuf import text_format  # type: ignore[import-untyped]
+from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from fairseq_kerbs.analysis.occurrences import occurrences
 from fairseq_kerbs.analysis.saved_layer import load_layer
@@ -96,12 +98,12 @@ def test_report_without_data(
     rows = list(csv.DictReader(files[1].read_text().splitlines()))
     assert len(rows) == 4 * max(kept)
     first = report["words"][0]["senses"][0]
-    assert float(rows[0]["theta"]) == pytest.approx(layer.theta[first["sense"]].item(), 1e-4)
+    assert float(rows[0]["theta"]) == pytest.approx(layer.theta[first["row"]].item(), 1e-4)
     near = first["nearest"]
     assert len(near) == 2
-    owner = layer.word_of_sense[near[0]["sense"]]
+    owner = layer.word_of_sense[near[0]["row"]]
     assert near[0]["word"] == dictionary.symbols[int(owner)]
-    assert f"{near[0]['word']}/{near[0]['sense']} {near[0]['score']:.2f}" in text
+    assert f"{near[0]['word']}#{near[0]['sense']} {near[0]['score']:.2f}" in text
     assert rows[0]["count"] == rows[0]["example"] == ""
 
 
@@ -117,7 +119,7 @@ def test_report_with_data(
     found = [o for o in occurrences(model, task, "test", pieces=True) if o.word == "the"]
     assert sum(sense["count"] for sense in word["senses"]) == len(found)
     for sense in word["senses"]:
-        sure = sorted((max(o.posterior) for o in found if o.sense == sense["sense"]), reverse=True)
+        sure = sorted((max(o.posterior) for o in found if o.sense == sense["row"]), reverse=True)
         assert [e["posterior"] for e in sense["examples"]] == pytest.approx(sure[:3])
         assert all("[the]" in example["text"] for example in sense["examples"])
     rows = list(csv.DictReader((tmp_path / "b").read_text().splitlines()))
@@ -164,11 +166,35 @@ def test_wrong_uses_are_one_sentence(
 
 def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
     layer = SoftmaxOutputLayer(4, 9)
-    numbers = {f"w{number}": number for number in range(9)}
-    report = build_report(None, layer, numbers, special=4, nearest=2)
+    symbols = [f"w{number}" for number in range(9)]
+    report = build_report(None, layer, symbols, special=4, nearest=2)
     assert report["by_number"] == [5]
     assert "no word here has several senses" in report_as_text(report)
-    (word,) = build_report(None, layer, numbers, words=["w5"], special=4, nearest=9)["words"]
+    (word,) = build_report(None, layer, symbols, words=["w5"], special=4, nearest=9)["words"]
     (sense,) = word["senses"]
     assert sense["theta"] is None
     assert {near["word"] for near in sense["nearest"]} == {"w4", "w6", "w7", "w8"}
+
+
+def test_projector_files(trained: Trained, tmp_path: Path, refused: Refused) -> None:
+    folder = tmp_path / "new" / "projector"
+    assert senses(trained.kerbs, "--top", "1", "--projector", folder) == 0
+    layer, words = load_layer(trained.kerbs)
+    config = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
+    (embedding,) = config.embeddings
+    metadata = (folder / embedding.metadata_path).read_text().splitlines()
+    rows = list(csv.DictReader(metadata, delimiter="\t", quoting=csv.QUOTE_NONE))
+    lines = (folder / embedding.tensor_path).read_text().splitlines()
+    shown = [int(row["row"]) for row in rows]
+    fillers = [n for n, word in enumerate(words.symbols) if n < 4 or word.startswith("madeupword")]
+    owners = layer.word_of_sense
+    assert sorted(shown) == (~torch.isin(owners, torch.tensor(fillers))).nonzero()[:, 0].tolist()
+    vectors = torch.tensor([[float(x) for x in line.split("\t")] for line in lines])
+    torch.testing.assert_close(vectors, layer.weight[shown].detach(), rtol=1e-4, atol=1e-6)
+    for row, sense in zip(rows[:50], shown, strict=False):
+        assert row["name"] == f"{words.symbols[int(owners[sense])]}#{row['sense']}"
+        assert float(row["theta"]) == pytest.approx(layer.theta[sense].item(), rel=1e-4)
+        share = layer.usage[sense] / layer.usage[owners.eq(owners[sense])].sum()
+        assert float(row["usage"]) == pytest.approx(share.item(), rel=1e-4)
+    (tmp_path / "file").touch()
+    refused("is no folder", "senses", trained.kerbs, "--projector", tmp_path / "file")

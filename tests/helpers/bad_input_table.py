@@ -206,7 +206,6 @@ MODELS = [
     Misuse(f"{SENSES} {MODEL} --gold {{work}}/two", ("two, line 1: expected line, occurrence",)),
     Misuse(f"{SENSES} {MODEL} --top -1", ("--top is -1, but must be 0 or more",)),
     Misuse(f"{SENSES} {MODEL} --examples -1", ("--examples is -1",)),
-    Misuse(f"{SENSES} {MODEL} --table {{out}}/t.txt", ("--table", "must end in .md or .csv")),
     Misuse(f"{SENSES} {MODEL} --json {{out}}/file/r", ("file/r", "a part of its path is a file")),
     Misuse(f"senses {MODEL} --dict {{work}}/two", ("--dict", "two")),
     Misuse("report {work}/code.pt -o {out}/r.html", ("(posix.system)", "--trust-checkpoint")),
@@ -218,7 +217,7 @@ MODELS = [
     Misuse("neighbours {work}/code.pt", ("(posix.system)", "--trust-checkpoint")),
     Misuse(f"neighbours {MODEL} --by confusions", ("--by confusions", "give --data BIN")),
     Misuse(f"neighbours {MODEL} --least 99999", ("--least 99999", "a smaller number")),
-    Misuse("plot frequency {work}/cut.pt -o {out}/t.png", ("cut.pt is no whole checkpoint",)),
+    Misuse("plot theta {work}/cut.pt --word a -o {out}/t.png", ("cut.pt is no whole checkpoint",)),
 ]
 
 LACKING = [

@@ -19,6 +19,7 @@ from fairseq_kerbs.senses import (
     Evidence,
     SenseInventory,
     build_sense_table,
+    number_senses,
     random_allocation,
 )
 from tests.helpers.reference import Problem, make_problem, naive_logits, printed_statistics
@@ -322,3 +323,9 @@ def test_statistics_that_a_checkpoint_lacks_begin_at_zero_and_others_are_dropped
     assert len(lost) == (3 if keeps else 0)
     with pytest.raises(RuntimeError, match="Missing key"):  # no inventory at all is an error
         module.load_state_dict({})
+
+
+def test_senses_are_numbered_by_usage_within_their_words() -> None:
+    words = torch.tensor([2, 0, 1, 2, 2, 0])
+    usage = torch.tensor([0.1, 0.2, 0.0, 0.3, 0.1, 0.2])  # equals by row
+    assert number_senses(words, usage).tolist() == [2, 1, 1, 1, 3, 2]
