@@ -70,10 +70,13 @@ class KerbsConfig(FairseqDataclass):
     sense_init: ChoiceEnum(SENSE_INITS) = _flag(
         "random", "first vectors: drawn alone (the paper), or around the word's first"
     )
+    init_scale: float = _flag(
+        1.0, "length of first vectors: drawn with deviation init-scale / sqrt(embedding size)"
+    )
     reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
         "paper",
-        "which senses move to which words: Algorithm 1, the authors' code, or as each "
-        "word's frequency leads one to expect",
+        "which senses move to which words: Algorithm 1, the authors' code, as each word's "
+        "frequency leads one to expect, or beside senses whose contexts fall into clusters",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(
         "keep",
@@ -196,6 +199,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "sense_decay": (lambda x: 0.0 <= x < 1.0, "it must be within [0, 1)"),
     "log_prob_threshold": (lambda x: x <= 0.0, "log P is never positive: use 0 or less"),
     "max_moves": (lambda x: 0.0 < x <= 1.0, f"it must be greater than 0 and at most 1 {_OFF}"),
+    "init_scale": (lambda x: 0.0 < x < float("inf"), "it must be greater than 0"),
     "dropout": (lambda x: 0.0 <= x <= 1.0, "it must be within [0, 1]"),
 }
 
@@ -314,10 +318,12 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
     """
     if args.output_layer == "softmax":
         check_kernel_flags(args, [], "--output-layer softmax")
-        return SoftmaxOutputLayer(embed_dim, vocab_size, biased=bool(args.sense_bias))
+        return SoftmaxOutputLayer(
+            embed_dim, vocab_size, biased=bool(args.sense_bias), init_scale=float(args.init_scale)
+        )
     if args.output_layer in ("mos", "mixture"):
         kernels = mixture_kernels_from_flags(args)
-        return MixtureOutputLayer(embed_dim, vocab_size, kernels)
+        return MixtureOutputLayer(embed_dim, vocab_size, kernels, init_scale=float(args.init_scale))
     factor = float(args.total_senses)
     if not isfinite(factor):
         raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
@@ -330,4 +336,6 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> OutputLaye
         sense_init=str(args.sense_init),
         new_sense=str(args.new_sense),
         biased=bool(args.sense_bias),
+        init_scale=float(args.init_scale),
+        follow_clusters=args.reallocation == "clusters",
     )

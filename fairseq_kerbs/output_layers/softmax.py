@@ -16,11 +16,13 @@ class SoftmaxOutputLayer(OutputLayer):
     Args:
         embed_dim: size d of context vectors and word embeddings.
         vocab_size: number of words V.
-        biased: see :class:`OutputLayer`.
+        biased, init_scale: see :class:`OutputLayer`.
     """
 
-    def __init__(self, embed_dim: int, vocab_size: int, *, biased: bool = False) -> None:
-        super().__init__(embed_dim, vocab_size, biased=biased)
+    def __init__(
+        self, embed_dim: int, vocab_size: int, *, biased: bool = False, init_scale: float = 1.0
+    ) -> None:
+        super().__init__(embed_dim, vocab_size, biased=biased, init_scale=init_scale)
         self.reset_parameters()
 
     def _log_probs(self, h: Tensor) -> Tensor:
