@@ -8,12 +8,11 @@ without labels); a linear classifier of the context vectors in cross-validation 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
@@ -24,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tabulate import tabulate
 
-from fairseq_kerbs.analysis.occurrences import located_words
+from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
@@ -65,41 +64,44 @@ def read_gold_senses(path: Path) -> GoldSenses:
     return gold
 
 
-@torch.no_grad()
-def labelled_occurrences(
-    model: Any, task: Any, split: str, gold: GoldSenses
-) -> dict[str, Labelled]:
-    """Context vectors and senses, learned and true, of the words of a file of gold senses.
+def lines_as_samples(task: Any) -> None:
+    """Let a language model's splits come a line a sample, since gold senses count lines."""
+    if hasattr(getattr(task, "args", None), "sample_break_mode"):
+        task.args.sample_break_mode = "eos"
 
-    Args:
-        model: a model of ours.
-        task: its task.
-        split: name of the split that the file is about.
-        gold: true senses; words that are no single token of the model are left out.
 
-    Raises:
-        UserError: the split has none of these words, or see :func:`located_words`.
-    """
-    layer = model.decoder.output
-    found = defaultdict(list)
-    for one, features, words in located_words(model, task, split):
+def keep_labelled(
+    occurrences: Iterable[Occurrence], gold: GoldSenses, kept: list[tuple[str, Occurrence]]
+) -> Iterator[Occurrence]:
+    """Pass occurrences on, and keep those of gold senses, each with its true sense."""
+    for one in occurrences:
         true = gold.get((one.line, one.index, one.word))
         if true is not None:
-            posterior = layer.posterior(layer.look_up(words), features)
-            found[one.word].append((true, int(posterior.argmax()), features.float().numpy()))
-    if not found:
+            kept.append((true, one))
+        yield one
+
+
+def by_word(kept: Sequence[tuple[str, Occurrence]]) -> dict[str, Labelled]:
+    """Occurrences of every word whose true senses are known, in the order of words.
+
+    Raises:
+        UserError: there are none.
+    """
+    if not kept:
         raise UserError(
-            f"--gold names no word of --split {split} that is a single token of the model; name "
-            "the split that the file was made for"
+            "--gold names no word of the split that is a single token of the model; name with "
+            "--split the one that the file was made for"
         )
-    senses = layer.senses_per_word()
-    result = {}
-    for word, rows in sorted(found.items()):
-        true, learned, contexts = zip(*rows, strict=True)
-        numbers = np.unique(true, return_inverse=True)[1]
-        count = int(senses[task.target_dictionary.index(word)])
-        result[word] = Labelled(numbers, np.array(learned), np.stack(contexts), count)
-    return result
+    rows: defaultdict[str, list[tuple[str, Occurrence]]] = defaultdict(list)
+    for true, one in kept:
+        rows[one.word].append((true, one))
+    found = {}
+    for word, pairs in sorted(rows.items()):
+        true = np.unique([true for true, _ in pairs], return_inverse=True)[1]
+        learned = np.array([one.senses.index(one.sense) for _, one in pairs])
+        contexts = np.stack([one.context.numpy() for _, one in pairs])
+        found[word] = Labelled(true, learned, contexts, len(pairs[0][1].senses))
+    return found
 
 
 def purity(true: NDArray[np.int64], learned: NDArray[np.int64]) -> float:

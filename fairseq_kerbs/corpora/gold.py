@@ -42,7 +42,11 @@ def gold_of_mlt(lists: Path, tokenized: Path) -> list[GoldRow]:
         if len(fields) < 4:
             raise UserError(f"{lists}, line {number}: expected five fields between vertical bars")
         line = lines.get(_letters(fields[2]))
-        forms = [] if line is None else [word for word in tokens[line] if word.lower() == fields[0]]
+        forms = (
+            []
+            if line is None
+            else [word for word in tokens[line] if word.lower() == fields[0].lower()]
+        )
         if line is not None and len(forms) == 1:
             found[line, forms[0]].add(stem(fields[1].lower()))
     if not found:

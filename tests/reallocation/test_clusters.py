@@ -149,7 +149,9 @@ def test_it_needs_a_layer_that_was_built_for_it() -> None:
         KerbsOutputLayer(4, 3, 6).reallocate("clusters")
 
 
-@pytest.mark.parametrize(("policy", "least", "most"), [("clusters", 0.9, 1.0), ("paper", 0.49, 0.8)])
+@pytest.mark.parametrize(
+    ("policy", "least", "most"), [("clusters", 0.9, 1.0), ("paper", 0.49, 0.8)]
+)
 def test_senses_come_to_stand_for_clusters(policy: str, least: float, most: float) -> None:
     """Six words, each in two sorts of contexts that predict it equally well."""
     torch.manual_seed(0)
