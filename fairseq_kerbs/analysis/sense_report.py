@@ -27,7 +27,6 @@ from fairseq_kerbs.analysis.words import in_context, is_word, senses_by_frequenc
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import read_lines
 
 Figures = dict[str, Any]
 """What is written as JSON, by name."""
@@ -37,25 +36,6 @@ _CONTEXT = 6  # words shown on either side
 
 
 # ------------------------------------------------------------------------- purity
-
-
-def read_gold_senses(path: Path) -> dict[tuple[int, int, str], str]:
-    """True senses by (line, occurrence in the line, word), as the synthetic corpus writes them.
-
-    Raises:
-        UserError: the file is missing, empty or has a line of another form.
-    """
-    gold: dict[tuple[int, int, str], str] = {}
-    for number, row in enumerate(read_lines(path), start=1):
-        fields = row.split("\t")
-        if len(fields) != 4 or not (fields[0].isdigit() and fields[1].isdigit()):
-            raise UserError(
-                f"{path}, line {number}: expected line, occurrence, word and sense between tabs"
-            )
-        gold[int(fields[0]), int(fields[1]), fields[2]] = fields[3]
-    if not gold:
-        raise UserError(f"{path} is empty")
-    return gold
 
 
 def purity_of(learned: Sequence[object], true: Sequence[object]) -> float:

@@ -21,11 +21,12 @@ def add_senses(commands: Subparsers) -> None:
         "nearest senses by kernel; with --data also how often each is used in a split and the "
         "contexts in which it is used most surely, with the posterior. Then words by number of "
         "senses, and senses a word by deciles of frequency in the training data. With --gold also "
-        "how purely the learned senses separate the true ones.",
+        "how the learned senses agree with the true ones, beside k-means on the same contexts.",
     )
     reading.add_model_flags(parser)
     parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help="words to report")
-    parser.add_argument("--gold", type=Path, metavar="FILE", help="true senses (.senses.tsv)")
+    text = "true senses: number of the line, occurrence, word and sense between tabs"
+    parser.add_argument("--gold", type=Path, metavar="FILE", help=text)
     reading.add_numbers(
         parser,
         ("--top", 20, "if no word is named: how many of those with most senses, 0 for all"),
@@ -47,20 +48,25 @@ def add_senses(commands: Subparsers) -> None:
 
 
 def _run_senses(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.analysis import sense_report
-    from fairseq_kerbs.analysis.occurrences import occurrences
+    from fairseq_kerbs.analysis import gold_senses, sense_report
+    from fairseq_kerbs.analysis.occurrences import Occurrence, occurrences
     from fairseq_kerbs.utils.errors import UserError
     from fairseq_kerbs.utils.files import atomic_write
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
     reading.check_numbers(args, top=0, examples=0, nearest=0, words_each=1)
-    gold = None if args.gold is None else sense_report.read_gold_senses(args.gold)
+    gold = None if args.gold is None else gold_senses.read_gold_senses(args.gold)
     layer, dictionary, model, task = trained = reading.read_model(args)
     symbols, special = dictionary.symbols, dictionary.nspecial
+    found, kept = None, list[tuple[str, Occurrence]]()
+    if gold is not None:
+        gold_senses.lines_as_samples(task)
+    if task is not None:
+        found = occurrences(model, task, args.split, pieces=not args.joined)
+        found = gold_senses.keep_labelled(found, gold or {}, kept)
     report = sense_report.build_report(
-        None if task is None else occurrences(model, task, args.split, pieces=not args.joined),
-        *(layer, symbols),
+        *(found, layer, symbols),
         words=args.word,
         gold=gold,
         top=args.top,
@@ -69,10 +75,14 @@ def _run_senses(args: argparse.Namespace) -> int:
         special=special,
         nearest=args.nearest,
     )
+    if gold is not None:
+        report["gold"] = gold_senses.compare_with_gold(gold_senses.by_word(kept))
     reading.write_files(args, report, sense_report.report_as_csv(report))
     if args.projector is not None:
         sense_report.write_projector(args.projector, layer, symbols, special)
     print(sense_report.report_as_text(report))
+    if gold is not None:
+        print(f"\n{gold_senses.comparison_as_text(report['gold'])}")
     if args.by_number_of_senses or args.table is not None:
         table = _words_by_senses(args, trained)
         if args.by_number_of_senses:

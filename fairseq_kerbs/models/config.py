@@ -61,10 +61,13 @@ class KerbsConfig(FairseqDataclass):
     sense_init: ChoiceEnum(output_layers.SENSE_INITS) = _flag(
         "random", "first vectors: drawn alone (the paper), or around the word's first"
     )
+    init_scale: float = _flag(
+        1.0, "length of first vectors: drawn with deviation init-scale / sqrt(embedding size)"
+    )
     reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
         "paper",
-        "which senses move to which words: Algorithm 1, the authors' code, or as each "
-        "word's frequency leads one to expect",
+        "which senses move to which words: Algorithm 1, the authors' code, as each word's "
+        "frequency leads one to expect, or beside senses whose contexts fall into clusters",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(
         "keep",
@@ -196,6 +199,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "sense_decay": (lambda x: 0.0 <= x < 1.0, "it must be within [0, 1)"),
     "log_prob_threshold": (lambda x: x <= 0.0, "log P is never positive: use 0 or less"),
     "max_moves": (lambda x: 0.0 < x <= 1.0, f"it must be greater than 0 and at most 1 {_OFF}"),
+    "init_scale": (lambda x: 0.0 < x < float("inf"), "it must be greater than 0"),
     "dropout": (lambda x: 0.0 <= x <= 1.0, "it must be within [0, 1]"),
 }
 
@@ -258,10 +262,15 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
             f"--sense-bias does not go together with {other}, to which a constant coordinate is no "
             "bias: leave it out."
         )
+    init_scale = float(args.init_scale)
     if args.output_layer == "softmax":
-        return output_layers.SoftmaxOutputLayer(embed_dim, vocab_size, biased=biased)
+        return output_layers.SoftmaxOutputLayer(
+            embed_dim, vocab_size, biased=biased, init_scale=init_scale
+        )
     if mixture:
-        return output_layers.MixtureOutputLayer(embed_dim, vocab_size, kernels)
+        return output_layers.MixtureOutputLayer(
+            embed_dim, vocab_size, kernels, init_scale=init_scale
+        )
     factor = float(args.total_senses)
     if not isfinite(factor):
         raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
@@ -274,4 +283,6 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
         sense_init=str(args.sense_init),
         new_sense=str(args.new_sense),
         biased=biased,
+        init_scale=init_scale,
+        follow_clusters=args.reallocation == "clusters",
     )

@@ -71,6 +71,7 @@ class OutputLayer(nn.Module, ABC):
         total_senses: number of senses M; by default V.
         biased: the last coordinate of all context vectors is 1, so that that of a sense is its
             bias.
+        init_scale: length of first vectors: they are drawn with deviation init_scale · d^−½.
 
     Attributes:
         weight: embeddings of senses, [M, d].
@@ -88,17 +89,19 @@ class OutputLayer(nn.Module, ABC):
         total_senses: int | None = None,
         *,
         biased: bool = False,
+        init_scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.embed_dim, self.vocab_size, self.biased = embed_dim, vocab_size, biased
+        self.init_scale = init_scale
         self.total_senses = vocab_size if total_senses is None else total_senses
         self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))
         self.register_buffer("theta", torch.zeros(self.total_senses), persistent=False)
         self._prepared: tuple[Any, Any] | None = None  # for decoding: its key, and what it is
 
     def reset_parameters(self) -> None:
-        """Draw all parameters at random: W normal with deviation d^−½."""
-        nn.init.normal_(self.weight, std=self.embed_dim**-0.5)
+        """Draw all parameters at random: W normal with deviation ``init_scale`` · d^−½."""
+        nn.init.normal_(self.weight, std=self.init_scale * self.embed_dim**-0.5)
 
     @property
     def word_of_sense(self) -> Tensor:

@@ -57,12 +57,13 @@ class KerbsOutputLayer(KernelOutputLayer):
     """Kernelized Bayesian softmax: several senses a word, a kernel with learned θ.
 
     Args:
-        embed_dim, vocab_size, biased: as of :class:`OutputLayer`.
+        embed_dim, vocab_size, biased, init_scale: as of :class:`OutputLayer`.
         total_senses: number of senses M, V ≤ M ≤ V·max_senses.
         max_senses: most senses of one word.
         kernel: name of a kernel, or a kernel; ``theta`` is a parameter where it has one.
         sense_init: "random" (the paper) or "shared", see :meth:`reset_parameters`.
         new_sense: "keep" (the paper), "split" or "context", see :mod:`.reallocation.moved_vectors`.
+        follow_clusters: keep the statistics that the policy "clusters" needs.
 
     Attributes:
         inventory: allocation of senses to words, and its statistics.
@@ -82,13 +83,20 @@ class KerbsOutputLayer(KernelOutputLayer):
         sense_init: str = "random",
         new_sense: str = "keep",
         biased: bool = False,
+        init_scale: float = 1.0,
+        follow_clusters: bool = False,
     ) -> None:
         check_choice("new_sense", new_sense, NEW_SENSES)
         check_choice("sense_init", sense_init, SENSE_INITS)
         bound = build_kernel(kernel).bind(embed_dim)
         context_dim = embed_dim if new_sense == "context" else 0
-        inventory = SenseInventory(vocab_size, total_senses, max_senses, context_dim=context_dim)
-        super().__init__(embed_dim, vocab_size, total_senses, biased=biased)
+        cluster_dim = embed_dim if follow_clusters else 0
+        inventory = SenseInventory(
+            *(vocab_size, total_senses, max_senses),
+            context_dim=context_dim,
+            cluster_dim=cluster_dim,
+        )
+        super().__init__(embed_dim, vocab_size, total_senses, biased=biased, init_scale=init_scale)
         self.sense_init, self.new_sense, self.max_senses = sense_init, new_sense, max_senses
         self.kernel, self.kernel_name, self.has_theta = bound, bound.name, bound.has_theta
         self.inventory = inventory
@@ -163,6 +171,8 @@ class KerbsOutputLayer(KernelOutputLayer):
         rows = moves.senses.to(self.weight.device)
         if vectors is not None:
             self.weight[rows] = vectors.to(self.weight.dtype)
-        if moves.reset_theta and self.has_theta:
+        if self.has_theta and moves.bases is not None:
+            self.theta[rows] = self.theta[moves.bases.to(rows.device)]
+        elif self.has_theta and moves.reset_theta:
             self.theta[rows] = reallocation.MOVED_THETA
         return replace(moves, vectors=vectors)

@@ -43,10 +43,17 @@ class MixtureOutputLayer(OutputLayer):
         components: number of components K.
     """
 
-    def __init__(self, embed_dim: int, vocab_size: int, kernels: Sequence[str | Kernel]) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        vocab_size: int,
+        kernels: Sequence[str | Kernel],
+        *,
+        init_scale: float = 1.0,
+    ) -> None:
         if not kernels:
             raise ValueError("A mixture needs at least one component: give its `kernels`.")
-        super().__init__(embed_dim, vocab_size)
+        super().__init__(embed_dim, vocab_size, init_scale=init_scale)
         self.kernels = [build_kernel(kernel) for kernel in kernels]
         self.kernel_name = ",".join(kernel.name for kernel in self.kernels)
         self.components = len(kernels)

@@ -12,7 +12,9 @@ class SoftmaxOutputLayer(KernelOutputLayer):
     Arguments are those of :class:`OutputLayer`.
     """
 
-    def __init__(self, embed_dim: int, vocab_size: int, *, biased: bool = False) -> None:
-        super().__init__(embed_dim, vocab_size, biased=biased)
+    def __init__(
+        self, embed_dim: int, vocab_size: int, *, biased: bool = False, init_scale: float = 1.0
+    ) -> None:
+        super().__init__(embed_dim, vocab_size, biased=biased, init_scale=init_scale)
         self.kernel = build_kernel("lin").bind(embed_dim)
         self.reset_parameters()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.reallocation.balanced import balanced_policy
+from fairseq_kerbs.reallocation.clusters import clusters_policy
 from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.senses.moves import Moves, Policy, ReallocationSettings, check_choice
 
@@ -119,6 +120,7 @@ POLICIES: dict[str, Policy] = {
     "paper": paper_policy,
     "released": released_policy,
     "balanced": balanced_policy,
+    "clusters": clusters_policy,
 }
 """Policies by the name that ``--reallocation`` takes (``none`` switches reallocation off)."""
 
@@ -143,6 +145,8 @@ def apply_moves(inventory: SenseInventory, moves: Moves) -> None:
     last = dict(zip(moves.senses.tolist(), moves.usage.tolist(), strict=True))
     inventory.usage[list(last)] = inventory.usage.new_tensor(list(last.values()))
     inventory.start_interval()
+    if inventory.clusters is not None:
+        inventory.clusters.restart(moves.words.to(inventory.usage.device).unique())
 
 
 def reallocate(

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fairseq_kerbs.senses.clusters import ContextClusters, ExactBuffers
+
 
 class SenseTable(NamedTuple):
     """Senses of every word as a padded table, for gathers.
@@ -149,7 +151,7 @@ def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
     return None
 
 
-class SenseInventory(nn.Module):
+class SenseInventory(ExactBuffers):
     """Sense allocation and its statistics, as buffers that travel in the checkpoint.
 
     Args:
@@ -158,6 +160,7 @@ class SenseInventory(nn.Module):
         max_senses: most senses of one word.
         generator: source of randomness of the first allocation (default: torch's global one).
         context_dim: size d of context vectors whose sums are to be kept; 0 keeps none.
+        cluster_dim: size d of context vectors whose clusters are to be followed; 0 follows none.
 
     Attributes:
         word_of_sense: [M] word of each sense.
@@ -172,6 +175,8 @@ class SenseInventory(nn.Module):
             senses as they are: sum of −log(1 − posterior), each at most log V, in nats.
         interval_contexts: [V, d] sums of (1 − P(ŷ_t)) h_t/|h_t| over the target's occurrences,
             for moved senses that begin there; None where ``context_dim`` is 0.
+        clusters: how each word's contexts spread, for the policy ``clusters``; None where
+            ``cluster_dim`` is 0.
     """
 
     word_of_sense: Tensor
@@ -192,6 +197,7 @@ class SenseInventory(nn.Module):
         max_senses: int = 4,
         generator: torch.Generator | None = None,
         context_dim: int = 0,
+        cluster_dim: int = 0,
     ) -> None:
         super().__init__()
         self.vocab_size, self.total_senses, self.max_senses = vocab_size, total_senses, max_senses
@@ -208,6 +214,9 @@ class SenseInventory(nn.Module):
         self.register_buffer("interval_contexts", contexts)
         # "joint" goes into U, the others into the sums over the interval
         self._sizes = {"joint": total_senses, **sizes, "contexts": vocab_size * context_dim}
+        self.clusters = ContextClusters(vocab_size, cluster_dim) if cluster_dim else None
+        if self.clusters is not None:
+            self._sizes |= self.clusters.sizes
         self._table: SenseTable | None = None
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
         # between processes (DDP) must not overwrite what each process has seen.
@@ -297,6 +306,12 @@ class SenseInventory(nn.Module):
             sums[name].index_add_(0, words, values)
         for name, values in (("joint", joint), ("usage", share), ("loss", loss)):
             sums[name].index_add_(0, evidence.senses.flatten(), values.flatten())
+        if self.clusters is not None:
+            if contexts is None:
+                raise ValueError("This inventory follows context vectors: give `contexts`, too.")
+            best = evidence.senses.gather(1, share.argmax(1, keepdim=True)).squeeze(1)
+            leads = valid & (best == self.clusters.leader[words])
+            self.clusters.record(sums, words, leads, contexts.detach())
         if self.context_dim:
             if contexts is None:
                 raise ValueError("This inventory sums up context vectors: give `contexts`, too.")
@@ -337,27 +352,30 @@ class SenseInventory(nn.Module):
         self.log_prob.mul_(keep).add_(sums["log_prob"] * fresh)
         self.usage.mul_(keep).add_(sums.pop("joint") * (fresh * decay))
         for name, added in sums.items():
-            total = self._buffers[f"interval_{name}"]
-            if total is not None:
-                total.add_(added.view_as(total))
+            if self.clusters is not None and name in self.clusters.sizes:
+                total = self.clusters.get_buffer(name)
+            elif added.numel():
+                total = self.get_buffer(f"interval_{name}")
+            else:
+                continue
+            total.add_(added.view_as(total))
         self.pending.zero_()
         return targets
 
     @torch.no_grad()
     def start_interval(self) -> None:
         """Forget the sums of the interval between two reallocations."""
+        if self.clusters is not None:
+            mass = self.interval_usage[self.table.senses].masked_fill(~self.table.mask, -1.0)
+            most = self.table.senses.gather(1, mass.argmax(1, keepdim=True)).squeeze(1)
+            occurs = self.interval_count > 0
+            self.clusters.start_interval(torch.where(occurs, most, self.clusters.leader))
         for name, total in self.named_buffers():
             if name.startswith("interval_"):
                 total.zero_()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SenseInventory:
-        # .half() and .bfloat16() move the statistics but must not round them
-        exact = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
         super()._apply(fn, recurse)
-        for name, buffer in exact.items():
-            moved = self._buffers[name]
-            if moved is not None and moved.dtype != buffer.dtype:
-                self._buffers[name] = buffer.to(moved.device)
         self._table = None
         return self
 
@@ -370,6 +388,9 @@ class SenseInventory(nn.Module):
                     state_dict.pop(f"{prefix}{name}", None)
                 else:
                     state_dict.setdefault(f"{prefix}{name}", torch.zeros_like(buffer))
+        if self.clusters is None:
+            for name in [name for name in state_dict if name.startswith(f"{prefix}clusters.")]:
+                del state_dict[name]
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._table = self._pending = None
 

@@ -44,6 +44,10 @@ class Moves:
         words: the words that receive them.
         usage: the usage that each begins with in its new place.
         reset_theta: whether moved senses begin with θ = :data:`MOVED_THETA`.
+        bases: the senses beside which they begin, whose θ they take; None where the layer's
+            ``new_sense`` says where they begin. A sense that is its own base stays with its word
+            and is only turned.
+        turns: [K, d] what is added to the vectors of ``bases``; no more than half their length.
         vectors: [K, d] the vectors that they begin with; None where they keep their old ones.
     """
 
@@ -52,10 +56,17 @@ class Moves:
     words: Tensor
     usage: Tensor
     reset_theta: bool = True
+    bases: Tensor | None = None
+    turns: Tensor | None = None
     vectors: Tensor | None = None
 
     def __len__(self) -> int:
         return self.senses.numel()
+
+    @property
+    def moved(self) -> int:
+        """How many senses moved; the others were turned."""
+        return len(self) if self.bases is None else int((self.bases != self.senses).sum())
 
     @classmethod
     def from_lists(

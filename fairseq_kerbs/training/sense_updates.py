@@ -126,14 +126,16 @@ class SenseUpdates:
             rows.zero_moments(parameter, moves.senses)
         if moves.vectors is not None:
             rows.set_master_rows(layer.weight, moves.senses, moves.vectors)
-        if moves.reset_theta and layer.has_theta:
+        if layer.has_theta and moves.bases is not None:
+            rows.set_master_rows(layer.theta, moves.senses, layer.theta[moves.senses])
+        elif layer.has_theta and moves.reset_theta:
             # not the model's own rows: float16 has no 1e-8
             rows.set_master_rows(layer.theta, moves.senses, torch.full((len(moves),), MOVED_THETA))
         logger.info(
-            f"reallocation after {update_num + 1} updates: {len(moves)} senses moved to "
+            f"reallocation after {update_num + 1} updates: {moves.moved} senses moved to "
             f"{moves.words.unique().numel()} words"
         )
-        return len(moves)
+        return moves.moved
 
 
 def add_across_processes(values: Tensor) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,12 +12,10 @@ from fairseq_kerbs.analysis.sense_report import (
     measure_purity,
     overall_purity,
     purity_of,
-    read_gold_senses,
     report_as_text,
 )
 from fairseq_kerbs.analysis.words import joined_words, senses_by_frequency
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import BatchTask
 from tests.helpers.fairseq_fixtures import make_model, make_task
 
@@ -140,14 +136,3 @@ def test_overall_weighs_by_occurrences() -> None:
     assert total == pytest.approx(
         {"occurrences": 40, "purity": 0.7, "single": 0.5, "chance": 0.525}
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [("", "empty"), ("0\t0\tbank\n", "line 1"), ("0\t0\tbank\tBank\nx\t0\tbank\tUfer\n", "line 2")],
-)
-def test_a_wrong_gold_file_is_named(tmp_path: Path, text: str, named: str) -> None:
-    path = tmp_path / "gold.tsv"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=named):
-        read_gold_senses(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.analysis.sense_report import read_gold_senses
+from fairseq_kerbs.analysis.gold_senses import read_gold_senses
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.corpora.synthetic_grammar import ADJECTIVES, AMBIGUOUS, NOUNS, VERBS
 from fairseq_kerbs.utils.files import read_lines

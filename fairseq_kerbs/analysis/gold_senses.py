@@ -1,0 +1,199 @@
+"""Learned senses against true ones: V-measure, adjusted Rand index and purity of each word.
+
+Beside them stand: one sense for all occurrences; the learned senses permuted among a word's
+occurrences; k-means on the same context vectors with as many clusters as true senses (a ceiling
+without labels); a linear classifier of the context vectors in cross-validation (one with labels).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import adjusted_rand_score, v_measure_score
+from sklearn.metrics.cluster import contingency_matrix
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tabulate import tabulate
+
+from fairseq_kerbs.analysis.occurrences import Occurrence
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
+
+GoldSenses = Mapping[tuple[int, int, str], str]
+"""True senses by number of the line, occurrence of the word in it (both from 0), and word."""
+
+LEAST_OCCURRENCES = 5  # of a word, and two of each of at least two of its senses
+PERMUTATIONS = 100
+LEAST_USE = 0.01  # share of a word's occurrences below which a sense counts as unused
+FOLDS = 5
+
+
+class Labelled(NamedTuple):
+    """Occurrences of a word whose true senses are known, n in all."""
+
+    true: NDArray[np.int64]  # [n] number of the true sense
+    learned: NDArray[np.int64]  # [n] number of the model's most probable sense within the word
+    contexts: NDArray[np.float32]  # [n, d]
+    senses: int  # how many the model has of the word
+
+
+def read_gold_senses(path: Path) -> GoldSenses:
+    """True senses from lines of number of the line, occurrence, word and sense between tabs.
+
+    Raises:
+        UserError: the file is missing, empty or has a line of another form.
+    """
+    gold: dict[tuple[int, int, str], str] = {}
+    for number, row in enumerate(read_lines(path), start=1):
+        fields = row.split("\t")
+        if len(fields) != 4 or not (fields[0].isdigit() and fields[1].isdigit()):
+            raise UserError(
+                f"{path}, line {number}: expected line, occurrence, word and sense between tabs"
+            )
+        gold[int(fields[0]), int(fields[1]), fields[2]] = fields[3]
+    if not gold:
+        raise UserError(f"{path} is empty")
+    return gold
+
+
+def lines_as_samples(task: Any) -> None:
+    """Let a language model's splits come a line a sample, since gold senses count lines."""
+    if hasattr(getattr(task, "args", None), "sample_break_mode"):
+        task.args.sample_break_mode = "eos"
+
+
+def keep_labelled(
+    occurrences: Iterable[Occurrence], gold: GoldSenses, kept: list[tuple[str, Occurrence]]
+) -> Iterator[Occurrence]:
+    """Pass occurrences on, and keep those of gold senses, each with its true sense."""
+    for one in occurrences:
+        true = gold.get((one.line, one.index, one.word))
+        if true is not None:
+            kept.append((true, one))
+        yield one
+
+
+def by_word(kept: Sequence[tuple[str, Occurrence]]) -> dict[str, Labelled]:
+    """Occurrences of every word whose true senses are known, in the order of words.
+
+    Raises:
+        UserError: there are none.
+    """
+    if not kept:
+        raise UserError(
+            "--gold names no word of the split that is a single token of the model; name with "
+            "--split the one that the file was made for"
+        )
+    rows: defaultdict[str, list[tuple[str, Occurrence]]] = defaultdict(list)
+    for true, one in kept:
+        rows[one.word].append((true, one))
+    found = {}
+    for word, pairs in sorted(rows.items()):
+        names = np.unique([true for true, _ in pairs], return_inverse=True)[1]
+        learned = np.array([one.senses.index(one.sense) for _, one in pairs])
+        contexts = np.stack([one.context.numpy() for _, one in pairs])
+        found[word] = Labelled(names, learned, contexts, len(pairs[0][1].senses))
+    return found
+
+
+def purity(true: NDArray[np.int64], learned: NDArray[np.int64]) -> float:
+    """Share of occurrences [n] whose true sense is the most frequent one of their learned sense."""
+    return float(contingency_matrix(true, learned).max(axis=0).sum() / len(true))
+
+
+def agreement(true: NDArray[np.int64], learned: NDArray[np.int64]) -> dict[str, float]:
+    """V-measure, adjusted Rand index and purity of learned senses [n] against true ones [n]."""
+    return {
+        "v_measure": float(v_measure_score(true, learned)),
+        "ari": float(adjusted_rand_score(true, learned)),
+        "purity": purity(true, learned),
+    }
+
+
+def compare_with_gold(labelled: Mapping[str, Labelled], seed: int = 1) -> dict[str, Any]:
+    """Agreement of every word that has several true senses, and in all.
+
+    Args:
+        labelled: occurrences by word; words with fewer than :data:`LEAST_OCCURRENCES`, or without
+            two true senses of two occurrences each, are left out.
+        seed: of permutations, k-means and folds.
+
+    Returns:
+        "words": rows by word; "all": means over words, of purities and the probe's accuracy over
+        occurrences; sums of counts.
+
+    Raises:
+        UserError: no word is left.
+    """
+    rows = {}
+    for word, one in labelled.items():
+        counts = np.bincount(one.true)
+        if len(one.true) >= LEAST_OCCURRENCES and (counts >= 2).sum() >= 2:
+            rows[word] = _compare_word(one, seed)
+    if not rows:
+        raise UserError(
+            f"--gold: no word has {LEAST_OCCURRENCES} occurrences in the split and two true senses "
+            "with two each"
+        )
+    names = [name for name in next(iter(rows.values())) if "." in name]
+    weights = np.array([row["occurrences"] for row in rows.values()], dtype=float)
+    means = {}
+    for name in names:
+        values = np.array([row[name] for row in rows.values()])
+        by_use = name.endswith(("purity", "accuracy"))
+        means[name] = float(np.average(values, weights=weights if by_use else None))
+    means |= {
+        key: sum(row[key] for row in rows.values()) for key in ("occurrences", "senses", "used")
+    }
+    return {"words": rows, "all": means}
+
+
+def _compare_word(one: Labelled, seed: int) -> dict[str, float]:
+    true, clusters = one.true, int(one.true.max()) + 1
+    draw = np.random.default_rng(seed)
+    shuffled = [agreement(true, draw.permutation(one.learned)) for _ in range(PERMUTATIONS)]
+    clustered = KMeans(clusters, n_init=10, random_state=seed).fit_predict(one.contexts)
+    use = np.bincount(one.learned, minlength=one.senses) / len(true)
+    figures = {
+        "senses": agreement(true, one.learned),
+        "permuted": {name: float(np.mean([s[name] for s in shuffled])) for name in shuffled[0]},
+        "kmeans": agreement(true, clustered),
+        "one": {"purity": purity(true, np.zeros_like(true))},
+        "probe": {"accuracy": _probe(one, seed)},
+    }
+    counts = {"occurrences": len(true), "true": clusters, "senses": one.senses}
+    flat = {f"{who}.{what}": value for who, row in figures.items() for what, value in row.items()}
+    return {**counts, "used": int((use >= LEAST_USE).sum()), **flat}
+
+
+def _probe(one: Labelled, seed: int) -> float:
+    """Accuracy of a linear classifier in cross-validation; senses that occur once are left out."""
+    counts = np.bincount(one.true)
+    chosen = counts[one.true] >= 2
+    true, contexts = one.true[chosen], one.contexts[chosen]
+    folds = StratifiedKFold(
+        min(FOLDS, int(counts[counts >= 2].min())), shuffle=True, random_state=seed
+    )
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    return float(cross_val_score(classifier, contexts, true, cv=folds).mean())
+
+
+def comparison_as_text(comparison: Mapping[str, Any]) -> str:
+    """A table with a line a word and one for all."""
+    header = ["word", "n", "true", "senses", "used", "V", "V permuted", "V k-means", "ARI"]
+    header += ["ARI k-means", "purity", "one sense", "k-means", "linear probe"]
+    keys = ["occurrences", "true", "senses", "used", "senses.v_measure", "permuted.v_measure"]
+    keys += ["kmeans.v_measure", "senses.ari", "kmeans.ari", "senses.purity", "one.purity"]
+    keys += ["kmeans.purity", "probe.accuracy"]
+    rows = [[word, *(row.get(key) for key in keys)] for word, row in comparison["words"].items()]
+    rows.append([f"{len(rows)} words", *(comparison["all"].get(key) for key in keys)])
+    formats = ["", "d", "d", "d", "d"] + [".2f"] * 5 + [".3f"] * 4
+    return tabulate(rows, header, floatfmt=formats)

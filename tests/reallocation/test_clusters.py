@@ -1,0 +1,187 @@
+"""The policy ``clusters``: where senses go, what a split leaves as it was, what it ends in."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairseq_kerbs.output_layers import KerbsOutputLayer
+from fairseq_kerbs.reallocation import propose_moves, reset_moments
+from fairseq_kerbs.reallocation.clusters import GAP
+from fairseq_kerbs.senses import SenseInventory
+
+DIM = 16
+
+
+def layer_of(owners: list[int], words: int, dim: int = DIM) -> KerbsOutputLayer:
+    layer = KerbsOutputLayer(dim, words, len(owners), kernel="lin", follow_clusters=True)
+    layer.inventory.word_of_sense.copy_(torch.tensor(owners))
+    layer.inventory._table = None
+    return layer
+
+
+def ready(layer: KerbsOutputLayer, count: list[float], spread: list[float], use: Tensor) -> None:
+    """Statistics as after an interval: contexts ±√spread along axis 0 about axis 1."""
+    inventory, clusters = layer.inventory, layer.inventory.clusters
+    assert clusters is not None
+    n, dim = torch.tensor(count), layer.embed_dim
+    axis, center = torch.eye(dim)[0].expand(len(n), dim), 3 * torch.eye(dim)[1]
+    inventory.interval_count.copy_(n)
+    inventory.interval_usage.copy_(use)
+    clusters.lead_count.copy_(n)
+    clusters.lead_sum.copy_(n[:, None] * center)
+    clusters.lead_along.copy_((n * torch.tensor(spread))[:, None] * axis)
+    clusters.direction.copy_(axis)
+    clusters.rounds.fill_(2)
+
+
+def as_tuples(inventory: SenseInventory) -> list[tuple[int, int, int]]:
+    moves = propose_moves(inventory, "clusters")
+    parts = moves.senses, moves.sources, moves.words
+    return list(zip(*(part.tolist() for part in parts), strict=True))
+
+
+def test_by_hand() -> None:
+    """Words A … E with senses A 0 5, B 1 6, C 2 7, D 3 8, E 4; all contexts are the first sense's,
+    but a half of B's. n λ: A 200, B 400, C 20 · 4 = 80, D too rare, E 300.
+
+    By gain B, E, A, C. B has no idle sense of its own and takes the least
+    used idle one of all, 8 of D; E the next, 7 of C; A its own, 5. C's own is gone, and there is no
+    other: it takes none. The leading sense of each word that splits turns, too.
+    """
+    layer = layer_of([0, 1, 2, 3, 4, 0, 1, 2, 3], 5)
+    use = torch.tensor([100.0, 50.0, 20.0, 10.0, 100.0, 0.0, 50.0, 0.0, 0.0])
+    ready(layer, [100, 100, 20, 10, 100], [2, 4, 4, 9, 3], use)
+    layer.inventory.usage.copy_(torch.tensor([9, 8, 7, 6, 5, 0.4, 4, 0.3, 0.2]))
+    turned = [(1, 1, 1), (4, 4, 4), (0, 0, 0)]
+    assert as_tuples(layer.inventory) == [*turned, (8, 3, 1), (7, 2, 4), (5, 0, 0)]
+    moves = propose_moves(layer.inventory, "clusters")
+    assert moves.moved == 3
+    assert moves.usage.tolist() == [4.0, 2.5, 4.5] * 2
+
+
+def test_full_words_and_unsettled_directions_take_none() -> None:
+    layer = layer_of([0, 1, 0, 0, 0, 1], 2)
+    use = torch.tensor([25.0, 100.0, 25.0, 25.0, 25.0, 0.0])
+    ready(layer, [100, 100], [9, 1], use)
+    assert as_tuples(layer.inventory) == [(1, 1, 1), (5, 1, 1)]
+    assert layer.inventory.clusters is not None
+    layer.inventory.clusters.rounds.fill_(1)
+    assert as_tuples(layer.inventory) == []
+
+
+def test_a_split_leaves_both_sides_as_probable_and_parts_them_by_the_gap() -> None:
+    layer = layer_of([0, 1, 0], 2).double()
+    with torch.no_grad():
+        layer.weight.mul_(20)  # or the limit on turns would shorten them
+        layer.weight[2] = 0.0
+    ready(layer, [100, 100], [2.0, 0.0], torch.tensor([100.0, 100.0, 0.0]))
+    sides = torch.zeros(2, DIM, dtype=torch.float64)
+    sides[:, 1], sides[0, 0], sides[1, 0] = 3.0, 2.0**0.5, -(2.0**0.5)
+    before = sides @ layer.weight[0]
+    moves = layer.reallocate("clusters")
+    assert moves.senses.tolist() == [0, 2]
+    after = sides @ layer.weight[[0, 2]].T
+    torch.testing.assert_close(after.diagonal(), before, rtol=1e-6, atol=1e-6)
+    gaps = torch.stack([after[0, 0] - after[0, 1], after[1, 1] - after[1, 0]])
+    torch.testing.assert_close(gaps, torch.full_like(gaps, GAP), rtol=1e-5, atol=1e-5)
+    assert moves.vectors is not None
+    torch.testing.assert_close(moves.vectors, layer.weight[[0, 2]].detach())
+
+
+def test_turns_are_no_longer_than_half_of_the_vector() -> None:
+    layer = layer_of([0, 1, 0], 2)
+    before = layer.weight.detach().clone()
+    ready(layer, [100, 100], [1e-6, 0.0], torch.tensor([100.0, 100.0, 0.0]))
+    layer.reallocate("clusters")
+    for sense in (0, 2):
+        turn = (layer.weight[sense].detach() - before[0]).norm() / before[0].norm()
+        assert abs(float(turn) - 0.5) < 1e-5
+
+
+def test_theta_goes_with_the_split() -> None:
+    layer = KerbsOutputLayer(DIM, 2, 4, follow_clusters=True)
+    layer.inventory.word_of_sense.copy_(torch.tensor([0, 1, 0, 1]))
+    layer.inventory._table = None
+    with torch.no_grad():
+        layer.theta.copy_(torch.tensor([0.7, -0.2, 3.0, 4.0]))
+    ready(layer, [100, 0], [2.0, 0.0], torch.tensor([100.0, 0.0, 0.0, 0.0]))
+    layer.reallocate("clusters")
+    assert layer.theta.tolist() == pytest.approx([0.7, -0.2, 0.7, 4.0])
+
+
+@settings(max_examples=60)
+@given(
+    words=st.integers(1, 8),
+    extra=st.integers(0, 24),
+    seed=st.integers(0, 10_000),
+    zeros=st.floats(0, 1),
+)
+def test_any_statistics_give_moves_that_can_be_made(
+    words: int, extra: int, seed: int, zeros: float
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    senses = words + min(extra, 3 * words)
+    layer = KerbsOutputLayer(4, words, senses, follow_clusters=True)
+    inventory, clusters = layer.inventory, layer.inventory.clusters
+    assert clusters is not None
+    inventory.interval_count.copy_(torch.randint(0, 200, (words,), generator=draw))
+    inventory.interval_usage.copy_(10 * torch.rand(senses, generator=draw))
+    inventory.interval_usage[torch.rand(senses, generator=draw) < zeros] = 0.0
+    clusters.lead_count.copy_(inventory.interval_count)
+    clusters.lead_sum.normal_(generator=draw)
+    clusters.lead_along.normal_(generator=draw)
+    clusters.rounds.random_(0, 4, generator=draw)
+    moves = layer.reallocate("clusters")
+    counts = layer.senses_per_word()
+    assert int(counts.min()) >= 1
+    assert int(counts.max()) <= 4
+    assert moves.senses.unique().numel() == len(moves)
+    assert layer.weight.isfinite().all()
+    assert inventory.interval_count.sum() == clusters.lead_count.sum() == 0
+
+
+def test_it_needs_a_layer_that_was_built_for_it() -> None:
+    with pytest.raises(ValueError, match="`policy` clusters"):
+        KerbsOutputLayer(4, 3, 6).reallocate("clusters")
+
+
+@pytest.mark.parametrize(
+    ("policy", "least", "most"), [("clusters", 0.9, 1.0), ("paper", 0.49, 0.8)]
+)
+def test_senses_come_to_stand_for_clusters(policy: str, least: float, most: float) -> None:
+    """Six words, each in two sorts of contexts that predict it equally well."""
+    torch.manual_seed(0)
+    words, draw = 6, torch.Generator().manual_seed(3)
+    layer = KerbsOutputLayer(DIM, words, 14, follow_clusters=True)
+    optimizer = torch.optim.Adam(layer.parameters(), 3e-3)
+    center, offset = torch.randn(2, words, DIM, generator=draw)
+    center, offset = (
+        size * torch.nn.functional.normalize(part, dim=1)
+        for size, part in ((4, center), (2, offset))
+    )
+
+    def contexts(word: Tensor, sort: Tensor) -> Tensor:
+        noise = 0.3 * torch.randn(len(word), DIM, generator=draw)
+        return center[word] + (2 * sort - 1)[:, None] * offset[word] + noise
+
+    for step in range(1, 401):
+        word, sort = torch.randint(0, words, (200,), generator=draw), torch.arange(200) % 2
+        loss = layer.nll(contexts(word, sort), word, reduction="mean")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        layer.update_statistics(1e-5)
+        if step % 50 == 0:
+            moves = layer.reallocate(policy)
+            reset_moments(optimizer, layer.sense_parameters(), moves.senses)
+    word, sort = torch.arange(words).repeat_interleave(200), torch.arange(200 * words) % 2
+    posterior = layer.posterior(layer.look_up(word), contexts(word, sort))
+    together = torch.zeros(words, 4, 2).index_put_(
+        (word, posterior.argmax(1), sort), torch.ones(len(word)), accumulate=True
+    )
+    purity = float(together.amax(2).sum(1).mean()) / 200
+    assert least < purity <= most

@@ -1,0 +1,151 @@
+"""How contexts of leading senses spread: against sums written out, over copies and precisions."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.senses import SenseInventory
+from fairseq_kerbs.senses.inventory import Evidence
+
+WORDS, DIM = 3, 5
+
+
+def inventory() -> SenseInventory:
+    """Word 0 has senses 0 and 3, word 1 has 1 and 4, word 2 has 2."""
+    found = SenseInventory(WORDS, 5, 2, cluster_dim=DIM)
+    found.load_state_dict(found.state_dict() | {"word_of_sense": torch.tensor([0, 1, 2, 0, 1])})
+    return found
+
+
+def evidence(found: SenseInventory, words: Tensor, best: Tensor) -> Evidence:
+    """All of each occurrence's probability is one sense's, the first or second of its word."""
+    senses = found.table.senses[words]
+    probability = torch.nn.functional.one_hot(best, 2).float() * found.table.mask[words]
+    return Evidence(torch.full((len(words),), -0.1), senses, probability, words >= 0)
+
+
+def batch(seed: int, size: int = 40) -> tuple[Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    words = torch.randint(0, WORDS, (size,), generator=draw)
+    best = (torch.rand(size, generator=draw) < 0.3).long() * (words < 2)
+    return words, best, 2.0 + torch.randn(size, DIM, generator=draw)
+
+
+def record(found: SenseInventory, *parts: tuple[Tensor, Tensor, Tensor]) -> None:
+    for words, best, contexts in parts:
+        found.record(words, evidence(found, words, best), contexts)
+
+
+def test_sums_are_those_written_out() -> None:
+    found = inventory()
+    words, best, contexts = batch(0)
+    record(found, (words, best, contexts))
+    found.update(0.1)
+    assert found.clusters is not None
+    for word in range(WORDS):
+        own = contexts[(words == word) & (best == 0)].double()
+        offsets, v = own - own.mean(0), found.clusters.direction[word].double()
+        expected = sum((h @ v) * h for h in offsets)
+        assert found.clusters.lead_count[word] == len(own)
+        torch.testing.assert_close(found.clusters.centers()[word].double(), own.mean(0))
+        torch.testing.assert_close(found.clusters.spread()[word].double(), expected, atol=1e-4,
+                                   rtol=1e-4)  # fmt: skip
+
+
+def test_directions_settle_on_the_first_principal_component() -> None:
+    found = inventory()
+    words, best, contexts = batch(1, 400)
+    contexts = contexts * torch.tensor([1.0, 1.0, 4.0, 1.0, 1.0])
+    for _ in range(12):
+        record(found, (words, best, contexts))
+        found.update(0.1)
+        found.start_interval()
+    assert found.clusters is not None
+    assert found.clusters.rounds.tolist() == [12, 12, 12]
+    for word in range(WORDS):
+        own = contexts[(words == word) & (best == 0)]
+        largest = torch.linalg.eigh(own.T.cov())[1][:, -1]
+        assert abs(float(found.clusters.direction[word] @ largest)) > 0.999
+
+
+def test_another_leader_begins_anew() -> None:
+    found = inventory()
+    assert found.clusters is not None
+    start = found.clusters.direction.clone()
+    words, _, contexts = batch(2)
+    for best in (torch.zeros_like(words), (words == 0).long()):
+        record(found, (words, best, contexts))
+        found.update(0.1)
+        found.start_interval()
+    assert found.clusters.leader.tolist() == [3, 1, 2]
+    assert found.clusters.rounds.tolist() == [0, 2, 2]
+    assert torch.equal(found.clusters.direction[0], start[0])
+    assert not torch.equal(found.clusters.direction[1], start[1])
+
+
+def test_what_ignored_and_overflown_targets_would_add_is_left_out() -> None:
+    found, without = inventory(), inventory()
+    words, best, contexts = batch(3)
+    part = evidence(found, words, best)
+    part.log_prob[:5] = -torch.inf
+    part.counted[5:9] = False
+    contexts[:9] = torch.nan
+    found.record(words, part, contexts)
+    record(without, (words[9:], best[9:], contexts[9:]))
+    assert torch.equal(found.pending, without.pending)
+
+
+def test_sums_of_two_processes_are_those_of_one() -> None:
+    parts = batch(4), batch(5)
+    together, apart = inventory(), (inventory(), inventory())
+    record(together, *parts)
+    for one, part in zip(apart, parts, strict=True):
+        record(one, part)
+    torch.testing.assert_close(apart[0].pending + apart[1].pending, together.pending)
+
+
+def test_a_copy_made_in_mid_interval_goes_on_with_the_same_bits() -> None:
+    found, file = inventory(), io.BytesIO()
+    for seed in (6, 7, 8):
+        record(found, batch(seed))
+        found.update(0.1)
+        if seed == 6:
+            found.start_interval()
+        if seed == 7:
+            torch.save(found.state_dict(), file)
+    copy = inventory()
+    file.seek(0)
+    copy.load_state_dict(torch.load(file, weights_only=True))
+    record(copy, batch(8))
+    copy.update(0.1)
+    for one in (found, copy):
+        one.start_interval()
+    for name, value in found.state_dict().items():
+        assert torch.equal(copy.state_dict()[name], value), name
+
+
+def test_checkpoints_of_other_policies_load_and_the_other_way_round() -> None:
+    followed, plain = inventory(), SenseInventory(WORDS, 5, 2)
+    assert followed.clusters is not None
+    plain.load_state_dict(followed.state_dict())
+    before = followed.clusters.direction.clone()
+    followed.load_state_dict(SenseInventory(WORDS, 5, 2).state_dict())
+    assert torch.equal(followed.clusters.direction, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_does_not_round_them(dtype: torch.dtype) -> None:
+    found = inventory().to(dtype)
+    assert found.clusters is not None
+    assert found.clusters.direction.dtype == found.clusters.lead_sum.dtype == torch.float32
+
+
+def test_contexts_must_be_given() -> None:
+    found = inventory()
+    words, best, _ = batch(9)
+    with pytest.raises(ValueError, match="`contexts`"):
+        found.record(words, evidence(found, words, best))
