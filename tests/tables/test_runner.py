@@ -219,6 +219,19 @@ def test_stopped_in_the_middle_it_continues(cell: Path, number: int, status: int
     assert (record["status"], record["attempts"]) == ("done", 2)
 
 
+def test_commands_end_with_a_killed_runner(cell: Path) -> None:
+    command = [sys.executable, "-c", DRIVER, str(cell)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as runner:
+        wait_for((cell / "child").exists)
+        wait_for(lambda: (cell / "child").read_text().strip())
+        runner.kill()
+    try:
+        wait_for(lambda: not alive(int((cell / "pid").read_text())))
+    finally:  # only the command itself is told
+        os.kill(int((cell / "child").read_text()), signal.SIGKILL)
+
+
 def test_environment_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairseq_kerbs.tables.runner.usable_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
