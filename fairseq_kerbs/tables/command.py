@@ -9,7 +9,7 @@ from typing import Any
 from fairseq_kerbs.tables.description import NAMES, load_table
 from fairseq_kerbs.tables.report import Report
 from fairseq_kerbs.tables.results import gather
-from fairseq_kerbs.tables.runner import Runner, stop_on_signals
+from fairseq_kerbs.tables.runner import Runner
 from fairseq_kerbs.tables.runs import Job, Paths, Run, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import quoted
@@ -40,7 +40,6 @@ def run_tables(args: argparse.Namespace) -> int:
     command = ["fairseq-kerbs", "tables", *(part for one in given for part in ("--table", one))]
     shown = quoted([*command, "--scale", args.scale])
     refusal = f"another run works in {args.work}; wait for its end, or name another with --work"
-    stop_on_signals()
     with locked(args.work, refusal):
         about, failures, bad = _about(), dict[str, str](), dict[str, str]()
         if not args.report_only:

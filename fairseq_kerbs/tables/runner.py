@@ -17,7 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from types import FrameType
 from typing import Any
 
 from fairseq_kerbs.tables.runs import Job, Step
@@ -43,16 +42,6 @@ def environment(jobs: int) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def stop_on_signals() -> None:
-    """SIGTERM and SIGHUP end this process by an exception, so that commands are stopped first."""
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGHUP, stop)
 
 
 class Runner:

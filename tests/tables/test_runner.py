@@ -165,8 +165,9 @@ def test_jobs_run_side_by_side(tmp_path: Path) -> None:
 DRIVER = """
 import sys
 from pathlib import Path
-from fairseq_kerbs.tables.runner import Runner, stop_on_signals
+from fairseq_kerbs.tables.runner import Runner
 from fairseq_kerbs.tables.runs import Job, Step
+from fairseq_kerbs.utils.processes import stop_on_signals
 folder = Path(sys.argv[1])
 script = '''echo $$ > pid; echo begun >> calls
 [ -e checkpoint ] && { echo made > out; exit 0; }
