@@ -65,8 +65,8 @@ def rebuild_model(
     if not (own or trust or name in checkpoints.MODELS):
         known = ", ".join(checkpoints.MODELS)
         raise UserError(
-            f"{checkpoint} is a model '{name}'; those that can be read without data are {known} of "
-            "fairseq and those of fairseq_kerbs"
+            f"{checkpoint} is a model '{name}'; those that can be read without data and trust are "
+            f"{known} of fairseq and those of fairseq_kerbs"
         )
     keys = ("decoder.output.inventory.log_prob", "decoder.output.weight") if own else STOCK_WEIGHTS
     wrong = "does not hold the model that its settings describe"
