@@ -97,8 +97,8 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
     ) -> tuple[Tensor, dict[str, Any]]:
         embed: Any = self.embed_tokens
         # an earlier pass that ended in an error may have left its own
-        known = features is not None
-        embed.embed_next = partial(embed.embed_sequence, features=features) if known else None
+        known = None if features is None else partial(embed.embed_sequence, features=features)
+        embed.embed_next = known
         found = self.extract_features_scriptable(tokens, encoder_out, None, *args, **kwargs)
         return self.contexts(found[0]), found[1]
 
@@ -122,10 +122,8 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
         if n > beams.streams:
             beams.widen(self, state, n)
         beams.begin_step(tokens[:, -1].eq(self.padding_idx))
-        known = contexts is not None
-        self.embed_tokens.embed_next = (
-            partial(self._embed_step, contexts=contexts) if known else None
-        )
+        embed = None if contexts is None else partial(self._embed_step, contexts=contexts)
+        self.embed_tokens.embed_next = embed
         features, extra = self.extract_features_scriptable(
             tokens if n == 1 else tokens.repeat_interleave(n, 0),
             incremental.one_source_each(encoder_out, beams.group),
