@@ -1,36 +1,12 @@
-"""Tables as CSV, Markdown and plain text."""
+"""Tables as Markdown and plain text."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from tabulate import tabulate
 
-from fairseq_kerbs.evaluation.texts import escape_markdown, harmless_cell
-
-
-def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]], digits: int | None = None) -> str:
-    """CSV; texts cannot be taken for formulas, None is an empty cell.
-
-    Args:
-        head: names of the columns.
-        rows: cells.
-        digits: significant digits of floating-point numbers; by default all.
-    """
-
-    def cell(value: Any) -> Any:
-        if isinstance(value, float) and digits is not None:
-            return f"{value:.{digits}g}"
-        return harmless_cell(value) if isinstance(value, str) else value
-
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows([cell(value) for value in row] for row in rows)
-    return stream.getvalue()
+from fairseq_kerbs.evaluation.texts import escape_markdown
 
 
 def as_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairseq_kerbs.analysis.tables import as_csv, as_markdown
+from fairseq_kerbs.analysis.tables import as_markdown
+from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.utils.errors import UserError
 
 BPE_MARK = "@@"
@@ -178,4 +179,4 @@ def groups_as_markdown(groups: Sequence[SenseGroup]) -> str:
 def groups_as_csv(groups: Sequence[SenseGroup]) -> str:
     """One row a word: number of senses, how many words have it, word."""
     rows = [(group.senses, group.total, word) for group in groups for word in group.words]
-    return as_csv(["senses", "words_in_all", "word"], rows)
+    return table_as_csv(["senses", "words_in_all", "word"], rows)
