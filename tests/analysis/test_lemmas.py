@@ -66,7 +66,9 @@ def test_the_script_prints_tables_and_writes_a_file(
     assert [list(row) for row in rows] == [list(row) for row in recorded]
     flags = ["--dim", "9", "--width", "0.5", "--norm", "2", "-o", str(tmp_path / "r.csv")]
     lemmas.main(["--steps", "3", "--seeds", "0", *flags])
-    *_, last = csv.DictReader((tmp_path / "r.csv").read_text().splitlines())
+    first, *_, last = csv.DictReader((tmp_path / "r.csv").read_text().splitlines())
+    expected = learn_senses("none", "keep", Training(dim=9, steps=3), width=0.5)
+    assert float(first["loss"]) == pytest.approx(expected["loss"])
     assert (last["lemma"], last["policy"], float(last["width"])) == ("4.2", "", 1.4)
     assert float(last["norm"]) == pytest.approx(2.0)
     for wrong in (
