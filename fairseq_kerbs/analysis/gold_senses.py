@@ -128,10 +128,7 @@ def compare_with_gold(labelled: Mapping[str, Labelled], seed: int = 1) -> dict[s
 
     Returns:
         "words": rows by word; "all": means over words, of purities and the probe's accuracy over
-        occurrences; sums of counts.
-
-    Raises:
-        UserError: no word is left.
+        occurrences; sums of counts. Both are empty where no word is left.
     """
     rows = {}
     for word, one in labelled.items():
@@ -139,10 +136,7 @@ def compare_with_gold(labelled: Mapping[str, Labelled], seed: int = 1) -> dict[s
         if len(one.true) >= LEAST_OCCURRENCES and (counts >= 2).sum() >= 2:
             rows[word] = _compare_word(one, seed)
     if not rows:
-        raise UserError(
-            f"--gold: no word has {LEAST_OCCURRENCES} occurrences in the split and two true senses "
-            "with two each"
-        )
+        return {"words": {}, "all": {}}
     names = [name for name in next(iter(rows.values())) if "." in name]
     weights = np.array([row["occurrences"] for row in rows.values()], dtype=float)
     means = {}
@@ -188,6 +182,11 @@ def _probe(one: Labelled, seed: int) -> float:
 
 def comparison_as_text(comparison: Mapping[str, Any]) -> str:
     """A table with a line a word and one for all."""
+    if not comparison["words"]:
+        return (
+            f"no word has {LEAST_OCCURRENCES} occurrences in the split and two true senses with "
+            "two each, so that nothing is compared with true senses"
+        )
     header = ["word", "n", "true", "senses", "used", "V", "V permuted", "V k-means", "ARI"]
     header += ["ARI k-means", "purity", "one sense", "k-means", "linear probe"]
     keys = ["occurrences", "true", "senses", "used", "senses.v_measure", "permuted.v_measure"]

@@ -19,7 +19,7 @@ CONFIG = ROOT / "configs" / "toy.yaml"
 TRAIN, GENERATE = (ROOT / "scripts" / f"{name}.sh" for name in ("train", "generate"))
 TINY = """
     --encoder-embed-dim 32 --decoder-embed-dim 32 --encoder-ffn-embed-dim 64
-    --decoder-ffn-embed-dim 64 --max-update 30 --reallocation-interval 10 --log-interval 10
+    --decoder-ffn-embed-dim 64 --max-update 30 --reallocation-interval 5 --log-interval 10
     --warmup-updates 5 --num-workers 0
 """.split()  # noqa: SIM905
 
@@ -29,7 +29,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a toy corpus (text/), binarized (data/bin), and a model (save dir/)."""
     folder = tmp_path_factory.mktemp("work")
     text = folder / "text"
-    run("fairseq-kerbs", "toy", text, "--train", 800, "--valid", 40, "--test", 30)
+    run("fairseq-kerbs", "toy", text, "--train", 800, "--valid", 40, "--test", 60)
     run_program(
         *(ROOT / "scripts" / "prepare_parallel.sh", "--train", text / "train"),
         *("--valid", "text/valid", "--test", "text/test", "--merges", 500),
@@ -84,7 +84,9 @@ def test_senses_of_ambiguous_words_are_reported(work: Path) -> None:
         *("--json", report),
     )
     assert re.search(r"^all +\d+ +[0-9.]+% +[0-9.]+% +[0-9.]+%$", output, re.MULTILINE)
-    words = {word["word"]: word for word in json.loads(report.read_text())["words"]}
+    found = json.loads(report.read_text())
+    assert {"senses.purity", "kmeans.v_measure", "probe.accuracy"} <= found["gold"]["all"].keys()
+    words = {word["word"]: word for word in found["words"]}
     assert {"bank", "spring", "light", "match"} <= set(words)
     assert all(1 <= len(word["senses"]) <= 4 for word in words.values())
 

@@ -204,6 +204,10 @@ MODELS = [
     ),
     Misuse(f"{SENSES} {MODEL} --split tset", ("--split", "tset", "name a split")),
     Misuse(f"{SENSES} {MODEL} --gold {{work}}/two", ("two, line 1: expected line, occurrence",)),
+    Misuse("gold-mlt {work}/two --text {work}/two -o {out}/gold", ("two, line 1: expected five",)),
+    Misuse(
+        "gold-coarsewsd {work} --text {out}/text -o {out}/gold", ("has no WORD/train.data.txt",)
+    ),
     Misuse(f"{SENSES} {MODEL} --top -1", ("--top is -1, but must be 0 or more",)),
     Misuse(f"{SENSES} {MODEL} --examples -1", ("--examples is -1",)),
     Misuse(f"{SENSES} {MODEL} --json {{out}}/file/r", ("file/r", "a part of its path is a file")),

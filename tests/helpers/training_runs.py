@@ -83,7 +83,7 @@ def arm(kill: str) -> None:
         count += 1
         return str(count) == which
 
-    stock_save, stock_copy = torch.save, shutil.copyfile
+    stock_save, stock_copy = torch.save, shutil.copyfileobj
     stock_checkpoint = checkpoint_utils.save_checkpoint
 
     def save(state: Any, stream: Any, *args: Any, **kwargs: Any) -> None:
@@ -93,12 +93,14 @@ def arm(kill: str) -> None:
             os.truncate(stream.name, os.path.getsize(stream.name) // 2)
             _die()
 
-    def copyfile(source: str, destination: str) -> Any:
-        if which not in destination:
-            return stock_copy(source, destination)
-        whole = Path(source).read_bytes()
-        Path(destination).write_bytes(whole[: len(whole) // 2])
-        return _die()
+    def copyfileobj(source: Any, target: Any) -> None:
+        if which not in target.name:
+            stock_copy(source, target)
+            return
+        whole = source.read()
+        target.write(whole[: len(whole) // 2])
+        target.flush()
+        _die()
 
     def save_checkpoint(*args: Any, **kwargs: Any) -> None:
         if due():
@@ -108,7 +110,7 @@ def arm(kill: str) -> None:
     if what == "save":
         torch.save = save  # type: ignore[assignment]
     elif what == "copy":
-        shutil.copyfile = copyfile  # type: ignore[assignment]
+        shutil.copyfileobj = copyfileobj  # type: ignore[assignment]
     else:
         checkpoint_utils.save_checkpoint = save_checkpoint
 

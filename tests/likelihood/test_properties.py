@@ -207,7 +207,10 @@ def test_hundreds_of_reallocations_keep_every_number(
     """Each word keeps 1 to `most` senses, and all of them together stay M; 3 · 80 a policy."""
     senses = words + round(share * words * (most - 1))
     torch.manual_seed(seed)
-    layer = KerbsOutputLayer(3, words, senses, max_senses=most, new_sense=new_sense)
+    follows = policy == "clusters"
+    layer = KerbsOutputLayer(
+        3, words, senses, max_senses=most, new_sense=new_sense, follow_clusters=follows
+    )
     inventory, moved = layer.inventory, 0
     for number in range(ROUNDS):
         draw_statistics(layer, number)
@@ -235,5 +238,10 @@ def draw_statistics(layer: KerbsOutputLayer, number: int) -> None:
     inventory.interval_log_prob.copy_(-5.0 * count * torch.rand(layer.vocab_size))
     inventory.interval_best.copy_(inventory.interval_log_prob * 1.2)
     inventory.interval_loss.copy_(torch.rand(layer.total_senses) * 10 * some)
+    if inventory.clusters is not None:
+        inventory.clusters.lead_count.copy_(count)
+        inventory.clusters.lead_sum.copy_(torch.randn_like(inventory.clusters.lead_sum) * some)
+        inventory.clusters.lead_along.copy_(torch.randn_like(inventory.clusters.lead_sum) * some)
+        inventory.clusters.rounds.random_(0, 4)
     if inventory.interval_contexts is not None:
         inventory.interval_contexts.copy_(torch.randn_like(inventory.interval_contexts) * some)
