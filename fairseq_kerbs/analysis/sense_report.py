@@ -23,8 +23,9 @@ import numpy as np
 from fairseq_kerbs.analysis.context_vectors import sense_numbers, usage_shares
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.similarity import nearest_senses
-from fairseq_kerbs.analysis.tables import as_csv, as_lines
+from fairseq_kerbs.analysis.tables import as_lines
 from fairseq_kerbs.analysis.words import in_context, is_word, senses_by_frequency
+from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
@@ -198,7 +199,7 @@ def report_as_csv(report: Figures) -> str:
             contexts = [[example["posterior"], example["text"]] for example in one["examples"]]
             rows += [[*figures, *context] for context in contexts or [[None, None]]]
     head = "word senses frequency log_prob sense row usage theta count true_senses nearest"
-    return as_csv([*head.split(), "posterior", "example"], rows, digits=6)
+    return table_as_csv([*head.split(), "posterior", "example"], rows, digits=6)
 
 
 def report_as_text(report: Figures) -> str:
