@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairseq_kerbs.analysis.tables import as_csv, as_markdown
+from fairseq_kerbs.analysis.tables import as_markdown
+from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.utils.errors import UserError
 
 BPE_MARK = "@@"
@@ -139,7 +140,7 @@ def drawn_words(
     if csv:
         drawn = zip(groups.items(), draws, strict=True)
         cells = [(senses, len(own), word) for (senses, own), words in drawn for word in words]
-        return as_csv(["senses", "words_in_all", "word"], cells)
+        return table_as_csv(["senses", "words_in_all", "word"], cells)
     head = ["", *(f"{senses} sense{'s' if senses > 1 else ''}" for senses in groups)]
     rows = [["words in all", *(str(len(own)) for own in groups.values())]]
     for place, words in enumerate(zip_longest(*draws, fillvalue="")):
