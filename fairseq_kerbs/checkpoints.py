@@ -149,6 +149,8 @@ def registered_model(settings: Any) -> tuple[Any, bool]:
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY
 
     given = getattr(settings, "_name", None) or getattr(settings, "arch", None)
+    if not isinstance(given, str):
+        return str(given), False
     name = ARCH_MODEL_NAME_REGISTRY.get(given, given)
     module = str(getattr(MODEL_REGISTRY.get(name), "__module__", ""))
     return name, module.startswith("fairseq_kerbs.")
@@ -159,26 +161,32 @@ def set_aside(*found: Any) -> None:
 
     Settings are changed in mappings and namespaces, within one another or in lists.
     """
+    for settings in _parts(*found):
+        for name in settings if isinstance(settings, Mapping) else ():
+            for end, plain in _SET_ASIDE.items():
+                if str(name).endswith(end):
+                    settings[name] = plain
+
+
+def _parts(*found: Any) -> Iterator[Any]:
+    """All values within mappings (namespaces as such) and lists, the outer before the inner."""
     left, seen = list(found), set()
     while left:
         value = left.pop()
         value = vars(value) if isinstance(value, argparse.Namespace) else value
-        if not isinstance(value, Mapping | list | tuple) or id(value) in seen:
+        if id(value) in seen:
             continue
-        seen.add(id(value))  # a pickle can hold circles
-        settings: Any = value if isinstance(value, Mapping) else {}
-        for name in settings:
-            for end, plain in _SET_ASIDE.items():
-                if str(name).endswith(end):
-                    settings[name] = plain
-        left += value.values() if isinstance(value, Mapping) else value
+        yield value
+        if isinstance(value, Mapping | list | tuple):
+            seen.add(id(value))  # a pickle can hold circles
+            left += value.values() if isinstance(value, Mapping) else value
 
 
 def _check_form(path: Path, state: Mapping[str, Any]) -> None:
     """Refuse settings of a form that no fairseq writes, before fairseq sees them.
 
-    A string would be read as YAML, one in place of a part could refer to settings elsewhere, and
-    some names would have hydra look for a file outside fairseq's own configuration.
+    A string would be read as YAML, an interpolation could make settings that :func:`set_aside` has
+    not seen, and some names would have hydra look for a file outside fairseq's own configuration.
     """
     config, args = state.get("cfg"), state.get("args")
     if not isinstance(config, Mapping | None) or not isinstance(args, argparse.Namespace | None):
@@ -188,6 +196,9 @@ def _check_form(path: Path, state: Mapping[str, Any]) -> None:
             raise UserError(
                 f"{path} has no settings in '{part}'; name a file that fairseq-train wrote"
             )
+    for value in _parts(config, args):
+        if isinstance(value, str) and "${" in value:
+            raise _refusal(path, "setting", value)
     from fairseq.registry import REGISTRIES
 
     for name in (*REGISTRIES, "task", "arch"):

@@ -23,6 +23,7 @@ from fairseq_kerbs.commands import (
     tables,
 )
 from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_refusal
+from fairseq_kerbs.utils.processes import stop_on_signals
 
 COMMANDS = (
     corpora.add_toy,
@@ -66,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; return its exit status (2 for wrong input, with one sentence on stderr)."""
+    stop_on_signals()
     try:
         parser = build_parser()
         args, extra = parser.parse_known_args(argv)

@@ -92,10 +92,11 @@ if [[ $(version_of fairseq) != "$wanted" ]]; then
   say "fairseq $wanted will be built from the source of 0.12.2 (about a minute)"
   requirements+=("$wheel_folder")
 fi
-# The plugin is installed again when its description or its C code changed, when the compiled passes
-# are gone, or when more extras are asked for.
+# The plugin is installed again when its description or its C code changed, when it or the compiled
+# passes are gone, or when more extras are asked for.
 state=$(cat setup.py fairseq_kerbs/likelihood/backends/csrc/* | cksum)
 if [[ ${#requirements[@]} != 0 || $(cat "$record" 2>/dev/null) != "$state "*"$extras" ]] \
+  || [[ -z $(version_of fairseq_kerbs) ]] \
   || ! compgen -G "fairseq_kerbs/likelihood/backends/_passes*.so" >/dev/null; then
   requirements+=(--editable "$PWD${extras:+[$extras]}")
   say "pip install ${requirements[*]}"

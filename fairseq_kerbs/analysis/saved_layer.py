@@ -43,24 +43,26 @@ def load_layer(
     config = checkpoints.settings_of(checkpoint, state)
     if not (any_model or checkpoints.registered_model(config.model)[1]):
         raise UserError(f"{checkpoint} holds no model of fairseq_kerbs")
-    layer = model_layer(rebuild_model(checkpoint, config, state["model"])[1], checkpoint)
+    layer = model_layer(rebuild_model(checkpoint, config, state["model"], trust)[1], checkpoint)
     path = dictionary or remembered_dictionary(checkpoint, config)
     return layer, load_dictionary(path, layer.vocab_size, state)
 
 
-def rebuild_model(checkpoint: Path, config: Any, tensors: dict[str, Tensor]) -> tuple[Any, Any]:
+def rebuild_model(
+    checkpoint: Path, config: Any, tensors: dict[str, Tensor], trust: bool = False
+) -> tuple[Any, Any]:
     """A task (see :func:`building_task`) and the model, in evaluation mode, of a checkpoint.
 
     fairseq's own functions build it, which know what older versions of fairseq wrote.
 
     Raises:
-        UserError: these are no settings and parameters of one model, or that is neither of ours nor
-            of :data:`.checkpoints.MODELS`: the settings of others could run a program.
+        UserError: these are no settings and parameters of one model; or without ``trust`` that is
+            neither of ours nor of :data:`.checkpoints.MODELS`: others could run a program.
     """
     from fairseq.models import build_model
 
     name, own = checkpoints.registered_model(config.model)
-    if not own and name not in checkpoints.MODELS:
+    if not (own or trust or name in checkpoints.MODELS):
         known = ", ".join(checkpoints.MODELS)
         raise UserError(
             f"{checkpoint} is a model '{name}'; those that can be read without data are {known} of "

@@ -101,6 +101,8 @@ def _check_flags(args: argparse.Namespace) -> None:
     for path in (args.output, args.config or args.output):
         if path.exists() and args.checkpoint.exists() and path.samefile(args.checkpoint):
             raise UserError(f"-o {path} is the checkpoint itself; name another file")
+    if args.config and args.config.resolve() == args.output.resolve():
+        raise UserError(f"--config {args.config} is what -o names; name another file")
     most = max(1, args.max_senses)
     for name, right, range_ in (
         ("max_senses", args.max_senses >= 1, "at least 1"),

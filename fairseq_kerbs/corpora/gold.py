@@ -78,16 +78,25 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
     sentences: list[str] = []
     gold: list[GoldRow] = []
     for data in sorted(folder.glob(f"*/{part}.data.txt")):
-        names = json.loads((data.parent / "classes_map.txt").read_text(encoding="utf-8"))
+        classes = data.parent / "classes_map.txt"
+        try:
+            names = dict(json.loads("\n".join(read_lines(classes))))
+        except (TypeError, ValueError):
+            raise UserError(f"{classes} is no JSON object of senses") from None
         rows, senses = read_lines(data), read_lines(data.parent / f"{part}.gold.txt")
         if len(rows) != len(senses):
             raise UserError(f"{data} has {len(rows)} lines, its {part}.gold.txt {len(senses)}")
-        for row, sense in zip(rows, senses, strict=True):
+        for number, (row, sense) in enumerate(zip(rows, senses, strict=True), start=1):
             place, _, sentence = row.partition("\t")
-            words = sentence.split()
+            words, sense = sentence.split(), sense.strip()
+            if not (place.isdecimal() and int(place) < len(words) and sense in names):
+                raise UserError(
+                    f"{data}, line {number}: the word number {place!r} is not in its sentence, or "
+                    f"its sense {sense!r} not in {classes.name}"
+                )
             word = words[int(place)]
             occurrence = words[: int(place)].count(word)
-            gold.append((len(sentences), occurrence, word, names[sense.strip()]))
+            gold.append((len(sentences), occurrence, word, names[sense]))
             sentences.append(sentence)
     if not sentences:
         raise UserError(f"{folder} has no WORD/{part}.data.txt; name the folder of CoarseWSD-20")

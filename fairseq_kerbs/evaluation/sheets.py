@@ -38,6 +38,7 @@ STANDARD = (
 """What the scores mean: the standard of the paper's appendix, in our words and in ASCII."""
 
 HEADER = ("item", "answer", "input", "response", "score")
+LONGEST = 30_000  # spreadsheet programs cut cells after 32,767 characters
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 _HEADER = re.compile(r'"?item"?([,;\t])"?answer\b')
 _IDENTITY = re.compile(r'"?# Sheet ([0-9a-f]{12})-(\d+)\b')
@@ -82,8 +83,8 @@ def make_key(
     The answers of all systems are parallel to the sources; same seed and texts, same key.
 
     Raises:
-        UserError: there are more than 26 systems, no `raters` or too few lines, or numbers of lines
-            differ.
+        UserError: there are more than 26 systems, no `raters` or too few lines, numbers of lines
+            differ, or a line is too long.
     """
     if len(systems) > len(ascii_uppercase):
         raise UserError(f"--system: {len(systems)} systems, but there are only 26 letters for them")
@@ -103,6 +104,11 @@ def make_key(
         rng.shuffle(order)
         for letter, system in zip(ascii_uppercase[: len(order)], order, strict=True):
             texts = shown(sources[index]), shown(systems[system][index])
+            if max(map(len, texts)) > LONGEST:
+                raise UserError(
+                    f"line {index + 1} has more than {LONGEST} characters in --source or --system "
+                    f"{system}; a cell of a spreadsheet holds no more"
+                )
             answers.append(Answer(item, letter, index + 1, system, *texts))
     return Key(tuple(systems), tuple(answers), raters, seed)
 
@@ -170,7 +176,11 @@ def read_sheet(path: Path, key: Key) -> Sheet:
         )
     left = {(str(answer.item), answer.letter): answer for answer in key.answers}
     scores: dict[tuple[int, str], int] = {}
-    for number, row in enumerate(csv.reader(lines, delimiter=header[1]), start=1):
+    try:
+        rows = list(csv.reader(lines, delimiter=header[1]))
+    except csv.Error as error:
+        raise UserError(f"{path} cannot be read as CSV ({error}); save it as CSV again") from None
+    for number, row in enumerate(rows, start=1):
         cells = [cell.strip() for cell in row]
         if not any(cells) or cells[0].startswith("#") or cells[0] == HEADER[0]:
             continue

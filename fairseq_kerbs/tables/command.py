@@ -9,7 +9,7 @@ from typing import Any
 from fairseq_kerbs.tables.description import NAMES, load_table
 from fairseq_kerbs.tables.report import Report
 from fairseq_kerbs.tables.results import gather
-from fairseq_kerbs.tables.runner import Runner, stop_on_signals
+from fairseq_kerbs.tables.runner import Runner
 from fairseq_kerbs.tables.runs import Job, Paths, Run, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import quoted
@@ -40,7 +40,6 @@ def run_tables(args: argparse.Namespace) -> int:
     command = ["fairseq-kerbs", "tables", *(part for one in given for part in ("--table", one))]
     shown = quoted([*command, "--scale", args.scale])
     refusal = f"another run works in {args.work}; wait for its end, or name another with --work"
-    stop_on_signals()
     with locked(args.work, refusal):
         about, failures, bad = _about(), dict[str, str](), dict[str, str]()
         if not args.report_only:
@@ -80,8 +79,11 @@ def _run(wanted: Sequence[Run], paths: Paths, runner: Runner) -> dict[str, str]:
     for name, failure in failed.items():
         if failure:
             say(f"{name}: {failure}")
-    jobs = [data_job(data, paths) for data in data_sets.values()]
-    failed |= runner.run([job for job in jobs if not failed[job.id]])
+    there = [data for data in data_sets.values() if paths.raw(data)]
+    failed |= runner.run([data_job(data, paths) for data in there])
+    for data in there:
+        if not failed[f"data {data.name}"]:
+            paths.keep_reference(data)
     say(f"{len(wanted)} runs")
     failures, jobs = {}, []
     for run in wanted:
@@ -96,9 +98,11 @@ def _run(wanted: Sequence[Run], paths: Paths, runner: Runner) -> dict[str, str]:
 def _print_plan(runs: Sequence[Run], wanted: Sequence[Run], paths: Paths) -> None:
     """Every command in order, with planned minutes and their total."""
     for data in {run.data.name: run.data for run in wanted}.values():
-        if missing := paths.missing(data):
+        missing = paths.missing(data)
+        if missing:
             say(f"# data {data.name}: {missing}")
-        _print_job(data_job(data, paths), "")
+        if missing or paths.raw(data):
+            _print_job(data_job(data, paths), "")
     left = []
     for run in wanted:
         labels = ", ".join(one.label for one in runs if one.id == run.id)

@@ -19,7 +19,7 @@ from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.tables.description import CONFIGS, Column, Kind, Metric, Table
 from fairseq_kerbs.tables.results import NOT_RUN, ORDERS, SAMPLES, Result
 from fairseq_kerbs.tables.runs import Paths, Run
-from fairseq_kerbs.utils.files import atomic_write, read_lines
+from fairseq_kerbs.utils.files import atomic_write, partial_name, put_in_place, read_lines
 
 _SMALL = (
     "Small scale: other data, smaller models, shorter training than the paper's. Its figures stand "
@@ -59,9 +59,15 @@ class Report:
         content = json.dumps(runs, indent=1, ensure_ascii=False) + "\n"
         _write(path.with_suffix(".json"), strip_paths(content, self.paths))
         if self.table.kind is Kind.figures and done:
-            shutil.rmtree(folder, ignore_errors=True)
-            for run in (result.run for result in done):
-                self._copy_raw(run, folder / f"{run.column}_{run.row}_s{run.seed}")
+            partial = partial_name(folder)
+            partial.mkdir(parents=True)
+            try:
+                for run in (result.run for result in done):
+                    self._copy_raw(run, partial / f"{run.column}_{run.row}_s{run.seed}")
+                shutil.rmtree(folder, ignore_errors=True)
+                put_in_place(partial, folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
         return path
 
     def _copy_raw(self, run: Run, prefix: Path) -> None:
@@ -221,6 +227,8 @@ def _examples(report: Report, column: Column, rows: Rows) -> list[str]:
     gains of the last system over the baseline, and says so.
     """
     first = {report.table.rows[row]: results[0] for row, results in rows.items() if results}
+    if not first:
+        return ["Not run."]
     missing = [title for title, result in first.items() if not result.figures]
     if missing:
         return [f"Not run: no output of {', '.join(missing)}."]

@@ -79,7 +79,8 @@ def read_result(run: Run, paths: Paths, failure: str = "") -> Result:
         figures = score(run, paths)
     except UserError as error:
         return Result(run, f"failed: {error}", records=records)
-    log = (folder / "train.log").read_text(encoding="utf-8", errors="replace")
+    file = folder / "train.log"
+    log = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     return Result(run, "done", {**figures, **read_training(log, records["train"])}, records)
 
 
@@ -123,7 +124,10 @@ def score(run: Run, paths: Paths) -> dict[str, Any]:
             stream.write("".join(text + "\n" for text in texts))
         return bleu_figures(texts, read_lines(reference), order=order, language=language)
 
-    return _kept(folder / "figures.json", [generated, reference, order, language], bleu)
+    figures = folder / "figures.json"
+    if not (folder / "hypotheses.txt").is_file():
+        figures.unlink(missing_ok=True)
+    return _kept(figures, [generated, reference, order, language], bleu)
 
 
 def _kept(file: Path, parts: list[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:

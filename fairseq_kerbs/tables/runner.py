@@ -13,15 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from types import FrameType
 from typing import Any
 
 from fairseq_kerbs.tables.runs import Job, Step
-from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, find_program, quoted, usable_cores
+from fairseq_kerbs.utils.processes import (
+    PLUGIN_FOLDER,
+    end_with_parent,
+    find_program,
+    quoted,
+    usable_cores,
+)
 from fairseq_kerbs.utils.steps import DONE, FAILED, RUNNING, read_object, write_json
 
 _PATIENCE = 20.0  # seconds that a stopped command has to end by itself
@@ -37,16 +42,6 @@ def environment(jobs: int) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def stop_on_signals() -> None:
-    """SIGTERM and SIGHUP end this process by an exception, so that commands are stopped first."""
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGHUP, stop)
 
 
 class Runner:
@@ -71,8 +66,10 @@ class Runner:
         A failed job does not stop the others; an interruption stops all and is raised again.
         """
         with ThreadPoolExecutor(self._slots) as pool:
-            futures = {job.id: pool.submit(self._job, job) for job in jobs}
+            futures: dict[str, Future[str]] = {}
             try:
+                for job in jobs:
+                    futures[job.id] = pool.submit(self._job, job)
                 return {name: future.result() for name, future in futures.items()}
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -100,6 +97,7 @@ class Runner:
         """Run a step's command to its end and keep a record of it; return why it failed."""
         file = job.folder / f"{step.name}.json"
         log, before = file.with_suffix(".log"), read_object(file)
+        job.folder.mkdir(parents=True, exist_ok=True)
         record: dict[str, Any] = {
             "command": quoted(step.command),
             "status": RUNNING,
@@ -114,7 +112,6 @@ class Runner:
         program, *arguments = step.command
         own = [sys.executable, "-P", "-m", "fairseq_kerbs.cli"]  # of this checkout
         start = own if program == "fairseq-kerbs" else [find_program(program)]
-        write_json(file, record)
         self._say(f"{job.id}: {step.name}, log in {log}")
         began = time.monotonic()
         with log.open("a", encoding="utf-8") as stream:
@@ -123,6 +120,7 @@ class Runner:
             with self._lock:
                 if self._stopping:
                     return "stopped"
+                write_json(file, record)
                 process = subprocess.Popen(
                     [*start, *arguments],
                     stdin=subprocess.DEVNULL,
@@ -130,6 +128,7 @@ class Runner:
                     stderr=subprocess.STDOUT,
                     env=self._environ,
                     start_new_session=True,
+                    preexec_fn=end_with_parent,  # this thread, which waits for it
                 )
                 self._active.add(process)
             _, ended, usage = os.wait4(process.pid, 0)

@@ -15,6 +15,7 @@ from pathlib import Path
 from fairseq_kerbs.tables.description import CONFIGS, DataSet, Kind, Metric, Table
 from fairseq_kerbs.tables.experiments import Flags, flag_arguments, load_experiment
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write_bytes
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 from fairseq_kerbs.utils.steps import (
     StepStatus,
@@ -94,16 +95,28 @@ class Paths:
         return text.replace("{raw}", str(raw)).replace("{dest}", str(self.prepared(data)))
 
     def reference(self, data: DataSet) -> Path:
-        """Raw reference of the test set."""
-        return Path(self.fill(data, data.reference))
+        """Raw reference of the test set: the copy of it, if there is one."""
+        copy = self._copied_reference(data)
+        return copy if copy.is_file() else Path(self.fill(data, data.reference))
+
+    def keep_reference(self, data: DataSet) -> None:
+        """Copy the reference, so that runs can be scored when the raw text is gone."""
+        reference = Path(self.fill(data, data.reference))
+        if data.reference and reference.is_file():
+            with atomic_write_bytes(self._copied_reference(data)) as stream:
+                stream.write(reference.read_bytes())
+
+    def _copied_reference(self, data: DataSet) -> Path:
+        return self.work / "data" / f"{data.name}.steps" / f"reference.{data.language}"
 
     def run(self, name: str) -> Path:
         """The folder of a run."""
         return self.work / "cells" / name
 
     def missing(self, data: DataSet) -> str:
-        """What to do if the raw text is not there; empty if it is."""
-        if self.raw(data) is not None:
+        """What to do if the raw text is not there; empty if it is, or is not needed any more."""
+        prepared = (self.prepared(data) / "bin").exists()
+        if self.raw(data) or (prepared and (not data.reference or self.reference(data).is_file())):
             return ""
         return " ".join(f"{self.data} has no {' or '.join(data.folders)}. {data.missing}".split())
 

@@ -66,10 +66,14 @@ def _proc(name: str, field: str) -> str:
 
 
 def _revision() -> str | None:
-    """The commit of this checkout, with "+changes" where its files differ from it."""
-    command = ["git", "-C", str(_ROOT), "describe", "--always", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run([*command, "--dirty=+changes"], capture_output=True, text=True)
-    except OSError:
-        return None
-    return done.stdout.strip() or None
+    """The commit of this checkout, with "+changes" where files differ from it or are new."""
+    found = []
+    for command in (("rev-parse", "HEAD"), ("status", "--porcelain")):
+        try:
+            told = subprocess.check_output(
+                ["git", "-C", _ROOT, *command], stderr=subprocess.DEVNULL, text=True
+            )
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        found.append(told.strip())
+    return found[0] + "+changes" * bool(found[1])

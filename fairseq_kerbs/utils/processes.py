@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from fairseq_kerbs.utils.errors import UserError
@@ -89,6 +90,17 @@ def run_program(
         raise
 
 
+def stop_on_signals() -> None:
+    """SIGTERM and SIGHUP end this process by an exception: programs are stopped, files removed."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, stop)
+
+
 def end_with_parent() -> None:
     """In a child process: be sent SIGTERM when the parent dies, even by SIGKILL."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -143,6 +155,7 @@ def _map_in_workers(
 
 def _start_worker(make: Callable[[], LineFunction]) -> None:
     global _function
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and stops the pool
     _function = make()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import COMMANDS, build_parser, main
+from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import find_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +66,27 @@ def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() ->
     assert extra == ["--beam", "3", "--ref", "x", "--out=y"]
     assert args.dry_run
     assert args.reference is None
+
+
+def test_a_terminated_command_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run_command(args: argparse.Namespace) -> int:
+        with atomic_write(tmp_path / "file"):
+            signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(run=run_command)
+    monkeypatch.setattr("fairseq_kerbs.cli.build_parser", lambda: parser)
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            main([])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(tmp_path.iterdir())
 
 
 def test_toy_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,32 @@ def test_sentences_of_all_words_are_one_text(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("classes_map.txt", None),
+        ("classes_map.txt", '{"0": "bank_a"'),
+        ("classes_map.txt", "5"),
+        ("classes_map.txt", '{"1": "bank_b"}'),
+        ("train.data.txt", "6\tmoney at the bank .\n0\tbank\n"),
+        ("train.data.txt", "-1\tmoney at the bank .\n0\tbank\n"),
+        ("train.data.txt", "money at the bank .\n0\tbank\n"),
+        ("train.gold.txt", "2\n1\n"),
+    ],
+)
+def test_wrong_content_is_named(
+    file: str, content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coarsewsd(tmp_path / "wsd")
+    path = tmp_path / "wsd" / "bank" / file
+    path.unlink() if content is None else path.write_text(content)
+    files = ["--text", f"{tmp_path / 'text'}", "-o", f"{tmp_path / 'gold.tsv'}"]
+    assert main(["gold-coarsewsd", f"{tmp_path / 'wsd'}", *files]) == 2
+    error = capsys.readouterr().err
+    assert ", line 1: " in error or str(path) in error
+    assert not (tmp_path / "text").exists()
+
+
 def test_files_that_do_not_fit_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

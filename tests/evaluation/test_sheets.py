@@ -198,6 +198,7 @@ def test_spoilt_sheets_are_refused(
 def test_files_that_are_no_sheet(tmp_path: Path) -> None:
     key, (path, other) = write_sheets(tmp_path)
     fill(other)
+    whole = path.read_bytes()
     elsewhere = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=2)
     with pytest.raises(UserError, match=rf"of another key: it says {key.identity}, the key"):
         read_sheet(other, elsewhere)
@@ -205,6 +206,8 @@ def test_files_that_are_no_sheet(tmp_path: Path) -> None:
         (b"PK\x03\x04\xff...", "not valid UTF-8"),
         (b"", "is no sheet of"),
         (b'"1,A,[x],[y],2"\r\n', "is no sheet of"),
+        (whole + b"1,A,[x\ry],[z],2\r\n", "cannot be read as CSV"),
+        (whole + b"1,A,[x],[" + b"y" * 131_100 + b"],2\r\n", "cannot be read as CSV"),
     ):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
@@ -251,6 +254,13 @@ def _write_texts(folder: Path, lines: int = 12) -> list[str]:
         *("--source", generated, "--system", f"soft={generated}"),
         *("--system", f"kerbs={folder / 'raw'}"),
     ]
+
+
+def test_what_a_cell_cannot_hold_is_refused() -> None:
+    systems = {"long": ["a" * 30_000, "b" * 30_001]}
+    make_key(["x", ""], systems, items=1, raters=1, seed=1)
+    with pytest.raises(UserError, match="line 2 has more than 30000 characters"):
+        make_key(["x", "y"], systems, items=2, raters=1, seed=1)
 
 
 def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -332,6 +332,38 @@ def test_settings_elsewhere_are_neither_read_nor_left_alone(
     assert found["encoder_embed_path"] is None
 
 
+@pytest.mark.parametrize("place", ["model", "args"])
+def test_interpolations_are_refused(
+    place: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One could make settings that open a file after those that are there were set aside."""
+    lstm = Family("lstm", tmp_path)
+    lstm.write(place, encoder=[["${oc.create:{embed_path: vectors}}"]])
+    for command in (*READERS, "geometry"):
+        assert run(*commands(lstm, data, tmp_path)[command]) == 2
+        assert "the setting '${oc.create:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [{"_name": [1]}, {"_name": None, "arch": {}}, {"_name": {"a": 1}}])
+def test_a_name_that_is_no_text_is_refused(
+    name: dict[str, Any], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lstm = Family("lstm", tmp_path)
+    lstm.write("model", **name)
+    for command in ("vectors", "convert", "geometry"):
+        assert run(*commands(lstm, data, tmp_path)[command]) == 2, command
+        assert capsys.readouterr().err.count("\n") == 1
+    assert run("senses", lstm.path, *commands(lstm, data, tmp_path)["vectors"][2:4]) == 2
+
+
+def test_trust_reads_vectors_of_what_is_not_on_the_list(data: Path, tmp_path: Path) -> None:
+    align = Family("transformer", tmp_path)
+    align.write("model", _name="transformer_align", arch="transformer_align")
+    command = commands(align, data, tmp_path)["vectors"]
+    assert run(*command) == 2
+    assert run(*command, "--trust-checkpoint") == 0
+
+
 def test_trust_builds_what_is_not_on_the_list(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

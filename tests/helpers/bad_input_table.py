@@ -266,6 +266,10 @@ CONVERSION = (
         Misuse(
             f"convert {MODEL} -o {MODEL}", ("model.pt is the checkpoint itself", "name another")
         ),
+        Misuse(
+            f"convert {MODEL} -o {{out}}/k.pt --config {{out}}/sub/../k.pt",
+            ("k.pt is what -o names", "name another"),
+        ),
     ]
     + [
         Misuse(f"convert {MODEL} -o {{out}}/k.pt {flags}", says)

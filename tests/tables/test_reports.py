@@ -6,14 +6,15 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.tables.description import CONFIGS, load_table
-from fairseq_kerbs.tables.report import Report, strip_paths
+from fairseq_kerbs.tables.report import Report, _examples, strip_paths
 from fairseq_kerbs.tables.results import gather
-from fairseq_kerbs.tables.runs import Paths, Run, plan_runs, run_job
+from fairseq_kerbs.tables.runs import Paths, Run, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 TABLE = """
@@ -198,7 +199,10 @@ def test_raw_results_come_to_the_figures_reported(
 
 
 def test_command_reports_and_copies(
-    paths: Paths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    paths: Paths,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arguments = ["tables", "--table", str(paths.data / "own.yaml")]
     for name in ("data", "work", "results"):
@@ -218,6 +222,17 @@ def test_command_reports_and_copies(
     assert log.read_text() == f"reads runs/tables/data/toy\n{LOG}"
     for path in paths.results.rglob("*"):
         assert path.is_dir() or str(tmp_path) not in path.read_text()
+    # without what it was made from, the report can be made again; interrupted, it stays whole
+    (paths.run("toy/toy-s1") / "train.log").unlink()
+    (paths.run("toy/multi30k.lstm_kerbs-s1") / "hypotheses.txt").unlink()
+    assert main([*arguments, "--report-only"]) == 0
+    left = copied - {"mt_softmax_s1.train.log"}
+    monkeypatch.setattr("shutil.copyfile", mock.Mock(side_effect=[None, KeyboardInterrupt]))
+    assert main([*arguments, "--report-only"]) == 130
+    assert {path.name for path in (paths.results / "own_small").iterdir()} == left
+    assert {path.name for path in paths.results.glob("*")} == {
+        "own_small", "own_small.md", "own_small.json"
+    }  # fmt: skip
     capsys.readouterr()
     assert main([*arguments, "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -243,6 +258,29 @@ def test_missing_data_are_said_in_a_sentence(
     assert "6 of 6 not done" in said
     report = (paths.results / "own_small.md").read_text()
     assert "Third, seed 1: data toy: " in report
+
+
+def test_figures_stay_when_the_raw_text_is_gone(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has been prepared is used, with a copy of the reference."""
+    arguments = ["tables", "--table", str(paths.data / "own.yaml"), "--only", "mt/softmax"]
+    for name in ("data", "work", "results"):
+        arguments += [f"--{name}", str(getattr(paths, name))]
+    job = data_job(load_table(str(paths.data / "own.yaml")).data["toy"], paths)
+    record = {"parts": dict(job.steps[0].parts), "status": "done"}
+    job.folder.mkdir()
+    (job.folder / "prepare.json").write_text(json.dumps(record))
+    assert main(arguments) == 0
+    (paths.data / "toy").rename(paths.data / "other")
+    assert main(arguments) == 0
+    assert main([*arguments, "--dry-run"]) == 0
+    assert "has no toy" not in capsys.readouterr().out
+    assert "21.00 ± 1.41" in (paths.results / "own_small.md").read_text()
+
+
+def test_examples_of_no_runs() -> None:
+    assert _examples(mock.Mock(), mock.Mock(), {"softmax": []}) == ["Not run."]
 
 
 def test_paths_are_stripped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

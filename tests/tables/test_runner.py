@@ -165,8 +165,9 @@ def test_jobs_run_side_by_side(tmp_path: Path) -> None:
 DRIVER = """
 import sys
 from pathlib import Path
-from fairseq_kerbs.tables.runner import Runner, stop_on_signals
+from fairseq_kerbs.tables.runner import Runner
 from fairseq_kerbs.tables.runs import Job, Step
+from fairseq_kerbs.utils.processes import stop_on_signals
 folder = Path(sys.argv[1])
 script = '''echo $$ > pid; echo begun >> calls
 [ -e checkpoint ] && { echo made > out; exit 0; }
@@ -217,6 +218,19 @@ def test_stopped_in_the_middle_it_continues(cell: Path, number: int, status: int
     assert calls(cell) == ["begun", "begun"]
     record = read_object(cell / "train.json")
     assert (record["status"], record["attempts"]) == ("done", 2)
+
+
+def test_commands_end_with_a_killed_runner(cell: Path) -> None:
+    command = [sys.executable, "-c", DRIVER, str(cell)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as runner:
+        wait_for((cell / "child").exists)
+        wait_for(lambda: (cell / "child").read_text().strip())
+        runner.kill()
+    try:
+        wait_for(lambda: not alive(int((cell / "pid").read_text())))
+    finally:  # only the command itself is told
+        os.kill(int((cell / "child").read_text()), signal.SIGKILL)
 
 
 def test_environment_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
