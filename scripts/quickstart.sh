@@ -43,7 +43,7 @@ if [ -f "$folder/model/finished" ]; then
   echo "a trained model is there: $folder/model"
 else
   step train train "$config" "$folder/data/bin" "$folder/model" | tee "$folder/train.log" \
-    | grep --line-buffered -E 'command|fairseq-train|train_inner|valid on|reallocation'
+    | grep --line-buffered -E 'command|fairseq-train|train_inner|valid on|reallocation after'
   touch "$folder/model/finished"
 fi
 

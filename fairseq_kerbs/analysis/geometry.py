@@ -26,6 +26,7 @@ from tabulate import tabulate
 from torch import Tensor
 
 from fairseq_kerbs.analysis.context_vectors import sense_numbers, sense_of, usage_shares
+from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 
 SAMPLES = 19  # of the Gaussian: one cloud of it in 20 is taken for several clusters
@@ -113,10 +114,19 @@ def measure_word(
     return result
 
 
+_COLUMNS = ["word", "contexts", "clusters", "sizes", "silhouette", "variance", "relative", "within"]
+_COLUMNS += ["senses", "used", "theta"]
+
+
+def geometry_as_csv(words: Sequence[dict[str, Any]]) -> str:
+    """One row a word; sizes of clusters with spaces between them."""
+    rows = [one | {"sizes": " ".join(map(str, one["sizes"]))} for one in words]
+    return table_as_csv(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
+
+
 def geometry_as_text(words: Sequence[dict[str, Any]]) -> str:
     """A table of figures of words for a terminal, and what they come to."""
-    names = ["word", "contexts", "clusters", "silhouette", "variance", "relative", "within"]
-    names += ["senses", "used", "theta"]
+    names = [name for name in _COLUMNS if name != "sizes"]
     rows = [{name: one[name] for name in names if one[name] is not None} for one in words]
     relative = [word["relative"] for word in words]
     return (

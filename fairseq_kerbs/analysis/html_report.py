@@ -14,7 +14,7 @@ import torch
 from jinja2 import Environment
 
 from fairseq_kerbs.analysis.context_vectors import project
-from fairseq_kerbs.analysis.history import Series
+from fairseq_kerbs.analysis.history import Series, history_charts
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.plots import COLORS
 from fairseq_kerbs.analysis.sense_report import Figures
@@ -33,11 +33,6 @@ _CONFIG: dict[str, Any] = {
     "displaylogo": False,
     "responsive": True,
 }
-_HISTORY = (
-    ("Words by number of senses, over training", "words", "words_with_", "number of senses: {}"),
-    ("Senses moved", "senses since the last record", "senses_moved", "senses moved"),
-    ("θ over training", "θ", "theta_q", "{} % of the senses lie below"),
-)
 
 
 def html_page(
@@ -150,14 +145,9 @@ def _charts(report: Figures, history: Series) -> list[go.Figure]:
     if theta:
         bars = [go.Histogram(x=theta, nbinsx=24)]
         charts.append(_figure("Kernel parameter", "θ", "senses", bars))
-    for title, label, start, name in _HISTORY:
-        lines = [
-            go.Scatter(x=x, y=y, name=name.format(key.removeprefix(start).lstrip("0")))
-            for key, (x, y) in sorted(history.items())
-            if key.startswith(start)
-        ]
-        if lines:
-            charts.append(_figure(title, "updates", label, lines))
+    for title, label, lines in history_charts(history):
+        drawn = [go.Scatter(x=x, y=y, name=name) for name, (x, y) in lines.items()]
+        charts.append(_figure(title, "updates", label, drawn))
     return charts
 
 

@@ -31,9 +31,11 @@ from tabulate import tabulate
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.steps import write_json
 
 MOST_COSINE = 0.6
@@ -48,6 +50,7 @@ MAX_MOVES = 0.17  # of the other policies: most moves at a time, as a fraction o
 VARIANTS = (
     *(("none", "keep"), ("paper", "keep"), ("released", "keep"), ("balanced", "keep")),
     ("balanced", "context"),
+    ("clusters", "keep"),
 )
 WIDTHS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 LEGEND = """\
@@ -70,13 +73,19 @@ class Training:
 
 
 def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`."""
+    """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`.
+
+    Raises:
+        UserError: so many do not fit into so few dimensions.
+    """
     found = torch.zeros(0, dim)
-    while len(found) < number:
+    for _ in range(1000 * number):
+        if len(found) == number:
+            return found
         one = normalize(torch.randn(1, dim, generator=generator))
         if not bool((found @ one.t() > MOST_COSINE).any()):
             found = torch.cat([found, one])
-    return found
+    raise UserError(f"--dim {dim} has no room for {number} clusters that are far apart")
 
 
 def _experiment(
@@ -109,9 +118,16 @@ def _experiment(
 
 
 def learn_senses(
-    policy: str, new_sense: str, training: Training, words_each: int = 3, seed: int = 0
+    policy: str,
+    new_sense: str,
+    training: Training,
+    words_each: int = 3,
+    width: float = WIDTH,
+    seed: int = 0,
 ) -> Row:
     """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4.
+
+    All clusters have the same ``width`` σ.
 
     Senses move every :data:`INTERVAL` updates, but not in the last fifth of training. Under
     ``paper`` ε is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles:
@@ -124,9 +140,11 @@ def learn_senses(
     clusters = torch.arange(1, 5).repeat(words_each)  # [V]
     vocab = len(clusters)
     word = torch.arange(vocab).repeat_interleave(clusters)
-    widths = torch.full((len(word),), WIDTH)
+    widths = torch.full((len(word),), width)
     direction, layer, optimizer, update = _experiment(
-        word, widths, training, seed, new_sense=new_sense
+        *(word, widths, training, seed),
+        new_sense=new_sense,
+        follow_clusters=policy == "clusters",
     )
     settings = ReallocationSettings(-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES)
     moves, losses = [], []
@@ -155,9 +173,17 @@ def learn_senses(
 
 
 def learn_theta(
-    widths: Sequence[float], training: Training, *, words_each: int = 3, seed: int = 0
+    widths: Sequence[float],
+    training: Training,
+    *,
+    words_each: int = 3,
+    norm: float | None = None,
+    seed: int = 0,
 ) -> list[Row]:
     """Lemma 4.2: train one sense a word from θ = 0; ``words_each`` words have each of the widths.
+
+    Sense vectors are held at a ``norm``; by default they are free, and the norm, too, can answer to
+    the width.
 
     Returns:
         for each ``width`` means over its words: ``theta`` (Eq. 9), ``norm`` of sense vectors, their
@@ -170,6 +196,8 @@ def learn_theta(
     layer.theta.data.zero_()
     for step in range(training.steps):
         update()
+        if norm is not None:
+            layer.weight.data = norm * normalize(layer.weight.data)
         layer.update_statistics(0.0)
         if step == training.steps - 101:
             inventory.start_interval()
@@ -203,22 +231,35 @@ def _means(rows: list[Row], *by: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """``scripts/simulate_lemmas.py``: both experiments, their tables, and a JSON file."""
+    """``scripts/simulate_lemmas.py``: both experiments, their tables, and a JSON or CSV file."""
     parser = argparse.ArgumentParser(
         prog="simulate_lemmas.py",
         description="Lemmas 4.1 and 4.2 of the KerBS paper on contexts whose clusters are known: "
         "do words get as many senses as they have clusters, and does theta grow with their width?",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write all as JSON")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write .json or .csv")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="seeds [%(default)s]")
     parser.add_argument("--steps", type=int, default=800, help="updates of each run [%(default)s]")
+    parser.add_argument("--dim", type=int, default=12, help="size of contexts [%(default)s]")
+    text = "of 4.1's clusters [%(default)s]"
+    parser.add_argument("--width", type=float, default=WIDTH, help=text)
+    parser.add_argument("--norm", type=float, help="4.2: hold sense vectors at this norm")
     args = parser.parse_args(argv)
-    if args.steps < 1:
-        parser.error("--steps must be 1 or more")
-    training = Training(steps=args.steps)
+    for name in ("steps", "dim", "width", "norm"):
+        value = getattr(args, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name} is {value}, but must be greater than 0")
+    try:
+        _run(args)
+    except UserError as error:
+        parser.error(str(error))
+
+
+def _run(args: argparse.Namespace) -> None:
+    training = Training(dim=args.dim, steps=args.steps)
     rows: list[Row] = [
         {"lemma": "4.1", "policy": policy, "new_sense": new_sense, "seed": seed}
-        | learn_senses(policy, new_sense, training, seed=seed)
+        | learn_senses(policy, new_sense, training, width=args.width, seed=seed)
         for policy, new_sense in VARIANTS
         for seed in args.seeds
     ]
@@ -228,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{LEGEND}",
         flush=True,
     )
-    runs = {seed: learn_theta(WIDTHS, training, seed=seed) for seed in args.seeds}
+    runs = {seed: learn_theta(WIDTHS, training, norm=args.norm, seed=seed) for seed in args.seeds}
     widths: list[Row] = [
         {"lemma": "4.2", "seed": seed} | row for seed, run in runs.items() for row in run
     ]
@@ -241,10 +282,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{every:.2f};\nwhere unsure is {UNSURE} or more (below, theta has no gradient): "
         f"{unsure:.2f}"
     )
-    if args.output is not None:
-        settings = {"seeds": args.seeds, "steps": args.steps}
-        content = {"settings": settings, "torch": torch.__version__, "rows": rows + widths}
-        try:
-            write_json(args.output, content)
-        except UserError as error:
-            parser.error(str(error))
+    rows += widths
+    if args.output is not None and args.output.suffix == ".csv":
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        with atomic_write(args.output) as stream:
+            stream.write(table_as_csv(names, [[row.get(name) for name in names] for row in rows]))
+    elif args.output is not None:
+        settings = {name: value for name, value in vars(args).items() if name != "output"}
+        content = {"settings": settings, "torch": torch.__version__, "rows": rows}
+        write_json(args.output, content)

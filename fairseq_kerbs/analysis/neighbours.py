@@ -34,6 +34,7 @@ from fairseq_kerbs.analysis.similarity import (
     usual_similarity,
 )
 from fairseq_kerbs.analysis.words import in_context
+from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 
 Figures = dict[str, Any]
@@ -179,6 +180,26 @@ class _Text:
         text = in_context(one.tokens[sentence], int(one.place[at]), _CONTEXT)
         word = self._symbols[int(one.word[at])]
         return {"sentence": sentence + 1, "word": word, "text": text, "guesses": guesses}
+
+
+def neighbours_as_csv(found: Figures) -> str:
+    """One row an example, or a cluster that has none; a cluster's figures are on each row."""
+    rows: list[Figures] = []
+    for number, cluster in enumerate(found["clusters"], start=1):
+        row = {"cluster": number, "of": cluster["of"], "words": " ".join(cluster["words"])}
+        row |= {f"likeness {name}": value for name, value in cluster["likeness"].items()}
+        if counts := cluster["counts"]:
+            row["times"] = counts["times"]
+            for kind in _SHOWN:
+                row |= {f"{kind} {name}": count for name, count in counts[kind].items()}
+        for example in cluster["examples"] or [{}]:
+            one = row | example
+            for name, guess in one.pop("guesses", {}).items():
+                one |= {f"guess {name}": guess["word"]}
+                one |= {f"{column} {name}": guess[column] for column in ("probability", "truth")}
+            rows.append(one)
+    head = list(dict.fromkeys(column for row in rows for column in row))
+    return table_as_csv(head, [[row.get(column) for column in head] for row in rows], digits=6)
 
 
 def neighbours_as_text(found: Figures) -> str:

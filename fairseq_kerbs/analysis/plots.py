@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.analysis.context_vectors import Projection
+from fairseq_kerbs.analysis.history import Series, history_charts
+from fairseq_kerbs.analysis.words import frequency_groups
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.kernels.gao import LogKernel, PowerKernel, RadialBasisKernel, WaveletKernel
 from fairseq_kerbs.utils.errors import UserError
@@ -33,6 +35,7 @@ _METADATA: dict[str, dict[str, None]] = {
 COLORS = ("#000000", "#b03a2e", "#2471a3", "#7d8a2e")
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_BARS: dict[str, Any] = {"color": "#5f7285", "edgecolor": "white"}
 
 
 def check_figure_path(path: Path) -> None:
@@ -165,6 +168,53 @@ def plot_theta(
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, title="sense")
     rotation = 45 if len(words) > 6 else 0
     axes.set_xticks(range(len(words)), [_plain(word) for word in words], rotation=rotation)
+    return figure
+
+
+def plot_frequency(senses: Sequence[int], counts: Sequence[int]) -> Figure:
+    """Number of senses [V] of each word against its occurrences [V] in the training data; words
+    with none are left out."""
+    labels = ("Senses of a word and its frequency", "occurrences in the training data", "senses")
+    figure, (axes,) = _panels(5.6, 3.9, labels)
+    each, times = np.asarray(senses), np.asarray(counts)
+    shown = np.flatnonzero(times)
+    apart = np.random.default_rng(1).uniform(-0.25, 0.25, len(shown))
+    label = "a word (moved up or down at random)"
+    axes.scatter(times[shown], each[shown] + apart, s=6, color="0.6", linewidths=0, label=label)
+    groups = frequency_groups(counts)
+    middles = [times[group[len(group) // 2]] for group in groups]
+    means = [each[group].mean() for group in groups]
+    axes.plot(middles, means, color="black", marker="o", label="mean of a tenth of the words")
+    axes.set(xscale="log", yticks=range(1, max(senses) + 1))
+    axes.legend(frameon=False, fontsize="small")
+    return figure
+
+
+def plot_usage(usage: Tensor, word_of_sense: Tensor) -> Figure:
+    """How usage U (Eq. 13) [M] is spread over all senses, and within their words [M]."""
+    numbers, words = usage.double().numpy(), word_of_sense.numpy()
+    never = np.count_nonzero(numbers == 0)
+    title = f"Usage of senses ({never} never used)" if never else "Usage of senses"
+    within = ("Within words of several senses", "share of its word's usage", "senses")
+    figure, (left, right) = _panels(9.0, 3.6, (title, "log10 of usage U", "senses"), within)
+    left.hist(np.log10(numbers[numbers > 0]), bins=30, **_BARS)
+    share = numbers / np.maximum(np.bincount(words, weights=numbers)[words], 1e-300)
+    right.hist(share[np.bincount(words)[words] > 1], bins=20, range=(0, 1), **_BARS)
+    return figure
+
+
+def plot_history(series: Series) -> Figure:
+    """Words by number of senses, senses moved, and quantiles of θ, over training."""
+    charts = history_charts(series)
+    labels = [(title, "updates", label) for title, label, _ in charts]
+    figure, panels = _panels(4.2 * len(charts), 3.9, *labels)
+    for axes, (_, _, lines) in zip(panels, charts, strict=True):
+        axes.set_prop_cycle(color=COLORS * 2, linestyle=DASHES * 2, marker=MARKS)
+        for name, (updates, values) in lines.items():
+            every = max(1, len(updates) // 8)
+            axes.plot(updates, values, markersize=4, markevery=every, label=name)
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+        axes.legend(**below, frameon=False, fontsize="small")
     return figure
 
 

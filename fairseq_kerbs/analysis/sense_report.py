@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,13 @@ import numpy as np
 from fairseq_kerbs.analysis.context_vectors import sense_numbers, usage_shares
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.similarity import nearest_senses
-from fairseq_kerbs.analysis.tables import as_csv, as_lines
+from fairseq_kerbs.analysis.tables import as_lines
 from fairseq_kerbs.analysis.words import in_context, is_word, senses_by_frequency
+from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import PARTIAL
 
 Figures = dict[str, Any]
 """What is written as JSON, by name."""
@@ -196,7 +199,7 @@ def report_as_csv(report: Figures) -> str:
             contexts = [[example["posterior"], example["text"]] for example in one["examples"]]
             rows += [[*figures, *context] for context in contexts or [[None, None]]]
     head = "word senses frequency log_prob sense row usage theta count true_senses nearest"
-    return as_csv([*head.split(), "posterior", "example"], rows, digits=6)
+    return table_as_csv([*head.split(), "posterior", "example"], rows, digits=6)
 
 
 def report_as_text(report: Figures) -> str:
@@ -248,7 +251,7 @@ def _word_lines(word: Figures, with_data: bool) -> list[str]:
 
 
 def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], special: int) -> None:
-    """Write the senses of all words for ``tensorboard --logdir FOLDER``.
+    """Write the senses of all words for ``tensorboard --logdir FOLDER``, whole files alone.
 
     Raises:
         UserError: the folder is a file.
@@ -262,6 +265,12 @@ def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], sp
     _add_names(figures, layer, symbols, 0, [])
     head = ["name", "word", "sense", "row", "theta", "usage"]
     cells = [[str(one[name]).replace("\t", " ") for name in head] for one in figures]
-    with SummaryWriter(str(folder)) as writer:
-        vectors = layer.weight[[one["row"] for one in figures]].detach()
-        writer.add_embedding(vectors, cells, tag="senses", metadata_header=head)
+    vectors = layer.weight[[one["row"] for one in figures]].detach()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=PARTIAL, dir=folder.parent) as temporary:
+        with SummaryWriter(temporary) as writer:
+            writer.add_embedding(vectors, cells, tag="senses", metadata_header=head)
+        for file in [path for path in Path(temporary).rglob("*") if path.is_file()]:
+            target = folder / file.relative_to(temporary)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(target)

@@ -1,27 +1,12 @@
-"""Tables as CSV, Markdown and plain text."""
+"""Tables as Markdown and plain text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from tabulate import tabulate
 
-from fairseq_kerbs.evaluation.texts import csv_text, escape_markdown, harmless_cell
-
-
-def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]], digits: int | None = None) -> str:
-    """CSV; texts cannot be taken for formulas, None is an empty cell.
-
-    ``digits`` are the significant digits of floating-point numbers; by default all.
-    """
-
-    def cell(value: Any) -> Any:
-        if isinstance(value, float) and digits is not None:
-            return f"{value:.{digits}g}"
-        return harmless_cell(value) if isinstance(value, str) else value
-
-    return csv_text([head, *([cell(value) for value in row] for row in rows)])
+from fairseq_kerbs.evaluation.texts import escape_markdown
 
 
 def as_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fairseq_kerbs.analysis.tables import as_markdown
+from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.utils.errors import UserError
 
 BPE_MARK = "@@"
@@ -69,22 +71,21 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
     return " ".join([*before, f"[{tokens[place]}]", *after])
 
 
-def senses_by_frequency(
-    senses: Sequence[int], counts: Sequence[int], groups: int = 10
-) -> list[dict[str, Any]]:
-    """Senses a word in groups of equally many words (give or take one), from frequent to rare.
+def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np.int64]]:
+    """Indices of words in groups of equal size (give or take one), from frequent to rare.
 
-    Args:
-        senses: [V] number of senses of each word.
-        counts: [V] occurrences; words with 0, such as fairseq's special symbols, belong to none.
-        groups: number of groups; fewer where there are not as many words.
-
-    Returns:
-        of each group how many ``words``, occurrences of the ``most`` and ``fewest`` frequent one,
-        and the mean of ``senses``.
+    Words with a count of 0, such as fairseq's special symbols, belong to none.
     """
     numbers = np.asarray(counts)
     order = np.argsort(-numbers, kind="stable")[: np.count_nonzero(numbers)]
+    return [part for part in np.array_split(order, groups) if len(part)]
+
+
+def senses_by_frequency(
+    senses: Sequence[int], counts: Sequence[int], groups: int = 10
+) -> list[dict[str, Any]]:
+    """By `frequency_groups` how many ``words``, occurrences of the ``most`` and ``fewest``
+    frequent one, and the mean of ``senses`` [V] a word."""
     return [
         {
             "words": len(part),
@@ -92,8 +93,7 @@ def senses_by_frequency(
             "fewest": counts[part[-1]],
             "senses": float(np.asarray(senses)[part].mean()),
         }
-        for part in np.array_split(order, groups)
-        if len(part)
+        for part in frequency_groups(counts, groups)
     ]
 
 
@@ -110,26 +110,38 @@ def whole_words(targets: Iterable[Tensor], symbols: Sequence[str]) -> set[str]:
 
 
 def words_by_number_of_senses(
-    senses: Sequence[int], symbols: Sequence[str], special: int, known: set[str] | None = None
-) -> dict[int, list[str]]:
-    """Whole words for every number of senses [V] from 1 to the largest.
+    senses: Sequence[int], symbols: Sequence[str], special: int, known: set[str] | None = None,
+    with_pieces: bool = False,
+) -> dict[int, list[str]]:  # fmt: skip
+    """Words for every number of senses [V] from 1 to the largest.
 
-    Entries [V] without a letter, pieces and the ``special`` first ones are left out. A dictionary
-    does not say whether ``ing`` is a word or the end of many: ``known`` are the words that stand
-    alone in a text (`whole_words`), by default all but pieces that end in ``@@``.
+    Entries [V] without a letter and the ``special`` first ones are left out, and pieces unless
+    ``with_pieces``: then as ``ban@@`` and ``@@ing``. A dictionary does not say whether ``ing`` is a
+    word or the end of many: ``known`` are the words that stand alone in a text (`whole_words`), by
+    default all but pieces that end in ``@@``.
     """
     words: dict[int, list[str]] = {number: [] for number in range(1, max(senses) + 1)}
     for index, (symbol, number) in enumerate(zip(symbols, senses, strict=True)):
-        whole = not symbol.endswith(BPE_MARK) if known is None else symbol in known
-        if whole and is_word(symbol, index, special) and any(map(str.isalpha, symbol)):
-            words[number].append(symbol)
+        begins = symbol.endswith(BPE_MARK)
+        ends = not begins and known is not None and symbol not in known
+        if (begins or ends) and not with_pieces:
+            continue
+        if is_word(symbol, index, special) and any(map(str.isalpha, symbol)):
+            words[number].append(f"{BPE_MARK}{symbol}" if ends else symbol)
     return words
 
 
-def drawn_words(groups: Mapping[int, Sequence[str]], number: int, seed: int) -> str:
-    """The paper's Table 6 as Markdown: of every group so many words, drawn at random."""
-    head = ["", *(f"{senses} sense{'s' if senses > 1 else ''}" for senses in groups)]
+def drawn_words(
+    groups: Mapping[int, Sequence[str]], number: int, seed: int, csv: bool = False
+) -> str:
+    """The paper's Table 6 as Markdown: of every group so many words, drawn at random. As CSV each
+    has a row: number of senses, how many words have it, word."""
     draws = [Random(seed).sample(own, min(number, len(own))) for own in groups.values()]
+    if csv:
+        drawn = zip(groups.items(), draws, strict=True)
+        cells = [(senses, len(own), word) for (senses, own), words in drawn for word in words]
+        return table_as_csv(["senses", "words_in_all", "word"], cells)
+    head = ["", *(f"{senses} sense{'s' if senses > 1 else ''}" for senses in groups)]
     rows = [["words in all", *(str(len(own)) for own in groups.values())]]
     for place, words in enumerate(zip_longest(*draws, fillvalue="")):
         rows.append(["" if place else "drawn at random", *words])

@@ -35,7 +35,10 @@ def add_convert(commands: Subparsers) -> None:
         help="part the senses of a split word by this much, relative to their length. 0 is exact, "
         "but equal senses stay equal in training until reallocation moves them "
         "[%(default)s]")  # fmt: skip
-    add("--data", type=Path, metavar="BIN", help="binarized data: word counts")
+    counts = parser.add_mutually_exclusive_group()
+    counts.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
+    counts.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
+    add("--ema", action="store_true", help="convert the averages that --store-ema has made")
     add("--config", type=Path, metavar="FILE", help="write the flags for training on as YAML")
     add_trust_flag(parser)
     parser.set_defaults(run=_run_convert)
@@ -47,20 +50,27 @@ def _run_convert(args: argparse.Namespace) -> int:
 
     from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
     from fairseq_kerbs.conversion.flags import finetuning_flags
-    from fairseq_kerbs.conversion.model import convert, read_softmax_model, write_checkpoint
+    from fairseq_kerbs.conversion.model import (
+        averages_of,
+        convert,
+        read_softmax_model,
+        write_checkpoint,
+    )
     from fairseq_kerbs.tables.experiments import flag_arguments
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    source = read_softmax_model(args.checkpoint, args.trust_checkpoint)
+    source = read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
     words, dictionary, by = len(source.weight), None, "the order of the dictionary"
+    path = args.dict
     if args.data is not None:
         path = remembered_dictionary(args.checkpoint, source.config, args.data)
+    if path is not None:
         dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
     sizes = args.total_senses, args.max_senses
     converted = convert(source, *sizes, args.extra_senses, args.split_noise, dictionary)
     flags = finetuning_flags(source.config, converted.settings, args.output)
-    write_checkpoint(args.output, source, converted, args.data)
+    write_checkpoint(args.output, source, converted, args.data, dictionary)
     if args.config is not None:
         with atomic_write(args.config) as stream:
             text = f"going on with {args.checkpoint.name} as a KerBS model"
@@ -78,6 +88,8 @@ def _run_convert(args: argparse.Namespace) -> int:
         "largest difference of log-probabilities on random sentences: "
         f"{converted.difference:.2g} nats"
     )
+    if not args.ema and averages_of(source.state):
+        print("the averages of --store-ema were left out; --ema converts them")
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
     print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
     return 0

@@ -63,10 +63,14 @@ def add_score(commands: Subparsers) -> None:
     parser.add_argument("--hypotheses", required=True, type=Path, metavar="FILE")
     parser.add_argument("--reference", required=True, type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--lang", default="en", help="language of the text [%(default)s]")
-    parser.add_argument("--both-cases", action="store_true",
-                        help="one score with case, and one without")  # fmt: skip
+    case = parser.add_mutually_exclusive_group()
+    case.add_argument("--lowercase", action="store_true", help="compare without case")
+    case.add_argument("--both-cases", action="store_true",
+                      help="one score with case, and one without")  # fmt: skip
     parser.add_argument("--max-ngram-order", type=int, default=4, metavar="N",
                         help="longest n-grams: 1 gives BLEU-1 [%(default)s]")  # fmt: skip
+    parser.add_argument("--tokenize", metavar="NAME",
+                        help="sacreBLEU's tokenizer [by language; 13a for most]")  # fmt: skip
     parser.add_argument("--unescape", action="store_true", help="undo XML entities in hypotheses")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.set_defaults(run=_run_score)
@@ -75,12 +79,13 @@ def add_score(commands: Subparsers) -> None:
 def _run_score(args: argparse.Namespace) -> int:
     from fairseq_kerbs.evaluation.bleu import score_file
 
-    for lowercase in (False, True) if args.both_cases else (False,):
+    for lowercase in (False, True) if args.both_cases else (args.lowercase,):
         result = score_file(
             args.hypotheses,
             args.reference,
             language=args.lang,
             lowercase=lowercase,
+            tokenize=args.tokenize,
             unescape=args.unescape,
             max_ngram_order=args.max_ngram_order,
         )

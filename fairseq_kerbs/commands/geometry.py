@@ -30,13 +30,13 @@ def add_geometry(commands: Subparsers) -> None:
         ("--max-clusters", 6, "clusters of a word, at most"),
         ("--seed", 1, "of k-means and of the comparison"),
     )
-    reading.add_files(parser, "json")
+    reading.add_files(parser)
     parser.set_defaults(run=_run_geometry)
 
 
 def _run_geometry(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.context_vectors import context_vectors
-    from fairseq_kerbs.analysis.geometry import geometry_as_text, measure_word
+    from fairseq_kerbs.analysis.geometry import geometry_as_csv, geometry_as_text, measure_word
     from fairseq_kerbs.analysis.words import frequent_words, word_numbers
 
     reading.check_numbers(args, top=1, least=3, most=args.least, max_clusters=2)
@@ -51,7 +51,8 @@ def _run_geometry(args: argparse.Namespace) -> int:
         if times[word] >= args.least
     ]
     few = {dictionary[word]: times[word] for word in words if times[word] < args.least}
-    reading.write_files(args, {"words": measured, "few": few, "least": args.least})
+    result = {"words": measured, "few": few, "least": args.least}
+    reading.write_files(args, result, geometry_as_csv(measured))
     if measured:
         print(geometry_as_text(measured))
     if few:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,11 +117,12 @@ def _add_score(steps: Subparsers) -> None:
     parser.add_argument("sheets", nargs="+", type=Path, metavar="SHEET", help="filled sheets")
     parser.add_argument("--baseline", metavar="NAME", help="system to test the others against")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table as CSV")
     parser.set_defaults(run=_run_score)
 
 
 def _run_score(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.evaluation.human_scores import as_text, evaluate
+    from fairseq_kerbs.evaluation.human_scores import as_csv, as_text, evaluate
     from fairseq_kerbs.evaluation.sheets import read_key, read_sheet
 
     key = read_key(args.key)
@@ -128,6 +130,8 @@ def _run_score(args: argparse.Namespace) -> int:
     print(as_text(result))
     if args.json is not None:
         write_output(args.json, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    if args.csv is not None:
+        write_output(args.csv, as_csv(result))
     return 0
 
 
@@ -143,12 +147,15 @@ def add_examples(commands: Subparsers) -> None:
     add = parser.add_argument
     add("--reference", type=Path, metavar="FILE", help="references, as --source")
     add("--choose", choices=("differing", "best", "random"), default="differing",
-        help="drawn from the lines with the most different answers, where the last system gains "
-        "most over the baseline in chrF, or drawn from all [%(default)s]")  # fmt: skip
+        help="drawn from the lines with the most different answers, where one system gains most "
+        "over the baseline, or drawn from all [%(default)s]")  # fmt: skip
     add("--number", type=int, default=5, metavar="N", help="lines [%(default)s]")
     add("--seed", type=int, default=1, metavar="S", help="[%(default)s]")
-    add("--baseline", metavar="NAME",
-        help="best: system that the last one is compared with [the first]")  # fmt: skip
+    best = parser.add_argument_group("--choose best")
+    best.add_argument("--of", metavar="NAME", help="system whose gain counts [the last]")
+    best.add_argument("--baseline", metavar="NAME", help="what it is compared with [the first]")
+    best.add_argument("--metric", choices=("chrf", "bleu"), default="chrf", help="[%(default)s]")
+    add("--format", choices=("text", "markdown", "csv"), default="text", help="[%(default)s]")
     add("--output", type=Path, metavar="FILE", help="file [standard output]")
     parser.set_defaults(run=_run_examples)
 
@@ -159,8 +166,17 @@ def _run_examples(args: argparse.Namespace) -> int:
 
     sources, systems = _read_answers(args)
     references = args.reference and read_texts(args.reference, "T", args.lang, args.unescape)
-    how = (args.choose, args.number, args.seed)
-    chosen = examples.side_by_side(sources, references, systems, *how, baseline=args.baseline)
-    rule = examples.rule_text(chosen, len(sources), args.choose, args.seed)
-    write_output(args.output, f"{rule}\n\n{examples.as_markdown(chosen)}")
+    chosen = examples.side_by_side(
+        *(sources, references, systems, args.choose, args.number, args.seed),
+        system=args.of,
+        baseline=args.baseline,
+        metric=args.metric,
+    )
+    rule = examples.rule_text(chosen, len(sources), args.choose, args.seed, args.metric)
+    if args.format == "csv":
+        print(rule, file=sys.stderr)
+        write_output(args.output, examples.as_csv(chosen))
+    else:
+        write = examples.as_markdown if args.format == "markdown" else examples.as_text
+        write_output(args.output, f"{rule}\n\n{write(chosen)}")
     return 0

@@ -35,14 +35,18 @@ def add_neighbours(commands: Subparsers) -> None:
         ("--least", 20, "occurrences in the training data that a word must have"),
     )
     add("--joined", action="store_true", help="whole words only, and BPE pieces joined")
-    reading.add_files(parser, "json")
+    reading.add_files(parser)
     parser.set_defaults(run=_run_neighbours)
 
 
 def _run_neighbours(args: argparse.Namespace) -> int:
     import torch
 
-    from fairseq_kerbs.analysis.neighbours import find_neighbours, neighbours_as_text
+    from fairseq_kerbs.analysis.neighbours import (
+        find_neighbours,
+        neighbours_as_csv,
+        neighbours_as_text,
+    )
     from fairseq_kerbs.analysis.words import BPE_MARK, is_word
     from fairseq_kerbs.utils.errors import UserError
 
@@ -70,7 +74,7 @@ def _run_neighbours(args: argparse.Namespace) -> int:
         top=args.top,
         examples=args.examples,
     )
-    reading.write_files(args, result)
+    reading.write_files(args, result, neighbours_as_csv(result))
     print(neighbours_as_text(result))
     return 0
 

@@ -15,6 +15,9 @@ FIGURES = {
     "contexts": "context vectors of a word in a split of the data, on their two principal "
     "components, by their most probable sense; sense vectors on top (Figure 1 of the paper)",
     "theta": "theta of the senses of words, with the mean by usage (Figure 3 of the paper)",
+    "frequency": "the number of senses of each word over its frequency in the training data",
+    "usage": "histograms of usage over all senses, and of its shares within words",
+    "history": "words by number of senses, senses moved and quantiles of theta, by updates",
     "kernels": "the kernels pow, log, rbf and wav and their gradients over the squared distance, "
     "and the KerBS kernel over the cosine for several theta",
 }
@@ -31,25 +34,33 @@ def add_plot(commands: Subparsers) -> None:
         file = "a .png, .pdf or .svg file"
         figure.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
         figure.set_defaults(run=_run)
-        if name != "kernels":
-            contexts = name == "contexts"
+        contexts = name == "contexts"
+        if name == "history":
+            text = "output of fairseq-train, or its --tensorboard-logdir"
+            figure.add_argument("log", type=Path, metavar="LOG", help=text)
+        elif name != "kernels":
             reading.add_model_flags(figure, needs_data=contexts, split=contexts)
+        if name in ("contexts", "theta"):
             nargs, text = (1 if contexts else "+"), "entry of the dictionary"
             figure.add_argument("--word", nargs=nargs, required=True, metavar="WORD", help=text)
-        if name == "contexts":
+        if contexts:
             reading.add_numbers(figure, ("--most", 500, "contexts, at most"))
 
 
 def _run(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import plots
+    from fairseq_kerbs.analysis.history import read_history
 
     plots.check_figure_path(args.output)
     if args.figure == "kernels":
         figure = plots.plot_kernels()
+    elif args.figure == "history":
+        figure = plots.plot_history(read_history(args.log))
     else:
         reading.check_numbers(args, **({"most": 2} if args.figure == "contexts" else {}))
         figure = _of_model(args, *reading.read_model(args))
     plots.save_figure(figure, args.output)
+    print(f"{args.output}: {args.figure}")
     return 0
 
 
@@ -59,6 +70,16 @@ def _of_model(args: argparse.Namespace, layer: Any, dictionary: Any, model: Any,
     from fairseq_kerbs.analysis.words import word_numbers
     from fairseq_kerbs.utils.errors import UserError
 
+    if args.figure == "usage":
+        return plots.plot_usage(layer.usage, layer.word_of_sense)
+    if args.figure == "frequency":
+        counts = dictionary.count[dictionary.nspecial :]
+        if not any(counts):
+            raise UserError(
+                "the dictionary has no counts of words; give the one of fairseq-preprocess"
+            )
+        senses = layer.senses_per_word()[dictionary.nspecial :].tolist()
+        return plots.plot_frequency(senses, counts)
     if args.figure == "theta" and not layer.has_theta:
         raise UserError(f"the kernel {layer.kernel_name} of {args.checkpoint} has no theta")
     words = word_numbers(dictionary, args.word)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +44,8 @@ def add_senses(commands: Subparsers) -> None:
     text = "also print words drawn at random for every number of senses, as Markdown"
     table.add_argument("--by-number-of-senses", action="store_true", help=text)
     reading.add_numbers(table, ("--words-each", 5, "words of each"), ("--seed", 1, "of the draw"))
-    text = "write this table to a file"
+    table.add_argument("--with-pieces", action="store_true", help="subwords too, with marks")
+    text = "write this table to a file: as CSV if its name ends in .csv, else as Markdown"
     table.add_argument("--table", type=Path, metavar="FILE", help=text)
     parser.set_defaults(run=_run_senses)
 
@@ -84,17 +87,18 @@ def _run_senses(args: argparse.Namespace) -> int:
     if gold is not None:
         print(f"\n{gold_senses.comparison_as_text(report['gold'])}")
     if args.by_number_of_senses or args.table is not None:
-        table = _words_by_senses(args, trained)
+        drawn = _words_by_senses(args, trained)
         if args.by_number_of_senses:
-            print(f"\n{table}", end="")
+            print(f"\n{drawn()}", end="")
         if args.table is not None:
             with atomic_write(args.table) as stream:
-                stream.write(table)
+                stream.write(drawn(csv=args.table.suffix == ".csv"))
     return 0
 
 
-def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> str:
-    """Table 6; where there are data, of words that stand alone in the training data."""
+def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> Callable[..., str]:
+    """A function that writes Table 6; where there are data, of words that stand alone in the
+    training data."""
     from fairseq_kerbs.analysis import words
     from fairseq_kerbs.utils.errors import UserError
 
@@ -112,5 +116,7 @@ def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> str:
         targets = (train[at]["target"] for at in range(len(train)))
         known = words.whole_words(targets, dictionary.symbols)
     senses = layer.senses_per_word().tolist()
-    groups = words.words_by_number_of_senses(senses, dictionary.symbols, dictionary.nspecial, known)
-    return words.drawn_words(groups, args.words_each, args.seed)
+    groups = words.words_by_number_of_senses(
+        senses, dictionary.symbols, dictionary.nspecial, known, args.with_pieces
+    )
+    return partial(words.drawn_words, groups, args.words_each, args.seed)

@@ -66,14 +66,27 @@ class SoftmaxModel:
     replaced: set[str]  # names of the parameters that the converted output layer replaces
 
 
-def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
+def averages_of(state: dict[str, Any]) -> Any:
+    """The averages of parameters that ``--store-ema`` has left in a checkpoint, if any."""
+    return (state.get("extra_state") or {}).get("ema")
+
+
+def read_softmax_model(
+    checkpoint: Path, trust: bool = False, averaged: bool = False
+) -> SoftmaxModel:
     """Rebuild the model of a checkpoint; for ``trust`` see :func:`read_checkpoint`.
+
+    If ``averaged``, its parameters are those of :func:`averages_of`.
 
     Raises:
         UserError: see :func:`read_checkpoint`; or the model is none that can be converted, for a
             reason that the message names.
     """
     state = read_checkpoint(checkpoint, trust)  # from here on fairseq is quiet
+    if averaged:
+        state["model"] = averages_of(state)
+        if not state["model"]:
+            raise UserError(f"--ema: {checkpoint} holds no averages, as --store-ema makes them")
     from fairseq_kerbs.models.config import as_namespace
 
     config, tensors = settings_of(checkpoint, state), state["model"]
@@ -216,27 +229,32 @@ def largest_difference(first: Any, second: Any, task: Any) -> float:
     return float((found[0] - found[1]).abs().max())
 
 
-def _known_dictionaries(source: SoftmaxModel, data: Path | None) -> dict[str, str]:
+def _known_dictionaries(source: SoftmaxModel, data: Path | None, target: Any) -> dict[str, str]:
     """Digests of dictionaries: those that the checkpoint keeps, else of the files that fit."""
-    known = {}
+    known = {} if target is None else {"target": digest(target)}
     for side in ("source", "target"):
         if kept := digest_kept(source.state, side):
             known[side] = kept
-            continue
-        with suppress(UserError):  # it is not there, or is another one
-            words = len(getattr(source.task, f"{side}_dictionary"))
-            path = remembered_dictionary(source.checkpoint, source.config, data, side)
-            known[side] = digest(load_dictionary(path, words, {}))
+        elif side not in known:
+            with suppress(UserError):  # it is not there, or is another one
+                words = len(getattr(source.task, f"{side}_dictionary"))
+                path = remembered_dictionary(source.checkpoint, source.config, data, side)
+                known[side] = digest(load_dictionary(path, words, {}))
     return known
 
 
 def write_checkpoint(
-    path: Path, source: SoftmaxModel, converted: Converted, data: Path | None = None
+    path: Path,
+    source: SoftmaxModel,
+    converted: Converted,
+    data: Path | None = None,
+    dictionary: Any = None,
 ) -> None:
     """Write what fairseq's loader needs: parameters and settings; training begins anew.
 
     Digests of dictionaries (see :mod:`fairseq_kerbs.utils.dictionaries`) go along; fairseq's own
-    models have none, those in the folder ``data`` or that of their training are taken.
+    models have none: that of the target ``dictionary``, where it is known, and those in the folder
+    ``data`` or that of their training are taken.
 
     Raises:
         UserError: the disk is full, or the name or folder is none that can be written to.
@@ -244,7 +262,7 @@ def write_checkpoint(
     from omegaconf import OmegaConf
 
     config: Any = OmegaConf.to_container(source.config, resolve=True, enum_to_str=True)
-    known = _known_dictionaries(source, data)
+    known = _known_dictionaries(source, data, dictionary)
     history = {
         "criterion_name": "KerbsCrossEntropyCriterion",
         "optimizer_name": "FairseqAdam",

@@ -35,13 +35,26 @@ def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
     return found
 
 
-def make_segmenter(codes: Path) -> Callable[[str], str]:
-    """A function from a tokenized line to its subwords, for `parallel_map`."""
-    from subword_nmt.apply_bpe import BPE
+def make_segmenter(
+    codes: Path, vocabulary: Path | None = None, threshold: int = 0
+) -> Callable[[str], str]:
+    """A function from a tokenized line to its subwords, for `parallel_map`; with a vocabulary,
+    units rarer than `threshold` are split further."""
+    from subword_nmt.apply_bpe import BPE, read_vocabulary
 
+    known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary else None
     with codes.open(encoding="utf-8", newline="\n") as stream:
-        segment: Callable[[str], str] = BPE(stream).segment
+        segment: Callable[[str], str] = BPE(stream, vocab=known).segment
     return segment
+
+
+def write_vocabulary(text: Path, codes: Path, vocabulary: Path) -> dict[str, int]:
+    """Count the subwords of a tokenized text, as ``get-vocab`` does; return how many ``types``."""
+    from subword_nmt.get_vocab import get_vocab
+
+    with atomic_write(vocabulary) as stream:
+        get_vocab(map(make_segmenter(codes), iter_lines(text)), stream)
+    return {"types": sum(1 for _ in iter_lines(vocabulary))}
 
 
 def undo(line: str) -> str:

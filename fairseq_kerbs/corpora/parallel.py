@@ -47,6 +47,9 @@ class ParallelText(Preparation):
         "joint", choices=("joint", "separate", "none"),
     )  # fmt: skip
     merges: int = number("BPE merges to learn", 10000)
+    vocabulary_threshold: int = number(
+        "joint BPE: split what a language's training text has less often; 0 = off", 0, least=0
+    )
     joined_dictionary: bool = flag("one dictionary for both languages", False)
 
     @property
@@ -99,6 +102,8 @@ class ParallelText(Preparation):
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
         for side, rules in zip(("source", "target"), self.rules.values(), strict=True):
             moses.check_language(rules, f"--{side}-moses")
+        if self.vocabulary_threshold and self.bpe != "joint":
+            raise UserError("--vocabulary-threshold needs --bpe joint")
         assert self.pairs
 
     def run(self, manifest: Manifest) -> None:
@@ -152,10 +157,18 @@ class _Steps:
         if learned["merges"] < s.merges:
             found = f"{learned['merges']} merges"
             self._manifest.report(f"  {found}: no further pair of units occurs twice")
-        make = partial(bpe.make_segmenter, codes)
+        threshold, known = s.vocabulary_threshold, dict[str, Path]()
+        for language, text in texts.items() if threshold else ():
+            known[language] = codes.with_name(f"vocabulary.{language}")
+            count = partial(bpe.write_vocabulary, text, codes, known[language])
+            inputs, outputs = {"text": text, "codes": codes}, [known[language]]
+            self._manifest.step(f"count subwords {language}", count, inputs, outputs, **program)
         for side, text in self._texts.items():
             if side[1] in languages:
-                self._rewrite("apply BPE", side, make, {"codes": codes, "text": text}, **program)
+                inputs = {"codes": codes} | ({"vocabulary": known[side[1]]} if known else {})
+                make = partial(bpe.make_segmenter, **inputs, threshold=threshold)
+                inputs |= {"text": text}
+                self._rewrite("apply BPE", side, make, inputs, threshold=threshold, **program)
 
     def _rewrite(
         self, step: str, side: Side, make: Callable[[], LineFunction],

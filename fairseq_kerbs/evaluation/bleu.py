@@ -31,20 +31,30 @@ class BleuResult:
     max_ngram_order: int = DEFAULT_ORDER
 
 
-def bleu_metric(order: int = DEFAULT_ORDER, *, language: str = "", lowercase: bool = False) -> BLEU:
+def bleu_metric(
+    order: int = DEFAULT_ORDER,
+    *,
+    language: str = "",
+    lowercase: bool = False,
+    tokenize: str | None = None,
+) -> BLEU:
     """sacreBLEU's metric for n-grams up to `order`; 1 is precision times the brevity penalty.
 
-    The tokenizer is sacreBLEU's for `language` (13a for most).
+    The tokenizer is `tokenize`, by default sacreBLEU's for `language` (13a for most).
 
     Raises:
-        UserError: the order is not positive, or the tokenizer needs a package that is missing.
+        UserError: the order is not positive, or there is no such tokenizer, or a package that it
+            needs is missing.
     """
     if order < 1:
         raise UserError(f"--max-ngram-order must be at least 1, not {order}")
+    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+        raise UserError(f"--tokenize must be one of {', '.join(BLEU.TOKENIZERS)}, not {tokenize}")
     try:
-        return BLEU(lowercase=lowercase, trg_lang=language, max_ngram_order=order)
+        return BLEU(lowercase, tokenize=tokenize, trg_lang=language, max_ngram_order=order)
     except (ImportError, RuntimeError) as error:  # sacreBLEU's sentence on a missing package
-        raise UserError(f"--lang {language}: {' '.join(str(error).split())}") from None
+        wanted = f"--tokenize {tokenize}" if tokenize else f"--lang {language}"
+        raise UserError(f"{wanted}: {' '.join(str(error).split())}") from None
 
 
 def corpus_bleu(

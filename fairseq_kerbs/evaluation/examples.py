@@ -3,8 +3,8 @@
 - ``random``: lines drawn with a seed.
 - ``differing``: lines drawn with a seed, those with the most different answers first; lines to
   which all systems answer the same are never chosen.
-- ``best``: the lines where the last system's sentence chrF exceeds the baseline's by most. They
-  show what a system can do, not what it does on average; the rule is to be stated beside them.
+- ``best``: the lines where one system's sentence score exceeds the baseline's by most. They show
+  what a system can do, not what it does on average; the rule is to be stated beside them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
+from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_kerbs.evaluation.texts import check_lengths, escape_markdown, shown
+from fairseq_kerbs.evaluation.texts import check_lengths, escape_markdown, shown, table_as_csv
 from fairseq_kerbs.utils.errors import UserError
 
 Choice = Literal["differing", "best", "random"]
+Metric = Literal["chrf", "bleu"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Example:
     source: str
     reference: str | None
     answers: dict[str, str]  # by system
-    scores: dict[str, float] = field(default_factory=dict)  # chrF of those compared (``best``)
+    scores: dict[str, float] = field(default_factory=dict)  # of those compared (``best``)
 
     def rows(self) -> list[tuple[str, str]]:
         """Names and texts, from the source to the last system, each text on one line."""
@@ -53,7 +55,9 @@ def side_by_side(
     number: int,
     seed: int,
     *,
+    system: str | None = None,
     baseline: str | None = None,
+    metric: Metric = "chrf",
 ) -> list[Example]:
     """Choose at most `number` lines by a rule and put the systems' answers side by side.
 
@@ -61,7 +65,9 @@ def side_by_side(
         sources, references, systems: raw texts, parallel to each other.
         choose: the rule, see the head of this file.
         number, seed: how many lines; what is drawn is drawn with the seed.
-        baseline: of ``best``, what the last system is compared with; by default the first.
+        system, baseline: of ``best``, the one whose gain counts, and what it is compared with; by
+            default the last and the first.
+        metric: of ``best``, the sentence score.
 
     Returns:
         examples in the order of the test set; for ``best``, the largest gain first, gains only.
@@ -76,7 +82,9 @@ def side_by_side(
         raise UserError(f"--number is {number}, but must be at least 1")
     scores: dict[int, dict[str, float]] = {}
     if choose == "best":
-        scores = _gains(systems, references, number, baseline)
+        names = list(systems)
+        pair = (system or names[-1], baseline or names[0])
+        scores = _gains(systems, references, number, pair, metric)
         chosen = list(scores)
     elif choose == "random":
         chosen = sorted(Random(seed).sample(range(len(sources)), min(number, len(sources))))
@@ -102,39 +110,41 @@ def _gains(
     systems: Mapping[str, Sequence[str]],
     references: Sequence[str] | None,
     number: int,
-    baseline: str | None,
+    pair: tuple[str, str],
+    metric: Metric,
 ) -> dict[int, dict[str, float]]:
-    """Scores of the last system and the baseline by line, where it gains most, best first."""
-    names = list(systems)
-    system, baseline = names[-1], baseline or names[0]
-    if baseline not in systems:
-        raise UserError(f"--baseline {baseline} is none of the systems {', '.join(names)}")
+    """Scores of a system and the baseline by line, where it gains most, best first."""
+    for flag, name in zip(("--of", "--baseline"), pair, strict=True):
+        if name not in systems:
+            raise UserError(f"{flag} {name} is none of the systems {', '.join(systems)}")
     if references is None:
         raise UserError("--choose best needs --reference")
-    chrf = CHRF()
+    # BLEU of a sentence needs the effective order
+    scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
     scores = {
-        index: {
-            name: chrf.sentence_score(systems[name][index], [reference]).score
-            for name in (system, baseline)
-        }
+        index: {n: scorer.sentence_score(systems[n][index], [reference]).score for n in pair}
         for index, reference in enumerate(references)
     }
+    system, baseline = pair
     gains = {index: one[system] - one[baseline] for index, one in scores.items()}
     best = sorted(gains, key=lambda index: -gains[index])[:number]
     return {index: scores[index] for index in best if gains[index] > 0}
 
 
-def rule_text(examples: Sequence[Example], lines: int, choose: Choice, seed: int) -> str:
+def rule_text(
+    examples: Sequence[Example], lines: int, choose: Choice, seed: int, metric: Metric = "chrf"
+) -> str:
     """One sentence that says how `side_by_side` chose examples of `lines` lines."""
     start = f"{len(examples)} of {lines} lines"
     if choose == "random":
         return f"{start}, drawn at random (seed {seed})."
     if choose == "differing":
         return f"{start}, drawn from those with the most different answers (seed {seed})."
+    score = {"chrf": "chrF", "bleu": "BLEU"}[metric]
     if not examples:
-        return f"{start} have a gain in sentence chrF."
+        return f"{start} have a gain in sentence {score}."
     system, baseline = examples[0].scores
-    return f"{start}: the largest gains of {system} over {baseline} in sentence chrF."
+    return f"{start}: the largest gains of {system} over {baseline} in sentence {score}."
 
 
 def as_markdown(examples: Sequence[Example]) -> str:
@@ -145,3 +155,19 @@ def as_markdown(examples: Sequence[Example]) -> str:
         rows = [f"| {name} | {text} |" for name, text in cells]
         tables.append("\n".join([f"| | {one.title()} |", "| --- | --- |", *rows, ""]))
     return "\n".join(tables)
+
+
+def as_text(examples: Sequence[Example]) -> str:
+    """For a terminal."""
+    blocks = []
+    for one in examples:
+        width = max(len(name) for name, _ in one.rows()) + 2
+        rows = [f"  {name:<{width}}{text}".rstrip() for name, text in one.rows()]
+        blocks.append("\n".join([one.title(), *rows, ""]))
+    return "\n".join(blocks)
+
+
+def as_csv(examples: Sequence[Example]) -> str:
+    """One row an example: line, source, reference if there is one, and each system's answer."""
+    head = ["line", *(name for one in examples[:1] for name, _ in one.rows())]
+    return table_as_csv(head, [[one.line, *(text for _, text in one.rows())] for one in examples])

@@ -16,6 +16,7 @@ from scipy import stats
 from tabulate import tabulate
 
 from fairseq_kerbs.evaluation.sheets import SCORES, Key, Sheet
+from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.utils.errors import UserError
 
 Scores = NDArray[np.int64]
@@ -47,10 +48,10 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
     """All figures of sheets that were checked against the key, as JSON can hold them.
 
     Returns:
-        ``systems``, for each its mean, the deviation over n − 1 and n of its scores, how often it
-        got each score, the difference of its mean to the baseline's, and t and p of the test;
-        ``baseline``, ``items``, ``raters``, ``expected_raters``, ``fleiss_kappa`` and
-        ``krippendorff_alpha``. What is not defined is None.
+        ``systems``, for each its mean, the deviation over n − 1 and n of its scores, ``counts`` of
+        0, 1 and 2, the difference of its mean to the baseline's, and t and p of the test;
+        ``baseline``, ``items``, ``raters`` (their numbers), ``expected_raters``, ``fleiss_kappa``,
+        ``krippendorff_alpha`` and ``rater_means``. What is not defined is None.
 
     Raises:
         UserError: there is no system of the baseline's name, or see `score_array`.
@@ -68,10 +69,11 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
         ],
         "baseline": baseline,
         "items": scores.shape[1],
-        "raters": len(sheets),
+        "raters": sorted(sheet.rater for sheet in sheets),
         "expected_raters": key.raters,
         "fleiss_kappa": kappa,
         "krippendorff_alpha": alpha,
+        "rater_means": scores.mean((0, 1)).tolist(),
     }
 
 
@@ -82,7 +84,7 @@ def _figures(name: str, own: Scores, reference: Scores | None) -> dict[str, Any]
         "mean": float(own.mean()),
         "deviation": float(own.std(ddof=1)) if own.size > 1 else None,
         "n": own.size,
-        **{str(score): int((own == score).sum()) for score in SCORES},
+        "counts": [int((own == score).sum()) for score in SCORES],
         **dict.fromkeys(("difference", "t", "p")),
     }
     if reference is not None:
@@ -94,12 +96,29 @@ def _figures(name: str, own: Scores, reference: Scores | None) -> dict[str, Any]
     return figures
 
 
+def _table(result: Mapping[str, Any], *counts: str) -> tuple[list[str], list[list[Any]]]:
+    """Names of columns, with those of how often 0, 1 and 2 were given, and a row a system."""
+    first, last = ("system", "mean", "deviation", "n"), ("difference", "t", "p")
+    rows = [
+        [*(one[name] for name in first), *one["counts"], *(one[name] for name in last)]
+        for one in result["systems"]
+    ]
+    return [*first, *counts, *last], rows
+
+
+def as_csv(result: Mapping[str, Any]) -> str:
+    """What `evaluate` returned, one row a system; what is not defined is empty."""
+    head, rows = _table(result, "zeros", "ones", "twos")
+    names = ["baseline", "fleiss_kappa", "krippendorff_alpha"]
+    shared = [result[name] for name in names]
+    return table_as_csv([*head, *names], [[*row, *shared] for row in rows])
+
+
 def as_text(result: Mapping[str, Any]) -> str:
     """What `evaluate` returned, for a terminal."""
     forms = ["", ".3f", ".3f", *[""] * (1 + len(SCORES)), "+.3f", ".3f", ".4f"]
-    table = tabulate(
-        result["systems"], "keys", "plain", forms, missingval="–", disable_numparse=[0]
-    )
+    head, rows = _table(result, *map(str, SCORES))
+    table = tabulate(rows, head, "plain", forms, missingval="–", disable_numparse=[0])
     kappa, alpha = (
         "–" if result[name] is None else f"{result[name]:.3f}"
         for name in ("fleiss_kappa", "krippendorff_alpha")
@@ -108,8 +127,9 @@ def as_text(result: Mapping[str, Any]) -> str:
     if result["baseline"]:
         test = f"one-tailed paired t-test over items, system better than {result['baseline']}"
     return (
-        f"{table}\n\n{result['items']} items, {result['raters']} of {result['expected_raters']} "
-        f"raters; Fleiss' kappa {kappa}, Krippendorff's alpha (ordinal) {alpha}\np: {test}"
+        f"{table}\n\n{result['items']} items, {len(result['raters'])} of "
+        f"{result['expected_raters']} raters; Fleiss' kappa {kappa}, "
+        f"Krippendorff's alpha (ordinal) {alpha}\np: {test}"
     )
 
 

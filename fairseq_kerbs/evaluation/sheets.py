@@ -83,9 +83,11 @@ def make_key(
     The answers of all systems are parallel to the sources; same seed and texts, same key.
 
     Raises:
-        UserError: numbers of lines differ, there are no `raters` or too few lines, or one is too
-            long.
+        UserError: there are more than 26 systems, no `raters` or too few lines, numbers of lines
+            differ, or a line is too long.
     """
+    if len(systems) > len(ascii_uppercase):
+        raise UserError(f"--system: {len(systems)} systems, but there are only 26 letters for them")
     check_lengths({"--source": sources, **{f"--system {n}": t for n, t in systems.items()}})
     filled = [index for index, source in enumerate(sources) if shown(source)]
     if not 1 <= items <= len(filled):

@@ -19,6 +19,7 @@ Part = Literal["S", "T", "H"]
 
 # S-<id>, T-<id> and the text; H-<id>, score and text
 _LINE = re.compile(r"(?:([ST])-(\d+)|(H)-(\d+)\t\S+)\t(.*)", re.DOTALL)
+_SUBWORD = re.compile(r"@@(?: |$)")
 _MARKUP = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~$#"}
 )
@@ -81,14 +82,19 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
     other file is raw text already, and stays as it is.
 
     Raises:
-        UserError: the file is missing, empty or not UTF-8, has no rules for its language, or lacks
-            sentences.
+        UserError: the file is missing, empty or not UTF-8, has no rules for its language, lacks
+            sentences, or holds subwords but is not fairseq-generate's output.
     """
     lines, name = read_lines(path), str(path)
     if not lines:
         raise UserError(f"{path} is empty")
     tokens = generated_part(lines, part, name)
     if tokens is None:
+        if marked := next((n for n, line in enumerate(lines, 1) if _SUBWORD.search(line)), None):
+            raise UserError(
+                f"{path}, line {marked} has subword marks (@@); give fairseq-generate's output as "
+                "it is, or raw text made by 'fairseq-kerbs detokenize'"
+            )
         return lines
     flag = "--source-lang" if part == "S" else "--lang"
     return detokenize_lines(tokens, language=language, name=name, unescape=unescape, flag=flag)
@@ -130,3 +136,19 @@ def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",", end: str = 
     stream = io.StringIO(newline="")
     csv.writer(stream, delimiter=delimiter, lineterminator=end).writerows(rows)
     return stream.getvalue()
+
+
+def table_as_csv(
+    head: Iterable[str], rows: Iterable[Iterable[object]], digits: int | None = None
+) -> str:
+    """A table as CSV; texts as `harmless_cell` has them, None is an empty cell.
+
+    With ``digits`` floating-point numbers have so many significant digits.
+    """
+
+    def cell(value: object) -> object:
+        if isinstance(value, float) and digits is not None:
+            return f"{value:.{digits}g}"
+        return harmless_cell(value) if isinstance(value, str) else value
+
+    return csv_text([cell(value) for value in row] for row in (head, *rows))

@@ -87,6 +87,7 @@ def _not_saved(error: UserError) -> ProgramEnd:
 def verify_checkpoint_directory(stock: Any, save_dir: str) -> None:
     """Say what is wrong with a folder in one sentence."""
     try:
+        Path(save_dir).mkdir(parents=True, exist_ok=True)  # before fairseq warns of it, too
         stock(save_dir)
     except OSError as error:
         raise ProgramEnd(f"--save-dir: {system_refusal(error, save_dir)}.") from None

@@ -90,7 +90,8 @@ class SenseLines:
 
         def generate(*args: Any, **options: Any) -> Any:
             nonlocal start
-            start = options.get("bos_token", start)
+            given = options.get("bos_token")
+            start = start if given is None else given
             return generator.generate(*args, **options)
 
         found: Hypotheses = self._step(SimpleNamespace(generate=generate), models, sample, **kwargs)

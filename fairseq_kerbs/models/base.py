@@ -211,8 +211,9 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
         raise ProgramEnd(
             f"the checkpoint has no '{prefix}weight': it is no model of fairseq_kerbs."
         )
-    # statistics of the interval that this version has added, or that --new-sense asks for
+    # statistics that this version has added, or that --new-sense or --reallocation asks for
     optional = {f"inventory.{name}" for name in ADDED_STATISTICS}
+    optional |= {key for key in (*held, *expected) if key.startswith("inventory.clusters.")}
     if held.keys() - optional != expected.keys() - optional:
         raise ProgramEnd(
             "the checkpoint was trained with another --output-layer, --kernel or "

@@ -96,8 +96,9 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
         self, features: Tensor | None, tokens: Tensor, encoder_out: Any, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, dict[str, Any]]:
         embed: Any = self.embed_tokens
-        if features is not None:
-            embed.embed_next = partial(embed.embed_sequence, features=features)
+        # an earlier pass that ended in an error may have left its own
+        known = None if features is None else partial(embed.embed_sequence, features=features)
+        embed.embed_next = known
         found = self.extract_features_scriptable(tokens, encoder_out, None, *args, **kwargs)
         return self.contexts(found[0]), found[1]
 
@@ -121,8 +122,8 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
         if n > beams.streams:
             beams.widen(self, state, n)
         beams.begin_step(tokens[:, -1].eq(self.padding_idx))
-        if contexts is not None:
-            self.embed_tokens.embed_next = partial(self._embed_step, contexts=contexts)
+        embed = None if contexts is None else partial(self._embed_step, contexts=contexts)
+        self.embed_tokens.embed_next = embed
         features, extra = self.extract_features_scriptable(
             tokens if n == 1 else tokens.repeat_interleave(n, 0),
             incremental.one_source_each(encoder_out, beams.group),

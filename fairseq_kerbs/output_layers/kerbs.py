@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from fairseq_kerbs import reallocation
 from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
 from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp
+from fairseq_kerbs.reallocation.clusters import GAP
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
 from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
 from fairseq_kerbs.senses.moves import check_choice
 
 SENSE_INITS = ("random", "shared")
 SHARED_COSINE = 0.95
+MOST_TURN, MOST_SCALE, BISECTIONS = 0.5, 1.5, 30  # when a sense is split
 
 
 def posterior_weights(
@@ -166,7 +168,10 @@ class KerbsOutputLayer(KernelOutputLayer):
             the moves that were made, with the vectors that moved senses begin with.
         """
         moves = reallocation.propose_moves(self.inventory, policy, settings)
-        vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
+        if moves.bases is None:
+            vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
+        else:
+            vectors = self._split_vectors(moves)
         reallocation.apply_moves(self.inventory, moves)
         rows = moves.senses.to(self.weight.device)
         if vectors is not None:
@@ -176,3 +181,33 @@ class KerbsOutputLayer(KernelOutputLayer):
         elif self.has_theta and moves.reset_theta:
             self.theta[rows] = reallocation.MOVED_THETA
         return replace(moves, vectors=vectors)
+
+    def _split_vectors(self, moves: reallocation.Moves) -> Tensor:
+        """Vectors [K, d] of senses that begin at sides of another's contexts (`.clusters`)."""
+        assert moves.bases is not None
+        assert moves.sides is not None
+        bases = moves.bases.to(self.weight.device)
+        w, theta = self.weight[bases].double(), self.theta[bases].double()
+        own = moves.sides.to(w)
+        other = own.roll(len(own) // 2, 0)
+        unit = nn.functional.normalize(own, dim=1)
+        across = other - (other * unit).sum(1, keepdim=True) * unit
+        longest = MOST_TURN * w.norm(dim=1, keepdim=True) / across.norm(dim=1, keepdim=True)
+
+        def logits(contexts: Tensor, rows: Tensor) -> Tensor:
+            x = (self.kernel.map_contexts(contexts) * rows).sum(1, keepdim=True)
+            norms = safe_norm(contexts), safe_norm(rows)
+            return apply_kernel(self.kernel, x, *norms, theta.unsqueeze(1))
+
+        def turned(alpha: Tensor) -> Tensor:
+            rows = w - alpha * across
+            before, after = logits(own, w), logits(own, rows)
+            scale = torch.where((before > 0) & (after > 0), before / after, 1.0)
+            return rows * scale.clamp(1.0 / MOST_SCALE, MOST_SCALE)
+
+        low, high = torch.zeros_like(longest), longest
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            falls = logits(other, w) - logits(other, turned(middle)) < GAP
+            low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
+        return turned(high).to(torch.promote_types(self.weight.dtype, torch.float32))

@@ -18,14 +18,17 @@ for :data:`ROUNDS` intervals, so that v has settled, and occurs :data:`LEAST_OCC
 served by descending n λ: nearly so much does a split lower the distortion Σ |h − c|². Each takes an
 idle sense of its own, else the least used idle one of all (Algorithm 1's choice).
 
-**Beginnings.** The leading sense and the new one begin at both sides, b± = c ± √λ v. With u± =
-b±/|b±| and a gap of γ = :data:`GAP` nats,
+**Beginnings.** The leading sense and the new one begin at both sides of its contexts, b± = c ± √λ
+v.
+Each is turned away from the other's side, orthogonally to its own, u± = b±/|b±|,
 
-    w± = w_a − α (b∓ − (b∓·u±) u±),      α = γ / (|b₊||b₋| sin² ∠(b₊, b₋)).
+    w± = s± (w_a − α± (b∓ − (b∓·u±) u±)),      K(b±, w±) = K(b±, w_a),   K(b∓, w±) = K(b∓, w_a) − γ,
 
-Each turn is orthogonal to the sense's own side: there its logit stays as it was, and the other's
-falls by γ. So each side has one sense, and to first order no target's probability changes. (No turn
-is longer than half of |w_a|.) Both have θ of a and half of its usage.
+with s± by the first condition (K is homogeneous in |w|) and α± by the second, but no turn is longer
+than half of |w_a|. So at each side one sense has the logit that the leading one had, and the other
+is γ = :data:`GAP` nats below: both sides stay as probable as they were. Between them the word loses
+up to γ/2 − log 2 nats. Both senses have θ of a and half of its usage. Where √λ is less than
+:data:`LEAST_SPREAD` of |c|, there is nothing to part, and nothing is split.
 
 **Moves go on.** Later one of two senses may win again; the other is idle then, and splits anew.
 """
@@ -44,6 +47,7 @@ IDLE = 0.02
 LEAST_OCCURRENCES = 20  # of a word's leading sense in an interval
 ROUNDS = 2
 GAP = 4.0
+LEAST_SPREAD = 0.01
 
 
 def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
@@ -59,10 +63,15 @@ def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     idle[clusters.leader.cpu()] = False
     least_used = torch.argsort(inventory.usage.double().cpu(), stable=True)
     spare = least_used[idle[least_used]].tolist()
-    gain = clusters.spread().norm(dim=1).cpu()
-    ready = (clusters.rounds.cpu() >= ROUNDS) & (clusters.lead_count.cpu() >= LEAST_OCCURRENCES)
-    gain = torch.where(ready & (gain > 0), gain, 0.0)
-    words = torch.argsort(gain, descending=True, stable=True)[: int((gain > 0).sum())]
+    leader = clusters.leader.cpu()
+    spread = clusters.spread().norm(dim=1).cpu()
+    center = clusters.centers().norm(dim=1).cpu()
+    leads = leader == inventory.leading_senses().cpu()
+    often = clusters.lead_count.cpu() >= LEAST_OCCURRENCES
+    apart = spread > clusters.lead_count.cpu() * (LEAST_SPREAD * center) ** 2
+    ready = leads & often & apart & (clusters.rounds.cpu() >= ROUNDS)
+    words = torch.argsort(torch.where(ready, spread, 0.0), descending=True, stable=True)
+    words = words[: int(ready.sum())]
 
     by_word: dict[int, list[int]] = {}
     for sense in spare:
@@ -74,7 +83,8 @@ def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     for word in words.tolist():
         sense = next((one for one in by_word.get(word, ()) if one not in taken), None)
         if sense is None and numbers[word] < inventory.max_senses:
-            sense = next((one for one in anyone if one not in taken), None)
+            others = (one for one in anyone if one not in taken and numbers[int(owners[one])] > 1)
+            sense = next(others, None)
         if sense is None:
             continue
         taken.add(sense)
@@ -89,28 +99,19 @@ def _split(
     inventory: SenseInventory, clusters: ContextClusters, senses: Tensor, words: Tensor
 ) -> Moves:
     """Moves of idle senses [K] beside the leading ones of words [K], and of these to one side."""
-    words = words.long()
+    senses, words = senses.long(), words.long()
     leaders = clusters.leader.cpu()[words]
+    spread = clusters.spread().cpu().double()[words]
     center = clusters.centers().cpu().double()[words]
-    count = clusters.lead_count.cpu().double()[words]
-    length = clusters.spread().cpu().double()[words].norm(dim=1)
-    aside = (length / count).sqrt().unsqueeze(1) * clusters.direction.cpu().double()[words]
-    sides = center + aside, center - aside
-    units = [normalize(side, dim=1) for side in sides]
-    cosine = (units[0] * units[1]).sum(1, keepdim=True)
-    area = sides[0].norm(dim=1, keepdim=True) * sides[1].norm(dim=1, keepdim=True)
-    alpha = GAP / (area * (1.0 - cosine**2)).clamp_min(1e-12)
-    turns = [
-        -alpha * (other - (other * unit).sum(1, keepdim=True) * unit)
-        for unit, other in zip(units, reversed(sides), strict=True)
-    ]
+    count = clusters.lead_count.cpu().double()[words].unsqueeze(1)
+    aside = (spread.norm(dim=1, keepdim=True) / count).sqrt() * normalize(spread, dim=1)
     usage = inventory.usage.double().cpu()[leaders] / 2
     return Moves(
-        senses=torch.cat([leaders, senses.long()]),
-        sources=torch.cat([words, inventory.word_of_sense.cpu()[senses.long()]]),
+        senses=torch.cat([leaders, senses]),
+        sources=torch.cat([words, inventory.word_of_sense.cpu()[senses]]),
         words=torch.cat([words, words]),
         usage=torch.cat([usage, usage]),
         reset_theta=False,
         bases=torch.cat([leaders, leaders]),
-        turns=torch.cat(turns),
+        sides=torch.cat([center + aside, center - aside]),
     )

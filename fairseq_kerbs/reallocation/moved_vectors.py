@@ -26,8 +26,6 @@ from fairseq_kerbs.senses.moves import Moves, check_choice
 
 NEW_SENSES = ("keep", "split", "context")
 SPLIT_SINE = 0.1
-MOST_TURN = 0.5
-"""Length of a turn that a policy asks for, as a share of the vector's, at most."""
 
 
 @torch.no_grad()
@@ -47,12 +45,6 @@ def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: st
         ValueError: ``how`` is none of them, or the inventory keeps no sums of contexts.
     """
     check_choice("new_sense", how, NEW_SENSES)
-    if moves.bases is not None and moves.turns is not None:
-        base = weight[moves.bases.to(weight.device)]
-        base = base if base.dtype == torch.float64 else base.float()
-        turn = moves.turns.to(base)
-        most = MOST_TURN * base.norm(dim=1, keepdim=True)
-        return base + turn * (most / turn.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1.0)
     if how == "keep" or not len(moves):
         return None
     last = dict(zip(moves.senses.tolist(), moves.words.tolist(), strict=True))

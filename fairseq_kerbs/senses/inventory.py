@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -362,14 +362,24 @@ class SenseInventory(ExactBuffers):
         self.pending.zero_()
         return targets
 
+    def leading_senses(self) -> Tensor:
+        """The most used sense of every word in this interval, [V]; of words that do not occur the
+        leading one of the interval before, or the first one if that has gone."""
+        senses, mask = self.table
+        used = self.interval_usage[senses].masked_fill(~mask, -1.0).argmax(1, keepdim=True)
+        found = senses.gather(1, used).squeeze(1)
+        if self.clusters is None:
+            return found
+        before, words = self.clusters.leader, torch.arange(self.vocab_size, device=found.device)
+        before = torch.where(self.word_of_sense[before] == words, before, senses[:, 0])
+        return torch.where(self.interval_count > 0, found, before)
+
     @torch.no_grad()
-    def start_interval(self) -> None:
-        """Forget the sums of the interval between two reallocations."""
+    def start_interval(self, leaders: Tensor | None = None) -> None:
+        """Forget the sums of the interval between two reallocations, in which the leading senses of
+        all words, [V], were ``leaders`` (by default :meth:`leading_senses`)."""
         if self.clusters is not None:
-            mass = self.interval_usage[self.table.senses].masked_fill(~self.table.mask, -1.0)
-            most = self.table.senses.gather(1, mass.argmax(1, keepdim=True)).squeeze(1)
-            occurs = self.interval_count > 0
-            self.clusters.start_interval(torch.where(occurs, most, self.clusters.leader))
+            self.clusters.start_interval(self.leading_senses() if leaders is None else leaders)
         for name, total in self.named_buffers():
             if name.startswith("interval_"):
                 total.zero_()
@@ -381,7 +391,8 @@ class SenseInventory(ExactBuffers):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         # statistics that the checkpoint does not have begin at 0, those not kept here are dropped
-        if f"{prefix}word_of_sense" in state_dict:
+        owners, leader = f"{prefix}word_of_sense", f"{prefix}clusters.leader"
+        if owners in state_dict:
             for name in ADDED_STATISTICS:
                 buffer = self._buffers.get(name)
                 if buffer is None:
@@ -391,6 +402,10 @@ class SenseInventory(ExactBuffers):
         if self.clusters is None:
             for name in [name for name in state_dict if name.startswith(f"{prefix}clusters.")]:
                 del state_dict[name]
+        elif owners in state_dict and leader not in state_dict:
+            with suppress(ValueError):  # a damaged allocation is refused elsewhere
+                table = build_sense_table(state_dict[owners], self.vocab_size)
+                state_dict[leader] = table.senses[:, 0]
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._table = self._pending = None
 

@@ -47,7 +47,8 @@ class Moves:
         bases: the senses beside which they begin, whose θ they take; None where the layer's
             ``new_sense`` says where they begin. A sense that is its own base stays with its word
             and is only turned.
-        turns: [K, d] what is added to the vectors of ``bases``; no more than half their length.
+        sides: [K, d] the contexts for which they begin; the first half of the moves and the second
+            are pairs, each of which begins away from the other's side.
         vectors: [K, d] the vectors that they begin with; None where they keep their old ones.
     """
 
@@ -57,7 +58,7 @@ class Moves:
     usage: Tensor
     reset_theta: bool = True
     bases: Tensor | None = None
-    turns: Tensor | None = None
+    sides: Tensor | None = None
     vectors: Tensor | None = None
 
     def __len__(self) -> int:

@@ -127,7 +127,8 @@ class SenseUpdates:
         if moves.vectors is not None:
             rows.set_master_rows(layer.weight, moves.senses, moves.vectors)
         if layer.has_theta and moves.bases is not None:
-            rows.set_master_rows(layer.theta, moves.senses, layer.theta[moves.senses])
+            new = moves.senses[moves.bases != moves.senses]
+            rows.set_master_rows(layer.theta, new, layer.theta[new])
         elif layer.has_theta and moves.reset_theta:
             # not the model's own rows: float16 has no 1e-8
             rows.set_master_rows(layer.theta, moves.senses, torch.full((len(moves),), MOVED_THETA))

@@ -98,10 +98,10 @@ def atomic_write_bytes(path: Path | str) -> AbstractContextManager[BinaryIO]:
 
 @contextmanager
 def _atomic(path: Path, **how: Any) -> Iterator[Any]:
-    temporary = partial_name(path)
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary = partial_name(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         opened = temporary.open(**how)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -114,12 +115,16 @@ def test_contexts_of_fairseqs_own_model_are_its_features(trained: Trained) -> No
 def test_the_command_measures_any_model(
     trained: Trained, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint, file = getattr(trained, kind), tmp_path / "a.json"
+    checkpoint, files = getattr(trained, kind), (tmp_path / "a.json", tmp_path / "a.csv")
     flags = ["--data", trained.data, "--top", "3", "--most", "30", "--max-clusters", "3"]
-    flags += ["--json", file]
+    flags += ["--json", files[0], "--csv", files[1]]
     assert main(["geometry", str(checkpoint), *map(str, flags)]) == 0
     text = capsys.readouterr().out
-    words = json.loads(file.read_text())["words"]
+    words = json.loads(files[0].read_text())["words"]
+    rows = list(csv.DictReader(files[1].read_text().splitlines()))
+    assert [row["word"] for row in rows] == [word["word"] for word in words]
+    assert [row["sizes"].split() for row in rows] == [[*map(str, w["sizes"])] for w in words]
+    assert all((row["senses"] == "") == (kind == "softmax") for row in rows)
     assert [word["word"] for word in words] == load_layer(trained.kerbs)[1].symbols[4:7]
     assert all((word["senses"] is None) == (kind == "softmax") for word in words)
     assert ("senses" in text.splitlines()[0]) == (kind == "kerbs")

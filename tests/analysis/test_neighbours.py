@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -186,7 +187,7 @@ def test_the_command_on_two_models(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--data", trained.data, "--least", "5", "--joined", "--examples", "2"]
-    flags += ["--json", tmp_path / "a.json"]
+    flags += ["--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv"]
     assert neighbours(trained.softmax, trained.kerbs, *flags) == 0
     text = capsys.readouterr().out
     report = json.loads((tmp_path / "a.json").read_text())
@@ -208,6 +209,13 @@ def test_the_command_on_two_models(
             wrong = {"softmax": "kerbs", "kerbs": "softmax"}[example["right"]]
             assert example["guesses"][example["right"]]["word"] == example["word"]
             assert example["guesses"][wrong]["word"] != example["word"]
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
+    examples = [example or None for c in report["clusters"] for example in c["examples"] or [None]]
+    assert len(rows) == len(examples)
+    assert {int(row["cluster"]) for row in rows} == {*range(1, len(report["clusters"]) + 1)}
+    for row, example in zip(rows, examples, strict=True):
+        assert row["text"] == ("" if example is None else example["text"])
+        assert row["guess kerbs"] == (example["guesses"]["kerbs"]["word"] if example else "")
     # a model beside itself: nobody is right alone
     assert neighbours(trained.kerbs, trained.kerbs, *flags[:4], "--names", "x", "y") == 0
     assert "more words right: 0 / 0, sign test p = 1" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.tensorboard import SummaryWriter
 
 from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.context_vectors import (
@@ -118,10 +119,26 @@ def test_history_from_a_log(tmp_path: Path, kind: str) -> None:
     assert read_history(log) == SERIES
 
 
+def test_history_from_tensorboard(tmp_path: Path) -> None:
+    for kind in ("train", "train_inner"):  # the finer one counts
+        with SummaryWriter(str(tmp_path / kind)) as writer:
+            writer.add_scalar("loss", 1.0, 10)
+            writer.add_scalar("theta_q05", 1.0, 10)
+            for name, points in SERIES.items() if kind == "train_inner" else ():
+                for update, value in zip(*points, strict=True):
+                    writer.add_scalar(name, value, update)
+    found = read_history(tmp_path)
+    assert found.pop("theta_q05") == ([10], [1.0])
+    assert found.keys() == SERIES.keys()
+    for name, (updates, values) in SERIES.items():
+        assert found[name] == (updates, pytest.approx(values))
+
+
 def test_files_without_figures_of_senses_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other.log").write_text("train_inner | loss=3, num_updates=4\n")
-    with pytest.raises(UserError, match="no figures of senses"):
-        read_history(tmp_path / "other.log")
+    for path in (tmp_path / "other.log", tmp_path):
+        with pytest.raises(UserError, match="no figures of senses"):
+            read_history(path)
     with pytest.raises(UserError, match="no such file"):
         read_history(tmp_path / "absent.log")
 
@@ -165,21 +182,56 @@ def test_theta_shows_its_data() -> None:
     assert [text.get_text() for text in legend] == ["#1", "#2"]
 
 
-def test_the_commands_draw(trained: Trained, tmp_path: Path, refused: Refused) -> None:
+def test_frequency_usage_and_history_show_their_data() -> None:
+    figure: Any = plots.plot_frequency([4, 1, 2, 3], [0, 5, 50, 500])
+    labelled(figure)
+    (line,) = figure.axes[0].get_lines()
+    assert line.get_xydata().tolist() == [[500, 3.0], [50, 2.0], [5, 1.0]]
+    usage, owners = torch.tensor([0.375, 0.125, 0.0, 0.2]), torch.tensor([0, 0, 1, 2])
+    figure = plots.plot_usage(usage, owners)
+    labelled(figure)
+    assert "(1 never used)" in figure.axes[0].get_title()
+    assert sum(bar.get_height() for bar in figure.axes[0].patches) == 3
+    shares = {round(b.get_x(), 2) for b in figure.axes[1].patches if b.get_height()}
+    assert shares == {0.25, 0.75}  # of word 0; the other words have one sense
+    figure = plots.plot_history(SERIES)
+    labelled(figure)
+    lines = [axes.get_lines() for axes in figure.axes]
+    drawn = [[tuple(map(list, line.get_data())) for line in own] for own in lines]
+    assert [series for own in drawn for series in own] == [SERIES[name] for name in (
+        "words_with_1", "words_with_2", "senses_moved", "theta_q50"
+    )]  # fmt: skip
+    assert len({line.get_marker() for line in lines[0]}) == 2
+    figure.canvas.draw()
+
+
+def test_the_commands_draw(
+    trained: Trained, tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
     checkpoint, data = str(trained.kerbs), str(trained.data)
     for command in (
         ["contexts", checkpoint, "--data", data, "--word", "the"],
         ["theta", checkpoint, "--dict", str(trained.dictionary), "--word", "the", "a", "."],
+        ["frequency", checkpoint, "--data", data],
+        ["usage", checkpoint],
+        ["history", str(trained.log)],
     ):
         path = tmp_path / f"{command[0]}.png"
         assert main(["plot", *command, "-o", str(path)]) == 0
+        assert capsys.readouterr().out == f"{path}: {command[0]}\n"
         assert path.read_bytes().startswith(b"\x89PNG")
+    uncounted = tmp_path / "dict.txt"
+    words = [line.split()[0] for line in trained.dictionary.read_text().splitlines()]
+    uncounted.write_text("".join(f"{word} 0\n" for word in words))
     for flags, message in (
+        (["frequency", checkpoint, "--dict", str(uncounted)], "has no counts of words"),
         (["contexts", checkpoint, "--data", data, "--word", "nix"], "nix: no entry"),
         (["contexts", checkpoint, "--data", data, "--word", "<pad>"], "occurs 0 times"),
         (["contexts", checkpoint, "--data", data, "--word", "a", "--most", "1"], "--most is 1"),
         (["theta", checkpoint, "--word", "the", "nix", "nox"], "nix, nox: no entry"),
         (["theta", checkpoint, "--word", "a", "--dict", "a", "--data", data], "leave it out"),
+        (["usage", checkpoint, "--dict", "a", "--data", data], "leave it out"),
+        (["history", data], "no figures of senses"),
     ):
         refused(message, "plot", *flags, "-o", tmp_path / "x.png")
     assert not (tmp_path / "x.png").exists()

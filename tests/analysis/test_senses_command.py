@@ -176,6 +176,15 @@ def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
     assert {near["word"] for near in sense["nearest"]} == {"w4", "w6", "w7", "w8"}
 
 
+def test_an_interrupted_projector_leaves_nothing(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.utils.tensorboard.writer.write_pbtxt", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        senses(trained.kerbs, "--top", "1", "--projector", tmp_path / "projector")
+    assert not list(tmp_path.iterdir())
+
+
 def test_projector_files(trained: Trained, tmp_path: Path, refused: Refused) -> None:
     folder = tmp_path / "new" / "projector"
     assert senses(trained.kerbs, "--top", "1", "--projector", folder) == 0
@@ -196,5 +205,7 @@ def test_projector_files(trained: Trained, tmp_path: Path, refused: Refused) -> 
         assert float(row["theta"]) == pytest.approx(layer.theta[sense].item(), rel=1e-4)
         share = layer.usage[sense] / layer.usage[owners.eq(owners[sense])].sum()
         assert float(row["usage"]) == pytest.approx(share.item(), rel=1e-4)
+    assert senses(trained.kerbs, "--top", "1", "--projector", folder) == 0  # once more
+    assert [path.name for path in folder.parent.iterdir()] == ["projector"]
     (tmp_path / "file").touch()
     refused("is no folder", "senses", trained.kerbs, "--projector", tmp_path / "file")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -29,6 +30,9 @@ def test_only_whole_words_are_drawn() -> None:
     }
     known = {"the", "change", "they", "=it", "ü|x"}
     assert words_by_number_of_senses(SENSES, SYMBOLS, 4, known)[1] == ["=it"]
+    pieces = words_by_number_of_senses(SENSES, SYMBOLS, 4, known, with_pieces=True)
+    assert pieces[1] == ["@@ing", "=it"]
+    assert pieces[2] == ["ban@@", "ü|x"]
 
 
 def test_words_that_stand_alone() -> None:
@@ -56,6 +60,15 @@ def test_the_table_in_markdown() -> None:
     ]
 
 
+def test_the_table_as_csv() -> None:
+    table = drawn_words({1: ["a,b"], 2: [], 3: ["=d"]}, 5, 1, csv=True)
+    assert list(csv.reader(table.splitlines())) == [
+        ["senses", "words_in_all", "word"],
+        ["1", "1", "a,b"],
+        ["3", "1", "'=d"],
+    ]
+
+
 def test_the_senses_command_prints_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +82,11 @@ def test_the_senses_command_prints_the_table(
     symbols = task.target_dictionary.symbols
     seen = {symbols[n] for n in task.batch["target"].flatten().tolist() if n > 3}
     assert set(re.findall(r"\bw\d+", file.read_text())) == seen
+    rows = tmp_path / "table.csv"
+    assert main([*command, "--with-pieces", "--table", str(rows)]) == 0
+    assert "words in all" not in capsys.readouterr().out
+    assert rows.read_text().startswith("senses,words_in_all,word\n")
+    assert "@@w" in rows.read_text()  # not in the training data
     assert main([*command, "--words-each", "0"]) == 2
     assert "--words-each is 0" in capsys.readouterr().err
     task.splits = ("test",)

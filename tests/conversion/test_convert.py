@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from fairseq_kerbs.likelihood import kerbs_log_probs
 from fairseq_kerbs.reallocation import ReallocationSettings, propose_moves
 from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.tables.experiments import flag_arguments, load_experiment
+from fairseq_kerbs.utils.dictionaries import digest, digest_kept
 from tests.helpers.softmax_checkpoints import (
     CASES,
     SOURCE_WORDS,
@@ -124,6 +126,27 @@ def test_half_precision(tmp_path: Path) -> None:
     half, out = converted(tmp_path, "lstm", half=True)
     assert load(out).decoder.output.weight.dtype == torch.float32
     torch.testing.assert_close(log_probs(load(out)), log_probs(half), rtol=1e-5, atol=1e-5)
+
+
+def test_averages_are_converted_on_demand_and_never_left_out_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    averages, out = converted(tmp_path, "lstm", "--ema", averaged=True)
+    torch.testing.assert_close(log_probs(load(out)), log_probs(averages), rtol=1e-5, atol=1e-5)
+    assert "--store-ema" not in capsys.readouterr().out
+    converted(tmp_path, "lstm", averaged=True)
+    assert "--store-ema were left out; --ema converts them" in capsys.readouterr().out
+
+
+def test_a_dictionary_alone_gives_the_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("".join(f"w{n} {n + 1}\n" for n in range(WORDS - 4)))
+    _, out = converted(tmp_path, "lstm", "--dict", str(path), "--extra-senses", "split")
+    assert f"most frequent words by the counts of {path}" in capsys.readouterr().out
+    assert load(out).decoder.output.inventory.senses_per_word()[-1] > 1
+    assert digest_kept(read_checkpoint(out), "target") == digest(Dictionary.load(str(path)))
 
 
 def test_the_file_holds_nothing_of_the_training_before(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fairseq_kerbs.corpora import bpe
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import iter_lines
+from fairseq_kerbs.utils.files import iter_lines, read_lines
 from fairseq_kerbs.utils.processes import find_program
 
 
@@ -27,8 +27,8 @@ def subword_nmt(*arguments: str | Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def apply(text: Path, codes: Path) -> str:
-    segment = bpe.make_segmenter(codes)
+def apply(text: Path, codes: Path, vocabulary: Path | None = None, threshold: int = 0) -> str:
+    segment = bpe.make_segmenter(codes, vocabulary, threshold)
     return "".join(segment(line) + "\n" for line in iter_lines(text))
 
 
@@ -42,7 +42,9 @@ def test_separate_codes_and_text_equal_the_command_s(corpus: Path, tmp_path: Pat
     assert apply(valid, tmp_path / "ours") == (tmp_path / "valid").read_text(encoding="utf-8")
 
 
-def test_joint_codes_equal_the_command_s(corpus: Path, tmp_path: Path) -> None:
+def test_joint_codes_vocabulary_and_threshold_equal_the_command_s(
+    corpus: Path, tmp_path: Path
+) -> None:
     texts = [corpus / "train.de", corpus / "train.en"]
     bpe.learn(texts, tmp_path / "ours", 400)
     vocabularies = [tmp_path / "theirs.de", tmp_path / "theirs.en"]
@@ -51,6 +53,18 @@ def test_joint_codes_equal_the_command_s(corpus: Path, tmp_path: Path) -> None:
         "-o", tmp_path / "theirs", "--write-vocabulary", *vocabularies,
     )  # fmt: skip
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    for text, theirs in zip(texts, vocabularies, strict=True):
+        ours = tmp_path / f"ours{text.suffix}"
+        types = len(read_lines(theirs))
+        assert bpe.write_vocabulary(text, tmp_path / "ours", ours) == {"types": types}
+        assert sorted(read_lines(ours)) == sorted(read_lines(theirs))
+        subword_nmt(
+            "apply-bpe", "-i", text, "-o", tmp_path / "applied", "-c", tmp_path / "theirs",
+            "--vocabulary", theirs, "--vocabulary-threshold", "20",
+        )  # fmt: skip
+        applied = (tmp_path / "applied").read_text(encoding="utf-8")
+        assert apply(text, tmp_path / "ours", ours, 20) == applied
+        assert applied != apply(text, tmp_path / "ours")  # the threshold did something
 
 
 def test_undo_gives_the_words_back(corpus: Path, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_kerbs.cli import main
 from fairseq_kerbs.corpora.parallel import ParallelText
-from fairseq_kerbs.corpora.pipeline import NAME, binarized_lines
+from fairseq_kerbs.corpora.pipeline import NAME, Manifest, binarized_lines
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL, read_lines
@@ -162,6 +163,24 @@ def test_killed_runs_leave_nothing_half_written_and_resume(
     assert tree(s.dest) == whole
 
 
+def test_vocabulary_threshold_keeps_rare_units_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_synthetic_corpus(tmp_path, train=150, valid=5, test=20)
+    monkeypatch.setattr(Manifest, "binarize", lambda *_, **__: None)
+    files = [f"--{split}={tmp_path / split}" for split in ("train", "valid", "test")]
+    files += ["--source-lang", "de", "--target-lang", "en", "--dest", str(tmp_path / "dest")]
+    flags = ["--merges", "300", "--workers", "1", "--vocabulary-threshold", "30"]
+    assert main(["prepare", *files, *flags]) == 0
+    for language in ("de", "en"):
+        lines = read_lines(tmp_path / "dest" / "bpe" / f"vocabulary.{language}")
+        counts = {unit: int(count) for unit, count in map(str.split, lines)}
+        rare = {u for u in counts if counts[u] < 30 and len(u.removesuffix("@@")) > 1}
+        text = read_lines(tmp_path / "dest" / "bpe" / f"test.{language}")
+        assert rare
+        assert not rare & {unit for line in text for unit in line.split()}
+
+
 @pytest.mark.parametrize("mode", ["separate", "none"])
 def test_other_bpe_modes(raw: Path, tmp_path: Path, mode: str) -> None:
     settings = replace(
@@ -234,6 +253,7 @@ def test_wrong_input(tmp_path: Path, spoil: Callable[[Path], None], message: str
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"vocabulary_threshold": 5, "bpe": "none"}, "--vocabulary-threshold needs --bpe joint"),
         ({"target_lang": "de"}, "--source-lang and --target-lang must differ"),
         ({"source_lang": "xx"}, "--source-moses: Moses has no rules for language 'xx'"),
         ({"target_moses": "yy"}, "--target-moses: Moses has no rules for language 'yy'"),

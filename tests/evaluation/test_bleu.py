@@ -82,6 +82,10 @@ def test_score_command_with_both_cases(tmp_path: Path, capsys: pytest.CaptureFix
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["bleu"] for one in printed] == pytest.approx([75, 100])
     assert printed[0]["max_ngram_order"] == 1
+    assert main(["score", *files, "--lowercase", "--tokenize", "char"]) == 0
+    printed_line = capsys.readouterr().out
+    assert printed_line.startswith("BLEU|nrefs:1|case:lc|")
+    assert "|tok:char|" in printed_line
 
 
 def test_generated_file_is_joined_ordered_and_detokenized(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
-from sacrebleu import sentence_chrf
+from sacrebleu import sentence_bleu, sentence_chrf
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.evaluation.examples import (
@@ -67,6 +68,11 @@ def test_best_has_the_largest_gains_in_order() -> None:
     systems = {name: SYSTEMS[name] for name in ("softmax", "kerbs", "MoS")}
     other = side_by_side(SOURCES, REFERENCES, systems, "best", 9, 1, baseline="kerbs")
     assert lines(other) == [3]
+    other = side_by_side(SOURCES, REFERENCES, SYSTEMS, "best", 9, 1, system="MoS", metric="bleu")
+    assert lines(other) == [3, 5]
+    assert other[0].scores == pytest.approx(
+        {name: sentence_bleu(SYSTEMS[name][2], ["a third"]).score for name in ("MoS", "softmax")}
+    )
 
 
 def test_rules_are_stated() -> None:
@@ -74,7 +80,7 @@ def test_rules_are_stated() -> None:
     assert rule_text(best, 5, "best", 1) == (
         "2 of 5 lines: the largest gains of kerbs over softmax in sentence chrF."
     )
-    assert rule_text([], 5, "best", 1) == "0 of 5 lines have a gain in sentence chrF."
+    assert rule_text([], 5, "best", 1, "bleu") == "0 of 5 lines have a gain in sentence BLEU."
     assert "at random (seed 7)" in rule_text(best, 5, "random", 7)
     assert "most different answers (seed 7)" in rule_text(best, 5, "differing", 7)
 
@@ -111,11 +117,25 @@ def _write_files(folder: Path) -> list[str]:
 
 def test_examples_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = [*_write_files(tmp_path), "--reference", str(tmp_path / "ref")]
-    assert main([*command, "--choose", "best", "--number", "1"]) == 0
+    markdown = ["--format", "markdown"]
+    assert main([*command, "--choose", "best", "--number", "1", *markdown]) == 0
     text = capsys.readouterr().out
     assert text.startswith("1 of 5 lines: the largest gains of kerbs over softmax in sentence chrF")
     assert "| MoS | five of |\n| kerbs | five of them |\n" in text
-    assert main([*command, "--output", str(tmp_path / "o.md")]) == 0
+    assert main([*command, "--choose", "best", "--of", "MoS", "--metric", "bleu"]) == 0
+    text = capsys.readouterr().out
+    score = sentence_bleu("one third", ["a third"]).score
+    best = f"gains of MoS over softmax in sentence BLEU.\n\nline 3 (MoS 100.0, softmax {score:.1f})"
+    assert best in text
+    assert "\n  Source     drei\n  Reference  a third\n  softmax    one third\n" in text
+    (tmp_path / "kerbs").write_text("".join(f"={n}\n" for n in range(5)))
+    assert main([*command, "--number", "9", "--format", "csv"]) == 0
+    printed = capsys.readouterr()
+    head, first, *_ = csv.reader(printed.out.splitlines())
+    assert head == ["line", "Source", "Reference", *SYSTEMS]
+    assert first == ["1", "eins", "the first sentence", "the first", "the first", "'=0"]
+    assert "most different answers" in printed.err
+    assert main([*command, "--number", "4", "--output", str(tmp_path / "o.md"), *markdown]) == 0
     assert (tmp_path / "o.md").read_text().count("| Source |") == 4
     (tmp_path / "ref").write_text("one\n")
     assert main(command) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fairseq_kerbs.evaluation.human_scores import as_text, evaluate, score_array
+from fairseq_kerbs.evaluation.human_scores import as_csv, as_text, evaluate, score_array
 from fairseq_kerbs.evaluation.sheets import Key, Sheet, make_key
 from fairseq_kerbs.utils.errors import UserError
 
@@ -53,9 +54,9 @@ def test_hand_worked_means_and_test(worked_example: dict[str, Any]) -> None:
     assert p == pytest.approx(0.04587, abs=1e-5)
     nothing = {"difference": None, "t": None, "p": None}
     assert base == {"system": "base", "mean": 0.75, "deviation": pytest.approx(0.5), "n": 4,
-                    "0": 1, "1": 3, "2": 0, **nothing}  # fmt: skip
+                    "counts": [1, 3, 0], **nothing}  # fmt: skip
     assert kerbs == {"system": "kerbs", "mean": 1.75, "deviation": pytest.approx(0.5), "n": 4,
-                     "0": 0, "1": 1, "2": 3, "difference": 1.0,
+                     "counts": [0, 1, 3], "difference": 1.0,
                      "t": pytest.approx(math.sqrt(6)), "p": pytest.approx(p)}  # fmt: skip
 
 
@@ -105,6 +106,10 @@ def test_reports(worked_example: dict[str, Any]) -> None:
     assert text[1].split() == ["base", "0.750", "0.500", *"4130", "–", "–", "–"]
     assert text[2].split() == ["kerbs", "1.750", "0.500", *"4013", "+1.000", "2.449", "0.0459"]
     assert json.loads(json.dumps(worked_example)) == worked_example
+    base, kerbs = csv.DictReader(as_csv(worked_example).splitlines())
+    assert (base["zeros"], base["ones"], base["twos"], base["p"]) == ("1", "3", "0", "")
+    assert (kerbs["system"], kerbs["mean"], kerbs["baseline"]) == ("kerbs", "1.75", "base")
+    assert float(kerbs["t"]) == pytest.approx(math.sqrt(6))
 
 
 def test_agreement_is_over_items_and_systems() -> None:
@@ -112,6 +117,7 @@ def test_agreement_is_over_items_and_systems() -> None:
     result = evaluate(key, sheets)
     assert result["fleiss_kappa"] == pytest.approx(13 / 21)  # as in test_agreement
     assert result["krippendorff_alpha"] == pytest.approx(5 / 12)
+    assert (result["raters"], result["rater_means"]) == ([1, 2], [0.75, 1.25])
 
 
 def test_refusals() -> None:

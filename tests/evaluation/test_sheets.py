@@ -287,14 +287,16 @@ def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture
         save(path, rows, ";")
     score = ["human-eval", "score", "--key", str(key), *(str(p) for p in sheets.glob("*.csv"))]
     capsys.readouterr()
-    assert main([*score, "--baseline", "soft", "--json", str(tmp_path / "o.json")]) == 0
+    outputs = ["--json", str(tmp_path / "o.json"), "--csv", str(tmp_path / "o.csv")]
+    assert main([*score, "--baseline", "soft", *outputs]) == 0
     assert "3 of 3 raters" in capsys.readouterr().out
     soft, kerbs = json.loads((tmp_path / "o.json").read_text())["systems"]
     lines = {answer.line - 1 for answer in read_key(key).answers}
     fewer = sum(line % 2 == 0 for line in lines)
-    assert (soft["mean"], soft["1"]) == (1.0, 30)
-    assert (kerbs["0"], kerbs["1"], kerbs["2"]) == (0, fewer, 30 - fewer)
+    assert (soft["mean"], soft["counts"]) == (1.0, [0, 30, 0])
+    assert kerbs["counts"] == [0, fewer, 30 - fewer]
     assert kerbs["p"] < 1e-6
+    assert (tmp_path / "o.csv").read_text().splitlines()[2].startswith("kerbs,")
     assert main([*score, score[-1]]) == 2
     assert "both the sheet of rater" in capsys.readouterr().err
 
@@ -303,6 +305,8 @@ def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     flags = _write_texts(tmp_path)
     (tmp_path / "short").write_text("a\n")
     (tmp_path / "empty").write_text("")
+    (tmp_path / "bpe").write_text("a@b\nun@@ done\n" * 6)
+    many = [f"--system={n}={tmp_path / 'raw'}" for n in range(25)]
     sheets, key = tmp_path / "sheets", tmp_path / "key.json"
     cases = [
         (
@@ -311,6 +315,8 @@ def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ),
         (["--system", f"x={tmp_path / 'short'}"], "12 lines but .*short has 1"),
         (["--system", f"x={tmp_path / 'empty'}"], "empty is empty"),
+        (["--system", f"x={tmp_path / 'bpe'}"], r"bpe, line 2 has subword marks \(@@\)"),
+        (many, "--system: 27 systems, but there are only 26 letters"),
         (["--system", "x"], "write NAME=FILE"),
         (["--system", "soft=f"], "--system soft is there twice"),
         (["--system", f"x={tmp_path / 'no'}"], "no: no such file"),

@@ -146,8 +146,14 @@ EVALUATION = [
         "score --hypotheses {work}/two --reference {work}/two --max-ngram-order 0",
         ("--max-ngram-order must be at least 1",),
     ),
+    Misuse(
+        "score --hypotheses {work}/two --reference {work}/two --tokenize 13b",
+        ("--tokenize must be one of none, ", "13a"),
+    ),
+    Misuse("detokenize --lang en {work}/two --output .", (". cannot be written", "name a file")),
     Misuse(f"{EXAMPLES} --system a={{work}}/two", ("--system a is there twice",)),
     Misuse(f"{EXAMPLES} --system b={{work}}/pad", ("pad has 1", "the same test set")),
+    Misuse(f"{EXAMPLES} --choose best --of c", ("--of c is none of the systems a",)),
     Misuse(f"{EXAMPLES} --choose best --baseline c", ("--baseline c is none of the systems a",)),
     Misuse(f"{EXAMPLES} --number 0", ("--number is 0",)),
     Misuse(f"{EXPORT} --key {{out}}/key.json --items 3", ("--items is 3", "between 1 and 2")),
@@ -278,6 +284,8 @@ CONVERSION = (
                 ("--split-noise", "--extra-senses split", "give both or neither"),
             ),
             ("--extra-senses some", ("--extra-senses", "invalid choice: 'some'")),
+            ("--ema", ("--ema: ", "model.pt holds no averages", "--store-ema")),
+            ("--data {work}/bin --dict {work}/two", ("--dict", "not allowed with", "--data")),
         )
     ]
 )

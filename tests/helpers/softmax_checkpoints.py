@@ -90,7 +90,7 @@ def building_task(args: Any) -> Any:
     return saved_layer.building_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
 
 
-def write_softmax(path: Path, flags: str, half: bool = False) -> Any:
+def write_softmax(path: Path, flags: str, half: bool = False, averaged: bool = False) -> Any:
     """Write a checkpoint whose parameters are all random; the model, in evaluation mode."""
     args = arguments(flags)
     torch.manual_seed(3)
@@ -103,6 +103,9 @@ def write_softmax(path: Path, flags: str, half: bool = False) -> Any:
         for key, value in model.state_dict().items()
     }
     extra: dict[str, Any] = {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}}
+    if averaged:
+        extra["ema"] = {key: value.clone() for key, value in state.items()}
+        state = {key: torch.zeros_like(value) for key, value in state.items()}
     history: dict[str, Any] = {"criterion_name": "CrossEntropyCriterion"}
     history |= {"optimizer_name": "FairseqAdam", "num_updates": 7, "lr_scheduler_state": {}}
     content = {

@@ -207,8 +207,10 @@ def test_hundreds_of_reallocations_keep_every_number(
     """Each word keeps 1 to `most` senses, and all of them together stay M; 3 · 80 a policy."""
     senses = words + round(share * words * (most - 1))
     torch.manual_seed(seed)
-    options = {"new_sense": new_sense, "follow_clusters": policy == "clusters"}
-    layer = KerbsOutputLayer(3, words, senses, max_senses=most, **options)
+    follows = policy == "clusters"
+    layer = KerbsOutputLayer(
+        3, words, senses, max_senses=most, new_sense=new_sense, follow_clusters=follows
+    )
     inventory, moved = layer.inventory, 0
     for number in range(ROUNDS):
         draw_statistics(layer, number)

@@ -134,6 +134,19 @@ def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
         model.load_state_dict(state)
 
 
+@pytest.mark.parametrize("policies", [("paper", "clusters"), ("clusters", "paper")])
+def test_checkpoints_of_another_policy_are_taken(policies: tuple[str, str]) -> None:
+    saved, model = (make_model("lstm", reallocation=policy) for policy in policies)
+    owners = saved.decoder.output.inventory.word_of_sense
+    owners.copy_(owners.roll(3))
+    model.load_state_dict(saved.state_dict())  # by way of check_checkpoint
+    assert torch.equal(model.decoder.output.inventory.word_of_sense, owners)
+    clusters = model.decoder.output.inventory.clusters
+    if clusters is not None:
+        words = model.decoder.output.word_of_sense[clusters.leader]
+        assert torch.equal(words, torch.arange(len(words)))
+
+
 @pytest.mark.parametrize("owner", [10**9, -5, 2.5])
 def test_senses_without_a_word_are_refused(owner: float) -> None:
     """A billion must not become the length of a count."""

@@ -72,6 +72,15 @@ def test_failed_write_keeps_the_old_file_and_nothing_else(tmp_path: Path) -> Non
     assert [file.name for file in tmp_path.iterdir()] == ["text"]
 
 
+@pytest.mark.parametrize("name", [".", "/"])
+def test_a_folder_is_no_file_to_write(name: str) -> None:
+    with (
+        pytest.raises(UserError, match=rf"^\{name} cannot be written .*; name a file$"),
+        atomic_write(name),
+    ):
+        pass
+
+
 def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("old\n")

@@ -70,7 +70,12 @@ def library() -> Library | None:
         try:
             return Library(path)
         except (OSError, AttributeError) as error:
-            logger.warning("%s cannot be used (%s): install fairseq_kerbs again.", path, error)
+            logger.warning(
+                "%s cannot be used (%s), so torch's passes are: install fairseq_kerbs again, and a "
+                "torch with OpenMP.",
+                path,
+                error,
+            )
     logger.warning(
         "The compiled passes are not there, so the likelihood runs about a third slower on a CPU: "
         "install fairseq_kerbs with a C compiler at hand ('pip install -e .' in its checkout)."
