@@ -72,7 +72,7 @@ def test_translation_gives_bleu_and_a_command_that_can_be_pasted(work: Path) -> 
     assert pasted[-2:] == [">", "save dir/generate-test.txt"]
     again = run(Path(program).name, *pasted[:-2], cwd=work)
     expected = re.findall("^H-.*", output.read_text(), re.MULTILINE)
-    assert len(expected) == 30
+    assert len(expected) == 60
     assert re.findall("^H-.*", again, re.MULTILINE) == expected
 
 
