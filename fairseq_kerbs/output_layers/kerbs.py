@@ -192,7 +192,8 @@ class KerbsOutputLayer(KernelOutputLayer):
         other = own.roll(len(own) // 2, 0)
         unit = nn.functional.normalize(own, dim=1)
         across = other - (other * unit).sum(1, keepdim=True) * unit
-        longest = MOST_TURN * w.norm(dim=1, keepdim=True) / across.norm(dim=1, keepdim=True)
+        length = across.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        longest = MOST_TURN * w.norm(dim=1, keepdim=True) / length
 
         def logits(contexts: Tensor, rows: Tensor) -> Tensor:
             x = (self.kernel.map_contexts(contexts) * rows).sum(1, keepdim=True)

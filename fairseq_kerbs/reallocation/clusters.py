@@ -18,17 +18,16 @@ for :data:`ROUNDS` intervals, so that v has settled, and occurs :data:`LEAST_OCC
 served by descending n λ: nearly so much does a split lower the distortion Σ |h − c|². Each takes an
 idle sense of its own, else the least used idle one of all (Algorithm 1's choice).
 
-**Beginnings.** The leading sense and the new one begin at both sides of its contexts, b± = c ± √λ
-v.
-Each is turned away from the other's side, orthogonally to its own, u± = b±/|b±|,
+**Beginnings.** The leading sense and the new one begin at both sides of its contexts: with b± =
+c ± √λ v and u± = b±/|b±|, each is turned away from the other's side, orthogonally to its own,
 
     w± = s± (w_a − α± (b∓ − (b∓·u±) u±)),      K(b±, w±) = K(b±, w_a),   K(b∓, w±) = K(b∓, w_a) − γ,
 
 with s± by the first condition (K is homogeneous in |w|) and α± by the second, but no turn is longer
 than half of |w_a|. So at each side one sense has the logit that the leading one had, and the other
 is γ = :data:`GAP` nats below: both sides stay as probable as they were. Between them the word loses
-up to γ/2 − log 2 nats. Both senses have θ of a and half of its usage. Where √λ is less than
-:data:`LEAST_SPREAD` of |c|, there is nothing to part, and nothing is split.
+up to γ/2 − log 2 nats. Both senses have θ of a and half of its usage. Where contexts spread by less
+than :data:`LEAST_SPREAD` of |c| across c, nothing is split.
 
 **Moves go on.** Later one of two senses may win again; the other is idle then, and splits anew.
 """
@@ -64,11 +63,13 @@ def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     least_used = torch.argsort(inventory.usage.double().cpu(), stable=True)
     spare = least_used[idle[least_used]].tolist()
     leader = clusters.leader.cpu()
-    spread = clusters.spread().norm(dim=1).cpu()
-    center = clusters.centers().norm(dim=1).cpu()
+    center, spread = clusters.centers().cpu(), clusters.spread().cpu()
+    # contexts that differ in length alone have one direction: no kernel tells them apart
+    unit = normalize(center, dim=1)
+    spread = (spread - (spread * unit).sum(1, keepdim=True) * unit).norm(dim=1)
     leads = leader == inventory.leading_senses().cpu()
     often = clusters.lead_count.cpu() >= LEAST_OCCURRENCES
-    apart = spread > clusters.lead_count.cpu() * (LEAST_SPREAD * center) ** 2
+    apart = spread > clusters.lead_count.cpu() * (LEAST_SPREAD * center.norm(dim=1)) ** 2
     ready = leads & often & apart & (clusters.rounds.cpu() >= ROUNDS)
     words = torch.argsort(torch.where(ready, spread, 0.0), descending=True, stable=True)
     words = words[: int(ready.sum())]

@@ -114,6 +114,16 @@ def test_contexts_that_are_all_alike_are_not_split() -> None:
     assert not as_tuples(layer.inventory)
 
 
+def test_contexts_of_one_direction_are_not_split() -> None:
+    layer = layer_of([0, 1, 0], 2)
+    ready(layer, [100, 100], [2.0, 0.0], torch.tensor([100.0, 100.0, 0.0]))
+    clusters = layer.inventory.clusters
+    assert clusters is not None
+    clusters.lead_sum.copy_(100 * 3 * torch.eye(DIM)[0].expand(2, DIM))
+    clusters.lead_along.copy_((2.0 + 9.0) * 100 * torch.eye(DIM)[0].expand(2, DIM))
+    assert not as_tuples(layer.inventory)
+
+
 def test_a_word_whose_leading_sense_has_lost_waits() -> None:
     layer = layer_of([0, 1, 0, 1], 2)
     ready(layer, [100, 100], [2.0, 0.0], torch.tensor([1.0, 100.0, 99.0, 0.0]))
