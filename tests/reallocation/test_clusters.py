@@ -164,7 +164,7 @@ def test_theta_goes_with_the_split() -> None:
     assert layer.theta.tolist() == pytest.approx([0.7, -0.2, 0.7, 4.0])
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     words=st.integers(1, 8),
     extra=st.integers(0, 24),
