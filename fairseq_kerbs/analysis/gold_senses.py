@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_rand_score, v_measure_score
-from sklearn.metrics.cluster import contingency_matrix
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tabulate import tabulate
 
 from fairseq_kerbs.analysis.occurrences import Occurrence
+from fairseq_kerbs.analysis.sense_report import purity_of
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
@@ -104,17 +104,12 @@ def by_word(kept: Sequence[tuple[str, Occurrence]]) -> dict[str, Labelled]:
     return found
 
 
-def purity(true: NDArray[np.int64], learned: NDArray[np.int64]) -> float:
-    """Share of occurrences [n] whose true sense is the most frequent one of their learned sense."""
-    return float(contingency_matrix(true, learned).max(axis=0).sum() / len(true))
-
-
 def agreement(true: NDArray[np.int64], learned: NDArray[np.int64]) -> dict[str, float]:
     """V-measure, adjusted Rand index and purity of learned senses [n] against true ones [n]."""
     return {
         "v_measure": float(v_measure_score(true, learned)),
         "ari": float(adjusted_rand_score(true, learned)),
-        "purity": purity(true, learned),
+        "purity": purity_of(learned.tolist(), true.tolist()),
     }
 
 
@@ -160,7 +155,7 @@ def _compare_word(one: Labelled, seed: int) -> dict[str, float]:
         "senses": agreement(true, one.learned),
         "permuted": {name: float(np.mean([s[name] for s in shuffled])) for name in shuffled[0]},
         "kmeans": agreement(true, clustered),
-        "one": {"purity": purity(true, np.zeros_like(true))},
+        "one": {"purity": purity_of([0] * len(true), true.tolist())},
         "probe": {"accuracy": _probe(one, seed)},
     }
     counts = {"occurrences": len(true), "true": clusters, "senses": one.senses}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from abc import ABC, abstractmethod
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -58,7 +59,7 @@ def several(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
+class Preparation(ABC):
     """Text to a folder for fairseq; the fields of a subclass are the flags of its command."""
 
     dest: Path = flag("folder to work in", type=Path, metavar="DIR")
@@ -75,12 +76,12 @@ class Preparation:
             self.run(manifest)
         return self.dest / "bin"
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027  (most have nothing to check)
         """Raise a UserError if flags or text are wrong, before anything is written."""
 
+    @abstractmethod
     def run(self, manifest: Manifest) -> None:
         """Run the steps."""
-        raise NotImplementedError
 
 
 class Manifest:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import zipfile
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -55,13 +56,13 @@ class ReleasedCorpus(Preparation):
         None, type=Path, metavar="SOURCE", positional=True,
     )  # fmt: skip
 
+    @abstractmethod
     def find(self, folder: Path) -> dict[str, Path]:
         """The files of a folder to read, by their role; a UserError where one is missing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, files: Mapping[str, Path]) -> tuple[dict[str, list[str]], list[str]]:
         """The lines of each file of ``DEST/raw``, and what to report."""
-        raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
         """What decides, beside the files, what is read."""
