@@ -23,11 +23,12 @@ c ± √λ v and u± = b±/|b±|, each is turned away from the other's side, ort
 
     w± = s± (w_a − α± (b∓ − (b∓·u±) u±)),      K(b±, w±) = K(b±, w_a),   K(b∓, w±) = K(b∓, w_a) − γ,
 
-with s± by the first condition (K is homogeneous in |w|; within a factor of 1.5) and α± by the second,
-but no turn is longer than half of |w_a|. So at each side one sense has the logit that the leading one had, and the other
-is γ = :data:`GAP` nats below: both sides stay as probable as they were. Between them the word loses
-up to γ/2 − log 2 nats. Both senses have θ of a and half of its usage. Where contexts spread by less
-than :data:`LEAST_SPREAD` of |c| across c, nothing is split.
+with s± by the first condition (K is homogeneous in |w|), within a factor of 1.5, and α± by the
+second, but no turn is longer than half of |w_a|. Within these bounds one sense has at each side the
+logit that the leading one had, and the other is γ = :data:`GAP` nats below: both sides stay as
+probable as they were. Between them the word loses up to γ/2 − log 2 nats. Both senses have θ of a
+and half of its usage. Where contexts spread by less than :data:`LEAST_SPREAD` of |c| across c,
+nothing is split.
 
 **Moves go on.** Later one of two senses may win again; the other is idle then, and splits anew.
 """
