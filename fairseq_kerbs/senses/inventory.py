@@ -214,8 +214,9 @@ class SenseInventory(ExactBuffers):
         self.register_buffer("interval_contexts", contexts)
         # "joint" goes into U, the others into the sums over the interval
         self._sizes = {"joint": total_senses, **sizes, "contexts": vocab_size * context_dim}
-        self.clusters = ContextClusters(vocab_size, cluster_dim) if cluster_dim else None
-        if self.clusters is not None:
+        self.clusters = None
+        if cluster_dim:
+            self.clusters = ContextClusters(vocab_size, total_senses, cluster_dim)
             self._sizes |= self.clusters.sizes
         self._table: SenseTable | None = None
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
@@ -310,8 +311,7 @@ class SenseInventory(ExactBuffers):
             if contexts is None:
                 raise ValueError("This inventory follows context vectors: give `contexts`, too.")
             best = evidence.senses.gather(1, share.argmax(1, keepdim=True)).squeeze(1)
-            leads = valid & (best == self.clusters.leader[words])
-            self.clusters.record(sums, words, leads, contexts.detach())
+            self.clusters.record(sums, words, best, valid, contexts.detach())
         if self.context_dim:
             if contexts is None:
                 raise ValueError("This inventory sums up context vectors: give `contexts`, too.")
