@@ -83,7 +83,7 @@ def test_senses_of_ambiguous_words_are_reported(work: Path) -> None:
         *("--data", work / "data" / "bin", "--gold", work / "text" / "test.senses.tsv"),
         *("--json", report),
     )
-    assert re.search(r"^all +\d+ +[0-9.]+% +[0-9.]+% +[0-9.]+%$", output, re.MULTILINE)
+    assert re.search(r"^\d+ words +\d+ ", output, re.MULTILINE)
     found = json.loads(report.read_text())
     assert {"senses.purity", "kmeans.v_measure", "probe.accuracy"} <= found["gold"]["all"].keys()
     words = {word["word"]: word for word in found["words"]}
