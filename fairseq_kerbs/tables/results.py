@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sacrebleu.significance import PairedTest
-
+from fairseq_kerbs.evaluation import bleu
 from fairseq_kerbs.evaluation.bleu import bleu_metric, corpus_bleu
 from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.tables.description import Metric
@@ -21,7 +20,7 @@ from fairseq_kerbs.utils.steps import digest, fingerprint, read_object, write_js
 
 NOT_RUN = "not run"
 ORDERS = {Metric.bleu4: 4, Metric.bleu1: 1}
-SAMPLES = 1000  # of the bootstrap
+SAMPLES = bleu.SAMPLES
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _UPDATE = re.compile(r"\| train_inner \|.* wpb=([\d.]+),.* num_updates=(\d+)")
 _PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
@@ -117,7 +116,7 @@ def score(run: Run, paths: Paths) -> dict[str, Any]:
     generated, reference = folder / "generate-test.txt", paths.reference(run.data)
     order = ORDERS[run.metric]
 
-    def bleu() -> dict[str, Any]:
+    def scored() -> dict[str, Any]:
         lines = read_lines(generated)
         texts = detokenize_lines(lines, language=language, name=str(generated))
         with atomic_write(folder / "hypotheses.txt") as stream:
@@ -127,7 +126,7 @@ def score(run: Run, paths: Paths) -> dict[str, Any]:
     figures = folder / "figures.json"
     if not (folder / "hypotheses.txt").is_file():
         figures.unlink(missing_ok=True)
-    return _kept(figures, [generated, reference, order, language], bleu)
+    return _kept(figures, [generated, reference, order, language], scored)
 
 
 def _kept(file: Path, parts: list[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -194,20 +193,7 @@ def paired_bootstrap(
     language: str = "en",
     samples: int = SAMPLES,
 ) -> float:
-    """p-value of sacreBLEU's paired bootstrap test between a system and a baseline, cased.
-
-    It is two-sided: how often, over resampled test sets, the difference strays from its own mean by
-    more than the observed difference. sacreBLEU draws the same samples each time. Of equal texts it
-    would make a small p, because no difference exceeds another; they have 1.
-    """
-    if list(hypotheses) == list(baseline):
-        return 1.0
-    test = PairedTest(
-        [("baseline", list(baseline)), ("system", list(hypotheses))],
-        {"BLEU": bleu_metric(order, language=language)},
-        [list(reference)],
-        test_type="bs",
-        n_samples=samples,
-    )
-    result: Any = test()[1]["BLEU"][1]
-    return float(result.p_value)
+    """p-value of a system against a baseline, cased: see `bleu.paired_bootstrap`."""
+    metrics = {"BLEU": bleu_metric(order, language=language)}
+    compared = bleu.paired_bootstrap([baseline, hypotheses], [reference], metrics, samples)
+    return float(compared["BLEU"][1][1].p_value or 0)
