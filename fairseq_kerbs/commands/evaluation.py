@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
@@ -92,9 +92,9 @@ def _run_score(args: argparse.Namespace) -> int:
         )
         if len(systems) > 1:
             compared = bleu.paired_bootstrap(list(systems.values()), references, metrics)
-            _print_comparison(list(systems), compared, args.format)
+            _print_comparison(args.format, list(systems), *compared)
             continue
-        ((name, texts),) = systems.items()
+        (texts,) = systems.values()
         scores = bleu.corpus_scores(texts, references, metrics)
         if args.format == "text":
             print(*(score.details for score in scores), sep="\n")
@@ -108,24 +108,21 @@ def _run_score(args: argparse.Namespace) -> int:
 
 
 def _print_comparison(
-    names: list[str], compared: dict[str, tuple[str, list[Result]]], form: str
+    form: str, names: list[str], signatures: dict[str, str], results: dict[str, list[Result]]
 ) -> None:
     """sacreBLEU's table of systems with what its p-values mean, or one line of JSON."""
     from sacrebleu.utils import Color, print_results_table
 
     from fairseq_kerbs.evaluation.bleu import SAMPLES
 
-    signatures = {metric: signature for metric, (signature, _) in compared.items()}
-    results = {metric: found for metric, (_, found) in compared.items()}
-    if form == "text":
-        Color.ENABLE_COLORS = sys.stdout.isatty()
-        options = {"format": form, "width": 2, "paired_bs": True, "paired_bs_n": SAMPLES}
-        table = {"System": [f"Baseline: {names[0]}", *names[1:]], **results}
-        print_results_table(table, signatures, argparse.Namespace(**options))
+    if form == "json":
+        rows: list[dict[str, Any]] = [{"system": name} for name in names]
+        for metric, found in results.items():
+            for row, result in zip(rows, found, strict=True):
+                row[metric] = vars(result)
+        print(json.dumps({"signatures": signatures, "systems": rows}, default=float))
         return
-    rows = [
-        {"system": name, **{metric: vars(found[number]) for metric, found in results.items()}}
-        for number, name in enumerate(names)
-    ]
-    shown = {"signatures": signatures, "systems": rows}
-    print(json.dumps(shown, default=float))  # numpy's numbers
+    Color.ENABLE_COLORS = sys.stdout.isatty()
+    options = {"format": form, "width": 2, "paired_bs": True, "paired_bs_n": SAMPLES}
+    table = {"System": [f"Baseline: {names[0]}", *names[1:]], **results}
+    print_results_table(table, signatures, argparse.Namespace(**options))

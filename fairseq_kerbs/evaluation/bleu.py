@@ -130,16 +130,12 @@ def read_systems(
 
 
 def score_file(
-    hypotheses: Path | str,
-    references: Sequence[Path | str],
-    *,
-    language: str,
-    unescape: bool = False,
-    **options: Any,
+    hypotheses: Path | str, references: Sequence[Path | str], *, language: str, **options: Any
 ) -> CorpusScore:
-    """BLEU of a file; raises what `read_systems` and `corpus_bleu`, with its `options`, raise."""
-    files = read_systems([hypotheses], references, language=language, unescape=unescape)
-    ((texts,), loaded) = files[0].values(), files[1]
+    """BLEU of a file; raises what `read_systems`, `corpus_bleu` and `bleu_metric` raise."""
+    how = {"language": language, "unescape": options.pop("unescape", False)}
+    systems, loaded = read_systems([hypotheses], references, **how)
+    (texts,) = systems.values()
     return corpus_bleu(texts, loaded, target_lang=language, **options)
 
 
@@ -148,25 +144,23 @@ def paired_bootstrap(
     references: Sequence[Sequence[str]],
     metrics: Mapping[str, Metric],
     samples: int = SAMPLES,
-) -> dict[str, tuple[str, list[Result]]]:
-    """sacreBLEU's paired bootstrap test of systems, cased or not, against the first of them.
+) -> tuple[dict[str, str], dict[str, list[Result]]]:
+    """sacreBLEU's paired bootstrap test of systems against the first of them.
 
     A p-value is two-sided: how often, over resampled test sets, the difference strays from its own
     mean by more than the observed difference. The samples are the same each time. Of equal texts
     sacreBLEU would make a small p, because no difference exceeds another; they have 1.
 
     Returns:
-        by the name of the metric its signature, and the result of each system.
+        signatures, and the results of all systems, by the names of the metrics.
     """
     os.environ["SACREBLEU_SEED"] = str(SEED)  # whatever the environment asks for
     named = [(str(number), texts) for number, texts in enumerate(systems)]
     test = PairedTest(named, metrics, references, test_type="bs", n_samples=samples)
     signatures, results = test()
-    compared = {}
-    for name, key in zip(metrics, signatures, strict=True):
-        found: list[Any] = results[key]
-        for result, texts in zip(found[1:], systems[1:], strict=True):
-            if list(texts) == list(systems[0]):
-                result.p_value = 1.0
-        compared[name] = str(signatures[key]), found
-    return compared
+    found: dict[str, list[Any]] = dict(zip(metrics, list(results.values())[1:], strict=True))
+    for number, texts in enumerate(systems[1:], start=1):
+        if list(texts) == list(systems[0]):
+            for one in found.values():
+                one[number].p_value = 1.0
+    return dict(zip(metrics, map(str, signatures.values()), strict=True)), found

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.evaluation import bleu
-from fairseq_kerbs.evaluation.bleu import bleu_metric, corpus_bleu
+from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_bleu, paired_bootstrap
 from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.tables.description import Metric
 from fairseq_kerbs.tables.runs import Paths, Run, run_job
@@ -20,7 +19,6 @@ from fairseq_kerbs.utils.steps import digest, fingerprint, read_object, write_js
 
 NOT_RUN = "not run"
 ORDERS = {Metric.bleu4: 4, Metric.bleu1: 1}
-SAMPLES = bleu.SAMPLES
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _UPDATE = re.compile(r"\| train_inner \|.* wpb=([\d.]+),.* num_updates=(\d+)")
 _PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
@@ -116,7 +114,7 @@ def score(run: Run, paths: Paths) -> dict[str, Any]:
     generated, reference = folder / "generate-test.txt", paths.reference(run.data)
     order = ORDERS[run.metric]
 
-    def scored() -> dict[str, Any]:
+    def bleu() -> dict[str, Any]:
         lines = read_lines(generated)
         texts = detokenize_lines(lines, language=language, name=str(generated))
         with atomic_write(folder / "hypotheses.txt") as stream:
@@ -126,7 +124,7 @@ def score(run: Run, paths: Paths) -> dict[str, Any]:
     figures = folder / "figures.json"
     if not (folder / "hypotheses.txt").is_file():
         figures.unlink(missing_ok=True)
-    return _kept(figures, [generated, reference, order, language], scored)
+    return _kept(figures, [generated, reference, order, language], bleu)
 
 
 def _kept(file: Path, parts: list[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -176,24 +174,12 @@ def compare(run: Run, baseline: Run, paths: Paths) -> float:
     order, language = ORDERS[run.metric], run.data.language
 
     def test() -> dict[str, Any]:
-        p_value = paired_bootstrap(*map(read_lines, files), order=order, language=language)
+        system, base, reference = map(read_lines, files)
+        metrics = {"BLEU": bleu_metric(order, language=language)}
+        _, results = paired_bootstrap([base, system], [reference], metrics)
+        p_value = results["BLEU"][1].p_value
         return {"p_value": p_value, "baseline": baseline.id, "samples": SAMPLES}
 
     kept = paths.run(run.id) / "bootstrap.json"
     value: float = _kept(kept, [*files, order, language, SAMPLES], test)["p_value"]
     return value
-
-
-def paired_bootstrap(
-    hypotheses: Sequence[str],
-    baseline: Sequence[str],
-    reference: Sequence[str],
-    *,
-    order: int = 4,
-    language: str = "en",
-    samples: int = SAMPLES,
-) -> float:
-    """p-value of a system against a baseline, cased: see `bleu.paired_bootstrap`."""
-    metrics = {"BLEU": bleu_metric(order, language=language)}
-    compared = bleu.paired_bootstrap([baseline, hypotheses], [reference], metrics, samples)
-    return float(compared["BLEU"][1][1].p_value or 0)

@@ -16,7 +16,7 @@ from fairseq_kerbs.evaluation.bleu import (
     corpus_bleu,
     corpus_scores,
     paired_bootstrap,
-    score_file,
+    read_systems,
 )
 from fairseq_kerbs.utils.errors import UserError
 
@@ -109,15 +109,15 @@ def test_generated_file_is_joined_ordered_and_detokenized(tmp_path: Path) -> Non
         "H-1\t-0.1\tAnna 's dog bar@@ ks , doesn 't it ?\nH-0\t-0.2\tThe cat sat on a mat .\n"
     )
     (tmp_path / "ref").write_text("\n".join(REFERENCE) + "\n")
-    result = score_file(tmp_path / "out", [tmp_path / "ref"], language="en")
-    assert result == corpus_bleu(HYPOTHESES, [REFERENCE])
+    found = read_systems([tmp_path / "out"], [tmp_path / "ref"], language="en")
+    assert found == ({str(tmp_path / "out"): HYPOTHESES}, [REFERENCE])
 
 
 def test_numbers_of_lines_must_agree(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("H-0\t-0.1\ta\n")
     (tmp_path / "ref").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"out has 1 lines but .*ref has 2"):
-        score_file(tmp_path / "out", [tmp_path / "ref"], language="en")
+        read_systems([tmp_path / "out"], [tmp_path / "ref"], language="en")
     with pytest.raises(UserError, match="--hypotheses has 1 lines but --reference has 2"):
         corpus_bleu(["a"], [["a", "b"]])
 
@@ -173,7 +173,8 @@ def test_bootstrap_says_how_far_a_score_strays() -> None:
     reference = [f"{n} a b c d" for n in range(100)]
     half = [line if n % 2 else "x" for n, line in enumerate(reference)]
     metrics = all_metrics(1, language="en", lowercase=False)
-    results = paired_bootstrap([half, reference], [reference], metrics, samples=200)["TER"][1]
+    _, found = paired_bootstrap([half, reference], [reference], metrics, samples=200)
+    results = found["TER"]
     assert results[0].score == pytest.approx(50)
     assert results[0].mean == pytest.approx(50, abs=1.5)
     assert results[0].ci == pytest.approx(1.96 * 5, rel=0.2)  # binomial, 100 lines
