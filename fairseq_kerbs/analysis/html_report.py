@@ -65,9 +65,8 @@ def html_page(
     for word in report["words"]:
         dots = context_traces(word["senses"], by_word[word["word"]][:MOST_POINTS], layer)
         senses = [
-            {name: one[name] for name in ("name", "row", "count")}
+            {name: one[name] for name in ("name", "row", "count", "examples")}
             | {name: one[name] and round(one[name], 4) for name in ("usage", "theta")}
-            | {"examples": [shown | {"text": _joined(shown["text"])} for shown in one["examples"]]}
             | {"nearest": [(near["name"], round(near["score"], 2)) for near in one["nearest"]]}
             for one in word["senses"]
         ]
@@ -132,12 +131,8 @@ def context_traces(
 def _tooltip(name: str, one: Occurrence) -> str:
     tokens = [*one.tokens]
     tokens[one.position] = f"[{tokens[one.position]}]"
-    return "<br>".join([name, *map(escape, textwrap.wrap(_joined(" ".join(tokens)), 70))])
-
-
-def _joined(sentence: str) -> str:
-    """The words of a sentence; a piece in brackets stays one."""
-    return sentence.replace(f"{BPE_MARK} ", "")
+    sentence = " ".join(tokens).replace(f"{BPE_MARK} ", "")  # whole words are easier to read
+    return "<br>".join([name, *map(escape, textwrap.wrap(sentence, 70))])
 
 
 def _charts(report: Figures, history: Series) -> list[go.Figure]:

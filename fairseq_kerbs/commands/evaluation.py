@@ -69,7 +69,7 @@ def add_score(commands: Subparsers) -> None:
     parser.add_argument("--reference", required=True, type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--lang", default="en", help="language of the text [%(default)s]")
     case = parser.add_mutually_exclusive_group()
-    case.add_argument("--lowercase", action="store_true", help="compare without case")
+    case.add_argument("--lowercase", action="store_true", help="ignore case, as TER always does")
     case.add_argument("--both-cases", action="store_true",
                       help="one score with case, and one without")  # fmt: skip
     parser.add_argument("--max-ngram-order", type=int, default=4, metavar="N",

@@ -172,6 +172,8 @@ SCRIPTS = [
     "prepare_iwslt16",
     "prepare_dailydialog",
     "prepare_lm1b",
+    "prepare_multi30k",
+    "prepare_wikitext2",
 ]
 SCRIPTS += ["train", "generate"]
 
