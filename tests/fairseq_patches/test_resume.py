@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 HALF, WHOLE, EVERY = 6, 12, 3  # updates; a checkpoint after every third
 MODELS = {
-    # sums over an interval of four updates are half complete in checkpoints
+    # sums of contexts over an interval of four updates are half complete in checkpoints
     "gru_kerbs": [
         *("--hidden-size", "12", "--embed-dim", "12", "--reallocation", "clusters"),
         *("--reallocation-interval", "4", "--max-tokens", "150"),
@@ -137,14 +137,6 @@ def test_every_interruption_leads_to_the_same_bits(arch: str, done: Path) -> Non
         expected = what_lasts(straight / name)
         assert assert_same(what_lasts(resumed / name), expected) > 40
         assert_same(what_lasts(killed / name), expected)
-
-
-def test_moves_of_clusters_are_those_of_the_straight_training(done: Path) -> None:
-    """The directions along which senses split need two intervals to settle."""
-    made = moves(done / "gru_kerbs" / "straight.log")
-    assert [line.split()[2] for line in made] == [str(WHOLE)]
-    assert moves(done / "gru_kerbs" / "resumed.log") == made
-    assert moves(done / "gru_kerbs" / "killed.log") == made
 
 
 @pytest.mark.parametrize("arch", ["transformer_kerbs", "lstm_kerbs"])
