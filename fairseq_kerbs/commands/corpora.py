@@ -45,29 +45,19 @@ def _run_toy(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_prepare(commands: Subparsers) -> None:
-    """Raw parallel text to binarized data."""
-    _add_preparation(commands, "prepare", ParallelText)
+PREPARATIONS: dict[str, type[Preparation]] = {
+    "prepare": ParallelText,
+    "prepare-lm": LanguageText,
+    "prepare-iwslt16": Iwslt16,
+    "prepare-dailydialog": DailyDialog,
+    "prepare-lm1b": Lm1b,
+}
 
 
-def add_prepare_lm(commands: Subparsers) -> None:
-    """Tokenized text to binarized data for language models."""
-    _add_preparation(commands, "prepare-lm", LanguageText)
-
-
-def add_prepare_iwslt16(commands: Subparsers) -> None:
-    """IWSLT'16 German-English."""
-    _add_preparation(commands, "prepare-iwslt16", Iwslt16)
-
-
-def add_prepare_dailydialog(commands: Subparsers) -> None:
-    """DailyDialog."""
-    _add_preparation(commands, "prepare-dailydialog", DailyDialog)
-
-
-def add_prepare_lm1b(commands: Subparsers) -> None:
-    """Sentences of the One-Billion-Word benchmark."""
-    _add_preparation(commands, "prepare-lm1b", Lm1b)
+def add_preparations(commands: Subparsers) -> None:
+    """Text to data for fairseq."""
+    for name, kind in PREPARATIONS.items():
+        _add_preparation(commands, name, kind)
 
 
 def _add_preparation(commands: Subparsers, name: str, kind: type[Preparation]) -> None:
