@@ -26,7 +26,7 @@ _NO_ERROR = re.compile(r" \| (INFO|WARNING) \| ")
 
 
 def _add_parser(commands: Subparsers, run: Any, **options: Any) -> argparse.ArgumentParser:
-    """A command whose help is the docstring of ``run``, with what its configuration is for."""
+    """A command with CONFIG, DATA and SAVE_DIR, whose help is the docstring of ``run``."""
     name, what = run.__name__.removeprefix("_run_"), inspect.getdoc(run) or ""
     what, _, description = what.partition(".\n\n")
     parser = commands.add_parser(name, help=what, description=description, **options)
@@ -62,46 +62,39 @@ def add_train(commands: Subparsers) -> None:
     parser.add_argument("-h", "--help", action=_TrainHelp, nargs=0, help=text)
 
 
+class _WithDefaults(argparse.HelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = action.default is not None and action.default is not False
+        return f"{action.help} [%(default)s]" if default else action.help
+
+
 class _TrainHelp(argparse.Action):
-    """``train --help``, for which alone fairseq is loaded."""
+    """``train --help`` with the flags of the plugin, for which alone fairseq is loaded."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
+        from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+        from fairseq_kerbs.criterions.kerbs_cross_entropy import KerbsCrossEntropyCriterionConfig
+        from fairseq_kerbs.models import PRESETS, config
         from fairseq_kerbs.tables.experiments import configuration_names
 
-        parser.print_help()
-        print(f"\n{_plugin_flags().format_help()}")
-        print(textwrap.fill(f"configurations: {' '.join(configuration_names())}", 79))
+        shown = argparse.ArgumentParser(
+            add_help=False, usage=argparse.SUPPRESS, formatter_class=_WithDefaults
+        )
+        group = shown.add_argument_group("Flags that select parts of fairseq_kerbs")
+        names = [name for presets in PRESETS.values() for name in presets]
+        group.add_argument("--arch", choices=names, help="see fairseq-kerbs architectures")
+        group.add_argument("--criterion", choices=["kerbs_cross_entropy"], help="for any of them")
+        for kind in (
+            *(config.KerbsConfig, config.SeparableKerbsConfig, config.RecurrentKerbsConfig),
+            KerbsCrossEntropyCriterionConfig,
+        ):
+            title = (inspect.getdoc(kind) or "").rstrip(".").replace("`", "")
+            gen_parser_from_dataclass(shown.add_argument_group(title), kind())
+        shown.epilog = f"Configurations: {', '.join(configuration_names())}"
+        print(f"{parser.format_help()}\n{shown.format_help()}", end="")
         parser.exit()
-
-
-def _plugin_flags() -> argparse.ArgumentParser:
-    """A parser with the flags that the plugin adds to fairseq-train, in groups."""
-    logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
-    from fairseq.dataclass.utils import gen_parser_from_dataclass
-
-    from fairseq_kerbs.criterions.kerbs_cross_entropy import KerbsCrossEntropyCriterionConfig
-    from fairseq_kerbs.models import PRESETS, config
-
-    shown = argparse.ArgumentParser(add_help=False, usage=argparse.SUPPRESS)
-    group = shown.add_argument_group("Flags that select parts of fairseq_kerbs")
-    names = [name for presets in PRESETS.values() for name in presets]
-    group.add_argument("--arch", choices=names, help="see fairseq-kerbs architectures")
-    group.add_argument("--criterion", choices=["kerbs_cross_entropy"], help="for any of them")
-    for kind in (
-        *(config.KerbsConfig, config.SeparableKerbsConfig, config.RecurrentKerbsConfig),
-        *(config.RecurrentLanguageModelConfig, KerbsCrossEntropyCriterionConfig),
-    ):
-        group = shown.add_argument_group((inspect.getdoc(kind) or "").rstrip(".").replace("`", ""))
-        flags = argparse.ArgumentParser(add_help=False)
-        gen_parser_from_dataclass(flags, kind())
-        known = {action.dest for action in shown._actions} - kind.__annotations__.keys()
-        for action in flags._actions:
-            if action.dest not in known:
-                if action.default is not None and action.default is not False:
-                    action.help = f"{action.help} [{action.default}]"
-                group._group_actions.append(action)
-                shown._actions.append(action)
-    return shown
 
 
 def _run_train(args: argparse.Namespace) -> int:
@@ -203,6 +196,8 @@ def _run_translate(args: argparse.Namespace) -> int:
     source, target = language_pair(args.data)
     reading, segment = preparation_of(Path(args.data), source)
     writing, _ = preparation_of(Path(args.data), target)
+    if sys.stdin.isatty():
+        _say("type text, one sentence a line; Ctrl-D ends it")
     lines = read_lines("/dev/stdin")
     texts = [segment(moses.tokenize(line, **reading)) for line in lines]
     _tell_unknown(texts, Path(args.data, f"dict.{source}.txt"))
@@ -266,14 +261,10 @@ def _tell_unknown(texts: list[str], dictionary: Path) -> None:
     from fairseq_kerbs.utils.files import iter_lines
 
     known = {line.rpartition(" ")[0] for line in iter_lines(dictionary)}
-    unknown: dict[str, int] = {}
-    for number, text in enumerate(texts, start=1):
-        for word in text.split():
-            if word not in known:
-                unknown.setdefault(word, number)
+    words = ((word, number) for number, text in enumerate(texts, 1) for word in text.split())
+    unknown = [f"{word} (line {number})" for word, number in words if word not in known]
     if unknown:
-        found = ", ".join(f"{word} (line {number})" for word, number in unknown.items())
-        _say(f"the model reads <unk> for {textwrap.shorten(found, 120)}")
+        _say(f"the model reads <unk> for {textwrap.shorten(', '.join(unknown), 120)}")
 
 
 def _say(sentence: str) -> None:
@@ -312,4 +303,9 @@ def add_user_dir(commands: Subparsers) -> None:
     """The folder of this package."""
     text = "print what --user-dir of fairseq's programs must name"
     parser = commands.add_parser("user-dir", help=text, description=text)
-    parser.set_defaults(run=lambda _: print(PLUGIN_FOLDER) or 0)
+    parser.set_defaults(run=_run_user_dir)
+
+
+def _run_user_dir(_: argparse.Namespace) -> int:
+    print(PLUGIN_FOLDER)
+    return 0

@@ -110,7 +110,7 @@ def find_configuration(name: Path) -> Path:
     Raises:
         UserError: there is neither.
     """
-    if name.exists():
+    if name.exists() and not name.is_dir():
         return name
     for folder in (CONFIGS, CONFIGS.parent):
         for path in (folder / name, folder / f"{name}.yaml"):

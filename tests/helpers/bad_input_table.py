@@ -330,7 +330,10 @@ TRAINING = (
             ),
             ("--mixture-regularization -1", ("--mixture-regularization is -1.0", "0 or more")),
             ("--label-smoothing 1.5", ("--label-smoothing is 1.5", "within [0, 1)")),
-            ("--sense-decya 0.1", ("unrecognized arguments: --sense-decya",)),
+            (
+                "--sense-decya 0.1",
+                ("unrecognized arguments: --sense-decya 0.1", "mean --sense-decay?"),
+            ),
             (
                 "--sense-bias --output-layer mos",
                 ("--sense-bias", "--output-layer mos", "leave it out"),

@@ -104,6 +104,7 @@ def test_command_line_replaces_the_file() -> None:
 
 def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy").mkdir()  # as 'fairseq-kerbs toy toy' would
     toy = experiments.CONFIGS / "toy.yaml"
     for name in ("toy", "toy.yaml", "configs/toy.yaml", str(toy)):
         assert experiments.find_configuration(Path(name)) == toy
