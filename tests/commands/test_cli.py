@@ -117,7 +117,10 @@ def test_the_told_folder_serves_fairseq_anywhere(tmp_path: Path) -> None:
     [
         (["trian"], "argument COMMAND: invalid choice: 'trian'; did you mean train?"),
         (["human-eval", "exprot"], "argument STEP: invalid choice: 'exprot'; did you mean export?"),
-        (["toy", "x", "--tset=3"], "unrecognized arguments: --tset=3; did you mean --test?"),
+        (
+            ["toy", "x", "--tset=1234567890"],
+            "unrecognized arguments: --tset=1234567890; did you mean --test?",
+        ),
         (
             ["score", "--refrence", "a", "--hypothesis", "b"],
             "the following arguments are required: --hypotheses, --reference; see "
@@ -142,6 +145,7 @@ def test_a_shell_completes_commands_flags_and_files(tmp_path: Path) -> None:
     script = run([*own, "bash"], cwd=tmp_path).stdout
     for typed, completed in (
         ("trans", "translate"), ("generate --ref", "--reference"), ("train toy da", "data"),
+        ("senses da", "data"),
     ):  # fmt: skip
         words = f"COMP_WORDS=(fairseq-kerbs {typed}); COMP_CWORD={len(typed.split())}"
         asked = f"{script}\n{words}; _shtab_fairseq_kerbs; echo ${{COMPREPLY[@]}}"
