@@ -28,13 +28,18 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.14",
-    packages=find_packages(include=["fairseq_kerbs", "fairseq_kerbs.*"]),
+    packages=[
+        *find_packages(include=["fairseq_kerbs", "fairseq_kerbs.*"]),
+        "fairseq_kerbs.configs",
+    ],
+    package_dir={"fairseq_kerbs.configs": "configs"},  # an installed package has them inside
     package_data={
+        "fairseq_kerbs.configs": ["*.yaml", "*/*.yaml"],
         "fairseq_kerbs": [
             "analysis/*.html",
             "corpora/*.yaml",
             "py.typed",
-        ]
+        ],
     },
     ext_modules=[PASSES],
     install_requires=[
@@ -50,6 +55,7 @@ setup(
         "sacremoses==0.1.1",
         "scikit-learn>=1.4",
         "scipy",
+        "shtab>=1.7",
         "snowballstemmer",
         "subword-nmt>=0.3.8",
         "tabulate",

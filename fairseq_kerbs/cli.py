@@ -7,7 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
+from fairseq_kerbs import __version__
 from fairseq_kerbs.commands import (
     convert,
     corpora,
@@ -22,14 +25,57 @@ from fairseq_kerbs.commands import (
     senses,
     tables,
 )
-from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_refusal
+from fairseq_kerbs.utils.errors import (
+    UserError,
+    argument_error,
+    refused_by_system,
+    system_refusal,
+)
 from fairseq_kerbs.utils.processes import stop_on_signals
+
+EXAMPLES = """
+toy text --train 3000
+prepare --train train --valid valid --test test --source-lang de --target-lang en --dest data
+prepare-lm wikitext-2 --words 10000 --dest data/wt2
+prepare-iwslt16 2016-01.tgz --dest data/iwslt16
+prepare-dailydialog ijcnlp_dailydialog.zip --dest data/dd
+prepare-lm1b --dest data/lm1b --train 300000
+prepare-multi30k --dest data/m30k
+prepare-wikitext2 --dest data/wt2
+train toy data/bin runs/toy --max-update 500
+train multi30k/lstm_kerbs data/bin runs/lstm --reallocation clusters --dry-run
+generate toy data/bin runs/toy --reference test.en
+generate toy data/bin runs/toy --gen-subset valid --beam 1 --print-senses
+translate toy data/bin runs/toy < test.de > translated.en
+translate toy data/bin runs/toy --beam 1 --print-senses < test.de
+architectures
+user-dir
+detokenize --lang en runs/toy/generate-test.txt --output translated.en
+score --hypotheses runs/toy/generate-test.txt --reference test.en
+score --hypotheses softmax.txt kerbs.txt --reference test.en
+examples --source test.de --system softmax=a.txt --system kerbs=b.txt
+human-eval export --source test.de --system a=a.txt --system b=b.txt --sheets DIR --key key.json
+human-eval score --key key.json --baseline a rater1.csv rater2.csv
+senses runs/toy/checkpoint_best.pt --data data/bin --word bank
+gold-mlt mlt.tsv --text text/test -o gold.tsv
+gold-coarsewsd CoarseWSD-20 --text text -o gold.tsv
+report runs/toy/checkpoint_best.pt --data data/bin -o senses.html
+plot theta runs/toy/checkpoint_best.pt -o theta.svg --word bank
+geometry runs/toy/checkpoint_best.pt --data data/bin
+neighbours runs/toy/checkpoint_best.pt
+convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin --config on.yaml
+tables --table 2 --scale small --data corpora --dry-run
+"""
+"""Uses of every subcommand, for its ``--help``."""
 
 COMMANDS = (
     corpora.add_toy,
     corpora.add_preparations,
     experiments.add_train,
     experiments.add_generate,
+    experiments.add_translate,
+    experiments.add_architectures,
+    experiments.add_user_dir,
     evaluation.add_detokenize,
     evaluation.add_score,
     human_eval.add_examples,
@@ -47,12 +93,61 @@ COMMANDS = (
 """Each adds a subcommand or several to the parser that it is given."""
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Leaves the lines of examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser, and its subparsers, with examples, and with one sentence about a wrong argument."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_Formatter, **options)
+        known = [f"fairseq-kerbs {line}" for line in EXAMPLES.split("\n")]
+        lines = [line for line in known if f"{line} ".startswith(f"{self.prog} ")]
+        self.epilog = "\n  ".join(["examples:", *lines])
+
+    def parse_known_args(self, *given: Any, **options: Any) -> Any:
+        found: tuple[Any, list[str]] = super().parse_known_args(*given, **options)
+        if found[1] and not getattr(found[0], "passes_on", False):
+            self.error(f"unrecognized arguments: {' '.join(found[1])}")
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        argument_error(self, message)
+
+
+class _PrintCompletion(argparse.Action):
+    """``--print-completion bash``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
+        import shtab
+
+        _complete_files(parser, shtab.FILE)
+        print(shtab.complete(parser, shell))
+        parser.exit()
+
+
+def _complete_files(parser: argparse.ArgumentParser, how: Any) -> None:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                _complete_files(subparser, how)
+        elif action.type is Path or action.metavar in ("DATA", "SAVE_DIR"):
+            action.complete = how  # type: ignore[attr-defined]
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with every subcommand of `COMMANDS`."""
-    parser = argparse.ArgumentParser(
-        prog="fairseq-kerbs", description="Kernelized Bayesian Softmax for fairseq."
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser = _Parser(prog="fairseq-kerbs", description="Kernelized Bayesian Softmax for fairseq.")
+    parser.epilog = "fairseq-kerbs COMMAND --help has all flags of a command, and examples"
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    text = "print a script with which that shell completes commands, flags and files, and exit"
+    shells = ("bash", "zsh")
+    parser.add_argument("--print-completion", action=_PrintCompletion, choices=shells, help=text)
+    commands: Any = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)
     for subparser in commands.choices.values():
@@ -67,8 +162,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser = build_parser()
         args, extra = parser.parse_known_args(argv)
-        if extra and not getattr(args, "passes_on", False):
-            parser.error(f"unrecognized arguments: {' '.join(extra)}")
         args.extra = extra
         status: int = args.run(args)
         sys.stdout.flush()

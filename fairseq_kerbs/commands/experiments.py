@@ -1,30 +1,52 @@
-"""``fairseq-kerbs train`` and ``generate``: fairseq with the flags of a configuration."""
+"""``fairseq-kerbs train``, ``generate`` and ``translate``: fairseq with a configuration's flags."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import logging
+import os
+import re
+import sys
+import tempfile
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.processes import OWN_FLAGS, PLUGIN_FOLDER
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
+    from fairseq_kerbs.tables.experiments import Experiment
+
+_BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, text), its senses
+
+_NO_ERROR = re.compile(r" \| (INFO|WARNING) \| ")
 
 
-def _add_parser(commands: Subparsers, name: str, done: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        name,
-        help=f"fairseq-{name} with the flags of a configuration{done}",
-        description=f"Print and run fairseq-{name} with the flags of CONFIG. Flags that are not "
-        f"listed here go to fairseq-{name} and replace those of CONFIG.",
-    )
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="YAML file, see configs/")
-    parser.add_argument("data", metavar="DATA", help="folder that fairseq-preprocess wrote")
+def _add_parser(commands: Subparsers, run: Any, **options: Any) -> argparse.ArgumentParser:
+    """A command with CONFIG, DATA and SAVE_DIR, whose help is the docstring of ``run``."""
+    name, what = run.__name__.removeprefix("_run_"), inspect.getdoc(run) or ""
+    what, _, description = what.partition(".\n\n")
+    parser = commands.add_parser(name, help=what, description=description, **options)
+    text = "YAML file, or the name of one that comes with fairseq_kerbs, such as toy"
+    parser.add_argument("config", type=Path, metavar="CONFIG", help=text)
+    text = "'bin' folder that 'fairseq-kerbs prepare' or fairseq-preprocess wrote"
+    parser.add_argument("data", metavar="DATA", help=text)
     parser.add_argument("save_dir", metavar="SAVE_DIR", help="folder of the checkpoints")
-    parser.add_argument("--dry-run", action="store_true", help="only print the command")
-    parser.set_defaults(passes_on=True)  # flags that it does not know go to fairseq
+    # flags that it does not know go to fairseq, which is told of its own: one may be misspelt
+    parser.set_defaults(run=run, passes_on=True, parser=parser)
     return parser
+
+
+def _load_experiment(args: argparse.Namespace) -> Experiment:
+    from fairseq_kerbs.tables import experiments
+
+    os.environ[OWN_FLAGS] = " ".join(args.parser._option_string_actions)
+    experiment = experiments.load_experiment(experiments.find_configuration(args.config))
+    experiments.check_data(args.data)
+    return experiment
 
 
 def _announce(files: tuple[Path, ...], command: str) -> None:
@@ -34,17 +56,59 @@ def _announce(files: tuple[Path, ...], command: str) -> None:
 
 def add_train(commands: Subparsers) -> None:
     """fairseq-train."""
-    _add_parser(commands, "train", "").set_defaults(run=_run_train)
+    parser = _add_parser(commands, _run_train, add_help=False)
+    parser.add_argument("--dry-run", action="store_true", help="only print the command")
+    text = "show this help message, all flags of fairseq_kerbs and its configurations, and exit"
+    parser.add_argument("-h", "--help", action=_TrainHelp, nargs=0, help=text)
+
+
+class _WithDefaults(argparse.HelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = action.default is not None and action.default is not False
+        return f"{action.help} [%(default)s]" if default else action.help
+
+
+class _TrainHelp(argparse.Action):
+    """``train --help`` with the flags of the plugin, for which alone fairseq is loaded."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
+        from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+        from fairseq_kerbs.criterions.kerbs_cross_entropy import KerbsCrossEntropyCriterionConfig
+        from fairseq_kerbs.models import PRESETS, config
+        from fairseq_kerbs.tables.experiments import configuration_names
+
+        shown = argparse.ArgumentParser(
+            add_help=False, usage=argparse.SUPPRESS, formatter_class=_WithDefaults
+        )
+        group = shown.add_argument_group("Flags that select parts of fairseq_kerbs")
+        names = [name for presets in PRESETS.values() for name in presets]
+        group.add_argument("--arch", choices=names, help="see fairseq-kerbs architectures")
+        group.add_argument("--criterion", choices=["kerbs_cross_entropy"], help="for any of them")
+        for kind in (
+            *(config.KerbsConfig, config.SeparableKerbsConfig, config.RecurrentKerbsConfig),
+            KerbsCrossEntropyCriterionConfig,
+        ):
+            title = (inspect.getdoc(kind) or "").rstrip(".").replace("`", "")
+            gen_parser_from_dataclass(shown.add_argument_group(title), kind())
+        shown.epilog = f"Configurations: {', '.join(configuration_names())}"
+        print(f"{parser.format_help()}\n{shown.format_help()}", end="")
+        parser.exit()
 
 
 def _run_train(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.tables import experiments
+    """fairseq-train with the flags of a configuration.
+
+    Print and run fairseq-train with the flags of CONFIG. Flags that are not listed here go to
+    fairseq-train and replace those of CONFIG.
+    """
+    from fairseq_kerbs.tables.experiments import program_arguments
     from fairseq_kerbs.utils.processes import find_program, quoted, replace_process
 
-    experiment = experiments.load_experiment(args.config)
-    experiments.check_data(args.data)
+    experiment = _load_experiment(args)
     flags = {"save-dir": args.save_dir, **experiment.train}
-    arguments = experiments.program_arguments(args.data, flags, args.extra)
+    arguments = program_arguments(args.data, flags, args.extra)
     command = [find_program("fairseq-train"), *arguments]
     _announce(experiment.files, quoted(command))
     if not args.dry_run:
@@ -54,24 +118,28 @@ def _run_train(args: argparse.Namespace) -> int:
 
 def add_generate(commands: Subparsers) -> None:
     """fairseq-generate, and BLEU."""
-    parser = _add_parser(commands, "generate", ", and BLEU")
+    parser = _add_parser(commands, _run_generate)
+    parser.add_argument("--dry-run", action="store_true", help="only print the command")
     output = "file to write to [SAVE_DIR/generate-SUBSET.txt]"
     parser.add_argument("--output", type=Path, metavar="FILE", help=output)
     reference = "raw text of the target side: print detokenized BLEU"
     parser.add_argument("--reference", type=Path, metavar="FILE", help=reference)
     unescape = "undo XML entities (of 'prepare --escape') for BLEU"
     parser.add_argument("--unescape", action="store_true", help=unescape)
-    parser.set_defaults(run=_run_generate)
 
 
 def _run_generate(args: argparse.Namespace) -> int:
+    """fairseq-generate with the flags of a configuration, and BLEU.
+
+    Print and run fairseq-generate with the flags of CONFIG. Flags that are not listed here go to
+    fairseq-generate and replace those of CONFIG.
+    """
     from fairseq_kerbs.evaluation.bleu import score_file
     from fairseq_kerbs.tables import experiments
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
-    experiment = experiments.load_experiment(args.config)
-    experiments.check_data(args.data)
+    experiment = _load_experiment(args)
     best = str(Path(args.save_dir) / "checkpoint_best.pt")
     flags = {"path": best, "gen-subset": "test", **experiment.generate}
     arguments = experiments.program_arguments(args.data, flags, args.extra)
@@ -92,9 +160,152 @@ def _run_generate(args: argparse.Namespace) -> int:
             raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
     with atomic_write(output) as stream:
         status = run_program(command, stdout=stream)
+        if status == 2:  # its flags are wrong, as it has said
+            raise SystemExit(status)
         if status != 0:
             raise UserError(f"fairseq-generate failed with status {status}; see its message above")
     if args.reference is not None:
         result = score_file(output, [args.reference], language=language, unescape=args.unescape)
         print(result.details)
+    return 0
+
+
+def add_translate(commands: Subparsers) -> None:
+    """Raw text in, raw text out."""
+    parser = _add_parser(commands, _run_translate)
+    text = "after each translation a tab, and word#sense:posterior for each of its subwords"
+    parser.add_argument("--print-senses", action="store_true", help=text)
+
+
+def _run_translate(args: argparse.Namespace) -> int:
+    """raw text of standard input, translated, to standard output.
+
+    Translate raw text, one line a line, by fairseq-generate with the flags of CONFIG. Flags that
+    are not listed here replace them. Text is tokenized, divided and joined again as it was when
+    'fairseq-kerbs prepare' made DATA. An empty line stays empty. A line that is too long for the
+    model becomes an empty one: standard error names it, and the status is 1.
+    """
+    from fairseq_kerbs.commands.evaluation import write_output
+    from fairseq_kerbs.corpora import bpe, moses
+    from fairseq_kerbs.corpora.parallel import preparation_of
+    from fairseq_kerbs.tables.experiments import check_data, language_pair
+    from fairseq_kerbs.utils.files import read_lines
+
+    check_data(args.data)
+    args.data = args.data.split(":")[0]
+    source, target = language_pair(args.data)
+    reading, segment = preparation_of(Path(args.data), source)
+    writing, _ = preparation_of(Path(args.data), target)
+    if sys.stdin.isatty():
+        _say("type text, one sentence a line; Ctrl-D ends it")
+    lines = read_lines("/dev/stdin")
+    texts = [segment(moses.tokenize(line, **reading)) for line in lines]
+    _tell_unknown(texts, Path(args.data, f"dict.{source}.txt"))
+    translated, senses = _generated(args, source, target, texts)
+    results, long = [""] * len(lines), []
+    for number, text in enumerate(texts):
+        if text and number in translated:
+            words, rules = bpe.undo(translated[number]), writing["language"]
+            results[number] = moses.detokenize(words, language=rules, unescape=writing["escape"])
+            results[number] += f"\t{senses[number]}" if args.print_senses else ""
+        elif lines[number].strip():
+            long.append(str(number + 1))
+    write_output(None, "".join(f"{result}\n" for result in results))
+    if long:
+        _say(f"too long for the model and left empty: line {', '.join(long)}; divide the text")
+    return 1 if long else 0
+
+
+def _generated(
+    args: argparse.Namespace, source: str, target: str, texts: list[str]
+) -> tuple[dict[int, str], dict[int, str]]:
+    """What fairseq-generate makes of lines of subwords, and its senses, by number from 0.
+
+    Raises:
+        SystemExit: it has failed, as it has said.
+        UserError: it was told to print nothing.
+    """
+    from fairseq_kerbs.tables.runner import environment
+    from fairseq_kerbs.utils.files import read_lines
+    from fairseq_kerbs.utils.processes import run_program
+
+    with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as folder:
+        for file in Path(args.data).glob("dict.*.txt"):
+            Path(folder, file.name).symlink_to(file.resolve())
+        # one more, so that there is something to translate
+        content = "".join(f"{text or '.'}\n" for text in [*texts, "."])
+        Path(folder, f"test.{source}-{target}.{source}").write_text(content, encoding="utf-8")
+        output, log = Path(folder, "output"), Path(folder, "log")
+        command = [sys.executable, "-P", "-m", "fairseq_kerbs.cli", "generate", str(args.config)]
+        command += [folder, args.save_dir, *args.extra, "--output", str(output)]
+        command += ["-s", source, "-t", target, "--gen-subset", "test", "--dataset-impl", "raw"]
+        command += ["--skip-invalid-size-inputs-valid-test"]
+        command += ["--print-senses"] * args.print_senses
+        os.environ |= environment(jobs=1)  # of this checkout
+        with log.open("w") as stderr, open(os.devnull, "w") as stdout:
+            status = run_program(command, stdout, stderr.fileno())
+        if status != 0:
+            errors = (line for line in read_lines(log) if not _NO_ERROR.search(line))
+            print(*errors, sep="\n", file=sys.stderr)
+            raise SystemExit(status)
+        found: dict[str, dict[int, str]] = {"H": {}, "K": {}}  # the first of each sentence
+        for match in filter(None, map(_BEST.fullmatch, read_lines(output))):
+            found[match[1]].setdefault(int(match[2]), match[3])
+    if len(texts) not in found["H"]:
+        raise UserError("fairseq-generate printed nothing: leave out --quiet and --results-path")
+    return found["H"], found["K"]
+
+
+def _tell_unknown(texts: list[str], dictionary: Path) -> None:
+    """Name subwords that are not in a dictionary."""
+    from fairseq_kerbs.utils.files import iter_lines
+
+    known = {line.rpartition(" ")[0] for line in iter_lines(dictionary)}
+    words = ((word, number) for number, text in enumerate(texts, 1) for word in text.split())
+    unknown = [f"{word} (line {number})" for word, number in words if word not in known]
+    if unknown:
+        _say(f"the model reads <unk> for {textwrap.shorten(', '.join(unknown), 120)}")
+
+
+def _say(sentence: str) -> None:
+    print(f"fairseq-kerbs: {sentence}", file=sys.stderr)
+
+
+def add_architectures(commands: Subparsers) -> None:
+    """Presets."""
+    text = "what --arch can name, with the sizes (of a decoder) that flags can replace"
+    parser = commands.add_parser("architectures", help=text, description=f"List {text}.")
+    parser.set_defaults(run=_run_architectures)
+
+
+def _run_architectures(_: argparse.Namespace) -> int:
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
+    from fairseq.models import ARCH_CONFIG_REGISTRY
+
+    from fairseq_kerbs.analysis.tables import as_lines
+    from fairseq_kerbs.models import PRESETS
+
+    names = ("embed_dim", "hidden_size", "ffn_embed_dim", "layers", "attention_heads", "dropout")
+    rows, kinds = [], ["what"]
+    for model, presets in PRESETS.items():
+        for arch in presets:
+            ARCH_CONFIG_REGISTRY[arch](flags := argparse.Namespace())
+            sizes = [getattr(flags, n, getattr(flags, f"decoder_{n}", "-")) for n in names]
+            rows.append([arch, *map(str, sizes)])
+            kinds.append((inspect.getdoc(model) or "").splitlines()[0].rstrip("."))
+    head = ["--arch", "embedding", "hidden", "feed-forward", "layers", "heads", "dropout"]
+    for line, kind in zip(as_lines(head, rows), kinds, strict=True):
+        print(f"{line}  {kind}")
+    return 0
+
+
+def add_user_dir(commands: Subparsers) -> None:
+    """The folder of this package."""
+    text = "print what --user-dir of fairseq's programs must name"
+    parser = commands.add_parser("user-dir", help=text, description=text)
+    parser.set_defaults(run=_run_user_dir)
+
+
+def _run_user_dir(_: argparse.Namespace) -> int:
+    print(PLUGIN_FOLDER)
     return 0

@@ -14,11 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.corpora import bpe, moses
+from fairseq_kerbs.corpora import bpe, moses, pipeline
 from fairseq_kerbs.corpora.pipeline import LONGEST, Manifest, Preparation, flag, number, several
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import LONGEST_WORD, atomic_write, iter_lines, without_endless_words
 from fairseq_kerbs.utils.processes import LineFunction, parallel_map
+from fairseq_kerbs.utils.steps import fingerprint, read_object
 
 Side = tuple[str, str]
 """A split (fairseq's name of it) and a language: one file."""
@@ -229,6 +230,39 @@ class _Steps:
         lines = {f"{split}.{pair}.{side}": self._pairs[split] for split, side in self._texts}
         inputs = {".".join(side): path for side, path in self._texts.items()}
         self._manifest.binarize(flags, inputs, lines, joined_dictionary=s.joined_dictionary)
+
+
+def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], LineFunction]:
+    """How a language's text in a ``bin`` folder was made, by the manifest beside it.
+
+    Returns:
+        arguments of `moses.tokenize`, and the function from its lines to lines of subwords.
+
+    Raises:
+        UserError: there is no manifest of parallel text, or the codes are not those it names.
+    """
+    dest, name = data.resolve().parent, f"valid.{language}"
+    steps = read_object(dest / pipeline.NAME).get("steps", {})
+    if not {"fairseq-preprocess", f"tokenize {name}"} <= steps.keys():
+        raise UserError(
+            f"{dest / pipeline.NAME} does not tell how raw text became {data}; name the 'bin' "
+            "folder that 'fairseq-kerbs prepare' made of parallel text"
+        )
+    tokenized, divided = (steps.get(f"{step} {name}") for step in ("tokenize", "apply BPE"))
+    settings = tokenized["settings"]
+    choices = {"lowercase": settings["lowercase"], "escape": settings["escape"]}
+    rules = {"language": settings["rules"], **choices}
+    binarized = steps["fairseq-preprocess"]["inputs"][name]
+    if divided is None or binarized not in divided["outputs"].values():  # of another preparation
+        return rules, str
+    made = {digest: path for step in steps.values() for path, digest in step["outputs"].items()}
+    files = {
+        role: dest / made[digest] for role, digest in divided["inputs"].items() if role != "text"
+    }
+    for role, path in files.items():
+        if fingerprint(path) != divided["inputs"][role]:
+            raise UserError(f"{path} is gone or has changed since the preparation; prepare again")
+    return rules, bpe.make_segmenter(**files, threshold=divided["settings"]["threshold"])
 
 
 def _check_line(line: str, longest: int, where: str, units: str) -> None:

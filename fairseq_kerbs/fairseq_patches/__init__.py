@@ -10,6 +10,7 @@ from fairseq_kerbs.fairseq_patches import (  # noqa: F401  (each registers its p
     nan_gradients,
     printed_senses,
     resume,
+    wrong_flags,
 )
 from fairseq_kerbs.fairseq_patches.registry import PATCHES
 

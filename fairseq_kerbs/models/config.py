@@ -103,14 +103,14 @@ class SeparableKerbsConfig(KerbsConfig):
 
 @dataclass
 class RecurrentKerbsConfig(KerbsConfig):
-    """Flags of lstm_kerbs and gru_kerbs."""
+    """Flags of lstm_kerbs, gru_kerbs and the recurrent language models."""
 
     hidden_size: int = _flag(
         512, "units of each recurrent layer (and direction of bilstm_lm_kerbs)"
     )
     embed_dim: int = _flag(256, "size of word and sense embeddings")
     layers: int = _flag(1, "recurrent layers (of each side)")
-    dropout: float = _flag(0.1, "dropout of embeddings and outputs")
+    dropout: float = _flag(0.1, "dropout (language models have a default of their own)")
 
 
 @dataclass

@@ -153,7 +153,7 @@ class _FairseqLstm(KerbsModel):
 
 
 class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
-    """fairseq's ``lstm`` with an output layer of ours."""
+    """fairseq's lstm, for converted models."""
 
     arch = "fairseq_lstm_kerbs"
     fill_stock = staticmethod(lstm.base_architecture)
@@ -173,7 +173,7 @@ class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
 
 
 class FairseqLstmLanguageModel(_FairseqLstm, lstm_lm.LSTMLanguageModel):
-    """fairseq's ``lstm_lm`` with an output layer of ours."""
+    """fairseq's lstm_lm, for converted models."""
 
     arch = "fairseq_lstm_lm_kerbs"
     fill_stock = staticmethod(lstm_lm.base_architecture)

@@ -295,12 +295,12 @@ class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
 
 
 class LstmKerbsModel(RecurrentKerbsModel):
-    """The LSTM."""
+    """LSTM with attention, sequence to sequence."""
 
     arch, cell = "lstm_kerbs", "lstm"
 
 
 class GruKerbsModel(RecurrentKerbsModel):
-    """The GRU of Eq. 2."""
+    """GRU (Eq. 2) with attention, sequence to sequence."""
 
     arch, cell = "gru_kerbs", "gru"

@@ -75,13 +75,13 @@ class RecurrentLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
 
 
 class LstmLanguageModel(RecurrentLanguageModel):
-    """The LSTM."""
+    """LSTM language model."""
 
     arch, cell = "lstm_lm_kerbs", "lstm"
 
 
 class GruLanguageModel(RecurrentLanguageModel):
-    """The GRU: the paper's testbed.
+    """GRU language model, the paper's testbed.
 
     Its training there: batches of 128, ``--lr 1.0 --lr-scheduler reduce_lr_on_plateau --lr-shrink
     0.8`` (with ``--optimizer sgd --clip-norm 1``: a rate of 1 is none for Adam).
@@ -169,7 +169,7 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
 
 
 class BilstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
-    """Cloze model with an output layer of ours, for ``--task language_modeling --self-target``."""
+    """Two-sided LSTM cloze model, for --task language_modeling --self-target."""
 
     arch = "bilstm_lm_kerbs"
     flags = RecurrentLanguageModelConfig

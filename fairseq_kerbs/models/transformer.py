@@ -208,7 +208,7 @@ class _Transformer(KerbsModel):
 
 
 class TransformerKerbsModel(_Transformer, transformer.TransformerModel):
-    """Transformer (Section 5.1); ``--output-layer softmax`` is its twin."""
+    """Transformer, sequence to sequence (Section 5.1)."""
 
     arch = "transformer_kerbs"
     sides = ("encoder", "decoder")
@@ -228,7 +228,7 @@ class TransformerKerbsModel(_Transformer, transformer.TransformerModel):
 
 
 class TransformerLanguageModel(_Transformer, FairseqLanguageModel):
-    """The decoder of :class:`TransformerKerbsModel` alone, without attention to a source."""
+    """Transformer language model."""
 
     arch = "transformer_lm_kerbs"
     target = "future"

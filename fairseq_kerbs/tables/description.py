@@ -37,11 +37,9 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_kerbs.tables.experiments import check_flags, read_yaml
+from fairseq_kerbs.tables.experiments import CONFIGS, check_flags, read_yaml
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
-CONFIGS = PLUGIN_FOLDER.parent / "configs"
 TABLES = CONFIGS / "tables"
 NAMES = ("1", "2", "3", "4", "5", "6", "gao1", "gao3")
 SCALES = ("full", "small")

@@ -14,10 +14,13 @@ from typing import Any
 import yaml
 from yaml.constructor import ConstructorError
 
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.errors import UserError, suggestion
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
+CONFIGS = PLUGIN_FOLDER / "configs"  # of an installed package
+if not CONFIGS.is_dir():
+    CONFIGS = PLUGIN_FOLDER.parent / "configs"  # of a checkout
 _TOP_LEVEL = ("extends", "description", "train", "generate")
 
 Value = str | bool | None | list[str]
@@ -99,6 +102,28 @@ def load_experiment(path: Path | str, _above: tuple[Path, ...] = ()) -> Experime
     train |= check_flags(f"{path}: train", content.get("train"))
     generate |= check_flags(f"{path}: generate", content.get("generate"))
     return Experiment(tuple(files), train, generate)
+
+
+def find_configuration(name: Path) -> Path:
+    """A file of that name, or one of `configuration_names`, also as ``configs/toy.yaml``.
+
+    Raises:
+        UserError: there is neither.
+    """
+    if name.exists() and not name.is_dir():
+        return name
+    for folder in (CONFIGS, CONFIGS.parent):
+        for path in (folder / name, folder / f"{name}.yaml"):
+            if path.is_file():
+                return path
+    near = suggestion([str(name)], configuration_names()) or "; see fairseq-kerbs train --help"
+    raise UserError(f"{name}: no such file, and no configuration of fairseq_kerbs{near}")
+
+
+def configuration_names() -> list[str]:
+    """The experiments that come with the package: ``toy``, ``multi30k/lstm_kerbs``, …"""
+    paths = [path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.glob("**/*.yaml")]
+    return sorted(str(p) for p in paths if "base" not in p.name and p.parts[0] != "tables")
 
 
 def check_flags(where: str, content: Any) -> Flags:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -13,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.cli import build_parser, main
+from fairseq_kerbs import __version__
+from fairseq_kerbs.cli import EXAMPLES, build_parser, main
 from fairseq_kerbs.utils.files import atomic_write
-from fairseq_kerbs.utils.processes import find_program
-from tests.helpers.commands import command_names
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, find_program
+from tests.helpers import commands
+from tests.helpers.bad_input_table import SUBCOMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,21 +46,111 @@ def run(
     return done
 
 
-def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in command_names():
-        with pytest.raises(SystemExit) as ended:
-            main([name, "--help"])
-        assert ended.value.code == 0
-        assert f"fairseq-kerbs {name}" in capsys.readouterr().out
-
-
-def test_unknown_flag_is_refused_where_nothing_is_passed_on(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_every_command_has_help_with_examples(
+    name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["toy", "folder", "--tset", "3"])
+        main([name, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: fairseq-kerbs {name} ")
+    assert f"\nexamples:\n  fairseq-kerbs {name}" in shown
+
+
+@pytest.mark.parametrize("example", EXAMPLES.split("\n")[1:-1])
+def test_examples_are_command_lines(example: str) -> None:
+    words = shlex.split(example.partition("<")[0])
+    args, extra = build_parser().parse_known_args(words)
+    assert extra == [] or args.passes_on
+
+
+def test_train_help_has_every_flag_of_the_plugin_with_its_default() -> None:
+    shown = commands.run("fairseq-kerbs", "train", "--help")
+    flags = dict(
+        re.findall(r"^  (--[a-z-]+)[^-]*?(?: |\n)(.*?)(?=\n  --|\n\n)", shown, re.S | re.M)
+    )
+    from fairseq_kerbs.models.config import FLAGS
+
+    assert set(FLAGS.values()) - {"---name"} <= flags.keys()
+    for flag, default in (("--total-senses", "3.0"), ("--reallocation", "paper")):
+        assert flags[flag].rstrip().endswith(f"[{default}]")
+    assert shown.count("\n  --kernel ") == 1
+    assert re.search(r"--label-smoothing.*smoothing \[0\.0\]", shown, re.S)
+    assert re.search(r"\{transformer_kerbs,.*fairseq_lstm_lm_kerbs\}", shown)
+    assert "multi30k/lstm_kerbs," in shown.split()
+    assert shown.count("usage:") == 1
+
+
+def test_architectures_are_the_registered_ones_with_their_sizes() -> None:
+    lines = commands.run("fairseq-kerbs", "architectures").splitlines()
+    rows = {line.split()[0]: line.split(maxsplit=7)[1:] for line in lines[-18:]}
+    from fairseq_kerbs.models import PRESETS
+
+    assert list(rows) == [name for presets in PRESETS.values() for name in presets]
+    paper = ["288", "-", "507", "5", "2", "0.1", "Transformer, sequence to sequence (Section 5.1)"]
+    assert rows["transformer_kerbs_iwslt"] == paper
+    assert rows["gru_kerbs_dialog"][:6] == ["512", "1024", "-", "1", "-", "0.1"]
+
+
+def test_version_and_folder_are_told_without_fairseq(tmp_path: Path) -> None:
+    told = "import sys; from fairseq_kerbs.cli import main; main(sys.argv[1:]); "
+    told += "assert not {'fairseq', 'torch', 'shtab'} & sys.modules.keys()"
+    done = run([sys.executable, "-c", told, "user-dir"], cwd=tmp_path)
+    assert done.stdout == f"{PLUGIN_FOLDER}\n"
+    done = run([sys.executable, "-m", "fairseq_kerbs.cli", "--version"], cwd=tmp_path)
+    assert done.stdout == f"fairseq-kerbs {__version__}\n"
+
+
+def test_the_told_folder_serves_fairseq_anywhere(tmp_path: Path) -> None:
+    flags = ("--user-dir", PLUGIN_FOLDER, "--arch", "lstm_krebs")
+    said = commands.run("fairseq-train", "data", *flags, cwd=tmp_path, succeeds=False)
+    assert "usage" not in said
+    assert said.splitlines()[-1] == (
+        "fairseq-train: error: argument --arch/-a: invalid choice: 'lstm_krebs'; did you mean "
+        "lstm_kerbs?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["trian"], "argument COMMAND: invalid choice: 'trian'; did you mean train?"),
+        (["human-eval", "exprot"], "argument STEP: invalid choice: 'exprot'; did you mean export?"),
+        (
+            ["toy", "x", "--tset=1234567890"],
+            "unrecognized arguments: --tset=1234567890; did you mean --test?",
+        ),
+        (
+            ["score", "--refrence", "a", "--hypothesis", "b"],
+            "the following arguments are required: --hypotheses, --reference; see "
+            "fairseq-kerbs score --help",
+        ),
+    ],
+)
+def test_what_is_misspelt_is_one_sentence_with_what_was_meant(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
     assert ended.value.code == 2
-    assert "unrecognized arguments: --tset 3" in capsys.readouterr().err
+    program, _, said = capsys.readouterr().err.partition(": error: ")
+    assert program == f"fairseq-kerbs {arguments[0]}".removesuffix(" trian")
+    assert said == f"{sentence}\n"
+
+
+def test_a_shell_completes_commands_flags_and_files(tmp_path: Path) -> None:
+    own = [sys.executable, "-m", "fairseq_kerbs.cli", "--print-completion"]
+    (tmp_path / "data").mkdir()
+    script = run([*own, "bash"], cwd=tmp_path).stdout
+    for typed, completed in (
+        ("trans", "translate"), ("generate --ref", "--reference"), ("train toy da", "data"),
+        ("senses da", "data"),
+    ):  # fmt: skip
+        words = f"COMP_WORDS=(fairseq-kerbs {typed}); COMP_CWORD={len(typed.split())}"
+        asked = f"{script}\n{words}; _shtab_fairseq_kerbs; echo ${{COMPREPLY[@]}}"
+        assert run(["bash", "-c", asked], cwd=tmp_path).stdout == f"{completed}\n"
+    assert run([*own, "zsh"], cwd=tmp_path).stdout.startswith("#compdef fairseq-kerbs")
 
 
 def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() -> None:
@@ -175,7 +268,7 @@ SCRIPTS = [
     "prepare_multi30k",
     "prepare_wikitext2",
 ]
-SCRIPTS += ["train", "generate"]
+SCRIPTS += ["train", "generate", "translate"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora.parallel import ParallelText
+from fairseq_kerbs.corpora import moses
+from fairseq_kerbs.corpora.parallel import ParallelText, preparation_of
 from fairseq_kerbs.corpora.pipeline import NAME, Manifest, binarized_lines
 from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.utils.errors import UserError
@@ -354,3 +355,50 @@ def test_text_without_any_pair_for_bpe_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a pair of characters that occurs twice; use --bpe none"):
         settings_for(raw, tmp_path / "dest").prepare(report=lambda line: None)
     assert not (tmp_path / "dest" / "bpe" / "codes").exists()
+
+
+# ---------------------------------------------------------------- how new text is prepared alike
+
+
+@pytest.fixture
+def own(raw: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Prepares the corpus in a folder of its own, again and again, as flags say."""
+
+    def prepare(**flags: object) -> Path:
+        chosen = replace(settings_for(raw, tmp_path / "own"), **flags)  # type: ignore[arg-type]
+        chosen.prepare(report=lambda line: None)
+        return tmp_path / "own"
+
+    return prepare
+
+
+def read_alike(dest: Path, raw: Path, language: str) -> list[str]:
+    rules, segment = preparation_of(dest / "bin", language)
+    return [segment(moses.tokenize(line, **rules)) for line in read_lines(raw / f"test.{language}")]
+
+
+def test_new_text_is_prepared_as_the_manifest_says(raw: Path, own: Callable[..., Path]) -> None:
+    made = []
+    separate = {"bpe": "separate", "lowercase": True, "escape": True, "joined_dictionary": False}
+    for folder, flags in (
+        ("bpe", {}),
+        ("bpe", separate),
+        ("bpe", {"vocabulary_threshold": 30}),
+        ("tok", {"bpe": "none"}),  # its manifest remembers BPE of before
+    ):
+        dest = own(**flags)
+        for language in ("de", "en"):
+            made.append(read_lines(dest / folder / f"test.{language}"))
+            assert read_alike(dest, raw, language) == made[-1]
+    assert len({tuple(text) for text in made}) == 8
+
+
+def test_new_text_is_not_prepared_by_other_codes(raw: Path, own: Callable[..., Path]) -> None:
+    dest = own()
+    codes = dest / "bpe" / "codes"
+    codes.write_text("\n".join(codes.read_text().split("\n")[:100]) + "\n")
+    with pytest.raises(UserError, match=r"codes is gone or has changed .*; prepare again"):
+        read_alike(dest, raw, "de")
+    (dest / NAME).unlink()
+    with pytest.raises(UserError, match=r"manifest\.json does not tell how raw text became"):
+        read_alike(dest, raw, "de")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.helpers.commands import ROOT, run, run_program
+from tests.helpers.commands import ENVIRONMENT, ROOT, Command, run, run_program, run_together
 
 pytestmark = pytest.mark.slow
 
@@ -61,10 +63,19 @@ def test_sense_statistics_reach_tensorboard(work: Path) -> None:
     assert expected <= set(events.Tags()["scalars"])
 
 
-def test_translation_gives_bleu_and_a_command_that_can_be_pasted(work: Path) -> None:
-    output, reference = work / "save dir" / "generate-test.txt", ("--reference", "text/test.en")
-    shared = (CONFIG, "data/bin", "save dir", "--max-len-b", 20)
-    said = run_program(GENERATE, *shared, *reference, cwd=work).splitlines()
+@pytest.fixture(scope="module")
+def generated(work: Path) -> Path:
+    """The test set's translations, and in generate.log what was said."""
+    shared = (CONFIG, "data/bin", "save dir", "--max-len-b", 20, "--reference", "text/test.en")
+    (work / "generate.log").write_text(run_program(GENERATE, *shared, cwd=work), encoding="utf-8")
+    return work / "save dir" / "generate-test.txt"
+
+
+def test_translation_gives_bleu_and_a_command_that_can_be_pasted(
+    work: Path, generated: Path
+) -> None:
+    output, reference = generated, ("--reference", work / "text" / "test.en")
+    said = (work / "generate.log").read_text(encoding="utf-8").splitlines()
     assert re.match(r"BLEU\|nrefs:1\|case:mixed\|eff:no\|tok:13a\|.*version:.* = [0-9.]+", said[-1])
     score = run("fairseq-kerbs", "score", "--hypotheses", output, *reference, cwd=work)
     assert score.splitlines()[0] == said[-1]
@@ -74,6 +85,51 @@ def test_translation_gives_bleu_and_a_command_that_can_be_pasted(work: Path) -> 
     expected = re.findall("^H-.*", output.read_text(), re.MULTILINE)
     assert len(expected) == 60
     assert re.findall("^H-.*", again, re.MULTILINE) == expected
+
+
+def test_raw_text_is_translated_line_by_line(work: Path, generated: Path) -> None:
+    raw = (work / "text" / "test.de").read_text(encoding="utf-8").splitlines()
+    strange = ["", "☃ \u2028 ☃", "ab" * 600, "und " * 1100]
+    command = [ROOT / "scripts" / "translate.sh", CONFIG, "data/bin", "save dir", "--print-senses"]
+    done = subprocess.run(
+        list(map(str, [*command, "--max-len-b", 20])),
+        input="\n".join([*raw, *strange, raw[0]]),  # the last line without its end
+        capture_output=True,
+        text=True,
+        cwd=work,
+        env=os.environ | ENVIRONMENT,
+    )
+    unknown, long = done.stderr.splitlines()
+    assert re.fullmatch(r"fairseq-kerbs: the model reads <unk> for .*☃ \(line 62\)", unknown)
+    assert long == (
+        "fairseq-kerbs: too long for the model and left empty: line 63, 64; divide the text"
+    )
+    assert done.returncode == 1
+    *lines, last, end = done.stdout.split("\n")
+    texts = [line.partition("\t")[0] for line in lines]
+    detokenized = run("fairseq-kerbs", "detokenize", "--lang", "en", generated).splitlines()
+    same = [a == b for a, b in zip(texts, detokenized, strict=False)]
+    assert sum(same) >= 57  # another batch may round otherwise
+    assert lines[60] == lines[62] == lines[63] == end == ""
+    for line in [*lines[:60], lines[61], last]:
+        assert re.fullmatch(r"[^\t@]*\t(\S+#[1-4]:[01]\.\d{4} )*</s>#[1-4]:[01]\.\d{4}", line)
+    assert last.partition("\t")[0] == texts[0]
+
+
+def test_a_misspelt_flag_of_a_configuration_is_one_sentence(work: Path, tmp_path: Path) -> None:
+    config = tmp_path / "own.yaml"
+    config.write_text(f"extends: {CONFIG}\ngenerate:\n  baem: 3\n")
+    more = ("data/bin", "save dir", "--refrence", "x", "--output", tmp_path / "output")
+    ((status, said),) = run_together(
+        Command("fairseq-kerbs", ("generate", config, *more), cwd=work)
+    )
+    assert status == 2
+    assert said.splitlines()[-1] == (
+        "fairseq-generate: error: unrecognized arguments: --baem 3 --refrence x; did you mean "
+        "--beam, --reference?"
+    )
+    assert "usage" not in said
+    assert {file.name for file in tmp_path.iterdir()} == {"own.yaml"}
 
 
 def test_senses_of_ambiguous_words_are_reported(work: Path) -> None:

@@ -21,6 +21,7 @@ CHANGED = {
     "fairseq.file_io.PathManager.copy",
     "fairseq.models.ema.ema.EMA.__init__",
     "fairseq.options.add_generation_args",
+    "fairseq.options.parse_args_and_arch",
     "fairseq.trainer.NanDetector",
     "fairseq.trainer.Trainer.clip_grad_norm",
     "fairseq.trainer.Trainer.load_checkpoint",

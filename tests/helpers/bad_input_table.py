@@ -6,7 +6,14 @@ file ``{out}/file``.
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
+
+from fairseq_kerbs.cli import build_parser
+
+(_COMMANDS,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+SUBCOMMANDS = tuple(_COMMANDS.choices)
+"""All of fairseq-kerbs."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,17 @@ EXPERIMENTS = [
     Misuse(
         "train {work}/good.yaml {work}/text {out}/save", ("has no dict.*.txt", "name the 'bin'")
     ),
+    Misuse(
+        "train multi30k/lstm_kreb {work}/bin {out}/save", ("did you mean multi30k/lstm_kerbs?",)
+    ),
     Misuse("generate {work}/good.yaml {work}/bin {out}/save", ("no checkpoint", "--path")),
+    Misuse("translate toy {work}/text {out}/save", ("text does not exist or has no dict.*.txt",)),
+    Misuse(
+        "translate toy {work}/bin {out}/save",
+        ("manifest.json does not tell how raw text became", "name the 'bin' folder"),
+    ),
+    Misuse("architectures --sizes", ("unrecognized arguments: --sizes", "--help")),
+    Misuse("user-dir {work}", ("unrecognized arguments",)),
     Misuse(
         f"generate {{work}}/good.yaml {{work}}/bin {{out}}/save --path {MODEL} --output {{out}}",
         ("cannot be written (Is a directory); name a file",),
@@ -328,7 +345,7 @@ TRAINING = (
             ("--reallocation-interval 0", ("--reallocation-interval is 0", "--reallocation none")),
             ("--max-moves 0", ("--max-moves is 0.0", "--reallocation none")),
             ("--total-senses nan", ("--total-senses is nan", "1 or more")),
-            ("--kernel rfb", ("--kernel: invalid choice: 'rfb'", "choose from")),
+            ("--kernel rfb", ("--kernel: invalid choice: 'rfb'", "did you mean rbf?")),
             ("--kernel-gamma 1", ("--kernel-gamma", "leave it out")),
             ("--kernel rbf --kernel-gamma -1", ("--kernel-gamma is -1.0", "above 0")),
             (
@@ -341,7 +358,10 @@ TRAINING = (
             ),
             ("--mixture-regularization -1", ("--mixture-regularization is -1.0", "0 or more")),
             ("--label-smoothing 1.5", ("--label-smoothing is 1.5", "within [0, 1)")),
-            ("--sense-decya 0.1", ("unrecognized arguments: --sense-decya",)),
+            (
+                "--sense-decya 0.1",
+                ("unrecognized arguments: --sense-decya 0.1", "mean --sense-decay?"),
+            ),
             (
                 "--sense-bias --output-layer mos",
                 ("--sense-bias", "--output-layer mos", "leave it out"),

@@ -102,6 +102,24 @@ def test_command_line_replaces_the_file() -> None:
     ]  # fmt: skip
 
 
+def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy").mkdir()  # as 'fairseq-kerbs toy toy' would
+    toy = experiments.CONFIGS / "toy.yaml"
+    for name in ("toy", "toy.yaml", "configs/toy.yaml", str(toy)):
+        assert experiments.find_configuration(Path(name)) == toy
+    own = write(tmp_path, "toy.yaml", "train:\n  seed: 5\n")
+    assert experiments.find_configuration(Path("toy.yaml")).samefile(own)
+    names = experiments.configuration_names()
+    for name in names:
+        assert experiments.load_experiment(experiments.find_configuration(Path(name))).files
+    assert {"toy", "multi30k/lstm_kerbs", "wikitext2/gru_kerbs"} <= set(names)
+    assert not [name for name in names if "base" in name or name.startswith("tables")]
+    for name, near in (("multi30k/lstm_krebs", "mean multi30k/lstm_kerbs"), ("x", "train --help")):
+        with pytest.raises(UserError, match=f"{name}: no such file, .*{near}"):
+            experiments.find_configuration(Path(name))
+
+
 def test_plugin_folder_is_this_package() -> None:
     assert (PLUGIN_FOLDER / "tables" / "experiments.py").samefile(experiments.__file__)
 

@@ -12,7 +12,8 @@ import pytest
 from sacrebleu.significance import Result
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.tables.description import CONFIGS, load_table
+from fairseq_kerbs.tables.description import load_table
+from fairseq_kerbs.tables.experiments import CONFIGS
 from fairseq_kerbs.tables.report import Report, _examples, strip_paths
 from fairseq_kerbs.tables.results import gather
 from fairseq_kerbs.tables.runs import Paths, Run, data_job, plan_runs, run_job
