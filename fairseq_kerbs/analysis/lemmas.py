@@ -46,7 +46,7 @@ WIDTH = 0.6  # σ of all clusters
 INTERVAL = 40  # updates between two reallocations
 DECAY = 1e-3  # β of Eq. 12–13
 NEEDY_LOSS = 0.3  # mean loss in nats from which on a word is needy under ``paper``
-MAX_MOVES = 0.17  # of the other policies: most moves at a time, as a fraction of the words
+MAX_MOVES = 0.17  # ``released``: most moves at a time, as a fraction of the words
 VARIANTS = (
     *(("none", "keep"), ("paper", "keep"), ("paper", "context"), ("released", "keep")),
     ("clusters", "keep"),

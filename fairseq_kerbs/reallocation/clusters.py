@@ -15,18 +15,20 @@ iteration for their first principal component:
 
 **Moves.** Words whose leading sense was the same for :data:`ROUNDS` intervals, so that v has
 settled, and occurs :data:`LEAST_OCCURRENCES` times are served by descending gain n λ: nearly so
-much does a split lower the distortion. Each takes the sense, of its own or of other words, that
-costs least (ties: lower U, Algorithm 1's choice), if its gain is greater than :data:`MARGIN` times
-that cost. A sense costs what the distortion of its word rises by when its contexts go over to a
-sense of the word that has as many or more, the one for which that is least,
+much does a split lower the distortion. Each takes an idle sense of its own, else the sense of other
+words that costs least (ties: lower U, Algorithm 1's choice), if its gain is greater than
+:data:`MARGIN` times that cost. A sense costs what the distortion of its word rises by when its
+contexts go over to a sense of the word that has as many or more, the one for which that is least,
 
-    n n' / (n + n') · |c − c'|²,
+    n n' / (n + n') · 2 (|c||c'| − c·c'),
 
-and nothing if it is idle, which is to say that it explains less than :data:`IDLE` of its word's
-occurrences. A leading sense does not move, so no word loses its last one; a word that has received
-a sense gives none that is in use, and the other way round. A normal distribution cut in half has n
-λ = π/2 times what merging the halves costs: the margin keeps such halves from being split and
-merged in turns.
+and nothing if it is idle: if it explains less than :data:`IDLE` of its word's occurrences, or none
+best of all senses. Gains and costs leave out what is a difference of length alone, since no kernel
+tells such contexts apart (2 (|c||c'| − c·c') is |c − c'|² without (|c| − |c'|)²). Leading senses do
+not move, so no word loses its last one; a word that has received a sense gives none that is in use,
+and the other way round. A normal distribution cut in half has an n λ of π/2 times what merging the
+halves costs: the margin keeps such halves from being split and merged in turns. After a merge the
+sense that stays is as it was, so its word's loss may rise until it has learned the other contexts.
 
 **Beginnings.** The leading sense and the new one begin at both sides of its contexts: with b± =
 c ± √λ v and u± = b±/|b±|, each is turned away from the other's side, orthogonally to its own,
@@ -69,12 +71,12 @@ def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     if clusters is None:
         raise ValueError("`policy` clusters needs an output layer that was built for it.")
     owners, leader = inventory.word_of_sense.cpu(), clusters.leader.cpu()
-    words, gains = _words_to_split(inventory, clusters)
+    words, gains, sides = _splits(inventory, clusters)
     costs = clusters.merge_costs(*inventory.table).cpu()
     occurrences = inventory.interval_count.cpu()[owners]
     idle = (inventory.interval_usage.cpu() < IDLE * occurrences) | (occurrences == 0)
     costs[idle] = 0.0
-    costs[leader] = torch.inf
+    costs[leader] = costs[inventory.leading_senses().cpu()] = torch.inf
     order = torch.argsort(inventory.usage.double().cpu(), stable=True)
     order = order[torch.argsort(costs[order], stable=True)]
     spare = deque(order[costs[order] < torch.inf].tolist())
@@ -92,8 +94,9 @@ def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -
         last = numbers[owner[sense]] == 1
         return not (last or sense in taken) and (cost[sense] == 0 or owner[sense] not in closed)
 
-    moves: list[tuple[int, int]] = []
-    for word, gain in zip(words.tolist(), gains.tolist(), strict=True):
+    senses: list[int] = []
+    places: list[int] = []  # of their words among those that split
+    for place, (word, gain) in enumerate(zip(words.tolist(), gains.tolist(), strict=True)):
         while spare and not free(spare[0]):
             spare.popleft()
         own = [sense for sense in own_idle.get(word, ()) if sense not in taken]
@@ -106,39 +109,42 @@ def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -
         closed.update((word,) if cost[sense] == 0 else (word, owner[sense]))
         numbers[owner[sense]] -= 1
         numbers[word] += 1
-        moves.append((sense, word))
-    return _split(inventory, clusters, *torch.tensor(moves, dtype=torch.long).view(-1, 2).T)
+        senses.append(sense)
+        places.append(place)
+    chosen = torch.tensor(places, dtype=torch.long)
+    return _split(inventory, clusters, torch.tensor(senses).long(), words[chosen], sides[:, chosen])
 
 
-def _words_to_split(inventory: SenseInventory, clusters: ContextClusters) -> tuple[Tensor, Tensor]:
-    """Words [K] whose leading sense may be split, by descending gain, and their gains n λ."""
-    leader = clusters.leader.cpu()
-    count, center = clusters.sense_count.cpu()[leader], clusters.centers(clusters.leader).cpu()
+def _splits(inventory: SenseInventory, clusters: ContextClusters) -> tuple[Tensor, Tensor, Tensor]:
+    """Words [K] whose leading sense may be split, by descending gain; their gains n λ; contexts b+
+    and b− at both sides, [2, K, d]."""
+    ready = (clusters.leader == inventory.leading_senses()) & (clusters.rounds >= ROUNDS)
+    ready &= clusters.sense_count[clusters.leader] >= LEAST_OCCURRENCES
+    words = ready.nonzero().squeeze(1)
+    leaders = clusters.leader[words]
+    count = clusters.sense_count[leaders].double().cpu()
+    center = clusters.centers(leaders).double().cpu()
+    spread = clusters.spread(words).double().cpu()
+    aside = (spread.norm(dim=1) / count).sqrt().unsqueeze(1) * normalize(spread, dim=1)
+    sides = torch.stack([center + aside, center - aside])
     # contexts that differ in length alone have one direction: no kernel tells them apart
-    unit, spread = normalize(center, dim=1), clusters.spread().cpu()
+    unit = normalize(center, dim=1)
     gain = (spread - (spread * unit).sum(1, keepdim=True) * unit).norm(dim=1)
-    ready = (leader == inventory.leading_senses().cpu()) & (clusters.rounds.cpu() >= ROUNDS)
-    ready &= gain > count * (LEAST_SPREAD * center.norm(dim=1)) ** 2
-    ready &= count >= LEAST_OCCURRENCES
-    words = torch.argsort(torch.where(ready, gain, 0.0), descending=True, stable=True)
-    words = words[: int(ready.sum())]
-    return words, gain[words]
-
-
-def _sides(clusters: ContextClusters, words: Tensor) -> Tensor:
-    """Contexts b+ and b− at both sides of the leading senses' of words [K], [2, K, d]."""
-    leaders = clusters.leader.cpu()[words]
-    count = clusters.sense_count.cpu().double()[leaders].unsqueeze(1)
-    spread = clusters.spread().cpu().double()[words]
-    center = clusters.sense_sum.cpu().double()[leaders] / count
-    aside = (spread.norm(dim=1, keepdim=True) / count).sqrt() * normalize(spread, dim=1)
-    return torch.stack([center + aside, center - aside])
+    apart = gain > count * (LEAST_SPREAD * center.norm(dim=1)).square()
+    order = gain.argsort(descending=True, stable=True)
+    order = order[apart[order]]
+    return words.cpu()[order], gain[order], sides[:, order]
 
 
 def _split(
-    inventory: SenseInventory, clusters: ContextClusters, senses: Tensor, words: Tensor
+    inventory: SenseInventory,
+    clusters: ContextClusters,
+    senses: Tensor,
+    words: Tensor,
+    sides: Tensor,
 ) -> Moves:
-    """Moves of senses [K] beside the leading ones of words [K], and of these to one side."""
+    """Moves of senses [K] beside the leading ones of words [K], and of these to one of the sides
+    [2, K, d]."""
     leaders = clusters.leader.cpu()[words]
     usage = inventory.usage.double().cpu()[leaders] / 2
     return Moves(
@@ -148,5 +154,5 @@ def _split(
         usage=torch.cat([usage, usage]),
         reset_theta=False,
         bases=torch.cat([leaders, leaders]),
-        sides=_sides(clusters, words).flatten(0, 1),
+        sides=sides.flatten(0, 1),
     )

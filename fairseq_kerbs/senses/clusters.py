@@ -94,16 +94,27 @@ class ContextClusters(ExactBuffers):
         """Mean contexts c of senses [...], [..., d]; 0 where there are none."""
         return self.sense_sum[senses] / self.sense_count[senses].clamp_min(1.0).unsqueeze(-1)
 
-    def spread(self) -> Tensor:
-        """Σ (h − c)((h − c)·v) of leading senses, [V, d]; its length is n λ with λ the variance
-        along v."""
-        mean_along = (self.centers(self.leader) * self.direction).sum(1, keepdim=True)
-        return self.lead_along - self.sense_sum[self.leader] * mean_along
+    def spread(self, words: Tensor) -> Tensor:
+        """Σ (h − c)((h − c)·v) of the leading senses of words [K], [K, d]; its length is n λ with
+        λ the variance along v."""
+        leaders = self.leader[words]
+        mean_along = (self.centers(leaders) * self.direction[words]).sum(1, keepdim=True)
+        return self.lead_along[words] - self.sense_sum[leaders] * mean_along
+
+    def add(self, sums: dict[str, Tensor], word_of_sense: Tensor) -> None:
+        """Take up what was recorded, and forget it there: only rows that occurred are looked at."""
+        rows = sums["sense_count"].nonzero().squeeze(1)
+        words = word_of_sense[rows].unique()
+        for name, chosen in (("sense_sum", rows), ("lead_along", words), ("sense_count", rows)):
+            total = self.get_buffer(name)
+            added = sums.pop(name).view_as(total)
+            total[chosen] += added[chosen]
+            added[chosen] = 0.0
 
     def merge_costs(self, senses: Tensor, mask: Tensor) -> Tensor:
-        """By how much the distortion Σ |h − c|² rises where a sense joins another of its word, with
-        as many contexts or more, for which that is least: n n' / (n + n') · |c − c'|², [M]; ∞ where
-        there is none.
+        """By how much the distortion rises where a sense joins another of its word, with as many
+        contexts or more, for which that is least: n n' / (n + n') · 2 (|c||c'| − c·c'), [M]; ∞
+        where there is none.
 
         Args:
             senses, mask: [V, K] as in :class:`~fairseq_kerbs.senses.SenseTable`.
@@ -111,22 +122,23 @@ class ContextClusters(ExactBuffers):
         costs = torch.full_like(self.sense_count, torch.inf)
         alone = torch.eye(senses.shape[1], dtype=torch.bool, device=senses.device)
         for rows, real in zip(senses.split(BLOCK), mask.split(BLOCK), strict=True):
-            n, c = self.sense_count[rows], self.centers(rows)
-            apart = (c.unsqueeze(1) - c.unsqueeze(2)).square().sum(3)  # [B, K, K]
-            n, other = n.unsqueeze(2), n.unsqueeze(1)
+            n, c = self.sense_count[rows].unsqueeze(2), self.centers(rows)
+            length, other = c.norm(dim=2, keepdim=True), n.mT
+            apart = 2.0 * (length * length.mT - c @ c.mT).clamp_min(0.0)  # [B, K, K]
             rise = n * other / (n + other).clamp_min(1.0) * apart
             never = alone | ~real.unsqueeze(1) | (other < n)
-            least = rise.masked_fill(never, torch.inf).amin(2)
-            costs[rows[real]] = least[real]
+            costs[rows[real]] = rise.masked_fill(never, torch.inf).amin(2)[real]
         return costs
 
     @torch.no_grad()
     def start_interval(self, leader: Tensor) -> None:
         """Take a step of the power iteration, note the leading senses [V], forget the sums."""
-        spread, stays = self.spread(), leader == self.leader
-        grows = stays & (spread.norm(dim=1) > 0)
-        self.direction[grows] = normalize(spread[grows], dim=1)
-        self.rounds.add_(grows.long())
+        stays = leader == self.leader
+        words = (stays & (self.sense_count[leader] > 0)).nonzero().squeeze(1)
+        spread = self.spread(words)
+        grows = spread.norm(dim=1) > 0
+        self.direction[words[grows]] = normalize(spread[grows], dim=1)
+        self.rounds[words[grows]] += 1
         self.leader.copy_(leader)
         self.restart((~stays).nonzero().squeeze(1))
         for name in self.sizes:
@@ -138,11 +150,13 @@ class ContextClusters(ExactBuffers):
         self.direction[words] = _noise(words, self.direction.shape[1]).to(self.direction)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        # a model that was trained with another policy begins as a new one does, and an interval
-        # of the version that summed up leading senses alone begins anew
+        # a model that was trained with another policy begins as a new one does, and one of the
+        # version that summed up leading senses alone waits until its sums are whole again
         for name in ("lead_count", "lead_sum"):
             if state_dict.pop(prefix + name, None) is not None:
-                state_dict.pop(prefix + "lead_along", None)
-        for name, buffer in self._buffers.items():
-            state_dict.setdefault(prefix + name, buffer)
+                for outdated in ("lead_along", "rounds"):
+                    state_dict.pop(prefix + outdated, None)
+        for name, buffer in self.named_buffers():
+            begins = name in ("leader", "direction")
+            state_dict.setdefault(prefix + name, buffer if begins else torch.zeros_like(buffer))
         super()._load_from_state_dict(state_dict, prefix, *args)

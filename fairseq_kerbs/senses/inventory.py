@@ -146,8 +146,11 @@ def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
     for name, value in tensors.items():
         if name.startswith(prefix) and value.is_floating_point() and not value.isfinite().all():
             return f"NaN or infinity is in '{name}'"
-    if bool((tensors[f"{prefix}usage"] < 0).any()):
+    usage, leader = tensors[f"{prefix}usage"], tensors.get(f"{prefix}clusters.leader")
+    if bool((usage < 0).any()):
         return f"a negative number is in '{prefix}usage'"
+    if leader is not None and bool(((leader < 0) | (leader >= len(usage))).any()):
+        return f"'{prefix}clusters.leader' names a sense that there is not"
     return None
 
 
@@ -338,17 +341,15 @@ class SenseInventory(ExactBuffers):
         fresh = torch.where(
             exponent < 0, -exponent.expm1() / (targets.double() * decay).clamp_min(1e-300), 1.0
         )
-        self.log_prob.mul_(keep).add_(sums.pop("log_prob") * fresh)
-        self.usage.mul_(keep).add_(sums.pop("joint") * (fresh * decay))
+        self.log_prob.mul_(keep).add_(sums["log_prob"] * fresh)
+        self.usage.mul_(keep).add_(sums["joint"] * (fresh * decay))
+        if self.clusters is not None:
+            self.clusters.add(sums, self.word_of_sense)
         for name, added in sums.items():
-            if self.clusters is not None and name in self.clusters.sizes:
-                total = self.clusters.get_buffer(name)
-            elif added.numel():
+            if added.numel() and name not in ("joint", "log_prob"):
                 total = self.get_buffer(f"interval_{name}")
-            else:
-                continue
-            total.add_(added.view_as(total))
-        self.pending.zero_()
+                total.add_(added.view_as(total))
+            added.zero_()
         return targets
 
     def leading_senses(self) -> Tensor:

@@ -33,8 +33,9 @@ def ready(layer: KerbsOutputLayer, count: list[float], spread: list[float], use:
     inventory.interval_count.copy_(n)
     inventory.interval_usage.copy_(use)
     clusters.sense_count.copy_(use)
-    far = 100.0 * torch.arange(1, len(use) + 1)
-    clusters.sense_sum.copy_((use * far)[:, None] * torch.eye(dim)[2])
+    clusters.sense_sum.copy_(
+        use[:, None] * 100 * torch.eye(dim)[2 + torch.arange(len(use)) % (dim - 2)]
+    )
     clusters.sense_count[clusters.leader] = n
     clusters.sense_sum[clusters.leader] = n[:, None] * center
     clusters.lead_along.copy_((n * torch.tensor(spread))[:, None] * axis)
@@ -68,23 +69,24 @@ def test_by_hand() -> None:
 
 
 def test_senses_are_merged_where_that_costs_less_than_half_of_what_the_split_gains() -> None:
-    """Two senses of B, 100 and 50 occurrences, lie 1.5 apart: to merge them costs 100 · 50 / 150 ·
-    2.25 = 75; two of C, 3 apart and 20 each, 90. A's split gains 151, D's 149: A takes B's lesser
-    sense, and D goes without.
+    """Of B's two senses with 100 and 50 occurrences one has contexts of length 5 at a cosine of 0.8
+    to the other's of length 3: to merge them costs 100 · 50 / 150 · 2 · (15 − 12) = 200; of C's,
+    of 20 each at a cosine of 0.6, 20 · 20 / 40 · 2 · (15 − 9) = 120. A's split gains 241, D's 239:
+    A takes the second of C's, and D goes without.
     """
     layer = layer_of([0, 1, 2, 3, 1, 2], 4)
     inventory, clusters = layer.inventory, layer.inventory.clusters
     assert clusters is not None
-    use = torch.tensor([100.0, 100.0, 20.0, 100.0, 50.0, 20.0])
-    ready(layer, [100, 100, 20, 100], [1.51, 0.0, 0.0, 1.49], use)
-    clusters.sense_sum[4] = 50 * (3 * torch.eye(DIM)[1] + 1.5 * torch.eye(DIM)[3])
-    clusters.sense_sum[5] = 20 * (3 * torch.eye(DIM)[1] + 3.0 * torch.eye(DIM)[3])
-    costs, inf = clusters.merge_costs(*inventory.table), torch.inf
-    torch.testing.assert_close(costs, torch.tensor([inf, inf, 90, inf, 75, 90]))
-    assert as_tuples(inventory) == [(0, 0, 0), (4, 1, 0)]
-    ready(layer, [100, 100, 20, 100], [1.49, 0.0, 0.0, 1.49], use)
-    clusters.sense_sum[4] = 50 * (3 * torch.eye(DIM)[1] + 1.5 * torch.eye(DIM)[3])
-    assert as_tuples(inventory) == []
+    use, one, other = torch.tensor([100.0, 100, 20, 100, 50, 20]), *torch.eye(DIM)[[1, 3]]
+    for spread, expected in (([2.41, 0, 0, 2.39], [(0, 0, 0), (5, 2, 0)]), ([2.39, 0, 0, 0], [])):
+        ready(layer, [100, 100, 20, 100], spread, use)
+        clusters.sense_sum[4], clusters.sense_sum[5] = (
+            50 * (4 * one + 3 * other),
+            20 * (3 * one + 4 * other),
+        )
+        costs, inf = clusters.merge_costs(*inventory.table), torch.inf
+        torch.testing.assert_close(costs, torch.tensor([inf, inf, 120, inf, 200, 120]))
+        assert as_tuples(inventory) == expected
 
 
 def test_a_word_that_gives_a_sense_in_use_receives_none() -> None:
@@ -202,6 +204,33 @@ def test_theta_goes_with_the_split() -> None:
     assert layer.theta.tolist() == pytest.approx([0.7, -0.2, 0.7, 4.0])
 
 
+def moves_from_any_statistics(words: int, extra: int, seed: int, zeros: float) -> int:
+    """Let senses move by random statistics, check what must hold, and return how many moved."""
+    draw = torch.Generator().manual_seed(seed)
+    senses = words + min(extra, 3 * words)
+    layer = KerbsOutputLayer(4, words, senses, follow_clusters=True)
+    inventory, clusters = layer.inventory, layer.inventory.clusters
+    assert clusters is not None
+    clusters.sense_count.random_(0, 150, generator=draw)
+    clusters.sense_count[torch.rand(senses, generator=draw) < zeros] = 0.0
+    soft = torch.rand(senses, generator=draw)  # the most probable sense need not be the most used
+    inventory.interval_usage.copy_(clusters.sense_count * soft)
+    inventory.interval_count.index_add_(0, layer.word_of_sense, inventory.interval_usage)
+    clusters.sense_sum.normal_(generator=draw).mul_(clusters.sense_count.unsqueeze(1))
+    clusters.lead_along.normal_(generator=draw).mul_(300.0)
+    clusters.rounds.random_(0, 4, generator=draw)
+    leading = inventory.leading_senses()
+    moves = layer.reallocate("clusters")
+    assert torch.equal(layer.word_of_sense[leading], torch.arange(words))
+    counts = layer.senses_per_word()
+    assert int(counts.min()) >= 1
+    assert int(counts.max()) <= 4
+    assert moves.senses.unique().numel() == len(moves)
+    assert layer.weight.isfinite().all()
+    assert inventory.interval_count.sum() == clusters.sense_count.sum() == 0
+    return moves.moved
+
+
 @settings(max_examples=20)
 @given(
     words=st.integers(1, 8),
@@ -212,25 +241,12 @@ def test_theta_goes_with_the_split() -> None:
 def test_any_statistics_give_moves_that_can_be_made(
     words: int, extra: int, seed: int, zeros: float
 ) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    senses = words + min(extra, 3 * words)
-    layer = KerbsOutputLayer(4, words, senses, follow_clusters=True)
-    inventory, clusters = layer.inventory, layer.inventory.clusters
-    assert clusters is not None
-    inventory.interval_count.copy_(torch.randint(0, 200, (words,), generator=draw))
-    inventory.interval_usage.copy_(10 * torch.rand(senses, generator=draw))
-    inventory.interval_usage[torch.rand(senses, generator=draw) < zeros] = 0.0
-    clusters.sense_count.copy_(inventory.interval_usage)
-    clusters.sense_sum.normal_(generator=draw)
-    clusters.lead_along.normal_(generator=draw)
-    clusters.rounds.random_(0, 4, generator=draw)
-    moves = layer.reallocate("clusters")
-    counts = layer.senses_per_word()
-    assert int(counts.min()) >= 1
-    assert int(counts.max()) <= 4
-    assert moves.senses.unique().numel() == len(moves)
-    assert layer.weight.isfinite().all()
-    assert inventory.interval_count.sum() == clusters.sense_count.sum() == 0
+    moves_from_any_statistics(words, extra, seed, zeros)
+
+
+def test_senses_in_use_and_idle_ones_move_by_random_statistics() -> None:
+    assert moves_from_any_statistics(8, 16, seed=0, zeros=0.0) > 0
+    assert sum(moves_from_any_statistics(8, 16, seed, zeros=0.3) for seed in range(5)) > 5
 
 
 def test_it_needs_a_layer_that_was_built_for_it() -> None:

@@ -55,13 +55,13 @@ def test_sums_are_those_written_out() -> None:
         leader = found.clusters.leader[word]
         assert found.clusters.sense_count[leader] == len(own)
         torch.testing.assert_close(found.clusters.centers(leader).double(), own.mean(0))
-        torch.testing.assert_close(found.clusters.spread()[word].double(), expected, atol=1e-4,
-                                   rtol=1e-4)  # fmt: skip
+        (spread,) = found.clusters.spread(torch.tensor([word])).double()
+        torch.testing.assert_close(spread, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_merging_raises_the_distortion_by_its_cost() -> None:
     """Word 0 has three senses: each would join the one, of those with as many contexts or more,
-    with which the rise is least."""
+    with which the rise is least, differences of length apart."""
     found = SenseInventory(WORDS, 6, 3, cluster_dim=DIM)
     owners = torch.tensor([0, 1, 2, 0, 1, 0])
     found.load_state_dict(found.state_dict() | {"word_of_sense": owners})
@@ -79,10 +79,16 @@ def test_merging_raises_the_distortion_by_its_cost() -> None:
         own = contexts[torch.isin(best, torch.tensor(senses))].double()
         return float((own - own.mean(0)).square().sum())
 
+    def longer(one: int, other: int) -> float:
+        """What of it is a difference of length alone."""
+        n, k = counts[[one, other]].tolist()
+        lengths = [float(contexts[best == sense].mean(0).norm()) for sense in (one, other)]
+        return n * k / (n + k) * (lengths[0] - lengths[1]) ** 2
+
     costs, counts = found.clusters.merge_costs(*found.table), best.bincount()
     for sense, owner in enumerate(owners.tolist()):
         rises = [
-            distortion(sense, other) - distortion(sense) - distortion(other)
+            distortion(sense, other) - distortion(sense) - distortion(other) - longer(sense, other)
             for other in range(6)
             if owners[other] == owner and other != sense and counts[other] >= counts[sense]
         ]
@@ -103,6 +109,18 @@ def test_directions_settle_on_the_first_principal_component() -> None:
         own = contexts[(words == word) & (best == 0)]
         largest = torch.linalg.eigh(own.T.cov())[1][:, -1]
         assert abs(float(found.clusters.direction[word] @ largest)) > 0.999
+
+
+def test_taking_up_what_was_recorded_leaves_nothing_pending() -> None:
+    found = inventory()
+    assert found.clusters is not None
+    for seed in (0, 1):
+        record(found, batch(seed, 7))
+        before = found.clusters.sense_sum.clone()
+        added = found._sums()["sense_sum"].clone().view_as(before)
+        found.update(0.1)
+        assert not found.pending.any()
+        assert torch.equal(found.clusters.sense_sum, before + added)
 
 
 def test_another_leader_begins_anew() -> None:
@@ -179,8 +197,8 @@ def test_a_checkpoint_with_sums_of_leading_senses_alone_begins_the_interval_anew
     state |= {"clusters.lead_along": torch.ones(WORDS, DIM)}
     found.load_state_dict(state)
     assert found.clusters is not None
-    assert found.clusters.rounds.tolist() == [0, 1, 2]
-    assert not found.clusters.spread().any()
+    assert not found.clusters.rounds.any()
+    assert not found.clusters.lead_along.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
