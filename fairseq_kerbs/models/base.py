@@ -6,12 +6,15 @@ whatever ``forward`` returned, so the number of senses never shows outside.
 
 from __future__ import annotations
 
+import argparse
 from abc import ABC, abstractmethod
+from dataclasses import field, make_dataclass
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_kerbs.models import config
@@ -37,8 +40,27 @@ class KerbsModel(ABC):
         gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
 
     @classmethod
+    def hydra_flags(cls) -> type[FairseqDataclass]:
+        """The flags for Hydra's store: ours with types and defaults, fairseq's left open (null)."""
+        parser = argparse.ArgumentParser(add_help=False)
+        cls.add_args(parser)
+        stock = {action.dest: None for action in parser._actions}
+        if cls.target is not None:  # what fairseq-train's flags say to the task and the model
+            names = ("tokens_per_sample", "max_target_positions")
+            stock |= {name: f"${{oc.select:task.{name},null}}" for name in names}
+        added = [
+            (name, Any, field(default=default))
+            for name, default in stock.items()
+            if name not in cls.flags.__dataclass_fields__
+        ]
+        return make_dataclass(f"{cls.__name__}Flags", added, bases=(cls.flags,))
+
+    @classmethod
     def fill(cls, args: Any, sizes: dict[str, Any] | None = None) -> None:
         """Set what the command line left open: to a preset's sizes first, then to the defaults."""
+        if OmegaConf.is_config(args):  # fairseq-hydra-train's, where null is left open
+            for name in [name for name, value in args.items() if value is None]:
+                del args[name]
         for name, value in (sizes or {}).items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
