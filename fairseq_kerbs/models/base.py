@@ -44,7 +44,7 @@ class KerbsModel(ABC):
         """The flags for Hydra's store: ours with types and defaults, fairseq's left open (null)."""
         parser = argparse.ArgumentParser(add_help=False)
         cls.add_args(parser)
-        stock = {action.dest: None for action in parser._actions}
+        stock: dict[str, Any] = {action.dest: None for action in parser._actions}
         if cls.target is not None:  # what fairseq-train's flags say to the task and the model
             names = ("tokens_per_sample", "max_target_positions")
             stock |= {name: f"${{oc.select:task.{name},null}}" for name in names}

@@ -270,7 +270,7 @@ def test_hydra_reads_what_the_flags_of_an_architecture_say(arch: str) -> None:
     """``model=ARCH`` of fairseq-hydra-train is --arch ARCH of fairseq-train, with all its flags."""
     node = ConfigStore.instance().load(f"model/{arch}.yaml").node
     node.total_senses, node.dropout = "2.5", 0.25
-    with pytest.raises(ValidationError, match="'linear'.*mog"):
+    with pytest.raises(ValidationError, match=r"'linear'.*mog"):
         node.kernel = "linear"
     root = OmegaConf.create({"task": {"tokens_per_sample": 99}, "model": node})
     model = OmegaConf.create(OmegaConf.to_container(root, resolve=True, enum_to_str=True)).model
