@@ -1,7 +1,6 @@
 """Architectures, registered with fairseq on import; and all changes of fairseq that they need.
 
-Hydra finds them as ``model=ARCH`` if this is imported before it composes a configuration, for which
-``hydra.searchpath=[pkg://fairseq_kerbs]`` provides: ``common.user_dir`` is read too late.
+``hydra.searchpath=[pkg://fairseq_kerbs]`` has Hydra import this before it looks for ``model=ARCH``.
 """
 
 from functools import partial

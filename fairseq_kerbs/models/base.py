@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from abc import ABC, abstractmethod
-from dataclasses import field, make_dataclass
+from dataclasses import make_dataclass
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
@@ -44,15 +44,12 @@ class KerbsModel(ABC):
         """The flags for Hydra's store: ours with types and defaults, fairseq's left open (null)."""
         parser = argparse.ArgumentParser(add_help=False)
         cls.add_args(parser)
-        stock: dict[str, Any] = {action.dest: None for action in parser._actions}
-        if cls.target is not None:  # what fairseq-train's flags say to the task and the model
-            names = ("tokens_per_sample", "max_target_positions")
-            stock |= {name: f"${{oc.select:task.{name},null}}" for name in names}
-        added = [
-            (name, Any, field(default=default))
-            for name, default in stock.items()
-            if name not in cls.flags.__dataclass_fields__
-        ]
+        stock: dict[str, Any] = dict.fromkeys(action.dest for action in parser._actions)
+        # what fairseq-train's flags say to both the task and a language model
+        for name in ("tokens_per_sample", "max_target_positions") if cls.target else ():
+            stock[name] = f"${{oc.select:task.{name},null}}"
+        own = cls.flags.__dataclass_fields__
+        added = [(name, Any, value) for name, value in stock.items() if name not in own]
         return make_dataclass(f"{cls.__name__}Flags", added, bases=(cls.flags,))
 
     @classmethod
