@@ -279,3 +279,4 @@ def test_hydra_reads_what_the_flags_of_an_architecture_say(arch: str) -> None:
     given = ["data", "--arch", arch, *task, "--total-senses", "2.5", "--dropout", "0.25"]
     args = vars(options.parse_args_and_arch(options.get_training_parser(), given))
     assert model == {name: args[name] for name in model}
+    assert model.get("tokens_per_sample") == (99 if task else None)
