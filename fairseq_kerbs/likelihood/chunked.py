@@ -146,7 +146,7 @@ class Products:
         if self._fast is not None:
             return self._fast(self.w, self._contexts[rows], None, "none", [], "")
         x = torch.mm(self.w, self._contexts[rows].t())
-        if self.product_dtype not in self.backend.product_dtypes:
+        if not self.backend.takes(self.product_dtype):
             x = x.to(self.dtype)
         if self.product_dtype == torch.float16:  # norms of 256 and 256 reach its end
             x.clamp_(torch.finfo(torch.float16).min, torch.finfo(torch.float16).max)

@@ -1,9 +1,13 @@
-"""Architectures, registered with fairseq on import; and all changes of fairseq that they need."""
+"""Architectures, registered with fairseq on import; and all changes of fairseq that they need.
+
+``hydra.searchpath=[pkg://fairseq_kerbs]`` has Hydra import this before it looks for ``model=ARCH``.
+"""
 
 from functools import partial
 from typing import Any
 
 from fairseq.models import register_model, register_model_architecture
+from hydra.core.config_store import ConfigStore
 
 from fairseq_kerbs import fairseq_patches
 from fairseq_kerbs.models.base import KerbsModel
@@ -62,7 +66,9 @@ PRESETS: dict[type[KerbsModel], dict[str, dict[str, Any]]] = {
 
 for _model, _presets in PRESETS.items():
     register_model(_model.arch)(_model)
+    _flags = _model.hydra_flags()
     for _arch, _sizes in _presets.items():
+        ConfigStore.instance().store(_arch, _flags(_name=_arch, **_sizes), "model")
         register_model_architecture(_model.arch, _arch)(partial(_model.fill, sizes=_sizes))
 
 fairseq_patches.apply()

@@ -6,12 +6,15 @@ whatever ``forward`` returned, so the number of senses never shows outside.
 
 from __future__ import annotations
 
+import argparse
 from abc import ABC, abstractmethod
+from dataclasses import make_dataclass
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_kerbs.models import config
@@ -37,8 +40,24 @@ class KerbsModel(ABC):
         gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
 
     @classmethod
+    def hydra_flags(cls) -> type[FairseqDataclass]:
+        """The flags for Hydra's store: ours with types and defaults, fairseq's left open (null)."""
+        parser = argparse.ArgumentParser(add_help=False)
+        cls.add_args(parser)
+        stock: dict[str, Any] = dict.fromkeys(action.dest for action in parser._actions)
+        # what fairseq-train's flags say to both the task and a language model
+        for name in ("tokens_per_sample", "max_target_positions") if cls.target else ():
+            stock[name] = f"${{oc.select:task.{name},null}}"
+        own = cls.flags.__dataclass_fields__
+        added = [(name, Any, value) for name, value in stock.items() if name not in own]
+        return make_dataclass(f"{cls.__name__}Flags", added, bases=(cls.flags,))
+
+    @classmethod
     def fill(cls, args: Any, sizes: dict[str, Any] | None = None) -> None:
         """Set what the command line left open: to a preset's sizes first, then to the defaults."""
+        if OmegaConf.is_config(args):  # fairseq-hydra-train's, where null is left open
+            for name in [name for name, value in args.items() if value is None]:
+                del args[name]
         for name, value in (sizes or {}).items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)

@@ -1,12 +1,6 @@
-"""The kernelized Bayesian softmax as a layer of any PyTorch model (Section 4). Training with it:
+"""The kernelized Bayesian softmax as a layer of any PyTorch model (Section 4).
 
-layer = KerbsOutputLayer(embed_dim=288, vocab_size=10_000, total_senses=30_000)
-loss = layer.nll(h, target, reduction="mean")      # records statistics while training
-loss.backward(); optimizer.step()
-layer.update_statistics(decay=1e-5)                # Eq. 12–13, after every update
-if step % 200 == 0:
-    moves = layer.reallocate("paper")              # Algorithm 1
-    reset_moments(optimizer, layer.sense_parameters(), moves.senses)
+fairseq_kerbs/README.md shows whole trainings with it.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -298,3 +299,23 @@ def test_hydra_train_with_our_model(
     pattern = r"valid.* \| nll_loss ([\d.]+)"
     expected = figure(pattern, trained(arch).output)
     assert figure(pattern, output) == pytest.approx(expected, abs=2e-3)
+
+
+def test_hydra_train_as_documented(data: Path, tmp_path: Path) -> None:
+    """The command of configs/README.md, for fewer updates; it goes on, also by the search path
+    alone, and fairseq-generate reads its checkpoint."""
+    page = (ROOT / "configs/README.md").read_text()
+    (text,) = re.findall(r"^    (fairseq-hydra-train (?:.*\\\n)+.*)\n", page, re.MULTILINE)
+    for written, real in (("quickstart/data/bin", data), ("runs", tmp_path), ("", f"{ROOT}/")):
+        text = text.replace(f"$PWD/{written}", str(real))
+    program, *arguments = shlex.split(text.replace("\\\n", " "))
+    output = run(program, *arguments, "optimization.max_update=2", "common.cpu=true", cwd=tmp_path)
+    assert re.search("'encoder_embed_dim': 128,.*'_name': 'kerbs_cross_entropy'", output)
+    assert figure(r"num_updates (\d+)", output) == 2
+    arguments.remove(f"common.user_dir={ROOT}/fairseq_kerbs")
+    output = run(program, *arguments, "optimization.max_update=3", "common.cpu=true", cwd=tmp_path)
+    assert figure(r"Loaded checkpoint .* @ (\d+) updates", output) == 2
+    assert figure(r"num_updates (\d+)", output) == 3
+    best = tmp_path / "hydra/checkpoint_best.pt"
+    output = run("fairseq-generate", data, *USER_DIR, "--path", best, *DECODING)
+    assert len(hypotheses(output)) == TEST_PAIRS

@@ -14,9 +14,9 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -59,10 +59,12 @@ CASES += [(name, n) for name in ("one sense", "four senses") for n in (5, 33)]
 
 
 @pytest.fixture(autouse=True)
-def _fresh_reasons() -> Iterator[None]:
+def _fresh_reasons(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without the comparison at the first use, which the interpreter takes seconds for."""
+    monkeypatch.setenv("FAIRSEQ_KERBS_FUSED", "1")
     yield
-    backend_module._decline.cache_clear()
-    backend_module.load_kernels.cache_clear()
+    for function in (backend_module._decline, backend_module.load_kernels, backend_module.works):
+        function.cache_clear()
 
 
 class Case(NamedTuple):
@@ -391,6 +393,98 @@ def test_likelihood_through_triton(
     picked = picked.masked_fill(target == -100, 0.0).cpu()
     torch.testing.assert_close(-picked, naive_token_losses(p, name).float(), rtol=1e-5, atol=1e-5)
     assert len(used) == 3
+
+
+# ------------------------------------------------------------------------ the first use
+
+
+@needs_device
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("kerbs", torch.float32), ("kerbs", torch.bfloat16), ("lin", torch.float32)]
+)
+def test_the_first_use_finds_no_difference_and_draws_nothing(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind: Any = type(make_case(name, "one sense", 5).in_triton())
+    backend_module.works.cache_clear()
+    monkeypatch.delenv("FAIRSEQ_KERBS_FUSED")
+    before = torch.get_rng_state()
+    assert backend_module.works(kind, DEVICE, dtype)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not caplog.messages
+
+
+class Changed:
+    """A kernel after which something else happens to the products."""
+
+    def __init__(self, kernel: Any, change: Callable[[Tensor], object]) -> None:
+        self.kernel, self.change = kernel, change
+
+    def __getitem__(self, grid: tuple[int, int]) -> Callable[..., None]:
+        def launch(x: Tensor, *arguments: Any, **options: Any) -> None:
+            self.kernel[grid](x, *arguments, **options)
+            self.change(x)
+
+        return launch
+
+
+def refuse(x: Tensor) -> None:
+    raise RuntimeError("at 5:3:\n  no such type")
+
+
+@needs_device
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda x: x.mul_(1.001),
+            "by products differ from torch's by 1.0e-03 of their size); please",
+        ),
+        (lambda x: x.fill_(torch.nan), "by products differ from torch's by nan"),
+        (refuse, "they fail (RuntimeError: at 5:3: no such type); please"),
+    ],
+)
+def test_kernels_that_differ_or_fail_leave_the_work_to_torch(
+    change: Callable[[Tensor], object],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kernels = backend_module.load_kernels()
+    assert kernels is not None
+    monkeypatch.setattr(kernels, "backward", Changed(kernels.backward, change))
+    senses = make_case("lin", "one sense", 5).senses()
+    assert backend_module.build(senses, torch.float32) is not None  # by FAIRSEQ_KERBS_FUSED=1
+    assert not caplog.messages
+    backend_module.works.cache_clear()
+    monkeypatch.setenv("FAIRSEQ_KERBS_FUSED", "0")
+    assert backend_module.build(senses, torch.float32) is None
+    assert not caplog.messages
+    monkeypatch.delenv("FAIRSEQ_KERBS_FUSED")
+    for _ in range(2):
+        assert backend_module.build(senses, torch.float32) is None
+    (message,) = caplog.messages
+    assert f"on {DEVICE} with products in float32" in message
+    assert reason in message
+    assert len(message.splitlines()) == 1
+
+
+@needs_device
+def test_kernels_that_fail_in_bfloat16_alone_get_products_in_float32(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernels, backend = backend_module.load_kernels(), make_case("lin", "one sense", 5).in_triton()
+    assert kernels is not None
+    assert backend.takes(torch.bfloat16)
+    assert not backend.takes(torch.float16)
+    backend_module.works.cache_clear()
+    monkeypatch.delenv("FAIRSEQ_KERBS_FUSED")
+    monkeypatch.setattr(kernels, "backward", Changed(kernels.backward, lambda x: x.mul_(1.1)))
+    assert not backend.takes(torch.bfloat16)
+    assert (
+        "with products in bfloat16 they fail (ArithmeticError: gradients by products differ"
+        in caplog.messages[0]
+    )
 
 
 # ------------------------------------------------------------------------ where there is no device

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq import options
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.ema.ema import EMA
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf, ValidationError
 
+from fairseq_kerbs.models import PRESETS
 from tests.helpers.fairseq_fixtures import (
     MODELS,
     SIZES,
@@ -258,3 +263,20 @@ def test_inventory_and_scores_survive_a_checkpoint(name: str) -> None:
         assert torch.equal(teacher_forced(other, batch), teacher_forced(model, batch))
     for key, value in model.decoder.output.inventory.state_dict().items():
         assert torch.equal(other.decoder.output.inventory.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize("arch", [arch for presets in PRESETS.values() for arch in presets])
+def test_hydra_reads_what_the_flags_of_an_architecture_say(arch: str) -> None:
+    """``model=ARCH`` of fairseq-hydra-train is --arch ARCH of fairseq-train, with all its flags."""
+    node = ConfigStore.instance().load(f"model/{arch}.yaml").node
+    node.total_senses, node.dropout = "2.5", 0.25
+    with pytest.raises(ValidationError, match=r"'linear'.*mog"):
+        node.kernel = "linear"
+    root = OmegaConf.create({"task": {"tokens_per_sample": 99}, "model": node})
+    model = OmegaConf.create(OmegaConf.to_container(root, resolve=True, enum_to_str=True)).model
+    ARCH_CONFIG_REGISTRY[model.pop("_name")](model)
+    task = ["--task", "language_modeling", "--tokens-per-sample", "99"] if "_lm" in arch else []
+    given = ["data", "--arch", arch, *task, "--total-senses", "2.5", "--dropout", "0.25"]
+    args = vars(options.parse_args_and_arch(options.get_training_parser(), given))
+    assert model == {name: args[name] for name in model}
+    assert model.get("tokens_per_sample") == (99 if task else None)

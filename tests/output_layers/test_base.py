@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,18 +111,41 @@ def test_layers_of_one_vector_a_word_have_one_sense_of_each() -> None:
         assert not hasattr(layer, "inventory")
 
 
-def test_the_example_of_the_readme_runs() -> None:
+def example(number: int) -> dict[str, Any]:
+    """The names that an example of fairseq_kerbs/README.md has made; the first one imports."""
     text = (Path(fairseq_kerbs.__file__).parent / "README.md").read_text(encoding="utf-8")
-    example = text.split("```python\n")[1].split("```")[0]
-    model = nn.Linear(5, 288)
-    batch = torch.randn(12, 5), torch.randint(10_000, (12,))
-    names: dict[str, Any] = {"model": model, "batches": [batch] * 2}
-    exec(example.replace("% 200", "% 2"), names)
-    assert names["output"].shape == (12,)
-    assert names["log_probs"].shape == (12, 10_000)
-    assert names["loss"] < -torch.log(torch.tensor(1e-4))  # better than chance after one update
-    assert names["layer"].usage.std() > 0
-    assert not names["layer"].inventory.interval_count.any()  # reallocation began a new interval
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"__name__": "example"}
+    torch.manual_seed(1)
+    exec(blocks[0].split("\n\n")[0], names)
+    exec(blocks[number], names)
+    return names
+
+
+def test_the_training_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    names = example(0)
+    assert 2.1 < names["perplexity"] < 2.6  # 100 by chance, 2.18 by the noise alone
+    assert 0.88 < names["accuracy"] < 0.92  # 0.9 are no noise
+    layer = names["layer"]
+    assert not layer.inventory.interval_count.any()  # reallocation began a new interval
+    printed = capsys.readouterr().out
+    moved = [int(number) for number in re.findall(r"(\d+) senses moved", printed)]
+    assert len(moved) == 5
+    assert moved[0] > moved[-1]
+
+
+def test_the_language_model_of_hugging_face_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    names = example(1)
+    assert names["loss"] < 0.2  # log 50 = 3.9 by chance
+    assert capsys.readouterr().out == "tensor([[ 5,  8, 11, 14, 17, 20, 23]])\n"
+    model, ids, layer = (names[name] for name in ("model", "ids", "layer"))
+    with torch.no_grad():
+        found = model(ids, labels=ids)
+        h = model.base_model(ids).last_hidden_state
+        right = layer.nll(h[:, :-1], ids[:, 1:], reduction="mean")
+    assert found.loss.item() == pytest.approx(right.item(), rel=1e-4, abs=1e-5)
+    torch.testing.assert_close(found.logits, layer.log_probs(h))
 
 
 @pytest.mark.parametrize("build", [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fairseq.optim import lr_scheduler
 
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (both register)
+from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 from fairseq_kerbs.tables.description import SCALES, TABLES, load_table
 from fairseq_kerbs.tables.experiments import CONFIGS, Flags, load_experiment, program_arguments
@@ -161,6 +163,29 @@ def test_generation_flags_are_fairseqs_own(data: Path) -> None:
         args = options.parse_args_and_arch(options.get_generation_parser(), arguments)
         assert args.beam == 5
     assert seen
+
+
+@pytest.mark.parametrize(("name", "cards"), [("one_gpu", 1), ("several_gpus", 4)])
+def test_a_dry_run_for_gpus_prints_what_fairseq_parses(
+    name: str, cards: int, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = CONFIGS / f"iwslt16/transformer_{name}.yaml"
+    assert main(["train", str(config), str(data), "runs/gpu", "--dry-run"]) == 0
+    program, *arguments = shlex.split(capsys.readouterr().out.splitlines()[1])
+    assert Path(program).name == "fairseq-train"
+    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    cfg = convert_namespace_to_omegaconf(args)
+    assert cfg.common.fp16
+    assert cfg.dataset.batch_size * cards * cfg.optimization.update_freq[0] == 128  # the paper's
+    assert cfg.dataset.max_tokens * cards == 8192
+    assert cfg.dataset.num_workers == 4
+    assert cfg.distributed_training.ddp_backend == "pytorch_ddp"
+    plain = load_experiment(CONFIGS / "iwslt16/transformer_kerbs.yaml").train
+    changed = {"fp16", "max-tokens", "batch-size", "update-freq", "num-workers", "ddp-backend"}
+    differs = {
+        key for key, value in load_experiment(config).train.items() if plain.get(key) != value
+    }
+    assert differs == changed - (set() if cards > 1 else {"batch-size", "ddp-backend"})
 
 
 def test_evaluation_flags_are_fairseqs_own() -> None:

@@ -104,7 +104,6 @@ class Backend:
     """Any kernel in plain torch, in the compute dtype. Nothing changes after construction."""
 
     unit_contexts = False  # whether the products X are made with h/|h| instead of h
-    product_dtypes: tuple[torch.dtype, ...] = ()  # also those in which X may come and P leaves
     buffers = 6  # matrices of a chunk's size in use at the same time
     cpu_buffer_bytes = 8 << 20  # one of them on a CPU, so that all are still near the caches
 
@@ -114,6 +113,10 @@ class Backend:
         self.theta, self.table = senses.theta.to(dtype), senses.table
         self.word_of_sense = senses.word_of_sense
         self._pool: list[Tensor] = []
+
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Whether X may come, and P leave, in this dtype instead of the compute dtype."""
+        return False
 
     def buffer(self, like: Tensor) -> Buffer:
         """Room for a matrix like this one."""

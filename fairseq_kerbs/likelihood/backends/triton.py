@@ -2,9 +2,9 @@
 
 Plain torch sweeps over matrices of the products' size some forty times a chunk. The kernels of
 :mod:`.backends.triton_kernels` read the products once in either direction and need no other matrix
-of their size. Triton comes with torch's CUDA builds and compiles at the first use. Where it is
-missing or does not work, :func:`build` says so once and the classes of :mod:`.backends.eager` do
-the work.
+of their size. Triton comes with torch's CUDA builds and compiles at the first use, when the kernels
+are compared with plain torch. Where they are missing or fail, the log says so once and the classes
+of :mod:`.backends.eager` do the work; with ``FAIRSEQ_KERBS_FUSED=0`` always, with 1 unless missing.
 
 Under Triton's interpreter (TRITON_INTERPRET=1 before Triton is imported) tensors may lie on a CPU.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import math
+import os
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
 from fairseq_kerbs.likelihood.backends import eager
+from fairseq_kerbs.senses import SenseTable, build_sense_table
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,6 @@ class _TritonBackend(eager.Backend):
     """Mixin: the Triton kernels in place of torch's."""
 
     buffers = 1
-    product_dtypes = (torch.float32, torch.bfloat16)
 
     def __init__(self, senses: eager.Senses, dtype: torch.dtype) -> None:
         super().__init__(senses, dtype)
@@ -76,10 +76,14 @@ class _TritonBackend(eager.Backend):
             rows = (self.inverse_norm, self.minus_theta, self.radius, self.gain, self.curved)
             self._senses = torch.stack([row.to(dtype) for row in rows])  # [5, M]
 
+    def takes(self, dtype: torch.dtype) -> bool:
+        kind: Any = type(self)
+        return dtype == torch.bfloat16 and works(kind, self.w_norm.device, dtype)
+
     def _launch(self, name: str, cut: Cut, x: Tensor, *arguments: Any) -> None:
         assert x.is_contiguous()
-        assert x.dtype in self.product_dtypes
-        kernel = getattr(load_kernels(self.w_norm.device), name)
+        assert x.dtype in (torch.float32, torch.bfloat16)
+        kernel = getattr(load_kernels(), name)
         with torch.cuda.device_of(x):  # nothing for a CPU tensor
             kernel[(cut.blocks, cut.shares)](
                 x, *arguments, cut.share,
@@ -167,39 +171,92 @@ def _decline(reason: str) -> None:
 
 
 @functools.cache
-def load_kernels(device: torch.device) -> ModuleType | None:
-    """The Triton kernels once one of them has run on ``device``, or None with a warning."""
+def load_kernels() -> ModuleType | None:
+    """The Triton kernels, or None with a warning."""
     try:
-        kernels = importlib.import_module("fairseq_kerbs.likelihood.backends.triton_kernels")
+        return importlib.import_module("fairseq_kerbs.likelihood.backends.triton_kernels")
     except ImportError as error:
         _decline(f"Triton cannot be imported ({error}); 'pip install triton' provides it")
         return None
-    x, ones = torch.zeros(2, 1, device=device), torch.ones(1, device=device)
-    peaks, sums = torch.zeros(1, 1, device=device), torch.zeros(1, 1, device=device)
-    try:
-        with torch.cuda.device_of(x):
-            kernels.forward[(1, 1)](
-                x, ones, None, peaks, sums, 2, 1, CELLS, KERBS=False, ROWS=CELLS // 16, TOKENS=16
-            )
-        if not math.isclose(sums.item(), 2.0):
-            raise ArithmeticError(f"1 + 1 is {sums.item()}")
-    # an old device, a driver or a C compiler that Triton misses: each has its own exception
-    except Exception as error:
-        _decline(f"Triton does not run on {device} ({type(error).__name__}: {error})")
-        return None
-    return kernels
 
 
 def build(senses: eager.Senses, dtype: torch.dtype) -> eager.Backend | None:
     """The backend in Triton, or None, with a reason in the log, where there is none.
 
-    Only kernels that have none at all, whatever the device, get None without a reason.
+    Kernels that have none at all, whatever the device, get None without a reason.
     """
-    kinds = {KerbsKernel: TritonKerbsBackend, InnerProductKernel: TritonInnerProductBackend}
+    kinds: Any = {KerbsKernel: TritonKerbsBackend, InnerProductKernel: TritonInnerProductBackend}
     kind = kinds.get(type(senses.kernel))
-    if kind is None:
+    if kind is None or os.environ.get("FAIRSEQ_KERBS_FUSED") == "0":
         return None
     if dtype != torch.float32:
         _decline(f"they are for float32 and this one is in {str(dtype).removeprefix('torch.')}")
         return None
-    return None if load_kernels(senses.w.device) is None else kind(senses, dtype)
+    usable = load_kernels() is not None and works(kind, senses.w.device, dtype)
+    return kind(senses, dtype) if usable else None
+
+
+# ------------------------------------------------------------------------ the first use
+
+
+@functools.cache
+def works(kind: type[_TritonBackend], device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels find on a small case what torch does; if not, a warning says what.
+
+    Asked once in a process for each kind, device and ``dtype`` of the products.
+    """
+    if os.environ.get("FAIRSEQ_KERBS_FUSED") == "1":
+        return True
+    try:
+        _compare(kind, device, dtype)
+    # an old device, a driver or a C compiler that Triton misses: each has its own exception
+    except Exception as error:
+        what = " ".join(str(error).split())  # a compiler says it in many lines
+        card = torch.cuda.get_device_name(device) if device.type == "cuda" else "no card"
+        _decline(
+            f"on {device} with products in {str(dtype).removeprefix('torch.')} they fail "
+            f"({type(error).__name__}: {what}); please report this line as an issue of "
+            f"fairseq_kerbs, with torch {torch.__version__} and {card} (FAIRSEQ_KERBS_FUSED=1 "
+            "takes them all the same)"
+        )
+        return False
+    return True
+
+
+@torch.no_grad()
+def _compare(kind: type[_TritonBackend], device: torch.device, dtype: torch.dtype) -> None:
+    """Raise an ArithmeticError if the kernels are further from torch in float64 than rounding
+    explains: of logits, relative in their exponentials, and of P where ``dtype`` is bfloat16."""
+    kerbs = issubclass(kind, eager.KerbsBackend)
+    kernel = KerbsKernel() if kerbs else InnerProductKernel()
+    generator = torch.Generator("cpu").manual_seed(0)  # the caller's stays as it is
+    draw = functools.partial(torch.randn, generator=generator, device="cpu", dtype=torch.float32)
+    w, h = draw(28, 8), draw(160, 8)  # tokens of two tiles, which are as wide as real ones
+    h_norm, theta = h.norm(dim=1), torch.tensor([0.4, -3.0, -0.4, 3.0] * 7, device="cpu")
+    owner = torch.tensor([*range(12), *range(8), *range(4), *range(4)], device="cpu")
+    table = SenseTable(*(part.to(device) for part in build_sense_table(owner, 12)))
+    owner, target = owner.to(device), torch.arange(160, device=device) % 12
+    x = (w @ (h / h_norm.unsqueeze(1) if kerbs else h).t()).to(device, dtype)
+
+    def results(build_one: type[eager.Backend], x: Tensor, wide: torch.dtype) -> tuple[Any, ...]:
+        rows, slopes, norms = (value.to(device, wide) for value in (w, theta, h_norm))
+        backend = build_one(eager.Senses(rows, slopes, owner, table, kernel), wide)
+        scores, sums = norms.new_empty(160, 12), norms.new_zeros(2, 28)
+        backend.log_probs(x.clone(), norms, scores)
+        saved = backend.forward(x.clone(), norms, target, eager.Smoothing.of(0.1, 12))
+        p, along_h = backend.backward(saved, torch.ones_like(norms), sums)
+        # the second sum is read of curved senses alone, here the even ones
+        return scores, saved.normalizer, saved.uniform_nll, p, along_h, sums[0], sums[1, ::2]
+
+    with torch.autocast(device.type, enabled=False):
+        ours = results(kind, x, torch.float32)
+        plain = eager.KerbsBackend if kerbs else eager.InnerProductBackend
+        truth = results(plain, x.double(), torch.float64)
+    names = ["log-probabilities", "normalizers", "smoothed losses"]
+    names += [f"gradients by {what}" for what in ("products", "|h|", "|w|", "θ")]
+    logits = 4e-6 + float(truth[1].abs().amax()) * 2.0**-22
+    for name, one, right in zip(names, ours, truth, strict=True):
+        error, size = float((one - right).norm()), float(right.norm())
+        rounding = 2.0**-7 if one.dtype == torch.bfloat16 else logits
+        if not error <= rounding * size:  # nor is it for NaN
+            raise ArithmeticError(f"{name} differ from torch's by {error / size:.1e} of their size")
