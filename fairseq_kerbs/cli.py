@@ -22,7 +22,13 @@ from fairseq_kerbs.commands import (
     senses,
     tables,
 )
-from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_refusal
+from fairseq_kerbs.utils.errors import (
+    INTERRUPTED,
+    UserError,
+    interruption,
+    refused_by_system,
+    system_refusal,
+)
 from fairseq_kerbs.utils.processes import stop_on_signals
 
 COMMANDS = (
@@ -88,8 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = system_refusal(error)
         print(f"fairseq-kerbs: error: {said}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as stopped:
+        print(f"fairseq-kerbs: {interruption(stopped)}", file=sys.stderr)
+        return INTERRUPTED
     return status
 
 

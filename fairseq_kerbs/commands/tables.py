@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,5 +49,4 @@ def _run_tables(args: argparse.Namespace) -> int:
     try:
         return run_tables(args)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        raise
+        raise KeyboardInterrupt("where it stopped") from None

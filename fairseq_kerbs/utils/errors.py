@@ -29,6 +29,16 @@ class ProgramEnd(SystemExit):
         self.sentence = sentence
 
 
+INTERRUPTED = 130
+"""Exit status of a command that Ctrl-C has ended: that of a shell's."""
+
+
+def interruption(place: object = "") -> str:
+    """What is said after Ctrl-C: how to go on, from which `place` if it is known."""
+    known = f" to go on from {place}" if str(place) else ""
+    return f"interrupted; run the same command again{known}"
+
+
 def reason_of(error: BaseException) -> str:
     """One line of an error of fairseq's or torch's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

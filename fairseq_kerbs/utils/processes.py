@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -13,10 +14,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, TypeVar
 
 from fairseq_kerbs.utils.errors import UserError
 
@@ -24,9 +26,11 @@ PLUGIN_FOLDER = Path(__file__).resolve().parent.parent
 """What ``--user-dir`` must name: the folder of this package."""
 
 LineFunction = Callable[[str], str]
+T = TypeVar("T")
 
 _CHUNK = 1000  # lines that a worker takes at a time
 _SMALL = 5000  # below, lines are done in this process: starting workers costs more
+_STOPPING = (signal.SIGTERM, signal.SIGHUP)
 _function: LineFunction  # of a worker
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _LIBC = ctypes.CDLL(None)
@@ -69,23 +73,40 @@ def quoted(command: Sequence[str | Path]) -> str:
 
 
 def replace_process(command: Sequence[str]) -> None:
-    """Become `command`: signals, exit status and terminal are its own. Does not return."""
+    """Become `command`: signals, exit status and terminal are its own. Does not return.
+
+    A program of this Python goes on in this process, so that Ctrl-C in the seconds of its imports
+    is a KeyboardInterrupt here. It finds nothing of this package imported, as fairseq expects.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(command[0], list(command))
+    if Path(command[0]).parent != Path(sys.executable).parent:
+        os.execv(command[0], list(command))
+    for number in _STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fairseq_kerbs"]:
+        del sys.modules[name]
+    sys.argv = list(command)
+    runpy.run_path(command[0], run_name="__main__")
+    raise SystemExit
 
 
 def run_program(
     command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None
 ) -> int:
-    """Run a program to its end and return its exit status; it ends with us, however we end."""
+    """Run a program to its end and return its exit status; it ends with us, however we end.
+
+    It does not see Ctrl-C, which it would answer with a traceback; we do, and stop its group.
+    """
     process = subprocess.Popen(
-        list(command), stdout=stdout, stderr=stderr, preexec_fn=end_with_parent
+        list(command), stdout=stdout, stderr=stderr, preexec_fn=end_with_parent, process_group=0
     )
     try:
         return process.wait()
-    except BaseException:  # Ctrl-C
-        process.terminate()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         raise
 
@@ -96,7 +117,7 @@ def stop_on_signals() -> None:
     def stop(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, stop)
 
@@ -131,14 +152,18 @@ def parallel_map(
     Raises:
         concurrent.futures.process.BrokenProcessPool: a worker was killed.
     """
+    alone = workers == 1 or total < _SMALL
+    results = map(make(), lines) if alone else _map_in_workers(make, lines, workers)
+    yield from progress(results, description, " lines", total)
+
+
+def progress(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterable[T]:
+    """The items under a progress bar, which only a terminal shows and which leaves nothing."""
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # no monitor thread: processes are forked beside it
-    alone = workers == 1 or total < _SMALL
-    results = map(make(), lines) if alone else _map_in_workers(make, lines, workers)
-    yield from tqdm(
-        results, total=total, desc=description, unit=" lines", leave=False, disable=None
-    )
+    shown: Iterable[T] = tqdm(items, what, total, unit=unit, leave=False, disable=None)
+    return shown
 
 
 def _map_in_workers(
