@@ -41,14 +41,24 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """What a benchmark measures, and its contestants."""
 
-RATIOS = [
-    *((name, likelihood.PRODUCTS) for name in ("kerbs", "kerbs-trained", "kerbs-smoothed")),
-    *(("kerbs", name) for name in ("naive", "lean", "softmax", "stock")),
-    *(("kerbs-sequential", name) for name in ("softmax", "stock")),
-    *(("lean", "stock"), ("softmax", "stock"), ("kerbs-smoothed", "stock-smoothed")),
-]
-"""Like for like are those over "lean" and "softmax", our own code with one sense a word; "stock" is
-fairseq's code, so that ratios over it also count what our code saves."""
+_PRODUCTS = "next to the three matrix products that any exact training needs"
+_OURS = "next to a softmax over words in our own code: what the senses cost"
+_FAIRSEQ = "next to fairseq's own softmax: what its user pays for the senses"
+RATIOS = {
+    ("kerbs", likelihood.PRODUCTS): f"KerBS {_PRODUCTS}",
+    ("kerbs-trained", likelihood.PRODUCTS): f"KerBS with θ as after training, {_PRODUCTS}",
+    ("kerbs-smoothed", likelihood.PRODUCTS): f"KerBS with label smoothing, {_PRODUCTS}",
+    ("kerbs", "naive"): "KerBS next to its equations written down in torch: what our code saves",
+    ("kerbs", "lean"): f"KerBS {_OURS}",
+    ("kerbs", "softmax"): f"KerBS {_OURS}",
+    ("kerbs", "stock"): f"KerBS {_FAIRSEQ}",
+    ("kerbs-sequential", "softmax"): f"KerBS by the sequential recursion, {_OURS}",
+    ("kerbs-sequential", "stock"): f"KerBS by the sequential recursion, {_FAIRSEQ}",
+    ("lean", "stock"): "a softmax over words in our code next to fairseq's: without any senses",
+    ("softmax", "stock"): "a softmax over words in our code next to fairseq's: without any senses",
+    ("kerbs-smoothed", "stock-smoothed"): f"both with label smoothing, KerBS {_FAIRSEQ}",
+}
+"""What is divided by what, and what that tells."""
 
 _MODEL = ("step", "decode")
 
@@ -63,13 +73,13 @@ class _Size(NamedTuple):
 
 
 _SIZES = {
-    "dim": _Size(int, 2, "size d of context vectors and embeddings", 288, 32),
-    "vocab": _Size(int, 20, "words V of the vocabulary (source and target)", 10_000, 400),
+    "dim": _Size(int, 2, "size d of context vectors and embeddings", 288, 64),
+    "vocab": _Size(int, 20, "words V of the vocabulary (source and target)", 10_000, 2000),
     "senses_per_word": _Size(float, 1, "senses M as a multiple of V", 3.0, 3.0),
     "ffn": _Size(int, 1, "inner width of the feed-forward layers", 507, 48, _MODEL),
     "layers": _Size(int, 1, "layers of encoder and decoder", 5, 2, _MODEL),
     "heads": _Size(int, 1, "attention heads", 2, 2, _MODEL),
-    "tokens": _Size(int, 16, "target tokens in a batch", 4096, 256,
+    "tokens": _Size(int, 16, "target tokens in a batch", 4096, 512,
                     ("likelihood", "step", "scaling")),
     "batch": _Size(int, 1, "sentences in a batch", 16, 4, ("decode",)),
     "beam": _Size(int, 1, "size of the beam", 5, 5, ("decode",)),
@@ -118,10 +128,12 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
         if names:
             add("--contestants", nargs="+", choices=names, default=names, metavar="NAME",
                 help=f"only these take part, of {', '.join(names)} [all]")  # fmt: skip
-        add("--no-memory", dest="memory", action="store_false", help="do not measure peak memory")
+        add("--memory", action=argparse.BooleanOptionalAction, default=not quick,
+            help="measure peak memory, each in a process of its own [yes, with --quick no]")
         add("--output", type=Path, metavar="FILE", default=Path(f"benchmark-{benchmark}.json"),
             help="JSON [%(default)s]")  # fmt: skip
-        add("--quick", action="store_true", help="tiny sizes, for a smoke test")
+        add("--quick", action="store_true",
+            help="small sizes: seconds, to see what is measured; ratios mean more without it")
     return parser
 
 

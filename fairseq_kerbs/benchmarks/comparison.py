@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from tabulate import tabulate
 from torch import Tensor
-from tqdm import tqdm
 
 from fairseq_kerbs.benchmarks.memory import peak_memory
+from fairseq_kerbs.utils.processes import progress
 
 
 @dataclass
@@ -73,7 +73,7 @@ def alternate(
     """
     names = list(workloads)
     times: dict[str, list[float]] = {name: [] for name in names}
-    for repetition in tqdm(range(repetitions), "repetitions", leave=False, disable=None):
+    for repetition in progress(range(repetitions), "repetitions", ""):
         shift = repetition % len(names)
         for name in names[shift:] + names[:shift]:
             times[name].append(time_once(workloads[name], device))
@@ -82,7 +82,7 @@ def alternate(
 
 def compare(
     entries: Entries,
-    pairs: Iterable[tuple[str, str]],
+    pairs: Mapping[tuple[str, str], str],
     *,
     repetitions: int,
     device: str = "cpu",
@@ -93,13 +93,15 @@ def compare(
 
     Returns:
         ``contestants`` by name and the list ``ratios``, such as JSON can hold; of the ``pairs``
-        (of, over) whose ratio is wanted those of absent contestants are left out.
+        (of, over) whose ratio is wanted, with what it tells, absent contestants' are left out.
     """
-    workloads = {name: make() for name, (_, make) in entries.items()}
-    losses = {name: workload.run() for name, workload in workloads.items()}  # the warm-up
+    workloads, losses = {}, {}
+    for name, (_, make) in progress(entries.items(), "warming up", ""):
+        workloads[name] = make()
+        losses[name] = workloads[name].run()
     times = alternate(workloads, repetitions, device)
     contestants: dict[str, Any] = {}
-    for name, (label, make) in entries.items():
+    for name, (label, make) in progress(entries.items(), "memory", ""):
         workload, loss, figures = workloads[name], losses[name], summary(times[name])
         measured = memory and not workload.reuses
         contestants[name] = {
@@ -111,7 +113,11 @@ def compare(
             "loss": None if loss is None else float(loss) / workload.losses,
             "peak_bytes": peak_memory(make, threads, device) if measured else None,
         }
-    ratios = [_ratio(contestants, *pair) for pair in pairs if set(pair) <= set(contestants)]
+    ratios = [
+        {**_ratio(contestants, *pair), "tells": text}
+        for pair, text in pairs.items()
+        if set(pair) <= set(contestants)
+    ]
     return {"contestants": contestants, "ratios": ratios}
 
 
@@ -126,7 +132,7 @@ def _ratio(contestants: Mapping[str, Any], of: str, over: str) -> dict[str, Any]
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """What `compare` returned, for a terminal: contestants, then ratios."""
+    """What `compare` returned, for a terminal: contestants, then ratios and what they tell."""
     contestants = result["contestants"]
     unit = next(iter(contestants.values()))["unit"]
     header = ["contestant", "median s", "lowest", "highest", f"µs a {unit}", "loss", "peak MB", ""]
@@ -147,4 +153,7 @@ def tables(result: Mapping[str, Any]) -> str:
     if ratios:
         header = ["ratio", "time", "lowest", "highest", "peak memory"]
         text += "\n\n" + tabulate(ratios, header, floatfmt=("", *[".2f"] * 3, ".3f"), **style)
+        text += "\n\na ratio divides times taken in the same repetition; below 1 the first is faster"
+    for one in result["ratios"]:
+        text += f"\n  {one['of']} ÷ {one['over']}: {one['tells']}"
     return text
