@@ -6,7 +6,8 @@
 # usage: scripts/quickstart.sh [FOLDER]
 #
 # Results go to FOLDER [quickstart/ in the checkout]. May be repeated: a step whose result is there
-# is not run again; remove FOLDER to start afresh.
+# is not run again; remove FOLDER to start afresh. All that the steps print is in FOLDER/steps.log
+# and FOLDER/train.log; the senses of all ambiguous words are in FOLDER/senses.txt and senses.json.
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
 
 case "${1:-}" in
@@ -14,44 +15,77 @@ case "${1:-}" in
   -*) echo "quickstart.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
 esac
 
-say() { printf '\n[quickstart] %s\n' "$*"; }
-# Run fairseq-kerbs with stderr in FOLDER/NAME.err, the end of which is shown if it fails.
+say() { printf '[quickstart] %s\n' "$*"; }
+
+# step TEXT COMMAND...: a job of its own, of which a signal stops every process.
 step() {
-  local log=$folder/$1.err
-  (kerbs "${@:2}") 2>"$log" || { tail -n 20 "$log" >&2; exit 1; }
+  say "$1"
+  now=${1%% *}
+  "${@:2}" &
+  job=$!
+  wait "$job"
+}
+
+# stop SIGNAL STATUS
+stop() {
+  trap '' INT TERM HUP
+  kill -s "$1" -- "-$job" 2>/dev/null || true
+  while kill -0 -- "-$job" 2>/dev/null; do sleep 0.1; done
+  say "interrupted; run the same command again to go on from step $now" >&2
+  exit "$2"
+}
+
+job=
+set -m  # jobs are process groups
+trap 'stop INT 130' INT
+trap 'stop TERM 143' TERM
+trap 'stop TERM 129' HUP
+
+corpus() { [ -f text/train.senses.tsv ] || logged p kerbs toy text; }
+
+prepare() {
+  logged '/kept/p' kerbs prepare --train text/train --valid text/valid --test text/test \
+    --source-lang de --target-lang en --merges 2000 --dest data
+}
+
+# A line every 200 updates and one each validation.
+train() {
+  local LOG=$PWD/train.log
+  [ ! -f model/finished ] || { say "a trained model is there: $PWD/model"; return; }
+  logged 's/.* train_inner .* loss=([^,]+),.* num_updates=([0-9]*[02468]00),.*/\2 updates: loss \1/p
+    s/.* valid .*\| loss (\S+) .*\| num_updates ([0-9]+).*/\2 updates: validation loss \1/p' \
+    kerbs train "$config" data/bin model
+  touch model/finished
+}
+
+translate() {
+  logged '/^BLEU/p' kerbs generate "$config" data/bin model --reference text/test.en
+}
+
+# One word as an example, and how well the senses of all words agree with the true ones.
+senses() {
+  logged '' write_senses
+  awk -v RS= -v ORS='\n\n' '/^bank:/ || /^word +count/' senses.txt
+}
+
+write_senses() {
+  kerbs senses model/checkpoint_best.pt --data data/bin --gold text/test.senses.tsv \
+    --json senses.json >senses.txt
 }
 
 folder=${1:-$CHECKOUT/quickstart}
 mkdir -p -- "$folder"
-folder=$(cd -- "$folder" && pwd)
+cd -- "$folder"
 config=$CHECKOUT/configs/toy.yaml
-begun=$SECONDS
+LOG=$PWD/steps.log
+say "all that the steps print goes to $LOG and train.log beside it"
 
-say "1/6 install"
-bash "$CHECKOUT/scripts/install.sh"
+export INSTALL_LOG=$LOG
+step "1/6 install" bash "$CHECKOUT/scripts/install.sh"
 installed=$SECONDS
-
-say "2/6 the synthetic corpus: German-like to English-like, twelve ambiguous English words"
-[ -f "$folder/text/train.senses.tsv" ] || (kerbs toy "$folder/text")
-
-say "3/6 tokenize, learn and apply BPE, binarize"
-(kerbs prepare --train "$folder/text/train" --valid "$folder/text/valid" --test "$folder/text/test" \
-  --source-lang de --target-lang en --merges 2000 --dest "$folder/data")
-
-say "4/6 train transformer_kerbs"
-if [ -f "$folder/model/finished" ]; then
-  echo "a trained model is there: $folder/model"
-else
-  step train train "$config" "$folder/data/bin" "$folder/model" | tee "$folder/train.log" \
-    | grep --line-buffered -E 'command|fairseq-train|train_inner|valid on|reallocation after'
-  touch "$folder/model/finished"
-fi
-
-say "5/6 translate the test set with beam 5"
-step generate generate "$config" "$folder/data/bin" "$folder/model" --reference "$folder/text/test.en"
-
-say "6/6 senses of the ambiguous words"
-step senses senses "$folder/model/checkpoint_best.pt" --data "$folder/data/bin" \
-  --gold "$folder/text/test.senses.tsv" --json "$folder/senses.json"
-
-say "done in $((SECONDS - begun)) s, $((SECONDS - installed)) s of them after the install: $folder"
+step "2/6 make the synthetic corpus: German-like to English-like, twelve ambiguous English words" corpus
+step "3/6 tokenize, learn and apply BPE, binarize" prepare
+step "4/6 train transformer_kerbs, 1,200 updates: a few minutes on two cores" train
+step "5/6 translate the test set with beam 5" translate
+step "6/6 senses of the ambiguous words, by the test set" senses
+say "done in $SECONDS s, $((SECONDS - installed)) s of them after the install; all senses: $PWD/senses.txt"
