@@ -38,7 +38,10 @@ kerbs() {
 logged() {
   local status=0
   "${@:2}" 2>&1 | tee -a "$LOG" | sed --unbuffered -nE "$1" || status=$?
-  ((status != 0)) || return 0
+  case $status in
+    0) return ;;
+    130 | 143) exit "$status" ;;  # a signal
+  esac
   tail -n 20 "$LOG" >&2
   echo "$(basename -- "$0"): that is the end of $LOG" >&2
   exit "$status"

@@ -89,7 +89,7 @@ requirements=()
 if [[ -n ${TORCH:-} || -z $(version_of torch) ]]; then
   requirements+=("${TORCH:-torch==2.13.0}")
 fi
-wanted=$(with_build "$venv_python" -c 'from fairseq_build.edits import VERSION; print(VERSION)')
+wanted=$(with_build "$venv_python" -c 'from fairseq_build.edits import VERSION; print(VERSION)' 2>>"$LOG")
 if [[ $(version_of fairseq) != "$wanted" ]]; then
   problem=$(lacks "$venv_python") || fail "$problem"
   say "fairseq $wanted will be built from the source of 0.12.2 (about a minute)"
@@ -112,7 +112,7 @@ fi
 say "checking"
 logged '' "$venv_python" -m pip check
 # -P: the installed packages are imported, and not what lies in the checkout
-"$venv_python" -P -W ignore - <<'PY'
+logged '/^.install./p' "$venv_python" -P -W ignore - <<'PY'
 import logging
 
 logging.disable(logging.INFO)  # fairseq recommends packages that nothing here needs

@@ -21,7 +21,7 @@ say() { printf '[quickstart] %s\n' "$*"; }
 step() {
   say "$1"
   now=${1%% *}
-  "${@:2}" &
+  { trap 'exit 130' INT TERM HUP; "${@:2}"; } &
   job=$!
   wait "$job"
 }
