@@ -22,13 +22,7 @@ from fairseq_kerbs.commands import (
     senses,
     tables,
 )
-from fairseq_kerbs.utils.errors import (
-    INTERRUPTED,
-    UserError,
-    interruption,
-    refused_by_system,
-    system_refusal,
-)
+from fairseq_kerbs.utils.errors import UserError, interruption, refused_by_system, system_refusal
 from fairseq_kerbs.utils.processes import stop_on_signals
 
 COMMANDS = (
@@ -96,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stopped:
         print(f"fairseq-kerbs: {interruption(stopped)}", file=sys.stderr)
-        return INTERRUPTED
+        return 130
     return status
 
 

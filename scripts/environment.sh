@@ -40,10 +40,9 @@ logged() {
   "${@:2}" 2>&1 | tee -a "$LOG" | sed --unbuffered -nE "$1" || status=$?
   case $status in
     0) return ;;
-    130 | 143) exit "$status" ;;  # a signal
-  esac
-  tail -n 20 "$LOG" >&2
-  echo "$(basename -- "$0"): that is the end of $LOG" >&2
+    130 | 143) ;;  # a signal
+    *) tail -n 20 "$LOG"; echo "$(basename -- "$0"): that is the end of $LOG" ;;
+  esac >&2
   exit "$status"
 }
 

@@ -104,7 +104,7 @@ if [[ ${#requirements[@]} != 0 || $(cat "$record" 2>/dev/null) != "$state "*"$ex
   requirements+=(--editable "$PWD${extras:+[$extras]}")
   say "pip install ${requirements[*]} (log in $LOG)"
   rm -f "$record"
-  logged 's/^ *(Building wheel for [^ ]+|Installing collected packages).*/[install] \1/p' \
+  logged 's/^ *(Building wheel for [^ ]+.*started|Installing collected packages).*/[install] \1/p' \
     "$venv_python" -m pip install "${requirements[@]}"
   echo "$state $extras" >"$record"
 fi

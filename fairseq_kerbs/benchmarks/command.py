@@ -41,24 +41,23 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """What a benchmark measures, and its contestants."""
 
-_PRODUCTS = "next to the three matrix products that any exact training needs"
-_OURS = "next to a softmax over words in our own code: what the senses cost"
-_FAIRSEQ = "next to fairseq's own softmax: what its user pays for the senses"
-RATIOS = {
-    ("kerbs", likelihood.PRODUCTS): f"KerBS {_PRODUCTS}",
-    ("kerbs-trained", likelihood.PRODUCTS): f"KerBS with θ as after training, {_PRODUCTS}",
-    ("kerbs-smoothed", likelihood.PRODUCTS): f"KerBS with label smoothing, {_PRODUCTS}",
-    ("kerbs", "naive"): "KerBS next to its equations written down in torch: what our code saves",
-    ("kerbs", "lean"): f"KerBS {_OURS}",
-    ("kerbs", "softmax"): f"KerBS {_OURS}",
-    ("kerbs", "stock"): f"KerBS {_FAIRSEQ}",
-    ("kerbs-sequential", "softmax"): f"KerBS by the sequential recursion, {_OURS}",
-    ("kerbs-sequential", "stock"): f"KerBS by the sequential recursion, {_FAIRSEQ}",
-    ("lean", "stock"): "a softmax over words in our code next to fairseq's: without any senses",
-    ("softmax", "stock"): "a softmax over words in our code next to fairseq's: without any senses",
-    ("kerbs-smoothed", "stock-smoothed"): f"both with label smoothing, KerBS {_FAIRSEQ}",
+RATIOS = [
+    *((name, likelihood.PRODUCTS) for name in ("kerbs", "kerbs-trained", "kerbs-smoothed")),
+    *(("kerbs", name) for name in ("naive", "lean", "softmax", "stock")),
+    *(("kerbs-sequential", name) for name in ("softmax", "stock")),
+    *(("lean", "stock"), ("softmax", "stock"), ("kerbs-smoothed", "stock-smoothed")),
+]
+"""Like for like are those over "lean" and "softmax", our own code with one sense a word; "stock" is
+fairseq's code, so that ratios over it also count what our code saves."""
+OVER = {
+    likelihood.PRODUCTS: "the three matrix products that any exact training needs",
+    "naive": "the equations of KerBS written down in torch",
+    "lean": "a softmax over words in our own code: what the senses cost",
+    "softmax": "a softmax over words in our own code: what the senses cost",
+    "stock": "fairseq's own softmax",
+    "stock-smoothed": "fairseq's own softmax with label smoothing",
 }
-"""What is divided by what, and what that tells."""
+"""What the time of a ratio is divided by."""
 
 _MODEL = ("step", "decode")
 
@@ -128,12 +127,12 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
         if names:
             add("--contestants", nargs="+", choices=names, default=names, metavar="NAME",
                 help=f"only these take part, of {', '.join(names)} [all]")  # fmt: skip
-        add("--memory", action=argparse.BooleanOptionalAction, default=not quick,
-            help="measure peak memory, each in a process of its own [yes, with --quick no]")
-        add("--output", type=Path, metavar="FILE", default=Path(f"benchmark-{benchmark}.json"),
-            help="JSON [%(default)s]")  # fmt: skip
-        add("--quick", action="store_true",
-            help="small sizes: seconds, to see what is measured; ratios mean more without it")
+        text = "measure peak memory, each in a process of its own [yes; with --quick no]"
+        add("--memory", action=argparse.BooleanOptionalAction, default=not quick, help=text)
+        output = Path(f"benchmark-{benchmark}.json")
+        add("-o", "--output", type=Path, metavar="FILE", default=output, help="JSON [%(default)s]")
+        text = "small sizes: takes seconds, and shows what is measured; ratios mean more without"
+        add("--quick", action="store_true", help=text)
     return parser
 
 
@@ -176,9 +175,9 @@ def _run(args: argparse.Namespace, arguments: list[str]) -> None:
     document["complete"] = True
     write_json(args.output, document)
     print(f"{args.benchmark}: {numbers}; {args.threads} threads\n")
-    print(tables(document))
+    print(tables(document, OVER))
     start, end = (document["machine"][f"load_average{when}"][0] for when in ("", "_at_end"))
-    print(f"\nload average {start} at the start, {end} at the end\nwritten to {args.output}")
+    print(f"\nload average {start} at the start, {end} at the end\nwrote {args.output}")
 
 
 def _entries(args: argparse.Namespace, inputs: dict[str, Any]) -> Entries:

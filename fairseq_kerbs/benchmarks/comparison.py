@@ -82,7 +82,7 @@ def alternate(
 
 def compare(
     entries: Entries,
-    pairs: Mapping[tuple[str, str], str],
+    pairs: Iterable[tuple[str, str]],
     *,
     repetitions: int,
     device: str = "cpu",
@@ -93,7 +93,7 @@ def compare(
 
     Returns:
         ``contestants`` by name and the list ``ratios``, such as JSON can hold; of the ``pairs``
-        (of, over) whose ratio is wanted, with what it tells, absent contestants' are left out.
+        (of, over) whose ratio is wanted those of absent contestants are left out.
     """
     workloads, losses = {}, {}
     for name, (_, make) in progress(entries.items(), "warming up", ""):
@@ -113,11 +113,7 @@ def compare(
             "loss": None if loss is None else float(loss) / workload.losses,
             "peak_bytes": peak_memory(make, threads, device) if measured else None,
         }
-    ratios = [
-        {**_ratio(contestants, *pair), "tells": text}
-        for pair, text in pairs.items()
-        if set(pair) <= set(contestants)
-    ]
+    ratios = [_ratio(contestants, *pair) for pair in pairs if set(pair) <= set(contestants)]
     return {"contestants": contestants, "ratios": ratios}
 
 
@@ -131,8 +127,8 @@ def _ratio(contestants: Mapping[str, Any], of: str, over: str) -> dict[str, Any]
     return {"of": of, "over": over, "per_repetition": values, **summary(values), "memory": memory}
 
 
-def tables(result: Mapping[str, Any]) -> str:
-    """What `compare` returned, for a terminal: contestants, then ratios and what they tell."""
+def tables(result: Mapping[str, Any], over: Mapping[str, str]) -> str:
+    """What `compare` returned, for a terminal: contestants, ratios, and what each is ``over``."""
     contestants = result["contestants"]
     unit = next(iter(contestants.values()))["unit"]
     header = ["contestant", "median s", "lowest", "highest", f"µs a {unit}", "loss", "peak MB", ""]
@@ -153,7 +149,8 @@ def tables(result: Mapping[str, Any]) -> str:
     if ratios:
         header = ["ratio", "time", "lowest", "highest", "peak memory"]
         text += "\n\n" + tabulate(ratios, header, floatfmt=("", *[".2f"] * 3, ".3f"), **style)
-        text += "\n\na ratio divides times taken in the same repetition; below 1 the first is faster"
+        text += "\n"
     for one in result["ratios"]:
-        text += f"\n  {one['of']} ÷ {one['over']}: {one['tells']}"
+        of, what = one["of"], over[one["over"]]
+        text += f"\n{of} ÷ {one['over']}: the time of {of} divided by that of {what}."
     return text

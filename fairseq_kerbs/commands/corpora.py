@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_kerbs.commands import say_written
 from fairseq_kerbs.corpora.dialog import DailyDialog
 from fairseq_kerbs.corpora.iwslt16 import Iwslt16
 from fairseq_kerbs.corpora.language import LanguageText
@@ -41,40 +42,41 @@ def _run_toy(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 
     write_synthetic_corpus(args.folder, args.train, args.valid, args.test, args.seed)
-    print(f"{args.folder}: train {args.train}, valid {args.valid}, test {args.test} pairs")
+    what = f"train {args.train}, valid {args.valid}, test {args.test} pairs"
+    say_written(args.folder, what)
     return 0
 
 
 def add_prepare(commands: Subparsers) -> None:
     """Raw parallel text to binarized data."""
-    _add_preparation(commands, "prepare", ParallelText)
+    _add_preparation(commands, ParallelText, "prepare", "prepare-parallel")
 
 
 def add_prepare_lm(commands: Subparsers) -> None:
     """Tokenized text to binarized data for language models."""
-    _add_preparation(commands, "prepare-lm", LanguageText)
+    _add_preparation(commands, LanguageText, "prepare-lm")
 
 
 def add_prepare_iwslt16(commands: Subparsers) -> None:
     """IWSLT'16 German-English."""
-    _add_preparation(commands, "prepare-iwslt16", Iwslt16)
+    _add_preparation(commands, Iwslt16, "prepare-iwslt16")
 
 
 def add_prepare_dailydialog(commands: Subparsers) -> None:
     """DailyDialog."""
-    _add_preparation(commands, "prepare-dailydialog", DailyDialog)
+    _add_preparation(commands, DailyDialog, "prepare-dailydialog")
 
 
 def add_prepare_lm1b(commands: Subparsers) -> None:
     """Sentences of the One-Billion-Word benchmark."""
-    _add_preparation(commands, "prepare-lm1b", Lm1b)
+    _add_preparation(commands, Lm1b, "prepare-lm1b")
 
 
-def _add_preparation(commands: Subparsers, name: str, kind: type[Preparation]) -> None:
+def _add_preparation(commands: Subparsers, kind: type[Preparation], *names: str) -> None:
     """A command whose help is the docstring of `kind`, and whose flags are its fields."""
     what, _, description = (inspect.getdoc(kind) or "").partition("\n\n")
     description += " Finished steps are not repeated."
-    parser = commands.add_parser(name, help=what, description=description)
+    parser = commands.add_parser(names[0], aliases=names[1:], help=what, description=description)
     for field in fields(kind):
         flag = {"default": None if field.default is MISSING else field.default, **field.metadata}
         if flag.pop("positional", False):

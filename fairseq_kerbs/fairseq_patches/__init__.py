@@ -3,7 +3,6 @@
 They hold for every model in a program with our ``--user-dir``, whichever way fairseq was installed.
 """
 
-import re
 import warnings
 
 from fairseq_kerbs.fairseq_patches import (  # noqa: F401  (each registers its patches)
@@ -17,14 +16,10 @@ from fairseq_kerbs.fairseq_patches import (  # noqa: F401  (each registers its p
 from fairseq_kerbs.fairseq_patches.registry import PATCHES
 
 
-NOTICES = ("'pin_memory' argument is set as true but no accelerator", "`torch.cuda.amp.autocast")
-NOTICES += ("Support for mismatched key_padding_mask",)
-"""Beginnings of what torch says about how fairseq calls it, which its user cannot change."""
-
-
 def apply() -> None:
     """Make all changes; those that are made already stay as they are."""
-    for notice in NOTICES:
-        warnings.filterwarnings("ignore", message=re.escape(notice))
+    # how fairseq calls torch, its user cannot change
+    for notice in ("'pin_memory'", "`torch.cuda.amp", "Support for mismatched key_padding_mask"):
+        warnings.filterwarnings("ignore", message=notice)
     for patch in PATCHES:
         patch.apply()

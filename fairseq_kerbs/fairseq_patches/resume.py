@@ -19,7 +19,7 @@ from fairseq.trainer import Trainer
 
 from fairseq_kerbs.fairseq_patches.registry import patched
 from fairseq_kerbs.utils.dictionaries import check_dictionaries
-from fairseq_kerbs.utils.errors import INTERRUPTED, ProgramEnd, interruption
+from fairseq_kerbs.utils.errors import ProgramEnd, interruption
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +33,10 @@ def call_main(stock: Any, cfg: Any, main: Any, **kwargs: Any) -> None:
         stock(cfg, main, **kwargs)
     except KeyboardInterrupt:
         last = Path(cfg.checkpoint.save_dir, "checkpoint_last.pt")
-        trains = main.__module__ == "fairseq_cli.train" and last.exists()
+        known = main.__module__ == "fairseq_cli.train" and last.exists()
         if not cfg.distributed_training.distributed_rank:  # None where it has started the others
-            print(f"fairseq_kerbs: {interruption(last if trains else '')}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+            print(f"fairseq_kerbs: {interruption(last if known else '')}", file=sys.stderr)
+        sys.exit(130)
 
 
 @patched(checkpoint_utils, "load_checkpoint", "the end of an epoch and of the training are missed")

@@ -29,12 +29,8 @@ class ProgramEnd(SystemExit):
         self.sentence = sentence
 
 
-INTERRUPTED = 130
-"""Exit status of a command that Ctrl-C has ended: that of a shell's."""
-
-
-def interruption(place: object = "") -> str:
-    """What is said after Ctrl-C: how to go on, from which `place` if it is known."""
+def interruption(place: object) -> str:
+    """What is said after Ctrl-C: how to go on, and from which `place` if its text says so."""
     known = f" to go on from {place}" if str(place) else ""
     return f"interrupted; run the same command again{known}"
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import IO, TypeVar
+from typing import IO, Any
 
 from fairseq_kerbs.utils.errors import UserError
 
@@ -26,11 +26,10 @@ PLUGIN_FOLDER = Path(__file__).resolve().parent.parent
 """What ``--user-dir`` must name: the folder of this package."""
 
 LineFunction = Callable[[str], str]
-T = TypeVar("T")
 
 _CHUNK = 1000  # lines that a worker takes at a time
 _SMALL = 5000  # below, lines are done in this process: starting workers costs more
-_STOPPING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _function: LineFunction  # of a worker
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _LIBC = ctypes.CDLL(None)
@@ -82,14 +81,13 @@ def replace_process(command: Sequence[str]) -> None:
     sys.stderr.flush()
     if Path(command[0]).parent != Path(sys.executable).parent:
         os.execv(command[0], list(command))
-    for number in _STOPPING:
+    for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     for name in [name for name in sys.modules if name.partition(".")[0] == "fairseq_kerbs"]:
         del sys.modules[name]
     sys.argv = list(command)
-    runpy.run_path(command[0], run_name="__main__")
-    raise SystemExit
+    runpy.run_path(command[0], run_name="__main__")  # ends in SystemExit
 
 
 def run_program(
@@ -117,7 +115,7 @@ def stop_on_signals() -> None:
     def stop(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
 
-    for number in _STOPPING:
+    for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, stop)
 
@@ -157,13 +155,12 @@ def parallel_map(
     yield from progress(results, description, " lines", total)
 
 
-def progress(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterable[T]:
+def progress(items: Iterable[Any], what: str, unit: str, total: int | None = None) -> Any:
     """The items under a progress bar, which only a terminal shows and which leaves nothing."""
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # no monitor thread: processes are forked beside it
-    shown: Iterable[T] = tqdm(items, what, total, unit=unit, leave=False, disable=None)
-    return shown
+    return tqdm(items, what, total, unit=unit, leave=False, disable=None)
 
 
 def _map_in_workers(

@@ -45,16 +45,16 @@ def test_figures_and_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert summary([4.0, 1.0, 2.0]) == {"median": 2.0, "lowest": 1.0, "highest": 4.0}
     work = partial(Workload, run=lambda: torch.tensor(6.0), losses=4.0, amount=10.0, unit="token")
     entries = {"a": ("first", work), "b": ("second", partial(Workload, lambda: None))}
-    result = compare(entries, {("a", "b"): "what it is", ("a", "c"): ""}, repetitions=3, memory=False)
+    result = compare(entries, [("a", "b"), ("a", "c")], repetitions=3, memory=False)
     assert [one["loss"] for one in result["contestants"].values()] == [1.5, None]
     assert [(one["of"], one["over"]) for one in result["ratios"]] == [("a", "b")]
-    lines = tables(result).splitlines()
+    lines = tables(result, {"b": "what b is"}).splitlines()
     assert "µs a token" in lines[0]
     assert lines[1].startswith("a ")
     assert lines[1].endswith("first")
     assert "1.50000" in lines[1]
     assert any(line.startswith("a ÷ b") for line in lines)
-    assert lines[-1] == "  a ÷ b: what it is"
+    assert lines[-1] == "a ÷ b: the time of a divided by that of what b is."
 
 
 def test_no_memory_is_told_of_calls_that_share_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_no_memory_is_told_of_calls_that_share_buffers(monkeypatch: pytest.Monke
         name: ("", partial(Workload, lambda: None, reuses=reuses))
         for name, reuses in (("a", False), ("b", True))
     }
-    result = compare(entries, {("a", "b"): ""}, repetitions=1)
+    result = compare(entries, [("a", "b")], repetitions=1)
     assert [one["peak_bytes"] for one in result["contestants"].values()] == [8, None]
     assert result["ratios"][0]["memory"] is None
 

@@ -216,6 +216,7 @@ MODELS = [
     ),
     Misuse(f"{SENSES} {MODEL} --top -1", ("--top is -1, but must be 0 or more",)),
     Misuse(f"{SENSES} {MODEL} --examples -1", ("--examples is -1",)),
+    Misuse(f"{SENSES} {MODEL} --word the nosuch", ("--word: nosuch: no entry", "none of its own")),
     Misuse(f"{SENSES} {MODEL} --json {{out}}/file/r", ("file/r", "a part of its path is a file")),
     Misuse(f"senses {MODEL} --dict {{work}}/two", ("--dict", "two")),
     Misuse("report {work}/code.pt -o {out}/r.html", ("(posix.system)", "--trust-checkpoint")),
