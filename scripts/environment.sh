@@ -46,7 +46,7 @@ logged() {
   exit "$status"
 }
 
-# The same as kerbs for COMMAND and its arguments; without any, or with --help, the script's usage instead.
+# As kerbs for COMMAND and its arguments; without any, or with --help, the script's usage instead.
 kerbs_or_usage() {
   case ${2:-} in
     -h | --help) usage; exit 0 ;;

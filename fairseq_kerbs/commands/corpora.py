@@ -42,8 +42,7 @@ def _run_toy(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 
     write_synthetic_corpus(args.folder, args.train, args.valid, args.test, args.seed)
-    what = f"train {args.train}, valid {args.valid}, test {args.test} pairs"
-    say_written(args.folder, what)
+    say_written(args.folder, f"train {args.train}, valid {args.valid}, test {args.test} pairs")
     return 0
 
 

@@ -74,8 +74,7 @@ def quoted(command: Sequence[str | Path]) -> str:
 def replace_process(command: Sequence[str]) -> None:
     """Become `command`: signals, exit status and terminal are its own. Does not return.
 
-    A program of this Python goes on in this process, so that Ctrl-C in the seconds of its imports
-    is a KeyboardInterrupt here. It finds nothing of this package imported, as fairseq expects.
+    A program of this Python runs here, so that Ctrl-C during its imports is a KeyboardInterrupt.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -85,7 +84,7 @@ def replace_process(command: Sequence[str]) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     for name in [name for name in sys.modules if name.partition(".")[0] == "fairseq_kerbs"]:
-        del sys.modules[name]
+        del sys.modules[name]  # fairseq imports a plugin after itself
     sys.argv = list(command)
     runpy.run_path(command[0], run_name="__main__")  # ends in SystemExit
 
@@ -93,13 +92,10 @@ def replace_process(command: Sequence[str]) -> None:
 def run_program(
     command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None
 ) -> int:
-    """Run a program to its end and return its exit status; it ends with us, however we end.
-
-    It does not see Ctrl-C, which it would answer with a traceback; we do, and stop its group.
-    """
+    """Run a program to its end and return its exit status; it ends with us, however we end."""
     process = subprocess.Popen(
         list(command), stdout=stdout, stderr=stderr, preexec_fn=end_with_parent, process_group=0
-    )
+    )  # in a group of its own, or Ctrl-C would reach it, too, which it answers with a traceback
     try:
         return process.wait()
     except BaseException:
