@@ -27,11 +27,7 @@ from fairseq_kerbs.utils.processes import stop_on_signals
 
 COMMANDS = (
     corpora.add_toy,
-    corpora.add_prepare,
-    corpora.add_prepare_lm,
-    corpora.add_prepare_iwslt16,
-    corpora.add_prepare_dailydialog,
-    corpora.add_prepare_lm1b,
+    corpora.add_preparations,
     experiments.add_train,
     experiments.add_generate,
     evaluation.add_detokenize,
@@ -48,7 +44,7 @@ COMMANDS = (
     convert.add_convert,
     tables.add_tables,
 )
-"""Each adds a subcommand to the parser that it is given."""
+"""Each adds a subcommand or several to the parser that it is given."""
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ without labels); a linear classifier of the context vectors in cross-validation 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,6 @@ from sklearn.preprocessing import StandardScaler
 from tabulate import tabulate
 
 from fairseq_kerbs.analysis.occurrences import Occurrence
-from fairseq_kerbs.analysis.sense_report import purity_of
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
@@ -102,6 +101,17 @@ def by_word(kept: Sequence[tuple[str, Occurrence]]) -> dict[str, Labelled]:
         contexts = np.stack([one.context.numpy() for _, one in pairs])
         found[word] = Labelled(names, learned, contexts, len(pairs[0][1].senses))
     return found
+
+
+def purity_of(learned: Sequence[object], true: Sequence[object]) -> float:
+    """Purity Σ_s max_g n(s, g) / Σ n, with n(s, g) occurrences of learned sense s and true sense g.
+
+    More senses reach more even when they mean nothing: hold it against permuted senses.
+    """
+    largest: Counter[object] = Counter()
+    for (group, _), count in Counter(zip(learned, true, strict=True)).items():
+        largest[group] = max(largest[group], count)
+    return largest.total() / len(true)
 
 
 def agreement(true: NDArray[np.int64], learned: NDArray[np.int64]) -> dict[str, float]:

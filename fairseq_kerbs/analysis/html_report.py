@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,15 +10,18 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import torch
 from jinja2 import Environment
+from matplotlib.ticker import MaxNLocator
 
 from fairseq_kerbs.analysis.context_vectors import project
 from fairseq_kerbs.analysis.history import Series, history_charts
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.plots import COLORS
 from fairseq_kerbs.analysis.sense_report import Figures
+from fairseq_kerbs.analysis.words import BPE_MARK
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.processes import progress
 
@@ -128,7 +132,8 @@ def context_traces(
 def _tooltip(name: str, one: Occurrence) -> str:
     tokens = [*one.tokens]
     tokens[one.position] = f"[{tokens[one.position]}]"
-    return "<br>".join([name, *map(escape, textwrap.wrap(" ".join(tokens), 70))])
+    sentence = " ".join(tokens).replace(f"{BPE_MARK} ", "")  # whole words are easier to read
+    return "<br>".join([name, *map(escape, textwrap.wrap(sentence, 70))])
 
 
 def _charts(report: Figures, history: Series) -> list[go.Figure]:
@@ -136,7 +141,7 @@ def _charts(report: Figures, history: Series) -> list[go.Figure]:
     senses = [sense for word in report["words"] for sense in word["senses"]]
     theta = [sense["theta"] for sense in senses if sense["theta"] is not None]
     by_number, deciles = report["by_number"], [ten["senses"] for ten in report["deciles"]]
-    usage = go.Histogram(x=[sense["usage"] for sense in senses], nbinsx=24)
+    usage = _histogram([sense["usage"] for sense in senses])
     tenth = "tenth of the words, the most frequent first"
     charts = [
         _figure("Words by number of senses", "senses", "words", [go.Bar(x0=1, y=by_number)]),
@@ -144,17 +149,32 @@ def _charts(report: Figures, history: Series) -> list[go.Figure]:
         _figure("Usage", "share of its word's usage", "senses", [usage]),
     ]
     if theta:
-        bars = [go.Histogram(x=theta, nbinsx=24)]
-        charts.append(_figure("Kernel parameter", "θ", "senses", bars))
+        charts.append(_figure("Kernel parameter", "θ", "senses", [_histogram(theta)]))
     for title, label, lines in history_charts(history):
-        drawn = [go.Scatter(x=x, y=y, name=name) for name, (x, y) in lines.items()]
+        how = {"cliponaxis": False}  # a mark at the edge is drawn whole
+        drawn = [go.Scatter(x=x, y=y, name=name, **how) for name, (x, y) in lines.items()]
         charts.append(_figure(title, "updates", label, drawn))
     return charts
 
 
+def _histogram(values: Sequence[float]) -> go.Bar:
+    """Bars of equal width that begin and end at round values."""
+    edges = MaxNLocator(24).tick_values(min(values, default=0), max(values, default=1))
+    counts, _ = np.histogram(values, edges)
+    width = edges[1] - edges[0]
+    return go.Bar(x0=edges[0] + width / 2, dx=width, width=width, y=counts.tolist())
+
+
 def _figure(title: str, x: str, y: str, data: list[Any]) -> go.Figure:
-    return go.Figure(data).update_layout(
-        title=title,
+    """A chart whose values begin and end at a tick."""
+    figure = go.Figure(data)
+    values = [value for trace in data for value in trace.y if math.isfinite(value)]
+    if values:
+        least = 0 if isinstance(data[0], go.Bar) else min(values)
+        ticks = list(MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(least, max(values)))
+        figure.update_yaxes(tickvals=ticks, range=[ticks[0], ticks[-1]])
+    return figure.update_layout(
+        title={"text": title, "font": {"size": 14}},  # narrow screens have no more room
         xaxis_title=x,
         yaxis_title=y,
         template="plotly_white",

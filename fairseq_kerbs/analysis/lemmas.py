@@ -48,8 +48,7 @@ DECAY = 1e-3  # β of Eq. 12–13
 NEEDY_LOSS = 0.3  # mean loss in nats from which on a word is needy under ``paper``
 MAX_MOVES = 0.17  # of the other policies: most moves at a time, as a fraction of the words
 VARIANTS = (
-    *(("none", "keep"), ("paper", "keep"), ("released", "keep"), ("balanced", "keep")),
-    ("balanced", "context"),
+    *(("none", "keep"), ("paper", "keep"), ("paper", "context"), ("released", "keep")),
     ("clusters", "keep"),
 )
 WIDTHS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)

@@ -1,20 +1,10 @@
-"""Senses of words: usage, θ, neighbours and example contexts; purity where true senses are known.
-
-How well learned senses separate true ones is held against a single sense and against chance. Of the
-occurrences of one word, let n(s, g) be those with learned sense s and true sense g:
-
-    purity = Σ_s max_g n(s, g) / Σ n
-
-A model with one sense a word reaches the share of the most frequent true sense. More senses reach
-more even when they mean nothing; chance is the mean purity after shuffling the learned senses.
-"""
+"""Senses of words: usage, θ, neighbours, example contexts, and true senses where they are known."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -35,40 +25,7 @@ from fairseq_kerbs.utils.processes import progress
 Figures = dict[str, Any]
 """What is written as JSON, by name."""
 
-SHUFFLES = 200
 _CONTEXT = 6  # words shown on either side
-
-
-# ------------------------------------------------------------------------- purity
-
-
-def purity_of(learned: Sequence[object], true: Sequence[object]) -> float:
-    """Purity of one grouping against another."""
-    largest: Counter[object] = Counter()
-    for (group, _), count in Counter(zip(learned, true, strict=True)).items():
-        largest[group] = max(largest[group], count)
-    return largest.total() / len(true)
-
-
-def measure_purity(learned: Sequence[object], true: Sequence[object], seed: int = 1) -> Figures:
-    """``purity`` of one word's ``occurrences`` and both baselines: ``single``, what one sense a
-    word reaches, and ``chance`` from :data:`SHUFFLES` seeded shuffles."""
-    rng, shuffled, chance = Random(seed), list(learned), 0.0
-    for _ in range(SHUFFLES):
-        rng.shuffle(shuffled)
-        chance += purity_of(shuffled, true)
-    shares = {"purity": purity_of(learned, true), "single": purity_of([0] * len(true), true)}
-    return {"occurrences": len(true), **shares, "chance": chance / SHUFFLES}
-
-
-def overall_purity(words: Sequence[Figures]) -> Figures:
-    """Mean over words, weighted by occurrences."""
-    times = [word["occurrences"] for word in words]
-    shares = {
-        name: float(np.average([word[name] for word in words], weights=times))
-        for name in ("purity", "single", "chance")
-    }
-    return {"occurrences": sum(times)} | shares
 
 
 # ------------------------------------------------------------------------- the report
@@ -99,9 +56,9 @@ def build_report(
         counts: [V] occurrences of each word in the training data; empty if unknown.
 
     Returns:
-        ``words``, see `_summarize`; ``purity`` of all; ``missing``, words that are no entry of the
-        dictionary; ``deciles``, see `senses_by_frequency`; ``by_number``, words with 1, 2, …
-        senses; ``with_data``. What is not known is None or empty.
+        ``words``, see `_summarize`; ``missing``, words that are no entry of the dictionary;
+        ``deciles``, see `senses_by_frequency`; ``by_number``, words with 1, 2, … senses;
+        ``with_data``. What is not known is None or empty.
     """
     by_word: dict[str, list[Occurrence]] = defaultdict(list)
     for occurrence in found or ():
@@ -125,10 +82,8 @@ def build_report(
     ]
     ignored = sorted(set(range(len(symbols))) - set(proper))
     _add_names([s for word in summaries for s in word["senses"]], layer, symbols, nearest, ignored)
-    measured = [word["purity"] for word in summaries if word["purity"]]
     return {
         "words": summaries,
-        "purity": overall_purity(measured) if measured else None,
         "missing": [word for word in wanted if word not in entries],
         "deciles": senses_by_frequency(senses, counts) if counts else [],
         "by_number": np.bincount([senses[n] for n in proper], minlength=1)[1:].tolist(),
@@ -144,9 +99,9 @@ def _summarize(
     gold: Mapping[tuple[int, int, str], str],
     examples: int,
 ) -> Figures:
-    """``word``, ``log_prob`` (Eq. 12), ``purity``, and of its ``senses``, the most used first,
-    ``row`` in the layer, ``usage`` (Eq. 13, a share of the word's), ``theta``, ``count`` (where it
-    is the most probable), ``true_senses`` (numbers of these) and ``examples`` (the surest)."""
+    """``word``, ``log_prob`` (Eq. 12), and of its ``senses``, the most used first, ``row`` in the
+    layer, ``usage`` (Eq. 13, a share of the word's), ``theta``, ``count`` (where it is the most
+    probable), ``true_senses`` (numbers of these) and ``examples`` (the surest)."""
     true = [(o.sense, gold.get((o.line, o.index, word))) for o in where]
     pairs = [(sense, name) for sense, name in true if name is not None]
     senses, rows = [], sense_numbers(layer, number)
@@ -161,9 +116,7 @@ def _summarize(
         known = Counter(name for sense, name in pairs if sense == row).most_common()
         figures = {"row": row, "usage": usage, "theta": theta, "count": len(used)}
         senses.append(figures | {"true_senses": dict(known), "examples": shown})
-    purity = measure_purity([s for s, _ in pairs], [name for _, name in pairs]) if pairs else None
-    log_prob = float(layer.log_prob[number])
-    return {"word": word, "log_prob": log_prob, "senses": senses, "purity": purity}
+    return {"word": word, "log_prob": float(layer.log_prob[number]), "senses": senses}
 
 
 def _add_names(
@@ -205,17 +158,10 @@ def report_as_csv(report: Figures) -> str:
 
 def report_as_text(report: Figures) -> str:
     """The report for a terminal."""
-    words, purity = report["words"], report["purity"]
+    words = report["words"]
     parts = [_word_lines(word, report["with_data"]) for word in words]
     if not words and not report["missing"]:
         parts.append(["no word here has several senses; name words with --word to see them"])
-    rows = []
-    for one in [*words, {"word": "all", "senses": [], "purity": purity}] if purity else []:
-        if (own := one["purity"]) is not None:
-            used = str(sum(sense["count"] > 0 for sense in one["senses"]) or "")
-            shares = [f"{own[name]:.1%}" for name in ("purity", "single", "chance")]
-            rows.append([one["word"], str(own["occurrences"]), used, *shares])
-    parts.append(as_lines(["word", "count", "senses", "purity", "single", "chance"], rows))
     total = max(1, sum(report["by_number"]))
     rows = [[str(n), str(w), f"{w / total:.1%}"] for n, w in enumerate(report["by_number"], 1)]
     parts.append(as_lines(["senses", "words", "share"], rows))

@@ -16,6 +16,7 @@ from fairseq_kerbs.corpora.language import LanguageText
 from fairseq_kerbs.corpora.lm1b import Lm1b
 from fairseq_kerbs.corpora.parallel import ParallelText
 from fairseq_kerbs.corpora.pipeline import Preparation, whole_number
+from fairseq_kerbs.corpora.unchanged import Multi30k, WikiText2
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -46,36 +47,29 @@ def _run_toy(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_prepare(commands: Subparsers) -> None:
-    """Raw parallel text to binarized data."""
-    _add_preparation(commands, ParallelText, "prepare", "prepare-parallel")
+PREPARATIONS: dict[str, type[Preparation]] = {
+    "prepare": ParallelText,
+    "prepare-lm": LanguageText,
+    "prepare-iwslt16": Iwslt16,
+    "prepare-dailydialog": DailyDialog,
+    "prepare-lm1b": Lm1b,
+    "prepare-multi30k": Multi30k,
+    "prepare-wikitext2": WikiText2,
+}
 
 
-def add_prepare_lm(commands: Subparsers) -> None:
-    """Tokenized text to binarized data for language models."""
-    _add_preparation(commands, LanguageText, "prepare-lm")
+def add_preparations(commands: Subparsers) -> None:
+    """Text to data for fairseq."""
+    for name, kind in PREPARATIONS.items():
+        _add_preparation(commands, name, kind)
 
 
-def add_prepare_iwslt16(commands: Subparsers) -> None:
-    """IWSLT'16 German-English."""
-    _add_preparation(commands, Iwslt16, "prepare-iwslt16")
-
-
-def add_prepare_dailydialog(commands: Subparsers) -> None:
-    """DailyDialog."""
-    _add_preparation(commands, DailyDialog, "prepare-dailydialog")
-
-
-def add_prepare_lm1b(commands: Subparsers) -> None:
-    """Sentences of the One-Billion-Word benchmark."""
-    _add_preparation(commands, Lm1b, "prepare-lm1b")
-
-
-def _add_preparation(commands: Subparsers, kind: type[Preparation], *names: str) -> None:
+def _add_preparation(commands: Subparsers, name: str, kind: type[Preparation]) -> None:
     """A command whose help is the docstring of `kind`, and whose flags are its fields."""
     what, _, description = (inspect.getdoc(kind) or "").partition("\n\n")
     description += " Finished steps are not repeated."
-    parser = commands.add_parser(names[0], aliases=names[1:], help=what, description=description)
+    aliases = ["prepare-parallel"] if name == "prepare" else []  # the name of its script
+    parser = commands.add_parser(name, aliases=aliases, help=what, description=description)
     for field in fields(kind):
         flag = {"default": None if field.default is MISSING else field.default, **field.metadata}
         if flag.pop("positional", False):

@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import zipfile
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from http.client import HTTPException
@@ -47,7 +47,8 @@ class ReleasedCorpus(Preparation):
     """A corpus that is read into ``DEST/raw`` and then prepared like any other text."""
 
     title: ClassVar[str]  # how messages call it
-    archives: ClassVar[tuple[Archive, ...]]  # files that hold it, each of them all of it
+    archives: ClassVar[tuple[Archive, ...]]  # files that hold it: each all of it, or, if
+    divided: ClassVar[bool] = False  # it is divided, one text each, in a folder
     nested: ClassVar[tuple[str, ...]] = ()  # names of archives inside, which are unpacked, too
     counts: ClassVar[Mapping[str, int]]  # lines that the release has, by the name of the part
 
@@ -76,8 +77,9 @@ class ReleasedCorpus(Preparation):
                 or not in the release's form.
         """
         source = self.source or self._locate(manifest.report)
-        if not source.exists():
-            raise UserError(f"{source}: no such file or folder; name an archive or folder of text")
+        if not (source.is_dir() if self.divided else source.exists()):
+            what = "folder" if self.divided else "file or folder"
+            raise UserError(f"{source}: no such {what}; name one with the released text")
 
         def read() -> dict[str, Any]:
             with self._unpacked(source) as folder:
@@ -112,13 +114,21 @@ class ReleasedCorpus(Preparation):
             )
 
     def _locate(self, report: Report) -> Path:
-        """An archive in ``DEST/download``, or else a download, under its name when it is right."""
-        folder, failures = self.dest / "download", []
+        """An archive in ``DEST/download``, fetched if need be, or that folder with all of them."""
+        if not self.divided:
+            return self._fetch(self.archives, report)
         for archive in self.archives:
+            self._fetch((archive,), report)
+        return self.dest / "download"
+
+    def _fetch(self, archives: Sequence[Archive], report: Report) -> Path:
+        """One of the archives in ``DEST/download``, under its name when it is right."""
+        folder, failures = self.dest / "download", []
+        for archive in archives:
             if (folder / archive.name).exists():
                 return folder / archive.name
         folder.mkdir(exist_ok=True)
-        for archive, url in [(known, url) for known in self.archives for url in known.urls]:
+        for archive, url in [(known, url) for known in archives for url in known.urls]:
             temporary = partial_name(folder / archive.name)
             report(f"download {url} ...")
             try:
@@ -131,11 +141,23 @@ class ReleasedCorpus(Preparation):
                 failures.append(f"{url}: {error or type(error).__name__}")
             finally:
                 temporary.unlink(missing_ok=True)
-        first = self.archives[0]
+        first = archives[0]
+        others = [known.name for known in self.archives if self.divided and known != first]
+        beside = f" (and {', '.join(others)} beside it)" if others else ""
         raise UserError(
             f"{self.title} could not be downloaded ({'; '.join(failures)}); fetch {first.name} "
-            f"(checksum {first.checksum}) elsewhere, put it at {folder / first.name}, and run again"
+            f"(checksum {first.checksum}) elsewhere, put it at {folder / first.name}{beside}, and "
+            "run again"
         )
+
+    def check_archive(self, path: Path) -> None:
+        """Raise a UserError, unless a file is an archive of the release; divided, by its name."""
+        known = [one for one in self.archives if not self.divided or one.name == path.name]
+        if not any(archive.is_at(path) for archive in known):
+            raise UserError(
+                f"{path} is not the released {known[0].name} of {self.title}, whose checksum is "
+                f"{known[0].checksum}; fetch it again from {known[0].urls[0]}"
+            )
 
     @contextmanager
     def _unpacked(self, source: Path) -> Iterator[Path]:
@@ -147,12 +169,7 @@ class ReleasedCorpus(Preparation):
         if source.is_dir():
             yield source
             return
-        if not any(archive.is_at(source) for archive in self.archives):
-            first = self.archives[0]
-            raise UserError(
-                f"{source} is not the released {first.name} of {self.title}, whose checksum is "
-                f"{first.checksum}; fetch it again from {first.urls[0]}"
-            )
+        self.check_archive(source)
         folder = partial_name(self.dest / "unpacked")
         try:
             _unpack(source, folder)

@@ -1,34 +1,39 @@
-"""Detokenized BLEU by sacreBLEU, always with its signature."""
+"""Detokenized BLEU, chrF and TER by sacreBLEU, always with their signatures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest, Result
 
 from fairseq_kerbs.evaluation.texts import check_lengths, detokenize_lines
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 DEFAULT_ORDER = 4
+SAMPLES, SEED = 1000, 12345  # of the bootstrap
 
 
 @dataclass(frozen=True)
-class BleuResult:
-    """Corpus BLEU in per cent, sacreBLEU's own line of figures, and its signature.
+class CorpusScore:
+    """A metric of a whole text in per cent, sacreBLEU's own line of figures, and its signature.
 
-    sacreBLEU's signature does not tell the longest n-grams, so `max_ngram_order` belongs to it;
-    `details` names another order than 4.
+    sacreBLEU's signature of BLEU does not tell the longest n-grams; `details` names another order
+    than 4.
     """
 
     score: float
     details: str
     signature: str
     sentences: int
-    max_ngram_order: int = DEFAULT_ORDER
 
 
 def bleu_metric(
@@ -57,6 +62,37 @@ def bleu_metric(
         raise UserError(f"{wanted}: {' '.join(str(error).split())}") from None
 
 
+def all_metrics(order: int, *, lowercase: bool, **options: Any) -> dict[str, Metric]:
+    """BLEU (`bleu_metric` with the `options`), chrF2, and TER, which never looks at case."""
+    metric = bleu_metric(order, lowercase=lowercase, **options)
+    return {_bleu_name(order): metric, "chrF2": CHRF(lowercase=lowercase), "TER": TER()}
+
+
+def _bleu_name(order: int) -> str:
+    return "BLEU" if order == DEFAULT_ORDER else f"BLEU-{order}"
+
+
+def corpus_scores(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Mapping[str, Metric]
+) -> list[CorpusScore]:
+    """Metrics, by their names, of raw hypotheses against one or several lists of raw references.
+
+    Raises:
+        UserError: there is no hypothesis, or the numbers of sentences differ.
+    """
+    if not hypotheses:
+        raise UserError("a score needs at least one hypothesis")
+    for reference in references:
+        check_lengths({"--hypotheses": hypotheses, "--reference": reference})
+    scores = []
+    for name, metric in metrics.items():
+        score = metric.corpus_score(list(hypotheses), [list(r) for r in references])
+        signature = str(metric.get_signature())
+        details = score.format(width=2, signature=signature).removeprefix(score.name)
+        scores.append(CorpusScore(score.score, name + details, signature, len(hypotheses)))
+    return scores
+
+
 def corpus_bleu(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -64,43 +100,67 @@ def corpus_bleu(
     target_lang: str = "",
     max_ngram_order: int = DEFAULT_ORDER,
     **options: Any,
-) -> BleuResult:
-    """BLEU of raw (detokenized) hypotheses against one or several lists of raw references.
-
-    Raises:
-        UserError: there is no hypothesis, the numbers of sentences differ, or see `bleu_metric`,
-            whose `options` these are.
-    """
-    if not hypotheses:
-        raise UserError("BLEU needs at least one hypothesis")
-    for reference in references:
-        check_lengths({"--hypotheses": hypotheses, "--reference": reference})
+) -> CorpusScore:
+    """BLEU alone; raises what `corpus_scores` and `bleu_metric`, whose `options` these are, do."""
     metric = bleu_metric(max_ngram_order, language=target_lang, **options)
-    score = metric.corpus_score(list(hypotheses), [list(r) for r in references])
-    signature = str(metric.get_signature())
-    details = score.format(width=2, signature=signature)
-    if max_ngram_order != DEFAULT_ORDER:
-        details = f"BLEU-{max_ngram_order}{details.removeprefix('BLEU')}"
-    return BleuResult(score.score, details, signature, len(hypotheses), max_ngram_order)
+    return corpus_scores(hypotheses, references, {_bleu_name(max_ngram_order): metric})[0]
 
 
-def score_file(
-    hypotheses: Path | str,
+def read_systems(
+    hypotheses: Sequence[Path | str],
     references: Sequence[Path | str],
     *,
     language: str,
     unescape: bool = False,
-    **options: Any,
-) -> BleuResult:
-    """BLEU of fairseq-generate's output (or of tokenized text) against raw reference files.
+) -> tuple[dict[str, list[str]], list[list[str]]]:
+    """Raw text of fairseq-generate's output (or of tokenized text) by its file; raw references.
 
     Raises:
-        UserError: see `corpus_bleu`, whose `options` these are, and `detokenize_lines`.
+        UserError: a file is empty, the numbers of lines differ, or see `detokenize_lines`.
     """
-    lines = read_lines(hypotheses)
-    if not lines:
-        raise UserError(f"{hypotheses} is empty; it must hold one hypothesis a line")
-    texts = detokenize_lines(lines, language=language, name=str(hypotheses), unescape=unescape)
+    systems = {}
+    for path in hypotheses:
+        if not (lines := read_lines(path)):
+            raise UserError(f"{path} is empty; it must hold one hypothesis a line")
+        name = str(path)
+        systems[name] = detokenize_lines(lines, language=language, name=name, unescape=unescape)
     loaded = {str(path): read_lines(path) for path in references}
-    check_lengths({str(hypotheses): texts, **loaded})
-    return corpus_bleu(texts, list(loaded.values()), target_lang=language, **options)
+    check_lengths(systems | loaded)
+    return systems, list(loaded.values())
+
+
+def score_file(
+    hypotheses: Path | str, references: Sequence[Path | str], *, language: str, **options: Any
+) -> CorpusScore:
+    """BLEU of a file; raises what `read_systems`, `corpus_bleu` and `bleu_metric` raise."""
+    how = {"language": language, "unescape": options.pop("unescape", False)}
+    systems, loaded = read_systems([hypotheses], references, **how)
+    (texts,) = systems.values()
+    return corpus_bleu(texts, loaded, target_lang=language, **options)
+
+
+def paired_bootstrap(
+    systems: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    metrics: Mapping[str, Metric],
+    samples: int = SAMPLES,
+) -> tuple[dict[str, str], dict[str, list[Result]]]:
+    """sacreBLEU's paired bootstrap test of systems against the first of them.
+
+    A p-value is two-sided: how often, over resampled test sets, the difference strays from its own
+    mean by more than the observed difference. The samples are the same each time. Of equal texts
+    sacreBLEU would make a small p, because no difference exceeds another; they have 1.
+
+    Returns:
+        signatures, and the results of all systems, by the names of the metrics.
+    """
+    os.environ["SACREBLEU_SEED"] = str(SEED)  # whatever the environment asks for
+    named = [(str(number), texts) for number, texts in enumerate(systems)]
+    test = PairedTest(named, metrics, references, test_type="bs", n_samples=samples)
+    signatures, results = test()
+    found: dict[str, list[Any]] = dict(zip(metrics, list(results.values())[1:], strict=True))
+    for number, texts in enumerate(systems[1:], start=1):
+        if list(texts) == list(systems[0]):
+            for one in found.values():
+                one[number].p_value = 1.0
+    return dict(zip(metrics, map(str, signatures.values()), strict=True)), found

@@ -17,7 +17,7 @@ from torch import Tensor
 from fairseq_kerbs.models import config
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
-from fairseq_kerbs.senses import ADDED_STATISTICS, build_sense_table, damaged_statistic
+from fairseq_kerbs.senses import OPTIONAL_STATISTICS, build_sense_table, damaged_statistic
 from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.errors import ProgramEnd
 
@@ -212,7 +212,7 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             f"the checkpoint has no '{prefix}weight': it is no model of fairseq_kerbs."
         )
     # statistics that this version has added, or that --new-sense or --reallocation asks for
-    optional = {f"inventory.{name}" for name in ADDED_STATISTICS}
+    optional = {f"inventory.{name}" for name in OPTIONAL_STATISTICS}
     optional |= {key for key in (*held, *expected) if key.startswith("inventory.clusters.")}
     if held.keys() - optional != expected.keys() - optional:
         raise ProgramEnd(

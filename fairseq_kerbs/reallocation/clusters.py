@@ -4,19 +4,29 @@ The paper wants as many senses of a word as its contexts have clusters. Algorith
 well a word is predicted, and a sense moves with the vector that it had. Where the context decides a
 word (in translation, P ≈ 1), no gradient parts its senses: one of them wins all occurrences,
 although the contexts lie apart. This policy grows senses as codebooks are grown (Linde, Buzo and
-Gray 1980): it splits the leading sense of a word where its contexts spread most, again and again.
+Gray 1980): it splits the leading sense of a word where that lowers the distortion Σ |h − c|² most,
+and merges two senses where that raises it least, again and again.
 
-Statistics of an interval, for the leading (most used) sense a of each word: number n, mean c and
-spread of the contexts h that it explains best, with one step of a power iteration for their first
-principal component:
+Statistics of an interval, for each sense: number n and mean c of the contexts h that it explains
+best; for the leading (most used) sense a of each word also their spread, with one step of a power
+iteration for their first principal component:
 
     v ← normalize(Σ (h − c)((h − c)·v)),      λ = |Σ (h − c)((h − c)·v)| / n    variance along v
 
-**Moves.** A sense is idle if it explains less than :data:`IDLE` of its word's occurrences, and so
-are all but the leading sense of a word that does not occur. Words whose leading sense was the same
-for :data:`ROUNDS` intervals, so that v has settled, and occurs :data:`LEAST_OCCURRENCES` times are
-served by descending n λ: nearly so much does a split lower the distortion Σ |h − c|². Each takes an
-idle sense of its own, else the least used idle one of all (Algorithm 1's choice).
+**Moves.** Words whose leading sense was the same for :data:`ROUNDS` intervals, so that v has
+settled, and occurs :data:`LEAST_OCCURRENCES` times are served by descending gain n λ: nearly so
+much does a split lower the distortion. Each takes the sense, of its own or of other words, that
+costs least (ties: lower U, Algorithm 1's choice), if its gain is greater than :data:`MARGIN` times
+that cost. A sense costs what the distortion of its word rises by when its contexts go over to a
+sense of the word that has as many or more, the one for which that is least,
+
+    n n' / (n + n') · |c − c'|²,
+
+and nothing if it is idle, which is to say that it explains less than :data:`IDLE` of its word's
+occurrences. A leading sense does not move, so no word loses its last one; a word that has received
+a sense gives none that is in use, and the other way round. A normal distribution cut in half has n
+λ = π/2 times what merging the halves costs: the margin keeps such halves from being split and
+merged in turns.
 
 **Beginnings.** The leading sense and the new one begin at both sides of its contexts: with b± =
 c ± √λ v and u± = b±/|b±|, each is turned away from the other's side, orthogonally to its own,
@@ -28,12 +38,14 @@ second, but no turn is longer than half of |w_a|. Within these bounds one sense 
 logit that the leading one had, and the other is γ = :data:`GAP` nats below: both sides stay as
 probable as they were. Between them the word loses up to γ/2 − log 2 nats. Both senses have θ of a
 and half of its usage. Where contexts spread by less than :data:`LEAST_SPREAD` of |c| across c,
-nothing is split.
+nothing is split: a turn that parts them reaches for the contexts of the word's other senses, too.
 
 **Moves go on.** Later one of two senses may win again; the other is idle then, and splits anew.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 import torch
 from torch import Tensor
@@ -46,67 +58,88 @@ from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
 IDLE = 0.02
 LEAST_OCCURRENCES = 20  # of a word's leading sense in an interval
 ROUNDS = 2
+MARGIN = 2.0  # between the gain of a split and the cost of the merge that it needs
 GAP = 4.0
-LEAST_SPREAD = 0.01
+LEAST_SPREAD = 0.1
 
 
 def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
-    """Idle senses move beside leading senses whose contexts spread most."""
+    """Senses move beside leading senses whose contexts spread most."""
     clusters = inventory.clusters
     if clusters is None:
         raise ValueError("`policy` clusters needs an output layer that was built for it.")
-    count = inventory.interval_count.cpu()
-    owners = inventory.word_of_sense.cpu()
-    numbers = inventory.senses_per_word().tolist()
-    idle = inventory.interval_usage.cpu() < IDLE * count[owners]
-    idle |= count[owners] == 0
-    idle[clusters.leader.cpu()] = False
-    least_used = torch.argsort(inventory.usage.double().cpu(), stable=True)
-    spare = least_used[idle[least_used]].tolist()
-    leader = clusters.leader.cpu()
-    center, spread = clusters.centers().cpu(), clusters.spread().cpu()
-    # contexts that differ in length alone have one direction: no kernel tells them apart
-    unit = normalize(center, dim=1)
-    spread = (spread - (spread * unit).sum(1, keepdim=True) * unit).norm(dim=1)
-    leads = leader == inventory.leading_senses().cpu()
-    often = clusters.lead_count.cpu() >= LEAST_OCCURRENCES
-    apart = spread > clusters.lead_count.cpu() * (LEAST_SPREAD * center.norm(dim=1)) ** 2
-    ready = leads & often & apart & (clusters.rounds.cpu() >= ROUNDS)
-    words = torch.argsort(torch.where(ready, spread, 0.0), descending=True, stable=True)
-    words = words[: int(ready.sum())]
-
-    by_word: dict[int, list[int]] = {}
+    owners, leader = inventory.word_of_sense.cpu(), clusters.leader.cpu()
+    words, gains = _words_to_split(inventory, clusters)
+    costs = clusters.merge_costs(*inventory.table).cpu()
+    occurrences = inventory.interval_count.cpu()[owners]
+    idle = (inventory.interval_usage.cpu() < IDLE * occurrences) | (occurrences == 0)
+    costs[idle] = 0.0
+    costs[leader] = torch.inf
+    order = torch.argsort(inventory.usage.double().cpu(), stable=True)
+    order = order[torch.argsort(costs[order], stable=True)]
+    spare = deque(order[costs[order] < torch.inf].tolist())
+    cost, owner = costs.tolist(), owners.tolist()
+    own_idle: dict[int, list[int]] = {}
     for sense in spare:
-        by_word.setdefault(int(owners[sense]), []).append(sense)
+        if cost[sense] == 0:
+            own_idle.setdefault(owner[sense], []).append(sense)
+
+    numbers = inventory.senses_per_word().tolist()
     taken: set[int] = set()
-    anyone = iter(spare)
-    senses: list[int] = []
-    receivers: list[int] = []
-    for word in words.tolist():
-        sense = next((one for one in by_word.get(word, ()) if one not in taken), None)
-        if sense is None and numbers[word] < inventory.max_senses:
-            others = (one for one in anyone if one not in taken and numbers[int(owners[one])] > 1)
-            sense = next(others, None)
-        if sense is None:
+    closed: set[int] = set()  # words that have received a sense, or given one that was in use
+
+    def free(sense: int) -> bool:
+        last = numbers[owner[sense]] == 1
+        return not (last or sense in taken) and (cost[sense] == 0 or owner[sense] not in closed)
+
+    moves: list[tuple[int, int]] = []
+    for word, gain in zip(words.tolist(), gains.tolist(), strict=True):
+        while spare and not free(spare[0]):
+            spare.popleft()
+        own = [sense for sense in own_idle.get(word, ()) if sense not in taken]
+        others = (sense for sense in spare if free(sense) and owner[sense] != word)
+        more = word not in closed and numbers[word] < inventory.max_senses
+        sense = own[0] if own else next(others, None) if more else None
+        if sense is None or MARGIN * cost[sense] >= gain:
             continue
         taken.add(sense)
-        numbers[int(owners[sense])] -= 1
+        closed.update((word,) if cost[sense] == 0 else (word, owner[sense]))
+        numbers[owner[sense]] -= 1
         numbers[word] += 1
-        senses.append(sense)
-        receivers.append(word)
-    return _split(inventory, clusters, torch.tensor(senses), torch.tensor(receivers))
+        moves.append((sense, word))
+    return _split(inventory, clusters, *torch.tensor(moves, dtype=torch.long).view(-1, 2).T)
+
+
+def _words_to_split(inventory: SenseInventory, clusters: ContextClusters) -> tuple[Tensor, Tensor]:
+    """Words [K] whose leading sense may be split, by descending gain, and their gains n λ."""
+    leader = clusters.leader.cpu()
+    count, center = clusters.sense_count.cpu()[leader], clusters.centers(clusters.leader).cpu()
+    # contexts that differ in length alone have one direction: no kernel tells them apart
+    unit, spread = normalize(center, dim=1), clusters.spread().cpu()
+    gain = (spread - (spread * unit).sum(1, keepdim=True) * unit).norm(dim=1)
+    ready = (leader == inventory.leading_senses().cpu()) & (clusters.rounds.cpu() >= ROUNDS)
+    ready &= gain > count * (LEAST_SPREAD * center.norm(dim=1)) ** 2
+    ready &= count >= LEAST_OCCURRENCES
+    words = torch.argsort(torch.where(ready, gain, 0.0), descending=True, stable=True)
+    words = words[: int(ready.sum())]
+    return words, gain[words]
+
+
+def _sides(clusters: ContextClusters, words: Tensor) -> Tensor:
+    """Contexts b+ and b− at both sides of the leading senses' of words [K], [2, K, d]."""
+    leaders = clusters.leader.cpu()[words]
+    count = clusters.sense_count.cpu().double()[leaders].unsqueeze(1)
+    spread = clusters.spread().cpu().double()[words]
+    center = clusters.sense_sum.cpu().double()[leaders] / count
+    aside = (spread.norm(dim=1, keepdim=True) / count).sqrt() * normalize(spread, dim=1)
+    return torch.stack([center + aside, center - aside])
 
 
 def _split(
     inventory: SenseInventory, clusters: ContextClusters, senses: Tensor, words: Tensor
 ) -> Moves:
-    """Moves of idle senses [K] beside the leading ones of words [K], and of these to one side."""
-    senses, words = senses.long(), words.long()
+    """Moves of senses [K] beside the leading ones of words [K], and of these to one side."""
     leaders = clusters.leader.cpu()[words]
-    spread = clusters.spread().cpu().double()[words]
-    center = clusters.centers().cpu().double()[words]
-    count = clusters.lead_count.cpu().double()[words].unsqueeze(1)
-    aside = (spread.norm(dim=1, keepdim=True) / count).sqrt() * normalize(spread, dim=1)
     usage = inventory.usage.double().cpu()[leaders] / 2
     return Moves(
         senses=torch.cat([leaders, senses]),
@@ -115,5 +148,5 @@ def _split(
         usage=torch.cat([usage, usage]),
         reset_theta=False,
         bases=torch.cat([leaders, leaders]),
-        sides=torch.cat([center + aside, center - aside]),
+        sides=_sides(clusters, words).flatten(0, 1),
     )

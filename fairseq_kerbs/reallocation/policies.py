@@ -1,7 +1,7 @@
 """Dynamic sense reallocation: which senses move to which words (Algorithm 1).
 
 A policy reads an inventory and proposes moves; it changes nothing and knows no randomness, so every
-process of a parallel training finds the same moves. ``balanced`` has a module of its own.
+process of a parallel training finds the same moves. ``clusters`` has a module of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.reallocation.balanced import balanced_policy
 from fairseq_kerbs.reallocation.clusters import clusters_policy
 from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.senses.moves import Moves, Policy, ReallocationSettings, check_choice
@@ -119,7 +118,6 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
 POLICIES: dict[str, Policy] = {
     "paper": paper_policy,
     "released": released_policy,
-    "balanced": balanced_policy,
     "clusters": clusters_policy,
 }
 """Policies by the name that ``--reallocation`` takes (``none`` switches reallocation off)."""

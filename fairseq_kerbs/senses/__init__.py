@@ -1,7 +1,7 @@
 """Which sense belongs to which word, and the statistics of Eq. 12-13."""
 
 from fairseq_kerbs.senses.inventory import (
-    ADDED_STATISTICS,
+    OPTIONAL_STATISTICS,
     Evidence,
     SenseInventory,
     SenseTable,
@@ -12,7 +12,7 @@ from fairseq_kerbs.senses.inventory import (
 )
 
 __all__ = [
-    "ADDED_STATISTICS",
+    "OPTIONAL_STATISTICS",
     "Evidence",
     "SenseInventory",
     "SenseTable",

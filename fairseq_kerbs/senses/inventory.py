@@ -132,8 +132,8 @@ def random_allocation(
     return torch.cat([torch.arange(vocab_size), extra])
 
 
-ADDED_STATISTICS = ("interval_log_prob", "interval_best", "interval_loss", "interval_contexts")
-"""Buffers that older checkpoints lack, or that some models have and others do not."""
+OPTIONAL_STATISTICS = ("interval_log_prob", "interval_best", "interval_loss", "interval_contexts")
+"""Buffers that older checkpoints have or lack, or that some models have and others do not."""
 
 
 def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
@@ -169,10 +169,6 @@ class SenseInventory(ExactBuffers):
         interval_count, interval_prob, interval_usage: [V], [V], [M] sums of target occurrences,
             of P(ŷ_t) and of the senses' posteriors inside their word since the last reallocation;
             the policy ``released`` reads these.
-        interval_log_prob, interval_best: [V], [V] sums of log P(ŷ_t), and of the log-probability
-            that the best single sense of ŷ_t alone gives it; for ``balanced``, as the next.
-        interval_loss: [M] what the word's occurrences would lose without the sense, its other
-            senses as they are: sum of −log(1 − posterior), each at most log V, in nats.
         interval_contexts: [V, d] sums of (1 − P(ŷ_t)) h_t/|h_t| over the target's occurrences,
             for moved senses that begin there; None where ``context_dim`` is 0.
         clusters: how each word's contexts spread, for the policy ``clusters``; None where
@@ -185,9 +181,6 @@ class SenseInventory(ExactBuffers):
     interval_count: Tensor
     interval_prob: Tensor
     interval_usage: Tensor
-    interval_log_prob: Tensor
-    interval_best: Tensor
-    interval_loss: Tensor
     interval_contexts: Tensor | None
 
     def __init__(
@@ -206,16 +199,17 @@ class SenseInventory(ExactBuffers):
         self.register_buffer("usage", torch.full((total_senses,), 1.0 / total_senses))
         self.register_buffer("log_prob", torch.zeros(vocab_size))
         sizes = {"count": vocab_size, "prob": vocab_size, "usage": total_senses}
-        sizes |= {"log_prob": vocab_size, "best": vocab_size, "loss": total_senses}
         for name, size in sizes.items():
             self.register_buffer(f"interval_{name}", torch.zeros(size))
         self.context_dim = context_dim
         contexts = torch.zeros(vocab_size, context_dim) if context_dim else None
         self.register_buffer("interval_contexts", contexts)
-        # "joint" goes into U, the others into the sums over the interval
-        self._sizes = {"joint": total_senses, **sizes, "contexts": vocab_size * context_dim}
-        self.clusters = ContextClusters(vocab_size, cluster_dim) if cluster_dim else None
-        if self.clusters is not None:
+        # the first two go into U and log P, the others into the sums over the interval
+        self._sizes = {"joint": total_senses, "log_prob": vocab_size, **sizes}
+        self._sizes |= {"contexts": vocab_size * context_dim}
+        self.clusters = None
+        if cluster_dim:
+            self.clusters = ContextClusters(vocab_size, total_senses, cluster_dim)
             self._sizes |= self.clusters.sizes
         self._table: SenseTable | None = None
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
@@ -294,24 +288,19 @@ class SenseInventory(ExactBuffers):
         log_prob = torch.where(valid, evidence.log_prob, 0.0).to(counted.dtype)
         joint = torch.where(valid.unsqueeze(1), evidence.sense_prob, 0.0).to(counted.dtype)
         share = joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
-        # the largest of K shares is 1/K at least, also where all of them have underflown
-        largest = share.amax(1).clamp_min(1.0 / share.shape[1])
-        loss = -torch.log1p(-share.clamp_max(1.0)).clamp_min(-math.log(self.vocab_size))
         for name, values in (
             ("log_prob", log_prob),
             ("prob", log_prob.exp() * counted),
             ("count", counted),
-            ("best", (log_prob + largest.log()) * counted),
         ):
             sums[name].index_add_(0, words, values)
-        for name, values in (("joint", joint), ("usage", share), ("loss", loss)):
+        for name, values in (("joint", joint), ("usage", share)):
             sums[name].index_add_(0, evidence.senses.flatten(), values.flatten())
         if self.clusters is not None:
             if contexts is None:
                 raise ValueError("This inventory follows context vectors: give `contexts`, too.")
             best = evidence.senses.gather(1, share.argmax(1, keepdim=True)).squeeze(1)
-            leads = valid & (best == self.clusters.leader[words])
-            self.clusters.record(sums, words, leads, contexts.detach())
+            self.clusters.record(sums, words, best, valid, contexts.detach())
         if self.context_dim:
             if contexts is None:
                 raise ValueError("This inventory sums up context vectors: give `contexts`, too.")
@@ -349,7 +338,7 @@ class SenseInventory(ExactBuffers):
         fresh = torch.where(
             exponent < 0, -exponent.expm1() / (targets.double() * decay).clamp_min(1e-300), 1.0
         )
-        self.log_prob.mul_(keep).add_(sums["log_prob"] * fresh)
+        self.log_prob.mul_(keep).add_(sums.pop("log_prob") * fresh)
         self.usage.mul_(keep).add_(sums.pop("joint") * (fresh * decay))
         for name, added in sums.items():
             if self.clusters is not None and name in self.clusters.sizes:
@@ -393,7 +382,7 @@ class SenseInventory(ExactBuffers):
         # statistics that the checkpoint does not have begin at 0, those not kept here are dropped
         owners, leader = f"{prefix}word_of_sense", f"{prefix}clusters.leader"
         if owners in state_dict:
-            for name in ADDED_STATISTICS:
+            for name in OPTIONAL_STATISTICS:
                 buffer = self._buffers.get(name)
                 if buffer is None:
                     state_dict.pop(f"{prefix}{name}", None)

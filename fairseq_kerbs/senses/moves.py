@@ -21,17 +21,11 @@ class ReallocationSettings:
     Attributes:
         log_prob_threshold: ``paper``: ε of Algorithm 1, a word with log P below it is badly
             predicted.
-        max_moves: ``released``, ``balanced``: most moves at a time, as a fraction of the
-            vocabulary.
-        prior_count: ``balanced``: occurrences at which a word's own loss counts as much as the
-            loss that its frequency leads one to expect.
-        least_gain: ``balanced``: what a move must win over what it costs, in nats an interval.
+        max_moves: ``released``: most moves at a time, as a fraction of the vocabulary.
     """
 
     log_prob_threshold: float = -100.0
     max_moves: float = 0.005
-    prior_count: float = 10.0
-    least_gain: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from pathlib import Path
 from tabulate import tabulate
 
 from fairseq_kerbs.evaluation import examples
+from fairseq_kerbs.evaluation.bleu import SAMPLES
 from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.tables.description import CONFIGS, Column, Kind, Metric, Table
-from fairseq_kerbs.tables.results import NOT_RUN, ORDERS, SAMPLES, Result
+from fairseq_kerbs.tables.results import NOT_RUN, ORDERS, Result
 from fairseq_kerbs.tables.runs import Paths, Run
 from fairseq_kerbs.utils.files import atomic_write, partial_name, put_in_place, read_lines
 

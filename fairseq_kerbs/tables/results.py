@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sacrebleu.significance import PairedTest
-
-from fairseq_kerbs.evaluation.bleu import bleu_metric, corpus_bleu
+from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_bleu, paired_bootstrap
 from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.tables.description import Metric
 from fairseq_kerbs.tables.runs import Paths, Run, run_job
@@ -21,7 +19,6 @@ from fairseq_kerbs.utils.steps import digest, fingerprint, read_object, write_js
 
 NOT_RUN = "not run"
 ORDERS = {Metric.bleu4: 4, Metric.bleu1: 1}
-SAMPLES = 1000  # of the bootstrap
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _UPDATE = re.compile(r"\| train_inner \|.* wpb=([\d.]+),.* num_updates=(\d+)")
 _PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
@@ -177,37 +174,12 @@ def compare(run: Run, baseline: Run, paths: Paths) -> float:
     order, language = ORDERS[run.metric], run.data.language
 
     def test() -> dict[str, Any]:
-        p_value = paired_bootstrap(*map(read_lines, files), order=order, language=language)
+        system, base, reference = map(read_lines, files)
+        metrics = {"BLEU": bleu_metric(order, language=language)}
+        _, results = paired_bootstrap([base, system], [reference], metrics)
+        p_value = results["BLEU"][1].p_value
         return {"p_value": p_value, "baseline": baseline.id, "samples": SAMPLES}
 
     kept = paths.run(run.id) / "bootstrap.json"
     value: float = _kept(kept, [*files, order, language, SAMPLES], test)["p_value"]
     return value
-
-
-def paired_bootstrap(
-    hypotheses: Sequence[str],
-    baseline: Sequence[str],
-    reference: Sequence[str],
-    *,
-    order: int = 4,
-    language: str = "en",
-    samples: int = SAMPLES,
-) -> float:
-    """p-value of sacreBLEU's paired bootstrap test between a system and a baseline, cased.
-
-    It is two-sided: how often, over resampled test sets, the difference strays from its own mean by
-    more than the observed difference. sacreBLEU draws the same samples each time. Of equal texts it
-    would make a small p, because no difference exceeds another; they have 1.
-    """
-    if list(hypotheses) == list(baseline):
-        return 1.0
-    test = PairedTest(
-        [("baseline", list(baseline)), ("system", list(hypotheses))],
-        {"BLEU": bleu_metric(order, language=language)},
-        [list(reference)],
-        test_type="bs",
-        n_samples=samples,
-    )
-    result: Any = test()[1]["BLEU"][1]
-    return float(result.p_value)

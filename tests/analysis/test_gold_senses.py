@@ -32,6 +32,13 @@ def test_agreement(learned: list[int], v_measure: float, ari: float, purity: flo
     assert found["purity"] == pytest.approx(purity)
 
 
+def test_purity_by_hand() -> None:
+    learned = [7, 7, 7, 9, 9, 9, 9, 4]
+    true = ["a", "a", "b", "b", "b", "b", "a", "a"]
+    # sense 7: 2 of 3 are a; sense 9: 3 of 4 are b; sense 4: 1 of 1 is a
+    assert gold_senses.purity_of(learned, true) == pytest.approx(6 / 8)
+
+
 def labelled(learned: list[int], senses: int = 3, apart: float = 4.0) -> Labelled:
     """20 occurrences of one true sense, 12 of another; contexts in two clusters."""
     true = np.array([0] * 20 + [1] * 12)

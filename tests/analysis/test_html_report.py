@@ -77,7 +77,7 @@ def hostile() -> str:
     for number in range(4, len(symbols)):
         rows = tuple(sense_numbers(layer, number))
         posterior = (1.0, *[0.0] * (len(rows) - 1))
-        sentence = ("a", symbols[number], *HOSTILE)
+        sentence = ("a", symbols[number], "piec@@", "es", *HOSTILE)
         for line in range(5):
             at = (line, 0, symbols[number], rows, posterior, sentence, 1)
             found.append(Occurrence(*at, torch.randn(3)))
@@ -129,6 +129,7 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
     page = output.read_text(encoding="utf-8")
     for title in ("Words by number of senses, over training", "Senses moved", "Kernel parameter"):
         assert f'"text":"{title}"' in page.replace("\\u002c", ",")
+    check_charts(page)
     words = words_of(page)
     assert not {"</s>", "madeupword0000"} & set(words)
     command = ["senses", str(trained.kerbs), *flags, "--word", "the", "--json", str(figures)]
@@ -159,6 +160,44 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
         torch.testing.assert_close(drawn, points, atol=1e-4, rtol=1e-4)
         texts = [re.sub("<br>", " ", text) for text in trace["text"][1:]]
         assert all(text.startswith(f"the#{sense + 1} ") and "[the]" in text for text in texts)
+        assert not any("@@" in text for text in texts)
+
+
+def check_charts(page: str) -> None:
+    """No value lies above the highest tick of its chart or below the lowest, bars begin at 0."""
+    charts = [script for script in _Parts(page).scripts if "Plotly.newPlot(" in script]
+    decoder = json.JSONDecoder()
+    assert len(charts) == 4 + 3
+    for script in charts:
+        start = script.index("[{", script.rindex("Plotly.newPlot("))
+        traces, end = decoder.raw_decode(script, start)
+        layout, _ = decoder.raw_decode(script, script.index("{", end))
+        axis, values = layout["yaxis"], [value for trace in traces for value in trace["y"]]
+        assert [axis["tickvals"][0], axis["tickvals"][-1]] == axis["range"]
+        assert axis["range"][0] <= min(values) <= max(values) <= axis["range"][1]
+        assert 2 * max(map(abs, values)) >= max(map(abs, axis["range"]))  # and not far above
+        if traces[0]["type"] == "bar":
+            assert axis["range"][0] == 0
+
+
+def test_a_histogram_has_every_value(trained: Trained, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    assert main(["report", str(trained.kerbs), "-o", str(output), "--nearest", "0"]) == 0
+    page = output.read_text(encoding="utf-8")
+    senses = [sense for word in words_of(page).values() for sense in word["senses"]]
+    bars = [
+        json.JSONDecoder().raw_decode(script, script.index("[{", script.rindex("newPlot(")))[0][0]
+        for script in _Parts(page).scripts
+        if "Plotly.newPlot(" in script
+    ]
+    for name, trace in zip(("usage", "theta"), bars[2:], strict=True):
+        assert sum(trace["y"]) == len(senses)
+        places = [trace["x0"] + trace["dx"] * number for number in range(len(trace["y"]))]
+        mean = sum(map(float.__mul__, places, map(float, trace["y"]))) / len(senses)
+        assert mean == pytest.approx(
+            sum(sense[name] for sense in senses) / len(senses), abs=trace["dx"] / 2
+        )
+        assert trace["width"] == trace["dx"]
 
 
 def test_report_without_data_and_wrong_uses(
@@ -193,6 +232,7 @@ setTimeout(() => {
   seen.word = byId("name").textContent;
   seen.senses = byId("senses").rows.length;
   seen.context = document.querySelector("#contexts p").textContent.slice(0, 12);
+  seen.pieces = document.querySelector("#contexts p").textContent.includes("] pieces ");
   seen.marks = document.querySelectorAll("#plane .points path").length;
   seen.legend = document.querySelector("#plane .legendtext").textContent;
   seen.hidden = byId("all").hidden;
@@ -227,6 +267,7 @@ def test_a_browser_shows_a_word(hostile: str, tmp_path: Path) -> None:
         "word": EVIL,
         "senses": 4,
         "context": "1.00 a [<img",
+        "pieces": True,
         "marks": 5 + 4,
         "legend": f"{EVIL}#1: 5 contexts",
         "hidden": True,

@@ -24,7 +24,7 @@ RECORDED = Path(__file__).resolve().parents[2] / "results" / "lemmas" / "lemmas.
 def test_words_end_with_as_many_senses_as_clusters() -> None:
     """Lemma 4.1: 1 to 4 clusters a word; by chance every word has 2.5 senses."""
     training = Training(dim=8, steps=300, lr=0.05)
-    found = learn_senses("balanced", "context", training, words_each=2)
+    found = learn_senses("clusters", "keep", training, words_each=2)
     fixed = learn_senses("none", "keep", training, words_each=2)
     assert found["exact"] >= 0.75 > fixed["exact"]
     assert [found[f"senses_{k}"] for k in (1, 2, 3, 4)] == pytest.approx([1, 2, 3, 4], abs=0.51)
@@ -60,7 +60,7 @@ def test_the_script_prints_tables_and_writes_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lemmas.main(["--steps", "3", "--seeds", "0", "-o", str(tmp_path / "r.json")])
-    assert "balanced  context" in capsys.readouterr().out
+    assert "paper     context" in capsys.readouterr().out
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
     rows = [row for row in rows if row.get("policy") != "clusters"]  # newer than the record
     recorded = [row for row in json.loads(RECORDED.read_text())["rows"] if row["seed"] == 0]

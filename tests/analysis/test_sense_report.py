@@ -7,13 +7,7 @@ import torch
 
 from fairseq_kerbs.analysis.context_vectors import sense_numbers
 from fairseq_kerbs.analysis.occurrences import Occurrence, occurrences
-from fairseq_kerbs.analysis.sense_report import (
-    build_report,
-    measure_purity,
-    overall_purity,
-    purity_of,
-    report_as_text,
-)
+from fairseq_kerbs.analysis.sense_report import build_report, report_as_text
 from fairseq_kerbs.analysis.words import joined_words, senses_by_frequency
 from fairseq_kerbs.output_layers import OutputLayer
 from tests.analysis.conftest import BatchTask
@@ -58,7 +52,7 @@ def _occurrence(layer: OutputLayer, line: int, number: int) -> Occurrence:
     return Occurrence(line, 0, "w3", rows, posterior, ("a", "w3", "b"), 1, torch.zeros(1))
 
 
-def test_report_counts_senses_and_measures_purity() -> None:
+def test_report_counts_senses_and_true_ones() -> None:
     layer = make_model("lstm").decoder.output
     found = [_occurrence(layer, line, 2 if line < 4 else 1) for line in range(6)]
     gold = {(line, 0, "w3"): "x" if line < 3 else "y" for line in range(6)}
@@ -69,11 +63,10 @@ def test_report_counts_senses_and_measures_purity() -> None:
         ("w3#1", 1, 2, {"y": 2}),
         ("w3#2", 2, 4, {"x": 3, "y": 1}),
     ]
-    assert report["purity"]["purity"] == pytest.approx(5 / 6)
     assert sum(sense["usage"] for sense in senses) == pytest.approx(1.0)
     text = report_as_text(report)
     assert "a [w3] b" in text
-    assert "83.3%" in text
+    assert "true: x 3, y 1" in text
 
 
 def test_words_that_are_no_token_are_said() -> None:
@@ -97,42 +90,3 @@ def test_senses_by_deciles_of_frequency() -> None:
     assert mean == pytest.approx(float(layer.senses_per_word()[4:].sum()))
     assert "senses a word" in report_as_text(report)
     assert report["deciles"][9]["fewest"] == 1
-
-
-# --- purity ---------------------------------------------------------------------------------------
-
-
-def test_purity_by_hand() -> None:
-    learned = [7, 7, 7, 9, 9, 9, 9, 4]
-    true = ["a", "a", "b", "b", "b", "b", "a", "a"]
-    # sense 7: 2 of 3 are a; sense 9: 3 of 4 are b; sense 4: 1 of 1 is a
-    assert purity_of(learned, true) == pytest.approx(6 / 8)
-
-
-def test_one_sense_reaches_the_most_frequent_true_sense() -> None:
-    result = measure_purity([1] * 10, ["a"] * 7 + ["b"] * 3)
-    assert result["occurrences"] == 10
-    assert result["purity"] == result["single"] == 0.7
-    assert result["chance"] == pytest.approx(0.7)
-
-
-def test_perfect_senses_are_pure_whatever_their_names() -> None:
-    result = measure_purity([5, 3] * 50, ["river", "money"] * 50)
-    assert (result["purity"], result["single"]) == (1.0, 0.5)
-    # two groups of 50 drawn at random: the larger share of one is 0.5 + E|X − 25|/50 ≈ 0.54
-    assert 0.52 < result["chance"] < 0.56
-
-
-def test_more_senses_than_needed_raise_chance_too() -> None:
-    true = ["a", "b"] * 20
-    assert measure_purity(list(range(40)), true)["chance"] == 1.0
-
-
-def test_overall_weighs_by_occurrences() -> None:
-    first = {"occurrences": 10, "purity": 1.0, "single": 0.5, "chance": 0.6}
-    total = overall_purity(
-        [first, {"occurrences": 30, "purity": 0.6, "single": 0.5, "chance": 0.5}]
-    )
-    assert total == pytest.approx(
-        {"occurrences": 40, "purity": 0.7, "single": 0.5, "chance": 0.525}
-    )

@@ -43,6 +43,7 @@ from tests.helpers.bad_input_table import (
     TRAINING,
     Misuse,
 )
+from tests.helpers.commands import command_names
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
@@ -237,10 +238,7 @@ def test_one_sentence_and_nothing_half_written(
 
 def test_the_table_is_about_every_command() -> None:
     table = [*CORPORA, *EXPERIMENTS, *EVALUATION, *MODELS, *LACKING, *CONVERSION, *TRAINING]
-    from fairseq_kerbs.cli import COMMANDS
-
-    names = {add.__name__.removeprefix("add_").replace("_", "-") for add in COMMANDS}
-    assert {misuse.command.split()[0] for misuse in table} >= names
+    assert {misuse.command.split()[0] for misuse in table} >= set(command_names())
 
 
 # --- pickles ------------------------------------------------------------------------------------

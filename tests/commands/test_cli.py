@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.cli import COMMANDS, build_parser, main
+from fairseq_kerbs.cli import build_parser, main
 from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import find_program
+from tests.helpers.commands import command_names
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,8 +44,7 @@ def run(
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for add in COMMANDS:
-        name = add.__name__.removeprefix("add_").replace("_", "-")
+    for name in command_names():
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
         assert ended.value.code == 0
@@ -203,6 +203,8 @@ SCRIPTS = [
     "prepare_iwslt16",
     "prepare_dailydialog",
     "prepare_lm1b",
+    "prepare_multi30k",
+    "prepare_wikitext2",
 ]
 SCRIPTS += ["train", "generate"]
 

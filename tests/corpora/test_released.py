@@ -19,6 +19,7 @@ from fairseq_kerbs.corpora.iwslt16 import Iwslt16
 from fairseq_kerbs.corpora.language import LanguageText
 from fairseq_kerbs.corpora.lm1b import Lm1b
 from fairseq_kerbs.corpora.released import Archive, ReleasedCorpus, one_file
+from fairseq_kerbs.corpora.unchanged import Multi30k, WikiText2
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers.release_fixtures import archive_of, tgz
 
@@ -79,8 +80,8 @@ def quiet(message: str) -> None:
 
 
 def test_entries_of_the_papers_corpora_are_complete() -> None:
-    """Checksums as torchtext, DataDeps and Hugging Face's datasets list them."""
-    for corpus in (Iwslt16, DailyDialog, Lm1b):
+    """Checksums as torchtext, DataDeps and Hugging Face's datasets list them; Multi30k's of git."""
+    for corpus in (Iwslt16, DailyDialog, Lm1b, Multi30k, WikiText2):
         assert min(corpus.counts.values()) > 0
         for archive in corpus.archives:
             assert archive.urls

@@ -67,7 +67,7 @@ def test_translation_gives_bleu_and_a_command_that_can_be_pasted(work: Path) -> 
     said = run_program(GENERATE, *shared, *reference, cwd=work).splitlines()
     assert re.match(r"BLEU\|nrefs:1\|case:mixed\|eff:no\|tok:13a\|.*version:.* = [0-9.]+", said[-1])
     score = run("fairseq-kerbs", "score", "--hypotheses", output, *reference, cwd=work)
-    assert score.splitlines()[-1] == said[-1]
+    assert score.splitlines()[0] == said[-1]
     program, *pasted = shlex.split(said[1])
     assert pasted[-2:] == [">", "save dir/generate-test.txt"]
     again = run(Path(program).name, *pasted[:-2], cwd=work)
@@ -83,7 +83,7 @@ def test_senses_of_ambiguous_words_are_reported(work: Path) -> None:
         *("--data", work / "data" / "bin", "--gold", work / "text" / "test.senses.tsv"),
         *("--json", report),
     )
-    assert re.search(r"^all +\d+ +[0-9.]+% +[0-9.]+% +[0-9.]+%$", output, re.MULTILINE)
+    assert re.search(r"^\d+ words +\d+ ", output, re.MULTILINE)
     found = json.loads(report.read_text())
     assert {"senses.purity", "kmeans.v_measure", "probe.accuracy"} <= found["gold"]["all"].keys()
     words = {word["word"]: word for word in found["words"]}

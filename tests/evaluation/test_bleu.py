@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.evaluation.bleu import corpus_bleu, score_file
+from fairseq_kerbs.evaluation.bleu import (
+    all_metrics,
+    corpus_bleu,
+    corpus_scores,
+    paired_bootstrap,
+    read_systems,
+)
 from fairseq_kerbs.utils.errors import UserError
 
 REFERENCE = ["The cat sat on the mat.", "Anna's dog barks, doesn't it?"]
@@ -31,12 +37,16 @@ def test_equals_the_sacrebleu_command_with_the_same_signature(tmp_path: Path) ->
     (tmp_path / "ref").write_text("\n".join(REFERENCE) + "\n")
     (tmp_path / "hyp").write_text("\n".join(HYPOTHESES) + "\n")
     files = [str(tmp_path / "ref"), "-i", str(tmp_path / "hyp")]
-    command = [sys.executable, "-m", "sacrebleu", *files, "-w", "6"]
+    command = [sys.executable, "-m", "sacrebleu", *files, "-w", "6", "-m", "bleu", "chrf", "ter"]
     theirs = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    result = corpus_bleu(HYPOTHESES, [REFERENCE])
-    assert result.score == pytest.approx(theirs["score"], abs=1e-5)
-    assert result.signature == theirs["signature"]
-    assert result.signature in result.details
+    metrics = all_metrics(4, language="en", lowercase=False)
+    ours = corpus_scores(HYPOTHESES, [REFERENCE], metrics)
+    assert [one["name"] for one in theirs] == list(metrics) == ["BLEU", "chrF2", "TER"]
+    for result, expected in zip(ours, theirs, strict=True):
+        assert result.score == pytest.approx(expected["score"], abs=1e-5)
+        assert result.signature == expected["signature"]
+        assert result.details.startswith(f"{expected['name']}|{result.signature} = ")
+    assert ours[0] == corpus_bleu(HYPOTHESES, [REFERENCE], target_lang="en")
 
 
 def test_case_and_several_references() -> None:
@@ -56,7 +66,6 @@ def test_bleu_1_has_the_brevity_penalty_and_names_its_order() -> None:
     assert result.score == pytest.approx(100 * 13 / 14)
     assert result.signature == corpus_bleu(HYPOTHESES, [REFERENCE]).signature
     assert result.details.startswith(f"BLEU-1|{result.signature} = 92.86 ")
-    assert result.max_ngram_order == 1
     shorter = ["The cat sat on the mat", REFERENCE[1]]
     assert corpus_bleu(shorter, [REFERENCE], max_ngram_order=1).score == pytest.approx(
         100 * math.exp(1 - 14 / 13)
@@ -71,7 +80,10 @@ def test_score_command_with_both_cases(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "ref").write_text("The cat sat.\n")
     files = ["--hypotheses", str(tmp_path / "out"), "--reference", str(tmp_path / "ref")]
     assert main(["score", *files, "--max-ngram-order", "1", "--both-cases"]) == 0
-    cased, lowercased = capsys.readouterr().out.splitlines()
+    cased, *others = capsys.readouterr().out.splitlines()
+    lowercased = others[2]
+    for line, start in zip([*others[:2], *others[3:]], ("mixed", "lc", "lc", "lc"), strict=True):
+        assert line.startswith(("chrF2|nrefs:1|case:" + start, "TER|nrefs:1|case:" + start))
     assert cased.startswith("BLEU-1|nrefs:1|case:mixed|")
     assert " = 75.00 " in cased
     assert lowercased.startswith("BLEU-1|nrefs:1|case:lc|")
@@ -82,6 +94,10 @@ def test_score_command_with_both_cases(tmp_path: Path, capsys: pytest.CaptureFix
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["bleu"] for one in printed] == pytest.approx([75, 100])
     assert printed[0]["max_ngram_order"] == 1
+    assert printed[0]["chrf"] < printed[1]["chrf"] == 100
+    assert [one["ter"] for one in printed] == [0, 0]
+    assert "|nc:6|" in printed[0]["chrf_signature"]
+    assert "|tok:tercom|" in printed[0]["ter_signature"]
     assert main(["score", *files, "--lowercase", "--tokenize", "char"]) == 0
     printed_line = capsys.readouterr().out
     assert printed_line.startswith("BLEU|nrefs:1|case:lc|")
@@ -93,15 +109,15 @@ def test_generated_file_is_joined_ordered_and_detokenized(tmp_path: Path) -> Non
         "H-1\t-0.1\tAnna 's dog bar@@ ks , doesn 't it ?\nH-0\t-0.2\tThe cat sat on a mat .\n"
     )
     (tmp_path / "ref").write_text("\n".join(REFERENCE) + "\n")
-    result = score_file(tmp_path / "out", [tmp_path / "ref"], language="en")
-    assert result == corpus_bleu(HYPOTHESES, [REFERENCE])
+    found = read_systems([tmp_path / "out"], [tmp_path / "ref"], language="en")
+    assert found == ({str(tmp_path / "out"): HYPOTHESES}, [REFERENCE])
 
 
 def test_numbers_of_lines_must_agree(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("H-0\t-0.1\ta\n")
     (tmp_path / "ref").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"out has 1 lines but .*ref has 2"):
-        score_file(tmp_path / "out", [tmp_path / "ref"], language="en")
+        read_systems([tmp_path / "out"], [tmp_path / "ref"], language="en")
     with pytest.raises(UserError, match="--hypotheses has 1 lines but --reference has 2"):
         corpus_bleu(["a"], [["a", "b"]])
 
@@ -109,3 +125,57 @@ def test_numbers_of_lines_must_agree(tmp_path: Path) -> None:
 def test_nothing_to_compare() -> None:
     with pytest.raises(UserError, match="at least one hypothesis"):
         corpus_bleu([], [[]])
+
+
+def test_systems_are_compared_with_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The samples are the same whatever the environment asks of sacreBLEU."""
+    reference = [f"the cat number {n} sat on the mat ." for n in range(40)]
+    texts = {
+        "base": [line.replace("cat", "dog") for line in reference],
+        "other": [line.replace("mat", "hat") if "1" in line else line for line in reference],
+        "same": [line.replace("cat", "dog") for line in reference],
+    }
+    for name, lines in {"ref": reference, **texts}.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    command = ["score", "--reference", "ref", "--hypotheses", *texts, "--max-ngram-order", "1"]
+    printed = []
+    for seed in ("12345", "none"):
+        monkeypatch.setenv("SACREBLEU_SEED", seed)
+        assert main([*command, "--format", "json"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    found = json.loads(printed[0])
+    assert list(found["signatures"]) == ["BLEU-1", "chrF2", "TER"]
+    assert all("|bs:1000|seed:12345|" in one for one in found["signatures"].values())
+    base, other, same = found["systems"]
+    assert [one["system"] for one in found["systems"]] == list(texts)
+    for metric in found["signatures"]:
+        assert base[metric]["p_value"] is None
+        assert other[metric]["p_value"] < 0.05
+        assert same[metric]["p_value"] == 1
+    detokenized = [line.replace(" .", ".") for line in texts["other"]]
+    score = corpus_bleu(detokenized, [reference], max_ngram_order=1)
+    assert other["BLEU-1"]["score"] == pytest.approx(score.score)
+    assert main([*command, "--both-cases"]) == 0
+    table = capsys.readouterr().out
+    assert table.count("Baseline: base │") == 2
+    assert table.count("BLEU-1 (μ ± 95% CI)") == 2
+    assert table.count("seed:12345|case:mixed") == table.count("BLEU-1     nrefs:1") == 2
+    assert f"{other['BLEU-1']['score']:.2f} (" in table
+    assert "\x1b[" not in table
+
+
+def test_bootstrap_says_how_far_a_score_strays() -> None:
+    """A system that is right on half of its lines, whole: its score strays by the draw of lines."""
+    reference = [f"{n} a b c d" for n in range(100)]
+    half = [line if n % 2 else "x" for n, line in enumerate(reference)]
+    metrics = all_metrics(1, language="en", lowercase=False)
+    _, found = paired_bootstrap([half, reference], [reference], metrics, samples=200)
+    results = found["TER"]
+    assert results[0].score == pytest.approx(50)
+    assert results[0].mean == pytest.approx(50, abs=1.5)
+    assert results[0].ci == pytest.approx(1.96 * 5, rel=0.2)  # binomial, 100 lines
+    assert results[1].ci == 0

@@ -98,6 +98,27 @@ CORPORA = [
         ("there are 1 sentences (training)", "--train 5", "give smaller numbers"),
         STARTED,
     ),
+    Misuse(
+        "prepare-multi30k {work}/cut.tgz --dest {out}/dest",
+        ("cut.tgz: no such folder", "name one with the released text"),
+        STARTED,
+    ),
+    Misuse(
+        "prepare-multi30k {work}/text --dest {out}/dest",
+        ("text: one file val.de.gz was expected, found none",),
+        STARTED,
+    ),
+    Misuse("prepare-multi30k --dest {out}/dest --merges 0", ("--merges: must be at least 1",)),
+    Misuse(
+        "prepare-wikitext2 {work}/cut.tgz --dest {out}/dest",
+        ("cut.tgz is not the released wikitext-2-v1.zip", "fetch it again"),
+        STARTED,
+    ),
+    Misuse(
+        "prepare-wikitext2 {work}/text --dest {out}/dest",
+        ("text: one file wiki.train.tokens was expected, found none",),
+        STARTED,
+    ),
 ]
 
 EXPERIMENTS = [
@@ -142,6 +163,13 @@ EVALUATION = [
         ("two has 2 lines", "same test"),
     ),
     Misuse("score --hypotheses {work}/empty --reference {work}/empty", ("empty is empty",)),
+    Misuse(
+        "score --hypotheses {work}/two {work}/pad --reference {work}/two",
+        ("pad has 1", "the same test set"),
+    ),
+    Misuse(
+        "score --hypotheses {work}/two {work}/empty --reference {work}/two", ("empty is empty",)
+    ),
     Misuse(
         "score --hypotheses {work}/two --reference {work}/two --max-ngram-order 0",
         ("--max-ngram-order must be at least 1",),

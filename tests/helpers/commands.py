@@ -7,6 +7,7 @@ it has imported nothing.
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import ctypes
 import functools
@@ -188,3 +189,13 @@ def _become(call: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     _serve()
+
+
+def command_names() -> list[str]:
+    """The subcommands of fairseq-kerbs."""
+    from fairseq_kerbs.cli import build_parser
+
+    kind = argparse._SubParsersAction
+    return [
+        name for one in build_parser()._actions if isinstance(one, kind) for name in one.choices
+    ]

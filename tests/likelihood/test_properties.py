@@ -235,13 +235,10 @@ def draw_statistics(layer: KerbsOutputLayer, number: int) -> None:
     inventory.interval_count.copy_(count)
     inventory.interval_prob.copy_(count * torch.rand(layer.vocab_size))
     inventory.interval_usage.copy_(torch.rand(layer.total_senses) * some)
-    inventory.interval_log_prob.copy_(-5.0 * count * torch.rand(layer.vocab_size))
-    inventory.interval_best.copy_(inventory.interval_log_prob * 1.2)
-    inventory.interval_loss.copy_(torch.rand(layer.total_senses) * 10 * some)
     if inventory.clusters is not None:
-        inventory.clusters.lead_count.copy_(count)
-        inventory.clusters.lead_sum.copy_(torch.randn_like(inventory.clusters.lead_sum) * some)
-        inventory.clusters.lead_along.copy_(torch.randn_like(inventory.clusters.lead_sum) * some)
+        inventory.clusters.sense_count.copy_(inventory.interval_usage * 50)
+        inventory.clusters.sense_sum.copy_(torch.randn_like(layer.weight) * some)
+        inventory.clusters.lead_along.copy_(torch.randn_like(inventory.clusters.lead_along) * some)
         inventory.clusters.rounds.random_(0, 4)
     if inventory.interval_contexts is not None:
         inventory.interval_contexts.copy_(torch.randn_like(inventory.interval_contexts) * some)

@@ -24,15 +24,19 @@ def layer_of(owners: list[int], words: int, kernel: str = "lin") -> KerbsOutputL
 
 
 def ready(layer: KerbsOutputLayer, count: list[float], spread: list[float], use: Tensor) -> None:
-    """Statistics as after an interval: contexts ±√spread along axis 0 about axis 1."""
+    """Statistics as after an interval: contexts of leading senses lie ±√spread along axis 0 about
+    axis 1, and those of all other senses far away from these and from each other."""
     inventory, clusters = layer.inventory, layer.inventory.clusters
     assert clusters is not None
-    n, dim = torch.tensor(count), layer.embed_dim
+    n, dim = torch.tensor(count, dtype=torch.float32), layer.embed_dim
     axis, center = torch.eye(dim)[0].expand(len(n), dim), 3 * torch.eye(dim)[1]
     inventory.interval_count.copy_(n)
     inventory.interval_usage.copy_(use)
-    clusters.lead_count.copy_(n)
-    clusters.lead_sum.copy_(n[:, None] * center)
+    clusters.sense_count.copy_(use)
+    far = 100.0 * torch.arange(1, len(use) + 1)
+    clusters.sense_sum.copy_((use * far)[:, None] * torch.eye(dim)[2])
+    clusters.sense_count[clusters.leader] = n
+    clusters.sense_sum[clusters.leader] = n[:, None] * center
     clusters.lead_along.copy_((n * torch.tensor(spread))[:, None] * axis)
     clusters.direction.copy_(axis)
     clusters.rounds.fill_(2)
@@ -61,6 +65,40 @@ def test_by_hand() -> None:
     moves = propose_moves(layer.inventory, "clusters")
     assert moves.moved == 3
     assert moves.usage.tolist() == [4.0, 2.5, 4.5] * 2
+
+
+def test_senses_are_merged_where_that_costs_less_than_half_of_what_the_split_gains() -> None:
+    """Two senses of B, 100 and 50 occurrences, lie 1.5 apart: to merge them costs 100 · 50 / 150 ·
+    2.25 = 75; two of C, 3 apart and 20 each, 90. A's split gains 151, D's 149: A takes B's lesser
+    sense, and D goes without.
+    """
+    layer = layer_of([0, 1, 2, 3, 1, 2], 4)
+    inventory, clusters = layer.inventory, layer.inventory.clusters
+    assert clusters is not None
+    use = torch.tensor([100.0, 100.0, 20.0, 100.0, 50.0, 20.0])
+    ready(layer, [100, 100, 20, 100], [1.51, 0.0, 0.0, 1.49], use)
+    clusters.sense_sum[4] = 50 * (3 * torch.eye(DIM)[1] + 1.5 * torch.eye(DIM)[3])
+    clusters.sense_sum[5] = 20 * (3 * torch.eye(DIM)[1] + 3.0 * torch.eye(DIM)[3])
+    costs, inf = clusters.merge_costs(*inventory.table), torch.inf
+    torch.testing.assert_close(costs, torch.tensor([inf, inf, 90, inf, 75, 90]))
+    assert as_tuples(inventory) == [(0, 0, 0), (4, 1, 0)]
+    ready(layer, [100, 100, 20, 100], [1.49, 0.0, 0.0, 1.49], use)
+    clusters.sense_sum[4] = 50 * (3 * torch.eye(DIM)[1] + 1.5 * torch.eye(DIM)[3])
+    assert as_tuples(inventory) == []
+
+
+def test_a_word_that_gives_a_sense_in_use_receives_none() -> None:
+    """B gives a sense to A, and would split, too, by its own gain; its idle one it may give."""
+    layer = layer_of([0, 1, 2, 1, 1], 3)
+    clusters = layer.inventory.clusters
+    assert clusters is not None
+    use = torch.tensor([100.0, 100.0, 100.0, 50.0, 50.0])
+    for idle, expected in ((False, [(3, 1, 0)]), (True, [(4, 1, 0), (3, 1, 2)])):
+        use[4] = 0.0 if idle else 50.0
+        ready(layer, [100, 100, 100], [9.0, 5.0, 8.0], use)
+        clusters.sense_sum[3] = 50 * (3 * torch.eye(DIM)[1] + 0.1 * torch.eye(DIM)[3])
+        moved = [move for move in as_tuples(layer.inventory) if move[0] > 2]
+        assert moved == expected
 
 
 def test_full_words_and_unsettled_directions_take_none() -> None:
@@ -101,7 +139,7 @@ def test_a_split_leaves_both_sides_as_probable_and_parts_them_by_the_gap(
 def test_turns_are_no_longer_than_half_of_the_vector() -> None:
     layer = layer_of([0, 1, 0], 2)
     before = layer.weight.detach().clone()
-    ready(layer, [100, 100], [0.01, 0.0], torch.tensor([100.0, 100.0, 0.0]))
+    ready(layer, [100, 100], [0.1, 0.0], torch.tensor([100.0, 100.0, 0.0]))
     layer.reallocate("clusters")
     for sense in (0, 2):
         turn = (layer.weight[sense].detach() - before[0]).norm() / before[0].norm()
@@ -110,7 +148,7 @@ def test_turns_are_no_longer_than_half_of_the_vector() -> None:
 
 def test_contexts_that_are_all_alike_are_not_split() -> None:
     layer = layer_of([0, 1, 0], 2)
-    ready(layer, [100, 100], [1e-4, 0.0], torch.tensor([100.0, 100.0, 0.0]))
+    ready(layer, [100, 100], [0.08, 0.0], torch.tensor([100.0, 100.0, 0.0]))
     assert not as_tuples(layer.inventory)
 
 
@@ -119,7 +157,7 @@ def test_contexts_of_one_direction_are_not_split() -> None:
     ready(layer, [100, 100], [2.0, 0.0], torch.tensor([100.0, 100.0, 0.0]))
     clusters = layer.inventory.clusters
     assert clusters is not None
-    clusters.lead_sum.copy_(100 * 3 * torch.eye(DIM)[0].expand(2, DIM))
+    clusters.sense_sum[:2] = 100 * 3 * torch.eye(DIM)[0]
     clusters.lead_along.copy_((2.0 + 9.0) * 100 * torch.eye(DIM)[0].expand(2, DIM))
     assert not as_tuples(layer.inventory)
 
@@ -182,8 +220,8 @@ def test_any_statistics_give_moves_that_can_be_made(
     inventory.interval_count.copy_(torch.randint(0, 200, (words,), generator=draw))
     inventory.interval_usage.copy_(10 * torch.rand(senses, generator=draw))
     inventory.interval_usage[torch.rand(senses, generator=draw) < zeros] = 0.0
-    clusters.lead_count.copy_(inventory.interval_count)
-    clusters.lead_sum.normal_(generator=draw)
+    clusters.sense_count.copy_(inventory.interval_usage)
+    clusters.sense_sum.normal_(generator=draw)
     clusters.lead_along.normal_(generator=draw)
     clusters.rounds.random_(0, 4, generator=draw)
     moves = layer.reallocate("clusters")
@@ -192,7 +230,7 @@ def test_any_statistics_give_moves_that_can_be_made(
     assert int(counts.max()) <= 4
     assert moves.senses.unique().numel() == len(moves)
     assert layer.weight.isfinite().all()
-    assert inventory.interval_count.sum() == clusters.lead_count.sum() == 0
+    assert inventory.interval_count.sum() == clusters.sense_count.sum() == 0
 
 
 def test_it_needs_a_layer_that_was_built_for_it() -> None:
@@ -219,7 +257,7 @@ def test_senses_come_to_stand_for_clusters(policy: str, least: float, most: floa
         noise = 0.3 * torch.randn(len(word), DIM, generator=draw)
         return center[word] + (2 * sort - 1)[:, None] * offset[word] + noise
 
-    for step in range(1, 401):
+    for step in range(1, 501):
         word, sort = torch.randint(0, words, (200,), generator=draw), torch.arange(200) % 2
         loss = layer.nll(contexts(word, sort), word, reduction="mean")
         optimizer.zero_grad()

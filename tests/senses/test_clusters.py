@@ -1,4 +1,4 @@
-"""How contexts of leading senses spread: against sums written out, over copies and precisions."""
+"""Where contexts lie and how they spread: against sums written out, over copies and precisions."""
 
 from __future__ import annotations
 
@@ -46,14 +46,47 @@ def test_sums_are_those_written_out() -> None:
     record(found, (words, best, contexts))
     found.update(0.1)
     assert found.clusters is not None
+    other = contexts[(words == 1) & (best == 1)].mean(0)
+    torch.testing.assert_close(found.clusters.centers(torch.tensor([4])), other[None])
     for word in range(WORDS):
         own = contexts[(words == word) & (best == 0)].double()
         offsets, v = own - own.mean(0), found.clusters.direction[word].double()
         expected = sum((h @ v) * h for h in offsets)
-        assert found.clusters.lead_count[word] == len(own)
-        torch.testing.assert_close(found.clusters.centers()[word].double(), own.mean(0))
+        leader = found.clusters.leader[word]
+        assert found.clusters.sense_count[leader] == len(own)
+        torch.testing.assert_close(found.clusters.centers(leader).double(), own.mean(0))
         torch.testing.assert_close(found.clusters.spread()[word].double(), expected, atol=1e-4,
                                    rtol=1e-4)  # fmt: skip
+
+
+def test_merging_raises_the_distortion_by_its_cost() -> None:
+    """Word 0 has three senses: each would join the one, of those with as many contexts or more,
+    with which the rise is least."""
+    found = SenseInventory(WORDS, 6, 3, cluster_dim=DIM)
+    owners = torch.tensor([0, 1, 2, 0, 1, 0])
+    found.load_state_dict(found.state_dict() | {"word_of_sense": owners})
+    best = torch.randint(0, 6, (90,), generator=torch.Generator().manual_seed(0))
+    contexts = batch(1, 90)[2]
+    place = (found.table.senses[owners[best]] == best[:, None]).int().argmax(1)
+    share = torch.nn.functional.one_hot(place, 3).float()
+    senses = found.table.senses[owners[best]]
+    log_prob = torch.full((90,), -0.1)
+    found.record(owners[best], Evidence(log_prob, senses, share, log_prob < 0), contexts)
+    found.update(0.1)
+    assert found.clusters is not None
+
+    def distortion(*senses: int) -> float:
+        own = contexts[torch.isin(best, torch.tensor(senses))].double()
+        return float((own - own.mean(0)).square().sum())
+
+    costs, counts = found.clusters.merge_costs(*found.table), best.bincount()
+    for sense, owner in enumerate(owners.tolist()):
+        rises = [
+            distortion(sense, other) - distortion(sense) - distortion(other)
+            for other in range(6)
+            if owners[other] == owner and other != sense and counts[other] >= counts[sense]
+        ]
+        assert float(costs[sense]) == pytest.approx(min(rises, default=float("inf")), rel=1e-4)
 
 
 def test_directions_settle_on_the_first_principal_component() -> None:
@@ -137,11 +170,24 @@ def test_checkpoints_of_other_policies_load_and_the_other_way_round() -> None:
     assert torch.equal(followed.clusters.direction, before)
 
 
+def test_a_checkpoint_with_sums_of_leading_senses_alone_begins_the_interval_anew() -> None:
+    found, state = inventory(), inventory().state_dict()
+    for name in ("sense_count", "sense_sum"):
+        del state[f"clusters.{name}"]
+    state |= {"clusters.lead_count": torch.ones(WORDS), "clusters.rounds": torch.arange(WORDS)}
+    state |= {"clusters.lead_sum": torch.ones(WORDS, DIM)}
+    state |= {"clusters.lead_along": torch.ones(WORDS, DIM)}
+    found.load_state_dict(state)
+    assert found.clusters is not None
+    assert found.clusters.rounds.tolist() == [0, 1, 2]
+    assert not found.clusters.spread().any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_does_not_round_them(dtype: torch.dtype) -> None:
     found = inventory().to(dtype)
     assert found.clusters is not None
-    assert found.clusters.direction.dtype == found.clusters.lead_sum.dtype == torch.float32
+    assert found.clusters.direction.dtype == found.clusters.sense_sum.dtype == torch.float32
 
 
 def test_contexts_must_be_given() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from sacrebleu.significance import Result
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.tables.description import CONFIGS, load_table
@@ -113,7 +114,8 @@ def figures_of(
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     """Two of two seeds of the first row and one of the second are done."""
     results = "fairseq_kerbs.tables.results"
-    monkeypatch.setattr(f"{results}.paired_bootstrap", lambda *_, **__: 1 / 11)
+    tested: Any = {}, {"BLEU": [Result(1.0), Result(2.0, p_value=1 / 11)]}
+    monkeypatch.setattr(f"{results}.paired_bootstrap", lambda *_, **__: tested)
     monkeypatch.setattr(f"{results}.bleu_figures", figures_of)
     paths = Paths(tmp_path / "raw", tmp_path / "work", tmp_path / "results")
     (paths.data / "toy").mkdir(parents=True)

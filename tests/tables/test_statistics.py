@@ -11,8 +11,9 @@ import pytest
 import scipy.stats
 from sacrebleu.metrics.bleu import BLEU
 
+from fairseq_kerbs.evaluation import bleu
 from fairseq_kerbs.tables.report import summarize
-from fairseq_kerbs.tables.results import bleu_figures, paired_bootstrap, perplexity_figures
+from fairseq_kerbs.tables.results import bleu_figures, perplexity_figures
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -59,6 +60,14 @@ def plain_bootstrap(
     return float((np.sum(centred > observed) + 1) / (samples + 1))
 
 
+def paired_bootstrap(
+    system: list[str], base: list[str], reference: list[str], *, order: int = 4, samples: int
+) -> float | None:
+    metrics = {"BLEU": bleu.bleu_metric(order, language="en")}
+    _, results = bleu.paired_bootstrap([base, system], [reference], metrics, samples)
+    return results["BLEU"][1].p_value
+
+
 @pytest.mark.parametrize(("errors", "order"), [((0.2, 0.25), 4), ((0.3, 0.31), 1)])
 def test_bootstrap_is_the_plain_one(errors: tuple[float, float], order: int) -> None:
     reference, base = texts(1, errors[0])
@@ -74,7 +83,7 @@ def test_bootstrap_tells_a_clear_difference_from_none() -> None:
     assert paired_bootstrap(good, bad, reference, samples=200) == pytest.approx(1 / 201)
     _, other = texts(1, 0.101)
     assert other != good
-    assert paired_bootstrap(good, other, reference, samples=200) > 0.05
+    assert (paired_bootstrap(good, other, reference, samples=200) or 0) > 0.05
     assert paired_bootstrap(good, good, reference, samples=200) == 1.0  # sacreBLEU: 1 / 201
 
 

@@ -25,6 +25,7 @@ TRAININGS = {
     "pytorch_ddp": (ARCH, "one", []),
     "legacy_ddp": (ARCH, "one", ["--ddp-backend", "legacy_ddp"]),
     "prior": ("lstm_kerbs", "one_prior", [*PRIOR, "1", "--find-unused-parameters"]),
+    "clusters": ("gru_kerbs", "one_clusters", []),
 }
 UPDATES = 6
 # dropout of two processes is not that of one
@@ -58,7 +59,11 @@ def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
     runs = [
         run(data, folder / name, arch, *FLAGS, *flags, "2", record=f"{folder / name}.0")
-        for name, arch, flags in (("one", ARCH, PRIOR[-1:]), ("one_prior", "lstm_kerbs", PRIOR))
+        for name, arch, flags in (
+            ("one", ARCH, PRIOR[-1:]),
+            ("one_prior", "lstm_kerbs", PRIOR),
+            ("one_clusters", "gru_kerbs", PRIOR[-1:]),
+        )
     ]
     for name, (arch, _, flags) in TRAININGS.items():
         runs += two(data, folder / name, *flags, arch=arch)
@@ -82,6 +87,8 @@ def test_both_processes_have_the_same_after_every_update(name: str, done: Path) 
     assert record(done, name, 1) == first
     assert [line[0] for line in first] == [str(n + 1) for n in range(UPDATES)]
     allocations = [line[1] for line in first]
+    if name == "clusters":
+        return  # its first moves come after three intervals
     # they move after every second update
     assert [allocations[n] != allocations[n - 1] for n in range(1, UPDATES)] == [1, 0, 1, 0, 1]
 

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.reallocation import MOVED_THETA
-from fairseq_kerbs.senses import ADDED_STATISTICS, SenseInventory
+from fairseq_kerbs.senses import OPTIONAL_STATISTICS, SenseInventory
 from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 
@@ -87,8 +87,8 @@ def test_moments_of_moved_rows_alone_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("new_sense", ["split", "context"])
-def test_balanced_moves_with_new_vectors_lose_their_moments_too(new_sense: str) -> None:
-    flags: dict[str, Any] = {"reallocation": "balanced", "max_moves": 0.5, "new_sense": new_sense}
+def test_moves_with_new_vectors_lose_their_moments_too(new_sense: str) -> None:
+    flags: dict[str, Any] = {"reallocation": "released", "max_moves": 0.5, "new_sense": new_sense}
     parts = training(**flags)
     layer, optimizer = parts[1].decoder.output, parts[3].optimizer
     one_update(parts, 0)
@@ -99,7 +99,7 @@ def test_balanced_moves_with_new_vectors_lose_their_moments_too(new_sense: str) 
     assert (layer.weight.detach() - weight)[moved].abs().amax(1).min() > 0.1
     for moment in ("exp_avg", "exp_avg_sq"):
         assert optimizer.state[layer.weight][moment][moved].abs().sum() == 0
-    assert not layer.inventory.interval_loss.any()
+    assert not layer.inventory.interval_usage.any()
 
 
 def test_senses_are_counted_in_the_log_of_the_first_update() -> None:
@@ -124,11 +124,12 @@ def test_no_more_senses_move_at_a_time_than_the_flag_allows() -> None:
 def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
     model = make_model("lstm", new_sense="context")
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    for name in ADDED_STATISTICS:
-        del state[f"decoder.output.inventory.{name}"]
+    for name in OPTIONAL_STATISTICS:
+        state.pop(f"decoder.output.inventory.{name}", None)
     model.load_state_dict(state)  # by way of check_checkpoint
     assert not model.decoder.output.inventory.interval_contexts.any()
-    make_model("lstm").load_state_dict(model.state_dict())
+    former = {f"decoder.output.inventory.{name}": torch.ones(3) for name in OPTIONAL_STATISTICS}
+    make_model("lstm").load_state_dict(model.state_dict() | former)
     del state["decoder.output.inventory.usage"]
     with pytest.raises(SystemExit, match="another --output-layer"):
         model.load_state_dict(state)
