@@ -192,10 +192,9 @@ if __name__ == "__main__":
 
 
 def command_names() -> list[str]:
-    """The subcommands of fairseq-kerbs."""
+    """The subcommands of fairseq-kerbs, without their other names."""
     from fairseq_kerbs.cli import build_parser
 
     kind = argparse._SubParsersAction
-    return [
-        name for one in build_parser()._actions if isinstance(one, kind) for name in one.choices
-    ]
+    (commands,) = (one for one in build_parser()._actions if isinstance(one, kind))
+    return [name for name, one in commands.choices.items() if one.prog.endswith(f" {name}")]
