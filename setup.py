@@ -43,7 +43,7 @@ setup(
     },
     ext_modules=[PASSES],
     install_requires=[
-        # scripts/fairseq_wheel builds 0.12.2+kerbs2, which satisfies this.
+        # scripts/fairseq_wheel builds 0.12.2+kerbs3, which satisfies this.
         "fairseq==0.12.2",
         "Jinja2",
         "matplotlib>=3.8",

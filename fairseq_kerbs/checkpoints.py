@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import logging
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,9 +46,6 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     import torch
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # no sizes of dictionaries and the like
-    # what fairseq asks of torch: pinned memory on a CPU, too, and masks of two types
-    for message in ("'pin_memory'", "Support for mismatched key_padding_mask"):
-        warnings.filterwarnings("ignore", message=message)
     state = read_file(path, trust)
     settings = isinstance(state, dict) and (state.get("cfg") or state.get("args"))
     model = state.get("model") if settings else None

@@ -28,6 +28,7 @@ from fairseq_kerbs.commands import (
 from fairseq_kerbs.utils.errors import (
     UserError,
     argument_error,
+    interruption,
     refused_by_system,
     system_refusal,
 )
@@ -177,7 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             said = system_refusal(error)
         print(f"fairseq-kerbs: error: {said}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        print(f"fairseq-kerbs: {interruption(stopped)}", file=sys.stderr)
         return 130
     return status
 

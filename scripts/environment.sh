@@ -1,5 +1,5 @@
 # Sourced by the scripts that run the plugin: finds the checkout and a Python that has fairseq.
-# Sets CHECKOUT and PYTHON, and defines usage, kerbs and kerbs_or_usage.
+# Sets CHECKOUT and PYTHON, and defines usage, kerbs, kerbs_or_usage and logged.
 
 set -euo pipefail
 unset CDPATH  # cd would look there first, and print where it went
@@ -33,7 +33,20 @@ kerbs() {
   exec "$PYTHON" -P -m fairseq_kerbs.cli "$@"
 }
 
-# The same for COMMAND and its arguments; without any, or with --help, the script's usage instead.
+# logged EXPRESSION COMMAND...: add all that COMMAND prints to the file LOG, and show what the
+# sed EXPRESSION makes of it; if COMMAND fails, show the end of LOG and exit.
+logged() {
+  local status=0
+  "${@:2}" 2>&1 | tee -a "$LOG" | sed --unbuffered -nE "$1" || status=$?
+  case $status in
+    0) return ;;
+    130 | 143) ;;  # a signal
+    *) tail -n 20 "$LOG"; echo "$(basename -- "$0"): that is the end of $LOG" ;;
+  esac >&2
+  exit "$status"
+}
+
+# As kerbs for COMMAND and its arguments; without any, or with --help, the script's usage instead.
 kerbs_or_usage() {
   case ${2:-} in
     -h | --help) usage; exit 0 ;;

@@ -11,6 +11,7 @@
 # TORCH=REQUIREMENT    the torch to install (default: torch==2.13.0); without it, a torch that is
 #                      already in .venv is kept
 # FAIRSEQ_SDIST=FILE   use this copy of fairseq-0.12.2.tar.gz instead of downloading it
+# INSTALL_LOG=FILE     where all that pip prints goes (default: .venv/install.log)
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
 
@@ -37,6 +38,8 @@ venv=.venv
 venv_python=$PWD/$venv/bin/python
 wheel_folder=$PWD/scripts/fairseq_wheel
 record=$venv/fairseq_kerbs-install
+LOG=${INSTALL_LOG:-$PWD/$venv/install.log}
+trap 'say "interrupted; run the same command again to go on" >&2; exit 130' INT
 
 # Run PYTHON... with the modules of the wheel's build on its path, and leave no bytecode there.
 with_build() { PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$wheel_folder "$@"; }
@@ -61,7 +64,7 @@ make_venv() {
   [[ -n $found ]] || fail "$first"
   say "making $venv with $("$found" --version)"
   "$found" -m venv "$venv"
-  "$venv_python" -m pip install --quiet --upgrade pip
+  logged '' "$venv_python" -m pip install --upgrade pip
 }
 
 # Version of an installed distribution, or nothing.
@@ -86,7 +89,7 @@ requirements=()
 if [[ -n ${TORCH:-} || -z $(version_of torch) ]]; then
   requirements+=("${TORCH:-torch==2.13.0}")
 fi
-wanted=$(with_build "$venv_python" -c 'from fairseq_build.edits import VERSION; print(VERSION)')
+wanted=$(with_build "$venv_python" -c 'from fairseq_build.edits import VERSION; print(VERSION)' 2>>"$LOG")
 if [[ $(version_of fairseq) != "$wanted" ]]; then
   problem=$(lacks "$venv_python") || fail "$problem"
   say "fairseq $wanted will be built from the source of 0.12.2 (about a minute)"
@@ -99,16 +102,17 @@ if [[ ${#requirements[@]} != 0 || $(cat "$record" 2>/dev/null) != "$state "*"$ex
   || [[ -z $(version_of fairseq_kerbs) ]] \
   || ! compgen -G "fairseq_kerbs/likelihood/backends/_passes*.so" >/dev/null; then
   requirements+=(--editable "$PWD${extras:+[$extras]}")
-  say "pip install ${requirements[*]}"
+  say "pip install ${requirements[*]} (log in $LOG)"
   rm -f "$record"
-  "$venv_python" -m pip install "${requirements[@]}"
+  logged 's/^ *(Building wheel for [^ ]+.*started|Installing collected packages).*/[install] \1/p' \
+    "$venv_python" -m pip install "${requirements[@]}"
   echo "$state $extras" >"$record"
 fi
 
 say "checking"
-"$venv_python" -m pip check
+logged '' "$venv_python" -m pip check
 # -P: the installed packages are imported, and not what lies in the checkout
-"$venv_python" -P -W ignore - <<'PY'
+logged '/^.install./p' "$venv_python" -P -W ignore - <<'PY'
 import logging
 
 logging.disable(logging.INFO)  # fairseq recommends packages that nothing here needs

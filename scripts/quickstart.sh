@@ -14,44 +14,64 @@ case "${1:-}" in
   -*) echo "quickstart.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
 esac
 
-say() { printf '\n[quickstart] %s\n' "$*"; }
-# Run fairseq-kerbs with stderr in FOLDER/NAME.err, the end of which is shown if it fails.
+say() { printf '[quickstart] %s\n' "$*"; }
+
+# step TEXT COMMAND...: a job, that is a group of processes, of its own.
 step() {
-  local log=$folder/$1.err
-  (kerbs "${@:2}") 2>"$log" || { tail -n 20 "$log" >&2; exit 1; }
+  say "$1"
+  now=${1%% *}
+  { trap 'exit 130' INT TERM HUP; "${@:2}"; } &
+  job=$!
+  wait "$job"
+}
+
+# stop SIGNAL STATUS: send the step a signal, wait for its end, and end.
+stop() {
+  trap '' INT TERM HUP
+  kill -s "$1" -- "-$job" 2>/dev/null || true
+  while kill -0 -- "-$job" 2>/dev/null; do sleep 0.1; done
+  say "interrupted; run the same command again to go on from step $now" >&2
+  exit "$2"
+}
+
+# A line every 200 updates, and one each validation.
+train() {
+  local LOG=$PWD/train.log
+  logged 's/.* train_inner .* loss=([^,]+),.* num_updates=([0-9]*[02468]00),.*/\2 updates: loss \1/p
+    s/.* valid .*\| loss (\S+) .*\| num_updates ([0-9]+).*/\2 updates: validation loss \1/p' \
+    kerbs train "$config" data/bin model
+}
+
+# One word as an example, and how well the senses of all words agree with the true ones.
+senses() {
+  local LOG=$PWD/senses.txt
+  rm -f senses.txt
+  logged '' kerbs senses model/checkpoint_best.pt --data data/bin \
+    --gold text/test.senses.tsv --json senses.json
+  grep -v '^wrote ' senses.txt | awk -v RS= -v ORS='\n\n' '/^bank:/ || /^word +count/'
 }
 
 folder=${1:-$CHECKOUT/quickstart}
 mkdir -p -- "$folder"
-folder=$(cd -- "$folder" && pwd)
+cd -- "$folder"
 config=$CHECKOUT/configs/toy.yaml
-begun=$SECONDS
+LOG=$PWD/steps.log
+say "all that the steps print goes to $LOG and train.log beside it"
 
-say "1/6 install"
-bash "$CHECKOUT/scripts/install.sh"
+set -m
+job=
+trap 'stop INT 130' INT
+trap 'stop TERM 143' TERM HUP
+INSTALL_LOG=$LOG step "1/6 install" bash "$CHECKOUT/scripts/install.sh"
 installed=$SECONDS
-
-say "2/6 the synthetic corpus: German-like to English-like, twelve ambiguous English words"
-[ -f "$folder/text/train.senses.tsv" ] || (kerbs toy "$folder/text")
-
-say "3/6 tokenize, learn and apply BPE, binarize"
-(kerbs prepare --train "$folder/text/train" --valid "$folder/text/valid" --test "$folder/text/test" \
-  --source-lang de --target-lang en --merges 2000 --dest "$folder/data")
-
-say "4/6 train transformer_kerbs"
-if [ -f "$folder/model/finished" ]; then
-  echo "a trained model is there: $folder/model"
-else
-  step train train "$config" "$folder/data/bin" "$folder/model" | tee "$folder/train.log" \
-    | grep --line-buffered -E 'command|fairseq-train|train_inner|valid on|reallocation after'
-  touch "$folder/model/finished"
-fi
-
-say "5/6 translate the test set with beam 5"
-step generate generate "$config" "$folder/data/bin" "$folder/model" --reference "$folder/text/test.en"
-
-say "6/6 senses of the ambiguous words"
-step senses senses "$folder/model/checkpoint_best.pt" --data "$folder/data/bin" \
-  --gold "$folder/text/test.senses.tsv" --json "$folder/senses.json"
-
-say "done in $((SECONDS - begun)) s, $((SECONDS - installed)) s of them after the install: $folder"
+step "2/6 make the synthetic corpus: German-like to English-like, twelve ambiguous English words" \
+  logged p kerbs toy text
+step "3/6 tokenize, learn and apply BPE, binarize" \
+  logged '/kept/p' kerbs prepare --train text/train --valid text/valid --test text/test \
+  --source-lang de --target-lang en --merges 2000 --dest data
+step "4/6 train transformer_kerbs, 1,200 updates: a few minutes on two cores" train
+step "5/6 translate the test set with beam 5" \
+  logged '/^BLEU/p' kerbs generate "$config" data/bin model --reference text/test.en
+step "6/6 senses of the ambiguous words, by the test set" senses
+say "done in $SECONDS s, $((SECONDS - installed)) s of them after the install;" \
+  "all senses: $PWD/senses.txt"

@@ -23,6 +23,7 @@ from fairseq_kerbs.analysis.plots import COLORS
 from fairseq_kerbs.analysis.sense_report import Figures
 from fairseq_kerbs.analysis.words import BPE_MARK
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.utils.processes import progress
 
 LEAST_POINTS, MOST_POINTS = 4, 60
 """Contexts that a word must have to be drawn, and most that are drawn."""
@@ -62,7 +63,7 @@ def html_page(
     for occurrence in found:
         by_word[occurrence.word].append(occurrence)
     words = []
-    for word in report["words"]:
+    for word in progress(report["words"], "plots", " words"):
         dots = context_traces(word["senses"], by_word[word["word"]][:MOST_POINTS], layer)
         senses = [
             {name: one[name] for name in ("name", "row", "count", "examples")}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fairseq_kerbs.analysis.words import joined_words
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.processes import progress
 
 _MAX_TOKENS = 4000  # of a batch, and so of a sentence
 
@@ -90,9 +91,10 @@ def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
                 f"--split {split}: sentence {longest.argmax() + 1} has {longest.max()} tokens, "
                 f"more than {_MAX_TOKENS}; divide it, or name another split"
             )
-        yield from task.get_batch_iterator(
+        found = task.get_batch_iterator(
             task.dataset(split), max_tokens=_MAX_TOKENS, max_positions=None
         ).next_epoch_itr(shuffle=False)
+        yield from progress(found, f"split {split}", " batches")
     except FileNotFoundError as error:
         raise UserError(f"--split: {error}; name a split of the data") from error
     except (AssertionError, ValueError, struct.error) as error:

@@ -20,6 +20,7 @@ from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL
+from fairseq_kerbs.utils.processes import progress
 
 Figures = dict[str, Any]
 """What is written as JSON, by name."""
@@ -77,7 +78,7 @@ def build_report(
     summaries = [
         _summarize(layer, entries[word], by_word[word], word, gold or {}, examples)
         | {"frequency": counts[entries[word]] if counts else None}
-        for word in known
+        for word in progress(known, "senses", " words")
     ]
     ignored = sorted(set(range(len(symbols))) - set(proper))
     _add_names([s for word in summaries for s in word["senses"]], layer, symbols, nearest, ignored)

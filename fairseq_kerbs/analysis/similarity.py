@@ -32,6 +32,7 @@ from torch import Tensor
 
 from fairseq_kerbs.analysis.predictions import Predictions
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.utils.processes import progress
 
 LEAST_USAGE = 0.05
 DOUBT = 2.0
@@ -56,7 +57,8 @@ def nearest_senses(
     )  # [M]
     number = max(0, min(number, int((~left_out).sum()) - 1))
     rows, everything = max(1, _SCORES // layer.total_senses), torch.arange(layer.total_senses)
-    for part in torch.tensor(list(senses), dtype=torch.long).split(rows):
+    parts = torch.tensor(list(senses), dtype=torch.long).split(rows)
+    for part in progress(parts, "nearest senses", " parts"):
         contexts = layer.as_contexts(layer.weight[part].float())  # [n, d]
         logits = layer.sense_logits(contexts, everything)  # [n, M]
         logits[:, left_out] = -torch.inf
@@ -133,7 +135,8 @@ class VectorSimilarity:
         number = min(NEAREST, len(words) - 1)
         size = (self._layer.vocab_size, self._layer.vocab_size)
         graph = sparse.csr_matrix(size)
-        for part in words.split(max(1, self._rows // self._layer.max_senses)):
+        parts = words.split(max(1, self._rows // self._layer.max_senses))
+        for part in progress(parts, "similar words", " parts"):
             near = self._of_words(everything[torch.isin(self._word, part)], everything)  # [w, W]
             near[np.arange(len(part)), np.searchsorted(words, part)] = -np.inf
             value, place = torch.from_numpy(near).topk(number, dim=1)  # [w, k]

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from tabulate import tabulate
 from torch import Tensor
-from tqdm import tqdm
 
 from fairseq_kerbs.benchmarks.memory import peak_memory
+from fairseq_kerbs.utils.processes import progress
 
 
 @dataclass
@@ -73,7 +73,7 @@ def alternate(
     """
     names = list(workloads)
     times: dict[str, list[float]] = {name: [] for name in names}
-    for repetition in tqdm(range(repetitions), "repetitions", leave=False, disable=None):
+    for repetition in progress(range(repetitions), "repetitions", ""):
         shift = repetition % len(names)
         for name in names[shift:] + names[:shift]:
             times[name].append(time_once(workloads[name], device))
@@ -95,11 +95,13 @@ def compare(
         ``contestants`` by name and the list ``ratios``, such as JSON can hold; of the ``pairs``
         (of, over) whose ratio is wanted those of absent contestants are left out.
     """
-    workloads = {name: make() for name, (_, make) in entries.items()}
-    losses = {name: workload.run() for name, workload in workloads.items()}  # the warm-up
+    workloads, losses = {}, {}
+    for name, (_, make) in progress(entries.items(), "warming up", ""):
+        workloads[name] = make()
+        losses[name] = workloads[name].run()
     times = alternate(workloads, repetitions, device)
     contestants: dict[str, Any] = {}
-    for name, (label, make) in entries.items():
+    for name, (label, make) in progress(entries.items(), "memory", ""):
         workload, loss, figures = workloads[name], losses[name], summary(times[name])
         measured = memory and not workload.reuses
         contestants[name] = {
@@ -125,8 +127,8 @@ def _ratio(contestants: Mapping[str, Any], of: str, over: str) -> dict[str, Any]
     return {"of": of, "over": over, "per_repetition": values, **summary(values), "memory": memory}
 
 
-def tables(result: Mapping[str, Any]) -> str:
-    """What `compare` returned, for a terminal: contestants, then ratios."""
+def tables(result: Mapping[str, Any], over: Mapping[str, str]) -> str:
+    """What `compare` returned, for a terminal: contestants, ratios, and what each is ``over``."""
     contestants = result["contestants"]
     unit = next(iter(contestants.values()))["unit"]
     header = ["contestant", "median s", "lowest", "highest", f"µs a {unit}", "loss", "peak MB", ""]
@@ -147,4 +149,8 @@ def tables(result: Mapping[str, Any]) -> str:
     if ratios:
         header = ["ratio", "time", "lowest", "highest", "peak memory"]
         text += "\n\n" + tabulate(ratios, header, floatfmt=("", *[".2f"] * 3, ".3f"), **style)
+        text += "\n"
+    for one in result["ratios"]:
+        of, what = one["of"], over[one["over"]]
+        text += f"\n{of} ÷ {one['over']}: the time of {of} divided by that of {what}."
     return text

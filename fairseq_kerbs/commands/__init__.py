@@ -7,6 +7,8 @@ that returns the exit status. Whatever is slow to import is imported in ``run``.
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,3 +23,21 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
         help="load a checkpoint even if it holds more than tensors and settings, which could run a "
         "program: only for files whose maker you trust",
     )
+
+
+def write_output(path: Path | None, content: str, what: str = "") -> None:
+    """Write UTF-8 to a file, and say so, or to standard output."""
+    from fairseq_kerbs.utils.files import atomic_write
+
+    if path is None:
+        sys.stdout.buffer.write(content.encode("utf-8"))
+        sys.stdout.buffer.flush()
+        return
+    with atomic_write(path) as stream:
+        stream.write(content)
+    say_written(path, what)
+
+
+def say_written(path: Path, what: str = "") -> None:
+    """The line about a file or folder that a command has written."""
+    print(f"wrote {path}" + (f": {what}" if what else ""))

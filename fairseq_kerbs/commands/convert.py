@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import add_trust_flag
+from fairseq_kerbs.commands import add_trust_flag, say_written, write_output
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -57,7 +57,6 @@ def _run_convert(args: argparse.Namespace) -> int:
         write_checkpoint,
     )
     from fairseq_kerbs.tables.experiments import flag_arguments
-    from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
     source = read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
@@ -72,12 +71,12 @@ def _run_convert(args: argparse.Namespace) -> int:
     flags = finetuning_flags(source.config, converted.settings, args.output)
     write_checkpoint(args.output, source, converted, args.data, dictionary)
     if args.config is not None:
-        with atomic_write(args.config) as stream:
-            text = f"going on with {args.checkpoint.name} as a KerBS model"
-            content = {"description": text, "train": flags}
-            yaml.safe_dump(content, stream, sort_keys=False, allow_unicode=True, width=1000)
+        text = f"going on with {args.checkpoint.name} as a KerBS model"
+        content = {"description": text, "train": flags}
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
+        write_output(args.config, text, "flags for training on")
     extra, total = len(converted.plan.words), len(converted.plan.word_of_sense)
-    print(f"{args.output}: {converted.settings.arch}, {words} words, {total} senses")
+    say_written(args.output, f"{converted.settings.arch}, {words} words, {total} senses")
     if extra:
         kind = "least" if args.extra_senses == "spare" else "most"
         print(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_kerbs.commands import say_written
 from fairseq_kerbs.corpora.dialog import DailyDialog
 from fairseq_kerbs.corpora.iwslt16 import Iwslt16
 from fairseq_kerbs.corpora.language import LanguageText
@@ -42,7 +43,7 @@ def _run_toy(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 
     write_synthetic_corpus(args.folder, args.train, args.valid, args.test, args.seed)
-    print(f"{args.folder}: train {args.train}, valid {args.valid}, test {args.test} pairs")
+    say_written(args.folder, f"train {args.train}, valid {args.valid}, test {args.test} pairs")
     return 0
 
 
@@ -67,7 +68,8 @@ def _add_preparation(commands: Subparsers, name: str, kind: type[Preparation]) -
     """A command whose help is the docstring of `kind`, and whose flags are its fields."""
     what, _, description = (inspect.getdoc(kind) or "").partition("\n\n")
     description += " Finished steps are not repeated."
-    parser = commands.add_parser(name, help=what, description=description)
+    aliases = ["prepare-parallel"] if name == "prepare" else []  # the name of its script
+    parser = commands.add_parser(name, aliases=aliases, help=what, description=description)
     for field in fields(kind):
         flag = {"default": None if field.default is MISSING else field.default, **field.metadata}
         if flag.pop("positional", False):

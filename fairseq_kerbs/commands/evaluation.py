@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_kerbs.commands import write_output
+
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
 
@@ -26,7 +28,7 @@ def add_detokenize(commands: Subparsers) -> None:
     parser.add_argument("input", nargs="?", default="-", help="file to read [standard input]")
     parser.add_argument("--lang", required=True, help="language of the text")
     parser.add_argument("--unescape", action="store_true", help="undo XML entities")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="file [standard output]")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file [standard output]")
     parser.set_defaults(run=_run_detokenize)
 
 
@@ -39,18 +41,6 @@ def _run_detokenize(args: argparse.Namespace) -> int:
     texts = detokenize_lines(lines, language=args.lang, name=path, unescape=args.unescape)
     write_output(args.output, "".join(text + "\n" for text in texts))
     return 0
-
-
-def write_output(path: Path | None, content: str) -> None:
-    """Write UTF-8 to a file, or to standard output."""
-    from fairseq_kerbs.utils.files import atomic_write
-
-    if path is None:
-        sys.stdout.buffer.write(content.encode("utf-8"))
-        sys.stdout.buffer.flush()
-    else:
-        with atomic_write(path) as stream:
-            stream.write(content)
 
 
 def add_score(commands: Subparsers) -> None:

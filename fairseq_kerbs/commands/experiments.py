@@ -13,6 +13,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairseq_kerbs.commands import write_output
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import OWN_FLAGS, PLUGIN_FOLDER
 
@@ -185,7 +186,6 @@ def _run_translate(args: argparse.Namespace) -> int:
     'fairseq-kerbs prepare' made DATA. An empty line stays empty. A line that is too long for the
     model becomes an empty one: standard error names it, and the status is 1.
     """
-    from fairseq_kerbs.commands.evaluation import write_output
     from fairseq_kerbs.corpora import bpe, moses
     from fairseq_kerbs.corpora.parallel import preparation_of
     from fairseq_kerbs.tables.experiments import check_data, language_pair

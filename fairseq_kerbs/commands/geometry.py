@@ -38,6 +38,7 @@ def _run_geometry(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.context_vectors import context_vectors
     from fairseq_kerbs.analysis.geometry import geometry_as_csv, geometry_as_text, measure_word
     from fairseq_kerbs.analysis.words import frequent_words, word_numbers
+    from fairseq_kerbs.utils.processes import progress
 
     reading.check_numbers(args, top=1, least=3, most=args.least, max_clusters=2)
     layer, dictionary, model, task = reading.read_model(args, any_model=True)
@@ -47,7 +48,7 @@ def _run_geometry(args: argparse.Namespace) -> int:
     measured = [
         {"word": dictionary[word]}
         | measure_word(found[word], args.max_clusters, args.seed, layer, word)
-        for word in words
+        for word in progress(words, "clusters", " words")
         if times[word] >= args.least
     ]
     few = {dictionary[word]: times[word] for word in words if times[word] < args.least}

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_kerbs.commands import say_written, write_output
+
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
 
@@ -30,7 +32,7 @@ def _run_mlt(args: argparse.Namespace) -> int:
 
     rows = gold_of_mlt(args.list, args.text)
     write_gold(rows, args.output)
-    print(f"{args.output}: senses of {len(rows)} words in context")
+    say_written(args.output, f"senses of {len(rows)} words in context")
     return 0
 
 
@@ -52,11 +54,10 @@ def add_gold_coarsewsd(commands: Subparsers) -> None:
 
 def _run_coarsewsd(args: argparse.Namespace) -> int:
     from fairseq_kerbs.corpora.gold import gold_of_coarsewsd, write_gold
-    from fairseq_kerbs.utils.files import atomic_write
 
     sentences, rows = gold_of_coarsewsd(args.folder, args.part)
-    with atomic_write(args.text) as stream:
-        stream.writelines(f"{sentence}\n" for sentence in sentences)
+    text = "".join(f"{sentence}\n" for sentence in sentences)
+    write_output(args.text, text, f"{len(sentences)} sentences")
     write_gold(rows, args.output)
-    print(f"{args.text} and {args.output}: {len(rows)} words in context")
+    say_written(args.output, f"senses of {len(rows)} words in context")
     return 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands.evaluation import write_output
+from fairseq_kerbs.commands import reading, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -99,10 +98,9 @@ def _run_export(args: argparse.Namespace) -> int:
     with ExitStack() as files_to_be:  # sheets without their key would be of no use
         for path, content in contents.items():
             files_to_be.enter_context(atomic_write(path)).write(content)
-    print(
-        f"{args.items} of {len(sources)} lines, {len(systems)} systems: {args.raters} sheets in "
-        f"{args.sheets}; key in {args.key}, to be kept from the raters"
-    )
+    what = f"{args.raters} sheets, {args.items} of {len(sources)} lines, {len(systems)} systems"
+    say_written(args.sheets, what)
+    say_written(args.key, "the key, to be kept from the raters")
     return 0
 
 
@@ -116,8 +114,7 @@ def _add_score(steps: Subparsers) -> None:
     parser.add_argument("--key", required=True, type=Path, metavar="FILE", help="as exported")
     parser.add_argument("sheets", nargs="+", type=Path, metavar="SHEET", help="filled sheets")
     parser.add_argument("--baseline", metavar="NAME", help="system to test the others against")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table as CSV")
+    reading.add_files(parser)
     parser.set_defaults(run=_run_score)
 
 
@@ -128,10 +125,7 @@ def _run_score(args: argparse.Namespace) -> int:
     key = read_key(args.key)
     result = evaluate(key, [read_sheet(path, key) for path in args.sheets], args.baseline)
     print(as_text(result))
-    if args.json is not None:
-        write_output(args.json, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    if args.csv is not None:
-        write_output(args.csv, as_csv(result))
+    reading.write_files(args, result, as_csv(result))
     return 0
 
 
@@ -156,7 +150,7 @@ def add_examples(commands: Subparsers) -> None:
     best.add_argument("--baseline", metavar="NAME", help="what it is compared with [the first]")
     best.add_argument("--metric", choices=("chrf", "bleu"), default="chrf", help="[%(default)s]")
     add("--format", choices=("text", "markdown", "csv"), default="text", help="[%(default)s]")
-    add("--output", type=Path, metavar="FILE", help="file [standard output]")
+    add("-o", "--output", type=Path, metavar="FILE", help="file [standard output]")
     parser.set_defaults(run=_run_examples)
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import reading
+from fairseq_kerbs.commands import reading, say_written
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -60,7 +60,7 @@ def _run(args: argparse.Namespace) -> int:
         reading.check_numbers(args, **({"most": 2} if args.figure == "contexts" else {}))
         figure = _of_model(args, *reading.read_model(args))
     plots.save_figure(figure, args.output)
-    print(f"{args.output}: {args.figure}")
+    say_written(args.output, args.figure)
     return 0
 
 

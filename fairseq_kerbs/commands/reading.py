@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_kerbs.commands import add_trust_flag
+from fairseq_kerbs.commands import add_trust_flag, say_written, write_output
 
 
 def add_model_flags(
@@ -79,11 +79,10 @@ def read_model(
 
 def write_files(args: argparse.Namespace, result: Any, csv: str = "") -> None:
     """Write what ``--json`` and ``--csv`` ask for."""
-    from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.steps import write_json
 
     if args.json is not None:
         write_json(args.json, result)
+        say_written(args.json)
     if csv and args.csv is not None:
-        with atomic_write(args.csv) as stream:
-            stream.write(csv)
+        write_output(args.csv, csv)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import reading
+from fairseq_kerbs.commands import reading, write_output
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -41,7 +41,6 @@ def _run_report(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.sense_report import build_report
     from fairseq_kerbs.analysis.words import is_word
     from fairseq_kerbs.utils.errors import UserError
-    from fairseq_kerbs.utils.files import atomic_write
 
     reading.check_numbers(args, examples=0, nearest=0)
     if args.output.suffix.lower() not in (".html", ".htm"):
@@ -72,8 +71,6 @@ def _run_report(args: argparse.Namespace) -> int:
     )
     title = args.title or f"Senses of {args.checkpoint.name}"
     page = html_page(title, facts, report, layer, found=found or (), history=history)
-    with atomic_write(args.output) as stream:
-        stream.write(page)
     senses = sum(len(word["senses"]) for word in report["words"])
-    print(f"{args.output}: {len(report['words'])} words, {senses} senses")
+    write_output(args.output, page, f"{len(report['words'])} words, {senses} senses")
     return 0

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import reading
+from fairseq_kerbs.commands import reading, say_written, write_output
 
 if TYPE_CHECKING:
     from fairseq_kerbs.commands import Subparsers
@@ -53,8 +53,8 @@ def add_senses(commands: Subparsers) -> None:
 def _run_senses(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import gold_senses, sense_report
     from fairseq_kerbs.analysis.occurrences import Occurrence, occurrences
+    from fairseq_kerbs.analysis.words import word_numbers
     from fairseq_kerbs.utils.errors import UserError
-    from fairseq_kerbs.utils.files import atomic_write
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
@@ -62,6 +62,7 @@ def _run_senses(args: argparse.Namespace) -> int:
     gold = None if args.gold is None else gold_senses.read_gold_senses(args.gold)
     layer, dictionary, model, task = trained = reading.read_model(args)
     symbols, special = dictionary.symbols, dictionary.nspecial
+    word_numbers(dictionary, args.word)  # which refuses those that are no entries
     found, kept = None, list[tuple[str, Occurrence]]()
     if gold is not None:
         gold_senses.lines_as_samples(task)
@@ -83,6 +84,7 @@ def _run_senses(args: argparse.Namespace) -> int:
     reading.write_files(args, report, sense_report.report_as_csv(report))
     if args.projector is not None:
         sense_report.write_projector(args.projector, layer, symbols, special)
+        say_written(args.projector, "all senses for TensorBoard")
     print(sense_report.report_as_text(report))
     if gold is not None:
         print(f"\n{gold_senses.comparison_as_text(report['gold'])}")
@@ -91,8 +93,7 @@ def _run_senses(args: argparse.Namespace) -> int:
         if args.by_number_of_senses:
             print(f"\n{drawn()}", end="")
         if args.table is not None:
-            with atomic_write(args.table) as stream:
-                stream.write(drawn(csv=args.table.suffix == ".csv"))
+            write_output(args.table, drawn(csv=args.table.suffix == ".csv"))
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ def add_tables(commands: Subparsers) -> None:
     """Tables of the papers."""
     parser = commands.add_parser(
         "tables",
+        aliases=["reproduce-tables"],
         help="reproduce the papers' tables",
         description="Prepare data, train what is missing, generate, score, and write Markdown and "
         "JSON with the papers' figures beside ours. Interrupted, it goes on where it stopped; a "
@@ -25,12 +25,12 @@ def add_tables(commands: Subparsers) -> None:
     add("--table", action="append", metavar="1|2|3|4|5|6|gao1|gao3|all|FILE", help=text)
     text = "the paper's sizes, or runs of at most 30 minutes on 2 cores [%(default)s]"
     add("--scale", choices=("full", "small"), default="small", help=text)
-    for flag, folder, text in (
-        ("--data", "data", "raw corpora, see configs/tables/data.yaml"),
-        ("--work", "runs/tables", "prepared data, checkpoints, logs"),
-        ("--results", "results/tables", "where reports are written"),
+    for flags, folder, text in (
+        (("--corpora", "--data"), "data", "raw corpora, see configs/tables/data.yaml"),
+        (("--work",), "runs/tables", "prepared data, checkpoints, logs"),
+        (("--results",), "results/tables", "where reports are written"),
     ):
-        add(flag, type=Path, default=Path(folder), metavar="DIR", help=f"{text} [%(default)s]")
+        add(*flags, type=Path, default=Path(folder), metavar="DIR", help=f"{text} [%(default)s]")
     text = "runs side by side, each with cores/N threads unless OMP_NUM_THREADS is set [1]"
     add("--jobs", type=int, default=1, metavar="N", help=text)
     text = "only what has a label that (as table2/mt/kerbs/s1) contains or, with *, fits this; "
@@ -47,8 +47,4 @@ def add_tables(commands: Subparsers) -> None:
 def _run_tables(args: argparse.Namespace) -> int:
     from fairseq_kerbs.tables.command import run_tables
 
-    try:
-        return run_tables(args)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        raise
+    return run_tables(args)

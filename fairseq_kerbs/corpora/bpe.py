@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
+from fairseq_kerbs.utils.processes import progress
 
 
 def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
@@ -22,11 +24,12 @@ def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
     Raises:
         UserError: no pair of characters occurs twice, so that there is nothing to learn.
     """
-    from subword_nmt.learn_bpe import learn_bpe
+    from subword_nmt import learn_bpe
 
+    learn_bpe.tqdm = partial(progress, what="learn BPE", unit=" merges")
     learned = io.StringIO()
     with suppress(ValueError):  # which comes of text without a word of two characters
-        learn_bpe(chain.from_iterable(map(iter_lines, texts)), learned, merges)
+        learn_bpe.learn_bpe(chain.from_iterable(map(iter_lines, texts)), learned, merges)
     found = learned.getvalue().count("\n") - 1  # the first line is the version
     if found < 1:
         raise UserError("BPE needs a pair of characters that occurs twice; use --bpe none")

@@ -15,13 +15,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
 
-from tqdm import tqdm
-
 from fairseq_kerbs.corpora.language import LanguageText
 from fairseq_kerbs.corpora.pipeline import number
 from fairseq_kerbs.corpora.released import Archive, ReleasedCorpus
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import iter_lines
+from fairseq_kerbs.utils.processes import progress
 
 _NAME = "1-billion-word-language-modeling-benchmark-r13output.tar.gz"
 _URLS = tuple(f"{kind}://www.statmt.org/lm-benchmark/{_NAME}" for kind in ("https", "http"))
@@ -86,7 +85,7 @@ class Lm1b(ReleasedCorpus):
             pools = {"all": pools["training"] | pools["held-out"]}
         totals = dict.fromkeys(pools, 0)
         lowest: dict[str, list[Numbered]] = {pool: [] for pool in pools}
-        for path in tqdm(files.values(), desc="draw", unit=" files", leave=False, disable=None):
+        for path in progress(files.values(), "draw", " files"):
             pool = "all" if "all" in pools else _pool(path)
             sentences = list(_numbered(path, self.seed))
             totals[pool] += len(sentences)

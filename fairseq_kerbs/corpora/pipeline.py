@@ -117,7 +117,10 @@ class Manifest:
         self._save()
         shutil.rmtree(self.folder / "bin", ignore_errors=True)
         self.report(f"{name} ...")
-        result = action()
+        try:
+            result = action()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"'{name}'") from None
         self._steps[name] = {**due, "result": result, "outputs": self._digests(outputs)}
         self._save()
         return result

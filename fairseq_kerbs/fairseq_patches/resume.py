@@ -9,19 +9,34 @@ and one that becomes two jumps ahead, or ends in a traceback about a mismatch.
 from __future__ import annotations
 
 import logging
+import sys
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, distributed_utils
 from fairseq.trainer import Trainer
 
 from fairseq_kerbs.fairseq_patches.registry import patched
 from fairseq_kerbs.utils.dictionaries import check_dictionaries
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import ProgramEnd, interruption
 
 logger = logging.getLogger(__name__)
 
 _loading: ContextVar[tuple[Any, str] | None] = ContextVar("loading", default=None)
+
+
+@patched(distributed_utils, "call_main", "Ctrl-C ends in a traceback, and nothing says what to do")
+def call_main(stock: Any, cfg: Any, main: Any, **kwargs: Any) -> None:
+    """Say in one line how to go on."""
+    try:
+        stock(cfg, main, **kwargs)
+    except KeyboardInterrupt:
+        last = Path(cfg.checkpoint.save_dir, "checkpoint_last.pt")
+        known = main.__module__ == "fairseq_cli.train" and last.exists()
+        if not cfg.distributed_training.distributed_rank:  # None where it has started the others
+            print(f"fairseq_kerbs: {interruption(last if known else '')}", file=sys.stderr)
+        sys.exit(130)
 
 
 @patched(checkpoint_utils, "load_checkpoint", "the end of an epoch and of the training are missed")

@@ -33,7 +33,7 @@ def run_tables(args: argparse.Namespace) -> int:
     names = [name for one in given for name in (NAMES if one == "all" else (one,))]
     tables = [load_table(name) for name in dict.fromkeys(names)]
     runs, wanted = plan_runs(tables, args.scale, args.only)
-    paths = Paths(args.data, args.work, args.results)
+    paths = Paths(args.corpora, args.work, args.results)
     if args.dry_run:
         _print_plan(runs, list(wanted.values()), paths)
         return 0
@@ -49,7 +49,7 @@ def run_tables(args: argparse.Namespace) -> int:
             own = [run for run in runs if run.table == table.name]
             results = gather(own, table.baseline, paths, failures)
             report = Report(table, args.scale, results, shown, str(about["revision"]), paths)
-            say(f"{table.title}: {report.write()}")
+            say(f"wrote {report.write()}: {table.title}")
             missing = (result for result in results if not result.figures)
             bad |= {one.run.id: one.state for one in missing if one.run.id in failures}
     if bad:

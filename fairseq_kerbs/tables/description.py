@@ -19,8 +19,9 @@
           seeds: [1, 2, 3]
           minutes: {softmax: 10, kerbs: 18}     # planned for a run on two cores
 
-A data set names the folders or archives to look for below ``--data``, and the command that prepares
-it, in which ``{raw}`` stands for what was found and ``{dest}`` for the folder to prepare into.
+A data set names the folders or archives to look for below ``--corpora``, and the command that
+prepares it, in which ``{raw}`` stands for what was found and ``{dest}`` for the folder to prepare
+into.
 
 Names of rows, columns, data sets and languages become parts of paths below ``--work`` and
 ``--results``: they are of letters, digits, ``_``, ``.`` and ``-``.

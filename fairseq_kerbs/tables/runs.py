@@ -82,7 +82,7 @@ class Paths:
     results: Path
 
     def raw(self, data: DataSet) -> Path | None:
-        """The raw text of a data set below ``--data``; None if it is not there."""
+        """The raw text of a data set below ``--corpora``; None if it is not there."""
         return next((self.data / n for n in data.folders if (self.data / n).exists()), None)
 
     def prepared(self, data: DataSet) -> Path:

@@ -58,6 +58,12 @@ def argument_error(
     parser.exit(2, f"{parser.prog}: error: {message}{said}\n")
 
 
+def interruption(place: object) -> str:
+    """What is said after Ctrl-C: how to go on, and from which `place` if its text says so."""
+    known = f" to go on from {place}" if str(place) else ""
+    return f"interrupted; run the same command again{known}"
+
+
 def reason_of(error: BaseException) -> str:
     """One line of an error of fairseq's or torch's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

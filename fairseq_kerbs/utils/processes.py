@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -13,10 +14,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from fairseq_kerbs.utils.errors import UserError
 
@@ -30,6 +32,7 @@ LineFunction = Callable[[str], str]
 
 _CHUNK = 1000  # lines that a worker takes at a time
 _SMALL = 5000  # below, lines are done in this process: starting workers costs more
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _function: LineFunction  # of a worker
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _LIBC = ctypes.CDLL(None)
@@ -72,10 +75,21 @@ def quoted(command: Sequence[str | Path]) -> str:
 
 
 def replace_process(command: Sequence[str]) -> None:
-    """Become `command`: signals, exit status and terminal are its own. Does not return."""
+    """Become `command`: signals, exit status and terminal are its own. Does not return.
+
+    A program of this Python runs here, so that Ctrl-C during its imports is a KeyboardInterrupt.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(command[0], list(command))
+    if Path(command[0]).parent != Path(sys.executable).parent:
+        os.execv(command[0], list(command))
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fairseq_kerbs"]:
+        del sys.modules[name]  # fairseq imports a plugin after itself
+    sys.argv = list(command)
+    runpy.run_path(command[0], run_name="__main__")  # ends in SystemExit
 
 
 def run_program(
@@ -83,12 +97,13 @@ def run_program(
 ) -> int:
     """Run a program to its end and return its exit status; it ends with us, however we end."""
     process = subprocess.Popen(
-        list(command), stdout=stdout, stderr=stderr, preexec_fn=end_with_parent
-    )
+        list(command), stdout=stdout, stderr=stderr, preexec_fn=end_with_parent, process_group=0
+    )  # in a group of its own, or Ctrl-C would reach it, too, which it answers with a traceback
     try:
         return process.wait()
-    except BaseException:  # Ctrl-C
-        process.terminate()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         process.wait()
         raise
 
@@ -99,7 +114,7 @@ def stop_on_signals() -> None:
     def stop(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, stop)
 
@@ -134,14 +149,17 @@ def parallel_map(
     Raises:
         concurrent.futures.process.BrokenProcessPool: a worker was killed.
     """
+    alone = workers == 1 or total < _SMALL
+    results = map(make(), lines) if alone else _map_in_workers(make, lines, workers)
+    yield from progress(results, description, " lines", total)
+
+
+def progress(items: Iterable[Any], what: str, unit: str, total: int | None = None) -> Any:
+    """The items under a progress bar, which only a terminal shows and which leaves nothing."""
     from tqdm import tqdm
 
     tqdm.monitor_interval = 0  # no monitor thread: processes are forked beside it
-    alone = workers == 1 or total < _SMALL
-    results = map(make(), lines) if alone else _map_in_workers(make, lines, workers)
-    yield from tqdm(
-        results, total=total, desc=description, unit=" lines", leave=False, disable=None
-    )
+    return tqdm(items, what, total, unit=unit, leave=False, disable=None)
 
 
 def _map_in_workers(

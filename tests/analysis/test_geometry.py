@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,28 @@ def test_variance_of_a_word() -> None:
     assert word["within"] == pytest.approx(float(halves.mean()) / variance, rel=1e-5)
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(
+    ("command", "bars"),
+    [
+        ("geometry --top 2 --least 3", ("split test", "clusters")),
+        ("senses --top 2", ("split test", "senses", "nearest senses")),
+        ("report -o {}/r.html", ("split test", "senses", "nearest senses", "plots")),
+    ],
+)
+def test_long_readings_show_bars_to_a_terminal_alone(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    command: str, bars: tuple[str, ...], terminal: bool,
+) -> None:  # fmt: skip
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    name, *flags = command.format(tmp_path).split()
+    assert main([name, str(trained.kerbs), "--data", str(trained.data), *flags]) == 0
+    shown = stderr.getvalue()
+    assert all(f"{bar}: " in shown for bar in bars) if terminal else shown == ""
+
+
 def test_contexts_of_fairseqs_own_model_are_its_features(trained: Trained) -> None:
     model, task = load_model_and_task(trained.softmax, trained.data, any_model=True)
     word = task.target_dictionary.index("the")
@@ -127,7 +151,9 @@ def test_the_command_measures_any_model(
     assert all((row["senses"] == "") == (kind == "softmax") for row in rows)
     assert [word["word"] for word in words] == load_layer(trained.kerbs)[1].symbols[4:7]
     assert all((word["senses"] is None) == (kind == "softmax") for word in words)
-    assert ("senses" in text.splitlines()[0]) == (kind == "kerbs")
+    head = next(line for line in text.splitlines() if line.startswith("word "))
+    assert ("senses" in head) == (kind == "kerbs")
+    assert text.count("wrote ") == 2
     if kind == "softmax":
         return
     few = ["--word", "the", "madeupword0000"]

@@ -218,7 +218,7 @@ def test_the_commands_draw(
     ):
         path = tmp_path / f"{command[0]}.png"
         assert main(["plot", *command, "-o", str(path)]) == 0
-        assert capsys.readouterr().out == f"{path}: {command[0]}\n"
+        assert capsys.readouterr().out == f"wrote {path}: {command[0]}\n"
         assert path.read_bytes().startswith(b"\x89PNG")
     uncounted = tmp_path / "dict.txt"
     words = [line.split()[0] for line in trained.dictionary.read_text().splitlines()]

@@ -89,7 +89,7 @@ def test_decode(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_scaling() -> None:
-    entries = benchmark("scaling", "--dim", "8", "--tokens", "64")["contestants"]
+    entries = benchmark("scaling", "--dim", "8", "--vocab", "400", "--tokens", "64")["contestants"]
     assert [name.split()[::2] for name in entries] == [
         *(["400", "64"], ["800", "64"], ["1200", "64"]),
         *(["1200", "16"], ["1200", "32"], ["1200", "128"], ["1200", "256"]),

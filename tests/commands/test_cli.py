@@ -182,11 +182,43 @@ def test_a_terminated_command_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("place", ["", "'tokenize train.en'"])
+def test_an_interrupted_command_says_how_to_go_on(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_command(args: argparse.Namespace) -> int:
+        raise KeyboardInterrupt(place) if place else KeyboardInterrupt
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(run=run_command)
+    monkeypatch.setattr("fairseq_kerbs.cli.build_parser", lambda: parser)
+    assert main([]) == 130
+    where = f" to go on from {place}" if place else ""
+    error = f"fairseq-kerbs: interrupted; run the same command again{where}\n"
+    assert capsys.readouterr().err == error
+
+
+def test_scripts_and_subcommands_have_the_same_names(capsys: pytest.CaptureFixture[str]) -> None:
+    named = [
+        file.stem for file in (ROOT / "scripts").glob("*.sh") if "kerbs_or" in file.read_text()
+    ]
+    assert len(set(named) - {"environment"}) == len(SCRIPTS) + 1
+    for name in set(named) - {"environment"}:
+        with pytest.raises(SystemExit, match="0"):
+            main([name.replace("_", "-"), "--help"])
+        assert "usage: fairseq-kerbs" in capsys.readouterr().out
+
+
+def test_raw_corpora_of_tables_have_a_flag_of_their_own() -> None:
+    for flag in ("--corpora", "--data"):
+        assert build_parser().parse_args(["tables", flag, "x"]).corpora == Path("x")
+
+
 def test_toy_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "toy"
     options = ["--train", "30", "--valid", "5", "--test", "5", "--seed", "3"]
     assert main(["toy", str(folder), *options]) == 0
-    assert "train 30" in capsys.readouterr().out
+    assert f"wrote {folder}: train 30," in capsys.readouterr().out
     names = {f"{s}.{e}" for s in ("train", "valid", "test") for e in ("de", "en", "senses.tsv")}
     assert {file.name for file in folder.iterdir()} == names
 
@@ -196,10 +228,9 @@ def test_detokenize_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFix
     generated.write_text("H-1\t-1\tIt is Anna 's .\nH-0\t-1\tGood mor@@ ning , all of you !\n")
     reference = tmp_path / "ref.en"
     reference.write_text("Good morning, all of you!\nIt is Anna's.\n")
-    assert (
-        main(["detokenize", "--lang", "en", str(generated), "--output", str(tmp_path / "o")]) == 0
-    )
+    assert main(["detokenize", "--lang", "en", str(generated), "-o", str(tmp_path / "o")]) == 0
     assert (tmp_path / "o").read_text() == reference.read_text()
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'o'}\n"
     files = ["--hypotheses", str(generated), "--reference", str(reference)]
     assert main(["score", *files, "--format", "json"]) == 0
     result = json.loads(capsys.readouterr().out)

@@ -32,9 +32,12 @@ def apply(text: Path, codes: Path, vocabulary: Path | None = None, threshold: in
     return "".join(segment(line) + "\n" for line in iter_lines(text))
 
 
-def test_separate_codes_and_text_equal_the_command_s(corpus: Path, tmp_path: Path) -> None:
+def test_separate_codes_and_text_equal_the_command_s(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = corpus / "train.en"
     assert bpe.learn([text], tmp_path / "ours", 300) == 300
+    assert capsys.readouterr().err == ""  # no bar into a file
     subword_nmt("learn-bpe", "-i", text, "-o", tmp_path / "theirs", "-s", "300")
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     valid = corpus / "valid.en"

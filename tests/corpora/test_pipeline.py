@@ -19,6 +19,20 @@ def quiet(message: str) -> None:
     pass
 
 
+def test_an_interruption_names_its_step(tmp_path: Path) -> None:
+    work = Work(tmp_path)
+    work.run()
+    manifest = Manifest(work.folder, quiet)
+
+    def interrupt() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"^'move'$"):
+        manifest.step("move", interrupt, {}, [work.output])
+    work.run()
+    assert work.runs == 1  # what was done before stays done
+
+
 class Work:
     """A folder with one input, and a step that copies it and counts how often it ran."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import venv
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 
 from fairseq_kerbs.utils import processes as host
 from fairseq_kerbs.utils.errors import UserError
+from tests.helpers import HANGS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -95,3 +98,93 @@ def test_programs_of_a_moved_environment_are_not_started(
     (tmp_path / "link").symlink_to(new)
     script.write_text(head.format(tmp_path / "link"))
     assert host.find_program("fairseq-train") == str(script)
+
+
+FAKE_PYTHON = r"""#!/usr/bin/env bash
+# Stands for the commands of the package: what they print, and much that nobody wants to see.
+[ "$2" = -m ] || exit 0
+[ "$4" = senses ] || echo "much of $4"
+[ "$4" != "${FAILS:-}" ] || { echo "the reason" >&2; exit 3; }
+case $4 in
+  toy) echo "wrote text: 9 pairs" ;;
+  train)
+    echo "… | train_inner | epoch 001:  100 / 171 loss=8.3, nll_loss=8.2, num_updates=100, lr=1"
+    echo "… | valid | epoch 001 | valid on 'valid' subset | loss 4.8 | ppl 9 | num_updates 171"
+    echo "… | train_inner | epoch 002:  29 / 171 loss=5.6, nll_loss=5.5, num_updates=200, lr=1"
+    [ -z "${WAITS:-}" ] || { echo $$ >"$WAITS"; exec sleep 300; } ;;
+  generate) echo "BLEU|nrefs:1 = 94.74" ;;
+  senses) printf 'wrote x\nbank: 2 senses\n  bank#1\n\nbat: 3 senses\n\nword  count\nall 26\n' ;;
+esac
+"""
+
+
+@pytest.fixture
+def fake_checkout(tmp_path: Path) -> Path:
+    """A checkout with all that quickstart.sh starts in its place."""
+    checkout = copy_scripts(tmp_path / "a checkout")
+    install = "echo much >>\"$INSTALL_LOG\"; echo '[install]'\n"
+    (checkout / "scripts" / "install.sh").write_text(install)
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    return checkout
+
+
+def test_quickstart_shows_what_matters_and_logs_all(fake_checkout: Path, tmp_path: Path) -> None:
+    done = run(["bash", str(fake_checkout / "scripts" / "quickstart.sh")], tmp_path, 0)
+    folder = fake_checkout / "quickstart"
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("[quickstart] ")]
+    assert lines == [
+        *("[install]", "much of toy", "wrote text: 9 pairs", "171 updates: validation loss 4.8"),
+        *("200 updates: loss 5.6", "BLEU|nrefs:1 = 94.74", "bank: 2 senses", "  bank#1", ""),
+        *("word  count", "all 26", ""),
+    ]
+    assert str(folder / "steps.log") in done.stdout.splitlines()[0]
+    assert done.stdout.count("[quickstart] ") == 8
+    logs = [(folder / name).read_text() for name in ("steps.log", "train.log", "senses.txt")]
+    assert logs[0] == (
+        "much\nmuch of toy\nwrote text: 9 pairs\nmuch of prepare\nmuch of generate\n"
+        "BLEU|nrefs:1 = 94.74\n"
+    )
+    assert logs[1].startswith("much of train\n")
+    assert "bat: 3 senses" in logs[2]
+    assert done.stderr == ""
+
+
+def test_quickstart_shows_the_end_of_the_log_of_a_failed_step(
+    fake_checkout: Path, tmp_path: Path
+) -> None:
+    script = ["bash", str(fake_checkout / "scripts" / "quickstart.sh"), "here"]
+    for step, log in (("generate", "steps.log"), ("train", "train.log")):
+        done = run(script, tmp_path, 3, FAILS=step)
+        end = (
+            f"much of {step}\nthe reason\nquickstart.sh: that is the end of {tmp_path}/here/{log}\n"
+        )
+        assert done.stderr.endswith(end)
+        assert "done in" not in done.stdout
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_quickstart_is_stopped_with_all_that_it_has_started(
+    fake_checkout: Path, tmp_path: Path, whole_group: bool
+) -> None:
+    waits = tmp_path / "waits"
+    with subprocess.Popen(
+        ["bash", str(fake_checkout / "scripts" / "quickstart.sh")],
+        env={**os.environ, "WAITS": str(waits)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # a shell's background jobs inherit that SIGINT is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as script:
+        deadline = time.monotonic() + HANGS
+        while not (waits.exists() and waits.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (os.killpg if whole_group else os.kill)(script.pid, signal.SIGINT)
+        _, error = script.communicate(timeout=HANGS)
+    assert script.returncode == 130
+    assert error == "[quickstart] interrupted; run the same command again to go on from step 4/6\n"
+    assert not Path("/proc", waits.read_text().strip()).exists()

@@ -269,7 +269,10 @@ def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture
     export = ["human-eval", "export", *flags, "--sheets", str(sheets), "--key", str(key)]
     export += ["--items", "10", "--delimiter", "semicolon"]
     assert main(export) == 0
-    assert "10 of 12 lines, 2 systems: 3 sheets" in capsys.readouterr().out
+    assert capsys.readouterr().out == (
+        f"wrote {sheets}: 3 sheets, 10 of 12 lines, 2 systems\n"
+        f"wrote {key}: the key, to be kept from the raters\n"
+    )
     assert {p.name for p in sheets.iterdir()} == {"rater1.csv", "rater2.csv", "rater3.csv"}
     before = {path: path.read_bytes() for path in (*sheets.iterdir(), key)}
     assert main(export) == 2

@@ -18,6 +18,7 @@ CHANGED = {
     "fairseq.checkpoint_utils.load_model_ensemble",
     "fairseq.checkpoint_utils.torch_persistent_save",
     "fairseq.checkpoint_utils.verify_checkpoint_directory",
+    "fairseq.distributed.utils.call_main",
     "fairseq.file_io.PathManager.copy",
     "fairseq.models.ema.ema.EMA.__init__",
     "fairseq.options.add_generation_args",

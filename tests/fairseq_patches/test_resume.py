@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from fairseq_kerbs.fairseq_patches.resume import load_checkpoint
+from tests.helpers.commands import Command, run_together
 from tests.helpers.training_runs import ROOT, Run, binarize, trainings
 
 pytestmark = pytest.mark.slow
@@ -178,3 +180,33 @@ def test_a_schedule_that_is_reset_does_not_hear_of_what_was_before(reset: str, p
     assert found == (state, None)
     heard = [] if reset or place else [mock.call(2, 2.5)]
     assert trainer.lr_step.mock_calls == heard
+
+
+def interrupt(update: str) -> None:
+    """Ctrl-C in the middle of an update; inside the started process."""
+    from fairseq.trainer import Trainer
+
+    stock = Trainer.train_step
+
+    def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if str(self.get_num_updates() + 1) == update:
+            signal.raise_signal(signal.SIGINT)
+        return stock(self, *args, **kwargs)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    Trainer.train_step = train_step
+
+
+def test_ctrl_c_is_one_line_that_says_how_to_go_on(done: Path, tmp_path: Path) -> None:
+    arguments = run(done / "bin", tmp_path / "save", "transformer_kerbs", *SCHEDULE)["arguments"]
+    arguments += ["--save-interval-updates", "2", "--max-update", "4"]
+    last = tmp_path / "save" / "checkpoint_last.pt"
+    for update, known in (("1", ""), ("4", f" to go on from {last}")):
+        command = Command("fairseq-train", arguments, prepare={f"{__name__}:interrupt": update})
+        ((status, output),) = run_together(command)
+        assert status == 130
+        said = f"fairseq_kerbs: interrupted; run the same command again{known}"
+        assert output.splitlines()[-1] == said
+        for needless in ("Traceback", "Warning", "tensorboardX"):
+            assert needless not in output
+    assert trainings([{"arguments": arguments}]) == [0]

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from fairseq_kerbs.cli import build_parser
 
 (_COMMANDS,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
-SUBCOMMANDS = tuple(_COMMANDS.choices)
-"""All of fairseq-kerbs."""
+SUBCOMMANDS = tuple(
+    name for name, parser in _COMMANDS.choices.items() if parser.prog.endswith(f" {name}")
+)
+"""All of fairseq-kerbs, without their other names."""
 
 
 @dataclass(frozen=True)
@@ -261,6 +263,7 @@ MODELS = [
     ),
     Misuse(f"{SENSES} {MODEL} --top -1", ("--top is -1, but must be 0 or more",)),
     Misuse(f"{SENSES} {MODEL} --examples -1", ("--examples is -1",)),
+    Misuse(f"{SENSES} {MODEL} --word the nosuch", ("--word: nosuch: no entry", "none of its own")),
     Misuse(f"{SENSES} {MODEL} --json {{out}}/file/r", ("file/r", "a part of its path is a file")),
     Misuse(f"senses {MODEL} --dict {{work}}/two", ("--dict", "two")),
     Misuse("report {work}/code.pt -o {out}/r.html", ("(posix.system)", "--trust-checkpoint")),

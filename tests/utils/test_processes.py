@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import find_program, quoted, run_program
+from fairseq_kerbs.utils.processes import find_program, progress, quoted, run_program
 from tests.helpers import HANGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,3 +87,82 @@ def test_child_ends_with_its_parent(how: signal.Signals) -> None:
     while _alive(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _alive(child)
+
+
+PROGRAM = """
+import signal, sys, multiprocessing
+def child(): print("child", "fairseq_kerbs" in sys.modules, flush=True)
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=child)
+    process.start()
+    process.join()
+    print(sys.argv[1:], "fairseq_kerbs" in sys.modules, signal.getsignal(signal.SIGTERM).name)
+    signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_a_program_that_we_become_is_interrupted_in_one_line(tmp_path: Path) -> None:
+    """Also before it can hear of Ctrl-C itself; its own processes begin as if it stood alone."""
+    program = tmp_path / "fairseq-train"
+    program.write_text(PROGRAM)
+    code = (
+        "import argparse, signal, sys\n"
+        "from fairseq_kerbs import cli\n"
+        "from fairseq_kerbs.utils.processes import replace_process\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "parser = argparse.ArgumentParser()\n"
+        f"parser.set_defaults(run=lambda _: replace_process([{str(program)!r}, 'x']))\n"
+        "cli.build_parser = lambda: parser\n"
+        f"home, sys.executable = sys.executable, {str(tmp_path / 'python')!r}\n"
+        "import multiprocessing.spawn as spawn\n"
+        "spawn.set_executable(home)\n"
+        "sys.exit(cli.main([]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+    )
+    assert done.stdout == "child False\n['x'] False SIG_DFL\n"
+    assert done.stderr == "fairseq-kerbs: interrupted; run the same command again\n"
+    assert done.returncode == 130
+
+
+def test_a_program_that_we_start_is_stopped_with_its_group(tmp_path: Path) -> None:
+    """It does not hear of Ctrl-C itself."""
+    code = (
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from fairseq_kerbs.utils.processes import run_program\n"
+        "run_program(['/bin/sh', '-c', 'trap \"echo heard\" INT; sleep 300 & echo $!; wait; wait'])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout is not None
+        grandchild = int(parent.stdout.readline())
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.stdout.read() == ""
+    deadline = time.monotonic() + HANGS
+    while _alive(grandchild) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(grandchild)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_shown_to_a_terminal_alone(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert list(progress(iter("abc"), "reading", " letters", 3)) == ["a", "b", "c"]
+    assert ("reading" in stderr.getvalue()) == terminal
+    assert "\n" not in stderr.getvalue()

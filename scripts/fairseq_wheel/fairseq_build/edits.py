@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fairseq_build import BuildError
 
-VERSION = "0.12.2+kerbs2"  # a local version: `fairseq==0.12.2` is satisfied by it
+VERSION = "0.12.2+kerbs3"  # a local version: `fairseq==0.12.2` is satisfied by it
 
 
 class Edit(NamedTuple):
@@ -143,6 +143,8 @@ EDITS = [
     Edit(_ENCODER, 1, r"(?s) *# nested tensor and BT enable\n.*?        else:\n"
          r"(?P<branch> *processing_mask.*?\n)", lambda found: "\n\n" + _dedented(found)),
     Edit(_ENCODER, 1, r"(?s) *# change back to non-nested.*?(?=\n        if self\.layer)", "\n"),
+    # Every program recommended a tensorboardX that it does not need: torch has what it is used for.
+    Edit("fairseq/tasks/text_to_speech.py", 1, "(?<=from )tensorboardX", "torch.utils.tensorboard"),
     # `--cpu` under torchrun: DistributedDataParallel takes device ids for accelerators only.
     Edit("fairseq/models/distributed_fairseq_model.py", 2,
          r"^(            (?:device_ids|output_device)=)(\[?args\.device_id)",
