@@ -19,6 +19,7 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions, load_average
 from fairseq_kerbs.utils.steps import write_json
 
+_LSTM = ("kerbs-lstm", "softmax-lstm")
 BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "likelihood": (
         "loss and gradients of the output layer, next to the bare matrix products, naive autograd "
@@ -26,12 +27,12 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
         (likelihood.PRODUCTS, *likelihood.CONTESTANTS),
     ),
     "step": (
-        "a whole training step of the Transformer, next to fairseq's",
-        ("kerbs", "softmax", "stock", "kerbs-smoothed", "stock-smoothed"),
+        "a whole training step of the Transformer, next to fairseq's, and of the LSTM",
+        ("kerbs", "softmax", "stock", "kerbs-smoothed", "stock-smoothed", *_LSTM),
     ),
     "decode": (
-        "beam search with the Transformer, next to fairseq's",
-        ("kerbs", "kerbs-sequential", "softmax", "stock"),
+        "beam search with the Transformer, next to fairseq's, and with the LSTM",
+        ("kerbs", "kerbs-sequential", "kerbs-prior", "softmax", "stock", *_LSTM),
     ),
     "scaling": (
         "time and memory of the likelihood against senses (1/3, 2/3 and all of --senses-per-word) "
@@ -44,7 +45,12 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
 RATIOS = [
     *((name, likelihood.PRODUCTS) for name in ("kerbs", "kerbs-trained", "kerbs-smoothed")),
     *(("kerbs", name) for name in ("naive", "lean", "softmax", "stock")),
-    *(("kerbs-sequential", name) for name in ("softmax", "stock")),
+    *(
+        (kerbs, name)
+        for kerbs in ("kerbs-sequential", "kerbs-prior")
+        for name in ("softmax", "stock")
+    ),
+    _LSTM,
     *(("lean", "stock"), ("softmax", "stock"), ("kerbs-smoothed", "stock-smoothed")),
 ]
 """Like for like are those over "lean" and "softmax", our own code with one sense a word; "stock" is

@@ -21,11 +21,15 @@ from fairseq_kerbs.benchmarks.likelihood import DTYPES, zipf_words
 
 _STOCK = "--arch transformer --share-decoder-input-output-embed"
 _KERBS = "--arch transformer_kerbs_iwslt --composition-passes"
+_PRIOR = "--arch transformer_kerbs_iwslt --composition prior"
 MODELS = {
     "stock": _STOCK,
     "softmax": "--arch transformer_kerbs_iwslt --output-layer softmax",
     "kerbs": f"{_KERBS} 1",
     "kerbs-sequential": f"{_KERBS} -1",
+    "kerbs-prior": _PRIOR,
+    "kerbs-lstm": "--arch lstm_kerbs",
+    "softmax-lstm": "--arch lstm_kerbs --output-layer softmax",
     "stock-smoothed": f"{_STOCK} --label-smoothing 0.1",
     "kerbs-smoothed": f"{_KERBS} 1 --label-smoothing 0.1",
 }
@@ -41,7 +45,8 @@ MEAN_LENGTH, LENGTH_STD = 23.0, 3.0  # tokens of a sentence: fairseq batches sim
 def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str) -> Any:
     """What fairseq-train would make of a model's flags: configuration, task, model.
 
-    ``sizes`` has dim, vocab, ffn, layers and heads of both sides, and senses_per_word (M ÷ V).
+    ``sizes`` has dim, vocab, ffn, layers and heads of both sides, and senses_per_word (M ÷ V). An
+    LSTM has one layer and the hidden size that its architecture sets.
     """
     arguments = [
         "in-memory",  # the folder of the data, which nothing opens
@@ -49,9 +54,12 @@ def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str
         *(("--cpu",) if device == "cpu" else ()),
         *flags,
         *MODELS[name].split(),
-        *_SIDE.format("encoder", **sizes).split(),
-        *_SIDE.format("decoder", **sizes).split(),
     ]
+    if name.endswith("lstm"):
+        arguments += ["--embed-dim", str(sizes["dim"])]
+    else:
+        arguments += [flag for side in ("encoder", "decoder")
+                      for flag in _SIDE.format(side, **sizes).split()]  # fmt: skip
     if name.startswith("kerbs"):
         arguments += ["--total-senses", str(sizes["senses_per_word"])]
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)

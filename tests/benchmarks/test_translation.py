@@ -46,6 +46,14 @@ def test_models_differ_in_the_output_layer_alone() -> None:
     )
 
 
+def test_lstms_differ_in_the_output_layer_alone() -> None:
+    kerbs, softmax = (set_up(name, SIZES, "cpu", 1)[2] for name in ("kerbs-lstm", "softmax-lstm"))
+    extra = SIZES["vocab"] * SIZES["dim"] + 2 * SIZES["vocab"]  # further rows of W, and θ
+    assert parameters(kerbs) == parameters(softmax) + extra
+    assert kerbs.decoder.embed_tokens.embedding_dim == SIZES["dim"]
+    assert kerbs.decoder.embed_tokens.posterior
+
+
 def test_batches_have_sentences_of_words() -> None:
     _, task, _ = set_up("stock", SIZES, "cpu", 1)
     batch = make_batch(task, 1, 43)
