@@ -27,24 +27,25 @@
 #define HIGHEST 0x4b4000fd /* the bits of 126 + NEAREST */
 #define LOWEST (-90.0f)    /* 2^x is 0 below: products with it would be subnormal, and slow */
 
-/* Polynomials through the Chebyshev nodes of an interval.
- * e^r − 1 = r + r² q(r) for |r| <= ln 2 / 2, relative error 2.5e-8 */
-#define REDUCED_EXPM1(r) \
-    ((r) + (r) * (r) * (0.5f + (r) * (0.1666657631f + (r) * (0.04166655376f \
-     + (r) * (0.008363292753f + (r) * 0.001392632562f)))))
+/* Polynomials through the Chebyshev nodes of an interval, in pairs of terms: short chains of
+ * operations that wait for one another. square = r² or z².
+ * e^r − 1 for |r| <= ln 2 / 2, relative error 2.5e-8 */
+#define REDUCED_EXPM1(r, square) \
+    ((r) + (square) * ((0.5f + 0.1666657631f * (r)) + (square) * ((0.04166655376f + 0.008363292753f * (r)) \
+     + (square) * 0.001392632562f)))
 /* 2^r for |r| <= ½, relative error 2e-8 */
-#define REDUCED_EXP2(r) \
-    (1.0f + (r) * (0.6931471825f + (r) * (0.2402265072f + (r) * (0.05550327152f \
-     + (r) * (0.009618056938f + (r) * (0.0013400428f + (r) * 0.0001546144485f))))))
-/* (e^z − 1)/z for |z| <= 1, relative error 7e-8 */
-#define SLOPE(z) \
-    (1.0f + (z) * (0.5f + (z) * (0.166667372f + (z) * (0.04166673496f + (z) * (0.008329831995f \
-     + (z) * (0.001388539677f + (z) * (0.0002039935789f + (z) * 2.535851308e-5f)))))))
+#define REDUCED_EXP2(r, square) \
+    (1.0f + (r) * ((0.6931471825f + 0.2402265072f * (r)) + (square) * ((0.05550327152f \
+     + 0.009618056938f * (r)) + (square) * (0.0013400428f + 0.0001546144485f * (r)))))
+/* e^z − 1 for |z| <= 1, relative error 7e-8 */
+#define NEAR_EXPM1(z, square) \
+    ((z) + (square) * ((0.5f + 0.166667372f * (z)) + (square) * ((0.04166673496f + 0.008329831995f * (z)) \
+     + (square) * ((0.001388539677f + 0.0002039935789f * (z)) + (square) * 2.535851308e-5f))))
 /* (z e^z − (e^z − 1))/z² = sum of z^k/(k! (k + 2)) for |z| <= 1, relative error 7e-8 */
-#define BENT(z) \
-    (0.4999999801f + (z) * (0.3333333313f + (z) * (0.1250006353f + (z) * (0.0333333973f \
-     + (z) * (0.006941279401f + (z) * (0.001190157391f + (z) * (0.0001786452495f \
-     + (z) * 2.255325601e-5f)))))))
+#define BENT(z, square) \
+    ((0.4999999801f + 0.3333333313f * (z)) + (square) * ((0.1250006353f + 0.0333333973f * (z)) \
+     + (square) * ((0.006941279401f + 0.001190157391f * (z)) \
+     + (square) * (0.0001786452495f + 2.255325601e-5f * (z)))))
 
 /* Same fields, in the same order, as _Chunk in cpu.py. M: senses, V: words. Logits are multiplied by
  * log2 e in here, so that their exponentials are powers of two, and so are all levels of them. */

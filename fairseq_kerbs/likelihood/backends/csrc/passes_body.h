@@ -19,18 +19,18 @@
 
 /* e^x − 1 with a relative error of a few units in the last place, for |x| <= 87, or 1 if `curved` */
 INLINE float NAMED(expm1)(int curved, float x) {
-    if (curved) return x * SLOPE(x);
+    if (curved) return NEAR_EXPM1(x, x * x);
     float sum = x * LOG2_E + NEAREST, k = sum - NEAREST;
     float r = (x - k * LN2_HIGH) - k * LN2_LOW; /* |r| <= ln 2 / 2 */
     float power = power_of_two((int32_t)bits_of(sum));
-    return power * REDUCED_EXPM1(r) + (power - 1.0f);
+    return power * REDUCED_EXPM1(r, r * r) + (power - 1.0f);
 }
 
 /* 2^x for x <= 126; above it is 2^126 at least, or NaN. Below LOWEST it is 0. NaN stays NaN. */
 INLINE float NAMED(exp2)(float x) {
     float sum = x + NEAREST, r = x - (sum - NEAREST);
     int32_t bits = (int32_t)bits_of(sum);
-    float power = power_of_two(bits < HIGHEST ? bits : HIGHEST) * REDUCED_EXP2(r);
+    float power = power_of_two(bits < HIGHEST ? bits : HIGHEST) * REDUCED_EXP2(r, r * r);
     return x < LOWEST ? 0.0f : power;
 }
 
@@ -139,11 +139,16 @@ static TARGET void NAMED(forward)(const Chunk *chunk, size_t thread, size_t from
     }
 }
 
-/* Exponentials q of the logits of a word's senses, relative to `level`, and their sum. */
+/* Exponentials q of the logits of a word's senses, relative to `level`, and their sum. The senses lie
+ * anywhere, so that no processor sees by itself which rows come next. */
 static TARGET void NAMED(word)(
     const Chunk *chunk, size_t v, size_t t, size_t size, const float *level,
     float (*q)[BLOCK], float (*e)[BLOCK], float *restrict sum) {
-    const int64_t *own = chunk->table + v * chunk->width;
+    const int64_t *own = chunk->table + v * chunk->width, *next = own + chunk->width;
+    if (v + 1 < chunk->size)
+        for (int64_t k = 0; k < chunk->count[v + 1]; k++)
+            for (size_t j = 0; j < size; j += LANES)
+                __builtin_prefetch(chunk->x + (size_t)next[k] * chunk->tokens + t + j);
     memset(sum, 0, size * sizeof *sum);
     for (int64_t k = 0; k < chunk->count[v]; k++)
         NAMED(powers)(chunk, (size_t)own[k], t, size, level, sum, q[k], e[k]);
@@ -242,7 +247,7 @@ INLINE void NAMED(carry_back_row)(
         float g = q[j] * factor[j], ge = g * e[j];
         if (curved) {
             float c = inverse * x[j], z = minus_theta * c;
-            bent += (h_norm[j] * g) * (c * c * BENT(z));
+            bent += (h_norm[j] * g) * (c * c * BENT(z, z * z));
         }
         along_h[j] += radius * ge;
         weighted += h_norm[j] * ge;
