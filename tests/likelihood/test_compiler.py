@@ -97,7 +97,7 @@ def test_other_sources_and_flags_are_another_library(small: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("no-such-compiler -m64", "no C compiler 'no-such-compiler'"),
+        ("no-such-compiler -m64", "(no C compiler no-such-compiler -m64)"),
         ("false", "exit status 1"),
         ("cc -include no-such-header.h", "no-such-header.h"),
         ("true", "No such file"),

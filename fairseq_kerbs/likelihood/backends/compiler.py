@@ -9,7 +9,6 @@ import os
 import platform
 import shlex
 import shutil
-import stat
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -17,33 +16,29 @@ from pathlib import Path
 from fairseq_kerbs.utils.files import partial_name, put_in_place
 
 logger = logging.getLogger(__name__)
-
 CSRC = Path(__file__).parent / "csrc"
-LONGEST_COMPILATION = 300  # seconds; it takes a few
 
 
 def cached_library() -> Path:
     """The library in the user's cache folder, compiled now if it is not there.
 
-    Its name has a digest of all that it depends on. Processes that start together compile it once:
-    one does, the others wait.
+    Of processes that start together one compiles, and the others wait.
 
     Raises:
         OSError: there is no compiler, it failed, the cache cannot be written, or somebody else
-            may have written what is in it.
+            could have written what is in it.
     """
-    sources = sorted(CSRC.iterdir())
     digest = hashlib.sha256(repr((sysconfig.get_platform(), platform.libc_ver())).encode())
-    for source in sources:
+    for source in sorted(CSRC.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    # a relative path there is to be ignored (XDG Base Directory Specification)
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    cache = Path(given if os.path.isabs(given) else os.path.expanduser("~/.cache"))
-    folder = cache / "fairseq_kerbs"
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache):  # to be ignored, says the XDG Base Directory Specification
+        cache = os.path.expanduser("~/.cache")
+    folder = Path(cache) / "fairseq_kerbs"
     path = folder / f"passes-{digest.hexdigest()[:32]}.so"
     if not path.exists():
         command = _compiler()
-        cache.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         _check_owner(folder)
         with (folder / ".lock").open("a") as lock:
@@ -57,11 +52,12 @@ def cached_library() -> Path:
 
 
 def _compiler() -> list[str]:
-    asked = shlex.split(os.environ.get("CC", ""))
-    for command in [asked] if asked else [["cc"], ["gcc"], ["clang"]]:
+    asked = os.environ.get("CC", "").strip()
+    for name in [asked] if asked else ["cc", "gcc", "clang"]:
+        command = shlex.split(name)
         if shutil.which(command[0]):
             return command
-    raise OSError(f"no C compiler '{asked[0]}' ($CC)" if asked else "no C compiler")
+    raise OSError(f"no C compiler {asked}".strip())
 
 
 def _compile(command: list[str], path: Path) -> None:
@@ -69,20 +65,12 @@ def _compile(command: list[str], path: Path) -> None:
     flags = (CSRC / "flags").read_text().split()  # setup.py compiles with the same
     command = [*command, *flags, "-shared", "-fPIC", "-o", str(partial), str(CSRC / "passes.c")]
     try:
-        subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_COMPILATION,
-            umask=0o077,  # nobody else can write to the file, not even before it has its name
-        )
+        # the mask: nobody else can write to the file, not even before it has its name
+        ended = subprocess.run(command, capture_output=True, text=True, umask=0o077)
+        if ended.returncode != 0:
+            said = ended.stderr.strip() or f"exit status {ended.returncode}"
+            raise OSError(f"'{shlex.join(command)}' failed: {said.splitlines()[-1]}")
         put_in_place(partial, path)
-    except subprocess.CalledProcessError as error:
-        said = (error.stderr.strip() or f"exit status {error.returncode}").splitlines()
-        raise OSError(f"'{shlex.join(command)}' failed: {said[-1]}") from None
-    except subprocess.TimeoutExpired:
-        raise OSError(f"'{shlex.join(command)}' took over {LONGEST_COMPILATION} s") from None
     finally:
         partial.unlink(missing_ok=True)
 
@@ -90,5 +78,5 @@ def _compile(command: list[str], path: Path) -> None:
 def _check_owner(path: Path) -> None:
     """Only what nobody but this user could have written is run."""
     found = path.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"{path} belongs to somebody else or others can write to it")
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{path} belongs to somebody else, or others can write to it")

@@ -30,7 +30,7 @@ MOST_SENSES = 16
 TARGETS = ("best", "plain", "avx2", "avx512")
 """Instruction sets that csrc/passes.c is compiled for; the first is the best that is there."""
 
-_FORWARD, _FORWARD_WORDS, _BACKWARD, _BACKWARD_WORDS = range(4)  # as in passes.c
+_FORWARD, _FORWARD_WORDS, _BACKWARD = range(3)  # as in passes.c
 _PREPARED = ("inverse_norm", "minus_theta", "radius", "gain", "curved")
 _SUMS = ("weighted", "bent", "x", "h_norm", "peak", "weight", "uniform", "most", "sum", "words")
 _POINTERS = (*_PREPARED, *_SUMS, "along_h", "result", "table", "count")
@@ -88,9 +88,8 @@ def library() -> Library | None:
     except (OSError, AttributeError) as error:
         logger.warning(
             "The compiled passes are not there (%s), so the likelihood takes about 1.5 times as "
-            "long on a CPU. With a C compiler, a cache folder that only you can write to "
-            "($XDG_CACHE_HOME, or ~/.cache) and a torch with OpenMP they are compiled at the next "
-            "start.",
+            "long on a CPU. A C compiler, a cache folder that only you can write to (in "
+            "$XDG_CACHE_HOME, or ~/.cache) and a torch with OpenMP mend this at the next start.",
             error,
         )
     return None
@@ -115,7 +114,7 @@ class _CpuBackend(eager.Backend):
         if isinstance(self, eager.KerbsBackend):
             chunk.kerbs = 1
             tensors |= {name: getattr(self, name) for name in _PREPARED}
-        if which in (_FORWARD_WORDS, _BACKWARD_WORDS):
+        if which == _FORWARD_WORDS or "uniform" in tensors:  # word by word
             tensors["table"], tensors["count"] = self._words
             chunk.size, chunk.width = self._words[0].shape
         if "result" in tensors:
@@ -132,8 +131,7 @@ class _CpuBackend(eager.Backend):
     def _sweep(
         self, which: int, x: Tensor, h_norm: Tensor, **out: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Level of the logits, to base 2, sum of their exponentials relative to it, and Σ of the
-        words' logsumexps, to base e."""
+        """Level of the logits (to base 2), sum of exponentials relative to it, Σ of logsumexps."""
         shape = (torch.get_num_threads(), x.shape[1])
         most = torch.full(shape, -math.inf)
         total, words = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
@@ -160,9 +158,10 @@ class _CpuBackend(eager.Backend):
         along_h = torch.zeros(torch.get_num_threads(), x.shape[1], dtype=torch.float64)
         tensors = {"h_norm": saved.h_norm, "peak": peak, "along_h": along_h}
         tensors |= {"weight": (scale * smoothing.total / total).float()}
-        tensors |= {"uniform": scale * smoothing.uniform_weight}
+        if saved.uniform_nll is not None:
+            tensors["uniform"] = scale * smoothing.uniform_weight
         tensors |= {"weighted": sums[0], "bent": sums[1]}
-        self._run(_BACKWARD if saved.uniform_nll is None else _BACKWARD_WORDS, x, tensors)
+        self._run(_BACKWARD, x, tensors)
         return x, along_h.sum(0).float() + self._add_target(x, saved, scale, sums)
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:

@@ -61,7 +61,7 @@ typedef struct {
     const float *h_norm;       /* [tokens] */
     const float *peak;         /* [tokens] level over all senses: G = weight 2^{s − peak} − … */
     const float *weight;       /* [tokens] */
-    const float *uniform;      /* [tokens] weight of P(m | its word) with label smoothing */
+    const float *uniform;      /* [tokens] weight of P(m | its word) with label smoothing, or NULL */
     float *most;               /* [threads, tokens] running level: within SLACK of the maximum */
     double *sum;               /* [threads, tokens] sum of exponentials relative to it */
     double *words;             /* [threads, tokens] sum of the words' logsumexps, to base 2 */
