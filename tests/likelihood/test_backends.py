@@ -274,6 +274,14 @@ def test_compiled_passes_at_every_special_theta(theta: float) -> None:
 
 
 @pytest.mark.usefixtures("compiled")
+def test_senses_of_a_word_far_below_the_others_are_all_kept() -> None:
+    """The second is e^−8 of its word, whose sum fits float32 with or without a level of its own."""
+    for depth in range(35, 100):
+        w = torch.tensor([[0.0], [-depth], [-1.0], [-depth - 8.0], [-2.0]])
+        assert_fused_errs_no_more("lin", torch.ones(3, 1), w, torch.zeros(5))
+
+
+@pytest.mark.usefixtures("compiled")
 def test_compiled_passes_keep_tiny_arguments_and_drop_hopeless_senses() -> None:
     h, w = torch.tensor([[1.0, 0.0]]), torch.tensor([[1e-3, 0.5], [-30.0, 0.0], [-200.0, 0.0]])
     found = run_all(build(CpuKerbsBackend, "kerbs", w, torch.full((3,), 1e-12)), h.repeat(2, 1), w)

@@ -13,7 +13,7 @@
 #define SPAN 64          /* the same for sums of what may have either sign */
 #define SLACK 12.0f      /* how far a logit may lie above the level before the level rises to it */
 #define TOO_LARGE 65536.0f /* a sum of ROWS terms above this has one that lies above the level by SLACK */
-#define TOO_SMALL 1e-24f /* a word's sum below this may lack terms that are too small for float32 */
+#define TOO_SMALL 1e-18f /* a word's sum below this may lack terms below 2^LOWEST that count */
 #define MOST_SENSES 16   /* of one word */
 #define LANES 16         /* words of one token written together: a cache line */
 
