@@ -6,12 +6,14 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 # Fused passes of the likelihood on a CPU: plain C, called through ctypes, so that nothing of torch
-# is needed to build it. Without a compiler the package still installs, and its log says so.
+# is needed to build it. Without a compiler the package still installs, and compiles them at first
+# use where there is one then (fairseq_kerbs/likelihood/backends/compiler.py).
+CSRC = Path("fairseq_kerbs/likelihood/backends/csrc")
 PASSES = Extension(
     "fairseq_kerbs.likelihood.backends._passes",
-    sources=["fairseq_kerbs/likelihood/backends/csrc/passes.c"],
-    depends=["fairseq_kerbs/likelihood/backends/csrc/passes_body.h"],
-    extra_compile_args=["-O3", "-fopenmp-simd", "-g0", "-fno-math-errno", "-fno-trapping-math"],
+    sources=[str(CSRC / "passes.c")],
+    depends=[str(CSRC / "passes_body.h"), str(CSRC / "flags")],
+    extra_compile_args=(Path(__file__).parent / CSRC / "flags").read_text().split(),
     optional=True,
 )
 
@@ -38,6 +40,7 @@ setup(
         "fairseq_kerbs": [
             "analysis/*.html",
             "corpora/*.yaml",
+            "likelihood/backends/csrc/*",
             "py.typed",
         ],
     },

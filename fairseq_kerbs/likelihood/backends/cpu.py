@@ -1,9 +1,9 @@
 """The backend of a CPU: each direction in one sweep, by ``csrc/passes.c``.
 
-The library is compiled when the package is installed and called through ctypes. It runs on the
-threads of the OpenMP runtime that torch has loaded, as many as ``torch.get_num_threads()`` says.
-Where it was not compiled, :func:`library` says so once and the classes of :mod:`.backends.eager` do
-the work.
+The library is compiled when the package is installed, or at first use, and called through ctypes.
+It runs on the threads of the OpenMP runtime that torch has loaded, as many as
+``torch.get_num_threads()`` says. Where it cannot be compiled, :func:`library` says so once and the
+classes of :mod:`.backends.eager` do the work.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
 from fairseq_kerbs.likelihood.backends import eager
+from fairseq_kerbs.likelihood.backends.compiler import cached_library
 
 logger = logging.getLogger(__name__)
 
 MOST_SENSES = 16
 """Senses of one word that csrc/passes.c has room for, where it goes word by word."""
 
-_FORWARD, _FORWARD_WORDS, _BACKWARD, _BACKWARD_WORDS = range(4)  # as in passes.c
+TARGETS = ("best", "plain", "avx2", "avx512")
+"""Instruction sets that csrc/passes.c is compiled for; the first is the best that is there."""
+
+_FORWARD, _FORWARD_WORDS, _BACKWARD = range(3)  # as in passes.c
 _PREPARED = ("inverse_norm", "minus_theta", "radius", "gain", "curved")
 _SUMS = ("weighted", "bent", "x", "h_norm", "peak", "weight", "uniform", "most", "sum", "words")
 _POINTERS = (*_PREPARED, *_SUMS, "along_h", "result", "table", "count")
@@ -44,12 +48,21 @@ class _Chunk(ctypes.Structure):
 
 
 class Library:
-    """The compiled passes; ``plain`` asks for the code that runs on any processor."""
+    """The compiled passes, by default with the best instructions of this processor.
 
-    def __init__(self, path: Path, plain: bool = False) -> None:
-        self.path, self.plain = path, plain
-        self._run = ctypes.CDLL(str(path)).kerbs_run
+    Raises:
+        OSError, AttributeError: the file is no such library, or torch is without OpenMP.
+        ValueError: this processor lacks the instructions of ``target``, one of :data:`TARGETS`.
+    """
+
+    def __init__(self, path: Path, target: str = "best") -> None:
+        self.path, self._target = path, TARGETS.index(target)
+        library = ctypes.CDLL(str(path))
+        # named anew when _Chunk changes: a library from before is refused, and not called
+        self._run = library.kerbs_run_pass
         self._run.restype = None
+        if not library.kerbs_has_target(self._target):
+            raise ValueError(f"this processor has no {target}")
         # torch's own OpenMP runtime is among the libraries that its extension module has loaded
         torch_library = ctypes.CDLL(torch._C.__file__)
         names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
@@ -59,27 +72,26 @@ class Library:
 
     def run(self, which: int, chunk: _Chunk) -> None:
         """Run one pass over a chunk."""
-        self._run(which, int(self.plain), ctypes.byref(chunk), *self._entries)
+        self._run(which, self._target, ctypes.byref(chunk), *self._entries)
 
 
 @functools.cache
 def library() -> Library | None:
-    """The compiled library, or None with a warning in the log."""
-    folder = Path(__file__).parent
-    for path in sorted(folder.glob("_passes*.so")):
+    """The compiled library, if need be compiled now, or None with a warning in the log."""
+    for path in sorted(Path(__file__).parent.glob("_passes*.so")):
         try:
             return Library(path)
         except (OSError, AttributeError) as error:
-            logger.warning(
-                "%s cannot be used (%s), so torch's passes are: install fairseq_kerbs again, and a "
-                "torch with OpenMP.",
-                path,
-                error,
-            )
-    logger.warning(
-        "The compiled passes are not there, so the likelihood runs about a third slower on a CPU: "
-        "install fairseq_kerbs with a C compiler at hand ('pip install -e .' in its checkout)."
-    )
+            logger.warning("%s cannot be used (%s): install fairseq_kerbs again.", path, error)
+    try:
+        return Library(cached_library())
+    except (OSError, AttributeError) as error:
+        logger.warning(
+            "The compiled passes are not there (%s), so the likelihood takes about 1.5 times as "
+            "long on a CPU. A C compiler, a cache folder that only you can write to (in "
+            "$XDG_CACHE_HOME, or ~/.cache) and a torch with OpenMP mend this at the next start.",
+            error,
+        )
     return None
 
 
@@ -102,7 +114,7 @@ class _CpuBackend(eager.Backend):
         if isinstance(self, eager.KerbsBackend):
             chunk.kerbs = 1
             tensors |= {name: getattr(self, name) for name in _PREPARED}
-        if which in (_FORWARD_WORDS, _BACKWARD_WORDS):
+        if which == _FORWARD_WORDS or "uniform" in tensors:  # word by word
             tensors["table"], tensors["count"] = self._words
             chunk.size, chunk.width = self._words[0].shape
         if "result" in tensors:
@@ -119,7 +131,7 @@ class _CpuBackend(eager.Backend):
     def _sweep(
         self, which: int, x: Tensor, h_norm: Tensor, **out: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Level of the logits, sum of exponentials relative to it, and Σ of the words' levels."""
+        """Level of the logits (to base 2), sum of exponentials relative to it, Σ of logsumexps."""
         shape = (torch.get_num_threads(), x.shape[1])
         most = torch.full(shape, -math.inf)
         total, words = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
@@ -127,14 +139,14 @@ class _CpuBackend(eager.Backend):
         self._run(which, x, tensors | out)
         peak = most.amax(0)
         # a thread without senses: −∞ with sum 0
-        return peak, (total * (most - peak).double().exp()).sum(0), words.sum(0)
+        return peak, (total * (most.double() - peak).exp2()).sum(0), words.sum(0) * math.log(2.0)
 
     def forward(
         self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: eager.Smoothing
     ) -> eager.Saved:
         smooth = smoothing.uniform_weight != 0.0
         peak, total, words = self._sweep(_FORWARD_WORDS if smooth else _FORWARD, x, h_norm)
-        normalizer = peak + total.log()  # float64
+        normalizer = peak.double() * math.log(2.0) + total.log()  # float64
         # the words' logsumexps, as many as there are words, cancel all but the last digits
         uniform = (self.table.senses.shape[0] * normalizer - words).float() if smooth else None
         own = self._target(x, h_norm, target)
@@ -146,14 +158,15 @@ class _CpuBackend(eager.Backend):
         along_h = torch.zeros(torch.get_num_threads(), x.shape[1], dtype=torch.float64)
         tensors = {"h_norm": saved.h_norm, "peak": peak, "along_h": along_h}
         tensors |= {"weight": (scale * smoothing.total / total).float()}
-        tensors |= {"uniform": scale * smoothing.uniform_weight}
+        if saved.uniform_nll is not None:
+            tensors["uniform"] = scale * smoothing.uniform_weight
         tensors |= {"weighted": sums[0], "bent": sums[1]}
-        self._run(_BACKWARD if saved.uniform_nll is None else _BACKWARD_WORDS, x, tensors)
+        self._run(_BACKWARD, x, tensors)
         return x, along_h.sum(0).float() + self._add_target(x, saved, scale, sums)
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
         peak, total, _ = self._sweep(_FORWARD_WORDS, x, h_norm, result=out)
-        out.sub_((peak + total.log()).float().unsqueeze(1))
+        out.sub_((peak.double() * math.log(2.0) + total.log()).float().unsqueeze(1))
 
 
 class CpuKerbsBackend(_CpuBackend, eager.KerbsBackend):
