@@ -113,7 +113,7 @@ case $4 in
     echo "… | train_inner | epoch 002:  29 / 171 loss=5.6, nll_loss=5.5, num_updates=200, lr=1"
     [ -z "${WAITS:-}" ] || { echo $$ >"$WAITS"; exec sleep 300; } ;;
   generate) echo "BLEU|nrefs:1 = 94.74" ;;
-  senses) printf 'wrote x\nbank: 2 senses\n  bank#1\n\nbat: 3 senses\n\nword  count\nall 26\n' ;;
+  senses) printf 'wrote x\nbank: 2 senses\n  bank#1\n\nbat: 3 senses\n\nword  n  true\nall 26\n' ;;
 esac
 """
 
@@ -138,7 +138,7 @@ def test_quickstart_shows_what_matters_and_logs_all(fake_checkout: Path, tmp_pat
     assert lines == [
         *("[install]", "much of toy", "wrote text: 9 pairs", "171 updates: validation loss 4.8"),
         *("200 updates: loss 5.6", "BLEU|nrefs:1 = 94.74", "bank: 2 senses", "  bank#1", ""),
-        *("word  count", "all 26", ""),
+        *("word  n  true", "all 26", ""),
     ]
     assert str(folder / "steps.log") in done.stdout.splitlines()[0]
     assert done.stdout.count("[quickstart] ") == 8
