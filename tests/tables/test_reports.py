@@ -288,9 +288,9 @@ def test_examples_of_no_runs() -> None:
 
 def test_paths_are_stripped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    paths = Paths(Path("raw"), Path("work"), Path("results"))
+    paths = Paths(Path("raw"), Path("made"), Path("results"))
     for text, expected in {
-        f"{tmp_path}/work/cells/a/x.pt": "runs/tables/cells/a/x.pt",
+        f"{tmp_path}/made/cells/a/x.pt": "runs/tables/cells/a/x.pt",
         f"reads '{tmp_path}/raw/de'": "reads 'DATA/de'",
         f"--user-dir {PLUGIN_FOLDER} x": "--user-dir fairseq_kerbs x",
         f"in {tmp_path}/other/x, and": "in other/x, and",
