@@ -16,13 +16,18 @@ from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import weight_variance
 from fairseq_kerbs.utils.errors import ProgramEnd
 
+FILTER = (
+    "leave senses whose gradient is at most this for all tokens of a chunk out of the backward "
+    "products (0: none, exact; 1e-4 is fast for models that are trained)"
+)
 RHO = "rho: weight of the variance of a token's mixture weights in training (Gao et al., Eq. 14)"
 
 
 @dataclass
 class KerbsCrossEntropyCriterionConfig(stock.LabelSmoothedCrossEntropyCriterionConfig):
-    """Flags of ``--criterion kerbs_cross_entropy``: label_smoothed_cross_entropy's, and one."""
+    """Flags of ``--criterion kerbs_cross_entropy``: label_smoothed_cross_entropy's, and two."""
 
+    gradient_filter: float = field(default=0.0, metadata={"help": FILTER})
     mixture_regularization: float = field(default=0.0, metadata={"help": RHO})
 
 
@@ -45,11 +50,15 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         label_smoothing: float,
         ignore_prefix_size: int = 0,
         report_accuracy: bool = False,
+        gradient_filter: float = 0.0,
         mixture_regularization: float = 0.0,
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         if not 0.0 <= label_smoothing < 1.0:
             raise ProgramEnd(f"--label-smoothing is {label_smoothing}; it must be within [0, 1).")
+        self.gradient_filter = gradient_filter
+        if not 0.0 <= gradient_filter < 1.0:
+            raise ProgramEnd(f"--gradient-filter is {gradient_filter}; it must be within [0, 1).")
         rho = self.mixture_regularization = mixture_regularization
         if not rho >= 0.0:
             raise ProgramEnd(f"--mixture-regularization is {rho}; it must be 0 or more.")
@@ -73,6 +82,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
             target,
             ignore_index=self.padding_idx,
             label_smoothing=self.eps,
+            gradient_filter=self.gradient_filter,
             reduction="sum" if reduce else "none",
         )
         penalty = self._mixture_penalty(layer, features, target.ne(self.padding_idx))

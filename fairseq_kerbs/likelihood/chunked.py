@@ -35,12 +35,17 @@ class NllOptions:
             ε' = ε/(V − 1), as fairseq's label smoothing.
         reduction: "sum", "mean" (over tokens that count) or "none" ([N], 0 where ignored).
         chunk_tokens: tokens in one chunk; by default what :func:`chunk_tokens` finds right.
+        gradient_filter: 0 for exact gradients. Above 0, senses for which |∂loss/∂x| (P of
+            :mod:`.likelihood.backends.eager`) is at most so much times the largest weight of a
+            token's loss, in all of a chunk's tokens, are left out of the two products that make dh
+            and dW. The loss stays exact.
     """
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
     reduction: str = "sum"
     chunk_tokens: int | None = None
+    gradient_filter: float = 0.0
 
     def check(self, target: Tensor, tokens: int, vocab_size: int) -> None:
         """Raise a ValueError where a target is no word, or an option is out of range."""
@@ -55,6 +60,10 @@ class NllOptions:
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ValueError(
                 f"`label_smoothing` is {self.label_smoothing}; it must be within [0, 1)."
+            )
+        if not 0.0 <= self.gradient_filter < 1.0:
+            raise ValueError(
+                f"`gradient_filter` is {self.gradient_filter}; it must be within [0, 1)."
             )
         # on other devices an index error is raised by the gather itself, without a pause here
         used = target[target != self.ignore_index] if target.device.type == "cpu" else target[:0]
@@ -153,23 +162,39 @@ class Products:
         return x
 
 
-class Gradients:
-    """Sums dh, dW and dθ over chunks, in the compute dtype, where each is needed."""
+MOST_KEPT = 0.75
+"""Above this share of senses, copying those that a gradient filter keeps costs what it saves."""
 
-    def __init__(self, products: Products, needs: Sequence[bool]) -> None:
-        self.products, self.needs = products, needs
+
+class Gradients:
+    """Sums dh, dW and dθ over chunks, in the compute dtype, where each is needed.
+
+    ``gradient_filter`` is that of :class:`NllOptions`.
+    """
+
+    def __init__(
+        self, products: Products, needs: Sequence[bool], gradient_filter: float = 0.0
+    ) -> None:
+        self.products, self.needs, self.gradient_filter = products, needs, gradient_filter
         self.sums = products.h_norm.new_zeros(2, len(products.w))  # the backend's, over tokens
+        self._sums_before = self.sums.clone() if gradient_filter else self.sums
         self.h = torch.empty_like(products.h, dtype=products.dtype) if needs[0] else None
         # dθ of the KerBS kernel, too, is read off the product P h
         wanted = needs[1] or needs[2]
         self.w = torch.zeros_like(products.w, dtype=products.dtype) if wanted else None
 
-    def add(self, rows: slice, p: Tensor, along_h: Tensor) -> None:
-        """Take in a chunk: P [M, n] (may be overwritten) and ``along_h`` [n]."""
+    def add(self, rows: slice, p: Tensor, along_h: Tensor, weight: Tensor | None = None) -> None:
+        """Take in a chunk: P [M, n] (may be overwritten) and ``along_h`` [n].
+
+        ``weight`` is the gradient of the result by each token's loss, [n]; None where all are 1.
+        """
         products, mapped = self.products, self.products.mapped_h[rows]
         same, unscale = products.product_dtype == products.dtype, None
+        w, kept = products.w, self._filter(p, weight)
+        if kept is not None:
+            p, w = p[kept], w[kept]
         if products.product_dtype == torch.float16:
-            scale = _float16_scale(p, products.w, mapped)
+            scale = _float16_scale(p, w, mapped)
             p, unscale = p.mul_(scale), 1.0 / scale
         p = p.to(products.product_dtype)
 
@@ -179,18 +204,33 @@ class Gradients:
 
         if self.h is not None:
             if same:
-                torch.mm(p.t(), products.w, out=self.h[rows])
+                torch.mm(p.t(), w, out=self.h[rows])
             else:
-                self.h[rows] = wide(p.t() @ products.w)
+                self.h[rows] = wide(p.t() @ w)
             h = products.h[rows].to(products.dtype)
             self.h[rows] = products.backend.h_gradient(
                 self.h[rows], along_h, h, products.h_norm[rows]
             )
         if self.w is not None:
-            if same:
+            if kept is not None:
+                self.w.index_add_(0, kept, wide(p @ mapped))
+            elif same:
                 self.w.addmm_(p, mapped)
             else:
                 self.w += wide(p @ mapped)
+
+    def _filter(self, p: Tensor, weight: Tensor | None) -> Tensor | None:
+        """Numbers of the senses that the filter keeps; None for all."""
+        if not self.gradient_filter:
+            return None
+        largest = 1.0 if weight is None else weight.abs().amax()
+        small = torch.maximum(p.amax(1), p.amin(1).neg_()) <= self.gradient_filter * largest
+        filtered = bool(small.sum() > (1.0 - MOST_KEPT) * len(p))
+        if filtered:
+            # what else this chunk added for them would not fit to dW without it
+            self.sums.copy_(torch.where(small, self._sums_before, self.sums))
+        self._sums_before = self.sums.clone()
+        return (~small).nonzero().squeeze(1) if filtered else None
 
     def finish(self) -> list[Tensor | None]:
         """Gradients of h, w and theta in the compute dtype; None where none is needed."""

@@ -40,8 +40,8 @@ def kerbs_nll(
         target: target words, [N].
         kernel: name of a kernel, or a kernel.
         table: senses of every word, where the caller has them already.
-        options: ``ignore_index``, ``label_smoothing``, ``reduction`` and ``chunk_tokens``, as of
-            :class:`.likelihood.chunked.NllOptions`.
+        options: ``ignore_index``, ``label_smoothing``, ``reduction``, ``chunk_tokens`` and
+            ``gradient_filter``, as of :class:`.likelihood.chunked.NllOptions`.
 
     Returns:
         A scalar, or [N] for "none": float32, or float64 where an input is float64.
@@ -104,12 +104,12 @@ class _SenseEvaluation(Evaluation):
         joint = (logits - saved.normalizer.unsqueeze(1)).exp().clamp_max(1.0)
 
         def backward(scale: Tensor, gradients: Gradients) -> None:
-            gradients.add(rows, *backend.backward(saved, scale, gradients.sums))
+            gradients.add(rows, *backend.backward(saved, scale, gradients.sums), scale)
 
         return (loss, nll, joint), backward
 
     def new_gradients(self, needs: Sequence[bool]) -> Gradients:
-        return Gradients(self.products, needs)
+        return Gradients(self.products, needs, self.options.gradient_filter)
 
 
 def kerbs_log_probs(

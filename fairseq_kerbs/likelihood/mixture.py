@@ -254,7 +254,7 @@ class _MixtureEvaluation(chunked.Evaluation):
             for part, sums in zip(self.mixture.parts, gradients.parts, strict=True):
                 weight = share[part.members].flatten()
                 p_and_along_h = part.products.backend.backward(found.pop(0), weight, sums.sums)
-                sums.add(part.columns(rows), *p_and_along_h)
+                sums.add(part.columns(rows), *p_and_along_h, scale)
             gradients.log_weights[rows] = -share.t()
 
         return (nll, nll), backward
@@ -296,22 +296,24 @@ class _MixtureEvaluation(chunked.Evaluation):
                 p_and_along_h = part.products.backend.backward_logits(
                     grad.flatten(1), x, h_norm, kept, sums.sums
                 )
-                sums.add(part.columns(rows), *p_and_along_h)
+                sums.add(part.columns(rows), *p_and_along_h, scale)
 
         return (loss, nll), backward
 
     def new_gradients(self, needs: Sequence[bool]) -> _MixtureGradients:
-        return _MixtureGradients(self.mixture, needs)
+        return _MixtureGradients(self.mixture, needs, self.options.gradient_filter)
 
 
 class _MixtureGradients:
     """Sums of gradients by contexts, w, log π and every group's θ over chunks."""
 
-    def __init__(self, mixture: ChunkedMixture, needs: Sequence[bool]) -> None:
+    def __init__(
+        self, mixture: ChunkedMixture, needs: Sequence[bool], gradient_filter: float
+    ) -> None:
         self.mixture = mixture
         self.log_weights = torch.zeros_like(mixture.log_weights)  # [N, K]
         self.parts = [
-            chunked.Gradients(part.products, (needs[0], needs[1], theta))
+            chunked.Gradients(part.products, (needs[0], needs[1], theta), gradient_filter)
             for part, theta in zip(mixture.parts, needs[3:], strict=True)
         ]
 
