@@ -87,7 +87,8 @@ class Report:
         """A section for each column, and how its figures were made."""
         table, figures = self.table, self.table.kind is Kind.figures
         lines = [f"# {table.title}", "", f"{table.source}, {self.scale} scale.", ""]
-        lines += [_SMALL, ""] if figures and self.scale == "small" else []
+        of_paper = any(column.paper for column in table.columns.values())
+        lines += [_SMALL, ""] if figures and of_paper and self.scale == "small" else []
         section = {Kind.figures: _figures, Kind.examples: _examples, Kind.senses: _words}
         for name, column in table.columns.items():
             own = [result for result in self.results if result.run.column == name]
@@ -139,23 +140,27 @@ def _cells(table: Table, column: Column, row: str, rows: Rows) -> dict[str, str]
     """A row of the Markdown table, by the heads of its columns."""
     done = [result for result in rows[row] if result.figures]
     ours, paper = _mean(done, "value"), column.paper.get(row)
+    form = ".3f" if column.metric is Metric.valid_loss else ".2f"
     cells = {
         "system": table.rows[row],
-        f"{column.metric.value}, ours": _with_deviation(done, "value") or NOT_RUN,
+        f"{column.metric.value}, ours": _with_deviation(done, "value", form) or NOT_RUN,
         "n": f"{len(done)}" if len(done) == len(rows[row]) else f"{len(done)} of {len(rows[row])}",
-        "paper": _number(paper, "g"),
-        "ours − paper": _difference(ours, paper),
     }
+    if column.paper:
+        cells |= {"paper": _number(paper, "g"), "ours − paper": _difference(ours, paper)}
     if table.baseline:
         base, name = _mean(rows[table.baseline], "value"), table.rows[table.baseline]
         other = row != table.baseline
         cells[f"ours − {name}"] = _difference(ours, base) * other
         theirs = column.paper.get(table.baseline)
-        cells[f"paper's − {name}"] = _difference(paper, theirs) * other
+        if column.paper:
+            cells[f"paper's − {name}"] = _difference(paper, theirs) * other
     if column.metric in ORDERS:
         p_values = (result.figures.get("p_value") for result in done)
         cells["p"] = ", ".join(_number(value, ".3f") or "–" for value in p_values)
         cells["lowercased"] = _with_deviation(done, "lowercased_value")
+    if column.metric not in (Metric.human, Metric.valid_loss):
+        cells["best valid nll (bits)"] = _with_deviation(done, "valid_loss", ".3f")
     if column.metric is not Metric.human:
         cells["parameters"] = _number(done[0].figures["parameters"] if done else None, ",")
         cells["training min"] = _number(_mean(done, "minutes"), ".1f")
@@ -181,10 +186,10 @@ def _mean(results: Iterable[Result], key: str) -> float | None:
     return summarize(result.figures.get(key) for result in results)[0]
 
 
-def _with_deviation(results: Iterable[Result], key: str) -> str:
+def _with_deviation(results: Iterable[Result], key: str, form: str = ".2f") -> str:
     mean, deviation = summarize(result.figures.get(key) for result in results)
-    text = _number(mean, ".2f")
-    return text if deviation is None else f"{text} ± {deviation:.2f}"
+    text = _number(mean, form)
+    return text if deviation is None else f"{text} ± {deviation:{form}}"
 
 
 def _number(value: float | None, form: str) -> str:

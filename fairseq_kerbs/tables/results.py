@@ -21,6 +21,7 @@ NOT_RUN = "not run"
 ORDERS = {Metric.bleu4: 4, Metric.bleu1: 1}
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _UPDATE = re.compile(r"\| train_inner \|.* wpb=([\d.]+),.* num_updates=(\d+)")
+_VALID = re.compile(r"\| valid \|.*\| (?:nll_)?loss ([0-9.]+) ")  # the last of a line: the nll
 _PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
 
 
@@ -72,17 +73,19 @@ def read_result(run: Run, paths: Paths, failure: str = "") -> Result:
     if pending:
         stale = f"stale: {pending[0].reason}" if pending[0].state == "stale" else NOT_RUN
         return Result(run, failure or stale, records=records)
-    try:
-        figures = score(run, paths)
-    except UserError as error:
-        return Result(run, f"failed: {error}", records=records)
     file = folder / "train.log"
     log = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-    return Result(run, "done", {**figures, **read_training(log, records["train"])}, records)
+    figures: dict[str, Any] = read_training(log, records["train"])
+    try:
+        figures |= score(run, paths, figures["valid_loss"])
+    except UserError as error:
+        return Result(run, f"failed: {error}", records=records)
+    return Result(run, "done", figures, records)
 
 
 def read_training(log: str, record: Mapping[str, Any]) -> dict[str, float | None]:
-    """Parameters, minutes, and target tokens a second of processor time, None where not known.
+    """Parameters, best validation loss (nll, bits a token), minutes, and target tokens a second of
+    processor time, None where not known.
 
     By the log and record of all attempts; tokens are mean size of logged batches × updates.
     """
@@ -94,21 +97,27 @@ def read_training(log: str, record: Mapping[str, Any]) -> dict[str, float | None
         speed = statistics.fmean(float(words) for words, _ in lines) * updates / cpu
     return {
         "parameters": int(parameters[1].replace(",", "")) if parameters else None,
+        "valid_loss": min(map(float, _VALID.findall(log)), default=None),
         "minutes": None if seconds is None else seconds / 60,
         "cpu_minutes": None if cpu is None else cpu / 60,
         "words_per_cpu_second": speed,
     }
 
 
-def score(run: Run, paths: Paths) -> dict[str, Any]:
-    """Figures of what a run has generated or evaluated.
+def score(run: Run, paths: Paths, valid_loss: float | None) -> dict[str, Any]:
+    """Figures of what a run has generated or evaluated, or its best validation loss.
 
     Those of BLEU are kept in ``figures.json``, detokenized hypotheses in ``hypotheses.txt``.
 
     Raises:
-        UserError: there is no perplexity, or hypotheses do not fit the reference.
+        UserError: there is no validation loss or perplexity, or hypotheses do not fit the
+            reference.
     """
     folder, language = paths.run(run.id), run.data.language
+    if run.metric is Metric.valid_loss:
+        if valid_loss is None:
+            raise UserError(f"{folder / 'train.log'} has no finite validation loss")
+        return {"value": valid_loss}
     if run.metric is Metric.perplexity:
         return perplexity_figures(folder / "evaluate.log")
     generated, reference = folder / "generate-test.txt", paths.reference(run.data)

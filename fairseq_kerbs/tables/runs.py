@@ -183,7 +183,7 @@ def _runs(table: Table, scale_name: str) -> Iterator[Run]:
         for seed, row in product(scale.seeds, table.rows):
             if row not in scale.configs:
                 continue
-            config, flags = Path(scale.configs[row]), table.flags.get(row, {})
+            config, flags = Path(scale.configs[row]), scale.flags[row]
             inside = config.is_relative_to(CONFIGS)
             stem = str(config.relative_to(CONFIGS).with_suffix("")) if inside else config.stem
             trained = stem.replace("/", ".") + (f"_{row}" if flags else "")
@@ -206,7 +206,7 @@ def data_job(data: DataSet, paths: Paths) -> Job:
 
 
 def run_job(run: Run, paths: Paths) -> Job:
-    """Training, and generation or evaluation, with the digests of now."""
+    """Training, and generation or evaluation if its metric needs one, with the digests of now."""
     experiment, folder = load_experiment(run.config), paths.run(run.id)
     config, data = str(run.config), str(paths.prepared(run.data) / "bin")
     save = folder / "checkpoints"
@@ -227,7 +227,7 @@ def run_job(run: Run, paths: Paths) -> Job:
         flags = flag_arguments({"user-dir": str(PLUGIN_FOLDER), "path": str(best), **told})
         command = ("fairseq-eval-lm", data, *flags)
         steps.append(Step("evaluate", command, parts, folder / "evaluate.log"))
-    else:
+    elif run.metric is not Metric.valid_loss:
         output = folder / "generate-test.txt"
         parts = {**parts, "generation flags": digest(experiment.generate)}
         command = ("fairseq-kerbs", "generate", config, data, str(save), "--output", str(output))
