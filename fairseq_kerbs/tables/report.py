@@ -20,7 +20,7 @@ from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.tables.description import Column, Kind, Metric, Table
 from fairseq_kerbs.tables.experiments import CONFIGS
 from fairseq_kerbs.tables.results import NOT_RUN, ORDERS, Result
-from fairseq_kerbs.tables.runs import Paths, Run
+from fairseq_kerbs.tables.runs import HYPOTHESES, Paths, Run
 from fairseq_kerbs.utils.files import atomic_write, partial_name, put_in_place, read_lines
 
 _SMALL = (
@@ -65,23 +65,22 @@ class Report:
             partial.mkdir(parents=True)
             try:
                 for run in (result.run for result in done):
-                    self._copy_raw(run, partial / f"{run.column}_{run.row}_s{run.seed}")
+                    self._copy_raw(run, partial)
                 shutil.rmtree(folder, ignore_errors=True)
                 put_in_place(partial, folder)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
         return path
 
-    def _copy_raw(self, run: Run, prefix: Path) -> None:
+    def _copy_raw(self, run: Run, folder: Path) -> None:
         """Copy logs and hypotheses of a run."""
-        source = self.paths.run(run.id)
-        for log in ("train.log", "evaluate.log"):
-            if (source / log).is_file():
-                text = (source / log).read_text(encoding="utf-8", errors="replace")
-                _write(prefix.with_name(f"{prefix.name}.{log}"), strip_paths(text, self.paths))
-        if run.metric in ORDERS:
-            hypotheses = prefix.with_name(f"{prefix.name}.hyp.{run.data.language}")
-            shutil.copyfile(source / "hypotheses.txt", hypotheses)
+        for name in ("train.log", "evaluate.log", HYPOTHESES):
+            source, copy = self.paths.file(run, name), folder / self.paths.kept(run, name).name
+            if name == HYPOTHESES and run.metric in ORDERS:
+                shutil.copyfile(source, copy)
+            elif name != HYPOTHESES and source.is_file():
+                text = source.read_text(encoding="utf-8", errors="replace")
+                _write(copy, strip_paths(text, self.paths))
 
     def markdown(self) -> str:
         """A section for each column, and how its figures were made."""
@@ -245,8 +244,7 @@ def _examples(report: Report, column: Column, rows: Rows) -> list[str]:
     sources = read_texts(generated, "S", run.data.source_language)
     reference = read_lines(paths.reference(run.data))
     answers = {
-        title: read_lines(paths.run(result.run.id) / "hypotheses.txt")
-        for title, result in first.items()
+        title: read_lines(paths.run(result.run.id) / HYPOTHESES) for title, result in first.items()
     }
     lines = []
     rules: tuple[examples.Choice, ...] = ("differing", "best")

@@ -12,10 +12,17 @@ from typing import Any
 from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_bleu, paired_bootstrap
 from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.tables.description import Metric
-from fairseq_kerbs.tables.runs import Paths, Run, run_job
+from fairseq_kerbs.tables.runs import HYPOTHESES, Paths, Run, run_job
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, read_lines
-from fairseq_kerbs.utils.steps import digest, fingerprint, read_object, write_json
+from fairseq_kerbs.utils.steps import (
+    digest,
+    fingerprint,
+    read_list,
+    read_object,
+    step_status,
+    write_json,
+)
 
 NOT_RUN = "not run"
 ORDERS = {Metric.bleu4: 4, Metric.bleu1: 1}
@@ -59,13 +66,18 @@ def gather(
     for result in results:
         run = result.run
         other = base.get((run.column, run.seed))
+        known = result.figures.pop("p_value", None)  # kept by a report
         if other and run.row != baseline and result.figures and run.metric in ORDERS:
-            result.figures["p_value"] = compare(run, other, paths)
+            there = paths.reference(run.data).is_file()
+            result.figures["p_value"] = compare(run, other, paths) if there else known
     return results
 
 
 def read_result(run: Run, paths: Paths, failure: str = "") -> Result:
-    """What became of a run, by its records, its log and what it generated."""
+    """What became of a run, by its records, its log and what it generated, or by the report."""
+    kept = read_kept(run, paths)
+    if kept and (kept.figures or not failure):
+        return kept
     job, folder = run_job(run, paths), paths.run(run.id)
     found = {step.name: read_object(folder / f"{step.name}.json") for step in job.steps}
     records = {name: record for name, record in found.items() if record}
@@ -81,6 +93,29 @@ def read_result(run: Run, paths: Paths, failure: str = "") -> Result:
     except UserError as error:
         return Result(run, f"failed: {error}", records=records)
     return Result(run, "done", figures, records)
+
+
+def read_kept(run: Run, paths: Paths) -> Result | None:
+    """What the report below ``--results`` has of a finished run, if the work folder has nothing.
+
+    Without figures if configuration, seed, data or flags of generation have changed since; data
+    that are not prepared here count as those of the report.
+    """
+    job = run_job(run, paths)
+    name, parts = job.steps[-1].name, dict(job.steps[-1].parts)
+    files = [paths.kept(run, HYPOTHESES)] if run.metric in ORDERS else []
+    if (job.folder / "train.json").exists() or not all(file.is_file() for file in files):
+        return None
+    for one in read_list(paths.results / f"{run.table}_{run.scale}.json"):
+        if one["run"] == run.label and one["figures"]:
+            record = one["steps"][name]
+            if not (paths.prepared(run.data) / "bin").exists():
+                parts["data"] = record["parts"]["data"]
+            status = step_status(name, record, parts, {})
+            if status.state == "done":
+                return Result(run, one["state"], one["figures"], one["steps"])
+            return Result(run, f"stale: {status.reason}", records=one["steps"])
+    return None
 
 
 def read_training(log: str, record: Mapping[str, Any]) -> dict[str, float | None]:
@@ -126,12 +161,12 @@ def score(run: Run, paths: Paths, valid_loss: float | None) -> dict[str, Any]:
     def bleu() -> dict[str, Any]:
         lines = read_lines(generated)
         texts = detokenize_lines(lines, language=language, name=str(generated))
-        with atomic_write(folder / "hypotheses.txt") as stream:
+        with atomic_write(folder / HYPOTHESES) as stream:
             stream.write("".join(text + "\n" for text in texts))
         return bleu_figures(texts, read_lines(reference), order=order, language=language)
 
     figures = folder / "figures.json"
-    if not (folder / "hypotheses.txt").is_file():
+    if not (folder / HYPOTHESES).is_file():
         figures.unlink(missing_ok=True)
     return _kept(figures, [generated, reference, order, language], bleu)
 
@@ -178,7 +213,7 @@ def perplexity_figures(log: Path) -> dict[str, Any]:
 
 def compare(run: Run, baseline: Run, paths: Paths) -> float:
     """p-value of a run's translations against another's; it takes seconds, and is kept."""
-    files = [paths.run(one.id) / "hypotheses.txt" for one in (run, baseline)]
+    files = [paths.file(one, HYPOTHESES) for one in (run, baseline)]
     files.append(paths.reference(run.data))
     order, language = ORDERS[run.metric], run.data.language
 

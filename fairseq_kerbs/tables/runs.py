@@ -27,6 +27,7 @@ from fairseq_kerbs.utils.steps import (
 )
 
 WORDS = "5"  # for each number of senses in Table 6; the paper shows as many
+HYPOTHESES = "hypotheses.txt"  # detokenized, in the order of the test set
 _EVALUATION = ("task", "sample-break-mode", "tokens-per-sample")  # flags that eval-lm shares
 
 
@@ -113,6 +114,17 @@ class Paths:
         """The folder of a run."""
         return self.work / "cells" / name
 
+    def file(self, run: Run, name: str) -> Path:
+        """A file of a run; where the work folder has no such run, the one kept by the report."""
+        folder = self.run(run.id)
+        return folder / name if (folder / "train.json").exists() else self.kept(run, name)
+
+    def kept(self, run: Run, name: str) -> Path:
+        """The copy that the report keeps of a file of a run."""
+        name = f"hyp.{run.data.language}" if name == HYPOTHESES else name
+        prefix = f"{run.column}_{run.row}_s{run.seed}"
+        return self.results / f"{run.table}_{run.scale}" / f"{prefix}.{name}"
+
     def missing(self, data: DataSet) -> str:
         """What to do if the raw text is not there; empty if it is, or is not needed any more."""
         prepared = (self.prepared(data) / "bin").exists()
@@ -143,6 +155,7 @@ class Run:
     metric: Metric
     minutes: float | None
     words: bool
+    scale: str
 
     @property
     def label(self) -> str:
@@ -193,6 +206,7 @@ def _runs(table: Table, scale_name: str) -> Iterator[Run]:
                 metric=column.metric,
                 minutes=scale.minutes.get(row),
                 words=table.kind is Kind.senses,
+                scale=scale_name,
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -154,6 +155,47 @@ def test_markdown(paths: Paths) -> None:
     assert make_report(paths).results[1].figures["value"] == 99
     (folder / "generate-test.txt").write_text("H-0\t-1\tit is 24\nH-1\t-1\thello\n")
     assert make_report(paths).results[1].figures["value"] == 24
+
+
+def test_finished_runs_are_taken_over(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a work folder that is gone, from the report and its copies."""
+    arguments = ["tables", "--table", str(paths.data / "own.yaml")]
+    for name in ("data", "work", "results"):
+        arguments += [f"--{name}", str(getattr(paths, name))]
+
+    def reported() -> dict[str, str]:
+        assert main([*arguments, "--report-only"]) == 0
+        files = [path for path in paths.results.rglob("*") if path.is_file()]
+        return {str(path): path.read_text() for path in files}
+
+    before = reported()
+    (paths.work / "data" / "toy").rename(paths.data / "prepared")
+    shutil.rmtree(paths.work)
+    assert reported() == before  # data that are not there are taken for the same
+    (paths.work / "data").mkdir()
+    (paths.data / "prepared").rename(paths.work / "data" / "toy")
+    assert reported() == before
+    (paths.data / "toy" / "ref").rename(paths.data / "toy" / "gone")
+    assert reported() == before  # p-values stay as they were
+    capsys.readouterr()
+    assert main([*arguments, "--dry-run"]) == 0
+    assert "# 6 runs, 3 done, 3 to run" in capsys.readouterr().out
+    assert main([*arguments, "--dry-run", "--redo"]) == 0
+    assert "# 6 runs, 0 done, 6 to run" in capsys.readouterr().out
+    # neither other data nor another configuration
+    (paths.work / "data" / "toy" / "bin" / "train.bin").write_bytes(b"other")
+    results = make_report(paths).results
+    assert {one.state for one in results if one.records} == {"stale: data changed since generate"}
+    (paths.work / "data" / "toy" / "bin" / "train.bin").unlink()
+    flags = "flags: {kerbs: {lr: 1}}\ndata:"
+    (paths.data / "own.yaml").write_text(TABLE.replace("data:", flags, 1))
+    states = [one.state for one in make_report(paths).results]
+    assert states[:2] == ["done", "stale: configuration changed since generate"]
+    # what the work folder has counts
+    first = plan_runs([load_table(str(paths.data / "own.yaml"))], "small")[0][0]
+    finish(first, paths, 7.0)
+    (paths.data / "toy" / "gone").rename(paths.data / "toy" / "ref")
+    assert make_report(paths).results[0].figures["value"] == 7
 
 
 def test_change_of_the_data_makes_figures_stale(paths: Paths) -> None:
