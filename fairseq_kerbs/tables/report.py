@@ -155,8 +155,9 @@ def _cells(table: Table, column: Column, row: str, rows: Rows) -> dict[str, str]
         if column.paper:
             cells[f"paper's − {name}"] = _difference(paper, theirs) * other
     if column.metric in ORDERS:
-        p_values = (result.figures.get("p_value") for result in done)
-        cells["p"] = ", ".join(_number(value, ".3f") or "–" for value in p_values)
+        for head, key in (("p", "p_value"), ("p (Holm)", "p_holm")):
+            values = (_number(result.figures.get(key), ".3f") for result in done)
+            cells[head] = ", ".join(value or "–" for value in values)
         cells["lowercased"] = _with_deviation(done, "lowercased_value")
     if column.metric not in (Metric.human, Metric.valid_loss):
         cells["best valid nll (bits)"] = _with_deviation(done, "valid_loss", ".3f")
@@ -213,10 +214,11 @@ def _notes(report: Report, column: Column, rows: Rows) -> Iterator[str]:
     if signatures := _distinct(done, "signature"):
         text = " and ".join(f"`{signature}`" for signature in signatures)
         yield f"Signature {text}."
-    if any("p_value" in figures for figures in done):
+    if tests := sum("p_holm" in figures for figures in done):
         yield (
             f"p: paired bootstrap of sacreBLEU, {SAMPLES} samples, two-sided, cased, against "
-            f"{baseline} of the same seed, in the seeds' order."
+            f"{baseline} of the same seed, in the seeds' order; corrected for the number of "
+            f"comparisons in this column, {tests}, by Holm (1979)."
         )
     if done:
         yield "Mean ± standard deviation of the sample of seeds; times with validation and saving."

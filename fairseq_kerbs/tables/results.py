@@ -40,7 +40,8 @@ class Result:
         state: "done", or why there is no figure.
         figures: the metric as ``value`` with its ``signature`` (see `score`), what the training
             took (see `read_training`), and ``p_value``: of the paired bootstrap against the
-            baseline of the same seed; empty if there is no figure.
+            baseline of the same seed, with ``p_holm`` corrected for the number of those of the
+            column; empty if there is no figure.
         records: record of each step, by name.
     """
 
@@ -66,11 +67,28 @@ def gather(
     for result in results:
         run = result.run
         other = base.get((run.column, run.seed))
-        known = result.figures.pop("p_value", None)  # kept by a report
+        known, _ = (result.figures.pop(key, None) for key in ("p_value", "p_holm"))  # kept ones
         if other and run.row != baseline and result.figures and run.metric in ORDERS:
             there = paths.reference(run.data).is_file()
             result.figures["p_value"] = compare(run, other, paths) if there else known
+    for column in {run.column for run in runs}:
+        tested = [one.figures for one in results if one.run.column == column]
+        tested = [figures for figures in tested if figures.get("p_value") is not None]
+        for figures, value in zip(tested, holm([one["p_value"] for one in tested]), strict=True):
+            figures["p_holm"] = value
     return results
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number m by Holm (1979), in the same order.
+
+    The k-th smallest is multiplied by m − k + 1; none is below that of a smaller one, or above 1.
+    """
+    corrected, least, left = [1.0] * len(p_values), 0.0, len(p_values)
+    for index in sorted(range(len(p_values)), key=p_values.__getitem__):
+        least = corrected[index] = min(1.0, max(least, left * p_values[index]))
+        left -= 1
+    return corrected
 
 
 def read_result(run: Run, paths: Paths, failure: str = "") -> Result:

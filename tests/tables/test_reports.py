@@ -54,18 +54,20 @@ beside ours for orientation; compare differences from the baseline.
 ## Translation: BLEU-4
 
 | system | BLEU-4, ours | n | paper | ours − paper | ours − Plain | paper's − Plain | p | \
-lowercased | best valid nll (bits) | parameters | training min | CPU min | words per CPU s |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
-| Plain | 21.00 ± 1.41 | 2 | 25.5 | −4.50 | | | –, – | 22.00 ± 1.41 | 3.165 ± 0.000 | \
+p (Holm) | lowercased | best valid nll (bits) | parameters | training min | CPU min | \
+words per CPU s |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
+| Plain | 21.00 ± 1.41 | 2 | 25.5 | −4.50 | | | –, – | –, – | 22.00 ± 1.41 | 3.165 ± 0.000 | \
 1,234,567 | 2.0 | 1.5 | 4,000 |
-| Ours | 23.50 | 1 of 2 | 27.25 | −3.75 | +2.50 | +1.75 | 0.091 | 24.50 | 3.165 | \
+| Ours | 23.50 | 1 of 2 | 27.25 | −3.75 | +2.50 | +1.75 | 0.091 | 0.091 | 24.50 | 3.165 | \
 1,234,567 | 2.0 | 1.5 | 4,000 |
-| Third | not run | 0 of 2 | | | | | | | | | | | |
+| Third | not run | 0 of 2 | | | | | | | | | | | | |
 
 - Data toy; seeds 1, 2.
 - Signature `BLEU|order:4`.
 - p: paired bootstrap of sacreBLEU, 1000 samples, two-sided, cased, against Plain of the same \
-seed, in the seeds' order.
+seed, in the seeds' order; corrected for the number of comparisons in this column, 1, \
+by Holm (1979).
 - Mean ± standard deviation of the sample of seeds; times with validation and saving.
 - Ours, seed 2: failed: train ended with status 3.
 - Third, seed 1: not run.
