@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_kerbs.cli import build_parser
 from fairseq_kerbs.tables.description import NAMES, SCALES, Metric, Table, load_table
-from fairseq_kerbs.tables.experiments import load_experiment
+from fairseq_kerbs.tables.experiments import CONFIGS, load_experiment
 from fairseq_kerbs.tables.runs import Paths, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.errors import UserError
 
@@ -70,6 +70,15 @@ def test_runs_have_the_flags_of_their_rows(tables: dict[str, Table], scale: str)
             mixed = str(train["mixture-kernels"]).split(",")
             expected = 9 if use.row in ("mos", "mix_big") else 4 + (use.row == "mix_1")
             assert (layer, len(mixed)) == ("mixture", expected)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_reproductions_have_the_papers_setting(tables: dict[str, Table], scale: str) -> None:
+    """Whatever the defaults of flags are; but for what a row leaves out."""
+    preset = load_experiment(CONFIGS / "paper.yaml").train
+    own = [table for name, table in tables.items() if name.isdigit()]
+    for run in plan_runs(own, scale)[0]:
+        assert preset.items() <= load_experiment(run.config).train.items()
 
 
 def test_small_runs(tables: dict[str, Table]) -> None:
