@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Reproduce the papers' tables: prepare data, train what is missing, score, and write reports.
 #
-#   scripts/reproduce_tables.sh [--table 1|2|3|4|5|6|gao1|gao3|all] [--scale full|small]
+#   scripts/reproduce_tables.sh [--table 1|2|3|4|5|6|gao1|gao3|layers|all] [--scale full|small]
 #       [--corpora DIR] [--work DIR] [--results DIR] [--jobs N] [--only PATTERN] [--redo] [--dry-run] [--report-only]
 #
 # DIR of --corpora holds the raw corpora: iwslt16, dailydialog, lm1b, multi30k-de-en, wikitext-2, …

@@ -59,6 +59,8 @@ def add_train(commands: Subparsers) -> None:
     """fairseq-train."""
     parser = _add_parser(commands, _run_train, add_help=False)
     parser.add_argument("--dry-run", action="store_true", help="only print the command")
+    text = "the paper's way of everything that has another default or CONFIG has otherwise"
+    parser.add_argument("--preset", choices=("paper",), help=text)
     text = "show this help message, all flags of fairseq_kerbs and its configurations, and exit"
     parser.add_argument("-h", "--help", action=_TrainHelp, nargs=0, help=text)
 
@@ -102,16 +104,19 @@ def _run_train(args: argparse.Namespace) -> int:
     """fairseq-train with the flags of a configuration.
 
     Print and run fairseq-train with the flags of CONFIG. Flags that are not listed here go to
-    fairseq-train and replace those of CONFIG.
+    fairseq-train and replace those of CONFIG and of a preset.
     """
-    from fairseq_kerbs.tables.experiments import program_arguments
+    from fairseq_kerbs.tables.experiments import CONFIGS, load_experiment, program_arguments
     from fairseq_kerbs.utils.processes import find_program, quoted, replace_process
 
     experiment = _load_experiment(args)
-    flags = {"save-dir": args.save_dir, **experiment.train}
+    flags, files = {"save-dir": args.save_dir, **experiment.train}, experiment.files
+    if args.preset:
+        preset = load_experiment(CONFIGS / f"{args.preset}.yaml")
+        flags, files = {**flags, **preset.train}, (*files, *preset.files)
     arguments = program_arguments(args.data, flags, args.extra)
     command = [find_program("fairseq-train"), *arguments]
-    _announce(experiment.files, quoted(command))
+    _announce(files, quoted(command))
     if not args.dry_run:
         replace_process(command)
     return 0

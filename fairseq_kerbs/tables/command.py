@@ -8,7 +8,7 @@ from typing import Any
 
 from fairseq_kerbs.tables.description import NAMES, load_table
 from fairseq_kerbs.tables.report import Report
-from fairseq_kerbs.tables.results import gather
+from fairseq_kerbs.tables.results import gather, read_kept
 from fairseq_kerbs.tables.runner import Runner
 from fairseq_kerbs.tables.runs import Job, Paths, Run, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.errors import UserError
@@ -35,7 +35,7 @@ def run_tables(args: argparse.Namespace) -> int:
     runs, wanted = plan_runs(tables, args.scale, args.only)
     paths = Paths(args.corpora, args.work, args.results)
     if args.dry_run:
-        _print_plan(runs, list(wanted.values()), paths)
+        _print_plan(runs, list(wanted.values()), paths, args.redo)
         return 0
     command = ["fairseq-kerbs", "tables", *(part for one in given for part in ("--table", one))]
     shown = quoted([*command, "--scale", args.scale])
@@ -44,7 +44,7 @@ def run_tables(args: argparse.Namespace) -> int:
         about, failures, bad = _about(), dict[str, str](), dict[str, str]()
         if not args.report_only:
             runner = Runner(args.jobs, args.redo, about, say)
-            failures = _run(list(wanted.values()), paths, runner)
+            failures = _run(runs, list(wanted.values()), paths, runner, args.redo)
         for table in tables:
             own = [run for run in runs if run.table == table.name]
             results = gather(own, table.baseline, paths, failures)
@@ -72,7 +72,15 @@ def _about() -> dict[str, Any]:
     return {"revision": versions.pop("revision"), "machine": text, "versions": versions}
 
 
-def _run(wanted: Sequence[Run], paths: Paths, runner: Runner) -> dict[str, str]:
+def _kept(run: Run, runs: Sequence[Run], paths: Paths) -> bool:
+    """Whether the reports of all tables that have a run keep it, finished."""
+    kept = (read_kept(one, paths) for one in runs if one.id == run.id)
+    return all(result and result.figures for result in kept)
+
+
+def _run(
+    runs: Sequence[Run], wanted: Sequence[Run], paths: Paths, runner: Runner, redo: bool
+) -> dict[str, str]:
     """Why runs are not done, by id; empty for those that are."""
     data_sets = {run.data.name: run.data for run in wanted}
     failed = {f"data {name}": paths.missing(data) for name, data in data_sets.items()}
@@ -88,14 +96,16 @@ def _run(wanted: Sequence[Run], paths: Paths, runner: Runner) -> dict[str, str]:
     failures, jobs = {}, []
     for run in wanted:
         failure = failed[f"data {run.data.name}"]
-        if failure:
+        if not redo and _kept(run, runs, paths):
+            say(f"{run.id}: kept in {paths.results}")
+        elif failure:
             failures[run.id] = f"data {run.data.name}: {failure}"
         else:
             jobs.append(run_job(run, paths))
     return failures | runner.run(jobs)
 
 
-def _print_plan(runs: Sequence[Run], wanted: Sequence[Run], paths: Paths) -> None:
+def _print_plan(runs: Sequence[Run], wanted: Sequence[Run], paths: Paths, redo: bool) -> None:
     """Every command in order, with planned minutes and their total."""
     for data in {run.data.name: run.data for run in wanted}.values():
         missing = paths.missing(data)
@@ -107,7 +117,9 @@ def _print_plan(runs: Sequence[Run], wanted: Sequence[Run], paths: Paths) -> Non
     for run in wanted:
         labels = ", ".join(one.label for one in runs if one.id == run.id)
         planned = "no estimate" if run.minutes is None else f"{run.minutes:g} min planned"
-        if not _print_job(run_job(run, paths), f" ({labels}; {planned})"):
+        if not redo and _kept(run, runs, paths):
+            say(f"# {run.id} ({labels}): done, kept in {paths.results}")
+        elif not _print_job(run_job(run, paths), f" ({labels}; {planned})"):
             left.append(run.minutes or 0)
     say(
         f"# {len(wanted)} runs, {len(wanted) - len(left)} done, {len(left)} to run; "

@@ -6,16 +6,17 @@
     baseline: softmax               # row that the others are compared with
     rows: {softmax: Transformer, kerbs: Transformer + KerBS, no_kernel: without the kernel}
     flags:                          # what rows change in the configuration that a scale gives them
-      no_kernel: {kernel: lin}
+      no_kernel: {kernel: lin}      # here and below a key may be a pattern: "no_*"
     columns:
       mt:
         title: translation
-        metric: bleu4               # bleu4, bleu1, perplexity or human
+        metric: bleu4               # bleu4, bleu1, perplexity, valid_loss or human
         paper: {softmax: 29.61, kerbs: 30.90}
         small:                      # a scale: full or small
           data: multi30k            # a data set of data.yaml, or of 'data' in this file
           config: multi30k/transformer_kerbs.yaml     # of all rows that 'configs' does not name
-          configs: {softmax: multi30k/transformer_softmax.yaml}
+          configs: {softmax: multi30k/transformer_softmax.yaml}   # "" leaves a row out
+          flags: {kerbs: {lr: 1e-3}}    # what rows change here, beside the flags above
           seeds: [1, 2, 3]
           minutes: {softmax: 10, kerbs: 18}     # planned for a run on two cores
 
@@ -30,8 +31,10 @@ Names of rows, columns, data sets and languages become parts of paths below ``--
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,7 +45,7 @@ from fairseq_kerbs.tables.experiments import CONFIGS, check_flags, read_yaml
 from fairseq_kerbs.utils.errors import UserError
 
 TABLES = CONFIGS / "tables"
-NAMES = ("1", "2", "3", "4", "5", "6", "gao1", "gao3")
+NAMES = ("1", "2", "3", "4", "5", "6", "gao1", "gao3", "layers")
 SCALES = ("full", "small")
 _PATH_PART = re.compile(r"(?!\.{1,2}$)[\w.-]+")
 
@@ -61,6 +64,7 @@ class Metric(Enum):
     bleu4 = "BLEU-4"
     bleu1 = "BLEU-1"
     perplexity = "perplexity (lower is better)"
+    valid_loss = "best validation loss (bits, lower is better)"
     human = "human score"
 
 
@@ -83,11 +87,15 @@ class DataSet:
 
 @dataclass
 class Scale:
-    """A column at one scale: what is trained, on what, and how often; `configs` is by row."""
+    """A column at one scale: what is trained, on what, and how often.
+
+    Once loaded, `configs`, `flags` (the table's included) and `minutes` are by row.
+    """
 
     data: str
     config: str = ""
     configs: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, dict[str, Any]] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=lambda: [1])
     minutes: dict[str, float] = field(default_factory=dict)
     note: str = ""
@@ -161,27 +169,48 @@ def _complete(table: Table, path: Path) -> None:
             )
     for name, data in table.data.items():
         data.name = name
-    rows = [*table.flags, *filter(None, [table.baseline])]
+    _check_flags(path, table.flags)
+    rows, patterns = [*filter(None, [table.baseline])], [*table.flags]
     for name, column in table.columns.items():
         column.title = column.title or name
         rows += column.paper
         for scale in filter(None, (column.full, column.small)):
-            rows += [*scale.configs, *scale.minutes]
+            patterns += [*scale.configs, *scale.flags, *scale.minutes]
             if scale.data not in table.data:
                 known = ", ".join(table.data)
                 raise UserError(
                     f"{path}: {name}: unknown data set '{scale.data}'; there is {known}"
                 )
-            configs = dict.fromkeys(table.rows, scale.config) if scale.config else {}
-            configs |= scale.configs
-            scale.configs = {row: str(_config(path, file)) for row, file in configs.items()}
-    for row in rows:
-        if row not in table.rows:
-            raise UserError(f"{path}: '{row}' is none of the rows {', '.join(table.rows)}")
-    for row, flags in table.flags.items():
-        for flag, value in check_flags(f"{path}: flags: {row}", flags).items():
+            _check_flags(f"{path}: {name}", scale.flags)
+            _resolve(table, scale, path)
+    strangers = [row for row in rows if row not in table.rows]
+    strangers += [one for one in patterns if not any(fnmatchcase(row, one) for row in table.rows)]
+    if strangers:
+        raise UserError(f"{path}: '{strangers[0]}' is none of the rows {', '.join(table.rows)}")
+
+
+def _resolve(table: Table, scale: Scale, path: Path) -> None:
+    """Replace patterns of rows by rows; of several that fit a row the last one counts."""
+    files = {row: [scale.config, *_fitting(row, scale.configs)][-1] for row in table.rows}
+    scale.configs = {row: str(_config(path, file)) for row, file in files.items() if file}
+    flags: dict[str, dict[str, Any]] = {row: {} for row in table.rows}
+    for row, merged in flags.items():
+        for changed in (*_fitting(row, table.flags), *_fitting(row, scale.flags)):
+            merged |= changed
+    minutes = {row: _fitting(row, scale.minutes)[-1:] for row in table.rows}
+    scale.flags, scale.minutes = flags, {row: one[0] for row, one in minutes.items() if one}
+
+
+def _fitting(row: str, values: Mapping[str, Any]) -> list[Any]:
+    """The values whose keys are a row, or patterns that it fits, in their order."""
+    return [value for pattern, value in values.items() if fnmatchcase(row, pattern)]
+
+
+def _check_flags(where: Path | str, flags: Mapping[str, Any]) -> None:
+    for row, changed in flags.items():
+        for flag, value in check_flags(f"{where}: flags: {row}", changed).items():
             if value is None or value is False:
-                raise UserError(f"{path}: flags: {row}: no command line takes {flag} away")
+                raise UserError(f"{where}: flags: {row}: no command line takes {flag} away")
 
 
 def _config(path: Path, name: str) -> Path:

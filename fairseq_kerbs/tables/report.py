@@ -20,7 +20,7 @@ from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.tables.description import Column, Kind, Metric, Table
 from fairseq_kerbs.tables.experiments import CONFIGS
 from fairseq_kerbs.tables.results import NOT_RUN, ORDERS, Result
-from fairseq_kerbs.tables.runs import Paths, Run
+from fairseq_kerbs.tables.runs import HYPOTHESES, Paths, Run
 from fairseq_kerbs.utils.files import atomic_write, partial_name, put_in_place, read_lines
 
 _SMALL = (
@@ -65,29 +65,29 @@ class Report:
             partial.mkdir(parents=True)
             try:
                 for run in (result.run for result in done):
-                    self._copy_raw(run, partial / f"{run.column}_{run.row}_s{run.seed}")
+                    self._copy_raw(run, partial)
                 shutil.rmtree(folder, ignore_errors=True)
                 put_in_place(partial, folder)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
         return path
 
-    def _copy_raw(self, run: Run, prefix: Path) -> None:
+    def _copy_raw(self, run: Run, folder: Path) -> None:
         """Copy logs and hypotheses of a run."""
-        source = self.paths.run(run.id)
-        for log in ("train.log", "evaluate.log"):
-            if (source / log).is_file():
-                text = (source / log).read_text(encoding="utf-8", errors="replace")
-                _write(prefix.with_name(f"{prefix.name}.{log}"), strip_paths(text, self.paths))
-        if run.metric in ORDERS:
-            hypotheses = prefix.with_name(f"{prefix.name}.hyp.{run.data.language}")
-            shutil.copyfile(source / "hypotheses.txt", hypotheses)
+        for name in ("train.log", "evaluate.log", HYPOTHESES):
+            source, copy = self.paths.file(run, name), folder / self.paths.kept(run, name).name
+            if name == HYPOTHESES and run.metric in ORDERS:
+                shutil.copyfile(source, copy)
+            elif name != HYPOTHESES and source.is_file():
+                text = source.read_text(encoding="utf-8", errors="replace")
+                _write(copy, strip_paths(text, self.paths))
 
     def markdown(self) -> str:
         """A section for each column, and how its figures were made."""
         table, figures = self.table, self.table.kind is Kind.figures
         lines = [f"# {table.title}", "", f"{table.source}, {self.scale} scale.", ""]
-        lines += [_SMALL, ""] if figures and self.scale == "small" else []
+        of_paper = any(column.paper for column in table.columns.values())
+        lines += [_SMALL, ""] if figures and of_paper and self.scale == "small" else []
         section = {Kind.figures: _figures, Kind.examples: _examples, Kind.senses: _words}
         for name, column in table.columns.items():
             own = [result for result in self.results if result.run.column == name]
@@ -139,23 +139,28 @@ def _cells(table: Table, column: Column, row: str, rows: Rows) -> dict[str, str]
     """A row of the Markdown table, by the heads of its columns."""
     done = [result for result in rows[row] if result.figures]
     ours, paper = _mean(done, "value"), column.paper.get(row)
+    form = ".3f" if column.metric is Metric.valid_loss else ".2f"
     cells = {
         "system": table.rows[row],
-        f"{column.metric.value}, ours": _with_deviation(done, "value") or NOT_RUN,
+        f"{column.metric.value}, ours": _with_deviation(done, "value", form) or NOT_RUN,
         "n": f"{len(done)}" if len(done) == len(rows[row]) else f"{len(done)} of {len(rows[row])}",
-        "paper": _number(paper, "g"),
-        "ours − paper": _difference(ours, paper),
     }
+    if column.paper:
+        cells |= {"paper": _number(paper, "g"), "ours − paper": _difference(ours, paper)}
     if table.baseline:
         base, name = _mean(rows[table.baseline], "value"), table.rows[table.baseline]
         other = row != table.baseline
         cells[f"ours − {name}"] = _difference(ours, base) * other
         theirs = column.paper.get(table.baseline)
-        cells[f"paper's − {name}"] = _difference(paper, theirs) * other
+        if column.paper:
+            cells[f"paper's − {name}"] = _difference(paper, theirs) * other
     if column.metric in ORDERS:
-        p_values = (result.figures.get("p_value") for result in done)
-        cells["p"] = ", ".join(_number(value, ".3f") or "–" for value in p_values)
+        for head, key in (("p", "p_value"), ("p (Holm)", "p_holm")):
+            values = (_number(result.figures.get(key), ".3f") for result in done)
+            cells[head] = ", ".join(value or "–" for value in values)
         cells["lowercased"] = _with_deviation(done, "lowercased_value")
+    if column.metric not in (Metric.human, Metric.valid_loss):
+        cells["best valid nll (bits)"] = _with_deviation(done, "valid_loss", ".3f")
     if column.metric is not Metric.human:
         cells["parameters"] = _number(done[0].figures["parameters"] if done else None, ",")
         cells["training min"] = _number(_mean(done, "minutes"), ".1f")
@@ -181,10 +186,10 @@ def _mean(results: Iterable[Result], key: str) -> float | None:
     return summarize(result.figures.get(key) for result in results)[0]
 
 
-def _with_deviation(results: Iterable[Result], key: str) -> str:
+def _with_deviation(results: Iterable[Result], key: str, form: str = ".2f") -> str:
     mean, deviation = summarize(result.figures.get(key) for result in results)
-    text = _number(mean, ".2f")
-    return text if deviation is None else f"{text} ± {deviation:.2f}"
+    text = _number(mean, form)
+    return text if deviation is None else f"{text} ± {deviation:{form}}"
 
 
 def _number(value: float | None, form: str) -> str:
@@ -209,10 +214,11 @@ def _notes(report: Report, column: Column, rows: Rows) -> Iterator[str]:
     if signatures := _distinct(done, "signature"):
         text = " and ".join(f"`{signature}`" for signature in signatures)
         yield f"Signature {text}."
-    if any("p_value" in figures for figures in done):
+    if tests := sum("p_holm" in figures for figures in done):
         yield (
             f"p: paired bootstrap of sacreBLEU, {SAMPLES} samples, two-sided, cased, against "
-            f"{baseline} of the same seed, in the seeds' order."
+            f"{baseline} of the same seed, in the seeds' order; corrected for the number of "
+            f"comparisons in this column, {tests}, by Holm (1979)."
         )
     if done:
         yield "Mean ± standard deviation of the sample of seeds; times with validation and saving."
@@ -240,8 +246,7 @@ def _examples(report: Report, column: Column, rows: Rows) -> list[str]:
     sources = read_texts(generated, "S", run.data.source_language)
     reference = read_lines(paths.reference(run.data))
     answers = {
-        title: read_lines(paths.run(result.run.id) / "hypotheses.txt")
-        for title, result in first.items()
+        title: read_lines(paths.run(result.run.id) / HYPOTHESES) for title, result in first.items()
     }
     lines = []
     rules: tuple[examples.Choice, ...] = ("differing", "best")

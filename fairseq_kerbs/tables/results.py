@@ -12,15 +12,23 @@ from typing import Any
 from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_bleu, paired_bootstrap
 from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.tables.description import Metric
-from fairseq_kerbs.tables.runs import Paths, Run, run_job
+from fairseq_kerbs.tables.runs import HYPOTHESES, Paths, Run, run_job
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, read_lines
-from fairseq_kerbs.utils.steps import digest, fingerprint, read_object, write_json
+from fairseq_kerbs.utils.steps import (
+    digest,
+    fingerprint,
+    read_list,
+    read_object,
+    step_status,
+    write_json,
+)
 
 NOT_RUN = "not run"
 ORDERS = {Metric.bleu4: 4, Metric.bleu1: 1}
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _UPDATE = re.compile(r"\| train_inner \|.* wpb=([\d.]+),.* num_updates=(\d+)")
+_VALID = re.compile(r"\| valid \|.*\| (?:nll_)?loss ([0-9.]+) ")  # the last of a line: the nll
 _PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
 
 
@@ -32,7 +40,8 @@ class Result:
         state: "done", or why there is no figure.
         figures: the metric as ``value`` with its ``signature`` (see `score`), what the training
             took (see `read_training`), and ``p_value``: of the paired bootstrap against the
-            baseline of the same seed; empty if there is no figure.
+            baseline of the same seed, with ``p_holm`` corrected for the number of those of the
+            column; empty if there is no figure.
         records: record of each step, by name.
     """
 
@@ -58,13 +67,35 @@ def gather(
     for result in results:
         run = result.run
         other = base.get((run.column, run.seed))
+        known, _ = (result.figures.pop(key, None) for key in ("p_value", "p_holm"))  # kept ones
         if other and run.row != baseline and result.figures and run.metric in ORDERS:
-            result.figures["p_value"] = compare(run, other, paths)
+            there = paths.reference(run.data).is_file()
+            result.figures["p_value"] = compare(run, other, paths) if there else known
+    for column in {run.column for run in runs}:
+        tested = [one.figures for one in results if one.run.column == column]
+        tested = [figures for figures in tested if figures.get("p_value") is not None]
+        for figures, value in zip(tested, holm([one["p_value"] for one in tested]), strict=True):
+            figures["p_holm"] = value
     return results
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number m by Holm (1979), in the same order.
+
+    The k-th smallest is multiplied by m − k + 1; none is below that of a smaller one, or above 1.
+    """
+    corrected, least, left = [1.0] * len(p_values), 0.0, len(p_values)
+    for index in sorted(range(len(p_values)), key=p_values.__getitem__):
+        least = corrected[index] = min(1.0, max(least, left * p_values[index]))
+        left -= 1
+    return corrected
+
+
 def read_result(run: Run, paths: Paths, failure: str = "") -> Result:
-    """What became of a run, by its records, its log and what it generated."""
+    """What became of a run, by its records, its log and what it generated, or by the report."""
+    kept = read_kept(run, paths)
+    if kept and (kept.figures or not failure):
+        return kept
     job, folder = run_job(run, paths), paths.run(run.id)
     found = {step.name: read_object(folder / f"{step.name}.json") for step in job.steps}
     records = {name: record for name, record in found.items() if record}
@@ -72,17 +103,42 @@ def read_result(run: Run, paths: Paths, failure: str = "") -> Result:
     if pending:
         stale = f"stale: {pending[0].reason}" if pending[0].state == "stale" else NOT_RUN
         return Result(run, failure or stale, records=records)
-    try:
-        figures = score(run, paths)
-    except UserError as error:
-        return Result(run, f"failed: {error}", records=records)
     file = folder / "train.log"
     log = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-    return Result(run, "done", {**figures, **read_training(log, records["train"])}, records)
+    figures: dict[str, Any] = read_training(log, records["train"])
+    try:
+        figures |= score(run, paths, figures["valid_loss"])
+    except UserError as error:
+        return Result(run, f"failed: {error}", records=records)
+    return Result(run, "done", figures, records)
+
+
+def read_kept(run: Run, paths: Paths) -> Result | None:
+    """What the report below ``--results`` has of a finished run, if the work folder has nothing.
+
+    Without figures if configuration, seed, data or flags of generation have changed since; data
+    that are not prepared here count as those of the report.
+    """
+    job = run_job(run, paths)
+    name, parts = job.steps[-1].name, dict(job.steps[-1].parts)
+    files = [paths.kept(run, HYPOTHESES)] if run.metric in ORDERS else []
+    if (job.folder / "train.json").exists() or not all(file.is_file() for file in files):
+        return None
+    for one in read_list(paths.results / f"{run.table}_{run.scale}.json"):
+        if one["run"] == run.label and one["figures"]:
+            record = one["steps"][name]
+            if not (paths.prepared(run.data) / "bin").exists():
+                parts["data"] = record["parts"]["data"]
+            status = step_status(name, record, parts, {})
+            if status.state == "done":
+                return Result(run, one["state"], one["figures"], one["steps"])
+            return Result(run, f"stale: {status.reason}", records=one["steps"])
+    return None
 
 
 def read_training(log: str, record: Mapping[str, Any]) -> dict[str, float | None]:
-    """Parameters, minutes, and target tokens a second of processor time, None where not known.
+    """Parameters, best validation loss (nll, bits a token), minutes, and target tokens a second of
+    processor time, None where not known.
 
     By the log and record of all attempts; tokens are mean size of logged batches × updates.
     """
@@ -94,21 +150,27 @@ def read_training(log: str, record: Mapping[str, Any]) -> dict[str, float | None
         speed = statistics.fmean(float(words) for words, _ in lines) * updates / cpu
     return {
         "parameters": int(parameters[1].replace(",", "")) if parameters else None,
+        "valid_loss": min(map(float, _VALID.findall(log)), default=None),
         "minutes": None if seconds is None else seconds / 60,
         "cpu_minutes": None if cpu is None else cpu / 60,
         "words_per_cpu_second": speed,
     }
 
 
-def score(run: Run, paths: Paths) -> dict[str, Any]:
-    """Figures of what a run has generated or evaluated.
+def score(run: Run, paths: Paths, valid_loss: float | None) -> dict[str, Any]:
+    """Figures of what a run has generated or evaluated, or its best validation loss.
 
     Those of BLEU are kept in ``figures.json``, detokenized hypotheses in ``hypotheses.txt``.
 
     Raises:
-        UserError: there is no perplexity, or hypotheses do not fit the reference.
+        UserError: there is no validation loss or perplexity, or hypotheses do not fit the
+            reference.
     """
     folder, language = paths.run(run.id), run.data.language
+    if run.metric is Metric.valid_loss:
+        if valid_loss is None:
+            raise UserError(f"{folder / 'train.log'} has no finite validation loss")
+        return {"value": valid_loss}
     if run.metric is Metric.perplexity:
         return perplexity_figures(folder / "evaluate.log")
     generated, reference = folder / "generate-test.txt", paths.reference(run.data)
@@ -117,12 +179,12 @@ def score(run: Run, paths: Paths) -> dict[str, Any]:
     def bleu() -> dict[str, Any]:
         lines = read_lines(generated)
         texts = detokenize_lines(lines, language=language, name=str(generated))
-        with atomic_write(folder / "hypotheses.txt") as stream:
+        with atomic_write(folder / HYPOTHESES) as stream:
             stream.write("".join(text + "\n" for text in texts))
         return bleu_figures(texts, read_lines(reference), order=order, language=language)
 
     figures = folder / "figures.json"
-    if not (folder / "hypotheses.txt").is_file():
+    if not (folder / HYPOTHESES).is_file():
         figures.unlink(missing_ok=True)
     return _kept(figures, [generated, reference, order, language], bleu)
 
@@ -169,7 +231,7 @@ def perplexity_figures(log: Path) -> dict[str, Any]:
 
 def compare(run: Run, baseline: Run, paths: Paths) -> float:
     """p-value of a run's translations against another's; it takes seconds, and is kept."""
-    files = [paths.run(one.id) / "hypotheses.txt" for one in (run, baseline)]
+    files = [paths.file(one, HYPOTHESES) for one in (run, baseline)]
     files.append(paths.reference(run.data))
     order, language = ORDERS[run.metric], run.data.language
 

@@ -27,6 +27,7 @@ from fairseq_kerbs.utils.steps import (
 )
 
 WORDS = "5"  # for each number of senses in Table 6; the paper shows as many
+HYPOTHESES = "hypotheses.txt"  # detokenized, in the order of the test set
 _EVALUATION = ("task", "sample-break-mode", "tokens-per-sample")  # flags that eval-lm shares
 
 
@@ -113,6 +114,17 @@ class Paths:
         """The folder of a run."""
         return self.work / "cells" / name
 
+    def file(self, run: Run, name: str) -> Path:
+        """A file of a run; where the work folder has no such run, the one kept by the report."""
+        folder = self.run(run.id)
+        return folder / name if (folder / "train.json").exists() else self.kept(run, name)
+
+    def kept(self, run: Run, name: str) -> Path:
+        """The copy that the report keeps of a file of a run."""
+        name = f"hyp.{run.data.language}" if name == HYPOTHESES else name
+        prefix = f"{run.column}_{run.row}_s{run.seed}"
+        return self.results / f"{run.table}_{run.scale}" / f"{prefix}.{name}"
+
     def missing(self, data: DataSet) -> str:
         """What to do if the raw text is not there; empty if it is, or is not needed any more."""
         prepared = (self.prepared(data) / "bin").exists()
@@ -143,6 +155,7 @@ class Run:
     metric: Metric
     minutes: float | None
     words: bool
+    scale: str
 
     @property
     def label(self) -> str:
@@ -183,7 +196,7 @@ def _runs(table: Table, scale_name: str) -> Iterator[Run]:
         for seed, row in product(scale.seeds, table.rows):
             if row not in scale.configs:
                 continue
-            config, flags = Path(scale.configs[row]), table.flags.get(row, {})
+            config, flags = Path(scale.configs[row]), scale.flags[row]
             inside = config.is_relative_to(CONFIGS)
             stem = str(config.relative_to(CONFIGS).with_suffix("")) if inside else config.stem
             trained = stem.replace("/", ".") + (f"_{row}" if flags else "")
@@ -193,6 +206,7 @@ def _runs(table: Table, scale_name: str) -> Iterator[Run]:
                 metric=column.metric,
                 minutes=scale.minutes.get(row),
                 words=table.kind is Kind.senses,
+                scale=scale_name,
             )
 
 
@@ -206,7 +220,7 @@ def data_job(data: DataSet, paths: Paths) -> Job:
 
 
 def run_job(run: Run, paths: Paths) -> Job:
-    """Training, and generation or evaluation, with the digests of now."""
+    """Training, and generation or evaluation if its metric needs one, with the digests of now."""
     experiment, folder = load_experiment(run.config), paths.run(run.id)
     config, data = str(run.config), str(paths.prepared(run.data) / "bin")
     save = folder / "checkpoints"
@@ -227,7 +241,7 @@ def run_job(run: Run, paths: Paths) -> Job:
         flags = flag_arguments({"user-dir": str(PLUGIN_FOLDER), "path": str(best), **told})
         command = ("fairseq-eval-lm", data, *flags)
         steps.append(Step("evaluate", command, parts, folder / "evaluate.log"))
-    else:
+    elif run.metric is not Metric.valid_loss:
         output = folder / "generate-test.txt"
         parts = {**parts, "generation flags": digest(experiment.generate)}
         command = ("fairseq-kerbs", "generate", config, data, str(save), "--output", str(output))

@@ -290,6 +290,21 @@ def test_dry_run_prints_the_command_and_its_sources(
     ]  # fmt: skip
 
 
+def test_a_preset_is_put_over_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "a.yaml"
+    config.write_text("train:\n  lr: 1\n  reallocation: clusters\n  total-senses: 1.25\n")
+    (tmp_path / "dict.en.txt").touch()
+    arguments = ["train", str(config), str(tmp_path), "save", "--dry-run", "--preset", "paper"]
+    assert main([*arguments, "--total-senses", "2"]) == 0
+    source, command = capsys.readouterr().out.splitlines()
+    assert source == f"# flags: {config}, {ROOT / 'configs' / 'paper.yaml'}; command line"
+    for part in ("--lr 1 ", "--reallocation paper ", "--init-scale 1.0 ", "--total-senses 2"):
+        assert command.count(part) == 1
+    assert command.count("--reallocation ") == command.count("--total-senses ") == 1
+
+
 SCRIPTS = [
     "prepare_parallel",
     "prepare_lm",

@@ -8,7 +8,7 @@ import pytest
 
 from fairseq_kerbs.cli import build_parser
 from fairseq_kerbs.tables.description import NAMES, SCALES, Metric, Table, load_table
-from fairseq_kerbs.tables.experiments import load_experiment
+from fairseq_kerbs.tables.experiments import CONFIGS, load_experiment
 from fairseq_kerbs.tables.runs import Paths, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.errors import UserError
 
@@ -72,9 +72,19 @@ def test_runs_have_the_flags_of_their_rows(tables: dict[str, Table], scale: str)
             assert (layer, len(mixed)) == ("mixture", expected)
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_reproductions_have_the_papers_setting(tables: dict[str, Table], scale: str) -> None:
+    """Whatever the defaults of flags are; but for what a row leaves out."""
+    preset = load_experiment(CONFIGS / "paper.yaml").train
+    own = [table for name, table in tables.items() if name.isdigit()]
+    for run in plan_runs(own, scale)[0]:
+        assert preset.items() <= load_experiment(run.config).train.items()
+
+
 def test_small_runs(tables: dict[str, Table]) -> None:
     runs, _ = plan_runs(list(tables.values()), "small")
-    assert all(run.minutes is not None and run.minutes <= 30 for run in runs)
+    longest = {run.table: 90 if run.table == "layers" else 30 for run in runs}
+    assert all(run.minutes is not None and run.minutes <= longest[run.table] for run in runs)
     seeds = [run.seed for run in runs if run.table == "table2"]
     assert seeds == [1] * 3 + [2] * 3 + [3] * 3
     # Table 5 and the texts of Tables 3, 4 and 6 train nothing that Tables 1 and 2 have trained.
@@ -147,6 +157,7 @@ columns:
         ("columns:", "columns: []\nx:", r"list is not a subclass of Dict\[str, Column\]"),
         ("rows: {", "rows: [", r"line \d+: not valid YAML"),
         ("data:", "flags: {a: {fp16: false}}\ndata:", r"flags: a: no command line takes fp16 away"),
+        ("data: toy", "flags: {b: {lr: null}}\n      data: toy", r"mt: flags: b: no command line"),
         ("data:", "flags: {a: {--lr: 1}}\ndata:", r"flags: a: --lr: write the flag without"),
     ],
 )
@@ -171,6 +182,24 @@ def test_patterns(tables: dict[str, Table]) -> None:
         wanted("kerbs", "nothing")
     with pytest.raises(UserError, match="--table 7: there is 1, 2"):
         load_table("7")
+
+
+def test_rows_by_pattern(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    flags = 'flags: {"?": {lr: 1}, "[!a]": {fp16: true}}\ndata:'
+    own = """      configs: {"*": toy.yaml, "b*": multi30k/lstm_kerbs.yaml, c: ""}
+      flags: {b: {lr: 2}, "*": {cpu: true}}
+      minutes: {"*": 5, a: 3}
+"""
+    text = OWN.replace("b: B}", "b: B, c: C}").replace("data:", flags, 1)
+    path.write_text(text.replace("      configs: {a: toy.yaml, b: toy.yaml}\n", own))
+    first, second = plan_runs([load_table(str(path))], "small")[0]  # c is left out
+    assert (first.flags, first.minutes) == ({"lr": "1", "cpu": True}, 3)
+    assert second.config.stem == "lstm_kerbs"
+    assert (second.flags, second.minutes) == ({"lr": "2", "fp16": True, "cpu": True}, 5)
+    path.write_text(path.read_text().replace("[!a]", "d*"))
+    with pytest.raises(UserError, match=r"'d\*' is none of the rows a, b, c"):
+        load_table(str(path))
 
 
 def test_flags_of_a_row_are_a_run_of_their_own(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name in names:
         assert experiments.load_experiment(experiments.find_configuration(Path(name))).files
     assert {"toy", "multi30k/lstm_kerbs", "wikitext2/gru_kerbs"} <= set(names)
-    assert not [name for name in names if "base" in name or name.startswith("tables")]
+    assert not [name for name in names if "base" in name or name.startswith(("tables", "paper"))]
     for name, near in (("multi30k/lstm_krebs", "mean multi30k/lstm_kerbs"), ("x", "train --help")):
         with pytest.raises(UserError, match=f"{name}: no such file, .*{near}"):
             experiments.find_configuration(Path(name))

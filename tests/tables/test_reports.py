@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -53,18 +54,20 @@ beside ours for orientation; compare differences from the baseline.
 ## Translation: BLEU-4
 
 | system | BLEU-4, ours | n | paper | ours − paper | ours − Plain | paper's − Plain | p | \
-lowercased | parameters | training min | CPU min | words per CPU s |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|
-| Plain | 21.00 ± 1.41 | 2 | 25.5 | −4.50 | | | –, – | 22.00 ± 1.41 | \
+p (Holm) | lowercased | best valid nll (bits) | parameters | training min | CPU min | \
+words per CPU s |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
+| Plain | 21.00 ± 1.41 | 2 | 25.5 | −4.50 | | | –, – | –, – | 22.00 ± 1.41 | 3.165 ± 0.000 | \
 1,234,567 | 2.0 | 1.5 | 4,000 |
-| Ours | 23.50 | 1 of 2 | 27.25 | −3.75 | +2.50 | +1.75 | 0.091 | 24.50 | \
+| Ours | 23.50 | 1 of 2 | 27.25 | −3.75 | +2.50 | +1.75 | 0.091 | 0.091 | 24.50 | 3.165 | \
 1,234,567 | 2.0 | 1.5 | 4,000 |
-| Third | not run | 0 of 2 | | | | | | | | | | |
+| Third | not run | 0 of 2 | | | | | | | | | | | | |
 
 - Data toy; seeds 1, 2.
 - Signature `BLEU|order:4`.
 - p: paired bootstrap of sacreBLEU, 1000 samples, two-sided, cased, against Plain of the same \
-seed, in the seeds' order.
+seed, in the seeds' order; corrected for the number of comparisons in this column, 1, \
+by Holm (1979).
 - Mean ± standard deviation of the sample of seeds; times with validation and saving.
 - Ours, seed 2: failed: train ended with status 3.
 - Third, seed 1: not run.
@@ -88,6 +91,9 @@ LOG = """\
 2026-01-01 | INFO | fairseq_cli.train | num. shared model params: 1,234,567 (num.
 2026-01-01 | INFO | train_inner | epoch 1: loss=9, wpb=1100.0, bsz=80, num_updates=150, lr=1
 2026-01-01 | INFO | train_inner | epoch 2: loss=8, wpb=1300.0, bsz=80, num_updates=300, lr=1
+2026-01-01 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 4.5 | nll_loss 3.165 | ppl 9
+2026-01-01 | INFO | valid | epoch 002 | valid on 'valid' subset | loss 4.4 | nll_loss 3.2 | ppl 9
+2026-01-01 | INFO | valid | epoch 003 | valid on 'valid' subset | loss nan | nll_loss nan | ppl nan
 """
 
 
@@ -153,6 +159,47 @@ def test_markdown(paths: Paths) -> None:
     assert make_report(paths).results[1].figures["value"] == 24
 
 
+def test_finished_runs_are_taken_over(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a work folder that is gone, from the report and its copies."""
+    arguments = ["tables", "--table", str(paths.data / "own.yaml")]
+    for name in ("data", "work", "results"):
+        arguments += [f"--{name}", str(getattr(paths, name))]
+
+    def reported() -> dict[str, str]:
+        assert main([*arguments, "--report-only"]) == 0
+        files = [path for path in paths.results.rglob("*") if path.is_file()]
+        return {str(path): path.read_text() for path in files}
+
+    before = reported()
+    (paths.work / "data" / "toy").rename(paths.data / "prepared")
+    shutil.rmtree(paths.work)
+    assert reported() == before  # data that are not there are taken for the same
+    (paths.work / "data").mkdir()
+    (paths.data / "prepared").rename(paths.work / "data" / "toy")
+    assert reported() == before
+    (paths.data / "toy" / "ref").rename(paths.data / "toy" / "gone")
+    assert reported() == before  # p-values stay as they were
+    capsys.readouterr()
+    assert main([*arguments, "--dry-run"]) == 0
+    assert "# 6 runs, 3 done, 3 to run" in capsys.readouterr().out
+    assert main([*arguments, "--dry-run", "--redo"]) == 0
+    assert "# 6 runs, 0 done, 6 to run" in capsys.readouterr().out
+    # neither other data nor another configuration
+    (paths.work / "data" / "toy" / "bin" / "train.bin").write_bytes(b"other")
+    results = make_report(paths).results
+    assert {one.state for one in results if one.records} == {"stale: data changed since generate"}
+    (paths.work / "data" / "toy" / "bin" / "train.bin").unlink()
+    flags = "flags: {kerbs: {lr: 1}}\ndata:"
+    (paths.data / "own.yaml").write_text(TABLE.replace("data:", flags, 1))
+    states = [one.state for one in make_report(paths).results]
+    assert states[:2] == ["done", "stale: configuration changed since generate"]
+    # what the work folder has counts
+    first = plan_runs([load_table(str(paths.data / "own.yaml"))], "small")[0][0]
+    finish(first, paths, 7.0)
+    (paths.data / "toy" / "gone").rename(paths.data / "toy" / "ref")
+    assert make_report(paths).results[0].figures["value"] == 7
+
+
 def test_change_of_the_data_makes_figures_stale(paths: Paths) -> None:
     (paths.work / "data" / "toy" / "bin" / "train.bin").write_bytes(b"other")
     result = make_report(paths).results[0]
@@ -188,14 +235,21 @@ def test_raw_results_come_to_the_figures_reported(
         (folder / "train.log").write_text((raw / f"{prefix}.train.log").read_text())
         figures[run.id] = json.loads((raw / f"{prefix}.figures.json").read_text())
     results = "fairseq_kerbs.tables.results"
-    monkeypatch.setattr(f"{results}.score", lambda run, paths: figures[run.id])
+    monkeypatch.setattr(f"{results}.score", lambda run, *_: figures[run.id])
     monkeypatch.setattr(f"{results}.compare", lambda *_: None)
     report = Report(table, "small", gather(runs, table.baseline, paths, {}), "", "", paths)
 
-    def rows(markdown: str) -> list[list[str]]:
-        lines = [line.split("|") for line in markdown.splitlines() if line.startswith("|")]
-        cells = [[cell.strip(" -") for cell in line] for line in lines]
-        return [row[:8] + row[9:] if len(row) > 13 else row for row in cells]  # without p
+    def rows(markdown: str) -> list[dict[str, str]]:
+        """Cells by the head of their column, without p and what those reports did not show."""
+        found, head = [], list[str]()
+        for line in markdown.splitlines():
+            cells = [cell.strip(" -") for cell in line.split("|")] if line[:1] == "|" else []
+            head = cells and (head or cells)
+            if shown := dict(zip(head, cells, strict=True)):
+                found.append({one: shown[one] for one in shown if one not in without})
+        return found
+
+    without = ("p", "p (Holm)", "best valid nll (bits)")
 
     assert len(wanted) == len(figures)
     assert rows(report.markdown()) == rows(raw.with_suffix(".md").read_text())

@@ -13,7 +13,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from fairseq_kerbs.evaluation import bleu
 from fairseq_kerbs.tables.report import summarize
-from fairseq_kerbs.tables.results import bleu_figures, perplexity_figures
+from fairseq_kerbs.tables.results import bleu_figures, holm, perplexity_figures
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -27,6 +27,15 @@ def test_mean_and_deviation() -> None:
     assert summarize([]) == summarize([None]) == (None, None)
     assert summarize([3.5]) == (3.5, None)
     assert summarize([3.5, math.inf])[0] == math.inf
+
+
+def test_holm_by_hand() -> None:
+    # sorted 0.005, 0.01, 0.03, 0.04 times 4, 3, 2, 1; 0.04 is raised to the 0.06 before it
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.4, 0.5]) == [1.0, 1.0, 1.0]
+    assert holm([0.02, 0.02]) == [0.04, 0.04]
+    assert holm([0.3]) == [0.3]
+    assert holm([]) == []
 
 
 def texts(seed: int, errors: float) -> tuple[list[str], list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -106,10 +107,20 @@ def test_run_and_reported(
     assert "Source" in (results / "side_small.md").read_text()
     assert "| drawn at random |" in (results / "words_small.md").read_text()
 
+    # Finished runs are not made again where the work folder is gone.
+    monkeypatch.chdir(folder)
+    (folder / "runs").rename(folder / "aside")
+    figures = ["tables", "--data", "raw", "--table", "tables/figures.yaml"]
+    assert main(figures) == 0
+    assert "parallel/kerbs-s1: kept in results/tables" in capsys.readouterr().out
+    assert json.loads((results / "figures_small.json").read_text()) == runs
+    assert copied == {path.name for path in (results / "figures_small").iterdir()}
+    shutil.rmtree(folder / "runs")
+    (folder / "aside").rename(folder / "runs")
+
     # A change of a configuration is said, and nothing is trained anew.
     softmax = "extends: kerbs.yaml\ntrain:\n  output-layer: softmax\n  seed: 2\n  lr: 1e-3\n"
     (folder / "tables" / "softmax.yaml").write_text(softmax)
-    monkeypatch.chdir(folder)
     assert main(["tables", *arguments]) == 1
     assert "parallel/softmax-s1: stale: configuration changed since" in capsys.readouterr().out
     assert "stale: configuration changed" in (results / "figures_small.md").read_text()
