@@ -29,6 +29,8 @@ from fairseq_kerbs.utils.errors import ProgramEnd
 BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
 """Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
 
+INIT_SCALE = "length of first vectors: drawn with deviation init-scale / sqrt(embedding size)"
+
 
 def _flag(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
@@ -61,9 +63,7 @@ class KerbsConfig(FairseqDataclass):
     sense_init: ChoiceEnum(output_layers.SENSE_INITS) = _flag(
         "random", "first vectors: drawn alone (the paper), or around the word's first"
     )
-    init_scale: float = _flag(
-        1.0, "length of first vectors: drawn with deviation init-scale / sqrt(embedding size)"
-    )
+    init_scale: float = _flag(1.0, INIT_SCALE)
     reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
         "paper",
         "which senses move to which words: Algorithm 1, the authors' code, or beside senses whose "
@@ -111,6 +111,7 @@ class RecurrentKerbsConfig(KerbsConfig):
     embed_dim: int = _flag(256, "size of word and sense embeddings")
     layers: int = _flag(1, "recurrent layers (of each side)")
     dropout: float = _flag(0.1, "dropout (language models have a default of their own)")
+    init_scale: float = _flag(3.0, INIT_SCALE)
 
 
 @dataclass
@@ -118,6 +119,7 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
 
     dropout: float = _flag(0.3, "dropout of embeddings and of each layer's output")
+    init_scale: float = _flag(1.0, INIT_SCALE)
 
 
 def fill_defaults(args: Any, config: type[FairseqDataclass]) -> None:
