@@ -21,7 +21,7 @@ from fairseq_kerbs.senses import SenseTable
 
 Result = TypeVar("Result")
 
-BLOCK = 1 << 16
+BLOCK = 1 << 17
 """Products in a block: few enough for the caches, and many beside the time that a call takes."""
 
 
@@ -86,11 +86,17 @@ def cut_words(table: SenseTable, word_of_sense: Tensor, most: int) -> list[Block
     return blocks
 
 
+def _run_alone() -> None:
+    """torch's operations on this thread use no other."""
+    torch.get_num_threads()  # a thread's first question sets the number for all, so it comes first
+    torch.set_num_threads(1)
+
+
 @functools.cache
 def _workers(threads: int, process: int) -> ThreadPoolExecutor:
-    """As many threads, on each of which torch's operations run alone; a fork has its own."""
+    """As many threads, on each of which torch's operations run alone; a fork gets its own."""
     started = threading.Barrier(threads)
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(threads, initializer=_run_alone)
     list(pool.map(lambda _: started.wait(), range(threads)))
     torch.set_num_threads(threads)  # the setting is each thread's own, but new ones begin with it
     return pool

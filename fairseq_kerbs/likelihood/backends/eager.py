@@ -26,6 +26,8 @@ from fairseq_kerbs.senses import SenseTable
 Tensors = tuple[Tensor, ...]
 Kept = tuple[Any, ...]  # tensors and buffers
 
+LOG2_E = 1.4426950408889634
+
 BERNOULLI = [0.1666666169, -0.002776880713, 6.372609382e-05]
 """B(z) = 1/(1 − e^−z) − 1/z = ½ + z/2·Σ_k c_k z^2k for |z| ≤ 1 in float32: the polynomial through
 the Chebyshev nodes, relative error 6e-8."""
@@ -90,7 +92,7 @@ class Backend:
 
     unit_contexts = False  # whether the products X are made with h/|h| instead of h
     buffers = 6  # matrices of a chunk's size in use at the same time
-    cpu_buffer_bytes = 8 << 20  # one of them on a CPU, so that all are still near the caches
+    cpu_buffer_bytes = 16 << 20  # one of them on a CPU: products want many tokens
     rooms = 1  # matrices beside X that a chunk keeps: the last holds logits, later their gradient
 
     def __init__(self, senses: Senses, dtype: torch.dtype) -> None:
@@ -185,9 +187,8 @@ class Backend:
             if smooth:
                 level = _word_logsumexp(level, block.ranks, *block.of_words(within, shares))
             peak = level.amax(0)
-            level.sub_(peak)
-            below = level.sum(0) if smooth else peak
-            return peak, level.exp_().sum(0), below
+            below = level.sum(0) - len(level) * peak if smooth else peak
+            return peak, _exp_above(level, peak).sum(0), below
 
         peaks, totals, below = (torch.stack(part) for part in zip(*each(work, blocks), strict=True))
         peak = peaks.amax(0)
@@ -407,6 +408,11 @@ def _with_radial(product: Tensor, rows: Tensor, inverse_norm: Tensor, radial: Te
     return product.addcmul_(rows, ((radial - along) * inverse_norm).unsqueeze(1))
 
 
+def _exp_above(values: Tensor, level: Tensor) -> Tensor:
+    """e^(values − level) in place of the values, by 2^x: torch takes half as long as for e^x."""
+    return torch.add(level * -LOG2_E, values, alpha=LOG2_E, out=values).exp2_()
+
+
 def _word_logsumexp(logits: Tensor, ranks: list[int], total: Tensor, out: Tensor) -> Tensor:
     """Each word's logsumexp ``out`` [words, n] over a block's logits, which lie rank after rank.
 
@@ -417,7 +423,7 @@ def _word_logsumexp(logits: Tensor, ranks: list[int], total: Tensor, out: Tensor
     for part in others:
         torch.maximum(peak[: len(part)], part, out=peak[: len(part)])
     for part in parts:
-        part.sub_(peak[: len(part)]).exp_()
+        _exp_above(part, peak[: len(part)])
     total.copy_(first)
     for part in others:
         total[: len(part)].add_(part)
