@@ -23,6 +23,7 @@ from torch import Tensor
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
 from fairseq_kerbs.kernels.base import compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.likelihood.backends import cpu, eager, triton
+from fairseq_kerbs.likelihood.backends.blocks import each, slices
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ class NllOptions:
 
 
 # ------------------------------------------------------------------------ products of a chunk
+
+SHARE = 2048
+"""Senses in a share of a product, where threads take one after another."""
 
 
 def choose_backend(senses: eager.Senses, dtype: torch.dtype, fused: bool = True) -> eager.Backend:
@@ -140,12 +144,24 @@ class Products:
         self.chunks = [slice(i, min(i + step, size)) for i in range(0, size, step)]
         plain = self.product_dtype == self.dtype == torch.float32 and size > 0
         self._fast = fast_product() if device == "cpu" and plain and w.numel() > 0 else None
+        # products by torch's threads would keep these waiting, and busy, while backends have theirs
+        shared = device == "cpu" and backend.has_threads and torch.get_num_threads() > 1
+        self.shares = slices(len(w), SHARE if shared else len(w))
 
     def products(self, rows: slice) -> Tensor:
         """X of a chunk, [M, n], in the compute dtype, or the backend's."""
-        if self._fast is not None:
-            return self._fast(self.w, self._contexts[rows], None, "none", [], "")
-        x = torch.mm(self.w, self._contexts[rows].t())
+        contexts = self._contexts[rows]
+        if self._fast is not None and len(self.shares) == 1:
+            return self._fast(self.w, contexts, None, "none", [], "")
+        x = contexts.new_empty(len(self.w), len(contexts))
+
+        def work(at: slice) -> None:
+            if self._fast is None:
+                torch.mm(self.w[at], contexts.t(), out=x[at])
+            else:
+                x[at] = self._fast(self.w[at], contexts, None, "none", [], "")
+
+        each(work, self.shares)
         if not self.backend.takes(self.product_dtype):
             x = x.to(self.dtype)
         if self.product_dtype == torch.float16:  # norms of 256 and 256 reach its end
@@ -178,19 +194,26 @@ class Gradients:
             return product if unscale is None else product.mul_(unscale)
 
         if self.h is not None:
-            if same:
-                torch.mm(p.t(), products.w, out=self.h[rows])
-            else:
-                self.h[rows] = wide(p.t() @ products.w)
-            h = products.h[rows].to(products.dtype)
-            self.h[rows] = products.backend.h_gradient(
-                self.h[rows], along_h, h, products.h_norm[rows]
-            )
+            parts = each(lambda at: wide(p[at].t() @ products.w[at]), products.shares)
+
+            def by_h(at: slice) -> None:
+                product = torch.stack([part[at] for part in parts]).sum(0)
+                h, h_norm = products.h[rows][at].to(products.dtype), products.h_norm[rows][at]
+                by_contexts = products.backend.h_gradient(product, along_h[at], h, h_norm)
+                assert self.h is not None
+                self.h[rows][at] = by_contexts
+
+            each(by_h, slices(len(along_h), 64 if len(parts) > 1 else len(along_h)))
         if self.w is not None:
-            if same:
-                self.w.addmm_(p, mapped)
-            else:
-                self.w += wide(p @ mapped)
+
+            def by_w(at: slice) -> None:
+                assert self.w is not None
+                if same:
+                    self.w[at].addmm_(p[at], mapped)
+                else:
+                    self.w[at] += wide(p[at] @ mapped)
+
+            each(by_w, products.shares)
 
     def finish(self) -> list[Tensor | None]:
         """Gradients of h, w and theta in the compute dtype; None where none is needed."""

@@ -20,13 +20,20 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import THETA_LIMIT, Kernel, kerbs_gain, safe_inverse, safe_norm
-from fairseq_kerbs.likelihood.backends.blocks import BLOCK, Block, Buffer, cut_rows, cut_words, each
+from fairseq_kerbs.likelihood.backends.blocks import (
+    BLOCK,
+    Block,
+    Buffer,
+    cut_rows,
+    cut_words,
+    each,
+    exp_above,
+    ranked_logsumexp,
+)
 from fairseq_kerbs.senses import SenseTable
 
 Tensors = tuple[Tensor, ...]
 Kept = tuple[Any, ...]  # tensors and buffers
-
-LOG2_E = 1.4426950408889634
 
 BERNOULLI = [0.1666666169, -0.002776880713, 6.372609382e-05]
 """B(z) = 1/(1 − e^−z) − 1/z = ½ + z/2·Σ_k c_k z^2k for |z| ≤ 1 in float32: the polynomial through
@@ -90,6 +97,7 @@ class Saved(NamedTuple):
 class Backend:
     """Any kernel in plain torch, in the compute dtype. No result depends on an earlier call."""
 
+    has_threads = True  # of :mod:`.blocks`
     unit_contexts = False  # whether the products X are made with h/|h| instead of h
     buffers = 6  # matrices of a chunk's size in use at the same time
     cpu_buffer_bytes = 16 << 20  # one of them on a CPU: products want many tokens
@@ -185,10 +193,10 @@ class Backend:
                 torch.index_select(x, 0, block.senses, out=own[0])
             level = self._score(block, own, h_norm)
             if smooth:
-                level = _word_logsumexp(level, block.ranks, *block.of_words(within, shares))
+                level = ranked_logsumexp(level, block.ranks, *block.of_words(within, shares))
             peak = level.amax(0)
             below = level.sum(0) - len(level) * peak if smooth else peak
-            return peak, _exp_above(level, peak).sum(0), below
+            return peak, exp_above(level, peak).sum(0), below
 
         peaks, totals, below = (torch.stack(part) for part in zip(*each(work, blocks), strict=True))
         peak = peaks.amax(0)
@@ -237,7 +245,7 @@ class Backend:
             own = (products, *(torch.empty_like(products) for _ in range(self.rooms)))
             logits = self._score(block, own, h_norm)
             room = logits.new_empty(2, block.ranks[0], x.shape[1])
-            words[block.numbers] = _word_logsumexp(logits, block.ranks, *room)
+            words[block.numbers] = ranked_logsumexp(logits, block.ranks, *room)
 
         each(work, self._blocks(x, True))
         out.copy_(words.sub_(words.logsumexp(0)).t())
@@ -406,28 +414,6 @@ def _with_radial(product: Tensor, rows: Tensor, inverse_norm: Tensor, radial: Te
     """
     along = torch.einsum("id,id->i", product, rows) * inverse_norm
     return product.addcmul_(rows, ((radial - along) * inverse_norm).unsqueeze(1))
-
-
-def _exp_above(values: Tensor, level: Tensor) -> Tensor:
-    """e^(values − level) in place of the values, by 2^x: torch takes half as long as for e^x."""
-    return torch.add(level * -LOG2_E, values, alpha=LOG2_E, out=values).exp2_()
-
-
-def _word_logsumexp(logits: Tensor, ranks: list[int], total: Tensor, out: Tensor) -> Tensor:
-    """Each word's logsumexp ``out`` [words, n] over a block's logits, which lie rank after rank.
-
-    These become q = exp(s − the largest s of the word), and ``total`` the sum of each word's q.
-    """
-    first, *others = parts = logits.split(ranks)
-    peak = first.clone()
-    for part in others:
-        torch.maximum(peak[: len(part)], part, out=peak[: len(part)])
-    for part in parts:
-        _exp_above(part, peak[: len(part)])
-    total.copy_(first)
-    for part in others:
-        total[: len(part)].add_(part)
-    return torch.log(total, out=out).add_(peak)
 
 
 def word_logsumexp(logits: Tensor, table: SenseTable, dim: int = -1) -> Tensor:

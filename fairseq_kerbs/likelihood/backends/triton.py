@@ -66,7 +66,7 @@ class Cut(NamedTuple):
 class _TritonBackend(eager.Backend):
     """Mixin: the Triton kernels in place of torch's."""
 
-    buffers = 1
+    has_threads, buffers = False, 1
 
     def __init__(self, senses: eager.Senses, dtype: torch.dtype) -> None:
         super().__init__(senses, dtype)
