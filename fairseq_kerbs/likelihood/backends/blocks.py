@@ -20,7 +20,6 @@ from torch import Tensor
 from fairseq_kerbs.senses import SenseTable
 
 Result = TypeVar("Result")
-LOG2_E = 1.4426950408889634
 
 BLOCK = 1 << 17
 """Products in a block: few enough for the caches, and many beside the time that a call takes."""
@@ -33,8 +32,10 @@ class Buffer:
     """
 
     def __init__(self, pool: list[Tensor], like: Tensor) -> None:
-        flat = pool.pop() if pool else like.new_empty(0)
-        self._flat = flat if len(flat) >= like.numel() else like.new_empty(like.numel())
+        # the smallest that is large enough
+        found = [i for i, flat in enumerate(pool) if len(flat) >= like.numel()]
+        least = min(found, key=lambda i: len(pool[i]), default=None)
+        self._flat = like.new_empty(like.numel()) if least is None else pool.pop(least)
         self._pool, self.matrix = pool, self._flat[: like.numel()].view(like.shape)
 
     def __getitem__(self, rows: slice) -> Tensor:
@@ -91,11 +92,6 @@ def cut_words(table: SenseTable, word_of_sense: Tensor, most: int) -> list[Block
     return blocks
 
 
-def exp_above(values: Tensor, level: Tensor) -> Tensor:
-    """e^(values − level) in place of the values, by 2^x: torch takes half as long as for e^x."""
-    return torch.add(level * -LOG2_E, values, alpha=LOG2_E, out=values).exp2_()
-
-
 def ranked_logsumexp(logits: Tensor, ranks: list[int], total: Tensor, out: Tensor) -> Tensor:
     """Each word's logsumexp ``out`` [words, n] over a block's logits, which lie rank after rank.
 
@@ -106,7 +102,7 @@ def ranked_logsumexp(logits: Tensor, ranks: list[int], total: Tensor, out: Tenso
     for part in others:
         torch.maximum(peak[: len(part)], part, out=peak[: len(part)])
     for part in parts:
-        exp_above(part, peak[: len(part)])
+        part.sub_(peak[: len(part)]).exp_()
     total.copy_(first)
     for part in others:
         total[: len(part)].add_(part)

@@ -27,7 +27,6 @@ from fairseq_kerbs.likelihood.backends.blocks import (
     cut_rows,
     cut_words,
     each,
-    exp_above,
     ranked_logsumexp,
 )
 from fairseq_kerbs.senses import SenseTable
@@ -184,8 +183,8 @@ class Backend:
         blocks = self._blocks(x, smooth)
         turned = isinstance(blocks[0].senses, Tensor)  # blocks hold rows of X from anywhere
         matrices = (self.buffer(x) if turned else x, *(self.buffer(x) for _ in range(self.rooms)))
-        words = x.new_empty(len(self.table.senses) if smooth else 0, x.shape[1])
-        shares, within = self.buffer(words), self.buffer(words)  # P(word), and its senses' Σ q
+        words = x.new_empty(1).expand(len(self.table.senses), x.shape[1])  # only a shape
+        by_words = tuple(self.buffer(words) for _ in range(2 * smooth))  # Σ q of each, P(word)
 
         def work(block: Block) -> Tensors:
             own = block.of(*matrices)
@@ -193,10 +192,11 @@ class Backend:
                 torch.index_select(x, 0, block.senses, out=own[0])
             level = self._score(block, own, h_norm)
             if smooth:
-                level = ranked_logsumexp(level, block.ranks, *block.of_words(within, shares))
+                level = ranked_logsumexp(level, block.ranks, *block.of_words(*by_words))
             peak = level.amax(0)
-            below = level.sum(0) - len(level) * peak if smooth else peak
-            return peak, exp_above(level, peak).sum(0), below
+            level.sub_(peak)
+            below = level.sum(0) if smooth else peak
+            return peak, level.exp_().sum(0), below
 
         peaks, totals, below = (torch.stack(part) for part in zip(*each(work, blocks), strict=True))
         peak = peaks.amax(0)
@@ -206,7 +206,7 @@ class Backend:
         if smooth:
             sizes = x.new_tensor([[block.ranks[0]] for block in blocks])
             uniform_nll = ((normalizer - peaks) * sizes - below).sum(0)
-        kept = blocks, matrices, within, shares, parts / total
+        kept = blocks, matrices, by_words, parts / total
         return Saved(x, h_norm, normalizer, uniform_nll, found, smoothing, kept)
 
     def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,7 +215,7 @@ class Backend:
         ``scale`` is the gradient of the result by each token's loss, [n]; ``saved`` is used up.
         """
         x, smoothing = saved.x, saved.smoothing
-        blocks, matrices, within, shares, parts = saved.kept
+        blocks, matrices, by_words, parts = saved.kept
         uniform = scale * smoothing.uniform_weight
 
         def work(block: Block, weight: Tensor) -> Tensor:
@@ -224,10 +224,10 @@ class Backend:
             if saved.uniform_nll is None:
                 grad.mul_(weight)
             else:
-                total, share = block.of_words(within, shares)
-                by_word = share.mul_(weight).sub_(uniform).div_(total)
+                within, share = block.of_words(*by_words)
+                share.mul_(weight).sub_(uniform).div_(within)
                 for part in grad.split(block.ranks):
-                    part.mul_(by_word[: len(part)])
+                    part.mul_(share[: len(part)])
             along_h = self._carry_back(block, grad, own, saved.h_norm, sums)
             if matrices[0] is not x:
                 x.index_copy_(0, block.senses, own[0])
@@ -238,7 +238,7 @@ class Backend:
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
         """Log-probabilities of all words into ``out``, [n, V] (Eq. 4–5); X is used up."""
-        words = self.buffer(x.new_empty(out.t().shape)).matrix
+        words = torch.empty_like(out.t(), memory_format=torch.contiguous_format)  # [V, n]
 
         def work(block: Block) -> None:
             products = x[block.senses]
