@@ -23,6 +23,7 @@ from torch import Tensor
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
 from fairseq_kerbs.kernels.base import compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.likelihood.backends import cpu, eager, triton
+from fairseq_kerbs.likelihood.backends.blocks import each, slices
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class NllOptions:
 
 
 # ------------------------------------------------------------------------ products of a chunk
+
+SHARE = 2048
+"""Senses in a share of a product, where threads take one after another."""
 
 
 def choose_backend(senses: eager.Senses, dtype: torch.dtype, fused: bool = True) -> eager.Backend:
@@ -149,12 +153,24 @@ class Products:
         self.chunks = [slice(i, min(i + step, size)) for i in range(0, size, step)]
         plain = self.product_dtype == self.dtype == torch.float32 and size > 0
         self._fast = fast_product() if device == "cpu" and plain and w.numel() > 0 else None
+        # products by torch's threads would keep these waiting, and busy, while backends have theirs
+        shared = device == "cpu" and backend.has_threads and torch.get_num_threads() > 1
+        self.share = SHARE if shared else max(1, len(w))
 
     def products(self, rows: slice) -> Tensor:
         """X of a chunk, [M, n], in the compute dtype, or the backend's."""
-        if self._fast is not None:
-            return self._fast(self.w, self._contexts[rows], None, "none", [], "")
-        x = torch.mm(self.w, self._contexts[rows].t())
+        contexts = self._contexts[rows]
+        if self._fast is not None and self.share >= len(self.w):
+            return self._fast(self.w, contexts, None, "none", [], "")
+        x = contexts.new_empty(len(self.w), len(contexts))
+
+        def work(at: slice) -> None:
+            if self._fast is None:
+                torch.mm(self.w[at], contexts.t(), out=x[at])
+            else:
+                x[at] = self._fast(self.w[at], contexts, None, "none", [], "")
+
+        each(work, slices(len(self.w), self.share))
         if not self.backend.takes(self.product_dtype):
             x = x.to(self.dtype)
         if self.product_dtype == torch.float16:  # norms of 256 and 256 reach its end
@@ -203,21 +219,29 @@ class Gradients:
             return product if unscale is None else product.mul_(unscale)
 
         if self.h is not None:
-            if same:
-                torch.mm(p.t(), w, out=self.h[rows])
-            else:
-                self.h[rows] = wide(p.t() @ w)
-            h = products.h[rows].to(products.dtype)
-            self.h[rows] = products.backend.h_gradient(
-                self.h[rows], along_h, h, products.h_norm[rows]
-            )
-        if self.w is not None:
-            if kept is not None:
-                self.w.index_add_(0, kept, wide(p @ mapped))
-            elif same:
-                self.w.addmm_(p, mapped)
-            else:
-                self.w += wide(p @ mapped)
+            shares = slices(max(1, len(w)), products.share)
+            parts = each(lambda at: wide(p[at].t() @ w[at]), shares)
+
+            def by_h(at: slice) -> None:
+                product = torch.stack([part[at] for part in parts]).sum(0)
+                h, h_norm = products.h[rows][at].to(products.dtype), products.h_norm[rows][at]
+                by_contexts = products.backend.h_gradient(product, along_h[at], h, h_norm)
+                assert self.h is not None
+                self.h[rows][at] = by_contexts
+
+            each(by_h, slices(len(along_h), 64 if len(parts) > 1 else len(along_h)))
+        if self.w is not None and kept is not None:
+            self.w.index_add_(0, kept, wide(p @ mapped))
+        elif self.w is not None:
+
+            def by_w(at: slice) -> None:
+                assert self.w is not None
+                if same:
+                    self.w[at].addmm_(p[at], mapped)
+                else:
+                    self.w[at] += wide(p[at] @ mapped)
+
+            each(by_w, slices(len(w), products.share))
 
     def _filter(self, p: Tensor, weight: Tensor | None) -> Tensor | None:
         """Numbers of the senses that the filter keeps; None for all."""

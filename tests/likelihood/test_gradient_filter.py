@@ -84,6 +84,15 @@ def test_each_chunk_is_filtered_alone_and_by_the_weight_of_its_tokens() -> None:
             torch.testing.assert_close(one, other if reduction == "mean" else other * factor)
 
 
+def test_nothing_may_be_left() -> None:
+    h, w, theta, word_of_sense, _ = peaked(torch.float64)
+    target = word_of_sense[(h @ w.t()).argmax(1)]  # so that no gradient is near 1
+    _, (by_h, by_w) = gradients(
+        (h, w, theta, word_of_sense, target), kernel="lin", gradient_filter=0.9
+    )
+    assert not by_h.any() and not by_w.any()
+
+
 @pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
 def test_range(value: float) -> None:
     with pytest.raises(ValueError, match="gradient_filter"):

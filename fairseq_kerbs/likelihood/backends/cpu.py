@@ -103,7 +103,7 @@ def enabled() -> bool:
 class _CpuBackend(eager.Backend):
     """Mixin: the passes of csrc/passes.c in place of torch's."""
 
-    buffers = 1
+    has_threads, buffers = False, 1
     cpu_buffer_bytes = 24 << 20  # products want many tokens; this still fits the last cache
 
     def _run(self, which: int, x: Tensor, tensors: dict[str, Tensor]) -> None:

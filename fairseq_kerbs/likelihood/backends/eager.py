@@ -8,46 +8,39 @@ is left are gradients by the norms and θ, sums over tokens that the caller keep
 A sense is a row and a token a column, so that the senses of a word are whole rows, wherever they
 lie. The classes here are plain torch: every dtype, every device, and the reference of the fused
 ones (:mod:`.likelihood.backends.cpu`, :mod:`.likelihood.backends.triton`).
+On a CPU rows go through them block by block (:mod:`.blocks`); sums over blocks are added in the
+blocks' order, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import THETA_LIMIT, Kernel, kerbs_gain, safe_inverse, safe_norm
-from fairseq_kerbs.kernels.base import polynomial
+from fairseq_kerbs.likelihood.backends.blocks import (
+    BLOCK,
+    Block,
+    Buffer,
+    cut_rows,
+    cut_words,
+    each,
+    ranked_logsumexp,
+)
 from fairseq_kerbs.senses import SenseTable
 
 Tensors = tuple[Tensor, ...]
 Kept = tuple[Any, ...]  # tensors and buffers
 
-BENT = [0.4999999801, 0.3333333313, 0.1250006353, 0.0333333973]
-BENT += [0.006941279401, 0.001190157391, 0.0001786452495, 2.255325601e-5]
-"""r(z) = (z e^z − (e^z − 1))/z² for |z| ≤ 1 in float32: the polynomial through the Chebyshev nodes,
-relative error 7e-8."""
+BERNOULLI = [0.1666666169, -0.002776880713, 6.372609382e-05]
+"""B(z) = 1/(1 − e^−z) − 1/z = ½ + z/2·Σ_k c_k z^2k for |z| ≤ 1 in float32: the polynomial through
+the Chebyshev nodes, relative error 6e-8."""
 
-BENT_SERIES = [1.0 / (math.factorial(k) * (k + 2)) for k in range(14)]
-"""The same as its power series, for |z| ≤ ½ in float64."""
-
-
-class Buffer:
-    """A matrix of a chunk's size, which returns to its pool when nobody holds the buffer.
-
-    Pages that are fresh for every chunk would cost a third of the time.
-    """
-
-    def __init__(self, pool: list[Tensor], like: Tensor) -> None:
-        flat = pool.pop() if pool else like.new_empty(0)
-        self._flat = flat if len(flat) >= like.numel() else like.new_empty(like.numel())
-        self._pool, self.matrix = pool, self._flat[: like.numel()].view(like.shape)
-
-    def __del__(self) -> None:
-        self._pool.append(self._flat)
+BERNOULLI_SERIES = [1 / 6, -1 / 360, 1 / 15120, -1 / 604800, 1 / 23950080]
+BERNOULLI_SERIES += [-691 / 653837184000, 1 / 37362124800]
+"""The same as its power series, c_k = 2 B_2k+2/(2k + 2)!, for |z| ≤ ½ in float64."""
 
 
 class Smoothing(NamedTuple):
@@ -101,11 +94,13 @@ class Saved(NamedTuple):
 
 
 class Backend:
-    """Any kernel in plain torch, in the compute dtype. Nothing changes after construction."""
+    """Any kernel in plain torch, in the compute dtype. No result depends on an earlier call."""
 
+    has_threads = True  # of :mod:`.blocks`
     unit_contexts = False  # whether the products X are made with h/|h| instead of h
     buffers = 6  # matrices of a chunk's size in use at the same time
-    cpu_buffer_bytes = 8 << 20  # one of them on a CPU, so that all are still near the caches
+    cpu_buffer_bytes = 16 << 20  # one of them on a CPU: products want many tokens
+    rooms = 1  # matrices beside X that a chunk keeps: the last holds logits, later their gradient
 
     def __init__(self, senses: Senses, dtype: torch.dtype) -> None:
         self.kernel = senses.kernel.bind(senses.w.shape[1])
@@ -113,6 +108,7 @@ class Backend:
         self.theta, self.table = senses.theta.to(dtype), senses.table
         self.word_of_sense = senses.word_of_sense
         self._pool: list[Tensor] = []
+        self._cuts: dict[tuple[int, bool], list[Block]] = {}
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Whether X may come, and P leave, in this dtype instead of the compute dtype."""
@@ -122,12 +118,42 @@ class Backend:
         """Room for a matrix like this one."""
         return Buffer(self._pool, like)
 
+    def _blocks(self, x: Tensor, by_words: bool = False) -> list[Block]:
+        key = x.shape[1], by_words
+        if key not in self._cuts:
+            most = max(1, BLOCK // max(1, x.shape[1])) if x.device.type == "cpu" else len(x)
+            cut = cut_words if by_words else cut_rows
+            self._cuts[key] = cut(self.table, self.word_of_sense, most)
+        return self._cuts[key]
+
+    def _score(self, block: Block, own: Tensors, h_norm: Tensor) -> Tensor:
+        """Logits of a block, in the last of its ``own`` matrices: X, which may change, and those
+        of ``rooms``."""
+        w_norm, theta = (values[block.senses].unsqueeze(1) for values in (self.w_norm, self.theta))
+        return own[-1].copy_(self.kernel.value(own[0], h_norm, w_norm, theta))
+
+    def _carry_back(
+        self, block: Block, grad: Tensor, own: Tensors, h_norm: Tensor, sums: Tensor
+    ) -> Tensor:
+        """:meth:`backward_logits` of a block that was scored: P over X, and ``along_h`` [n]."""
+        w_norm, theta = (values[block.senses].unsqueeze(1) for values in (self.w_norm, self.theta))
+        partials = self.kernel.partials(own[0], h_norm, w_norm, theta)
+        sums[0, block.senses] += (grad * partials.w_norm).sum(1)
+        sums[1, block.senses] += (grad * partials.theta).sum(1)
+        along_h = (grad * partials.h_norm).sum(0)
+        torch.mul(grad, partials.x, out=own[0])
+        return along_h
+
     # ------------------------------------------------------------ all logits
 
     def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
-        """Logits [M, n], which last as long as the rest: what :meth:`backward_logits` wants."""
-        value = self.kernel.value(x, h_norm, self.w_norm.unsqueeze(1), self.theta.unsqueeze(1))
-        return (value.clone() if value is x else value), ()
+        """Logits [M, n], which last as long as the rest: what :meth:`backward_logits` wants.
+
+        X is used up but for that.
+        """
+        kept = tuple(self.buffer(x) for _ in range(self.rooms))
+        each(lambda block: self._score(block, block.of(x, *kept), h_norm), self._blocks(x))
+        return kept[-1].matrix, kept
 
     def backward_logits(
         self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Kept, sums: Tensor
@@ -143,55 +169,86 @@ class Backend:
         Returns:
             P = G·∂s/∂x, [M, n], and what :meth:`h_gradient` wants, [n].
         """
-        w_norm, theta = self.w_norm.unsqueeze(1), self.theta.unsqueeze(1)
-        partials = self.kernel.partials(x, h_norm, w_norm, theta)
-        sums[0] += (grad * partials.w_norm).sum(1)
-        sums[1] += (grad * partials.theta).sum(1)
-        along_h = (grad * partials.h_norm).sum(0)
-        return torch.mul(grad, partials.x, out=x), along_h
+
+        def work(block: Block) -> Tensor:
+            return self._carry_back(block, grad[block.rows], block.of(x, *kept), h_norm, sums)
+
+        return x, torch.stack(each(work, self._blocks(x))).sum(0)
 
     # ------------------------------------------------------------ the protocol
 
     def forward(self, x: Tensor, h_norm: Tensor, target: Tensor, smoothing: Smoothing) -> Saved:
         """All that the loss of a chunk needs, from products [M, n], norms [n] and targets [n]."""
-        logits, kept = self.logits(x, h_norm)
-        uniform_nll = None
-        own = self._target(x, h_norm, target)
-        if smoothing.uniform_weight:
-            words = word_logsumexp(logits, self.table, 0)  # [V, n]
-            normalizer = words.logsumexp(0)
-            uniform_nll = (normalizer - words).sum(0)
-            kept = (logits, words, *kept)
-        else:
-            peak = logits.amax(0)
-            numerator = logits.sub_(peak).exp_()
-            total = numerator.sum(0)
-            normalizer, kept = peak + total.log(), (numerator, total, *kept)
-        return Saved(x, h_norm, normalizer, uniform_nll, own, smoothing, kept)
+        found, smooth = self._target(x, h_norm, target), smoothing.uniform_weight != 0.0
+        blocks = self._blocks(x, smooth)
+        turned = isinstance(blocks[0].senses, Tensor)  # blocks hold rows of X from anywhere
+        matrices = (self.buffer(x) if turned else x, *(self.buffer(x) for _ in range(self.rooms)))
+        words = x.new_empty(1).expand(len(self.table.senses), x.shape[1])  # only a shape
+        by_words = tuple(self.buffer(words) for _ in range(2 * smooth))  # Σ q of each, P(word)
+
+        def work(block: Block) -> Tensors:
+            own = block.of(*matrices)
+            if turned:
+                torch.index_select(x, 0, block.senses, out=own[0])
+            level = self._score(block, own, h_norm)
+            if smooth:
+                level = ranked_logsumexp(level, block.ranks, *block.of_words(*by_words))
+            peak = level.amax(0)
+            level.sub_(peak)
+            below = level.sum(0) if smooth else peak
+            return peak, level.exp_().sum(0), below
+
+        peaks, totals, below = (torch.stack(part) for part in zip(*each(work, blocks), strict=True))
+        peak = peaks.amax(0)
+        parts = (peaks - peak).exp_()  # [blocks, n]
+        total = (totals * parts).sum(0)
+        normalizer, uniform_nll = peak + total.log(), None
+        if smooth:
+            sizes = x.new_tensor([[block.ranks[0]] for block in blocks])
+            uniform_nll = ((normalizer - peaks) * sizes - below).sum(0)
+        kept = blocks, matrices, by_words, parts / total
+        return Saved(x, h_norm, normalizer, uniform_nll, found, smoothing, kept)
 
     def backward(self, saved: Saved, scale: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """P and ``along_h`` of a chunk as of :meth:`backward_logits`, for the gradient of its loss.
 
         ``scale`` is the gradient of the result by each token's loss, [n]; ``saved`` is used up.
         """
-        smoothing = saved.smoothing
-        if saved.uniform_nll is None:
-            numerator, total, *kept = saved.kept
-            grad = numerator.mul_(scale * smoothing.total / total)
-        else:
-            logits, words, *kept = saved.kept
-            within = words.index_select(0, self.word_of_sense).neg_().add_(logits).exp_()  # [M, n]
-            grad = logits.sub_(saved.normalizer).exp_().mul_(smoothing.total)
-            grad.sub_(within, alpha=smoothing.uniform_weight).mul_(scale)
-        p, along_h = self.backward_logits(grad, saved.x, saved.h_norm, tuple(kept), sums)
-        return p, along_h + self._add_target(p, saved, scale, sums)
+        x, smoothing = saved.x, saved.smoothing
+        blocks, matrices, by_words, parts = saved.kept
+        uniform = scale * smoothing.uniform_weight
+
+        def work(block: Block, weight: Tensor) -> Tensor:
+            own = block.of(*matrices)
+            grad = own[-1]
+            if saved.uniform_nll is None:
+                grad.mul_(weight)
+            else:
+                within, share = block.of_words(*by_words)
+                share.mul_(weight).sub_(uniform).div_(within)
+                for part in grad.split(block.ranks):
+                    part.mul_(share[: len(part)])
+            along_h = self._carry_back(block, grad, own, saved.h_norm, sums)
+            if matrices[0] is not x:
+                x.index_copy_(0, block.senses, own[0])
+            return along_h
+
+        along_h = torch.stack(each(work, blocks, parts * (scale * smoothing.total))).sum(0)
+        return x, along_h + self._add_target(x, saved, scale, sums)
 
     def log_probs(self, x: Tensor, h_norm: Tensor, out: Tensor) -> None:
-        """Log-probabilities of all words into ``out``, [n, V] (Eq. 4–5)."""
-        logits, _kept = self.logits(x, h_norm)
-        words = word_logsumexp(logits, self.table, 0)  # [V, n]
-        torch.sub(words, words.logsumexp(0), out=words)
-        out.copy_(words.t())
+        """Log-probabilities of all words into ``out``, [n, V] (Eq. 4–5); X is used up."""
+        words = torch.empty_like(out.t(), memory_format=torch.contiguous_format)  # [V, n]
+
+        def work(block: Block) -> None:
+            products = x[block.senses]
+            own = (products, *(torch.empty_like(products) for _ in range(self.rooms)))
+            logits = self._score(block, own, h_norm)
+            room = logits.new_empty(2, block.ranks[0], x.shape[1])
+            words[block.numbers] = ranked_logsumexp(logits, block.ranks, *room)
+
+        each(work, self._blocks(x, True))
+        out.copy_(words.sub_(words.logsumexp(0)).t())
 
     def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
         """Gradient by h, [n, d], from the product Pᵀ W [n, d] (overwritten) and ``along_h`` [n]."""
@@ -236,7 +293,15 @@ class Backend:
 class InnerProductBackend(Backend):
     """s = x: nothing to compute in either direction."""
 
-    buffers = 3
+    buffers, rooms = 3, 0
+
+    def _score(self, block: Block, own: Tensors, h_norm: Tensor) -> Tensor:
+        return own[0]
+
+    def _carry_back(
+        self, block: Block, grad: Tensor, own: Tensors, h_norm: Tensor, sums: Tensor
+    ) -> Tensor:
+        return torch.zeros_like(h_norm)  # P = G lies there already
 
     def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
         logits = self.buffer(x)
@@ -251,7 +316,7 @@ class InnerProductBackend(Backend):
 class KerbsBackend(Backend):
     """The KerBS kernel (Eq. 9) as s = |h||w| a E with E = e^z − 1, z = −θc, a = −g(θ)/θ.
 
-    θ = 0 stands for 1e-12 (1e-30 in float64) here: that near, the kernel is h·w to the last bit,
+    θ = 0 stands for 1e-8 (1e-30 in float64) here: that near, the kernel is h·w to the last bit,
     and the large a meets an E that is exact for tiny arguments.
 
     With P = G·∂s/∂x = G·g·(E + 1), homogeneity in |h| and |w| gives the gradients along h and w
@@ -263,20 +328,22 @@ class KerbsBackend(Backend):
 
         dθ = −|w| (g'/θ · Σ_n |h| G E + g · Σ_n |h| G c² r(z)),   r(z) = (z e^z − E)/z²
 
-    The two sums over tokens are Σ_n |h| G E, and Σ_n |h| G c² r(z), read of curved senses only.
+    and c² r(z) = E·z B(z)/θ² with the B of :data:`BERNOULLI`, which no E cancels. The two sums
+    over tokens are Σ_n |h| G E, and Σ_n |h| G c² r(z), read of curved senses only.
 
     Attributes, [M] each: ``inverse_norm`` 1/|w|, or 0; ``minus_theta`` −θ; ``radius`` a|w|;
     ``gain`` g(θ); ``curved`` where |θ| is small.
     """
 
     unit_contexts = True
-    buffers = 4
+    buffers, rooms = 5, 2
 
     def __init__(self, senses: Senses, dtype: torch.dtype) -> None:
         super().__init__(senses, dtype)
         wide = dtype == torch.float64
-        tiny, limit = (1e-30, 0.5) if wide else (1e-12, 1.0)
-        self._polynomial = BENT_SERIES if wide else BENT
+        tiny, limit = (1e-30, 0.5) if wide else (1e-8, 1.0)
+        *series, self._last = BERNOULLI_SERIES if wide else BERNOULLI
+        self._series = [self.w_norm.new_tensor(coefficient) for coefficient in reversed(series)]
         bounded = self.theta.clamp(-THETA_LIMIT, THETA_LIMIT).double()
         safe = torch.where(bounded.abs() < tiny, tiny, bounded)
         gain, slope = kerbs_gain(bounded)
@@ -285,48 +352,50 @@ class KerbsBackend(Backend):
         self._a = (-gain / safe).to(dtype)
         self.radius = self._a * self.w_norm
         self.curved = bounded.abs() < limit  # [M]
+        self._by_bent = (0.5 / safe.square()).to(dtype)
+        self._to_z = self.inverse_norm * self.minus_theta
         sums = ~self.curved & (self.theta.abs() <= THETA_LIMIT)
         by_first = torch.where(self.curved, -slope / safe, (gain / safe - slope) / safe)
         self._by_first = torch.where(self.curved | sums, by_first, 0.0).to(dtype)
         self._by_product = torch.where(sums, 1.0 / safe, 0.0).to(dtype)
 
-    @functools.cached_property
-    def _curved_rows(self) -> Tensor | slice:
-        found = self.curved.nonzero().flatten()
-        return slice(None) if len(found) == len(self.theta) else found
+    def _score(self, block: Block, own: Tensors, h_norm: Tensor) -> Tensor:
+        z, e, logits = own
+        z.mul_(self._to_z[block.senses].unsqueeze(1))
+        torch.mul(torch.expm1(z, out=e), self.radius[block.senses].unsqueeze(1), out=logits)
+        return logits.mul_(h_norm)
 
-    def logits(self, x: Tensor, h_norm: Tensor) -> tuple[Tensor, Kept]:
-        e, logits = self.buffer(x), self.buffer(x)
-        torch.mul(x, (self.inverse_norm * self.minus_theta).unsqueeze(1), out=e.matrix).expm1_()
-        torch.mul(e.matrix, self.radius.unsqueeze(1), out=logits.matrix).mul_(h_norm)
-        return logits.matrix, (e, logits)
+    def _carry_back(
+        self, block: Block, grad: Tensor, own: Tensors, h_norm: Tensor, sums: Tensor
+    ) -> Tensor:
+        senses, z, grad_e = block.senses, own[0], own[1].mul_(grad)
+        along_h = torch.mv(grad_e.t(), self.radius[senses])  # Σ_m G s / |h|
+        sums[0, senses] += torch.mv(grad_e, h_norm)
+        grad.add_(grad_e)
+        bent = torch.mv(grad_e.mul_(self._bent(z)), h_norm)
+        sums[1, senses] += bent.mul_(self._by_bent[senses])
+        torch.mul(grad, self.gain[senses].unsqueeze(1), out=z)  # P
+        return along_h
 
-    def backward_logits(
-        self, grad: Tensor, x: Tensor, h_norm: Tensor, kept: Kept, sums: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        rows = self._curved_rows
-        curved = x[rows]
-        buffers = [self.buffer(curved) for _ in range(3)]
-        cosine, z, bent = (buffer.matrix for buffer in buffers)
-        torch.mul(curved, self.inverse_norm[rows].unsqueeze(1), out=cosine)
-        torch.mul(cosine, self.minus_theta[rows].unsqueeze(1), out=z)
-        polynomial(z, self._polynomial, bent).mul_(cosine).mul_(cosine).mul_(grad[rows])
-        sums[1, rows] += bent @ h_norm
-        grad_e = kept[0].matrix.mul_(grad)
-        along_h = self.radius @ grad_e  # [n]: Σ_m G s / |h|
-        sums[0] += grad_e @ h_norm
-        return torch.add(grad, grad_e, out=x).mul_(self.gain.unsqueeze(1)), along_h
+    def _bent(self, z: Tensor) -> Tensor:
+        """2z B(z) = z + z² Σ_k c_k z^2k, by Horner's rule."""
+        square, (first, *others) = z.square(), self._series
+        result = torch.add(first, square, alpha=self._last)
+        for coefficient in (*others, z):
+            torch.addcmul(coefficient, result, square, out=result)
+        return result
 
     def _target_logits(self, x: Tensor, senses: Tensor, h_norm: Tensor) -> tuple[Tensor, Tensors]:
-        cosine = x * self.inverse_norm[senses]
-        e = (cosine * self.minus_theta[senses]).expm1()
-        return e * self.radius[senses] * h_norm, (cosine, e)
+        z = x * self._to_z[senses]
+        e = z.expm1()
+        return e * self.radius[senses] * h_norm, (z, e)
 
     def _target_gradients(self, grad: Tensor, target: Target, h_norm: Tensor) -> Tensors:
-        (cosine, e), senses = target.kept, target.senses
-        bent = polynomial(cosine * self.minus_theta[senses], self._polynomial) * cosine.square()
-        by_h, by_x = grad * h_norm, grad * self.gain[senses] * (1.0 + e)
-        return by_x, grad * e * self.radius[senses], by_h * e, by_h * bent
+        (z, e), senses = target.kept, target.senses
+        grad_e = grad * e
+        bent = grad_e * h_norm * self._bent(z) * self._by_bent[senses]
+        by_x = (grad + grad_e) * self.gain[senses]
+        return by_x, grad_e * self.radius[senses], grad_e * h_norm, bent
 
     def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
         return _with_radial(product, h, safe_inverse(h_norm), along_h)

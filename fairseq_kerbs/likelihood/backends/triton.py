@@ -1,6 +1,6 @@
 """The backend of a CUDA device: each direction in one sweep, by Triton kernels.
 
-Plain torch sweeps over matrices of the products' size some forty times a chunk. The kernels of
+Plain torch sweeps over matrices of the products' size some twenty times a chunk. The kernels of
 :mod:`.backends.triton_kernels` read the products once in either direction and need no other matrix
 of their size. Triton comes with torch's CUDA builds and compiles at the first use, when the kernels
 are compared with plain torch. Where they are missing or fail, the log says so once and the classes
@@ -66,7 +66,7 @@ class Cut(NamedTuple):
 class _TritonBackend(eager.Backend):
     """Mixin: the Triton kernels in place of torch's."""
 
-    buffers = 1
+    has_threads, buffers = False, 1
 
     def __init__(self, senses: eager.Senses, dtype: torch.dtype) -> None:
         super().__init__(senses, dtype)

@@ -83,7 +83,7 @@ def _log(x: T) -> T:
 
 @triton.jit
 def _bent(z: T) -> T:
-    """r(z) = (z e^z − (e^z − 1))/z² for |z| ≤ 1: the polynomial ``eager.BENT``."""
+    """r(z) = (z e^z − (e^z − 1))/z² for |z| ≤ 1: the polynomial of csrc/passes.c."""
     high = 0.006941279401 + z * (0.001190157391 + z * (0.0001786452495 + z * 2.255325601e-5))
     low = 0.1250006353 + z * (0.0333333973 + z * high)
     return 0.4999999801 + z * (0.3333333313 + z * low)
