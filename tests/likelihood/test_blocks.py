@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.likelihood import chunked, kerbs_nll
 from fairseq_kerbs.likelihood.backends import blocks, eager
 from fairseq_kerbs.likelihood.backends.blocks import Block, cut_rows, cut_words, each
 from fairseq_kerbs.senses import build_sense_table
+from tests.helpers.reference import make_problem
 from tests.likelihood.test_backends import TORCH, run_all
 
 OWNERS = torch.tensor([3, 0, 4, 2, 1, 4, 4, 2, 0, 4, 5, 6, 6])  # words 0 … 6: 2, 1, 2, 1, 4, 1, 2
@@ -121,6 +124,7 @@ def test_work_is_done_on_threads_where_torch_runs_alone(threads: int) -> None:
         state = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         return block.rows.start, torch.get_num_threads() * 10 + number, name, *state
 
+    blocks._workers.cache_clear()  # new threads, and with them the number that later ones get
     for inference in (False, True):
         with torch.inference_mode(inference), torch.no_grad():
             found = each(work, some_blocks(40), [*range(40)])
@@ -155,5 +159,39 @@ def test_a_fork_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: -1)
     names = each(lambda block: threading.current_thread().name, some_blocks(2))
     torch.set_num_threads(before)
-    assert blocks._workers(2, -1) is not held
-    assert not {thread.name for thread in held._threads} & set(names)
+    assert set(names) <= {thread.name for thread in blocks._workers(2, -1)._threads}
+    assert not set(names) & {thread.name for thread in held._threads}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_shares_of_products_change_nothing(
+    dtype: torch.dtype, smoothing: float, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of 70 tokens: gradients by context vectors, too, come in more than one part."""
+    monkeypatch.setenv("FAIRSEQ_KERBS_FUSED", "0")
+    p = make_problem(80, 12, 31, 5, theta_scale=0.5, dtype=dtype)
+    options: dict[str, Any] = {"label_smoothing": smoothing, "chunk_tokens": 70}
+
+    def found() -> tuple[Tensor, ...]:
+        loss = kerbs_nll(*p.leaves, p.word_of_sense, p.target, **options)
+        return loss.detach(), *torch.autograd.grad(loss, p.leaves)
+
+    expected, rounding = found(), 4 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    for share in (1, 3, 30, 31, 32):
+        monkeypatch.setattr(chunked, "SHARE", share)
+        for ours, right in zip(found(), expected, strict=True):
+            bound = max(rounding, torch.finfo(right.dtype).eps) * right.abs().max().item()
+            torch.testing.assert_close(ours, right, rtol=0.0, atol=4 * bound)
+
+
+def test_products_are_shared_out_where_backends_have_threads(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked, "SHARE", 10)
+    h, owners = torch.randn(3, 2), torch.arange(25)
+    table = build_sense_table(owners, 25)
+    senses = eager.Senses(torch.randn(25, 2), torch.zeros(25), owners, table, build_kernel("kerbs"))
+    assert chunked.Products(h, senses).shares == [slice(0, 25)]  # the C code has OpenMP's
+    monkeypatch.setenv("FAIRSEQ_KERBS_FUSED", "0")
+    assert len(chunked.Products(h, senses).shares) == (1 if threads == 1 else 3)
