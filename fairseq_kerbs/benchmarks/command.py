@@ -60,6 +60,7 @@ OVER = {
     "naive": "the equations of KerBS written down in torch",
     "lean": "a softmax over words in our own code: what the senses cost",
     "softmax": "a softmax over words in our own code: what the senses cost",
+    "softmax-lstm": "the same LSTM with a softmax over words: what the senses cost",
     "stock": "fairseq's own softmax",
     "stock-smoothed": "fairseq's own softmax with label smoothing",
 }

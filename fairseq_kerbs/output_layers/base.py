@@ -26,6 +26,7 @@ class LookedUp(NamedTuple):
     theta: Tensor  # their kernel parameters, [..., K]
     prior: Tensor  # their usage inside the word (Eq. 7 without context), [..., K]
     mask: Tensor  # True at senses, False at padding of the table; [..., K]
+    senses: Tensor  # their numbers, [..., K]
 
 
 class OutputAndLoss(NamedTuple):
@@ -137,7 +138,7 @@ class OutputLayer(nn.Module, ABC):
         table = self.table
         senses, mask = table.senses[words], table.mask[words]  # [..., K]
         prior = prior_weights(self.usage, SenseTable(senses, mask))
-        return LookedUp(F.embedding(senses, self.weight), self.theta[senses], prior, mask)
+        return LookedUp(F.embedding(senses, self.weight), self.theta[senses], prior, mask, senses)
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         """Probability of each sense of [...] known words, given the context vectors [..., d] that
@@ -199,12 +200,17 @@ class OutputLayer(nn.Module, ABC):
         self._check(h)
         if torch.is_grad_enabled():
             return self._log_probs(h)
-        values = (*self.parameters(), *self.buffers())
-        key = (h.dtype, *((value.data_ptr(), value._version) for value in values))
-        known, prepared = self._prepared or (None, None)
-        scores, prepared = self._score(h, prepared if known == key else None)
+        key, prepared = self._known(h.dtype)
+        scores, prepared = self._score(h, prepared)
         self._prepared = None if self.training else (key, prepared)
         return scores
+
+    def _known(self, dtype: torch.dtype) -> tuple[Any, Any]:
+        """A key of all values for context vectors of ``dtype``, and what was prepared of these."""
+        values = (*self.parameters(), *self.buffers())
+        key = (dtype, *((value.data_ptr(), value._version) for value in values))
+        known, prepared = self._prepared or (None, None)
+        return key, prepared if known == key else None
 
     def train(self, mode: bool = True) -> OutputLayer:
         """Set training mode, and forget what was prepared for decoding: optimizers change weights

@@ -134,7 +134,13 @@ class KerbsOutputLayer(KernelOutputLayer):
         return self.inventory.log_prob
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
-        return posterior_weights(contexts, found.rows, found.theta, found.mask, self.kernel)
+        prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
+        if prepared is None:
+            return posterior_weights(contexts, found.rows, found.theta, found.mask, self.kernel)
+        with torch.autocast(contexts.device.type, enabled=False):
+            logits = prepared.logits_of(found.senses, found.rows, contexts)
+            weights: Tensor = logits.masked_fill(~found.mask, -torch.inf).softmax(-1)
+            return weights
 
     def _nll(
         self, h: Tensor, target: Tensor, **options: Any

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import build_kernel, kernel_logits
+from fairseq_kerbs.kernels import KERNELS, build_kernel, kernel_logits
 from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.output_layers.base import prior_weights
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
@@ -302,6 +302,26 @@ def test_posterior_of_narrow_inputs_is_that_of_the_same_numbers_in_float32() -> 
         (h, rows, theta.double()),
     ):
         assert posterior_weights(a, b, c, mask, kernel).dtype == torch.float64
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_posterior_from_what_is_prepared_is_the_plain_one(
+    kernel: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = KerbsOutputLayer(8, 11, 29, kernel=kernel).to(dtype).eval()
+    found, contexts = layer.look_up(WORDS), torch.randn(3, 7, 8, dtype=dtype)
+    contexts[1, 2] = 0.0
+    plain = layer.posterior(found, contexts).detach()
+    with torch.no_grad():
+        layer.log_probs(contexts)  # prepares
+        monkeypatch.setattr("fairseq_kerbs.output_layers.kerbs.posterior_weights", None)
+        prepared = layer.posterior(found, contexts)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(layer.posterior(found, contexts), prepared)
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(prepared, plain, rtol=tolerance, atol=tolerance)
+    assert prepared.dtype == dtype
 
 
 def test_separate_embeddings_begin_at_random_and_refer_to_the_layer() -> None:

@@ -250,6 +250,17 @@ class Backend:
         each(work, self._blocks(x, True))
         out.copy_(words.sub_(words.logsumexp(0)).t())
 
+    def logits_of(self, senses: Tensor, rows: Tensor, h: Tensor) -> Tensor:
+        """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
+        and vectors ``rows`` [..., K, d]."""
+        wide_h, rows = h.to(self.w_norm.dtype), rows.to(self.w_norm.dtype)
+        h_norm = safe_norm(wide_h)
+        contexts = self.kernel.map_contexts(wide_h)
+        if self.unit_contexts:
+            contexts = contexts * safe_inverse(h_norm)
+        x = torch.einsum("...d,...kd->...k", contexts, rows)
+        return self._target_logits(x, senses, h_norm)[0]
+
     def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
         """Gradient by h, [n, d], from the product Pᵀ W [n, d] (overwritten) and ``along_h`` [n]."""
         by_contexts = self.kernel.map_contexts(product)
