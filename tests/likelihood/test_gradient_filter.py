@@ -90,7 +90,8 @@ def test_nothing_may_be_left() -> None:
     _, (by_h, by_w) = gradients(
         (h, w, theta, word_of_sense, target), kernel="lin", gradient_filter=0.9
     )
-    assert not by_h.any() and not by_w.any()
+    assert not by_h.any()
+    assert not by_w.any()
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
