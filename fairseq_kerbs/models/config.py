@@ -26,6 +26,8 @@ from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import ProgramEnd
 
+MOS_REACH = 4.0
+"""r of the contexts r tanh(C_k h / r) of --output-layer mos: Eq. 3 has 1, but see its layer."""
 BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
 """Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
 
@@ -268,8 +270,9 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
             embed_dim, vocab_size, biased=biased, init_scale=init_scale
         )
     if mixture:
+        reach = MOS_REACH if args.output_layer == "mos" else 1.0
         return output_layers.MixtureOutputLayer(
-            embed_dim, vocab_size, kernels, init_scale=init_scale
+            embed_dim, vocab_size, kernels, init_scale=init_scale, reach=reach
         )
     factor = float(args.total_senses)
     if not isfinite(factor):

@@ -27,21 +27,27 @@ def weight_variance(weights: Tensor) -> Tensor:
 
 
 class MixtureOutputLayer(OutputLayer):
-    """p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k)),  π = softmax(M h),  h̃_k = tanh(C_k h).
+    """p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k)),  π = softmax(M h),  h̃_k = r tanh(C_k h / r).
 
     One vector a word, which all components share (Gao's W), so that no sense ever moves and
     nothing is recorded. The mixture is not homogeneous in h: dividing h by a temperature, which is
     all that a generator can do, flattens π and shortens h̃_k, but does not divide log p.
 
-    ``kernels`` are the S_k of all components, by name or themselves.
+    ``kernels`` are the S_k of all components, by name or themselves. ``reach`` is r, 1 in both
+    papers; with inner products it is but a scale, as with C_k / r and r W in their place. Training
+    begins with contexts that grow, to give words their frequencies: with r = 1 and vectors of
+    length 1, until every tanh is near ±1 and passes hardly a gradient on.
 
     Attributes:
+        reach: r, a scalar; 1 in a checkpoint that does not say it.
         projections: all C_k, one below the other: a linear layer from d to K·d.
         mixing: M, a linear layer from d to K; both begin as torch's linear layers do.
         thetas: θ of components whose kernel has one, by number; [V] each.
         groups: the components by kernel.
         components: number of components K.
     """
+
+    reach: Tensor
 
     def __init__(
         self,
@@ -50,6 +56,7 @@ class MixtureOutputLayer(OutputLayer):
         kernels: Sequence[str | Kernel],
         *,
         init_scale: float = 1.0,
+        reach: float = 1.0,
     ) -> None:
         if not kernels:
             raise ValueError("A mixture needs at least one component: give its `kernels`.")
@@ -62,6 +69,7 @@ class MixtureOutputLayer(OutputLayer):
         where: Any = {"bias": False, "device": self.weight.device}
         self.projections = skip_init(nn.Linear, embed_dim, size, **where)
         self.mixing = skip_init(nn.Linear, embed_dim, self.components, **where)
+        self.register_buffer("reach", torch.tensor(reach))
         learned = [str(k) for k, kernel in enumerate(self.kernels) if kernel.has_theta]
         self.thetas = nn.ParameterDict({k: torch.empty(vocab_size) for k in learned})
         self.reset_parameters()
@@ -80,9 +88,15 @@ class MixtureOutputLayer(OutputLayer):
         return [self.weight, *self.thetas.values()]
 
     def contexts(self, h: Tensor) -> Tensor:
-        """h̃_k = tanh(C_k h) of every component (Eq. 3), [..., d] -> [..., K, d]."""
-        projected: Tensor = self.projections(h)
-        return torch.tanh(projected).unflatten(-1, (self.components, self.embed_dim))
+        """h̃_k = r tanh(C_k h / r) of every component (Eq. 3), [..., d] -> [..., K, d]."""
+        bounded: Tensor = self.reach * torch.tanh(self.projections(h) / self.reach)
+        return bounded.unflatten(-1, (self.components, self.embed_dim))
+
+    def drop_unused(self, state_dict: dict[str, Tensor], prefix: str) -> None:
+        """Also let the r of an older checkpoint of a mixture be the 1 that it was."""
+        super().drop_unused(state_dict, prefix)
+        if f"{prefix}projections.weight" in state_dict:
+            state_dict.setdefault(f"{prefix}reach", torch.ones(()))
 
     def log_weights(self, h: Tensor) -> Tensor:
         """Log π (Eq. 2), [..., d] -> [..., K], in float32 at least, the product included."""

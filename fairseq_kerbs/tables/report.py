@@ -150,7 +150,7 @@ def _cells(table: Table, column: Column, row: str, rows: Rows) -> dict[str, str]
     if table.baseline:
         base, name = _mean(rows[table.baseline], "value"), table.rows[table.baseline]
         other = row != table.baseline
-        cells[f"ours − {name}"] = _difference(ours, base) * other
+        cells[f"ours − {name}"] = _difference(ours, base, form) * other
         theirs = column.paper.get(table.baseline)
         if column.paper:
             cells[f"paper's − {name}"] = _difference(paper, theirs) * other
@@ -196,8 +196,8 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def _difference(left: float | None, right: float | None) -> str:
-    return "" if left is None or right is None else f"{left - right:+.2f}".replace("-", "−")
+def _difference(left: float | None, right: float | None, form: str = ".2f") -> str:
+    return "" if left is None or right is None else f"{left - right:+{form}}".replace("-", "−")
 
 
 def _notes(report: Report, column: Column, rows: Rows) -> Iterator[str]:
