@@ -12,13 +12,14 @@ from fairseq.criterions import label_smoothed_cross_entropy as stock
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
+from fairseq_kerbs.likelihood.chunked import FILTERED
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import weight_variance
 from fairseq_kerbs.utils.errors import ProgramEnd
 
 FILTER = (
     "leave senses whose gradient is at most this for all tokens of a chunk out of the backward "
-    "products (0: none, exact; 1e-4 is fast for models that are trained)"
+    "products (0: none, exact; for trained models, 1e-3 or less; not with label smoothing)"
 )
 RHO = "rho: weight of the variance of a token's mixture weights in training (Gao et al., Eq. 14)"
 
@@ -59,6 +60,11 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         self.gradient_filter = gradient_filter
         if not 0.0 <= gradient_filter < 1.0:
             raise ProgramEnd(f"--gradient-filter is {gradient_filter}; it must be within [0, 1).")
+        if gradient_filter and label_smoothing:
+            raise ProgramEnd(
+                "--gradient-filter does not go together with --label-smoothing, whose gradients it "
+                "would leave out: give one of them."
+            )
         rho = self.mixture_regularization = mixture_regularization
         if not rho >= 0.0:
             raise ProgramEnd(f"--mixture-regularization is {rho}; it must be 0 or more.")
@@ -77,6 +83,11 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         """Loss and plain nll, summed (or by token where ``reduce`` is false), in nats."""
         features, target = self._features_and_target(model, net_output, sample)
         layer = output_layer_of(model)
+        if self.gradient_filter and set(layer.kernel_name.split(",")) - set(FILTERED):
+            raise ProgramEnd(
+                f"--gradient-filter is for the kernels {' and '.join(FILTERED)}, not for "
+                f"{layer.kernel_name}: leave it out."
+            )
         loss, token_nll, _ = layer.nll_with_evidence(
             features,
             target,

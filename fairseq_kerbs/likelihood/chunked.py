@@ -39,7 +39,8 @@ class NllOptions:
         gradient_filter: 0 for exact gradients. Above 0, senses for which |∂loss/∂x| (P of
             :mod:`.likelihood.backends.eager`) is at most so much times the largest weight of a
             token's loss, in all of a chunk's tokens, are left out of the two products that make dh
-            and dW. The loss stays exact.
+            and dW. The loss stays exact. For the kernels ``kerbs`` and ``lin``, and not with label
+            smoothing, whose gradients are as small for all senses.
     """
 
     ignore_index: int = -100
@@ -65,6 +66,11 @@ class NllOptions:
         if not 0.0 <= self.gradient_filter < 1.0:
             raise ValueError(
                 f"`gradient_filter` is {self.gradient_filter}; it must be within [0, 1)."
+            )
+        if self.gradient_filter and self.label_smoothing:
+            raise ValueError(
+                "`gradient_filter` does not go together with `label_smoothing`, whose gradients it "
+                "would leave out."
             )
         # on other devices an index error is raised by the gather itself, without a pause here
         used = target[target != self.ignore_index] if target.device.type == "cpu" else target[:0]
@@ -178,6 +184,7 @@ class Products:
         return x
 
 
+FILTERED = ("kerbs", "lin")  # kernels for which gradients may be filtered
 MOST_KEPT = 0.75
 """Above this share of senses, copying those that a gradient filter keeps costs what it saves."""
 
@@ -192,6 +199,9 @@ class Gradients:
         self, products: Products, needs: Sequence[bool], gradient_filter: float = 0.0
     ) -> None:
         self.products, self.needs, self.gradient_filter = products, needs, gradient_filter
+        # of other kernels ``along_h`` would keep what P loses
+        if gradient_filter and products.backend.kernel.name not in FILTERED:
+            raise ValueError("`gradient_filter` is for the kernels kerbs and lin.")
         self.sums = products.h_norm.new_zeros(2, len(products.w))  # the backend's, over tokens
         self._sums_before = self.sums.clone() if gradient_filter else self.sums
         self.h = torch.empty_like(products.h, dtype=products.dtype) if needs[0] else None
@@ -209,7 +219,7 @@ class Gradients:
         w, kept = products.w, self._filter(p, weight)
         if kept is not None:
             p, w = p[kept], w[kept]
-        if products.product_dtype == torch.float16:
+        if products.product_dtype == torch.float16 and len(p):
             scale = _float16_scale(p, w, mapped)
             p, unscale = p.mul_(scale), 1.0 / scale
         p = p.to(products.product_dtype)

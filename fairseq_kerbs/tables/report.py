@@ -55,7 +55,13 @@ class Report:
         folder, done = path.with_suffix(""), [one for one in self.results if one.figures]
         _write(path, self.markdown())
         runs = [
-            {"run": one.run.label, "state": one.state, "figures": one.figures, "steps": one.records}
+            {
+                "run": one.run.label,
+                "metric": one.run.metric.name,
+                "state": one.state,
+                "figures": one.figures,
+                "steps": one.records,
+            }
             for one in self.results
         ]
         content = json.dumps(runs, indent=1, ensure_ascii=False) + "\n"

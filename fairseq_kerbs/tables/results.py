@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ NOT_RUN = "not run"
 ORDERS = {Metric.bleu4: 4, Metric.bleu1: 1}
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _UPDATE = re.compile(r"\| train_inner \|.* wpb=([\d.]+),.* num_updates=(\d+)")
-_VALID = re.compile(r"\| valid \|.*\| (?:nll_)?loss ([0-9.]+) ")  # the last of a line: the nll
+_VALID = re.compile(r"\| valid \|.*?(?:\| nll_loss|\| loss(?!.*\| nll_loss)) ([0-9.]+|nan|inf) ")
 _PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
 
 
@@ -125,7 +126,7 @@ def read_kept(run: Run, paths: Paths) -> Result | None:
     if (job.folder / "train.json").exists() or not all(file.is_file() for file in files):
         return None
     for one in read_list(paths.results / f"{run.table}_{run.scale}.json"):
-        if one["run"] == run.label and one["figures"]:
+        if one["run"] == run.label and one["figures"] and one.get("metric") == run.metric.name:
             record = one["steps"][name]
             if not (paths.prepared(run.data) / "bin").exists():
                 parts["data"] = record["parts"]["data"]
@@ -150,7 +151,7 @@ def read_training(log: str, record: Mapping[str, Any]) -> dict[str, float | None
         speed = statistics.fmean(float(words) for words, _ in lines) * updates / cpu
     return {
         "parameters": int(parameters[1].replace(",", "")) if parameters else None,
-        "valid_loss": min(map(float, _VALID.findall(log)), default=None),
+        "valid_loss": min(filter(math.isfinite, map(float, _VALID.findall(log))), default=None),
         "minutes": None if seconds is None else seconds / 60,
         "cpu_minutes": None if cpu is None else cpu / 60,
         "words_per_cpu_second": speed,
