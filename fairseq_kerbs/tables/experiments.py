@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ def load_experiment(path: Path | str, _above: tuple[Path, ...] = ()) -> Experime
     extended = content.get("extends") or []
     files, train, generate = [path], Flags(), Flags()
     for name in extended if isinstance(extended, list) else [extended]:
-        parent = load_experiment(path.parent / str(name), (*_above, path.resolve()))
+        file = Path(os.path.normpath(path.parent / str(name)))  # no '..' in what is shown
+        parent = load_experiment(file, (*_above, path.resolve()))
         files += [file for file in parent.files if file not in files]
         train |= parent.train
         generate |= parent.generate

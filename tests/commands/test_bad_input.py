@@ -126,6 +126,7 @@ class Code:
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Toy data, a tiny model trained on it, and all kinds of broken files."""
+    importlib.import_module("matplotlib.font_manager")  # its first time logs that it lists fonts
     folder = tiny_checkpoint.make_work(tmp_path_factory.mktemp("bad") / "work")
     for name, content in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)

@@ -35,7 +35,8 @@ def test_an_installed_package_has_the_configurations(tmp_path: Path) -> None:
     for name in ("multi30k/lstm_kerbs", "configs/multi30k/lstm_kerbs.yaml"):
         command = (*program, "train", name, ".", "save", "--dry-run")
         said = run_program(*command, cwd=tmp_path, PYTHONPATH=str(installed))
-        files = f"{inside}/multi30k/lstm_kerbs.yaml, {inside}/multi30k/base.yaml"
+        parts = ("multi30k/lstm_kerbs.yaml", "multi30k/base.yaml", "paper.yaml")
+        files = ", ".join(f"{inside}/{name}" for name in parts)
         assert said.splitlines()[0] == f"# flags: {files}; command line"
         assert f"--user-dir {installed}/fairseq_kerbs " in said
     said = run_program(*program, "tables", "--table", 2, "--dry-run", PYTHONPATH=str(installed))

@@ -316,7 +316,7 @@ def test_posteriors_of_a_words_senses_are_those_of_all_senses(name: str) -> None
 @pytest.mark.parametrize("name", NINE)
 def test_models_train_and_score_with_every_kernel(name: str) -> None:
     for kind in ("transformer", "lstm"):
-        model, batch = make_model(kind, kernel=name), make_batch()
+        model, batch = make_model(kind, kernel=name, init_scale=1.0), make_batch()
         features, extra = model(**batch["net_input"])
         loss = model.decoder.output.nll(features, batch["target"], ignore_index=1)
         loss.backward()
