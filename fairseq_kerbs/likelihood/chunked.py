@@ -24,6 +24,7 @@ from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
 from fairseq_kerbs.kernels.base import compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.likelihood.backends import cpu, eager, triton
 from fairseq_kerbs.likelihood.backends.blocks import each, slices
+from fairseq_kerbs.likelihood.backends.closed_forms import InnerProductBackend, KerbsBackend
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ SHARE = 2048
 def choose_backend(senses: eager.Senses, dtype: torch.dtype, fused: bool = True) -> eager.Backend:
     """The leanest backend; ``fused`` says whether one that never has all logits will do."""
     build = {"cpu": cpu.build, "cuda": triton.build}.get(senses.w.device.type)
-    lean = {KerbsKernel: eager.KerbsBackend, InnerProductKernel: eager.InnerProductBackend}
+    lean = {KerbsKernel: KerbsBackend, InnerProductKernel: InnerProductBackend}
     found = build(senses, dtype) if fused and build else None
     return found or lean.get(type(senses.kernel), eager.Backend)(senses, dtype)
 

@@ -11,14 +11,9 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import build_kernel, kernel_logits
 from fairseq_kerbs.likelihood.backends import cpu
+from fairseq_kerbs.likelihood.backends.closed_forms import InnerProductBackend, KerbsBackend
 from fairseq_kerbs.likelihood.backends.cpu import CpuInnerProductBackend, CpuKerbsBackend
-from fairseq_kerbs.likelihood.backends.eager import (
-    Backend,
-    InnerProductBackend,
-    KerbsBackend,
-    Senses,
-    Smoothing,
-)
+from fairseq_kerbs.likelihood.backends.eager import Backend, Senses, Smoothing
 from fairseq_kerbs.likelihood.chunked import choose_backend
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import as_leaves, kernel_reference

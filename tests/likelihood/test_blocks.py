@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import chunked, kerbs_nll
-from fairseq_kerbs.likelihood.backends import blocks, eager
+from fairseq_kerbs.likelihood.backends import blocks, closed_forms, eager
 from fairseq_kerbs.likelihood.backends.blocks import Block, cut_rows, cut_words, each
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import make_problem
@@ -100,7 +100,7 @@ def test_words_far_below_the_others_keep_their_precision() -> None:
     table = build_sense_table(owners, 6)
     senses = eager.Senses(w, w[:, 0], owners, table, build_kernel("lin"))
     for one in (senses, senses._replace(w=w.float(), theta=w[:, 0].float())):
-        backend = eager.InnerProductBackend(one, one.w.dtype)
+        backend = closed_forms.InnerProductBackend(one, one.w.dtype)
         h_norm = torch.ones(1, dtype=one.w.dtype)
         smoothing = eager.Smoothing.of(0.1, 6)
         saved = backend.forward(one.w.clone(), h_norm, torch.zeros(1, dtype=torch.long), smoothing)
@@ -195,3 +195,22 @@ def test_products_are_shared_out_where_backends_have_threads(
     assert chunked.Products(h, senses).share == 25  # the C code has OpenMP's threads
     monkeypatch.setenv("FAIRSEQ_KERBS_FUSED", "0")
     assert chunked.Products(h, senses).share == (25 if threads == 1 else 10)
+
+
+def test_threads_that_cannot_be_started(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error comes out, and those that were started do not wait for the others for ever."""
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def only_one(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", only_one)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        blocks._workers(3, -1)
+    started[0].join(60)
+    assert not started[0].is_alive()
+    assert torch.get_num_threads() == 3  # what was asked for, not a worker's single one

@@ -25,13 +25,8 @@ from torch import Tensor
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import chunked, kerbs_log_probs, kerbs_nll
 from fairseq_kerbs.likelihood.backends import triton as backend_module
-from fairseq_kerbs.likelihood.backends.eager import (
-    Backend,
-    InnerProductBackend,
-    KerbsBackend,
-    Senses,
-    Smoothing,
-)
+from fairseq_kerbs.likelihood.backends.closed_forms import InnerProductBackend, KerbsBackend
+from fairseq_kerbs.likelihood.backends.eager import Backend, Senses, Smoothing
 from fairseq_kerbs.senses import SenseTable, build_sense_table
 from tests.helpers.reference import make_problem, naive_token_losses
 

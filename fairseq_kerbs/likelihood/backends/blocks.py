@@ -120,8 +120,11 @@ def _workers(threads: int, process: int) -> ThreadPoolExecutor:
     """As many threads, on each of which torch's operations run alone; a fork gets its own."""
     started = threading.Barrier(threads)
     pool = ThreadPoolExecutor(threads, initializer=_run_alone)
-    list(pool.map(lambda _: started.wait(), range(threads)))
-    torch.set_num_threads(threads)  # the setting is each thread's own, but new ones begin with it
+    try:
+        list(pool.map(lambda _: started.wait(), range(threads)))
+    finally:  # if not all could be started, those that were wait no longer
+        started.abort()
+        torch.set_num_threads(threads)  # each thread's own, but new ones begin with the last
     return pool
 
 

@@ -3,7 +3,7 @@
 The library is compiled when the package is installed, or at first use, and called through ctypes.
 It runs on the threads of the OpenMP runtime that torch has loaded, as many as
 ``torch.get_num_threads()`` says. Where it cannot be compiled, :func:`library` says so once and the
-classes of :mod:`.backends.eager` do the work.
+classes of :mod:`.backends.closed_forms` do the work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
-from fairseq_kerbs.likelihood.backends import eager
+from fairseq_kerbs.likelihood.backends import closed_forms, eager
 from fairseq_kerbs.likelihood.backends.compiler import cached_library
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class _CpuBackend(eager.Backend):
         found = library()
         assert found is not None
         chunk = _Chunk(size=x.shape[0], tokens=x.shape[1], threads=torch.get_num_threads())
-        if isinstance(self, eager.KerbsBackend):
+        if isinstance(self, closed_forms.KerbsBackend):
             chunk.kerbs = 1
             tensors |= {name: getattr(self, name) for name in _PREPARED}
         if which == _FORWARD_WORDS or "uniform" in tensors:  # word by word
@@ -169,12 +169,12 @@ class _CpuBackend(eager.Backend):
         out.sub_((peak.double() * math.log(2.0) + total.log()).float().unsqueeze(1))
 
 
-class CpuKerbsBackend(_CpuBackend, eager.KerbsBackend):
-    """:class:`.eager.KerbsBackend` in C."""
+class CpuKerbsBackend(_CpuBackend, closed_forms.KerbsBackend):
+    """:class:`.closed_forms.KerbsBackend` in C."""
 
 
-class CpuInnerProductBackend(_CpuBackend, eager.InnerProductBackend):
-    """:class:`.eager.InnerProductBackend` in C."""
+class CpuInnerProductBackend(_CpuBackend, closed_forms.InnerProductBackend):
+    """:class:`.closed_forms.InnerProductBackend` in C."""
 
 
 def build(senses: eager.Senses, dtype: torch.dtype) -> eager.Backend | None:

@@ -4,7 +4,8 @@ Plain torch sweeps over matrices of the products' size some twenty times a chunk
 :mod:`.backends.triton_kernels` read the products once in either direction and need no other matrix
 of their size. Triton comes with torch's CUDA builds and compiles at the first use, when the kernels
 are compared with plain torch. Where they are missing or fail, the log says so once and the classes
-of :mod:`.backends.eager` do the work; with ``FAIRSEQ_KERBS_FUSED=0`` always, with 1 unless missing.
+of :mod:`.backends.closed_forms` do the work; with ``FAIRSEQ_KERBS_FUSED=0`` always, with 1 unless
+missing.
 
 Under Triton's interpreter (TRITON_INTERPRET=1 before Triton is imported) tensors may lie on a CPU.
 """
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel
-from fairseq_kerbs.likelihood.backends import eager
+from fairseq_kerbs.likelihood.backends import closed_forms, eager
 from fairseq_kerbs.senses import SenseTable, build_sense_table
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class _TritonBackend(eager.Backend):
         super().__init__(senses, dtype)
         self._words = (self.table.senses.contiguous(), self.table.mask.sum(1))  # [V, K], [V]
         self._senses: Tensor | None = None
-        if isinstance(self, eager.KerbsBackend):
+        if isinstance(self, closed_forms.KerbsBackend):
             rows = (self.inverse_norm, self.minus_theta, self.radius, self.gain, self.curved)
             self._senses = torch.stack([row.to(dtype) for row in rows])  # [5, M]
 
@@ -156,12 +157,12 @@ class _TritonBackend(eager.Backend):
         )  # fmt: skip
 
 
-class TritonKerbsBackend(_TritonBackend, eager.KerbsBackend):
-    """:class:`.eager.KerbsBackend` in Triton."""
+class TritonKerbsBackend(_TritonBackend, closed_forms.KerbsBackend):
+    """:class:`.closed_forms.KerbsBackend` in Triton."""
 
 
-class TritonInnerProductBackend(_TritonBackend, eager.InnerProductBackend):
-    """:class:`.eager.InnerProductBackend` in Triton."""
+class TritonInnerProductBackend(_TritonBackend, closed_forms.InnerProductBackend):
+    """:class:`.closed_forms.InnerProductBackend` in Triton."""
 
 
 @functools.cache
@@ -227,7 +228,7 @@ def works(kind: type[_TritonBackend], device: torch.device, dtype: torch.dtype) 
 def _compare(kind: type[_TritonBackend], device: torch.device, dtype: torch.dtype) -> None:
     """Raise an ArithmeticError if the kernels are further from torch in float64 than rounding
     explains: of logits, relative in their exponentials, and of P where ``dtype`` is bfloat16."""
-    kerbs = issubclass(kind, eager.KerbsBackend)
+    kerbs = issubclass(kind, closed_forms.KerbsBackend)
     kernel = KerbsKernel() if kerbs else InnerProductKernel()
     generator = torch.Generator("cpu").manual_seed(0)  # the caller's stays as it is
     draw = functools.partial(torch.randn, generator=generator, device="cpu", dtype=torch.float32)
@@ -250,7 +251,7 @@ def _compare(kind: type[_TritonBackend], device: torch.device, dtype: torch.dtyp
 
     with torch.autocast(device.type, enabled=False):
         ours = results(kind, x, torch.float32)
-        plain = eager.KerbsBackend if kerbs else eager.InnerProductBackend
+        plain = closed_forms.KerbsBackend if kerbs else closed_forms.InnerProductBackend
         truth = results(plain, x.double(), torch.float64)
     names = ["log-probabilities", "normalizers", "smoothed losses"]
     names += [f"gradients by {what}" for what in ("products", "|h|", "|w|", "θ")]
