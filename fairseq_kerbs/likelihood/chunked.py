@@ -104,7 +104,8 @@ def chunk_tokens(
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        budget = min(1 << 30, free // 8) // backend.buffers  # not all that is free, nor over 1 GiB
+        # every chunk reads and writes all of dW, so that few large ones are better
+        budget = min(4 << 30, free // 8) // backend.buffers
     tokens = budget // (dtype.itemsize * max(1, senses))
     return max(16, tokens if tokens < 32 else tokens // 32 * 32)
 
