@@ -12,7 +12,8 @@ from fairseq.criterions import label_smoothed_cross_entropy as stock
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from fairseq_kerbs.likelihood.chunked import FILTERED
+from fairseq_kerbs.likelihood.chunked import FILTERED, NllOptions
+from fairseq_kerbs.models.config import user_errors
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import weight_variance
 from fairseq_kerbs.utils.errors import ProgramEnd
@@ -55,16 +56,9 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         mixture_regularization: float = 0.0,
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        if not 0.0 <= label_smoothing < 1.0:
-            raise ProgramEnd(f"--label-smoothing is {label_smoothing}; it must be within [0, 1).")
+        with user_errors():
+            NllOptions(label_smoothing=label_smoothing, gradient_filter=gradient_filter)
         self.gradient_filter = gradient_filter
-        if not 0.0 <= gradient_filter < 1.0:
-            raise ProgramEnd(f"--gradient-filter is {gradient_filter}; it must be within [0, 1).")
-        if gradient_filter and label_smoothing:
-            raise ProgramEnd(
-                "--gradient-filter does not go together with --label-smoothing, whose gradients it "
-                "would leave out: give one of them."
-            )
         rho = self.mixture_regularization = mixture_regularization
         if not rho >= 0.0:
             raise ProgramEnd(f"--mixture-regularization is {rho}; it must be 0 or more.")

@@ -42,6 +42,9 @@ class NllOptions:
             token's loss, in all of a chunk's tokens, are left out of the two products that make dh
             and dW. The loss stays exact. For the kernels ``kerbs`` and ``lin``, and not with label
             smoothing, whose gradients are as small for all senses.
+
+    Raises:
+        ValueError: an option is out of range, or does not go together with another.
     """
 
     ignore_index: int = -100
@@ -50,28 +53,25 @@ class NllOptions:
     chunk_tokens: int | None = None
     gradient_filter: float = 0.0
 
-    def check(self, target: Tensor, tokens: int, vocab_size: int) -> None:
-        """Raise a ValueError where a target is no word, or an option is out of range."""
-        if target.shape != (tokens,):
-            raise ValueError(
-                f"`target` has shape {tuple(target.shape)}; it must be [N], N = {tokens}."
-            )
+    def __post_init__(self) -> None:
         if self.reduction not in ("sum", "mean", "none"):
             raise ValueError(
                 f"`reduction` is '{self.reduction}'; it must be 'sum', 'mean' or 'none'."
             )
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise ValueError(
-                f"`label_smoothing` is {self.label_smoothing}; it must be within [0, 1)."
-            )
-        if not 0.0 <= self.gradient_filter < 1.0:
-            raise ValueError(
-                f"`gradient_filter` is {self.gradient_filter}; it must be within [0, 1)."
-            )
+        for name in ("label_smoothing", "gradient_filter"):
+            if not 0.0 <= (value := getattr(self, name)) < 1.0:
+                raise ValueError(f"`{name}` is {value}; it must be within [0, 1).")
         if self.gradient_filter and self.label_smoothing:
             raise ValueError(
                 "`gradient_filter` does not go together with `label_smoothing`, whose gradients it "
-                "would leave out."
+                "would leave out: give one of them."
+            )
+
+    def check(self, target: Tensor, tokens: int, vocab_size: int) -> None:
+        """Raise a ValueError where a target is no word."""
+        if target.shape != (tokens,):
+            raise ValueError(
+                f"`target` has shape {tuple(target.shape)}; it must be [N], N = {tokens}."
             )
         # on other devices an index error is raised by the gather itself, without a pause here
         used = target[target != self.ignore_index] if target.device.type == "cpu" else target[:0]
