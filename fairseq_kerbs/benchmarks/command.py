@@ -32,7 +32,7 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "decode": (
         "beam search with the Transformer, next to fairseq's, and with the LSTM",
-        ("kerbs", "kerbs-sequential", "kerbs-prior", "softmax", "stock", *_LSTM),
+        ("kerbs", "kerbs-one-pass", "kerbs-prior", "softmax", "stock", *_LSTM),
     ),
     "scaling": (
         "time and memory of the likelihood against senses (1/3, 2/3 and all of --senses-per-word) "
@@ -47,7 +47,7 @@ RATIOS = [
     *(("kerbs", name) for name in ("naive", "lean", "softmax", "stock")),
     *(
         (kerbs, name)
-        for kerbs in ("kerbs-sequential", "kerbs-prior")
+        for kerbs in ("kerbs-one-pass", "kerbs-prior")
         for name in ("softmax", "stock")
     ),
     _LSTM,

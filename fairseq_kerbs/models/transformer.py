@@ -48,7 +48,8 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
     """Transformer decoder whose forward returns features; the output layer scores them.
 
     Arguments are those of fairseq's decoder. ``embed_tokens`` refers to the output layer;
-    ``passes`` refine the posteriors before the last one, −1 for all there can be.
+    ``passes`` refine the posteriors before the last one, −1 for all there can be;
+    ``decoding_passes`` do so in decoding step by step, None for as many.
     """
 
     def __init__(
@@ -58,9 +59,12 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
         embed_tokens: PassEmbedding | SeparateEmbedding,
         passes: int,
         no_encoder_attn: bool = False,
+        decoding_passes: int | None = None,
     ) -> None:
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.passes = passes if embed_tokens.posterior else 0
+        chosen = passes if decoding_passes is None else decoding_passes
+        self.decoding_passes = chosen if self.passes else 0
 
     def build_output_projection(self, cfg: Any, dictionary: Any, embed_tokens: Any) -> None:
         """Take the output layer from the embedding that is composed of it."""
@@ -117,7 +121,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
             beams = incremental.Beams(len(tokens), group, tokens.device)
             state[incremental.BEAMS] = beams
         contexts: Tensor | None = state.get(_FEATURES)  # of the step before, [batch, streams, d]
-        sequential = self.passes < 0
+        sequential = self.decoding_passes < 0
         n = 1 if contexts is None or sequential else contexts.shape[1] + 1
         if n > beams.streams:
             beams.widen(self, state, n)
@@ -132,9 +136,9 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
             **kwargs,
         )
         by_stream = self.contexts(features).view(len(tokens), n, -1)
-        if self.passes:
+        if self.decoding_passes:
             # a copy: generators divide what they receive by the temperature in place
-            kept = 1 if sequential else self.passes
+            kept = 1 if sequential else self.decoding_passes
             state[_FEATURES] = by_stream[:, :kept].clone()
         if n > 1:
             extra = _of_last_stream(extra, n)
@@ -143,7 +147,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
     def _embed_step(self, words: Tensor, contexts: Tensor) -> Tensor:
         """The last words [batch × streams, 1] with the contexts of the step before."""
         embed: Any = self.embed_tokens
-        if self.passes < 0:
+        if self.decoding_passes < 0:
             return embed(words, contexts)
         last = words.view(len(contexts), -1)[:, 0]
         return embed.embed_streams(last, contexts).view(-1, 1, embed.embedding_dim)
@@ -203,7 +207,7 @@ class _Transformer(KerbsModel):
         embed: Any = build_input_embedding(cfg, tgt_dict, *sizes, PassEmbedding)
         passes, alone = int(cfg.composition_passes), "encoder" not in cls.sides
         return KerbsTransformerDecoder(
-            cfg, tgt_dict, embed, passes, no_encoder_attn=alone or cfg.no_cross_attention
+            cfg, tgt_dict, embed, passes, alone or cfg.no_cross_attention, args.decoding_passes
         )
 
 

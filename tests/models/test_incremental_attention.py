@@ -144,6 +144,29 @@ def test_any_reordering_equals_teacher_forcing(passes: int, beam: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("passes", "chosen", "effective"),
+    [(1, -1, -1), (3, -1, -1), (0, -1, 0), (-1, 1, 1), (2, 0, 0), (2, None, 2)],
+)
+def test_steps_may_take_other_passes_than_teacher_forcing(
+    passes: int, chosen: int | None, effective: int
+) -> None:
+    source = make_batch()["net_input"]["src_tokens"]
+    tokens = torch.randint(4, 23, (SENTENCES, 6), generator=torch.Generator().manual_seed(1))
+    model = make_model("transformer", composition_passes=passes, decoding_passes=chosen)
+    other = make_model("transformer", composition_passes=effective)
+    state: dict[str, Any] = {}
+    with torch.no_grad():
+        encoder_out = encode(model, 1)
+        for step in range(6):
+            found, _ = model.decoder(tokens[:, : step + 1], encoder_out, state)
+        whole, expected = (
+            one(source, source.ne(1).sum(1), tokens)[0][:, -1] for one in (model, other)
+        )
+    torch.testing.assert_close(found[:, 0], expected, rtol=1e-4, atol=2e-5)
+    assert torch.allclose(found[:, 0], whole, atol=1e-3) == (passes == effective)
+
+
+@pytest.mark.parametrize(
     ("flags", "streams"),
     [
         ({"composition_passes": 3}, [1, 2, 3, 4, 4]),

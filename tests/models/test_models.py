@@ -204,6 +204,7 @@ WRONG_FLAGS = [
     ({"log_prob_threshold": 0.5}, "--log-prob-threshold"),
     ({"reallocation_interval": 0}, "--reallocation-interval"),
     ({"composition_passes": -2}, "--composition-passes"),
+    ({"decoding_passes": -2}, "--decoding-passes"),
 ]
 
 
@@ -216,6 +217,17 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: dict[str, Any], n
     assert named in message
     assert "\n" not in message
     assert message.startswith("fairseq_kerbs: error:")
+
+
+def test_transformers_decode_sequentially_unless_they_come_from_an_earlier_version() -> None:
+    for kind, presets in PRESETS.items():
+        for arch in presets:
+            args = argparse.Namespace()
+            kind.fill(args)  # a checkpoint's that has no such flag
+            assert args.decoding_passes is None
+            args = argparse.Namespace()
+            ARCH_CONFIG_REGISTRY[arch](args)  # those of fairseq-train
+            assert args.decoding_passes == (-1 if "transformer" in arch else None)
 
 
 @pytest.mark.parametrize("flags", [{"share_all_embeddings": True}, {"decoder_output_dim": 8}])
