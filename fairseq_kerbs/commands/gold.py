@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import say_written, write_output
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers, say_written, write_output
 
 
 def add_gold_mlt(commands: Subparsers) -> None:

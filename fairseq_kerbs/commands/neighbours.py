@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairseq_kerbs.commands import reading
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers, reading
 
 
 def add_neighbours(commands: Subparsers) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairseq_kerbs.commands import reading, say_written
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers, reading, say_written
 
 FIGURES = {
     "contexts": "context vectors of a word in a split of the data, on their two principal "

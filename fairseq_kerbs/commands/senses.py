@@ -6,12 +6,8 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import reading, say_written, write_output
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers, reading, say_written, write_output
 
 
 def add_senses(commands: Subparsers) -> None:
