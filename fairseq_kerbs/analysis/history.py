@@ -24,12 +24,9 @@ _CHARTS = (
 
 
 def read_history(path: Path) -> Series:
-    """What a training says of its senses, by number of updates.
-
-    Args:
-        path: a file with what fairseq-train printed (``--log-format simple``, ``json`` or
-            ``tqdm``), or the folder of ``--tensorboard-logdir``. Of an update that a resumed
-            training writes again, the last values count.
+    """What a training says of its senses, by number of updates: in a file with what fairseq-train
+    printed (``--log-format simple``, ``json`` or ``tqdm``), or in the folder of its
+    ``--tensorboard-logdir``. Of an update that a resumed training writes again, the last counts.
 
     Raises:
         UserError: there is no such file, or it has no figures of senses.

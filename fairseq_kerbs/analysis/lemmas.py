@@ -117,16 +117,11 @@ def _experiment(
 
 
 def learn_senses(
-    policy: str,
-    new_sense: str,
-    training: Training,
-    words_each: int = 3,
-    width: float = WIDTH,
-    seed: int = 0,
-) -> Row:
-    """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4.
-
-    All clusters have the same ``width`` σ.
+    policy: str, new_sense: str, training: Training,
+    words_each: int = 3, width: float = WIDTH, seed: int = 0,
+) -> Row:  # fmt: skip
+    """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4, all
+    of the same ``width`` σ.
 
     Senses move every :data:`INTERVAL` updates, but not in the last fifth of training. Under
     ``paper`` ε is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles:
@@ -140,11 +135,8 @@ def learn_senses(
     vocab = len(clusters)
     word = torch.arange(vocab).repeat_interleave(clusters)
     widths = torch.full((len(word),), width)
-    direction, layer, optimizer, update = _experiment(
-        *(word, widths, training, seed),
-        new_sense=new_sense,
-        follow_clusters=policy == "clusters",
-    )
+    options = {"new_sense": new_sense, "follow_clusters": policy == "clusters"}
+    direction, layer, optimizer, update = _experiment(word, widths, training, seed, **options)
     settings = ReallocationSettings(-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES)
     moves, losses = [], []
     for step in range(1, training.steps + 1):
@@ -172,13 +164,9 @@ def learn_senses(
 
 
 def learn_theta(
-    widths: Sequence[float],
-    training: Training,
-    *,
-    words_each: int = 3,
-    norm: float | None = None,
-    seed: int = 0,
-) -> list[Row]:
+    widths: Sequence[float], training: Training, *,
+    words_each: int = 3, norm: float | None = None, seed: int = 0,
+) -> list[Row]:  # fmt: skip
     """Lemma 4.2: train one sense a word from θ = 0; ``words_each`` words have each of the widths.
 
     Sense vectors are held at a ``norm``; by default they are free, and the norm, too, can answer to

@@ -60,10 +60,10 @@ def find_neighbours(
     Args:
         layers: output layers by model, to compare words by their vectors; empty: by confusions.
         predictions: by model, all of the same words; empty where there are no data.
-        words: [V] which words are compared.
-        symbols, frequency: [V] entries of the dictionary, their occurrences in the training data.
-        top: clusters to show, of each model where they are by vectors; 0 for all.
-        examples: most examples of a cluster, for each model that is right.
+        words, symbols, frequency: [V] of the dictionary's entries which are compared, their names,
+            and their occurrences in the training data.
+        top, examples: most clusters (by vectors: of each model; 0 for all), and most examples of
+            one for each model that is right.
 
     Returns:
         ``names`` of the models, ``by``, and the first ``clusters``: ``words`` (the most frequent

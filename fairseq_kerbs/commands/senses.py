@@ -48,7 +48,7 @@ def add_senses(commands: Subparsers) -> None:
 
 def _run_senses(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import gold_senses, sense_report
-    from fairseq_kerbs.analysis.occurrences import Occurrence, occurrences
+    from fairseq_kerbs.analysis.occurrences import occurrences
     from fairseq_kerbs.analysis.words import word_numbers
     from fairseq_kerbs.utils.errors import UserError
 
@@ -59,12 +59,11 @@ def _run_senses(args: argparse.Namespace) -> int:
     layer, dictionary, model, task = trained = reading.read_model(args)
     symbols, special = dictionary.symbols, dictionary.nspecial
     word_numbers(dictionary, args.word)  # which refuses those that are no entries
-    found, kept = None, list[tuple[str, Occurrence]]()
     if gold is not None:
         gold_senses.lines_as_samples(task)
+    found = None
     if task is not None:
-        found = occurrences(model, task, args.split, pieces=not args.joined)
-        found = gold_senses.keep_labelled(found, gold or {}, kept)
+        found = list(occurrences(model, task, args.split, pieces=not args.joined))
     report = sense_report.build_report(
         *(found, layer, symbols),
         words=args.word,
@@ -76,7 +75,8 @@ def _run_senses(args: argparse.Namespace) -> int:
         nearest=args.nearest,
     )
     if gold is not None:
-        report["gold"] = gold_senses.compare_with_gold(gold_senses.by_word(kept))
+        labelled = gold_senses.by_word(found or (), gold)
+        report["gold"] = gold_senses.compare_with_gold(labelled)
     reading.write_files(args, report, sense_report.report_as_csv(report))
     if args.projector is not None:
         sense_report.write_projector(args.projector, layer, symbols, special)
