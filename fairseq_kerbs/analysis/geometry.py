@@ -84,11 +84,11 @@ def measure_word(
     """Clusters (at most ``most``) and variance of a word's context vectors [n, d].
 
     Returns:
-        how many ``contexts`` were looked at and ``clusters`` found, their ``sizes`` (the largest
-        first), ``silhouette``, ``variance`` (mean squared distance to the mean vector),
-        ``relative`` (as a share of the mean squared length) and ``within`` (that within clusters as
-        a share of it); in the output ``layer`` of a model of ours the word's ``senses``, how many
-        of them these contexts use (``used``), and their mean ``theta`` by usage, else None.
+        numbers of ``contexts`` and ``clusters``, ``sizes`` of these (the largest first),
+        ``silhouette``, ``variance`` (mean squared distance to the mean vector), ``relative`` (as a
+        share of the mean squared length) and ``within`` (that within clusters as a share of it); of
+        the word's senses in ``layer``, else None: how many (``senses``), how many are ``used`` in
+        these contexts, and their mean ``theta`` by usage.
     """
     found, vectors = find_clusters(vectors, most, seed), vectors.double()
     parts = [vectors[found.labels == label] for label in found.labels.unique()]

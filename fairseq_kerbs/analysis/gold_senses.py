@@ -109,12 +109,10 @@ def agreement(true: NDArray[np.int64], learned: NDArray[np.int64]) -> dict[str, 
 
 
 def compare_with_gold(labelled: Mapping[str, Labelled], seed: int = 1) -> dict[str, Any]:
-    """Agreement of every word that has several true senses, and in all.
+    """Agreement by word, and in all; ``seed``: of permutations, k-means and folds.
 
-    Args:
-        labelled: occurrences by word; words with fewer than :data:`LEAST_OCCURRENCES`, or without
-            two true senses of two occurrences each, are left out.
-        seed: of permutations, k-means and folds.
+    Words with fewer than :data:`LEAST_OCCURRENCES`, or without two true senses of two occurrences
+    each, are left out.
 
     Returns:
         "words": rows by word; "all": means over words, of purities and the probe's accuracy over

@@ -169,8 +169,7 @@ def learn_theta(
 ) -> list[Row]:  # fmt: skip
     """Lemma 4.2: train one sense a word from θ = 0; ``words_each`` words have each of the widths.
 
-    Sense vectors are held at a ``norm``; by default they are free, and the norm, too, can answer to
-    the width.
+    Sense vectors are held at a ``norm``; by default the norm, too, can answer to the width.
 
     Returns:
         for each ``width`` means over its words: ``theta`` (Eq. 9), ``norm`` of sense vectors, their

@@ -9,9 +9,9 @@ even if it were as good.
 Each cluster's occurrences in the text are counted: ``times`` in all, and by model ``right`` (where
 the word is the most probable one), ``within`` (where another word of its cluster is), of two models
 ``alone`` (where it is right and the other is not) and ``ahead`` (sentences with more of these words
-right than the other has). Examples show where one model is right and the other takes the word for
-another of the cluster, or else for any other word, those first where their probabilities of the
-right word lie farthest apart; of one model where it takes a word for another of the cluster.
+right). Examples show where one model is right and the other takes the word for another of the
+cluster, or else for any other, those first where their probabilities of it lie farthest apart; of
+one model where it takes a word for another of the cluster.
 """
 
 from __future__ import annotations

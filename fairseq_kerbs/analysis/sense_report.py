@@ -48,12 +48,11 @@ def build_report(
 
     Args:
         found: occurrences in the data; None where there are no data.
-        layer: the model's output layer.
-        symbols: [V] entries of the dictionary; the ``special`` first ones are no words.
+        symbols, counts: [V] entries of the dictionary, the ``special`` first of which are no words,
+            and their occurrences in the training data (empty if unknown).
         words: words to report; by default those with true senses (``gold``), or the ``top`` words
             with most senses (of those that occur, where there are data; all with 0).
         examples, nearest: contexts and neighbours of each sense.
-        counts: [V] occurrences of each word in the training data; empty if unknown.
 
     Returns:
         ``words``, see `_summarize`; ``missing``, words that are no entry of the dictionary;

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tabulate import tabulate
 from torch import Tensor
 
-from fairseq_kerbs.analysis.tables import as_markdown
-from fairseq_kerbs.evaluation.texts import table_as_csv
+from fairseq_kerbs.evaluation.texts import escape_markdown, table_as_csv
 from fairseq_kerbs.utils.errors import UserError
 
 BPE_MARK = "@@"
@@ -144,5 +144,5 @@ def drawn_words(
     head = ["", *(f"{senses} sense{'s' if senses > 1 else ''}" for senses in groups)]
     rows = [["words in all", *(str(len(own)) for own in groups.values())]]
     for place, words in enumerate(zip_longest(*draws, fillvalue="")):
-        rows.append(["" if place else "drawn at random", *words])
-    return as_markdown(head, rows)
+        rows.append(["" if place else "drawn at random", *map(escape_markdown, words)])
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True) + "\n"

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
+from fairseq_kerbs.utils.files import atomic_write
+
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -26,8 +28,6 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
 
 def write_output(path: Path | None, content: str, what: str = "") -> None:
     """Write UTF-8 to a file, and say so, or to standard output."""
-    from fairseq_kerbs.utils.files import atomic_write
-
     if path is None:
         sys.stdout.buffer.write(content.encode("utf-8"))
         sys.stdout.buffer.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_kerbs.commands import Subparsers, say_written, write_output
+from fairseq_kerbs.commands import Subparsers, write_output
 
 
 def add_gold_mlt(commands: Subparsers) -> None:
@@ -24,11 +24,10 @@ def add_gold_mlt(commands: Subparsers) -> None:
 
 
 def _run_mlt(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.gold import gold_of_mlt, write_gold
+    from fairseq_kerbs.corpora.gold import gold_of_mlt, gold_text
 
     rows = gold_of_mlt(args.list, args.text)
-    write_gold(rows, args.output)
-    say_written(args.output, f"senses of {len(rows)} words in context")
+    write_output(args.output, gold_text(rows), f"senses of {len(rows)} words in context")
     return 0
 
 
@@ -49,11 +48,10 @@ def add_gold_coarsewsd(commands: Subparsers) -> None:
 
 
 def _run_coarsewsd(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.gold import gold_of_coarsewsd, write_gold
+    from fairseq_kerbs.corpora.gold import gold_of_coarsewsd, gold_text
 
     sentences, rows = gold_of_coarsewsd(args.folder, args.part)
     text = "".join(f"{sentence}\n" for sentence in sentences)
     write_output(args.text, text, f"{len(sentences)} sentences")
-    write_gold(rows, args.output)
-    say_written(args.output, f"senses of {len(rows)} words in context")
+    write_output(args.output, gold_text(rows), f"senses of {len(rows)} words in context")
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_kerbs.commands import add_trust_flag, say_written, write_output
+from fairseq_kerbs.utils.errors import UserError
 
 
 def add_model_flags(
@@ -40,8 +41,6 @@ def add_files(parser: argparse.ArgumentParser, *kinds: str) -> None:
 
 def check_numbers(args: argparse.Namespace, **least: int) -> None:
     """Refuse a number below the least that its flag takes, and two dictionaries."""
-    from fairseq_kerbs.utils.errors import UserError
-
     for name, value in least.items():
         if getattr(args, name) < value:
             flag = name.replace("_", "-")

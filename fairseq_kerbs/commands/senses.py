@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from fairseq_kerbs.commands import Subparsers, reading, say_written, write_output
+from fairseq_kerbs.utils.errors import UserError
 
 
 def add_senses(commands: Subparsers) -> None:
@@ -50,7 +51,6 @@ def _run_senses(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import gold_senses, sense_report
     from fairseq_kerbs.analysis.occurrences import occurrences
     from fairseq_kerbs.analysis.words import word_numbers
-    from fairseq_kerbs.utils.errors import UserError
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
@@ -97,7 +97,6 @@ def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> Call
     """A function that writes Table 6; where there are data, of words that stand alone in the
     training data."""
     from fairseq_kerbs.analysis import words
-    from fairseq_kerbs.utils.errors import UserError
 
     layer, dictionary, _, task = trained
     known = None

@@ -15,11 +15,8 @@ from fairseq_kerbs.utils.processes import progress
 
 
 def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
-    """Learn merges on one or several tokenized texts together; return how many were found.
-
-    Gives the codes that subword-nmt's commands give: ``learn-bpe`` for one text,
-    ``learn-joint-bpe-and-vocab`` for several. Fewer than `merges` are found in a small text, since
-    a pair must occur twice.
+    """Learn merges on one or several tokenized texts together, as ``learn-bpe`` and
+    ``learn-joint-bpe-and-vocab`` of subword-nmt do; return how many were found.
 
     Raises:
         UserError: no pair of characters occurs twice, so that there is nothing to learn.

@@ -14,7 +14,7 @@ from pathlib import Path
 from snowballstemmer import stemmer
 
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write, read_lines
+from fairseq_kerbs.utils.files import read_lines
 
 GoldRow = tuple[int, int, str, str]
 
@@ -42,12 +42,10 @@ def gold_of_mlt(lists: Path, tokenized: Path) -> list[GoldRow]:
         if len(fields) < 4:
             raise UserError(f"{lists}, line {number}: expected five fields between vertical bars")
         line = lines.get(_letters(fields[2]))
-        forms = (
-            []
-            if line is None
-            else [word for word in tokens[line] if word.lower() == fields[0].lower()]
-        )
-        if line is not None and len(forms) == 1:
+        if line is None:
+            continue
+        forms = [word for word in tokens[line] if word.lower() == fields[0].lower()]
+        if len(forms) == 1:
             found[line, forms[0]].add(stem(fields[1].lower()))
     if not found:
         raise UserError(
@@ -64,13 +62,11 @@ def gold_of_mlt(lists: Path, tokenized: Path) -> list[GoldRow]:
 def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], list[GoldRow]]:
     """Sentences and gold senses of CoarseWSD-20 (Loureiro et al. 2020), all words in one text.
 
-    Args:
-        folder: has a folder for each word, with ``PART.data.txt``, ``PART.gold.txt`` and
-            ``classes_map.txt``.
-        part: "train" or "test".
+    ``folder`` has a folder for each word, with ``PART.data.txt``, ``PART.gold.txt`` (``part``:
+    "train" or "test") and ``classes_map.txt``.
 
     Returns:
-        sentences, lower-cased and tokenized as they are; gold senses with numbers of these lines.
+        sentences as they are, lower-cased and tokenized; gold senses with numbers of these lines.
 
     Raises:
         UserError: there are no such files, or they do not fit each other.
@@ -103,11 +99,9 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
     return sentences, gold
 
 
-def write_gold(rows: Iterable[GoldRow], path: Path) -> None:
-    """Write gold senses, by line."""
-    with atomic_write(path) as stream:
-        for row in sorted(rows):
-            stream.write("\t".join(map(str, row)) + "\n")
+def gold_text(rows: Iterable[GoldRow]) -> str:
+    """A file of gold senses, by line."""
+    return "".join("\t".join(map(str, row)) + "\n" for row in sorted(rows))
 
 
 def _letters(sentence: str) -> str:

@@ -74,8 +74,8 @@ class Lm1b(ReleasedCorpus):
         """The sentences drawn for every split; how many there were, and how many are shared.
 
         Each sentence gets a random number from the seed, its file's name and its place in the file,
-        and those with the lowest numbers are drawn, lowest first. So the sample does not depend on
-        the order of the files, and a smaller sample is the beginning of a larger one.
+        and those with the lowest numbers are drawn: the order of the files does not matter, and a
+        smaller sample is the beginning of a larger one.
         """
         pools: dict[str, dict[str, int]] = {
             "training": {"train": self.train},

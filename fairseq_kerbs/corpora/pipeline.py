@@ -1,8 +1,7 @@
 """What every preparation shares: flags, a folder of its own, steps done once, binarization.
 
-``manifest.json`` keeps, for each step, the SHA-256 of its inputs, its settings, the figures that it
-returned and the SHA-256 of its outputs. A step is skipped when inputs, settings and outputs still
-hold, so that a repeated or interrupted preparation does only what is due.
+``manifest.json`` keeps, for each step, the SHA-256 of its inputs and outputs, its settings and the
+figures that it returned. A step whose inputs, settings and outputs still hold is skipped.
 """
 
 from __future__ import annotations

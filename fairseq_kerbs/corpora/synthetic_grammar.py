@@ -1,8 +1,8 @@
 """Words and grammar of the synthetic corpus: how a clause is said in both languages.
 
 Words, and the *frames* that join them, are read from synthetic_grammar.yaml. A frame says which
-subjects a verb takes and with which complements; those under a heading ``word Lemma`` use that
-German lemma, so that one ambiguous English word stands in a context of one of its senses.
+subjects and complements a verb takes; those under a heading ``word Lemma`` use that German lemma,
+so that one ambiguous English word stands in a context of one of its senses.
 
 Agreement is m, f, n or p (plural of any gender); a person is 1s, 3s, 1p or 3p; a tense is present,
 past, perfect, future or a modal verb with its tense, as "können past". Every rendering is a string

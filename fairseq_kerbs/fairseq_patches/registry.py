@@ -13,20 +13,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass
 class Patch:
-    """A change of one name.
+    """A change of one name."""
 
-    Attributes:
-        owner: module or class that has the name.
-        name: of a function, a method or a class.
-        reason: why fairseq's own does not do.
-        make: what stands there from now on, made of what stood there before (None: nothing).
-        applied: whether it has been made.
-    """
-
-    owner: Any
-    name: str
-    reason: str
-    make: Callable[[Any], Any]
+    owner: Any  # module or class that has the name
+    name: str  # of a function, a method or a class
+    reason: str  # why fairseq's own does not do
+    make: Callable[[Any], Any]  # what stands there from now on, of what did before (None: nothing)
     applied: bool = False
 
     def apply(self) -> None:

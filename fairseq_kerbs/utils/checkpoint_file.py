@@ -1,8 +1,7 @@
 """Files of checkpoints, read without running anything that they hold.
 
-A checkpoint is a pickle, and to load a pickle is to run whatever program its maker put into it.
-Commands that only look at a model therefore load tensors and plain settings alone, and refuse a
-file with anything else unless its owner says that it is to be trusted.
+To load a pickle is to run whatever program its maker put into it. So commands that only look at a
+model load tensors and plain settings alone, unless the user says that a file is to be trusted.
 """
 
 from __future__ import annotations
@@ -23,11 +22,8 @@ _OBJECT = re.compile(r"(?:GLOBAL|class) ([\w.]+)")  # in torch's message on what
 
 
 def read_file(path: Path, trust: bool = False) -> Any:
-    """What a file of ``torch.save`` holds, on the CPU.
-
-    Args:
-        path: the file.
-        trust: load it even if it holds objects that run code when they are loaded.
+    """What a file of ``torch.save`` holds, on the CPU; with ``trust`` also one that holds objects
+    that run code when they are loaded.
 
     Raises:
         UserError: the file is missing or damaged, or holds more than tensors and plain settings.

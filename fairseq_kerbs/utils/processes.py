@@ -130,21 +130,13 @@ def usable_cores() -> int:
 
 
 def parallel_map(
-    make: Callable[[], LineFunction],
-    lines: Iterable[str],
-    *,
-    total: int,
-    workers: int,
-    description: str,
-) -> Iterator[str]:
-    """The results of a function for each line, in order, under a progress bar.
+    make: Callable[[], LineFunction], lines: Iterable[str], *,
+    total: int, workers: int, description: str,
+) -> Iterator[str]:  # fmt: skip
+    """The results of a function for each of ``total`` lines, in order, under a progress bar.
 
-    Args:
-        make: builds the function; called once in each process, so it must be picklable.
-        lines: the input, read only a little ahead of the output.
-        total: number of lines, for the bar.
-        workers: processes to use; 1, or a small corpus, needs none.
-        description: what the bar says.
+    ``make`` builds the function, once in each process, and must be picklable; one worker, or a
+    small corpus, needs no process beside this one. Lines are read only a little ahead.
 
     Raises:
         concurrent.futures.process.BrokenProcessPool: a worker was killed.

@@ -1,8 +1,7 @@
-"""Steps that are done once: what the record of a step says about it, for corpora and tables alike.
+"""Steps that are done once: what the record of a step says about it, digests, locks, JSON files.
 
 A record tells what the step depended on (``parts``: digests, settings), how it ended (``status``)
-and, optionally, the digests of its outputs. Who repeats a step that is not done, and when, is left
-to the callers: corpora do so at once, tables ask for ``--redo`` where something has changed.
+and, optionally, the digests of its outputs.
 """
 
 from __future__ import annotations
