@@ -46,11 +46,8 @@ class Labelled(NamedTuple):
 
 
 def read_gold_senses(path: Path) -> GoldSenses:
-    """True senses from lines of number of the line, occurrence, word and sense between tabs.
-
-    Raises:
-        UserError: the file is missing, empty or has a line of another form.
-    """
+    """True senses from lines of number of the line, occurrence, word and sense between tabs; a
+    UserError if there are none, or a line has another form."""
     gold: dict[tuple[int, int, str], str] = {}
     for number, row in enumerate(read_lines(path), start=1):
         fields = row.split("\t")
@@ -71,11 +68,8 @@ def lines_as_samples(task: Any) -> None:
 
 
 def by_word(occurrences: Iterable[Occurrence], gold: GoldSenses) -> dict[str, Labelled]:
-    """Occurrences of every word whose true senses are known, in the order of words.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Occurrences of every word whose true senses are known, in the order of words; a UserError if
+    there are none."""
     rows: defaultdict[str, list[tuple[str, Occurrence]]] = defaultdict(list)
     for one in occurrences:
         true = gold.get((one.line, one.index, one.word))

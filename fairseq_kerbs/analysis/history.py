@@ -28,8 +28,7 @@ def read_history(path: Path) -> Series:
     printed (``--log-format simple``, ``json`` or ``tqdm``), or in the folder of its
     ``--tensorboard-logdir``. Of an update that a resumed training writes again, the last counts.
 
-    Raises:
-        UserError: there is no such file, or it has no figures of senses.
+    Raises a UserError if there is nothing of senses.
     """
     series = _from_tensorboard(path) if path.is_dir() else _from_log(path)
     if not series:

@@ -72,11 +72,8 @@ class Training:
 
 
 def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`.
-
-    Raises:
-        UserError: so many do not fit into so few dimensions.
-    """
+    """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`; a
+    UserError if so many do not fit into so few dimensions."""
     found = torch.zeros(0, dim)
     for _ in range(1000 * number):
         if len(found) == number:

@@ -27,6 +27,7 @@ from tabulate import tabulate
 from torch import Tensor
 
 from fairseq_kerbs.analysis.predictions import Predictions
+from fairseq_kerbs.analysis.sense_report import Figures
 from fairseq_kerbs.analysis.similarity import (
     VectorSimilarity,
     cluster_words,
@@ -36,9 +37,6 @@ from fairseq_kerbs.analysis.similarity import (
 from fairseq_kerbs.analysis.words import in_context
 from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
-
-Figures = dict[str, Any]
-"""What is written as JSON, by name."""
 
 _CONTEXT = 8  # words shown on either side
 _WORDS = 44  # letters of a cluster's words

@@ -47,11 +47,9 @@ class Predictions:
 
 @torch.no_grad()
 def collect_predictions(model: Any, task: Any, split: str, joined: bool = False) -> Predictions:
-    """Go through a split with a model that :func:`features_only` takes; ``joined``: only words that
-    are a single token, and sentences with BPE pieces joined.
+    """Go through a split; ``joined``: only words that are a single token, and BPE pieces joined.
 
-    Raises:
-        UserError: see :func:`features_only` and :func:`batches`; or the split has no such word.
+    Raises what :func:`features_only` and :func:`batches` do; a UserError if there is no such word.
     """
     dictionary, columns = task.target_dictionary, []
     rows_a_time = max(1, _SCORES // len(dictionary))

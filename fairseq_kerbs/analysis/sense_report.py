@@ -197,11 +197,8 @@ def _word_lines(word: Figures, with_data: bool) -> list[str]:
 
 
 def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], special: int) -> None:
-    """Write the senses of all words for ``tensorboard --logdir FOLDER``, whole files alone.
-
-    Raises:
-        UserError: the folder is a file.
-    """
+    """Write the senses of all words for ``tensorboard --logdir FOLDER``, whole files alone; a
+    UserError if the folder is a file."""
     from torch.utils.tensorboard import SummaryWriter
 
     if folder.exists() and not folder.is_dir():

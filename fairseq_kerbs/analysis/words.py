@@ -27,11 +27,7 @@ def is_word(word: str, number: int, special: int) -> bool:
 
 
 def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
-    """Numbers of words in fairseq's dictionary.
-
-    Raises:
-        UserError: some are no entry; they are named.
-    """
+    """Numbers of words in fairseq's dictionary; a UserError that names those that are no entry."""
     if missing := [word for word in words if word not in dictionary.indices]:
         raise UserError(
             f"--word: {', '.join(missing)}: no entry of the dictionary; a word that BPE splits has "

@@ -32,8 +32,7 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
     """Flags of the model, its task and its training, those that differ from the defaults, by all
     settings of the softmax model (``config``), and ``settings`` and file of the converted one.
 
-    Raises:
-        UserError: a setting of the model cannot be given on a command line.
+    Raises a UserError if a setting of the model cannot be given on a command line.
     """
     import fairseq.optim  # noqa: F401  (registers)
     from fairseq import options

@@ -76,8 +76,7 @@ def read_softmax_model(
 ) -> SoftmaxModel:
     """Rebuild the model of a checkpoint; if ``averaged``, with its averages (:func:`averages_of`).
 
-    Raises:
-        UserError: see :func:`read_checkpoint`; or the model is none that can be converted.
+    Raises what :func:`read_checkpoint` raises; a UserError if the model cannot be converted.
     """
     state = read_checkpoint(checkpoint, trust)  # from here on fairseq is quiet
     if averaged:
@@ -246,9 +245,7 @@ def write_checkpoint(
 
     Digests of dictionaries (:mod:`fairseq_kerbs.utils.dictionaries`) go along: the checkpoint's, or
     those of the target ``dictionary`` and of the folder ``data`` or that of the model's training.
-
-    Raises:
-        UserError: the disk is full, or the name or folder is none that can be written to.
+    Raises what `atomic_write` raises.
     """
     from omegaconf import OmegaConf
 

@@ -16,11 +16,8 @@ from fairseq_kerbs.utils.processes import progress
 
 def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
     """Learn merges on one or several tokenized texts together, as ``learn-bpe`` and
-    ``learn-joint-bpe-and-vocab`` of subword-nmt do; return how many were found.
-
-    Raises:
-        UserError: no pair of characters occurs twice, so that there is nothing to learn.
-    """
+    ``learn-joint-bpe-and-vocab`` of subword-nmt do; return how many were found, or raise a
+    UserError if no pair of characters occurs twice."""
     from subword_nmt import learn_bpe
 
     learn_bpe.tqdm = partial(progress, what="learn BPE", unit=" merges")

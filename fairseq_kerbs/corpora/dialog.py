@@ -113,9 +113,7 @@ def _key(pair: tuple[str, str]) -> tuple[str, str]:
 def read_dialogues(path: Path, part: str) -> list[list[str]]:
     """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance.
 
-    Raises:
-        UserError: a line does not end with ``__eou__``, an utterance is empty, or a word of text
-            that is not for training is endless.
+    Raises a UserError if a line has another form, or a word of other text than training is endless.
     """
     lines = iter_lines(path)
     if part != "train":  # the preparation drops training pairs with an endless word

@@ -79,9 +79,8 @@ class ParallelText(Preparation):
     def pairs(self) -> dict[str, int]:
         """Lines of each split, which are the same on both sides.
 
-        Raises:
-            UserError: a side is missing, empty or not UTF-8, the sides differ in length, or a word
-                of text that is not for training is endless (see `without_endless_words`).
+        Raises a UserError if a side is missing, empty or not UTF-8, the sides differ in length, or
+        a word of text that is not for training is endless (see `without_endless_words`).
         """
         counts: dict[str, int] = {}
         for (split, _), path in self.raw.items():
@@ -110,9 +109,8 @@ class ParallelText(Preparation):
     def run(self, manifest: Manifest) -> None:
         """Tokenize, filter, split into subwords, filter again, binarize.
 
-        Raises:
-            UserError: validation or test text has an empty or an overlong line, no training pair
-                is left, or fairseq-preprocess fails.
+        Raises a UserError if validation or test text has an empty or an overlong line, no training
+        pair is left, or fairseq-preprocess fails.
         """
         steps = _Steps(self, manifest)
         steps.tokenize()

@@ -67,8 +67,7 @@ class Preparation(ABC):
     def prepare(self, report: Report = print) -> Path:
         """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
 
-        Raises:
-            UserError: wrong flags or text, a folder of other things, or fairseq-preprocess failing.
+        Raises a UserError for wrong flags or text, a folder of other things, or a failed program.
         """
         self.check()
         with working_folder(self.dest, report) as manifest:
@@ -155,11 +154,8 @@ def _read_steps(folder: Path) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def working_folder(folder: Path, report: Report) -> Iterator[Manifest]:
-    """The record of the steps in a folder, which is cleared of what an interrupted run left.
-
-    Raises:
-        UserError: the folder holds other things than a preparation, or another run is using it.
-    """
+    """The record of the steps in a folder, which is cleared of what an interrupted run left; a
+    UserError if it holds other things than a preparation, or another run is using it."""
     ours = (folder / NAME).exists()
     _read_steps(folder)
     if not ours and folder.is_dir() and any(entry.name[0] != "." for entry in folder.iterdir()):

@@ -70,11 +70,8 @@ class ReleasedCorpus(Preparation):
         return {}
 
     def run(self, manifest: Manifest) -> None:
-        """Fetch and read the corpus, then run the usual steps.
-
-        Raises:
-            UserError: the archive or its text is missing, or is not the release's.
-        """
+        """Fetch and read the corpus, then run the usual steps; a UserError if the archive or its
+        text is missing, or is not the release's."""
         source = self.source or self._locate(manifest.report)
         if not (source.is_dir() if self.divided else source.exists()):
             what = "folder" if self.divided else "file or folder"

@@ -236,11 +236,8 @@ def _demands(rng: Random) -> Iterator[tuple[str, str] | None]:
 
 def generate_split(count: int, seed: int, taken: set[str]) -> Iterator[Pair]:
     """`count` sentence pairs, whose German and English both differ from all that is in `taken`,
-    which grows by them. In the English, an ambiguous word carries its sense, as "bank|Ufer".
-
-    Raises:
-        UserError: the grammar cannot make so many different sentences.
-    """
+    which grows by them; a UserError if the grammar cannot make so many. In the English, an
+    ambiguous word carries its sense, as "bank|Ufer"."""
     rng = Random(seed)
     composer, demands = Composer(rng), _demands(rng)
     for demand in islice(demands, count):

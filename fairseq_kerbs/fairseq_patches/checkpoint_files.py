@@ -103,14 +103,12 @@ def load_checkpoint(stock: Any, cfg: Any, trainer: Any, **arguments: Any) -> Any
 
 
 def take_folder(folder: Path) -> None:
-    """Keep other trainings out of a folder as long as this process lives, and tidy it.
+    """Keep other trainings out of a folder as long as this process lives, and tidy it; a ProgramEnd
+    if another one has it, or its lock cannot be opened.
 
     The lock is a record lock (POSIX): it ends with this process, the workers that it forks do not
     inherit it, and it holds between machines whose common file system has locks. A process trains
     in one folder at a time: the lock on an earlier one is given up.
-
-    Raises:
-        ProgramEnd: another training has it, or its lock cannot be opened.
     """
     global _lock
     file = folder / LOCK

@@ -59,11 +59,8 @@ def has_endless_word(line: str) -> bool:
 
 
 def without_endless_words(lines: Iterable[str], where: Path | str) -> Iterator[str]:
-    """The lines of validation or test text as they are.
-
-    Raises:
-        UserError: one has a word of more than :data:`LONGEST_WORD` characters.
-    """
+    """The lines of validation or test text as they are; a UserError if one has a word of more than
+    :data:`LONGEST_WORD` characters."""
     for number, line in enumerate(lines, start=1):
         if has_endless_word(line):
             raise UserError(

@@ -39,11 +39,8 @@ _LIBC = ctypes.CDLL(None)
 
 
 def find_program(name: str) -> str:
-    """Path of a program such as ``fairseq-train``: beside this Python first, then on PATH.
-
-    Raises:
-        UserError: it is in neither place, or belongs to a virtual environment that was moved.
-    """
+    """Path of a program such as ``fairseq-train``: beside this Python first, then on PATH; a
+    UserError if it is in neither place, or in a virtual environment that was moved."""
     beside = Path(sys.executable).parent / name
     if beside.is_file() and sys.prefix != sys.base_prefix:
         _check_home(beside)
@@ -136,10 +133,8 @@ def parallel_map(
     """The results of a function for each of ``total`` lines, in order, under a progress bar.
 
     ``make`` builds the function, once in each process, and must be picklable; one worker, or a
-    small corpus, needs no process beside this one. Lines are read only a little ahead.
-
-    Raises:
-        concurrent.futures.process.BrokenProcessPool: a worker was killed.
+    small corpus, needs no process beside this one. Lines are read only a little ahead. Raises
+    BrokenProcessPool if a worker was killed.
     """
     alone = workers == 1 or total < _SMALL
     results = map(make(), lines) if alone else _map_in_workers(make, lines, workers)

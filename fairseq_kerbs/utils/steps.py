@@ -104,11 +104,7 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextmanager
 def locked(folder: Path, refusal: str) -> Iterator[None]:
-    """Create a folder and keep other runs out of it.
-
-    Raises:
-        UserError: another run is using it; `refusal` is the sentence.
-    """
+    """Create a folder and keep other runs out of it; if one is using it, `refusal` is raised."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as lock:
         try:  # a record lock: gone when this process is, and not inherited by its workers
