@@ -70,8 +70,7 @@ def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
     table, mask = layer.table
     rows = table[word][mask[word]]
     order = number_senses(torch.zeros_like(rows), layer.usage[rows]).argsort()
-    numbers: list[int] = rows[order].tolist()
-    return numbers
+    return rows[order].tolist()
 
 
 def usage_shares(layer: OutputLayer, senses: list[int]) -> Tensor:

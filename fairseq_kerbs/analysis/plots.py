@@ -73,8 +73,6 @@ def _draw_lines(axes: Axes, lines: dict[str, tuple[Tensor, Tensor]]) -> None:
     axes.legend(frameon=False, fontsize="small")
 
 
-# ------------------------------------------------------------------------- kernels
-
 DISTANCE_KERNELS = {
     "pow (p = 2)": PowerKernel(2.0),
     "log (p = 2)": LogKernel(2.0),
@@ -107,9 +105,6 @@ def plot_kernels() -> Figure:
     logits = {name: kerbs_kernel(h, w, torch.full_like(w[:, 0], x))[:, 0] for name, x in THETAS}
     _draw_lines(panels[2], {name: (cosine, logit) for name, logit in logits.items()})
     return figure
-
-
-# ------------------------------------------------------------------------- senses
 
 
 def _mark(index: int, size: float) -> dict[str, Any]:

@@ -28,9 +28,6 @@ Figures = dict[str, Any]
 _CONTEXT = 6  # words shown on either side
 
 
-# ------------------------------------------------------------------------- the report
-
-
 def build_report(
     found: Iterable[Occurrence] | None,
     layer: OutputLayer,
@@ -134,9 +131,6 @@ def _add_names(
     for sense, near in zip(senses, found, strict=True):
         sense.update(names(sense["row"]))
         sense["nearest"] = [names(row) | {"score": score} for row, score in near]
-
-
-# ------------------------------------------------------------------------- tables
 
 
 def report_as_csv(report: Figures) -> str:

@@ -151,9 +151,9 @@ class VectorSimilarity:
         asked = torch.tensor(words)
         senses = torch.isin(self._word, asked).nonzero()[:, 0]
         order = asked.argsort().argsort().numpy()
-        found: NDArray[np.float64] = self._of_words(senses, senses)[np.ix_(order, order)]
+        found = self._of_words(senses, senses)[np.ix_(order, order)].astype(np.float64)
         np.fill_diagonal(found, 0.0)
-        return found.astype(np.float64)
+        return found
 
 
 def usual_similarity(graph: sparse.csr_matrix) -> float:

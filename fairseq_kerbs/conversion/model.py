@@ -161,9 +161,7 @@ def convert(
         split_noise: relative size of the difference between split senses.
         dictionary: fairseq's target dictionary with the counts of words, where they are known.
 
-    Raises:
-        UserError: the settings mean something that a model of fairseq_kerbs does not have, or the
-            predictions would not be the same.
+    Raises a UserError if its settings mean something that ours do not, or predictions would differ.
     """
     from fairseq.models import build_model
 

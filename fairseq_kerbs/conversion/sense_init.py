@@ -6,10 +6,9 @@ to its logit as log(share): the bias of ``--sense-bias``. Shares of a word sum t
 
 ``spare``
     An extra sense takes a share of :data:`SPARE_SHARE` of a word that is rarely used, and has usage
-    0: it does next to nothing where it is, and reallocation takes it first. Frequent words get
-    none, because they are the first to be found badly predicted (Eq. 12) and could not take as many
-    senses if some of theirs were idle. Policies break ties by the lower number: the last sense of a
-    word is the one that carries it.
+    0: it does next to nothing where it is, and reallocation takes it first. Frequent words, the
+    first to be found badly predicted (Eq. 12), keep room for other senses. Policies break ties by
+    the lower number: the last sense of a word is the one that carries it.
 ``split``
     The extra senses go to the most frequent words, whose senses then have equal shares.
 """

@@ -41,8 +41,7 @@ def make_segmenter(
 
     known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary else None
     with codes.open(encoding="utf-8", newline="\n") as stream:
-        segment: Callable[[str], str] = BPE(stream, vocab=known).segment
-    return segment
+        return BPE(stream, vocab=known).segment
 
 
 def write_vocabulary(text: Path, codes: Path, vocabulary: Path) -> dict[str, int]:

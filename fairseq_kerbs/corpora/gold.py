@@ -25,13 +25,8 @@ def gold_of_mlt(lists: Path, tokenized: Path) -> list[GoldRow]:
     A line of it is: English word | its German translation | English sentence | German sentence |
     image. The German word is the sense; inflected forms are joined by Snowball's stemmer. A word
     that stands in its sentence twice is left out, since the list does not say which is meant.
-
-    Args:
-        lists: the list, such as ``ende_test2016.txt``.
-        tokenized: the English side of the split, tokenized (``tok/test.en`` of a prepared folder).
-
-    Raises:
-        UserError: a line has another form, or no sentence of the list is in the text.
+    ``tokenized`` is the English side of the split (``tok/test.en`` of a prepared folder); a
+    UserError if no sentence of the list is in it, or a line of the list has another form.
     """
     tokens = [line.split() for line in read_lines(tokenized)]
     lines = {_letters(" ".join(words)): number for number, words in enumerate(tokens)}
@@ -63,13 +58,8 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
     """Sentences and gold senses of CoarseWSD-20 (Loureiro et al. 2020), all words in one text.
 
     ``folder`` has a folder for each word, with ``PART.data.txt``, ``PART.gold.txt`` (``part``:
-    "train" or "test") and ``classes_map.txt``.
-
-    Returns:
-        sentences as they are, lower-cased and tokenized; gold senses with numbers of these lines.
-
-    Raises:
-        UserError: there are no such files, or they do not fit each other.
+    "train" or "test") and ``classes_map.txt``; a UserError if these are missing or do not fit each
+    other. Sentences are lower-cased and tokenized there; gold senses have numbers of these lines.
     """
     sentences: list[str] = []
     gold: list[GoldRow] = []

@@ -39,12 +39,10 @@ def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool 
     """
     if has_endless_word(line):
         return ""
-    text: str = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
+    text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
     return text.lower() if lowercase else text
 
 
 def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
     """The raw text of a line of tokens; `unescape` for text tokenized with `escape`."""
-    moses = _moses("MosesDetokenizer", language)
-    text: str = moses.detokenize(line.split(), unescape=unescape)
-    return text
+    return _moses("MosesDetokenizer", language).detokenize(line.split(), unescape=unescape)

@@ -231,14 +231,9 @@ class _Steps:
 
 
 def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], LineFunction]:
-    """How a language's text in a ``bin`` folder was made, by the manifest beside it.
-
-    Returns:
-        arguments of `moses.tokenize`, and the function from its lines to lines of subwords.
-
-    Raises:
-        UserError: there is no manifest of parallel text, or the codes are not those it names.
-    """
+    """How a language's text in a ``bin`` folder was made, by the manifest beside it: arguments of
+    `moses.tokenize`, and the function from its lines to lines of subwords; a UserError if there is
+    no manifest of parallel text, or the codes are not those it names."""
     dest, name = data.resolve().parent, f"valid.{language}"
     steps = read_object(dest / pipeline.NAME).get("steps", {})
     if not {"fairseq-preprocess", f"tokenize {name}"} <= steps.keys():

@@ -20,8 +20,7 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     r"""The lines of a UTF-8 text file, split at ``\n`` alone (and not at U+2028, say, so that two
     files stay parallel) and without it. A carriage return before it and a byte order mark go, too.
 
-    Raises:
-        UserError: the file cannot be read, or a line is not UTF-8 (file and line named).
+    Raises a UserError that names the file, and the line if it is not UTF-8.
     """
     path = Path(path)
     try:
@@ -74,10 +73,8 @@ def without_endless_words(lines: Iterable[str], where: Path | str) -> Iterator[s
 def atomic_write(path: Path | str) -> AbstractContextManager[TextIO]:
     r"""Open a UTF-8 text file (newline ``\n``) that appears under its name only when complete.
 
-    After an exception an earlier file of that name is kept. A link of that name gives way.
-
-    Raises:
-        UserError: the disk is full, or the name or folder is none that can be written to.
+    After an exception an earlier file of that name is kept. A link of that name gives way. Raises a
+    UserError if the disk is full, or the name or folder cannot be written to.
     """
     return _atomic(Path(path), mode="w", encoding="utf-8", newline="\n")
 
