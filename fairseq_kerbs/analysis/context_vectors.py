@@ -28,9 +28,7 @@ def context_vectors(
     model: Any, task: Any, split: str, words: Collection[int], most: int
 ) -> dict[int, Tensor]:
     """Collect the first ``most`` context vectors of some words in a split, [n, d] for each of them.
-
-    Raises what :func:`batches` and :func:`features_only` raise.
-    """
+    Raises what :func:`batches` and :func:`features_only` raise."""
     parts: dict[int, list[Tensor]] = defaultdict(list)
     missing = dict.fromkeys(set(words) - {task.target_dictionary.pad()}, most)
     with features_only(model):

@@ -272,5 +272,4 @@ def _run(args: argparse.Namespace) -> None:
             stream.write(table_as_csv(names, [[row.get(name) for name in names] for row in rows]))
     elif args.output is not None:
         settings = {name: value for name, value in vars(args).items() if name != "output"}
-        content = {"settings": settings, "torch": torch.__version__, "rows": rows}
-        write_json(args.output, content)
+        write_json(args.output, {"settings": settings, "torch": torch.__version__, "rows": rows})

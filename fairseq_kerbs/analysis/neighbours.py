@@ -135,10 +135,8 @@ class _Text:
 
     def count(self, inside: Tensor) -> Figures:
         """Of the occurrences ``inside`` [N]."""
-        right, within = (
-            {name: one & inside for name, one in kind.items()}
-            for kind in (self._right, self._within)
-        )
+        right = {name: one & inside for name, one in self._right.items()}
+        within = {name: one & inside for name, one in self._within.items()}
         alone = {name: right[name] & ~self._right[other] for name, other in self._other.items()}
         more = {name: torch.bincount(self._one.sentence, one) for name, one in alone.items()}
         ahead = {name: more[name] > more[other] for name, other in self._other.items()}

@@ -42,10 +42,8 @@ class Occurrence:
 @torch.no_grad()
 def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iterator[Occurrence]:
     """Every word of a split that is a single token, by teacher forcing, in no particular order;
-    with ``pieces`` every token, pieces of words too, and sentences as tokens.
-
-    Raises what :func:`batches` raises.
-    """
+    with ``pieces`` every token, pieces of words too, and sentences as tokens. Raises what
+    :func:`batches` raises."""
     dictionary, layer = task.target_dictionary, model.decoder.output
     table, mask = layer.table
     for batch in batches(task, split):

@@ -48,9 +48,7 @@ class Predictions:
 @torch.no_grad()
 def collect_predictions(model: Any, task: Any, split: str, joined: bool = False) -> Predictions:
     """Go through a split; ``joined``: only words that are a single token, and BPE pieces joined.
-
-    Raises what :func:`features_only` and :func:`batches` do; a UserError if there is no such word.
-    """
+    Raises what :func:`features_only` and :func:`batches` do; a UserError if no word is left."""
     dictionary, columns = task.target_dictionary, []
     rows_a_time = max(1, _SCORES // len(dictionary))
     sentences: dict[int, tuple[str, ...]] = {}

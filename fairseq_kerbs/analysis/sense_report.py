@@ -98,20 +98,18 @@ def _summarize(
     """``word``, ``log_prob`` (Eq. 12), and of its ``senses``, the most used first, ``row`` in the
     layer, ``usage`` (Eq. 13, a share of the word's), ``theta``, ``count`` (where it is the most
     probable), ``true_senses`` (numbers of these) and ``examples`` (the surest)."""
-    true = [(o.sense, gold.get((o.line, o.index, word))) for o in where]
-    pairs = [(sense, name) for sense, name in true if name is not None]
     senses, rows = [], sense_numbers(layer, number)
     for row, usage in zip(rows, usage_shares(layer, rows).tolist(), strict=True):
         used = [(max(o.posterior), o.line, o) for o in where if o.sense == row]
+        true = Counter(gold[at] for _, line, o in used if (at := (line, o.index, word)) in gold)
         used.sort(key=lambda one: (-one[0], one[1]))
         shown = [
             {"text": in_context(o.tokens, o.position, _CONTEXT), "posterior": share, "line": line}
             for share, line, o in used[:examples]
         ]
         theta = layer.theta[row].item() if layer.has_theta else None
-        known = Counter(name for sense, name in pairs if sense == row).most_common()
         figures = {"row": row, "usage": usage, "theta": theta, "count": len(used)}
-        senses.append(figures | {"true_senses": dict(known), "examples": shown})
+        senses.append(figures | {"true_senses": dict(true.most_common()), "examples": shown})
     return {"word": word, "log_prob": float(layer.log_prob[number]), "senses": senses}
 
 

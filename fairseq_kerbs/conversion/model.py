@@ -75,9 +75,7 @@ def read_softmax_model(
     checkpoint: Path, trust: bool = False, averaged: bool = False
 ) -> SoftmaxModel:
     """Rebuild the model of a checkpoint; if ``averaged``, with its averages (:func:`averages_of`).
-
-    Raises what :func:`read_checkpoint` raises; a UserError if the model cannot be converted.
-    """
+    Raises what :func:`read_checkpoint` raises; a UserError if the model cannot be converted."""
     state = read_checkpoint(checkpoint, trust)  # from here on fairseq is quiet
     if averaged:
         state["model"] = averages_of(state)

@@ -112,9 +112,7 @@ def _key(pair: tuple[str, str]) -> tuple[str, str]:
 
 def read_dialogues(path: Path, part: str) -> list[list[str]]:
     """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance.
-
-    Raises a UserError if a line has another form, or a word of other text than training is endless.
-    """
+    Raises a UserError if a line has another form, or a word of text not for training is endless."""
     lines = iter_lines(path)
     if part != "train":  # the preparation drops training pairs with an endless word
         lines = without_endless_words(lines, path)

@@ -77,11 +77,9 @@ class ParallelText(Preparation):
 
     @cached_property
     def pairs(self) -> dict[str, int]:
-        """Lines of each split, which are the same on both sides.
-
-        Raises a UserError if a side is missing, empty or not UTF-8, the sides differ in length, or
-        a word of text that is not for training is endless (see `without_endless_words`).
-        """
+        """Lines of each split, which are the same on both sides. Raises a UserError if a side is
+        missing, empty or not UTF-8, the sides differ in length, or a word of text that is not for
+        training is endless (see `without_endless_words`)."""
         counts: dict[str, int] = {}
         for (split, _), path in self.raw.items():
             lines = iter_lines(path)
@@ -107,11 +105,9 @@ class ParallelText(Preparation):
         assert self.pairs
 
     def run(self, manifest: Manifest) -> None:
-        """Tokenize, filter, split into subwords, filter again, binarize.
-
-        Raises a UserError if validation or test text has an empty or an overlong line, no training
-        pair is left, or fairseq-preprocess fails.
-        """
+        """Tokenize, filter, split into subwords, filter again, binarize. Raises a UserError if
+        validation or test text has an empty or an overlong line, no training pair is left, or
+        fairseq-preprocess fails."""
         steps = _Steps(self, manifest)
         steps.tokenize()
         steps.filter("filter train", "clean", self.max_words, "words")

@@ -65,10 +65,8 @@ class Preparation(ABC):
     workers: int = number("processes", usable_cores())
 
     def prepare(self, report: Report = print) -> Path:
-        """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
-
-        Raises a UserError for wrong flags or text, a folder of other things, or a failed program.
-        """
+        """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``). Raises
+        a UserError for wrong flags or text, a folder of other things, or a failed program."""
         self.check()
         with working_folder(self.dest, report) as manifest:
             self.run(manifest)
