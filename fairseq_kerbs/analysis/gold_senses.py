@@ -108,9 +108,8 @@ def compare_with_gold(labelled: Mapping[str, Labelled], seed: int = 1) -> dict[s
     Words with fewer than :data:`LEAST_OCCURRENCES`, or without two true senses of two occurrences
     each, are left out.
 
-    Returns:
-        "words": rows by word; "all": means over words, of purities and the probe's accuracy over
-        occurrences; sums of counts. Both are empty where no word is left.
+    Returns "words": rows by word; "all": means over words (of purities and the probe's accuracy
+    over occurrences) and sums of counts. Both are empty where no word is left.
     """
     rows = {}
     for word, one in labelled.items():

@@ -92,10 +92,8 @@ def html_page(
 def context_traces(
     senses: Sequence[Figures], found: Sequence[Occurrence], layer: OutputLayer
 ) -> list[dict[str, Any]]:
-    """A word's contexts and sense vectors in the plane of `project`, as plotly draws them.
-
-    plotly reads tags in texts, so they are escaped for it.
-    """
+    """A word's contexts and sense vectors in the plane of `project`, as plotly draws them. plotly
+    reads tags in texts, so they are escaped for it."""
     if len(senses) < 2 or len(found) < LEAST_POINTS:
         return []
     vectors = layer.weight[[sense["row"] for sense in senses]].detach().float()

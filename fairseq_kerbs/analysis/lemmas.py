@@ -5,8 +5,7 @@ A context is drawn from a cluster: a direction μ_c with normal noise of relativ
     h = |h| · unit(μ_c + σ z/√d),     z ~ N(0, I)
 
 so σ is about the tangent of the angle between h and μ_c. Cluster directions are random, at a cosine
-below :data:`MOST_COSINE` to each other, and every word is equally frequent. Only the output layer
-is trained.
+below :data:`MOST_COSINE`, and every word is equally frequent. Only the output layer is trained.
 
 Lemma 4.1: words have 1 to 4 clusters each, there are as many senses as clusters in all, allocated
 at random at first. Do words end with as many senses as they have clusters, one on each?
@@ -124,9 +123,9 @@ def learn_senses(
     ``paper`` ε is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles:
     −loss/(Vβ).
 
-    Returns:
-        mean senses of the words with k clusters, ``senses_1`` … ``senses_4``; what :data:`LEGEND`
-        explains, as shares; ``moves`` of senses in all; mean ``loss`` of the last updates in nats.
+    Returns mean senses of the words with k clusters, ``senses_1`` … ``senses_4``; what
+    :data:`LEGEND` explains, as shares; ``moves`` of senses in all; mean ``loss`` of the last
+    updates in nats.
     """
     clusters = torch.arange(1, 5).repeat(words_each)  # [V]
     vocab = len(clusters)
@@ -168,9 +167,8 @@ def learn_theta(
 
     Sense vectors are held at a ``norm``; by default the norm, too, can answer to the width.
 
-    Returns:
-        for each ``width`` means over its words: ``theta`` (Eq. 9), ``norm`` of sense vectors, their
-        ``cosine`` with their cluster's direction, ``unsure``: 1 − P(y) over the last updates.
+    Returns for each ``width`` means over its words: ``theta`` (Eq. 9), ``norm`` of sense vectors,
+    their ``cosine`` with their cluster's direction, ``unsure``: 1 − P(y) over the last updates.
     """
     width = torch.tensor(widths).repeat_interleave(words_each)  # [V]
     words = torch.arange(len(width))
@@ -194,10 +192,8 @@ def learn_theta(
 
 
 def theta_correlation(found: Sequence[Row], least_unsure: float = -1.0) -> float:
-    """Spearman's between width and θ, where 1 − P(y) is at least so much.
-
-    Where it has vanished, so has the gradient of θ: its value says how far training came.
-    """
+    """Spearman's between width and θ, where 1 − P(y) is at least so much. Where it has vanished, so
+    has the gradient of θ: its value says how far training came."""
     pairs = [(row["width"], row["theta"]) for row in found if row["unsure"] >= least_unsure]
     return float(spearmanr(pairs).statistic)
 

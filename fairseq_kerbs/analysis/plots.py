@@ -86,9 +86,7 @@ THETAS = (("θ = −2", -2.0), ("θ = 0", 0.0), ("θ = 2", 2.0))
 
 def plot_kernels() -> Figure:
     """Kernels of Gao et al. (their Figure 1), their gradients, and KerBS for several θ (Figure 2).
-
-    θ = 0 is the inner product.
-    """
+    θ = 0 is the inner product."""
     squared = "squared distance $D = |w-h|^2$"
     figure, panels = _panels(
         *(11.5, 3.7),

@@ -82,9 +82,7 @@ def rebuild_model(
 
 def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespace:
     """As much of a task as it takes to build a model: dictionaries of so many made-up words.
-
-    ``targets`` are what a language model predicts: "future" or "self".
-    """
+    ``targets`` are what a language model predicts: "future" or "self"."""
     from fairseq.data import Dictionary
 
     dictionaries = Dictionary(), Dictionary()

@@ -68,10 +68,8 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
 
 
 def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np.int64]]:
-    """Indices of words in groups of equal size (give or take one), from frequent to rare.
-
-    Words with a count of 0, such as fairseq's special symbols, belong to none.
-    """
+    """Indices of words in groups of equal size (give or take one), from frequent to rare. Words
+    with a count of 0, such as fairseq's special symbols, belong to none."""
     numbers = np.asarray(counts)
     order = np.argsort(-numbers, kind="stable")[: np.count_nonzero(numbers)]
     return [part for part in np.array_split(order, groups) if len(part)]

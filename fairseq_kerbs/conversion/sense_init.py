@@ -41,9 +41,8 @@ def plan_senses(
 ) -> SensePlan:
     """Give V words M senses: one each, and extra senses one after the other (``how``: see above).
 
-    ``counts`` [V] are occurrences in the training data; None takes the order of the words, which
-    fairseq-preprocess sorts by frequency. The ``special`` entries at the beginning of the
-    dictionary, which are no words, come last.
+    ``counts`` [V] are occurrences in the training data; None takes the order of the words, in which
+    fairseq-preprocess ranks them. The ``special`` first entries, which are no words, come last.
     """
     ranked = counts if counts is not None else torch.arange(vocab_size, 0, -1)
     order = torch.argsort(ranked, descending=True, stable=True)
@@ -78,8 +77,7 @@ def sense_rows(weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: floa
     part in pairs, w ± noise·|w|·u with a random direction u of each pair: what that does to
     probabilities is of second order in ``noise``.
 
-    Returns:
-        [M, d], or [M, d + 1] with the biases in the last column where some are not 0.
+    Returns [M, d], or [M, d + 1] with the biases in the last column where some are not 0.
     """
     owners = plan.word_of_sense
     rows = weight.float()[owners]

@@ -1,6 +1,6 @@
 """Files of gold senses: lines of number of the line, occurrence, word and sense between tabs.
 
-Both numbers count from 0, and the occurrence counts the same word form in the line of tokens.
+Both numbers count from 0; the occurrence is that of the same word form in the line of tokens.
 """
 
 from __future__ import annotations

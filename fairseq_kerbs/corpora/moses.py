@@ -33,10 +33,8 @@ def _moses(kind: str, language: str) -> Any:
 
 
 def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
-    """Tokens of a raw line, joined by spaces; lower-cased after tokenization if asked.
-
-    A line with an endless word, which Moses would need hours for, becomes an empty one.
-    """
+    """Tokens of a raw line, joined by spaces; lower-cased after tokenization if asked. A line with
+    an endless word, which Moses would need hours for, becomes an empty one."""
     if has_endless_word(line):
         return ""
     text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)

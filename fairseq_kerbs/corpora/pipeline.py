@@ -128,10 +128,8 @@ class Manifest:
         self, flags: Sequence[str], inputs: Mapping[str, Path], lines: Mapping[str, int],
         **settings: Any,
     ) -> None:  # fmt: skip
-        """The last step: fairseq-preprocess with `flags`, from `inputs` to ``DEST/bin``.
-
-        `lines` by the names of binarized files: a worker of the program that dies leaves some out.
-        """
+        """The last step: fairseq-preprocess with `flags`, from `inputs` to ``DEST/bin``. `lines` by
+        the names of binarized files: a worker of the program that dies leaves some out."""
         target, settings = self.folder / "bin", {**settings, "fairseq": version("fairseq")}
         action = partial(_binarize, flags, lines, target)
         self.step("fairseq-preprocess", action, inputs, [target], **settings)

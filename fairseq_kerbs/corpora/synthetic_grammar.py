@@ -179,10 +179,8 @@ def german_verb(verb: Verb, tense: str, person: str) -> tuple[str, str, str]:
 
 
 def english_verb(verb: Verb, tense: str, person: str, with_do: bool) -> tuple[str, str]:
-    """The auxiliary (it inverts and takes *not*) and the words after it.
-
-    A plain main verb has no auxiliary, but for *do* in questions and negation (`with_do`).
-    """
+    """The auxiliary (it inverts and takes *not*) and the words after it. A plain main verb has no
+    auxiliary, but for *do* in questions and negation (`with_do`)."""
     modal, _, when = tense.rpartition(" ")
     base, form = marked(verb.en, verb.de), 2 if when == "past" else int(person == "3s")
     if tense in ENGLISH:

@@ -42,10 +42,8 @@ def replace(owner: Any, name: str, value: Any, reason: str) -> Patch:
 
 
 def patched(owner: Any, name: str, reason: str) -> Callable[[Function], Function]:
-    """Decorator that registers a function to run in place of ``owner.name``.
-
-    It is called with the function that it replaces, and then with that one's arguments.
-    """
+    """Decorator that registers a function to run in place of ``owner.name``. It is called with the
+    function that it replaces, and then with that one's arguments."""
 
     def register(function: Function) -> Function:
         def make(stock: Any) -> Any:

@@ -42,9 +42,8 @@ def call_main(stock: Any, cfg: Any, main: Any, **kwargs: Any) -> None:
 def load_checkpoint(stock: Any, cfg: Any, trainer: Any, **arguments: Any) -> Any:
     """Do what fairseq leaves out where it begins a training from a checkpoint.
 
-    One that is written at the end of an epoch does not have its validation loss in the schedule of
-    the learning rate yet (reduce_lr_on_plateau). ``--max-update`` is looked at after an update
-    alone: a finished training would make one more.
+    The loss of an epoch that has just ended is not in the schedule of the learning rate yet, and
+    ``--max-update`` is looked at after an update alone: a finished training would make one more.
     """
     extra_state, epoch_itr = stock(cfg, trainer, **arguments)
     made, most = trainer.get_num_updates(), trainer.cfg.optimization.max_update

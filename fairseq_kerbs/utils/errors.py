@@ -39,9 +39,7 @@ def argument_error(
     parser: argparse.ArgumentParser, message: str, flags: Iterable[str] = ()
 ) -> NoReturn:
     """End the program with argparse's message and what could have been meant, and exit status 2.
-
-    ``flags`` are others than those of the parser.
-    """
+    ``flags`` are others than those of the parser."""
     said = ""
     if choice := re.search(r"invalid choice: '(.*)'( \(choose from (.*)\))", message):
         said = suggestion([choice[1]], re.findall(r"[^', ]+", choice[3]))

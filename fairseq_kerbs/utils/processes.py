@@ -72,10 +72,8 @@ def quoted(command: Sequence[str | Path]) -> str:
 
 
 def replace_process(command: Sequence[str]) -> None:
-    """Become `command`: signals, exit status and terminal are its own. Does not return.
-
-    A program of this Python runs here, so that Ctrl-C during its imports is a KeyboardInterrupt.
-    """
+    """Become `command`: signals, exit status and terminal are its own. Does not return. A program
+    of this Python runs here, so that Ctrl-C during its imports is a KeyboardInterrupt."""
     sys.stdout.flush()
     sys.stderr.flush()
     if Path(command[0]).parent != Path(sys.executable).parent:

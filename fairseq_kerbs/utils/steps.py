@@ -11,9 +11,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, sha256_of
@@ -22,8 +21,7 @@ RUNNING, DONE, FAILED = "running", "done", "failed"
 """Status in a record; one that says running belongs to a run that was stopped."""
 
 
-@dataclass(frozen=True)
-class StepStatus:
+class StepStatus(NamedTuple):
     """Where a step stands: ``done``, ``to do``, ``to resume`` or ``stale``, and why."""
 
     state: str
