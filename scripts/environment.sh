@@ -12,18 +12,13 @@ usage() {
 
 # Choose the checkout's .venv, else the active environment if it has fairseq.
 find_python() {
-  local candidate
-  if [ -x "$CHECKOUT/.venv/bin/python" ]; then
-    candidate=$CHECKOUT/.venv/bin/python
-  else
-    candidate=$(command -v python3 || true)
-  fi
-  if [ -z "$candidate" ] || ! "$candidate" -P -c \
+  PYTHON=$CHECKOUT/.venv/bin/python
+  [ -x "$PYTHON" ] || PYTHON=$(command -v python3 || true)
+  if ! "$PYTHON" -P -c \
       'import importlib.util as u, sys; sys.exit(u.find_spec("fairseq") is None)' 2>/dev/null; then
     echo "$(basename -- "$0"): no fairseq found; run $CHECKOUT/scripts/install.sh first" >&2
     exit 1
   fi
-  PYTHON=$candidate
 }
 
 # Become `fairseq-kerbs` with the arguments given, from this checkout.

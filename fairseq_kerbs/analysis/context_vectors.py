@@ -28,10 +28,7 @@ def context_vectors(
     model: Any, task: Any, split: str, words: Collection[int], most: int
 ) -> dict[int, Tensor]:
     """Collect the first ``most`` context vectors of some words in a split, [n, d] for each of them.
-
-    Raises:
-        UserError: see :func:`batches`; or the model's decoder shows no context vectors.
-    """
+    Raises what :func:`batches` and :func:`features_only` raise."""
     parts: dict[int, list[Tensor]] = defaultdict(list)
     missing = dict.fromkeys(set(words) - {task.target_dictionary.pad()}, most)
     with features_only(model):
@@ -50,11 +47,8 @@ def context_vectors(
 
 @contextmanager
 def features_only(model: Any) -> Iterator[Callable[..., Tensor]]:
-    """Let the decoder return what it would give to its output layer, and hand that layer out.
-
-    Raises:
-        UserError: the model has no decoder with an output layer of its own.
-    """
+    """Let the decoder return what it would give to its output layer, and hand that layer out; a
+    UserError if the model has none of its own."""
     decoder: Any = getattr(model, "decoder", None)
     if not callable(getattr(decoder, "output_layer", None)):
         raise UserError(
@@ -74,8 +68,7 @@ def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
     table, mask = layer.table
     rows = table[word][mask[word]]
     order = number_senses(torch.zeros_like(rows), layer.usage[rows]).argsort()
-    numbers: list[int] = rows[order].tolist()
-    return numbers
+    return rows[order].tolist()
 
 
 def usage_shares(layer: OutputLayer, senses: list[int]) -> Tensor:
@@ -99,13 +92,8 @@ class Projection(NamedTuple):
 
 
 def project(contexts: Tensor, senses: Tensor) -> Projection:
-    """Principal components of context vectors [n, d], and sense vectors [K, d] on them.
-
-    A kernel compares directions, lengths are factors; so sense vectors are scaled.
-
-    Raises:
-        ValueError: there are fewer than two contexts.
-    """
+    """Principal components of context vectors [n, d], and sense vectors [K, d] on them, scaled
+    since a kernel compares directions; a ValueError if there are fewer than two contexts."""
     if len(contexts) < 2:
         raise ValueError("a projection needs at least two context vectors")
     scaled = normalize(senses.double()) * contexts.double().norm(dim=1).mean()

@@ -43,10 +43,8 @@ class Clusters(NamedTuple):
 
 
 def find_clusters(points: Tensor, most: int, seed: int = 1, samples: int = SAMPLES) -> Clusters:
-    """Choose the number of clusters of points [n, d], at most ``most`` and n − 1.
-
-    Of d the first 50 principal axes are used; no ``samples`` of the Gaussian: no comparison.
-    """
+    """Choose the number of clusters of points [n, d], at most ``most`` and n − 1. Of d the first 50
+    principal axes are used; no ``samples`` of the Gaussian: no comparison."""
     one = Clusters(1, torch.zeros(len(points), dtype=torch.long), 0.0)
     points = points.double()
     if len(points) < 3 or float(points.std(0).max()) <= 1e-9 * float(points.abs().max()):
@@ -83,12 +81,11 @@ def measure_word(
 ) -> dict[str, Any]:
     """Clusters (at most ``most``) and variance of a word's context vectors [n, d].
 
-    Returns:
-        how many ``contexts`` were looked at and ``clusters`` found, their ``sizes`` (the largest
-        first), ``silhouette``, ``variance`` (mean squared distance to the mean vector),
-        ``relative`` (as a share of the mean squared length) and ``within`` (that within clusters as
-        a share of it); in the output ``layer`` of a model of ours the word's ``senses``, how many
-        of them these contexts use (``used``), and their mean ``theta`` by usage, else None.
+    Returns numbers of ``contexts`` and ``clusters``, ``sizes`` of these (the largest first),
+    ``silhouette``, ``variance`` (mean squared distance to the mean vector), ``relative`` (as a
+    share of the mean squared length) and ``within`` (that within clusters as a share of it); of the
+    word's senses in ``layer``, else None: how many (``senses``), how many are ``used`` in these
+    contexts, and their mean ``theta`` by usage.
     """
     found, vectors = find_clusters(vectors, most, seed), vectors.double()
     parts = [vectors[found.labels == label] for label in found.labels.unique()]

@@ -7,8 +7,8 @@ without labels); a linear classifier of the context vectors in cross-validation 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import adjusted_rand_score, v_measure_score
+from sklearn.metrics.cluster import contingency_matrix
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -45,11 +46,8 @@ class Labelled(NamedTuple):
 
 
 def read_gold_senses(path: Path) -> GoldSenses:
-    """True senses from lines of number of the line, occurrence, word and sense between tabs.
-
-    Raises:
-        UserError: the file is missing, empty or has a line of another form.
-    """
+    """True senses from lines of number of the line, occurrence, word and sense between tabs; a
+    UserError if there are none, or a line has another form."""
     gold: dict[tuple[int, int, str], str] = {}
     for number, row in enumerate(read_lines(path), start=1):
         fields = row.split("\t")
@@ -69,31 +67,19 @@ def lines_as_samples(task: Any) -> None:
         task.args.sample_break_mode = "eos"
 
 
-def keep_labelled(
-    occurrences: Iterable[Occurrence], gold: GoldSenses, kept: list[tuple[str, Occurrence]]
-) -> Iterator[Occurrence]:
-    """Pass occurrences on, and keep those of gold senses, each with its true sense."""
+def by_word(occurrences: Iterable[Occurrence], gold: GoldSenses) -> dict[str, Labelled]:
+    """Occurrences of every word whose true senses are known, in the order of words; a UserError if
+    there are none."""
+    rows: defaultdict[str, list[tuple[str, Occurrence]]] = defaultdict(list)
     for one in occurrences:
         true = gold.get((one.line, one.index, one.word))
         if true is not None:
-            kept.append((true, one))
-        yield one
-
-
-def by_word(kept: Sequence[tuple[str, Occurrence]]) -> dict[str, Labelled]:
-    """Occurrences of every word whose true senses are known, in the order of words.
-
-    Raises:
-        UserError: there are none.
-    """
-    if not kept:
+            rows[one.word].append((true, one))
+    if not rows:
         raise UserError(
             "--gold names no word of the split that is a single token of the model; name with "
             "--split the one that the file was made for"
         )
-    rows: defaultdict[str, list[tuple[str, Occurrence]]] = defaultdict(list)
-    for true, one in kept:
-        rows[one.word].append((true, one))
     found = {}
     for word, pairs in sorted(rows.items()):
         names = np.unique([true for true, _ in pairs], return_inverse=True)[1]
@@ -103,37 +89,27 @@ def by_word(kept: Sequence[tuple[str, Occurrence]]) -> dict[str, Labelled]:
     return found
 
 
-def purity_of(learned: Sequence[object], true: Sequence[object]) -> float:
-    """Purity Σ_s max_g n(s, g) / Σ n, with n(s, g) occurrences of learned sense s and true sense g.
+def agreement(true: NDArray[np.int64], learned: NDArray[np.int64]) -> dict[str, float]:
+    """V-measure, adjusted Rand index and purity of learned senses [n] against true ones [n].
 
+    Purity is Σ_s max_g n(s, g) / n, with n(s, g) occurrences of learned sense s and true sense g.
     More senses reach more even when they mean nothing: hold it against permuted senses.
     """
-    largest: Counter[object] = Counter()
-    for (group, _), count in Counter(zip(learned, true, strict=True)).items():
-        largest[group] = max(largest[group], count)
-    return largest.total() / len(true)
-
-
-def agreement(true: NDArray[np.int64], learned: NDArray[np.int64]) -> dict[str, float]:
-    """V-measure, adjusted Rand index and purity of learned senses [n] against true ones [n]."""
     return {
         "v_measure": float(v_measure_score(true, learned)),
         "ari": float(adjusted_rand_score(true, learned)),
-        "purity": purity_of(learned.tolist(), true.tolist()),
+        "purity": float(contingency_matrix(true, learned).max(0).sum()) / len(true),
     }
 
 
 def compare_with_gold(labelled: Mapping[str, Labelled], seed: int = 1) -> dict[str, Any]:
-    """Agreement of every word that has several true senses, and in all.
+    """Agreement by word, and in all; ``seed``: of permutations, k-means and folds.
 
-    Args:
-        labelled: occurrences by word; words with fewer than :data:`LEAST_OCCURRENCES`, or without
-            two true senses of two occurrences each, are left out.
-        seed: of permutations, k-means and folds.
+    Words with fewer than :data:`LEAST_OCCURRENCES`, or without two true senses of two occurrences
+    each, are left out.
 
-    Returns:
-        "words": rows by word; "all": means over words, of purities and the probe's accuracy over
-        occurrences; sums of counts. Both are empty where no word is left.
+    Returns "words": rows by word; "all": means over words (of purities and the probe's accuracy
+    over occurrences) and sums of counts. Both are empty where no word is left.
     """
     rows = {}
     for word, one in labelled.items():
@@ -165,7 +141,7 @@ def _compare_word(one: Labelled, seed: int) -> dict[str, float]:
         "senses": agreement(true, one.learned),
         "permuted": {name: float(np.mean([s[name] for s in shuffled])) for name in shuffled[0]},
         "kmeans": agreement(true, clustered),
-        "one": {"purity": purity_of([0] * len(true), true.tolist())},
+        "one": {"purity": float(np.bincount(true).max()) / len(true)},
         "probe": {"accuracy": _probe(one, seed)},
     }
     counts = {"occurrences": len(true), "true": clusters, "senses": one.senses}

@@ -24,15 +24,10 @@ _CHARTS = (
 
 
 def read_history(path: Path) -> Series:
-    """What a training says of its senses, by number of updates.
-
-    Args:
-        path: a file with what fairseq-train printed (``--log-format simple``, ``json`` or
-            ``tqdm``), or the folder of ``--tensorboard-logdir``. Of an update that a resumed
-            training writes again, the last values count.
-
-    Raises:
-        UserError: there is no such file, or it has no figures of senses.
+    """What a training says of its senses, by number of updates: in a file with what fairseq-train
+    printed (``--log-format simple``, ``json`` or ``tqdm``), or in the folder of its
+    ``--tensorboard-logdir``; a UserError if nothing is there of senses. Of an update that a resumed
+    training writes again, the last counts.
     """
     series = _from_tensorboard(path) if path.is_dir() else _from_log(path)
     if not series:

@@ -49,15 +49,10 @@ def html_page(
     found: Iterable[Occurrence] = (),
     history: Series | None = None,
 ) -> str:
-    """The page as text. Jinja escapes all that comes from corpora, also inside of scripts.
+    """The page as text, with names and values (``facts``) at its head, what `build_report` says of
+    all words, and, where there are data, occurrences ``found`` of every token.
 
-    Args:
-        title: its title, plain text.
-        facts: names and values for the head of the page.
-        report: what `build_report` says of all words.
-        layer: output layer.
-        found: occurrences of every token, where there are data.
-        history: of the training.
+    Jinja escapes all that comes from corpora, also inside of scripts.
     """
     by_word: dict[str, list[Occurrence]] = defaultdict(list)
     for occurrence in found:
@@ -97,10 +92,8 @@ def html_page(
 def context_traces(
     senses: Sequence[Figures], found: Sequence[Occurrence], layer: OutputLayer
 ) -> list[dict[str, Any]]:
-    """A word's contexts and sense vectors in the plane of `project`, as plotly draws them.
-
-    plotly reads tags in texts, so they are escaped for it.
-    """
+    """A word's contexts and sense vectors in the plane of `project`, as plotly draws them. plotly
+    reads tags in texts, so they are escaped for it."""
     if len(senses) < 2 or len(found) < LEAST_POINTS:
         return []
     vectors = layer.weight[[sense["row"] for sense in senses]].detach().float()
@@ -109,23 +102,20 @@ def context_traces(
     traces = []
     for index, (sense, (x, y)) in enumerate(zip(senses, plane.senses.tolist(), strict=True)):
         own = [place for place, one in enumerate(found) if one.sense == sense["row"]]
-        name, mark = (
-            escape(sense["name"]),
-            {"symbol": SIGNS[index % 4][0], "color": COLORS[index % 4]},
-        )
+        name, sizes = escape(sense["name"]), [18] + [8] * len(own)
+        symbol, color = SIGNS[index % 4][0], COLORS[index % 4]
         # the first point is the sense's own vector
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "hoverinfo": "text",
-                "name": f"{name}: {len(own)} contexts",
-                "marker": mark | {"size": [18] + [8] * len(own)},
-                "x": [x, *(points[place][0] for place in own)],
-                "y": [y, *(points[place][1] for place in own)],
-                "text": [f"the vector of {name}", *(_tooltip(name, found[p]) for p in own)],
-            }
-        )
+        trace = {
+            "type": "scatter",
+            "mode": "markers",
+            "hoverinfo": "text",
+            "name": f"{name}: {len(own)} contexts",
+            "marker": {"symbol": symbol, "color": color, "size": sizes},
+            "x": [x, *(points[place][0] for place in own)],
+            "y": [y, *(points[place][1] for place in own)],
+            "text": [f"the vector of {name}", *(_tooltip(name, found[p]) for p in own)],
+        }
+        traces.append(trace)
     return traces
 
 

@@ -5,8 +5,7 @@ A context is drawn from a cluster: a direction μ_c with normal noise of relativ
     h = |h| · unit(μ_c + σ z/√d),     z ~ N(0, I)
 
 so σ is about the tangent of the angle between h and μ_c. Cluster directions are random, at a cosine
-below :data:`MOST_COSINE` to each other, and every word is equally frequent. Only the output layer
-is trained.
+below :data:`MOST_COSINE`, and every word is equally frequent. Only the output layer is trained.
 
 Lemma 4.1: words have 1 to 4 clusters each, there are as many senses as clusters in all, allocated
 at random at first. Do words end with as many senses as they have clusters, one on each?
@@ -72,11 +71,8 @@ class Training:
 
 
 def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tensor:
-    """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`.
-
-    Raises:
-        UserError: so many do not fit into so few dimensions.
-    """
+    """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`; a
+    UserError if so many do not fit into so few dimensions."""
     found = torch.zeros(0, dim)
     for _ in range(1000 * number):
         if len(found) == number:
@@ -117,34 +113,26 @@ def _experiment(
 
 
 def learn_senses(
-    policy: str,
-    new_sense: str,
-    training: Training,
-    words_each: int = 3,
-    width: float = WIDTH,
-    seed: int = 0,
-) -> Row:
-    """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4.
-
-    All clusters have the same ``width`` σ.
+    policy: str, new_sense: str, training: Training,
+    words_each: int = 3, width: float = WIDTH, seed: int = 0,
+) -> Row:  # fmt: skip
+    """Lemma 4.1: train with reallocation; ``words_each`` words have k clusters, k = 1, 2, 3, 4, all
+    of the same ``width`` σ.
 
     Senses move every :data:`INTERVAL` updates, but not in the last fifth of training. Under
     ``paper`` ε is the log P at which a word with a mean loss of :data:`NEEDY_LOSS` settles:
     −loss/(Vβ).
 
-    Returns:
-        mean senses of the words with k clusters, ``senses_1`` … ``senses_4``; what :data:`LEGEND`
-        explains, as shares; ``moves`` of senses in all; mean ``loss`` of the last updates in nats.
+    Returns mean senses of the words with k clusters, ``senses_1`` … ``senses_4``; what
+    :data:`LEGEND` explains, as shares; ``moves`` of senses in all; mean ``loss`` of the last
+    updates in nats.
     """
     clusters = torch.arange(1, 5).repeat(words_each)  # [V]
     vocab = len(clusters)
     word = torch.arange(vocab).repeat_interleave(clusters)
     widths = torch.full((len(word),), width)
-    direction, layer, optimizer, update = _experiment(
-        *(word, widths, training, seed),
-        new_sense=new_sense,
-        follow_clusters=policy == "clusters",
-    )
+    options = {"new_sense": new_sense, "follow_clusters": policy == "clusters"}
+    direction, layer, optimizer, update = _experiment(word, widths, training, seed, **options)
     settings = ReallocationSettings(-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES)
     moves, losses = [], []
     for step in range(1, training.steps + 1):
@@ -172,21 +160,15 @@ def learn_senses(
 
 
 def learn_theta(
-    widths: Sequence[float],
-    training: Training,
-    *,
-    words_each: int = 3,
-    norm: float | None = None,
-    seed: int = 0,
-) -> list[Row]:
+    widths: Sequence[float], training: Training, *,
+    words_each: int = 3, norm: float | None = None, seed: int = 0,
+) -> list[Row]:  # fmt: skip
     """Lemma 4.2: train one sense a word from θ = 0; ``words_each`` words have each of the widths.
 
-    Sense vectors are held at a ``norm``; by default they are free, and the norm, too, can answer to
-    the width.
+    Sense vectors are held at a ``norm``; by default the norm, too, can answer to the width.
 
-    Returns:
-        for each ``width`` means over its words: ``theta`` (Eq. 9), ``norm`` of sense vectors, their
-        ``cosine`` with their cluster's direction, ``unsure``: 1 − P(y) over the last updates.
+    Returns for each ``width`` means over its words: ``theta`` (Eq. 9), ``norm`` of sense vectors,
+    their ``cosine`` with their cluster's direction, ``unsure``: 1 − P(y) over the last updates.
     """
     width = torch.tensor(widths).repeat_interleave(words_each)  # [V]
     words = torch.arange(len(width))
@@ -210,10 +192,8 @@ def learn_theta(
 
 
 def theta_correlation(found: Sequence[Row], least_unsure: float = -1.0) -> float:
-    """Spearman's between width and θ, where 1 − P(y) is at least so much.
-
-    Where it has vanished, so has the gradient of θ: its value says how far training came.
-    """
+    """Spearman's between width and θ, where 1 − P(y) is at least so much. Where it has vanished, so
+    has the gradient of θ: its value says how far training came."""
     pairs = [(row["width"], row["theta"]) for row in found if row["unsure"] >= least_unsure]
     return float(spearmanr(pairs).statistic)
 
@@ -288,5 +268,4 @@ def _run(args: argparse.Namespace) -> None:
             stream.write(table_as_csv(names, [[row.get(name) for name in names] for row in rows]))
     elif args.output is not None:
         settings = {name: value for name, value in vars(args).items() if name != "output"}
-        content = {"settings": settings, "torch": torch.__version__, "rows": rows}
-        write_json(args.output, content)
+        write_json(args.output, {"settings": settings, "torch": torch.__version__, "rows": rows})

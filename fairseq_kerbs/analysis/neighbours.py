@@ -9,9 +9,9 @@ even if it were as good.
 Each cluster's occurrences in the text are counted: ``times`` in all, and by model ``right`` (where
 the word is the most probable one), ``within`` (where another word of its cluster is), of two models
 ``alone`` (where it is right and the other is not) and ``ahead`` (sentences with more of these words
-right than the other has). Examples show where one model is right and the other takes the word for
-another of the cluster, or else for any other word, those first where their probabilities of the
-right word lie farthest apart; of one model where it takes a word for another of the cluster.
+right). Examples show where one model is right and the other takes the word for another of the
+cluster, or else for any other, those first where their probabilities of it lie farthest apart; of
+one model where it takes a word for another of the cluster.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tabulate import tabulate
 from torch import Tensor
 
 from fairseq_kerbs.analysis.predictions import Predictions
+from fairseq_kerbs.analysis.sense_report import Figures
 from fairseq_kerbs.analysis.similarity import (
     VectorSimilarity,
     cluster_words,
@@ -36,9 +37,6 @@ from fairseq_kerbs.analysis.similarity import (
 from fairseq_kerbs.analysis.words import in_context
 from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
-
-Figures = dict[str, Any]
-"""What is written as JSON, by name."""
 
 _CONTEXT = 8  # words shown on either side
 _WORDS = 44  # letters of a cluster's words
@@ -60,10 +58,10 @@ def find_neighbours(
     Args:
         layers: output layers by model, to compare words by their vectors; empty: by confusions.
         predictions: by model, all of the same words; empty where there are no data.
-        words: [V] which words are compared.
-        symbols, frequency: [V] entries of the dictionary, their occurrences in the training data.
-        top: clusters to show, of each model where they are by vectors; 0 for all.
-        examples: most examples of a cluster, for each model that is right.
+        words, symbols, frequency: [V] of the dictionary's entries which are compared, their names,
+            and their occurrences in the training data.
+        top, examples: most clusters (by vectors: of each model; 0 for all), and most examples of
+            one for each model that is right.
 
     Returns:
         ``names`` of the models, ``by``, and the first ``clusters``: ``words`` (the most frequent
@@ -137,10 +135,8 @@ class _Text:
 
     def count(self, inside: Tensor) -> Figures:
         """Of the occurrences ``inside`` [N]."""
-        right, within = (
-            {name: one & inside for name, one in kind.items()}
-            for kind in (self._right, self._within)
-        )
+        right = {name: one & inside for name, one in self._right.items()}
+        within = {name: one & inside for name, one in self._within.items()}
         alone = {name: right[name] & ~self._right[other] for name, other in self._other.items()}
         more = {name: torch.bincount(self._one.sentence, one) for name, one in alone.items()}
         ahead = {name: more[name] > more[other] for name, other in self._other.items()}

@@ -42,11 +42,8 @@ class Occurrence:
 @torch.no_grad()
 def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iterator[Occurrence]:
     """Every word of a split that is a single token, by teacher forcing, in no particular order;
-    with ``pieces`` every token, pieces of words too, and sentences as tokens.
-
-    Raises:
-        UserError: see :func:`batches`.
-    """
+    with ``pieces`` every token, pieces of words too, and sentences as tokens. Raises what
+    :func:`batches` raises."""
     dictionary, layer = task.target_dictionary, model.decoder.output
     table, mask = layer.table
     for batch in batches(task, split):
@@ -77,11 +74,8 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
 
 
 def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
-    """Batches of a split, in no particular order.
-
-    Raises:
-        UserError: the data have no such split, it is damaged, or a sentence is too long.
-    """
+    """Batches of a split, in no particular order; a UserError if the data have no such split, it is
+    damaged, or a sentence is too long."""
     try:
         task.load_dataset(split)
         sizes = np.asarray(task.dataset(split).sizes)

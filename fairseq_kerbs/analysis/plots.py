@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from fairseq_kerbs.analysis.context_vectors import Projection
@@ -21,10 +24,6 @@ from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.kernels.gao import LogKernel, PowerKernel, RadialBasisKernel, WaveletKernel
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # By suffix of the file, what would change from run to run and is left out of it.
 _METADATA: dict[str, dict[str, None]] = {
@@ -39,11 +38,7 @@ _BARS: dict[str, Any] = {"color": "#5f7285", "edgecolor": "white"}
 
 
 def check_figure_path(path: Path) -> None:
-    """Refuse a name that no figure can have, before anything is computed.
-
-    Raises:
-        UserError: the suffix is none of .png, .pdf and .svg.
-    """
+    """Raise a UserError, before anything is computed, unless the suffix is one of a figure."""
     if path.suffix.lower() not in _METADATA:
         raise UserError(
             f"{path}: the name of a figure must end in one of {', '.join(_METADATA)}, which say "
@@ -52,13 +47,7 @@ def check_figure_path(path: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format that the suffix says; its folder is made where it is missing.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    from matplotlib import rc_context
-
+    """Write a figure in the format that the suffix says; raises what `atomic_write` raises."""
     suffix = path.suffix.lower()
     with rc_context({"svg.hashsalt": "fairseq_kerbs"}), atomic_write_bytes(path) as stream:
         figure.savefig(stream, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
@@ -68,8 +57,6 @@ def _panels(
     width: float, height: float, *labels: tuple[str, str, str]
 ) -> tuple[Figure, Sequence[Axes]]:
     """A figure of a size in inches with panels side by side: title, label of x, label of y."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(1, len(labels), squeeze=False)[0]
     for axes, (title, x_label, y_label) in zip(panels, labels, strict=True):
@@ -86,8 +73,6 @@ def _draw_lines(axes: Axes, lines: dict[str, tuple[Tensor, Tensor]]) -> None:
     axes.legend(frameon=False, fontsize="small")
 
 
-# ------------------------------------------------------------------------- kernels
-
 DISTANCE_KERNELS = {
     "pow (p = 2)": PowerKernel(2.0),
     "log (p = 2)": LogKernel(2.0),
@@ -101,9 +86,7 @@ THETAS = (("θ = −2", -2.0), ("θ = 0", 0.0), ("θ = 2", 2.0))
 
 def plot_kernels() -> Figure:
     """Kernels of Gao et al. (their Figure 1), their gradients, and KerBS for several θ (Figure 2).
-
-    θ = 0 is the inner product.
-    """
+    θ = 0 is the inner product."""
     squared = "squared distance $D = |w-h|^2$"
     figure, panels = _panels(
         *(11.5, 3.7),
@@ -120,9 +103,6 @@ def plot_kernels() -> Figure:
     logits = {name: kerbs_kernel(h, w, torch.full_like(w[:, 0], x))[:, 0] for name, x in THETAS}
     _draw_lines(panels[2], {name: (cosine, logit) for name, logit in logits.items()})
     return figure
-
-
-# ------------------------------------------------------------------------- senses
 
 
 def _mark(index: int, size: float) -> dict[str, Any]:

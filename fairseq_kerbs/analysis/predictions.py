@@ -47,17 +47,8 @@ class Predictions:
 
 @torch.no_grad()
 def collect_predictions(model: Any, task: Any, split: str, joined: bool = False) -> Predictions:
-    """Go through a split.
-
-    Args:
-        model: any fairseq model that :func:`features_only` takes.
-        task: its task.
-        split: name of the split.
-        joined: only words that are a single token, and sentences with BPE pieces joined.
-
-    Raises:
-        UserError: see :func:`features_only` and :func:`batches`; or the split has no such word.
-    """
+    """Go through a split; ``joined``: only words that are a single token, and BPE pieces joined.
+    Raises what :func:`features_only` and :func:`batches` do; a UserError if no word is left."""
     dictionary, columns = task.target_dictionary, []
     rows_a_time = max(1, _SCORES // len(dictionary))
     sentences: dict[int, tuple[str, ...]] = {}

@@ -34,10 +34,8 @@ def load_layer(
     """The output layer and target dictionary of a model of ours (``any_model``: or of fairseq's).
 
     The dictionary is read from a ``dict.LANGUAGE.txt``, by default :func:`remembered_dictionary`.
-
-    Raises:
-        UserError: see :func:`.checkpoints.read_checkpoint`, :func:`rebuild_model` and
-            :func:`load_dictionary`; or the checkpoint is no model of ours.
+    Raises what :func:`.checkpoints.read_checkpoint`, :func:`rebuild_model` and
+    :func:`load_dictionary` raise; a UserError if the checkpoint is no model of ours.
     """
     state = checkpoints.read_checkpoint(checkpoint, trust)
     config = checkpoints.settings_of(checkpoint, state)
@@ -53,11 +51,9 @@ def rebuild_model(
 ) -> tuple[Any, Any]:
     """A task (see :func:`building_task`) and the model, in evaluation mode, of a checkpoint.
 
-    fairseq's own functions build it, which know what older versions of fairseq wrote.
-
-    Raises:
-        UserError: these are no settings and parameters of one model; or without ``trust`` that is
-            neither of ours nor of :data:`.checkpoints.MODELS`: others could run a program.
+    fairseq's own functions build it, which know what older versions of fairseq wrote. Raises a
+    UserError if settings and parameters are not those of one model; or without ``trust`` if it is
+    neither of ours nor of :data:`.checkpoints.MODELS`: others could run a program.
     """
     from fairseq.models import build_model
 
@@ -86,9 +82,7 @@ def rebuild_model(
 
 def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespace:
     """As much of a task as it takes to build a model: dictionaries of so many made-up words.
-
-    ``targets`` are what a language model predicts: "future" or "self".
-    """
+    ``targets`` are what a language model predicts: "future" or "self"."""
     from fairseq.data import Dictionary
 
     dictionaries = Dictionary(), Dictionary()
@@ -104,12 +98,8 @@ def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespa
 
 
 def model_layer(model: Any, checkpoint: Path) -> OutputLayer:
-    """The output layer of a model of ours, or the output vectors of another as a softmax layer.
-
-    A bias (fairseq's LSTM has one) is left out: it says how frequent a word is, not what it means.
-
-    Raises:
-        UserError: there is no output vector for each word.
+    """The output layer of a model of ours, or the output vectors of another as a softmax layer; a
+    UserError if there is none for each word. A bias, which tells a word's frequency, is left out.
     """
     layer, tensors = getattr(model.decoder, "output", None), model.state_dict()
     if isinstance(layer, OutputLayer):
@@ -129,11 +119,8 @@ def model_layer(model: Any, checkpoint: Path) -> OutputLayer:
 def remembered_dictionary(
     checkpoint: Path, config: Any, data: Path | None = None, side: str = "target"
 ) -> Path:
-    """A dictionary in a folder of data, by default the first one that it was trained from.
-
-    Raises:
-        UserError: it is not there.
-    """
+    """A dictionary in a folder of data, by default the first one that it was trained from; a
+    UserError if it is not there."""
     named = str(getattr(config.task, "data", "") if data is None else data)
     folder, language = Path(named.split(":")[0]), getattr(config.task, f"{side}_lang", None)
     path = folder / (f"dict.{language}.txt" if language else "dict.txt")
@@ -148,11 +135,8 @@ def remembered_dictionary(
 
 
 def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
-    """fairseq's dictionary of so many words, the target dictionary of a checkpoint.
-
-    Raises:
-        UserError: the file is missing, no dictionary, or another one.
-    """
+    """The target dictionary of a checkpoint, with so many words; a UserError if the file is
+    missing, no dictionary, or another one."""
     from fairseq.data import Dictionary
 
     read_lines(path)  # missing files and wrong encodings become one sentence

@@ -28,9 +28,6 @@ Figures = dict[str, Any]
 _CONTEXT = 6  # words shown on either side
 
 
-# ------------------------------------------------------------------------- the report
-
-
 def build_report(
     found: Iterable[Occurrence] | None,
     layer: OutputLayer,
@@ -48,12 +45,11 @@ def build_report(
 
     Args:
         found: occurrences in the data; None where there are no data.
-        layer: the model's output layer.
-        symbols: [V] entries of the dictionary; the ``special`` first ones are no words.
+        symbols, counts: [V] entries of the dictionary, the ``special`` first of which are no words,
+            and their occurrences in the training data (empty if unknown).
         words: words to report; by default those with true senses (``gold``), or the ``top`` words
             with most senses (of those that occur, where there are data; all with 0).
         examples, nearest: contexts and neighbours of each sense.
-        counts: [V] occurrences of each word in the training data; empty if unknown.
 
     Returns:
         ``words``, see `_summarize`; ``missing``, words that are no entry of the dictionary;
@@ -102,20 +98,18 @@ def _summarize(
     """``word``, ``log_prob`` (Eq. 12), and of its ``senses``, the most used first, ``row`` in the
     layer, ``usage`` (Eq. 13, a share of the word's), ``theta``, ``count`` (where it is the most
     probable), ``true_senses`` (numbers of these) and ``examples`` (the surest)."""
-    true = [(o.sense, gold.get((o.line, o.index, word))) for o in where]
-    pairs = [(sense, name) for sense, name in true if name is not None]
     senses, rows = [], sense_numbers(layer, number)
     for row, usage in zip(rows, usage_shares(layer, rows).tolist(), strict=True):
         used = [(max(o.posterior), o.line, o) for o in where if o.sense == row]
+        true = Counter(gold[at] for _, line, o in used if (at := (line, o.index, word)) in gold)
         used.sort(key=lambda one: (-one[0], one[1]))
         shown = [
             {"text": in_context(o.tokens, o.position, _CONTEXT), "posterior": share, "line": line}
             for share, line, o in used[:examples]
         ]
         theta = layer.theta[row].item() if layer.has_theta else None
-        known = Counter(name for sense, name in pairs if sense == row).most_common()
         figures = {"row": row, "usage": usage, "theta": theta, "count": len(used)}
-        senses.append(figures | {"true_senses": dict(known), "examples": shown})
+        senses.append(figures | {"true_senses": dict(true.most_common()), "examples": shown})
     return {"word": word, "log_prob": float(layer.log_prob[number]), "senses": senses}
 
 
@@ -135,9 +129,6 @@ def _add_names(
     for sense, near in zip(senses, found, strict=True):
         sense.update(names(sense["row"]))
         sense["nearest"] = [names(row) | {"score": score} for row, score in near]
-
-
-# ------------------------------------------------------------------------- tables
 
 
 def report_as_csv(report: Figures) -> str:
@@ -198,11 +189,8 @@ def _word_lines(word: Figures, with_data: bool) -> list[str]:
 
 
 def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], special: int) -> None:
-    """Write the senses of all words for ``tensorboard --logdir FOLDER``, whole files alone.
-
-    Raises:
-        UserError: the folder is a file.
-    """
+    """Write the senses of all words for ``tensorboard --logdir FOLDER``, whole files alone; a
+    UserError if the folder is a file."""
     from torch.utils.tensorboard import SummaryWriter
 
     if folder.exists() and not folder.is_dir():

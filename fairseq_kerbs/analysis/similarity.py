@@ -48,9 +48,8 @@ def nearest_senses(
 ) -> Iterator[list[tuple[int, float]]]:
     """The ``number`` senses with the highest logits, were the vector of another one the context.
 
-    Yields:
-        for each of ``senses`` the others with their logits K(w, w'; θ'), the highest first; none of
-        the words ``ignored``, such as fairseq's special symbols.
+    Yields for each of ``senses`` the others with their logits K(w, w'; θ'), the highest first; none
+    of the words ``ignored``, such as fairseq's special symbols.
     """
     left_out = torch.isin(
         layer.word_of_sense.cpu(), torch.tensor(list(ignored), dtype=torch.long)
@@ -70,9 +69,7 @@ def nearest_senses(
 
 def confusion_similarity(found: Sequence[Predictions], words: Tensor) -> sparse.csr_matrix:
     """Similarity by what models confuse in the same text, [V, V], symmetric, 0 on the diagonal.
-
-    ``words`` [V] says which words of the dictionary are compared.
-    """
+    ``words`` [V] says which words of the dictionary are compared."""
     shape, numbers = (len(words), len(words)), found[0].word
     total = sparse.csr_matrix(shape)
     for one in found:
@@ -151,9 +148,9 @@ class VectorSimilarity:
         asked = torch.tensor(words)
         senses = torch.isin(self._word, asked).nonzero()[:, 0]
         order = asked.argsort().argsort().numpy()
-        found: NDArray[np.float64] = self._of_words(senses, senses)[np.ix_(order, order)]
+        found = self._of_words(senses, senses)[np.ix_(order, order)].astype(np.float64)
         np.fill_diagonal(found, 0.0)
-        return found.astype(np.float64)
+        return found
 
 
 def usual_similarity(graph: sparse.csr_matrix) -> float:

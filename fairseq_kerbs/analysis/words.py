@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tabulate import tabulate
 from torch import Tensor
 
-from fairseq_kerbs.analysis.tables import as_markdown
-from fairseq_kerbs.evaluation.texts import table_as_csv
+from fairseq_kerbs.evaluation.texts import escape_markdown, table_as_csv
 from fairseq_kerbs.utils.errors import UserError
 
 BPE_MARK = "@@"
@@ -27,11 +27,7 @@ def is_word(word: str, number: int, special: int) -> bool:
 
 
 def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
-    """Numbers of words in fairseq's dictionary.
-
-    Raises:
-        UserError: some are no entry; they are named.
-    """
+    """Numbers of words in fairseq's dictionary; a UserError that names those that are no entry."""
     if missing := [word for word in words if word not in dictionary.indices]:
         raise UserError(
             f"--word: {', '.join(missing)}: no entry of the dictionary; a word that BPE splits has "
@@ -72,10 +68,8 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
 
 
 def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np.int64]]:
-    """Indices of words in groups of equal size (give or take one), from frequent to rare.
-
-    Words with a count of 0, such as fairseq's special symbols, belong to none.
-    """
+    """Indices of words in groups of equal size (give or take one), from frequent to rare. Words
+    with a count of 0, such as fairseq's special symbols, belong to none."""
     numbers = np.asarray(counts)
     order = np.argsort(-numbers, kind="stable")[: np.count_nonzero(numbers)]
     return [part for part in np.array_split(order, groups) if len(part)]
@@ -144,5 +138,5 @@ def drawn_words(
     head = ["", *(f"{senses} sense{'s' if senses > 1 else ''}" for senses in groups)]
     rows = [["words in all", *(str(len(own)) for own in groups.values())]]
     for place, words in enumerate(zip_longest(*draws, fillvalue="")):
-        rows.append(["" if place else "drawn at random", *words])
-    return as_markdown(head, rows)
+        rows.append(["" if place else "drawn at random", *map(escape_markdown, words)])
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True) + "\n"

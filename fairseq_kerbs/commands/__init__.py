@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+from fairseq_kerbs.utils.files import atomic_write
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_trust_flag(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +28,6 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
 
 def write_output(path: Path | None, content: str, what: str = "") -> None:
     """Write UTF-8 to a file, and say so, or to standard output."""
-    from fairseq_kerbs.utils.files import atomic_write
-
     if path is None:
         sys.stdout.buffer.write(content.encode("utf-8"))
         sys.stdout.buffer.flush()

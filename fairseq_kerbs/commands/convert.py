@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import add_trust_flag, say_written, write_output
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers, add_trust_flag, say_written, write_output
+from fairseq_kerbs.utils.errors import UserError
 
 
 def add_convert(commands: Subparsers) -> None:
@@ -49,17 +46,12 @@ def _run_convert(args: argparse.Namespace) -> int:
     import yaml
 
     from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
+    from fairseq_kerbs.conversion import model as conversion
     from fairseq_kerbs.conversion.flags import finetuning_flags
-    from fairseq_kerbs.conversion.model import (
-        averages_of,
-        convert,
-        read_softmax_model,
-        write_checkpoint,
-    )
     from fairseq_kerbs.tables.experiments import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    source = read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
+    source = conversion.read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
     words, dictionary, by = len(source.weight), None, "the order of the dictionary"
     path = args.dict
     if args.data is not None:
@@ -67,9 +59,9 @@ def _run_convert(args: argparse.Namespace) -> int:
     if path is not None:
         dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
     sizes = args.total_senses, args.max_senses
-    converted = convert(source, *sizes, args.extra_senses, args.split_noise, dictionary)
+    converted = conversion.convert(source, *sizes, args.extra_senses, args.split_noise, dictionary)
     flags = finetuning_flags(source.config, converted.settings, args.output)
-    write_checkpoint(args.output, source, converted, args.data, dictionary)
+    conversion.write_checkpoint(args.output, source, converted, args.data, dictionary)
     if args.config is not None:
         text = f"going on with {args.checkpoint.name} as a KerBS model"
         content = {"description": text, "train": flags}
@@ -87,7 +79,7 @@ def _run_convert(args: argparse.Namespace) -> int:
         "largest difference of log-probabilities on random sentences: "
         f"{converted.difference:.2g} nats"
     )
-    if not args.ema and averages_of(source.state):
+    if not args.ema and conversion.averages_of(source.state):
         print("the averages of --store-ema were left out; --ema converts them")
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
     print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
@@ -95,8 +87,6 @@ def _run_convert(args: argparse.Namespace) -> int:
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    from fairseq_kerbs.utils.errors import UserError
-
     for path in (args.output, args.config or args.output):
         if path.exists() and args.checkpoint.exists() and path.samefile(args.checkpoint):
             raise UserError(f"-o {path} is the checkpoint itself; name another file")

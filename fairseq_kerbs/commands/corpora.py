@@ -7,9 +7,8 @@ import inspect
 from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import say_written
+from fairseq_kerbs.commands import Subparsers, say_written
 from fairseq_kerbs.corpora.dialog import DailyDialog
 from fairseq_kerbs.corpora.iwslt16 import Iwslt16
 from fairseq_kerbs.corpora.language import LanguageText
@@ -17,9 +16,6 @@ from fairseq_kerbs.corpora.lm1b import Lm1b
 from fairseq_kerbs.corpora.parallel import ParallelText
 from fairseq_kerbs.corpora.pipeline import Preparation, whole_number
 from fairseq_kerbs.corpora.unchanged import Multi30k, WikiText2
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
 
 
 def add_toy(commands: Subparsers) -> None:

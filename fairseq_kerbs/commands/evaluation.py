@@ -9,12 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import write_output
+from fairseq_kerbs.commands import Subparsers, write_output
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
-
-    from fairseq_kerbs.commands import Subparsers
 
 
 def add_detokenize(commands: Subparsers) -> None:

@@ -6,13 +6,9 @@ import argparse
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import reading, say_written, write_output
+from fairseq_kerbs.commands import Subparsers, reading, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
 
 
 def add_human_eval(commands: Subparsers) -> None:

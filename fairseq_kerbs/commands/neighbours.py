@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairseq_kerbs.commands import reading
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers, reading
+from fairseq_kerbs.utils.errors import UserError
 
 
 def add_neighbours(commands: Subparsers) -> None:
@@ -42,13 +40,8 @@ def add_neighbours(commands: Subparsers) -> None:
 def _run_neighbours(args: argparse.Namespace) -> int:
     import torch
 
-    from fairseq_kerbs.analysis.neighbours import (
-        find_neighbours,
-        neighbours_as_csv,
-        neighbours_as_text,
-    )
+    from fairseq_kerbs.analysis import neighbours
     from fairseq_kerbs.analysis.words import BPE_MARK, is_word
-    from fairseq_kerbs.utils.errors import UserError
 
     reading.check_numbers(args, top=0, examples=0, least=0)
     paths = [path for path in (args.checkpoint, args.other) if path is not None]
@@ -69,13 +62,13 @@ def _run_neighbours(args: argparse.Namespace) -> int:
             f"--least {args.least}: fewer than two words occur as often in the training data; give "
             "a smaller number"
         )
-    result = find_neighbours(
+    result = neighbours.find_neighbours(
         *(layers, predictions, torch.tensor(compared), dictionary.symbols, dictionary.count),
         top=args.top,
         examples=args.examples,
     )
-    reading.write_files(args, result, neighbours_as_csv(result))
-    print(neighbours_as_text(result))
+    reading.write_files(args, result, neighbours.neighbours_as_csv(result))
+    print(neighbours.neighbours_as_text(result))
     return 0
 
 
@@ -92,7 +85,6 @@ def _read(
     """By name, output layers to compare by vectors, and predictions; the dictionary of all."""
     from fairseq_kerbs.analysis.predictions import collect_predictions
     from fairseq_kerbs.analysis.saved_layer import model_layer
-    from fairseq_kerbs.utils.errors import UserError
 
     layers, predictions, dictionaries = {}, {}, []
     for name, path in paths.items():

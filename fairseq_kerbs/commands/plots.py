@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fairseq_kerbs.commands import reading, say_written
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers, reading, say_written
+from fairseq_kerbs.utils.errors import UserError
 
 FIGURES = {
     "contexts": "context vectors of a word in a split of the data, on their two principal "
@@ -68,7 +66,6 @@ def _of_model(args: argparse.Namespace, layer: Any, dictionary: Any, model: Any,
     from fairseq_kerbs.analysis import context_vectors as vectors
     from fairseq_kerbs.analysis import plots
     from fairseq_kerbs.analysis.words import word_numbers
-    from fairseq_kerbs.utils.errors import UserError
 
     if args.figure == "usage":
         return plots.plot_usage(layer.usage, layer.word_of_sense)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_kerbs.commands import add_trust_flag, say_written, write_output
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.steps import write_json
 
 
 def add_model_flags(
@@ -31,17 +33,15 @@ def add_numbers(parser: argparse._ActionsContainer, *flags: tuple[str, int, str]
         parser.add_argument(flag, type=int, default=default, metavar="N", help=text)
 
 
-def add_files(parser: argparse.ArgumentParser, *kinds: str) -> None:
-    """``--json`` and ``--csv``, or one of them."""
-    for kind in kinds or ("json", "csv"):
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """``--json`` and ``--csv``."""
+    for kind in ("json", "csv"):
         text = f"write it here as {kind.upper()}, too"
         parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=text)
 
 
 def check_numbers(args: argparse.Namespace, **least: int) -> None:
     """Refuse a number below the least that its flag takes, and two dictionaries."""
-    from fairseq_kerbs.utils.errors import UserError
-
     for name, value in least.items():
         if getattr(args, name) < value:
             flag = name.replace("_", "-")
@@ -77,12 +77,10 @@ def read_model(
     return Trained(layer, task.target_dictionary, model, task)
 
 
-def write_files(args: argparse.Namespace, result: Any, csv: str = "") -> None:
+def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:
     """Write what ``--json`` and ``--csv`` ask for."""
-    from fairseq_kerbs.utils.steps import write_json
-
     if args.json is not None:
         write_json(args.json, result)
         say_written(args.json)
-    if csv and args.csv is not None:
+    if args.csv is not None:
         write_output(args.csv, csv)

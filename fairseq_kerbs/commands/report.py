@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import reading, write_output
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers, reading, write_output
+from fairseq_kerbs.utils.errors import UserError
 
 
 def add_report(commands: Subparsers) -> None:
@@ -40,7 +37,6 @@ def _run_report(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.occurrences import occurrences
     from fairseq_kerbs.analysis.sense_report import build_report
     from fairseq_kerbs.analysis.words import is_word
-    from fairseq_kerbs.utils.errors import UserError
 
     reading.check_numbers(args, examples=0, nearest=0)
     if args.output.suffix.lower() not in (".html", ".htm"):

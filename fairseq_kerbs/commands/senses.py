@@ -1,4 +1,4 @@
-"""``fairseq-kerbs senses``: what the senses of a trained model stand for."""
+"""``fairseq-kerbs senses``: what the senses of a trained model stand for; files of gold senses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fairseq_kerbs.commands import reading, say_written, write_output
-
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers, reading, say_written, write_output
+from fairseq_kerbs.utils.errors import UserError
 
 
 def add_senses(commands: Subparsers) -> None:
@@ -52,9 +49,8 @@ def add_senses(commands: Subparsers) -> None:
 
 def _run_senses(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis import gold_senses, sense_report
-    from fairseq_kerbs.analysis.occurrences import Occurrence, occurrences
+    from fairseq_kerbs.analysis.occurrences import occurrences
     from fairseq_kerbs.analysis.words import word_numbers
-    from fairseq_kerbs.utils.errors import UserError
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
@@ -63,12 +59,11 @@ def _run_senses(args: argparse.Namespace) -> int:
     layer, dictionary, model, task = trained = reading.read_model(args)
     symbols, special = dictionary.symbols, dictionary.nspecial
     word_numbers(dictionary, args.word)  # which refuses those that are no entries
-    found, kept = None, list[tuple[str, Occurrence]]()
     if gold is not None:
         gold_senses.lines_as_samples(task)
+    found = None
     if task is not None:
-        found = occurrences(model, task, args.split, pieces=not args.joined)
-        found = gold_senses.keep_labelled(found, gold or {}, kept)
+        found = list(occurrences(model, task, args.split, pieces=not args.joined))
     report = sense_report.build_report(
         *(found, layer, symbols),
         words=args.word,
@@ -80,7 +75,8 @@ def _run_senses(args: argparse.Namespace) -> int:
         nearest=args.nearest,
     )
     if gold is not None:
-        report["gold"] = gold_senses.compare_with_gold(gold_senses.by_word(kept))
+        labelled = gold_senses.by_word(found or (), gold)
+        report["gold"] = gold_senses.compare_with_gold(labelled)
     reading.write_files(args, report, sense_report.report_as_csv(report))
     if args.projector is not None:
         sense_report.write_projector(args.projector, layer, symbols, special)
@@ -101,7 +97,6 @@ def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> Call
     """A function that writes Table 6; where there are data, of words that stand alone in the
     training data."""
     from fairseq_kerbs.analysis import words
-    from fairseq_kerbs.utils.errors import UserError
 
     layer, dictionary, _, task = trained
     known = None
@@ -121,3 +116,52 @@ def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> Call
         senses, dictionary.symbols, dictionary.nspecial, known, args.with_pieces
     )
     return partial(words.drawn_words, groups, args.words_each, args.seed)
+
+
+def add_gold_mlt(commands: Subparsers) -> None:
+    """Gold senses from translations."""
+    parser = commands.add_parser(
+        "gold-mlt",
+        help="gold senses of English words from a Multimodal Lexical Translation list",
+        description="The German translation of an English word is its sense; inflected forms are "
+        "joined.",
+    )
+    parser.add_argument("list", type=Path, metavar="LIST", help="such as ende_test2016.txt")
+    text = "tokenized English text of the split: tok/test.en of a prepared folder"
+    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help=text)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="GOLD.tsv")
+    parser.set_defaults(run=_run_mlt)
+
+
+def _run_mlt(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.corpora.gold import gold_of_mlt, gold_text
+
+    rows = gold_of_mlt(args.list, args.text)
+    write_output(args.output, gold_text(rows), f"senses of {len(rows)} words in context")
+    return 0
+
+
+def add_gold_coarsewsd(commands: Subparsers) -> None:
+    """Gold senses of CoarseWSD-20."""
+    parser = commands.add_parser(
+        "gold-coarsewsd",
+        help="gold senses and text of CoarseWSD-20, for language models",
+        description="Writes the sentences of all words to TEXT and their senses to GOLD.tsv. "
+        "Binarize TEXT with the dictionary of the language model: fairseq-preprocess --only-source "
+        "--srcdict DATA/dict.txt --testpref TEXT --destdir BIN.",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with a folder for each word")
+    parser.add_argument("--part", default="train", choices=("train", "test"), help="[%(default)s]")
+    parser.add_argument("--text", type=Path, required=True, metavar="TEXT")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="GOLD.tsv")
+    parser.set_defaults(run=_run_coarsewsd)
+
+
+def _run_coarsewsd(args: argparse.Namespace) -> int:
+    from fairseq_kerbs.corpora.gold import gold_of_coarsewsd, gold_text
+
+    sentences, rows = gold_of_coarsewsd(args.folder, args.part)
+    text = "".join(f"{sentence}\n" for sentence in sentences)
+    write_output(args.text, text, f"{len(sentences)} sentences")
+    write_output(args.output, gold_text(rows), f"senses of {len(rows)} words in context")
+    return 0

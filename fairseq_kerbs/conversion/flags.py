@@ -29,14 +29,9 @@ _REPLACED = ("share_decoder_input_output_embed", "base_shuffle")
 
 
 def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Flags:
-    """Flags of the model, its task and its training, those that differ from the defaults.
-
-    ``config`` has all settings of the softmax model, ``settings`` are those of the converted model,
-    ``out`` is its file.
-
-    Raises:
-        UserError: a setting of the model cannot be given on a command line.
-    """
+    """Flags of the model, its task and its training, those that differ from the defaults, by all
+    settings of the softmax model (``config``), and ``settings`` and file of the converted one.
+    Raises a UserError if a setting of the model cannot be given on a command line."""
     import fairseq.optim  # noqa: F401  (registers)
     from fairseq import options
 

@@ -74,14 +74,8 @@ def averages_of(state: dict[str, Any]) -> Any:
 def read_softmax_model(
     checkpoint: Path, trust: bool = False, averaged: bool = False
 ) -> SoftmaxModel:
-    """Rebuild the model of a checkpoint; for ``trust`` see :func:`read_checkpoint`.
-
-    If ``averaged``, its parameters are those of :func:`averages_of`.
-
-    Raises:
-        UserError: see :func:`read_checkpoint`; or the model is none that can be converted, for a
-            reason that the message names.
-    """
+    """Rebuild the model of a checkpoint; if ``averaged``, with its averages (:func:`averages_of`).
+    Raises what :func:`read_checkpoint` raises; a UserError if the model cannot be converted."""
     state = read_checkpoint(checkpoint, trust)  # from here on fairseq is quiet
     if averaged:
         state["model"] = averages_of(state)
@@ -126,20 +120,17 @@ def _check_kind(
     unknown = [setting.replace("_", "-") for setting in _REFUSED if settings.get(setting)]
     if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
         unknown.append("adaptive-softmax-cutoff")
-    for wrong, sentence in (
-        (own and layer == "kerbs", "is a KerBS model already: train on with it as it is"),
-        (
-            own and layer != "softmax",
-            f"was trained with --output-layer {layer}; only a softmax can become KerBS",
-        ),
-        (
-            unknown,
-            f"was trained with --{', --'.join(unknown)}, and an output layer of fairseq_kerbs "
-            "knows nothing like it; take a model without it",
-        ),
-    ):
-        if wrong:
-            raise UserError(f"{checkpoint} {sentence}")
+    if own and layer == "kerbs":
+        raise UserError(f"{checkpoint} is a KerBS model already: train on with it as it is")
+    if own and layer != "softmax":
+        raise UserError(
+            f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become KerBS"
+        )
+    if unknown:
+        raise UserError(
+            f"{checkpoint} was trained with --{', --'.join(unknown)}, and an output layer of "
+            "fairseq_kerbs knows nothing like it; take a model without it"
+        )
 
 
 @dataclass
@@ -163,16 +154,12 @@ def convert(
     """Turn a softmax model into a KerBS model with the same predictions.
 
     Args:
-        source: the softmax model.
-        total_senses: senses in all, as a multiple of the vocabulary.
-        max_senses: most senses of one word.
+        total_senses, max_senses: in all, as a multiple of the vocabulary; most of one word.
         extra_senses: where senses beyond one a word go, see `.sense_init`.
         split_noise: relative size of the difference between split senses.
         dictionary: fairseq's target dictionary with the counts of words, where they are known.
 
-    Raises:
-        UserError: the settings mean something that a model of fairseq_kerbs does not have, or the
-            predictions would not be the same.
+    Raises a UserError if its settings mean something that ours do not, or predictions would differ.
     """
     from fairseq.models import build_model
 
@@ -252,12 +239,9 @@ def write_checkpoint(
 ) -> None:
     """Write what fairseq's loader needs: parameters and settings; training begins anew.
 
-    Digests of dictionaries (see :mod:`fairseq_kerbs.utils.dictionaries`) go along; fairseq's own
-    models have none: that of the target ``dictionary``, where it is known, and those in the folder
-    ``data`` or that of their training are taken.
-
-    Raises:
-        UserError: the disk is full, or the name or folder is none that can be written to.
+    Digests of dictionaries (:mod:`fairseq_kerbs.utils.dictionaries`) go along: the checkpoint's, or
+    those of the target ``dictionary`` and of the folder ``data`` or that of the model's training.
+    Raises what `atomic_write` raises.
     """
     from omegaconf import OmegaConf
 

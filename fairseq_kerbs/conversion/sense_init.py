@@ -6,10 +6,9 @@ to its logit as log(share): the bias of ``--sense-bias``. Shares of a word sum t
 
 ``spare``
     An extra sense takes a share of :data:`SPARE_SHARE` of a word that is rarely used, and has usage
-    0: it does next to nothing where it is, and reallocation takes it first. Frequent words get
-    none, because they are the first to be found badly predicted (Eq. 12) and could not take as many
-    senses if some of theirs were idle. Policies break ties by the lower number: the last sense of a
-    word is the one that carries it.
+    0: it does next to nothing where it is, and reallocation takes it first. Frequent words, the
+    first to be found badly predicted (Eq. 12), keep room for other senses. Policies break ties by
+    the lower number: the last sense of a word is the one that carries it.
 ``split``
     The extra senses go to the most frequent words, whose senses then have equal shares.
 """
@@ -42,9 +41,8 @@ def plan_senses(
 ) -> SensePlan:
     """Give V words M senses: one each, and extra senses one after the other (``how``: see above).
 
-    ``counts`` [V] are occurrences in the training data; None takes the order of the words, which
-    fairseq-preprocess sorts by frequency. The ``special`` entries at the beginning of the
-    dictionary, which are no words, come last.
+    ``counts`` [V] are occurrences in the training data; None takes the order of the words, in which
+    fairseq-preprocess ranks them. The ``special`` first entries, which are no words, come last.
     """
     ranked = counts if counts is not None else torch.arange(vocab_size, 0, -1)
     order = torch.argsort(ranked, descending=True, stable=True)
@@ -79,8 +77,7 @@ def sense_rows(weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: floa
     part in pairs, w ± noise·|w|·u with a random direction u of each pair: what that does to
     probabilities is of second order in ``noise``.
 
-    Returns:
-        [M, d], or [M, d + 1] with the biases in the last column where some are not 0.
+    Returns [M, d], or [M, d + 1] with the biases in the last column where some are not 0.
     """
     owners = plan.word_of_sense
     rows = weight.float()[owners]

@@ -15,15 +15,9 @@ from fairseq_kerbs.utils.processes import progress
 
 
 def learn(texts: Iterable[Path], codes: Path, merges: int) -> int:
-    """Learn merges on one or several tokenized texts together; return how many were found.
-
-    Gives the codes that subword-nmt's commands give: ``learn-bpe`` for one text,
-    ``learn-joint-bpe-and-vocab`` for several. Fewer than `merges` are found in a small text, since
-    a pair must occur twice.
-
-    Raises:
-        UserError: no pair of characters occurs twice, so that there is nothing to learn.
-    """
+    """Learn merges on one or several tokenized texts together, as ``learn-bpe`` and
+    ``learn-joint-bpe-and-vocab`` of subword-nmt do; return how many were found, or raise a
+    UserError if no pair of characters occurs twice."""
     from subword_nmt import learn_bpe
 
     learn_bpe.tqdm = partial(progress, what="learn BPE", unit=" merges")
@@ -47,8 +41,7 @@ def make_segmenter(
 
     known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary else None
     with codes.open(encoding="utf-8", newline="\n") as stream:
-        segment: Callable[[str], str] = BPE(stream, vocab=known).segment
-    return segment
+        return BPE(stream, vocab=known).segment
 
 
 def write_vocabulary(text: Path, codes: Path, vocabulary: Path) -> dict[str, int]:

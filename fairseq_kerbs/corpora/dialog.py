@@ -1,9 +1,8 @@
 """DailyDialog: adjacent utterances become pairs of what was said and what was answered.
 
-Section 5 of the KerBS paper takes what training and test share out of the training set. Here a
-training pair is removed if the validation or the test set has it too, in whatever case; repeated
-pairs inside a set stay. The two sides are called ``context`` (source) and ``en`` (target), because
-the target's name tells the commands its language.
+A training pair is removed if the validation or the test set has it too, in whatever case (Section 5
+of the KerBS paper: what training and test share). The two sides are called ``context`` (source) and
+``en`` (target), because the target's name tells the commands its language.
 """
 
 from __future__ import annotations
@@ -113,11 +112,7 @@ def _key(pair: tuple[str, str]) -> tuple[str, str]:
 
 def read_dialogues(path: Path, part: str) -> list[list[str]]:
     """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance.
-
-    Raises:
-        UserError: a line does not end with ``__eou__`` (text cut off, or not this corpus), an
-            utterance is empty, or a word of text that is not for training is endless.
-    """
+    Raises a UserError if a line has another form, or a word of text not for training is endless."""
     lines = iter_lines(path)
     if part != "train":  # the preparation drops training pairs with an endless word
         lines = without_endless_words(lines, path)
@@ -133,11 +128,8 @@ def read_dialogues(path: Path, part: str) -> list[list[str]]:
 
 
 def natural_text(text: str) -> str:
-    """An utterance of the release, tokens between spaces, as people write it.
-
-    It is tokenized and detokenized by Moses: so hypotheses, which are detokenized too, compare
-    with references of the same form.
-    """
+    """An utterance of the release, tokens between spaces, as people write it: detokenized by Moses,
+    as hypotheses are that are compared with it."""
     if has_endless_word(text):
         return text  # hours for Moses, and its pair is dropped
     text = _CLITIC.sub(lambda match: "'" + match[1].replace("Ve", "ve"), text.translate(_ASCII))

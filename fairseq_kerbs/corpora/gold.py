@@ -1,6 +1,6 @@
 """Files of gold senses: lines of number of the line, occurrence, word and sense between tabs.
 
-Both numbers count from 0, and the occurrence counts the same word form in the line of tokens.
+Both numbers count from 0; the occurrence is that of the same word form in the line of tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from snowballstemmer import stemmer
 
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write, read_lines
+from fairseq_kerbs.utils.files import read_lines
 
 GoldRow = tuple[int, int, str, str]
 
@@ -25,13 +25,8 @@ def gold_of_mlt(lists: Path, tokenized: Path) -> list[GoldRow]:
     A line of it is: English word | its German translation | English sentence | German sentence |
     image. The German word is the sense; inflected forms are joined by Snowball's stemmer. A word
     that stands in its sentence twice is left out, since the list does not say which is meant.
-
-    Args:
-        lists: the list, such as ``ende_test2016.txt``.
-        tokenized: the English side of the split, tokenized (``tok/test.en`` of a prepared folder).
-
-    Raises:
-        UserError: a line has another form, or no sentence of the list is in the text.
+    ``tokenized`` is the English side of the split (``tok/test.en`` of a prepared folder); a
+    UserError if no sentence of the list is in it, or a line of the list has another form.
     """
     tokens = [line.split() for line in read_lines(tokenized)]
     lines = {_letters(" ".join(words)): number for number, words in enumerate(tokens)}
@@ -42,12 +37,10 @@ def gold_of_mlt(lists: Path, tokenized: Path) -> list[GoldRow]:
         if len(fields) < 4:
             raise UserError(f"{lists}, line {number}: expected five fields between vertical bars")
         line = lines.get(_letters(fields[2]))
-        forms = (
-            []
-            if line is None
-            else [word for word in tokens[line] if word.lower() == fields[0].lower()]
-        )
-        if line is not None and len(forms) == 1:
+        if line is None:
+            continue
+        forms = [word for word in tokens[line] if word.lower() == fields[0].lower()]
+        if len(forms) == 1:
             found[line, forms[0]].add(stem(fields[1].lower()))
     if not found:
         raise UserError(
@@ -64,16 +57,9 @@ def gold_of_mlt(lists: Path, tokenized: Path) -> list[GoldRow]:
 def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], list[GoldRow]]:
     """Sentences and gold senses of CoarseWSD-20 (Loureiro et al. 2020), all words in one text.
 
-    Args:
-        folder: has a folder for each word, with ``PART.data.txt``, ``PART.gold.txt`` and
-            ``classes_map.txt``.
-        part: "train" or "test".
-
-    Returns:
-        sentences, lower-cased and tokenized as they are; gold senses with numbers of these lines.
-
-    Raises:
-        UserError: there are no such files, or they do not fit each other.
+    ``folder`` has a folder for each word, with ``PART.data.txt``, ``PART.gold.txt`` (``part``:
+    "train" or "test") and ``classes_map.txt``; a UserError if these are missing or do not fit each
+    other. Sentences are lower-cased and tokenized there; gold senses have numbers of these lines.
     """
     sentences: list[str] = []
     gold: list[GoldRow] = []
@@ -103,11 +89,9 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
     return sentences, gold
 
 
-def write_gold(rows: Iterable[GoldRow], path: Path) -> None:
-    """Write gold senses, by line."""
-    with atomic_write(path) as stream:
-        for row in sorted(rows):
-            stream.write("\t".join(map(str, row)) + "\n")
+def gold_text(rows: Iterable[GoldRow]) -> str:
+    """A file of gold senses, by line."""
+    return "".join("\t".join(map(str, row)) + "\n" for row in sorted(rows))
 
 
 def _letters(sentence: str) -> str:

@@ -79,11 +79,8 @@ class LanguageText(Preparation):
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
-    """The text of each split in a folder, by file names such as wiki.train.tokens or valid.txt.
-
-    Raises:
-        UserError: there is no such folder, or a split has no file in it, or several.
-    """
+    """The text of each split in a folder, by file names such as wiki.train.tokens or valid.txt; a
+    UserError unless there is one file for each."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name one, or use --train, --valid and --test")
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
@@ -103,11 +100,8 @@ def find_splits(folder: Path) -> dict[str, Path]:
 def write_clean(raw: Path, target: Path, training: bool = True) -> dict[str, int]:
     """Write the lines that have a word, words apart by one space; count lines, words and others.
 
-    Training lines with an endless word are left out.
-
-    Raises:
-        UserError: no line has a word, a word is one of :data:`RESERVED`, or one of text that is not
-            for training is endless (see `without_endless_words`).
+    Training lines with an endless word are left out. Raises a UserError if no line has a word, a
+    word is one of :data:`RESERVED`, or one of other text is endless.
     """
     found = {"lines": 0, "words": 0, "blank": 0, "endless": 0}
     lines = iter_lines(raw) if training else without_endless_words(iter_lines(raw), raw)

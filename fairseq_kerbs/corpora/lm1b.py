@@ -8,7 +8,7 @@ the others from its held-out text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -74,8 +74,8 @@ class Lm1b(ReleasedCorpus):
         """The sentences drawn for every split; how many there were, and how many are shared.
 
         Each sentence gets a random number from the seed, its file's name and its place in the file,
-        and those with the lowest numbers are drawn, lowest first. So the sample does not depend on
-        the order of the files, and a smaller sample is the beginning of a larger one.
+        and those with the lowest numbers are drawn: the order of the files does not matter, and a
+        smaller sample is the beginning of a larger one.
         """
         pools: dict[str, dict[str, int]] = {
             "training": {"train": self.train},
@@ -87,7 +87,12 @@ class Lm1b(ReleasedCorpus):
         lowest: dict[str, list[Numbered]] = {pool: [] for pool in pools}
         for path in progress(files.values(), "draw", " files"):
             pool = "all" if "all" in pools else _pool(path)
-            sentences = list(_numbered(path, self.seed))
+            numbers = Random(f"{self.seed} {path.name}")
+            sentences = [
+                (numbers.random(), path.name, place, line)
+                for place, line in enumerate(iter_lines(path))
+                if line and not line.isspace()
+            ]
             totals[pool] += len(sentences)
             lowest[pool] = sorted(lowest[pool] + sentences)[: sum(pools[pool].values())]
         drawn: dict[str, list[str]] = {}
@@ -117,11 +122,3 @@ def _pool(path: Path) -> str:
     if words & {"valid", "validation", "dev", "test", "heldout"}:
         return "held-out"
     return "training" if "train" in words or path.parent.name == _TRAINING else ""
-
-
-def _numbered(path: Path, seed: int) -> Iterator[Numbered]:
-    """The lines of a file that are not blank, each with a random number."""
-    numbers = Random(f"{seed} {path.name}")
-    for place, line in enumerate(iter_lines(path)):
-        if line and not line.isspace():
-            yield numbers.random(), path.name, place, line

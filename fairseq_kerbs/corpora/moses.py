@@ -33,18 +33,14 @@ def _moses(kind: str, language: str) -> Any:
 
 
 def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
-    """Tokens of a raw line, joined by spaces; lower-cased after tokenization if asked.
-
-    A line with an endless word, which Moses would need hours for, becomes an empty one.
-    """
+    """Tokens of a raw line, joined by spaces; lower-cased after tokenization if asked. A line with
+    an endless word, which Moses would need hours for, becomes an empty one."""
     if has_endless_word(line):
         return ""
-    text: str = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
+    text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
     return text.lower() if lowercase else text
 
 
 def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
     """The raw text of a line of tokens; `unescape` for text tokenized with `escape`."""
-    moses = _moses("MosesDetokenizer", language)
-    text: str = moses.detokenize(line.split(), unescape=unescape)
-    return text
+    return _moses("MosesDetokenizer", language).detokenize(line.split(), unescape=unescape)

@@ -77,12 +77,9 @@ class ParallelText(Preparation):
 
     @cached_property
     def pairs(self) -> dict[str, int]:
-        """Lines of each split, which are the same on both sides.
-
-        Raises:
-            UserError: a side is missing, empty or not UTF-8, the sides differ in length, or a word
-                of text that is not for training is endless (see `without_endless_words`).
-        """
+        """Lines of each split, which are the same on both sides. Raises a UserError if a side is
+        missing, empty or not UTF-8, the sides differ in length, or a word of text that is not for
+        training is endless (see `without_endless_words`)."""
         counts: dict[str, int] = {}
         for (split, _), path in self.raw.items():
             lines = iter_lines(path)
@@ -108,12 +105,9 @@ class ParallelText(Preparation):
         assert self.pairs
 
     def run(self, manifest: Manifest) -> None:
-        """Tokenize, filter, split into subwords, filter again, binarize.
-
-        Raises:
-            UserError: validation or test text has an empty or an overlong line, no training pair
-                is left, or fairseq-preprocess fails.
-        """
+        """Tokenize, filter, split into subwords, filter again, binarize. Raises a UserError if
+        validation or test text has an empty or an overlong line, no training pair is left, or
+        fairseq-preprocess fails."""
         steps = _Steps(self, manifest)
         steps.tokenize()
         steps.filter("filter train", "clean", self.max_words, "words")
@@ -233,14 +227,9 @@ class _Steps:
 
 
 def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], LineFunction]:
-    """How a language's text in a ``bin`` folder was made, by the manifest beside it.
-
-    Returns:
-        arguments of `moses.tokenize`, and the function from its lines to lines of subwords.
-
-    Raises:
-        UserError: there is no manifest of parallel text, or the codes are not those it names.
-    """
+    """How a language's text in a ``bin`` folder was made, by the manifest beside it: arguments of
+    `moses.tokenize`, and the function from its lines to lines of subwords; a UserError if there is
+    no manifest of parallel text, or the codes are not those it names."""
     dest, name = data.resolve().parent, f"valid.{language}"
     steps = read_object(dest / pipeline.NAME).get("steps", {})
     if not {"fairseq-preprocess", f"tokenize {name}"} <= steps.keys():

@@ -1,8 +1,7 @@
 """What every preparation shares: flags, a folder of its own, steps done once, binarization.
 
-``manifest.json`` keeps, for each step, the SHA-256 of its inputs, its settings, the figures that it
-returned and the SHA-256 of its outputs. A step is skipped when inputs, settings and outputs still
-hold, so that a repeated or interrupted preparation does only what is due.
+``manifest.json`` keeps, for each step, the SHA-256 of its inputs and outputs, its settings and the
+figures that it returned. A step whose inputs, settings and outputs still hold is skipped.
 """
 
 from __future__ import annotations
@@ -66,11 +65,8 @@ class Preparation(ABC):
     workers: int = number("processes", usable_cores())
 
     def prepare(self, report: Report = print) -> Path:
-        """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``).
-
-        Raises:
-            UserError: wrong flags or text, a folder of other things, or fairseq-preprocess failing.
-        """
+        """Run every step that is not yet done; return the folder for fairseq (``DEST/bin``). Raises
+        a UserError for wrong flags or text, a folder of other things, or a failed program."""
         self.check()
         with working_folder(self.dest, report) as manifest:
             self.run(manifest)
@@ -132,10 +128,8 @@ class Manifest:
         self, flags: Sequence[str], inputs: Mapping[str, Path], lines: Mapping[str, int],
         **settings: Any,
     ) -> None:  # fmt: skip
-        """The last step: fairseq-preprocess with `flags`, from `inputs` to ``DEST/bin``.
-
-        `lines` by the names of binarized files: a worker of the program that dies leaves some out.
-        """
+        """The last step: fairseq-preprocess with `flags`, from `inputs` to ``DEST/bin``. `lines` by
+        the names of binarized files: a worker of the program that dies leaves some out."""
         target, settings = self.folder / "bin", {**settings, "fairseq": version("fairseq")}
         action = partial(_binarize, flags, lines, target)
         self.step("fairseq-preprocess", action, inputs, [target], **settings)
@@ -156,11 +150,8 @@ def _read_steps(folder: Path) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def working_folder(folder: Path, report: Report) -> Iterator[Manifest]:
-    """The record of the steps in a folder, which is cleared of what an interrupted run left.
-
-    Raises:
-        UserError: the folder holds other things than a preparation, or another run is using it.
-    """
+    """The record of the steps in a folder, which is cleared of what an interrupted run left; a
+    UserError if it holds other things than a preparation, or another run is using it."""
     ours = (folder / NAME).exists()
     _read_steps(folder)
     if not ours and folder.is_dir() and any(entry.name[0] != "." for entry in folder.iterdir()):

@@ -70,12 +70,8 @@ class ReleasedCorpus(Preparation):
         return {}
 
     def run(self, manifest: Manifest) -> None:
-        """Fetch and read the corpus, then run the usual steps.
-
-        Raises:
-            UserError: no archive, or one that is not the release; text that is missing, not UTF-8
-                or not in the release's form.
-        """
+        """Fetch and read the corpus, then run the usual steps; a UserError if the archive or its
+        text is missing, or is not the release's."""
         source = self.source or self._locate(manifest.report)
         if not (source.is_dir() if self.divided else source.exists()):
             what = "folder" if self.divided else "file or folder"
@@ -161,11 +157,7 @@ class ReleasedCorpus(Preparation):
 
     @contextmanager
     def _unpacked(self, source: Path) -> Iterator[Path]:
-        """The folder itself, or the checked archive's content in a temporary folder.
-
-        Raises:
-            UserError: the archive is none of the release's.
-        """
+        """The folder itself, or the checked archive's content in a temporary folder."""
         if source.is_dir():
             yield source
             return
@@ -195,11 +187,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def one_file(folder: Path, pattern: str) -> Path:
-    """The one file of a folder, or of those in it, whose name has the pattern.
-
-    Raises:
-        UserError: there is none, or several.
-    """
+    """The one file in a folder, at any depth, whose name has the pattern; else a UserError."""
     found = sorted(path for path in folder.rglob(pattern) if path.is_file())
     if len(found) != 1:
         listing = ", ".join(path.name for path in found) or "none"

@@ -235,14 +235,9 @@ def _demands(rng: Random) -> Iterator[tuple[str, str] | None]:
 
 
 def generate_split(count: int, seed: int, taken: set[str]) -> Iterator[Pair]:
-    """`count` sentence pairs, whose German and English both differ from all that is in `taken`.
-
-    In the English, an ambiguous word carries its sense, as "bank|Ufer". `taken` grows by what is
-    drawn. Deterministic in (`seed`, contents of `taken`) on every Python.
-
-    Raises:
-        UserError: the grammar cannot make so many different sentences.
-    """
+    """`count` sentence pairs, whose German and English both differ from all that is in `taken`,
+    which grows by them; a UserError if the grammar cannot make so many. In the English, an
+    ambiguous word carries its sense, as "bank|Ufer"."""
     rng = Random(seed)
     composer, demands = Composer(rng), _demands(rng)
     for demand in islice(demands, count):
@@ -262,11 +257,9 @@ def write_synthetic_corpus(
 ) -> None:
     """Write ``{train,valid,test}.{de,en}`` and ``….senses.tsv``.
 
-    A row of a ``.senses.tsv`` file holds, between tabs, the line of the English file (from 0), the
-    occurrence of this word form in it (from 0), the word and its sense, a German lemma. Test and
-    validation sentences depend on `seed` and their own sizes alone, not on `train`. No sentence,
-    German or English, occurs twice in the corpus. ``train.senses.tsv`` gets its name last: where it
-    is, the corpus is whole.
+    Files of senses are as in `.gold`, with German lemmas. Test and validation sentences depend on
+    `seed` and their own sizes alone, not on `train`. No sentence, German or English, occurs twice.
+    ``train.senses.tsv`` gets its name last: where it is, the corpus is whole.
     """
     folder, taken = Path(folder), set[str]()
     for index, (split, size) in enumerate({"test": test, "valid": valid, "train": train}.items()):

@@ -1,8 +1,8 @@
 """Words and grammar of the synthetic corpus: how a clause is said in both languages.
 
 Words, and the *frames* that join them, are read from synthetic_grammar.yaml. A frame says which
-subjects a verb takes and with which complements; those under a heading ``word Lemma`` use that
-German lemma, so that one ambiguous English word stands in a context of one of its senses.
+subjects and complements a verb takes; those under a heading ``word Lemma`` use that German lemma,
+so that one ambiguous English word stands in a context of one of its senses.
 
 Agreement is m, f, n or p (plural of any gender); a person is 1s, 3s, 1p or 3p; a tense is present,
 past, perfect, future or a modal verb with its tense, as "können past". Every rendering is a string
@@ -179,10 +179,8 @@ def german_verb(verb: Verb, tense: str, person: str) -> tuple[str, str, str]:
 
 
 def english_verb(verb: Verb, tense: str, person: str, with_do: bool) -> tuple[str, str]:
-    """The auxiliary (it inverts and takes *not*) and the words after it.
-
-    A plain main verb has no auxiliary, but for *do* in questions and negation (`with_do`).
-    """
+    """The auxiliary (it inverts and takes *not*) and the words after it. A plain main verb has no
+    auxiliary, but for *do* in questions and negation (`with_do`)."""
     modal, _, when = tense.rpartition(" ")
     base, form = marked(verb.en, verb.de), 2 if when == "past" else int(person == "3s")
     if tense in ENGLISH:

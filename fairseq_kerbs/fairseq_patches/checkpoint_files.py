@@ -1,9 +1,7 @@
 """fairseq's reading and writing of checkpoints, so that what is damaged is neither made nor used.
 
-fairseq loads a checkpoint in which bits have changed, copies one under its final name, lets two
-trainings write into one folder, and shows tracebacks for what a disk refuses. Here a file that has
-changed is refused, whatever the model, a file is whole and on the disk before it has its name, one
-training has a folder, and what fails is said in one sentence.
+A file in which bits have changed is refused, whatever the model; a file is whole and on the disk
+before it has its name; one training has a folder; what a disk refuses is said in one sentence.
 """
 
 from __future__ import annotations
@@ -14,9 +12,11 @@ import os
 import re
 import shutil
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os.path import samestat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from fairseq import checkpoint_utils
@@ -57,11 +57,8 @@ def torch_persistent_save(stock: Any, obj: Any, filename: str, async_write: bool
     if async_write or not PathManager.supports_rename(filename):
         stock(obj, filename, async_write=async_write)
         return
-    try:
-        with atomic_write_bytes(filename) as stream:
-            torch.save(obj, stream)
-    except UserError as error:
-        raise _not_saved(error) from None
+    with _whole_file(filename) as stream:
+        torch.save(obj, stream)
 
 
 @patched(PathManager, "copy", "a copy that is interrupted, or finds no room, ruins the old file")
@@ -69,18 +66,21 @@ def copy(stock: Any, src_path: str, dst_path: str, overwrite: bool = False) -> A
     """Copy under another name first."""
     if not PathManager.supports_rename(dst_path):  # a remote store has its own ways
         return stock(src_path, dst_path, overwrite=overwrite)
-    try:
-        with Path(src_path).open("rb") as source, atomic_write_bytes(dst_path) as target:
-            shutil.copyfileobj(source, target)
-    except UserError as error:
-        raise _not_saved(error) from None
+    with Path(src_path).open("rb") as source, _whole_file(dst_path) as target:
+        shutil.copyfileobj(source, target)
     return True
 
 
-def _not_saved(error: UserError) -> ProgramEnd:
-    return ProgramEnd(
-        f"{error}; the training goes on from its last whole checkpoint when it is started again."
-    )
+@contextmanager
+def _whole_file(path: str) -> Iterator[BinaryIO]:
+    try:
+        with atomic_write_bytes(path) as stream:
+            yield stream
+    except UserError as error:
+        raise ProgramEnd(
+            f"{error}; the training goes on from its last whole checkpoint when it is started "
+            "again."
+        ) from None
 
 
 @patched(checkpoint_utils, "verify_checkpoint_directory", "what a disk refuses is a traceback")
@@ -103,15 +103,12 @@ def load_checkpoint(stock: Any, cfg: Any, trainer: Any, **arguments: Any) -> Any
 
 
 def take_folder(folder: Path) -> None:
-    """Keep other trainings out of a folder as long as this process lives, and tidy it.
+    """Keep other trainings out of a folder as long as this process lives, and tidy it; a ProgramEnd
+    if another one has it, or its lock cannot be opened.
 
-    The lock is a record lock (POSIX): it ends with this process, however that ends, and the workers
-    that it forks do not inherit it, as they would one of flock's. It also holds between machines
-    where their common file system has locks. A process trains in one folder at a time: the lock on
-    an earlier one is given up.
-
-    Raises:
-        ProgramEnd: another training has it, or its lock cannot be opened.
+    The lock is a record lock (POSIX): it ends with this process, the workers that it forks do not
+    inherit it, and it holds between machines whose common file system has locks. A process trains
+    in one folder at a time: the lock on an earlier one is given up.
     """
     global _lock
     file = folder / LOCK

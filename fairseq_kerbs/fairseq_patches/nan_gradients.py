@@ -1,9 +1,8 @@
 """A gradient that is not finite ends a training with one sentence.
 
-fairseq repeats the update under hooks that look for where it went wrong. Its hooks for the
-backward pass need a tensor in what every module returns, and a Transformer's encoder returns lists
-in a dictionary: the training ends in a StopIteration that says nothing. Without them, the repeated
-forward pass names the first module whose output is not finite in the log.
+fairseq repeats the update under hooks that look for where it went wrong. Those of the backward pass
+stop in a StopIteration at a Transformer's encoder, which returns no tensor. Without them, the
+repeated forward pass names the first module whose output is not finite in the log.
 """
 
 from __future__ import annotations
@@ -29,12 +28,8 @@ class ForwardNanDetector(NanDetector):
         self.close()
 
 
-replace(
-    fairseq_trainer,
-    "NanDetector",
-    ForwardNanDetector,
-    "its backward hooks stop at a Transformer's encoder, which returns no tensor",
-)
+_REASON = "its backward hooks stop at a Transformer's encoder, which returns no tensor"
+replace(fairseq_trainer, "NanDetector", ForwardNanDetector, _REASON)
 
 
 @patched(Trainer, "clip_grad_norm", "a gradient that is not finite would be applied, or end badly")

@@ -4,9 +4,8 @@ Under the ``P-`` line of every hypothesis stands a line ``K-<id>`` with one entr
 tokens, the end of the sentence included: ``word#sense:posterior``, with the number of the sense
 within its word (`number_senses`) and the posterior of Eq. 7.
 
-fairseq has no place where a plugin could add to this output. So the flag, when it is given, acts
-between fairseq's program and two functions that it calls: the one that loads its models, and
-``print``.
+fairseq has no place where a plugin could add to this output. So the flag acts between its program
+and two functions that it calls: the one that loads its models, and ``print``.
 """
 
 from __future__ import annotations
@@ -39,14 +38,10 @@ Hypotheses = list[list[dict[str, Any]]]  # of each sentence, the best first
 def hypothesis_senses(
     model: Any, net_input: dict[str, Any], hypotheses: list[Tensor], start: int, padding: int
 ) -> list[list[tuple[int, float]]]:
-    """The number of the most probable sense of each token, and its posterior (Eq. 7).
+    """The number of the most probable sense of each token, and its posterior (Eq. 7), of one
+    hypothesis [len] for each sentence of a batch, whose previous tokens are not used.
 
-    Args:
-        model: a model of ours.
-        net_input: a batch; its previous tokens are not used.
-        hypotheses: tokens [len] of one for each sentence of the batch, the last one included.
-        start: token before the first.
-        padding: token that fills up what is shorter.
+    ``start`` is the token before the first, ``padding`` the one that fills up what is shorter.
     """
     device = net_input["src_tokens"].device
     rows = [tokens.to(device).long() for tokens in hypotheses]
@@ -70,11 +65,8 @@ def hypothesis_senses(
 
 
 class SenseLines:
-    """The lines for the hypotheses of a task's latest batch, printed under those with scores.
-
-    They are computed when they are asked for: how many of the hypotheses fairseq will print, only
-    its program knows.
-    """
+    """The lines for the hypotheses of a task's latest batch, printed under those with scores; made
+    when they are asked for, since only fairseq's program knows how many it will print."""
 
     def __init__(self, task: Any, model: Any) -> None:
         self._model, self._dictionary = model, task.target_dictionary

@@ -13,20 +13,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass
 class Patch:
-    """A change of one name.
+    """A change of one name."""
 
-    Attributes:
-        owner: module or class that has the name.
-        name: of a function, a method or a class.
-        reason: why fairseq's own does not do.
-        make: what stands there from now on, made of what stood there before (None: nothing).
-        applied: whether it has been made.
-    """
-
-    owner: Any
-    name: str
-    reason: str
-    make: Callable[[Any], Any]
+    owner: Any  # module or class that has the name
+    name: str  # of a function, a method or a class
+    reason: str  # why fairseq's own does not do
+    make: Callable[[Any], Any]  # what stands there from now on, of what did before (None: nothing)
     applied: bool = False
 
     def apply(self) -> None:
@@ -50,10 +42,8 @@ def replace(owner: Any, name: str, value: Any, reason: str) -> Patch:
 
 
 def patched(owner: Any, name: str, reason: str) -> Callable[[Function], Function]:
-    """Decorator that registers a function to run in place of ``owner.name``.
-
-    It is called with the function that it replaces, and then with that one's arguments.
-    """
+    """Decorator that registers a function to run in place of ``owner.name``. It is called with the
+    function that it replaces, and then with that one's arguments."""
 
     def register(function: Function) -> Function:
         def make(stock: Any) -> Any:

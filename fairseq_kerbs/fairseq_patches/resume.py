@@ -1,9 +1,8 @@
 """What fairseq lacks so that an interrupted training goes on as if nothing had happened.
 
 It restores parameters, moments, the place in the data and, seeding by the number of the update,
-dropout. It does not look at the dictionaries, nor at the number of processes: the place in an epoch
-is a number of batches of each process, so two that become one silently go back to half of the way,
-and one that becomes two jumps ahead, or ends in a traceback about a mismatch.
+dropout. It looks neither at the dictionaries nor at the number of processes, although the place in
+an epoch is a number of batches of each process.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ def call_main(stock: Any, cfg: Any, main: Any, **kwargs: Any) -> None:
 def load_checkpoint(stock: Any, cfg: Any, trainer: Any, **arguments: Any) -> Any:
     """Do what fairseq leaves out where it begins a training from a checkpoint.
 
-    One that is written at the end of an epoch does not have its validation loss in the schedule of
-    the learning rate yet (reduce_lr_on_plateau). ``--max-update`` is looked at after an update
-    alone: a finished training would make one more.
+    The loss of an epoch that has just ended is not in the schedule of the learning rate yet, and
+    ``--max-update`` is looked at after an update alone: a finished training would make one more.
     """
     extra_state, epoch_itr = stock(cfg, trainer, **arguments)
     made, most = trainer.get_num_updates(), trainer.cfg.optimization.max_update
@@ -90,11 +88,8 @@ def keep_the_place(state: dict[str, Any], cfg: Any) -> None:
 
     Of n batches in each of N processes, N·n of the epoch's are done: ⌊N·n/N'⌋ in each of N', and of
     these a multiple of --update-freq, since fairseq never ends an epoch that it enters inside of an
-    update. What changes is said in one sentence.
-
-    Args:
-        state: a checkpoint; its place is changed.
-        cfg: settings of the training that goes on from it.
+    update. The place in ``state``, a checkpoint, is changed for the settings ``cfg`` of the
+    training that goes on from it, and what changes is said in one sentence.
     """
     if state.get("cfg") is None:  # fairseq before 0.10
         return
@@ -111,13 +106,11 @@ def keep_the_place(state: dict[str, Any], cfg: Any) -> None:
             "another way: start as many processes, or give --reset-dataloader to begin the epochs "
             "anew."
         )
-    place["iterations_in_epoch"] = (
-        processes * done // (processes_now * frequency_now) * frequency_now
-    )
+    batches, batches_now = processes * frequency, processes_now * frequency_now
+    place["iterations_in_epoch"] = processes * done // batches_now * frequency_now
     if place["iterations_in_epoch"] == 0 and done:
         # not the end of an epoch, whose loss the learning rate's schedule would be told
         state["extra_state"]["val_loss"] = None
-    batches, batches_now = processes * frequency, processes_now * frequency_now
     keep = ""
     if batches != batches_now and batches % processes_now == 0:
         keep = f": --update-freq {batches // processes_now} would keep it"

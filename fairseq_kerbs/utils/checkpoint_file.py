@@ -1,8 +1,7 @@
 """Files of checkpoints, read without running anything that they hold.
 
-A checkpoint is a pickle, and to load a pickle is to run whatever program its maker put into it.
-Commands that only look at a model therefore load tensors and plain settings alone, and refuse a
-file with anything else unless its owner says that it is to be trusted.
+To load a pickle is to run whatever program its maker put into it. So commands that only look at a
+model load tensors and plain settings alone, unless the user says that a file is to be trusted.
 """
 
 from __future__ import annotations
@@ -23,15 +22,8 @@ _OBJECT = re.compile(r"(?:GLOBAL|class) ([\w.]+)")  # in torch's message on what
 
 
 def read_file(path: Path, trust: bool = False) -> Any:
-    """What a file of ``torch.save`` holds, on the CPU.
-
-    Args:
-        path: the file.
-        trust: load it even if it holds objects that run code when they are loaded.
-
-    Raises:
-        UserError: the file is missing or damaged, or holds more than tensors and plain settings.
-    """
+    """What a file of ``torch.save`` holds, on the CPU; a UserError if it is missing, damaged, or
+    (without ``trust``) holds objects that run code when they are loaded."""
     if not path.is_file():
         raise UserError(f"there is no checkpoint {path}; name a file that fairseq-train wrote")
     import torch
@@ -70,11 +62,7 @@ def _plain_types() -> list[Any]:
 
 
 def check_whole(path: Path) -> None:
-    """Refuse a checkpoint that was cut off or damaged, without loading it.
-
-    Raises:
-        UserError: its archive is not whole, or one of its checksums is wrong.
-    """
+    """Raise a UserError, without loading it, if a checkpoint was cut off or a checksum is wrong."""
     try:
         with path.open("rb") as stream:
             if stream.read(1) == b"\x80":  # pickle of a torch before 1.6: has no checksums

@@ -46,11 +46,7 @@ def remember_dictionaries(task: Any) -> None:
 
 def check_dictionaries(state: dict[str, Any], task: Any) -> None:
     """End with one sentence where a checkpoint was trained with other dictionaries than a task's.
-
-    Args:
-        state: the checkpoint's ``task_state`` in a dictionary, or all of it.
-        task: has the dictionaries of the data at hand.
-    """
+    Of the checkpoint's ``state`` the entry ``task_state`` is enough."""
     for side in ("source", "target"):
         kept = digest_kept(state, side)
         if kept is None or kept == digest(dictionary := getattr(task, f"{side}_dictionary")):

@@ -15,18 +15,13 @@ from typing import NoReturn, TypeGuard
 class UserError(Exception):
     """Wrong input: the message is one sentence that names the flag or file and says what to do.
 
-    The command line prints it after ``fairseq-kerbs: error:`` and ends with exit status 2; it shows
-    a traceback for every other exception, because that would be a defect of the program. What the
-    machine refuses (see `refused_by_system`) is told like a mistake.
+    The command line prints it after ``fairseq-kerbs: error:`` and ends with exit status 2, also for
+    what the machine refuses (`refused_by_system`); every other exception is a defect: a traceback.
     """
 
 
 class ProgramEnd(SystemExit):
-    """End of a program of fairseq's with one sentence on stderr and exit status 1.
-
-    Attributes:
-        sentence: what is said, with its full stop.
-    """
+    """End of a program of fairseq's with one ``sentence`` on stderr and exit status 1."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(f"fairseq_kerbs: error: {sentence}")
@@ -44,9 +39,7 @@ def argument_error(
     parser: argparse.ArgumentParser, message: str, flags: Iterable[str] = ()
 ) -> NoReturn:
     """End the program with argparse's message and what could have been meant, and exit status 2.
-
-    ``flags`` are others than those of the parser.
-    """
+    ``flags`` are others than those of the parser."""
     said = ""
     if choice := re.search(r"invalid choice: '(.*)'( \(choose from (.*)\))", message):
         said = suggestion([choice[1]], re.findall(r"[^', ]+", choice[3]))
@@ -106,13 +99,8 @@ def system_cause(error: BaseException | None) -> OSError | None:
 def system_refusal(
     error: OSError, path: Path | str | None = None, done: str = "written"
 ) -> UserError:
-    """The system's refusal as one sentence.
-
-    Args:
-        error: what the system said.
-        path: the file as the user knows it; by default the one that the error names.
-        done: what could not be done with it.
-    """
+    """The system's refusal as one sentence, with the ``path`` as the user knows it (by default the
+    one that the error names) and what could not be ``done`` with it."""
     named = path or error.filename or "the output"
     advice = _ADVICE.get(error.errno or 0, "name another place")
     return UserError(f"{named} cannot be {done} ({error.strerror or error}); {advice}")

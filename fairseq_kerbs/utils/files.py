@@ -17,15 +17,10 @@ PARTIAL = ".partial-"
 
 
 def iter_lines(path: Path | str) -> Iterator[str]:
-    r"""The lines of a UTF-8 text file, split at ``\n`` alone and without it.
+    r"""The lines of a UTF-8 text file, split at ``\n`` alone (and not at U+2028, say, so that two
+    files stay parallel) and without it. A carriage return before it and a byte order mark go, too.
 
-    Characters such as U+2028 or U+0085, at which ``str.splitlines`` would cut too, stay inside
-    their line, so that two files stay parallel. A carriage return before the newline and a byte
-    order mark at the start are dropped.
-
-    Raises:
-        UserError: the file is missing, a folder or cannot be read, or a line is not UTF-8 (file and
-            line named).
+    Raises a UserError that names the file, and the line if it is not UTF-8.
     """
     path = Path(path)
     try:
@@ -63,11 +58,8 @@ def has_endless_word(line: str) -> bool:
 
 
 def without_endless_words(lines: Iterable[str], where: Path | str) -> Iterator[str]:
-    """The lines of validation or test text as they are.
-
-    Raises:
-        UserError: one has a word of more than :data:`LONGEST_WORD` characters.
-    """
+    """The lines of validation or test text as they are; a UserError if one has a word of more than
+    :data:`LONGEST_WORD` characters."""
     for number, line in enumerate(lines, start=1):
         if has_endless_word(line):
             raise UserError(
@@ -81,12 +73,8 @@ def without_endless_words(lines: Iterable[str], where: Path | str) -> Iterator[s
 def atomic_write(path: Path | str) -> AbstractContextManager[TextIO]:
     r"""Open a UTF-8 text file (newline ``\n``) that appears under its name only when complete.
 
-    The text goes to a temporary name in the same folder, is flushed to disk, and is renamed at the
-    end; after an exception the temporary file is removed and an earlier file of that name is kept.
-    A link of that name gives way to the file.
-
-    Raises:
-        UserError: the disk is full, or the name or folder is none that can be written to.
+    After an exception an earlier file of that name is kept. A link of that name gives way. Raises a
+    UserError if the disk is full, or the name or folder cannot be written to.
     """
     return _atomic(Path(path), mode="w", encoding="utf-8", newline="\n")
 
@@ -126,13 +114,8 @@ def partial_name(path: Path) -> Path:
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
-    """Give a complete file or folder its final name, safe from a loss of power.
-
-    Its content is on the disk before it has the name, and so is the name when this returns.
-
-    Raises:
-        OSError: the disk or the folder refused.
-    """
+    """Give a complete file or folder its final name, safe from a loss of power: its content is on
+    the disk before it has the name, and so is the name when this returns."""
     for file in [temporary, *temporary.rglob("*")]:
         _sync(file)
     os.replace(temporary, path)

@@ -40,10 +40,8 @@ def describe_machine(device: str) -> dict[str, Any]:
 
 
 def load_average() -> list[float]:
-    """Running processes over the last 1, 5 and 15 minutes.
-
-    Above the number of threads used here, somebody else is working, too.
-    """
+    """Running processes over the last 1, 5 and 15 minutes. Above the number of threads used here,
+    somebody else is working, too."""
     return [round(load, 2) for load in os.getloadavg()]
 
 

@@ -39,11 +39,8 @@ _LIBC = ctypes.CDLL(None)
 
 
 def find_program(name: str) -> str:
-    """Path of a program such as ``fairseq-train``: beside this Python first, then on PATH.
-
-    Raises:
-        UserError: it is in neither place, or belongs to a virtual environment that was moved.
-    """
+    """Path of a program such as ``fairseq-train``: beside this Python first, then on PATH; a
+    UserError if it is in neither place, or in a virtual environment that was moved."""
     beside = Path(sys.executable).parent / name
     if beside.is_file() and sys.prefix != sys.base_prefix:
         _check_home(beside)
@@ -75,10 +72,8 @@ def quoted(command: Sequence[str | Path]) -> str:
 
 
 def replace_process(command: Sequence[str]) -> None:
-    """Become `command`: signals, exit status and terminal are its own. Does not return.
-
-    A program of this Python runs here, so that Ctrl-C during its imports is a KeyboardInterrupt.
-    """
+    """Become `command`: signals, exit status and terminal are its own. Does not return. A program
+    of this Python runs here, so that Ctrl-C during its imports is a KeyboardInterrupt."""
     sys.stdout.flush()
     sys.stderr.flush()
     if Path(command[0]).parent != Path(sys.executable).parent:
@@ -130,24 +125,14 @@ def usable_cores() -> int:
 
 
 def parallel_map(
-    make: Callable[[], LineFunction],
-    lines: Iterable[str],
-    *,
-    total: int,
-    workers: int,
-    description: str,
-) -> Iterator[str]:
-    """The results of a function for each line, in order, under a progress bar.
+    make: Callable[[], LineFunction], lines: Iterable[str], *,
+    total: int, workers: int, description: str,
+) -> Iterator[str]:  # fmt: skip
+    """The results of a function for each of ``total`` lines, in order, under a progress bar.
 
-    Args:
-        make: builds the function; called once in each process, so it must be picklable.
-        lines: the input, read only a little ahead of the output.
-        total: number of lines, for the bar.
-        workers: processes to use; 1, or a small corpus, needs none.
-        description: what the bar says.
-
-    Raises:
-        concurrent.futures.process.BrokenProcessPool: a worker was killed.
+    ``make`` builds the function, once in each process, and must be picklable; one worker, or a
+    small corpus, needs no process beside this one. Lines are read only a little ahead. Raises
+    BrokenProcessPool if a worker was killed.
     """
     alone = workers == 1 or total < _SMALL
     results = map(make(), lines) if alone else _map_in_workers(make, lines, workers)

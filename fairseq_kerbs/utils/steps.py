@@ -1,8 +1,7 @@
-"""Steps that are done once: what the record of a step says about it, for corpora and tables alike.
+"""Steps that are done once: what the record of a step says about it, digests, locks, JSON files.
 
 A record tells what the step depended on (``parts``: digests, settings), how it ended (``status``)
-and, optionally, the digests of its outputs. Who repeats a step that is not done, and when, is left
-to the callers: corpora do so at once, tables ask for ``--redo`` where something has changed.
+and, optionally, the digests of its outputs.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, sha256_of
@@ -23,8 +21,7 @@ RUNNING, DONE, FAILED = "running", "done", "failed"
 """Status in a record; one that says running belongs to a run that was stopped."""
 
 
-@dataclass(frozen=True)
-class StepStatus:
+class StepStatus(NamedTuple):
     """Where a step stands: ``done``, ``to do``, ``to resume`` or ``stale``, and why."""
 
     state: str
@@ -105,11 +102,7 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextmanager
 def locked(folder: Path, refusal: str) -> Iterator[None]:
-    """Create a folder and keep other runs out of it.
-
-    Raises:
-        UserError: another run is using it; `refusal` is the sentence.
-    """
+    """Create a folder and keep other runs out of it; if one is using it, `refusal` is raised."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as lock:
         try:  # a record lock: gone when this process is, and not inherited by its workers

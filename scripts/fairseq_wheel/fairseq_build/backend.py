@@ -28,12 +28,8 @@ def build_wheel(
     config_settings: dict[str, Any] | None = None,
     metadata_directory: str | None = None,
 ) -> str:
-    """Build the wheel into `wheel_directory` and return its file name.
-
-    Raises:
-        BuildError: a compiler or a header is missing, or the source could not be had, or is not the
-            one that the edits were made for.
-    """
+    """Build the wheel into `wheel_directory` and return its file name; a BuildError if a compiler
+    or a header is missing, or the source is not there, or not the one that the edits are for."""
     if message := missing_tool():
         raise BuildError(message)
     target = os.path.abspath(wheel_directory)
@@ -42,11 +38,8 @@ def build_wheel(
 
 
 def edited_source(folder: Path) -> Path:
-    """A copy of fairseq's source below `folder` that is ready for setuptools.
-
-    Raises:
-        BuildError: see `unpacked_source` and `apply_edits`.
-    """
+    """A copy of fairseq's source below `folder` that is ready for setuptools; raises what
+    `unpacked_source` and `apply_edits` raise."""
     tree = unpacked_source(folder)
     apply_edits(tree, EDITS)
     shutil.copy(_LITERALS, tree / "fairseq")

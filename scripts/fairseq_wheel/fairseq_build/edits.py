@@ -29,12 +29,8 @@ class Edit(NamedTuple):
 
 
 def apply_edits(tree: Path, edits: Sequence[Edit]) -> None:
-    """Apply `edits` in turn to the source below `tree`.
-
-    Raises:
-        BuildError: an edit found another number of places than it names, so that this is not the
-            source that it was written for.
-    """
+    """Apply `edits` in turn to the source below `tree`; a BuildError if one finds another number of
+    places than it names, so that this is not the source that it was written for."""
     for edit in edits:
         pattern, found = re.compile(edit.pattern, re.MULTILINE), 0
         for path in tree.glob(edit.files):

@@ -35,11 +35,8 @@ def prepare_metadata_for_build_wheel(directory, config_settings=None):
 
 
 def unpacked_source(folder: Path, sha256: str = SHA256) -> Path:
-    """The top folder of the source, unpacked into `folder` from the user's own file or the index.
-
-    Raises:
-        BuildError: no such file, no download, or another checksum than `sha256`.
-    """
+    """The top folder of the source, unpacked into `folder` from the user's own file or the index; a
+    BuildError if there is no such file, no download, or its checksum is not `sha256`."""
     given = os.environ.get("FAIRSEQ_SDIST")
     archive = Path(given).expanduser() if given else _download(folder)
     if not archive.is_file():
