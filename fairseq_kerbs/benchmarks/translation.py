@@ -20,18 +20,17 @@ from fairseq_kerbs.benchmarks.comparison import Entries, Workload
 from fairseq_kerbs.benchmarks.likelihood import DTYPES, zipf_words
 
 _STOCK = "--arch transformer --share-decoder-input-output-embed"
-_KERBS = "--arch transformer_kerbs_iwslt --composition-passes"
-_PRIOR = "--arch transformer_kerbs_iwslt --composition prior"
+_KERBS = "--arch transformer_kerbs_iwslt"
 MODELS = {
     "stock": _STOCK,
-    "softmax": "--arch transformer_kerbs_iwslt --output-layer softmax",
-    "kerbs": f"{_KERBS} 1",
-    "kerbs-sequential": f"{_KERBS} -1",
-    "kerbs-prior": _PRIOR,
+    "softmax": f"{_KERBS} --output-layer softmax",
+    "kerbs": f"{_KERBS} --composition-passes 1",
+    "kerbs-sequential": f"{_KERBS} --composition-passes -1",
+    "kerbs-prior": f"{_KERBS} --composition prior",
     "kerbs-lstm": "--arch lstm_kerbs",
     "softmax-lstm": "--arch lstm_kerbs --output-layer softmax",
     "stock-smoothed": f"{_STOCK} --label-smoothing 0.1",
-    "kerbs-smoothed": f"{_KERBS} 1 --label-smoothing 0.1",
+    "kerbs-smoothed": f"{_KERBS} --composition-passes 1 --label-smoothing 0.1",
 }
 """Flags of each contestant; "stock" is fairseq's own."""
 

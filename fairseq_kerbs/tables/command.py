@@ -33,10 +33,10 @@ def run_tables(args: argparse.Namespace) -> int:
     given = args.table or ["all"]
     names = [name for one in given for name in (NAMES if one == "all" else (one,))]
     tables = [load_table(name) for name in dict.fromkeys(names)]
-    runs, wanted = plan_runs(tables, args.scale, args.only)
-    paths = Paths(args.corpora, args.work, args.results)
+    runs, planned = plan_runs(tables, args.scale, args.only)
+    wanted, paths = list(planned.values()), Paths(args.corpora, args.work, args.results)
     if args.dry_run:
-        _print_plan(runs, list(wanted.values()), paths, args.redo)
+        _print_plan(runs, wanted, paths, args.redo)
         return 0
     for table in tables:
         kept = paths.report(table.name, args.scale).with_suffix(".json")
@@ -52,19 +52,18 @@ def run_tables(args: argparse.Namespace) -> int:
         about, failures, bad = _about(), dict[str, str](), dict[str, str]()
         if not args.report_only:
             runner = Runner(args.jobs, args.redo, about, say)
-            failures = _run(runs, list(wanted.values()), paths, runner, args.redo)
+            failures = _run(runs, wanted, paths, runner, args.redo)
         for table in tables:
             own = [run for run in runs if run.table == table.name]
             results = gather(own, table.baseline, paths, failures)
             report = Report(table, args.scale, results, shown, str(about["revision"]), paths)
             say(f"wrote {report.write()}: {table.title}")
-            for name, one in ((one.run.id, one) for one in results if one.run.id in failures):
-                if failures[name] or not one.figures:
-                    bad[name] = failures[name] or one.state
+            for one in (one for one in results if one.run.id in failures):
+                failure = failures[one.run.id] or ("" if one.figures else one.state)
+                bad |= {one.run.id: failure} if failure else {}
     if bad:
-        say(f"{len(bad)} of {len(wanted)} not done:")
-    for name, failure in bad.items():
-        say(f"  {name}: {failure}")
+        lines = (f"\n  {name}: {failure}" for name, failure in bad.items())
+        say(f"{len(bad)} of {len(wanted)} not done:{''.join(lines)}")
     return 1 if bad else 0
 
 
@@ -101,12 +100,11 @@ def _run(
     runs: Sequence[Run], wanted: Sequence[Run], paths: Paths, runner: Runner, redo: bool
 ) -> dict[str, str]:
     """Why runs are not done, by id; empty for those that are."""
-    data_sets = {run.data.name: run.data for run in wanted}
-    failed = {f"data {name}": paths.missing(data) for name, data in data_sets.items()}
-    for name, failure in failed.items():
-        if failure:
-            say(f"{name}: {failure}")
-    there = [data for data in data_sets.values() if paths.raw(data)]
+    data_sets = {run.data.name: run.data for run in wanted}.values()
+    there = [data for data in data_sets if paths.raw(data)]
+    failed = {f"data {data.name}": paths.missing(data) for data in data_sets}
+    for name in filter(failed.get, failed):
+        say(f"{name}: {failed[name]}")
     failed |= runner.run([data_job(data, paths) for data in there])
     for data in there:
         if not failed[f"data {data.name}"]:
@@ -114,12 +112,11 @@ def _run(
     say(f"{len(wanted)} runs")
     failures, jobs = {}, []
     for run in wanted:
-        failure = failed[f"data {run.data.name}"]
-        kept = "" if redo else _kept(run, runs, paths)
+        data, kept = f"data {run.data.name}", "" if redo else _kept(run, runs, paths)
         if kept == "done":
             say(f"{run.id}: kept in {paths.results}")
-        elif failure:
-            failures[run.id] = f"data {run.data.name}: {failure}"
+        elif failed[data]:
+            failures[run.id] = f"{data}: {failed[data]}"
         elif kept:
             failures[run.id] = f"{kept}; run again with --redo to replace it"
         else:

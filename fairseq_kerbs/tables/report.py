@@ -52,8 +52,8 @@ class Report:
     def write(self) -> Path:
         """Write the report below ``--results``; return the path of its Markdown."""
         path = self.paths.report(self.table.name, self.scale)
-        folder, done = path.with_suffix(""), [one for one in self.results if one.figures]
-        stale = [one for one in self.results if one.kept and not one.figures]  # not to be lost
+        folder = path.with_suffix("")
+        there = [one for one in self.results if one.figures or one.kept]  # stale ones are not lost
         _write(path, self.markdown())
         runs = [
             {
@@ -67,11 +67,11 @@ class Report:
         ]
         content = json.dumps(runs, indent=1, ensure_ascii=False) + "\n"
         _write(path.with_suffix(".json"), strip_paths(content, self.paths))
-        if self.table.kind is Kind.figures and done + stale:
+        if self.table.kind is Kind.figures and there:
             partial = partial_name(folder)
             partial.mkdir(parents=True)
             try:
-                for result in done + stale:
+                for result in there:
                     self._copy_raw(result, partial)
                 shutil.rmtree(folder, ignore_errors=True)
                 put_in_place(partial, folder)
@@ -134,11 +134,8 @@ def strip_paths(text: str, paths: Paths) -> str:
 
 def _figures(report: Report, column: Column, rows: Rows) -> list[str]:
     """The table of a column, with signature, settings and what is missing below it."""
-    cells = [
-        _cells(report.table, column, row, rows)
-        for row, results in rows.items()
-        if results or row in column.paper
-    ]
+    shown = (row for row in rows if rows[row] or row in column.paper)
+    cells = [_cells(report.table, column, row, rows) for row in shown]
     lines = [tabulate(cells, "keys", tablefmt="github", disable_numparse=True), ""]
     return lines + [f"- {note}" for note in _notes(report, column, rows)]
 
@@ -253,9 +250,7 @@ def _examples(report: Report, column: Column, rows: Rows) -> list[str]:
     generated = paths.run(run.id) / "generate-test.txt"
     sources = read_texts(generated, "S", run.data.source_language)
     reference = read_lines(paths.reference(run.data))
-    answers = {
-        title: read_lines(paths.run(result.run.id) / HYPOTHESES) for title, result in first.items()
-    }
+    answers = {name: read_lines(paths.run(r.run.id) / HYPOTHESES) for name, r in first.items()}
     lines = []
     rules: tuple[examples.Choice, ...] = ("differing", "best")
     for rule in rules:
