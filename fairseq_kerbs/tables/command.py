@@ -112,11 +112,11 @@ def _run(
     say(f"{len(wanted)} runs")
     failures, jobs = {}, []
     for run in wanted:
-        data, kept = f"data {run.data.name}", "" if redo else _kept(run, runs, paths)
+        source, kept = f"data {run.data.name}", "" if redo else _kept(run, runs, paths)
         if kept == "done":
             say(f"{run.id}: kept in {paths.results}")
-        elif failed[data]:
-            failures[run.id] = f"{data}: {failed[data]}"
+        elif failed[source]:
+            failures[run.id] = f"{source}: {failed[source]}"
         elif kept:
             failures[run.id] = f"{kept}; run again with --redo to replace it"
         else:
