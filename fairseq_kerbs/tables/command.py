@@ -58,9 +58,10 @@ def run_tables(args: argparse.Namespace) -> int:
             results = gather(own, table.baseline, paths, failures)
             report = Report(table, args.scale, results, shown, str(about["revision"]), paths)
             say(f"wrote {report.write()}: {table.title}")
-            for one in (one for one in results if one.run.id in failures):
-                failure = failures[one.run.id] or ("" if one.figures else one.state)
-                bad |= {one.run.id: failure} if failure else {}
+            for one in results:
+                failure = failures.get(one.run.id)  # None if it was not asked for
+                if failure or (failure is not None and not one.figures):
+                    bad[one.run.id] = failure or one.state
     if bad:
         lines = (f"\n  {name}: {failure}" for name, failure in bad.items())
         say(f"{len(bad)} of {len(wanted)} not done:{''.join(lines)}")
