@@ -7,6 +7,7 @@ import datetime
 import math
 import sys
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,13 +44,9 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
 """What a benchmark measures, and its contestants."""
 
 RATIOS = [
-    *((name, likelihood.PRODUCTS) for name in ("kerbs", "kerbs-trained", "kerbs-smoothed")),
-    *(("kerbs", name) for name in ("naive", "lean", "softmax", "stock")),
-    *(
-        (kerbs, name)
-        for kerbs in ("kerbs-one-pass", "kerbs-prior")
-        for name in ("softmax", "stock")
-    ),
+    *product(("kerbs", "kerbs-trained", "kerbs-smoothed"), [likelihood.PRODUCTS]),
+    *product(["kerbs"], ("naive", "lean", "softmax", "stock")),
+    *product(("kerbs-one-pass", "kerbs-prior"), ("softmax", "stock")),
     _LSTM,
     *(("lean", "stock"), ("softmax", "stock"), ("kerbs-smoothed", "stock-smoothed")),
 ]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from tabulate import tabulate
 from torch import Tensor
+from torch.utils.benchmark import timer
 
 from fairseq_kerbs.benchmarks.memory import peak_memory
 from fairseq_kerbs.utils.processes import progress
@@ -22,7 +22,7 @@ class Workload:
     """One thing to measure.
 
     Attributes:
-        run: the measured call; returns the sum of ``losses`` losses, if any.
+        run: the measured call; returns the loss, if any.
         reset: brings back the state before the first call (no gradients); not measured.
         amount: ``unit``s of work in one call.
         reuses: calls share buffers made before them, so that peak memory would say nothing.
@@ -30,7 +30,6 @@ class Workload:
 
     run: Callable[[], Tensor | float | None]
     reset: Callable[[], object] = lambda: None
-    losses: float = 1.0
     amount: float = 1.0
     unit: str = "call"
     reuses: bool = False
@@ -45,38 +44,21 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(values)), "lowest": min(values), "highest": max(values)}
 
 
-def time_once(workload: Workload, device: str) -> float:
-    """Seconds of one call, from an idle device to an idle device, without garbage collection."""
-
-    def wait() -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    def call() -> object:
-        result = workload.run()
-        wait()
-        return result
-
-    workload.reset()
-    gc.collect()
-    wait()
-    return timeit.timeit(call, number=1)
-
-
-def alternate(
-    workloads: Mapping[str, Workload], repetitions: int, device: str
-) -> dict[str, list[float]]:
+def alternate(workloads: Mapping[str, Workload], repetitions: int) -> dict[str, list[float]]:
     """Time every workload once in each repetition: seconds by name.
 
-    The order is rotated from repetition to repetition, so that nobody always runs after the same
-    neighbour, and what the machine does besides falls on all alike.
+    A call is timed from an idle device to an idle device, without garbage collection. The order is
+    rotated from repetition to repetition, so that nobody always runs after the same neighbour, and
+    what the machine does besides falls on all alike.
     """
     names = list(workloads)
     times: dict[str, list[float]] = {name: [] for name in names}
     for repetition in progress(range(repetitions), "repetitions", ""):
         shift = repetition % len(names)
         for name in names[shift:] + names[:shift]:
-            times[name].append(time_once(workloads[name], device))
+            workloads[name].reset()
+            gc.collect()
+            times[name].append(timeit.timeit(workloads[name].run, timer=timer, number=1))
     return times
 
 
@@ -99,7 +81,7 @@ def compare(
     for name, (_, make) in progress(entries.items(), "warming up", ""):
         workloads[name] = make()
         losses[name] = workloads[name].run()
-    times = alternate(workloads, repetitions, device)
+    times = alternate(workloads, repetitions)
     contestants: dict[str, Any] = {}
     for name, (label, make) in progress(entries.items(), "memory", ""):
         workload, loss, figures = workloads[name], losses[name], summary(times[name])
@@ -110,7 +92,7 @@ def compare(
             **figures,
             "unit": workload.unit,
             "seconds_per_unit": figures["median"] / workload.amount,
-            "loss": None if loss is None else float(loss) / workload.losses,
+            "loss": None if loss is None else float(loss),
             "peak_bytes": peak_memory(make, threads, device) if measured else None,
         }
     ratios = [_ratio(contestants, *pair) for pair in pairs if set(pair) <= set(contestants)]

@@ -151,11 +151,11 @@ def workload(name: str, per_sense: bool = False, **inputs_of: Any) -> Workload:
     def run() -> Tensor:
         loss = loss_of(inputs)
         loss.backward()
-        return loss.detach()
+        return loss.detach() / tokens
 
     tokens = len(inputs.target)
     work = (tokens * len(inputs.w), "token and sense") if per_sense else (tokens, "token")
-    return Workload(run, inputs.drop_gradients, tokens, *work)
+    return Workload(run, inputs.drop_gradients, *work)
 
 
 def products_workload(**inputs_of: Any) -> Workload:

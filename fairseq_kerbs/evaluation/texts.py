@@ -122,15 +122,6 @@ def escape_markdown(text: str) -> str:
     return text.translate(_MARKUP)
 
 
-def harmless_cell(text: str) -> str:
-    """The text for a cell of a CSV file that nobody sends back.
-
-    A text that a spreadsheet program would take for a formula gets an apostrophe in front, as does
-    one that begins with an apostrophe, so that it can be taken away again.
-    """
-    return f"'{text}" if text.startswith(_FORMULA) else text
-
-
 def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",", end: str = "\n") -> str:
     """The content of a CSV file."""
     stream = io.StringIO(newline="")
@@ -141,14 +132,16 @@ def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",", end: str = 
 def table_as_csv(
     head: Iterable[str], rows: Iterable[Iterable[object]], digits: int | None = None
 ) -> str:
-    """A table as CSV; texts as `harmless_cell` has them, None is an empty cell.
+    """A table, which nobody sends back, as CSV; None is an empty cell.
 
-    With ``digits`` floating-point numbers have so many significant digits.
+    A text that a spreadsheet program would take for a formula gets an apostrophe in front, as does
+    one that begins with an apostrophe, so that it can be taken away again. With ``digits``
+    floating-point numbers have so many significant digits.
     """
 
     def cell(value: object) -> object:
         if isinstance(value, float) and digits is not None:
             return f"{value:.{digits}g}"
-        return harmless_cell(value) if isinstance(value, str) else value
+        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
     return csv_text([cell(value) for value in row] for row in (head, *rows))

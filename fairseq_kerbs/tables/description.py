@@ -191,14 +191,16 @@ def _complete(table: Table, path: Path) -> None:
 
 def _resolve(table: Table, scale: Scale, path: Path) -> None:
     """Replace patterns of rows by rows; of several that fit a row the last one counts."""
-    files = {row: [scale.config, *_fitting(row, scale.configs)][-1] for row in table.rows}
-    scale.configs = {row: str(_config(path, file)) for row, file in files.items() if file}
-    flags: dict[str, dict[str, Any]] = {row: {} for row in table.rows}
-    for row, merged in flags.items():
-        for changed in (*_fitting(row, table.flags), *_fitting(row, scale.flags)):
-            merged |= changed
-    minutes = {row: _fitting(row, scale.minutes)[-1:] for row in table.rows}
-    scale.flags, scale.minutes = flags, {row: one[0] for row, one in minutes.items() if one}
+    configs, flags = {}, {}
+    minutes: dict[str, float] = {}
+    for row in table.rows:
+        if file := [scale.config, *_fitting(row, scale.configs)][-1]:
+            configs[row] = str(_config(path, file))
+        changes = *_fitting(row, table.flags), *_fitting(row, scale.flags)
+        flags[row] = {flag: value for change in changes for flag, value in change.items()}
+        for planned in _fitting(row, scale.minutes):
+            minutes[row] = planned
+    scale.configs, scale.flags, scale.minutes = configs, flags, minutes
 
 
 def _fitting(row: str, values: Mapping[str, Any]) -> list[Any]:

@@ -20,7 +20,7 @@ from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.tables.description import Column, Kind, Metric, Table
 from fairseq_kerbs.tables.experiments import CONFIGS
 from fairseq_kerbs.tables.results import NOT_RUN, ORDERS, Result
-from fairseq_kerbs.tables.runs import HYPOTHESES, Paths, Run
+from fairseq_kerbs.tables.runs import HYPOTHESES, Paths
 from fairseq_kerbs.utils.files import atomic_write, partial_name, put_in_place, read_lines
 
 _SMALL = (
@@ -51,37 +51,39 @@ class Report:
 
     def write(self) -> Path:
         """Write the report below ``--results``; return the path of its Markdown."""
-        path = self.paths.results / f"{self.table.name}_{self.scale}.md"
-        folder, done = path.with_suffix(""), [one for one in self.results if one.figures]
+        path = self.paths.report(self.table.name, self.scale)
+        folder = path.with_suffix("")
+        there = [one for one in self.results if one.figures or one.kept]  # stale ones are not lost
         _write(path, self.markdown())
         runs = [
             {
                 "run": one.run.label,
                 "metric": one.run.metric.name,
                 "state": one.state,
-                "figures": one.figures,
-                "steps": one.records,
+                "figures": one.figures or one.kept.get("figures", {}),
+                "steps": one.kept.get("steps", one.records),
             }
             for one in self.results
         ]
         content = json.dumps(runs, indent=1, ensure_ascii=False) + "\n"
         _write(path.with_suffix(".json"), strip_paths(content, self.paths))
-        if self.table.kind is Kind.figures and done:
+        if self.table.kind is Kind.figures and there:
             partial = partial_name(folder)
             partial.mkdir(parents=True)
             try:
-                for run in (result.run for result in done):
-                    self._copy_raw(run, partial)
+                for result in there:
+                    self._copy_raw(result, partial)
                 shutil.rmtree(folder, ignore_errors=True)
                 put_in_place(partial, folder)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
         return path
 
-    def _copy_raw(self, run: Run, folder: Path) -> None:
+    def _copy_raw(self, result: Result, folder: Path) -> None:
         """Copy logs and hypotheses of a run."""
+        run = result.run
         for name in ("train.log", "evaluate.log", HYPOTHESES):
-            source, copy = self.paths.file(run, name), folder / self.paths.kept(run, name).name
+            source, copy = result.file(name, self.paths), folder / self.paths.kept(run, name).name
             if name == HYPOTHESES and run.metric in ORDERS:
                 shutil.copyfile(source, copy)
             elif name != HYPOTHESES and source.is_file():
@@ -132,11 +134,8 @@ def strip_paths(text: str, paths: Paths) -> str:
 
 def _figures(report: Report, column: Column, rows: Rows) -> list[str]:
     """The table of a column, with signature, settings and what is missing below it."""
-    cells = [
-        _cells(report.table, column, row, rows)
-        for row, results in rows.items()
-        if results or row in column.paper
-    ]
+    shown = (row for row in rows if rows[row] or row in column.paper)
+    cells = [_cells(report.table, column, row, rows) for row in shown]
     lines = [tabulate(cells, "keys", tablefmt="github", disable_numparse=True), ""]
     return lines + [f"- {note}" for note in _notes(report, column, rows)]
 
@@ -251,9 +250,7 @@ def _examples(report: Report, column: Column, rows: Rows) -> list[str]:
     generated = paths.run(run.id) / "generate-test.txt"
     sources = read_texts(generated, "S", run.data.source_language)
     reference = read_lines(paths.reference(run.data))
-    answers = {
-        title: read_lines(paths.run(result.run.id) / HYPOTHESES) for title, result in first.items()
-    }
+    answers = {name: read_lines(paths.run(r.run.id) / HYPOTHESES) for name, r in first.items()}
     lines = []
     rules: tuple[examples.Choice, ...] = ("differing", "best")
     for rule in rules:

@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,9 @@ from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_bleu, pai
 from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.tables.description import Metric
 from fairseq_kerbs.tables.runs import HYPOTHESES, Paths, Run, run_job
+from fairseq_kerbs.utils import steps
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, read_lines
-from fairseq_kerbs.utils.steps import (
-    digest,
-    fingerprint,
-    read_list,
-    read_object,
-    step_status,
-    write_json,
-)
 
 NOT_RUN = "not run"
 ORDERS = {Metric.bleu4: 4, Metric.bleu1: 1}
@@ -44,12 +37,18 @@ class Result:
             baseline of the same seed, with ``p_holm`` corrected for the number of those of the
             column; empty if there is no figure.
         records: record of each step, by name.
+        kept: what the report has of the run, if that is shown, or is stale and there is no newer.
     """
 
     run: Run
     state: str
     figures: dict[str, Any] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def file(self, name: str, paths: Paths) -> Path:
+        """A file of the run, in the work folder or as the report keeps it."""
+        return paths.kept(self.run, name) if self.kept else paths.run(self.run.id) / name
 
 
 def gather(
@@ -60,20 +59,16 @@ def gather(
     `failed` says why runs ended without success, by their ids; others are judged by their records.
     """
     results = [read_result(run, paths, failed.get(run.id, "")) for run in runs]
-    base = {
-        (result.run.column, result.run.seed): result.run
-        for result in results
-        if result.run.row == baseline and result.figures
-    }
-    for result in results:
-        run = result.run
-        other = base.get((run.column, run.seed))
+    done = [one for one in results if one.figures]
+    base = {(one.run.column, one.run.seed): one for one in done if one.run.row == baseline}
+    for result in done:
+        run, other = result.run, base.get((result.run.column, result.run.seed))
         known, _ = (result.figures.pop(key, None) for key in ("p_value", "p_holm"))  # kept ones
-        if other and run.row != baseline and result.figures and run.metric in ORDERS:
+        if other and run.row != baseline and run.metric in ORDERS:
             there = paths.reference(run.data).is_file()
-            result.figures["p_value"] = compare(run, other, paths) if there else known
+            result.figures["p_value"] = compare(result, other, paths) if there else known
     for column in {run.column for run in runs}:
-        tested = [one.figures for one in results if one.run.column == column]
+        tested = [one.figures for one in done if one.run.column == column]
         tested = [figures for figures in tested if figures.get("p_value") is not None]
         for figures, value in zip(tested, holm([one["p_value"] for one in tested]), strict=True):
             figures["p_holm"] = value
@@ -93,12 +88,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def read_result(run: Run, paths: Paths, failure: str = "") -> Result:
-    """What became of a run, by its records, its log and what it generated, or by the report."""
-    kept = read_kept(run, paths)
-    if kept and (kept.figures or not failure):
-        return kept
+    """What became of a run, by the work folder, or by the report where that has no figures."""
+    made = _read_work(run, paths, failure)
+    kept = None if made.figures else read_kept(run, paths)
+    if kept is None or kept.figures:
+        return kept or made
+    if made.records:  # begun anew; what is stale is kept until that is done
+        return replace(made, kept=kept.kept)
+    return replace(kept, state=failure or kept.state)
+
+
+def _read_work(run: Run, paths: Paths, failure: str) -> Result:
+    """What became of a run, by its records, its log and what it generated."""
     job, folder = run_job(run, paths), paths.run(run.id)
-    found = {step.name: read_object(folder / f"{step.name}.json") for step in job.steps}
+    found = {step.name: steps.read_object(folder / f"{step.name}.json") for step in job.steps}
     records = {name: record for name, record in found.items() if record}
     pending = [status for status in job.statuses() if status.state != "done"]
     if pending:
@@ -106,34 +109,32 @@ def read_result(run: Run, paths: Paths, failure: str = "") -> Result:
         return Result(run, failure or stale, records=records)
     file = folder / "train.log"
     log = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
-    figures: dict[str, Any] = read_training(log, records["train"])
+    training = read_training(log, records["train"])
     try:
-        figures |= score(run, paths, figures["valid_loss"])
+        figures = score(run, paths, training["valid_loss"])
     except UserError as error:
         return Result(run, f"failed: {error}", records=records)
-    return Result(run, "done", figures, records)
+    return Result(run, "done", {**training, **figures}, records)
 
 
 def read_kept(run: Run, paths: Paths) -> Result | None:
-    """What the report below ``--results`` has of a finished run, if the work folder has nothing.
+    """What the report below ``--results`` has of a run that was finished; None if nothing.
 
     Without figures if configuration, seed, data or flags of generation have changed since; data
     that are not prepared here count as those of the report.
     """
-    job = run_job(run, paths)
-    name, parts = job.steps[-1].name, dict(job.steps[-1].parts)
-    files = [paths.kept(run, HYPOTHESES)] if run.metric in ORDERS else []
-    if (job.folder / "train.json").exists() or not all(file.is_file() for file in files):
+    if run.metric in ORDERS and not paths.kept(run, HYPOTHESES).is_file():
         return None
-    for one in read_list(paths.results / f"{run.table}_{run.scale}.json"):
+    for one in steps.read_list(paths.report(run.table, run.scale).with_suffix(".json")):
         if one["run"] == run.label and one["figures"] and one.get("metric") == run.metric.name:
-            record = one["steps"][name]
+            last = run_job(run, paths).steps[-1]
+            record, parts = one["steps"][last.name], dict(last.parts)
             if not (paths.prepared(run.data) / "bin").exists():
                 parts["data"] = record["parts"]["data"]
-            status = step_status(name, record, parts, {})
+            status = steps.step_status(last.name, record, parts, {})
             if status.state == "done":
-                return Result(run, one["state"], one["figures"], one["steps"])
-            return Result(run, f"stale: {status.reason}", records=one["steps"])
+                return Result(run, "done", one["figures"], one["steps"], one)
+            return Result(run, f"stale: {status.reason}", records=one["steps"], kept=one)
     return None
 
 
@@ -192,11 +193,12 @@ def score(run: Run, paths: Paths, valid_loss: float | None) -> dict[str, Any]:
 
 def _kept(file: Path, parts: list[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `make` returns, kept in a file under the digest of its parts; of a path, the content."""
-    key = digest([fingerprint(part) if isinstance(part, Path) else part for part in parts])
-    known = read_object(file)
+    contents = (steps.fingerprint(one) if isinstance(one, Path) else one for one in parts)
+    key = steps.digest(list(contents))
+    known = steps.read_object(file)
     if known.get("key") != key:
         known = {**make(), "key": key}
-        write_json(file, known)
+        steps.write_json(file, known)
     return known
 
 
@@ -230,9 +232,9 @@ def perplexity_figures(log: Path) -> dict[str, Any]:
     return {"value": float(found[-1])}
 
 
-def compare(run: Run, baseline: Run, paths: Paths) -> float:
+def compare(result: Result, baseline: Result, paths: Paths) -> float:
     """p-value of a run's translations against another's; it takes seconds, and is kept."""
-    files = [paths.file(one, HYPOTHESES) for one in (run, baseline)]
+    run, files = result.run, [one.file(HYPOTHESES, paths) for one in (result, baseline)]
     files.append(paths.reference(run.data))
     order, language = ORDERS[run.metric], run.data.language
 
@@ -241,7 +243,7 @@ def compare(run: Run, baseline: Run, paths: Paths) -> float:
         metrics = {"BLEU": bleu_metric(order, language=language)}
         _, results = paired_bootstrap([base, system], [reference], metrics)
         p_value = results["BLEU"][1].p_value
-        return {"p_value": p_value, "baseline": baseline.id, "samples": SAMPLES}
+        return {"p_value": p_value, "baseline": baseline.run.id, "samples": SAMPLES}
 
     kept = paths.run(run.id) / "bootstrap.json"
     value: float = _kept(kept, [*files, order, language, SAMPLES], test)["p_value"]

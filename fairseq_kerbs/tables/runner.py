@@ -20,13 +20,7 @@ from threading import Lock
 from typing import Any
 
 from fairseq_kerbs.tables.runs import Job, Step
-from fairseq_kerbs.utils.processes import (
-    PLUGIN_FOLDER,
-    end_with_parent,
-    find_program,
-    quoted,
-    usable_cores,
-)
+from fairseq_kerbs.utils import processes
 from fairseq_kerbs.utils.steps import DONE, FAILED, RUNNING, read_object, write_json
 
 _PATIENCE = 20.0  # seconds that a stopped command has to end by itself
@@ -35,9 +29,9 @@ _TAIL = 12  # lines of a failed step's log that are shown
 
 def environment(jobs: int) -> dict[str, str]:
     """Environment of the commands: an equal share of the cores, unless OMP_NUM_THREADS is set."""
-    path = [str(PLUGIN_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
+    path = [str(processes.PLUGIN_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     return {
-        "OMP_NUM_THREADS": str(max(1, usable_cores() // jobs)),
+        "OMP_NUM_THREADS": str(max(1, processes.usable_cores() // jobs)),
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYTHONUNBUFFERED": "1",
@@ -99,7 +93,7 @@ class Runner:
         log, before = file.with_suffix(".log"), read_object(file)
         job.folder.mkdir(parents=True, exist_ok=True)
         record: dict[str, Any] = {
-            "command": quoted(step.command),
+            "command": processes.quoted(step.command),
             "status": RUNNING,
             "parts": dict(step.parts),
             "attempts": before.get("attempts", 0) + 1,
@@ -111,7 +105,7 @@ class Runner:
         }
         program, *arguments = step.command
         own = [sys.executable, "-P", "-m", "fairseq_kerbs.cli"]  # of this checkout
-        start = own if program == "fairseq-kerbs" else [find_program(program)]
+        start = own if program == "fairseq-kerbs" else [processes.find_program(program)]
         self._say(f"{job.id}: {step.name}, log in {log}")
         began = time.monotonic()
         with log.open("a", encoding="utf-8") as stream:
@@ -128,7 +122,7 @@ class Runner:
                     stderr=subprocess.STDOUT,
                     env=self._environ,
                     start_new_session=True,
-                    preexec_fn=end_with_parent,  # this thread, which waits for it
+                    preexec_fn=processes.end_with_parent,  # this thread, which waits for it
                 )
                 self._active.add(process)
             _, ended, usage = os.wait4(process.pid, 0)

@@ -114,16 +114,15 @@ class Paths:
         """The folder of a run."""
         return self.work / "cells" / name
 
-    def file(self, run: Run, name: str) -> Path:
-        """A file of a run; where the work folder has no such run, the one kept by the report."""
-        folder = self.run(run.id)
-        return folder / name if (folder / "train.json").exists() else self.kept(run, name)
+    def report(self, table: str, scale: str) -> Path:
+        """A table's report; its runs lie beside it as .json, copies of their files in a folder."""
+        return self.results / f"{table}_{scale}.md"
 
     def kept(self, run: Run, name: str) -> Path:
         """The copy that the report keeps of a file of a run."""
         name = f"hyp.{run.data.language}" if name == HYPOTHESES else name
-        prefix = f"{run.column}_{run.row}_s{run.seed}"
-        return self.results / f"{run.table}_{run.scale}" / f"{prefix}.{name}"
+        folder = self.report(run.table, run.scale).with_suffix("")
+        return folder / f"{run.column}_{run.row}_s{run.seed}.{name}"
 
     def missing(self, data: DataSet) -> str:
         """What to do if the raw text is not there; empty if it is, or is not needed any more."""

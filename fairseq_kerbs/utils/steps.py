@@ -78,15 +78,16 @@ def data_digest(folder: Path) -> str:
 
 def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; an empty one if there is none that can be read."""
-    return content if isinstance(content := _read_json(path), dict) else {}
+    return content if isinstance(content := read_json(path), dict) else {}
 
 
 def read_list(path: Path) -> list[Any]:
     """The list in a JSON file; an empty one if there is none that can be read."""
-    return content if isinstance(content := _read_json(path), list) else []
+    return content if isinstance(content := read_json(path), list) else []
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """What is in a JSON file; None if there is none that can be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

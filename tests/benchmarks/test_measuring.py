@@ -32,7 +32,7 @@ def test_contestants_alternate_and_nobody_keeps_a_neighbour(
         return Workload(run=run, reset=lambda: calls.append("reset"))
 
     monkeypatch.setattr(gc, "collect", lambda: calls.append("collect"))
-    times = alternate({name: workload(name) for name in "abc"}, 4, "cpu")
+    times = alternate({name: workload(name) for name in "abc"}, 4)
     assert calls[::3] == ["reset"] * 12
     assert calls[1::3] == ["collect"] * 12
     assert "".join(calls[2::3]) == "abc" + "bca" + "cab" + "abc"
@@ -43,7 +43,7 @@ def test_contestants_alternate_and_nobody_keeps_a_neighbour(
 def test_figures_and_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "collect", lambda: 0)  # slow beside all that pytest keeps
     assert summary([4.0, 1.0, 2.0]) == {"median": 2.0, "lowest": 1.0, "highest": 4.0}
-    work = partial(Workload, run=lambda: torch.tensor(6.0), losses=4.0, amount=10.0, unit="token")
+    work = partial(Workload, run=lambda: torch.tensor(1.5), amount=10.0, unit="token")
     entries = {"a": ("first", work), "b": ("second", partial(Workload, lambda: None))}
     result = compare(entries, [("a", "b"), ("a", "c")], repetitions=3, memory=False)
     assert [one["loss"] for one in result["contestants"].values()] == [1.5, None]

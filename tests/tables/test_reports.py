@@ -17,7 +17,8 @@ from fairseq_kerbs.tables.description import load_table
 from fairseq_kerbs.tables.experiments import CONFIGS
 from fairseq_kerbs.tables.report import Report, _examples, strip_paths
 from fairseq_kerbs.tables.results import gather
-from fairseq_kerbs.tables.runs import Paths, Run, data_job, plan_runs, run_job
+from fairseq_kerbs.tables.runner import Runner
+from fairseq_kerbs.tables.runs import Job, Paths, Run, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 TABLE = """
@@ -143,6 +144,12 @@ def make_report(paths: Paths) -> Report:
     return Report(table, "small", results, "fairseq-kerbs tables", "def", paths)
 
 
+def flags_of(paths: Paths) -> list[str]:
+    """Flags of the command for the table and its folders."""
+    folders = [f"--{name}={getattr(paths, name)}" for name in ("data", "work", "results")]
+    return ["tables", "--table", str(paths.data / "own.yaml"), *folders]
+
+
 def compact(markdown: str) -> str:
     """Without the spaces and dashes that only align columns."""
     return re.sub(r"-{3,}", "---", re.sub(r" +", " ", markdown))
@@ -161,9 +168,7 @@ def test_markdown(paths: Paths) -> None:
 
 def test_finished_runs_are_taken_over(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a work folder that is gone, from the report and its copies."""
-    arguments = ["tables", "--table", str(paths.data / "own.yaml")]
-    for name in ("data", "work", "results"):
-        arguments += [f"--{name}", str(getattr(paths, name))]
+    arguments = flags_of(paths)
 
     def reported() -> dict[str, str]:
         assert main([*arguments, "--report-only"]) == 0
@@ -198,6 +203,95 @@ def test_finished_runs_are_taken_over(paths: Paths, capsys: pytest.CaptureFixtur
     finish(first, paths, 7.0)
     (paths.data / "toy" / "gone").rename(paths.data / "toy" / "ref")
     assert make_report(paths).results[0].figures["value"] == 7
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs that were tried, all of which fail; data are there."""
+    runs: list[str] = []
+
+    def failing(_: Runner, jobs: list[Job]) -> dict[str, str]:
+        own = [job.id for job in jobs if not job.id.startswith("data")]
+        runs.extend(own)
+        return {job.id: "failed: alas" if job.id in own else "" for job in jobs}
+
+    monkeypatch.setattr(Runner, "run", failing)
+    return runs
+
+
+def test_stale_kept_runs_wait_for_redo(
+    paths: Paths, capsys: pytest.CaptureFixture[str], tried: list[str]
+) -> None:
+    """As those of the work folder do; their figures and copies stay where they were kept."""
+    arguments = [*flags_of(paths), "--only", "mt/kerbs/s1"]
+    assert main([*arguments, "--report-only"]) == 0
+    before = {file: file.read_text() for file in (paths.results / "own_small").iterdir()}
+    shutil.rmtree(paths.work / "cells")
+    flags = "flags: {kerbs: {lr: 1}}\ndata:"
+    (paths.data / "own.yaml").write_text(TABLE.replace("data:", flags, 1))
+    stale = "stale: configuration changed since generate"
+    for _ in range(2):  # the second report is made from the first
+        capsys.readouterr()
+        assert main(arguments) == 1
+        told = f"toy/multi30k.lstm_kerbs_kerbs-s1: {stale}; run again with --redo to replace it"
+        assert told in capsys.readouterr().out
+        assert not tried
+        assert f"Ours, seed 1: {stale}" in (paths.results / "own_small.md").read_text()
+    assert main([*arguments, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert f"6 min planned): {stale}\nfairseq-kerbs train" in said
+    assert said.endswith("0 done, 1 to run; planned: 0.1 h, one after the other\n")
+    assert main([*arguments, "--redo"]) == 1
+    assert tried == ["toy/multi30k.lstm_kerbs_kerbs-s1"]
+    assert "Ours, seed 1: failed: alas" in (paths.results / "own_small.md").read_text()
+    # the former configuration finds all that it had
+    (paths.data / "own.yaml").write_text(TABLE)
+    assert main([*arguments, "--report-only"]) == 0
+    assert make_report(paths).results[1].figures["value"] == 23.5
+    assert before == {file: file.read_text() for file in (paths.results / "own_small").iterdir()}
+
+
+@pytest.mark.parametrize("status", ["failed", "running"])
+def test_a_failed_attempt_does_not_hide_what_is_kept(paths: Paths, status: str) -> None:
+    assert main([*flags_of(paths), "--report-only"]) == 0
+    before = {file: file.read_text() for file in (paths.results / "own_small").iterdir()}
+    folder = paths.run("toy/multi30k.lstm_kerbs-s1")
+    record = json.loads((folder / "train.json").read_text())
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "train.json").write_text(json.dumps({**record, "status": status}))
+    (folder / "train.log").write_text("another")
+    assert main([*flags_of(paths), "--report-only"]) == 0
+    assert make_report(paths).results[1].figures["value"] == 23.5
+    assert before == {file: file.read_text() for file in (paths.results / "own_small").iterdir()}
+
+
+def test_an_attempt_that_failed_is_told_though_a_finished_run_is_shown(
+    paths: Paths, capsys: pytest.CaptureFixture[str], tried: list[str]
+) -> None:
+    arguments = [*flags_of(paths), "--only", "mt/kerbs/s1"]
+    assert main([*arguments, "--report-only"]) == 0
+    shutil.rmtree(paths.work / "cells")
+    assert main([*arguments, "--redo"]) == 1
+    assert len(tried) == 1
+    assert "toy/multi30k.lstm_kerbs-s1: failed: alas" in capsys.readouterr().out
+    assert "| Ours | 23.50 | 1 of 2 |" in compact((paths.results / "own_small.md").read_text())
+
+
+@pytest.mark.parametrize("older", ['{"columns": []}', "<<<<<<< HEAD"])
+def test_reports_that_cannot_be_read_are_not_replaced(
+    paths: Paths, capsys: pytest.CaptureFixture[str], older: str
+) -> None:
+    file = paths.results / "own_small.json"
+    file.parent.mkdir()
+    file.write_text(older)
+    for flags in ([], ["--report-only"]):
+        assert main([*flags_of(paths), *flags]) == 2
+        (sentence,) = capsys.readouterr().err.splitlines()
+        assert f"{file} is of an older version or damaged" in sentence
+        assert sentence.endswith("or name another folder with --results")
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert file.read_text() == older
 
 
 def test_change_of_the_data_makes_figures_stale(paths: Paths) -> None:
@@ -261,9 +355,7 @@ def test_command_reports_and_copies(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arguments = ["tables", "--table", str(paths.data / "own.yaml")]
-    for name in ("data", "work", "results"):
-        arguments += [f"--{name}", str(getattr(paths, name))]
+    arguments = flags_of(paths)
     assert main([*arguments, "--report-only"]) == 0
     text = (paths.results / "own_small.md").read_text()
     assert "| Ours | 23.50 | 1 of 2 |" in compact(text)
@@ -307,9 +399,7 @@ def test_missing_data_are_said_in_a_sentence(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (paths.data / "toy").rename(paths.data / "other")
-    arguments = ["tables", "--table", str(paths.data / "own.yaml"), "--data", str(paths.data)]
-    arguments += ["--work", str(paths.work), "--results", str(paths.results)]
-    assert main(arguments) == 1
+    assert main(flags_of(paths)) == 1
     said = capsys.readouterr().out
     assert f"data toy: {paths.data} has no toy or toy.tgz. Make it." in said
     assert "6 of 6 not done" in said
@@ -321,9 +411,7 @@ def test_figures_stay_when_the_raw_text_is_gone(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What has been prepared is used, with a copy of the reference."""
-    arguments = ["tables", "--table", str(paths.data / "own.yaml"), "--only", "mt/softmax"]
-    for name in ("data", "work", "results"):
-        arguments += [f"--{name}", str(getattr(paths, name))]
+    arguments = [*flags_of(paths), "--only", "mt/softmax"]
     job = data_job(load_table(str(paths.data / "own.yaml")).data["toy"], paths)
     record = {"parts": dict(job.steps[0].parts), "status": "done"}
     job.folder.mkdir()

@@ -234,7 +234,7 @@ def test_commands_end_with_a_killed_runner(cell: Path) -> None:
 
 
 def test_environment_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairseq_kerbs.tables.runner.usable_cores", lambda: 8)
+    monkeypatch.setattr("fairseq_kerbs.utils.processes.usable_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert environment(3)["OMP_NUM_THREADS"] == "2"
     assert environment(20)["OMP_NUM_THREADS"] == "1"
