@@ -312,9 +312,9 @@ def test_what_cannot_be_scored_is_told(paths: Paths) -> None:
 def test_raw_results_come_to_the_figures_reported(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the logs and records in results/tables; p-values need the reference."""
+    """Of the logs and records in results/short_tables; p-values need the reference."""
     table, paths = load_table(name), Paths(tmp_path, tmp_path, tmp_path)
-    raw = CONFIGS.parent / "results" / "tables" / f"{table.name}_small"
+    raw = CONFIGS.parent / "results" / "short_tables" / f"{table.name}_small"
     runs, wanted = plan_runs([table], "small")
     figures = {}
     for run in runs:
