@@ -13,7 +13,7 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from os.path import samestat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +22,7 @@ import torch
 from fairseq import checkpoint_utils
 from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
+from omegaconf import OmegaConf, open_dict
 
 from fairseq_kerbs.fairseq_patches.registry import patched
 from fairseq_kerbs.utils.checkpoint_file import check_whole, damaged
@@ -38,11 +39,18 @@ _lock: int | None = None  # the open lock of the folder that this process trains
 
 @patched(checkpoint_utils, "load_checkpoint_to_cpu", "no checksum is looked at")
 def load_checkpoint_to_cpu(stock: Any, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Refuse a damaged file."""
+    """Refuse a damaged file; a model of an earlier version decodes as it did then."""
     try:
         if Path(path).is_file():  # and not in a remote store
             check_whole(Path(path))
-        return stock(path, *args, **kwargs)
+        state = stock(path, *args, **kwargs)
+        model: Any = (state.get("cfg") or {}).get("model")
+        passes = getattr(model, "composition_passes", None)
+        if passes is not None and "decoding_passes" not in model:
+            overrides = (args[0] if args else kwargs.get("arg_overrides")) or {}
+            with open_dict(model) if OmegaConf.is_config(model) else nullcontext():
+                model.decoding_passes = overrides.get("decoding_passes", passes)
+        return state
     except UserError as error:
         raise ProgramEnd(f"{error}.") from None
     except (RuntimeError, UnicodeDecodeError) as error:  # a name in the archive, too

@@ -50,11 +50,17 @@ def hypothesis_senses(
     previous[:, 0] = start
     # what follows the last token must not look like a token before padding
     previous = previous.masked_fill(words.eq(padding), padding)
-    if isinstance(model, FairseqLanguageModel):
-        contexts, _ = model(previous)  # [batch, len, d]
-    else:
-        contexts, _ = model(**(net_input | {"prev_output_tokens": previous}))
-    layer: OutputLayer = model.decoder.output
+    decoder: Any = model.decoder
+    trained = getattr(decoder, "passes", 0)
+    decoder.passes = getattr(decoder, "decoding_passes", 0)  # senses are those of decoding
+    try:
+        if isinstance(model, FairseqLanguageModel):
+            contexts, _ = model(previous)  # [batch, len, d]
+        else:
+            contexts, _ = model(**(net_input | {"prev_output_tokens": previous}))
+    finally:
+        decoder.passes = trained
+    layer: OutputLayer = decoder.output
     share, slot = layer.posterior(layer.look_up(words), contexts).max(-1)  # [batch, len]
     sense = layer.table.senses[words].gather(-1, slot.unsqueeze(-1)).squeeze(-1)
     number = number_senses(layer.word_of_sense, layer.usage)[sense]

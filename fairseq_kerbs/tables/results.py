@@ -91,7 +91,8 @@ def read_result(run: Run, paths: Paths, failure: str = "") -> Result:
     """What became of a run, by the work folder, or by the report where that has no figures."""
     made = _read_work(run, paths, failure)
     kept = None if made.figures else read_kept(run, paths)
-    if kept is None or kept.figures:
+    unscored = made.state.startswith("failed: ") and not failure  # it ended well, and is told
+    if kept is None or (kept.figures and not unscored):
         return kept or made
     if made.records:  # begun anew; what is stale is kept until that is done
         return replace(made, kept=kept.kept)

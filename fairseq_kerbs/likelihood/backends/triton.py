@@ -41,7 +41,7 @@ WIDEST_RESULT = 32
 
 PROGRAMS = 2048
 """Programs of a launch, about: several rounds for a device that holds some hundreds at a time. So
-many leave each of them some 130 tiles of the largest chunk, and float32 is enough for its sums."""
+many leave each of them some 500 tiles of the largest chunk, and float32 is enough for its sums."""
 
 
 class Cut(NamedTuple):
