@@ -27,10 +27,13 @@ __all__ = [
 ]  # fmt: skip
 
 
+_DECODING = {"decoding_passes": -1}
+
+
 def _transformer(embed: int, ffn: int, layers: int, heads: int, *sides: str) -> dict[str, Any]:
     names = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads")
     values = dict(zip(names, (embed, ffn, layers, heads), strict=True))
-    return {f"{side}_{name}": value for side in sides for name, value in values.items()}
+    return {f"{side}_{name}": value for side in sides for name, value in values.items()} | _DECODING
 
 
 _BOTH = ("encoder", "decoder")
@@ -39,16 +42,16 @@ _SMALL_LM = {"hidden_size": 256, "embed_dim": 192}  # half an hour on a CPU
 
 PRESETS: dict[type[KerbsModel], dict[str, dict[str, Any]]] = {
     TransformerKerbsModel: {
-        "transformer_kerbs": {},
+        "transformer_kerbs": _DECODING,
         # sizes of Section 5.1
         "transformer_kerbs_iwslt": _transformer(288, 507, 5, 2, *_BOTH) | {"dropout": 0.1},
         "transformer_kerbs_small": _transformer(128, 256, 3, 4, *_BOTH) | {"dropout": 0.1},
     },
     TransformerLanguageModel: {
-        "transformer_lm_kerbs": {},
+        "transformer_lm_kerbs": _DECODING,
         # as fairseq's --arch transformer_lm, which normalizes after each block unless a flag says
         # so (its own larger architectures normalize before, as transformer_lm_kerbs always does)
-        "fairseq_transformer_lm_kerbs": {"decoder_normalize_before": False},
+        "fairseq_transformer_lm_kerbs": {"decoder_normalize_before": False} | _DECODING,
         "transformer_lm_kerbs_small": _transformer(128, 512, 3, 4, "decoder"),
     },
     LstmKerbsModel: {"lstm_kerbs": {}, "lstm_kerbs_dialog": _DIALOG},

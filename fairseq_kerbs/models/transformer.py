@@ -49,7 +49,7 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
 
     Arguments are those of fairseq's decoder. ``embed_tokens`` refers to the output layer;
     ``passes`` refine the posteriors before the last one, −1 for all there can be;
-    ``decoding_passes`` do so in decoding step by step.
+    ``decoding_passes`` do so in decoding step by step, None for as many.
     """
 
     def __init__(
@@ -58,12 +58,13 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
         dictionary: Any,
         embed_tokens: PassEmbedding | SeparateEmbedding,
         passes: int,
-        decoding_passes: int,
         no_encoder_attn: bool = False,
+        decoding_passes: int | None = None,
     ) -> None:
         super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
         self.passes = passes if embed_tokens.posterior else 0
-        self.decoding_passes = decoding_passes if self.passes else 0
+        chosen = passes if decoding_passes is None else decoding_passes
+        self.decoding_passes = chosen if self.passes else 0
 
     def build_output_projection(self, cfg: Any, dictionary: Any, embed_tokens: Any) -> None:
         """Take the output layer from the embedding that is composed of it."""
@@ -204,9 +205,10 @@ class _Transformer(KerbsModel):
         cfg: Any = transformer.TransformerConfig.from_namespace(args)
         sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
         embed: Any = build_input_embedding(cfg, tgt_dict, *sizes, PassEmbedding)
-        passes = int(args.composition_passes), int(args.decoding_passes)
-        alone = "encoder" not in cls.sides or cfg.no_cross_attention
-        return KerbsTransformerDecoder(cfg, tgt_dict, embed, *passes, no_encoder_attn=alone)
+        passes, alone = int(cfg.composition_passes), "encoder" not in cls.sides
+        return KerbsTransformerDecoder(
+            cfg, tgt_dict, embed, passes, alone or cfg.no_cross_attention, args.decoding_passes
+        )
 
 
 class TransformerKerbsModel(_Transformer, transformer.TransformerModel):

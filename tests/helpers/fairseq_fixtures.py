@@ -71,10 +71,9 @@ def make_task(words: int = 23) -> Any:
 def make_model(
     name: str, task: Any = None, seed: int = 0, spread: float = 3.0, **flags: Any
 ) -> Any:
-    """A tiny model in evaluation mode, its θ spread so that the kernel matters; decoding takes as
-    many passes as training, unless a flag says otherwise."""
+    """A tiny model in evaluation mode, its θ spread so that the kernel matters."""
     torch.manual_seed(seed)
-    args = argparse.Namespace(**(SIZES[name] | {"composition_passes": 1} | flags))
+    args = argparse.Namespace(**(SIZES[name] | flags))
     model = MODELS[name].build_model(args, task or make_task())
     if isinstance(model.decoder.output.theta, torch.nn.Parameter):
         torch.nn.init.normal_(model.decoder.output.theta, std=spread)

@@ -145,10 +145,10 @@ def test_any_reordering_equals_teacher_forcing(passes: int, beam: int) -> None:
 
 @pytest.mark.parametrize(
     ("passes", "chosen", "effective"),
-    [(1, -1, -1), (3, -1, -1), (0, -1, 0), (-1, 1, 1), (2, 0, 0), (2, 2, 2)],
+    [(1, -1, -1), (3, -1, -1), (0, -1, 0), (-1, 1, 1), (2, 0, 0), (2, None, 2)],
 )
 def test_steps_may_take_other_passes_than_teacher_forcing(
-    passes: int, chosen: int, effective: int
+    passes: int, chosen: int | None, effective: int
 ) -> None:
     source = make_batch()["net_input"]["src_tokens"]
     tokens = torch.randint(4, 23, (SENTENCES, 6), generator=torch.Generator().manual_seed(1))

@@ -46,9 +46,7 @@ def make(name: str, **flags: Any) -> Any:
     task = make_task()
     task.source_dictionary = task.target_dictionary
     task.targets = ["self" if name == "bilstm" else "future"]
-    model = kind.build_model(
-        argparse.Namespace(**(sizes | {"composition_passes": 1} | flags)), task
-    )
+    model = kind.build_model(argparse.Namespace(**(sizes | flags)), task)
     layer = model.decoder.output
     if isinstance(layer.theta, nn.Parameter):
         nn.init.normal_(layer.theta, std=3.0)
