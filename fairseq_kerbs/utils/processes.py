@@ -91,16 +91,27 @@ def run_program(
     command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None
 ) -> int:
     """Run a program to its end and return its exit status; it ends with us, however we end."""
-    process = subprocess.Popen(
-        list(command), stdout=stdout, stderr=stderr, preexec_fn=end_with_parent, process_group=0
-    )  # in a group of its own, or Ctrl-C would reach it, too, which it answers with a traceback
+    # a signal must not come between the program's start and what would stop it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
+
+    def begin() -> None:
+        end_with_parent()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     try:
-        return process.wait()
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
-        raise
+        process = subprocess.Popen(
+            list(command), stdout=stdout, stderr=stderr, preexec_fn=begin, process_group=0
+        )  # in a group of its own, or Ctrl-C would reach it, too, which it answers with a traceback
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            return process.wait()
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def stop_on_signals() -> None:

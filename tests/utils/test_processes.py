@@ -130,11 +130,24 @@ def test_a_program_that_we_become_is_interrupted_in_one_line(tmp_path: Path) -> 
     assert done.returncode == 130
 
 
-def test_a_program_that_we_start_is_stopped_with_its_group(tmp_path: Path) -> None:
+WHILE_IT_STARTS = """
+import signal, subprocess, time
+start = subprocess.Popen.__init__
+def interrupted(*args, **kwargs):
+    start(*args, **kwargs)
+    time.sleep(1)
+    signal.raise_signal(signal.SIGINT)
+subprocess.Popen.__init__ = interrupted
+"""
+
+
+@pytest.mark.parametrize("first", ["", WHILE_IT_STARTS])
+def test_a_program_that_we_start_is_stopped_with_its_group(first: str) -> None:
     """It does not hear of Ctrl-C itself."""
     code = (
         "import signal\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"{first}"
         "from fairseq_kerbs.utils.processes import run_program\n"
         "run_program(['/bin/sh', '-c', 'trap \"echo heard\" INT; sleep 300 & echo $!; wait; wait'])"
     )
@@ -148,7 +161,8 @@ def test_a_program_that_we_start_is_stopped_with_its_group(tmp_path: Path) -> No
     ) as parent:
         assert parent.stdout is not None
         grandchild = int(parent.stdout.readline())
-        os.killpg(parent.pid, signal.SIGINT)
+        if not first:
+            os.killpg(parent.pid, signal.SIGINT)
         assert parent.stdout.read() == ""
     deadline = time.monotonic() + HANGS
     while _alive(grandchild) and time.monotonic() < deadline:
