@@ -39,24 +39,31 @@ _lock: int | None = None  # the open lock of the folder that this process trains
 
 @patched(checkpoint_utils, "load_checkpoint_to_cpu", "no checksum is looked at")
 def load_checkpoint_to_cpu(stock: Any, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Refuse a damaged file; a model of an earlier version decodes as it did then."""
+    """Refuse a damaged file."""
     try:
         if Path(path).is_file():  # and not in a remote store
             check_whole(Path(path))
-        state = stock(path, *args, **kwargs)
-        model: Any = (state.get("cfg") or {}).get("model")
-        passes = getattr(model, "composition_passes", None)
-        if passes is not None and "decoding_passes" not in model:
-            overrides = (args[0] if args else kwargs.get("arg_overrides")) or {}
-            with open_dict(model) if OmegaConf.is_config(model) else nullcontext():
-                model.decoding_passes = overrides.get("decoding_passes", passes)
-        return state
+        return stock(path, *args, **kwargs)
     except UserError as error:
         raise ProgramEnd(f"{error}.") from None
     except (RuntimeError, UnicodeDecodeError) as error:  # a name in the archive, too
         if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
             raise
         raise ProgramEnd(f"{damaged(path)}.") from None
+
+
+@patched(checkpoint_utils, "load_checkpoint_to_cpu", "architectures fill in flags of today")
+def keep_decoding(
+    stock: Any, path: str, arg_overrides: dict[str, Any] | None = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Let a model of before --decoding-passes decode as it did then, unless it is overridden."""
+    state = stock(path, arg_overrides, *args, **kwargs)
+    model: Any = (state.get("cfg") or {}).get("model")
+    passes = getattr(model, "composition_passes", None)
+    if passes is not None and "decoding_passes" not in model:
+        with open_dict(model) if OmegaConf.is_config(model) else nullcontext():
+            model.decoding_passes = (arg_overrides or {}).get("decoding_passes", passes)
+    return state
 
 
 @patched(checkpoint_utils, "torch_persistent_save", "a half-written file would have the final name")
