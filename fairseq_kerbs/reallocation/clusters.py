@@ -119,7 +119,7 @@ def _costs(inventory: SenseInventory, clusters: ContextClusters, complete: Tenso
     owners, used = inventory.word_of_sense, clusters.sense_count
     occurrences = torch.zeros_like(complete, dtype=used.dtype).index_add_(0, owners, used)[owners]
     costs = clusters.merge_costs(*inventory.table) / (1 + clusters.intervals)[owners]
-    costs[(used < IDLE * occurrences) | (used == 0)] = 0.0
+    costs[used < IDLE * occurrences] = 0.0
     costs[(~complete & (clusters.rounds >= 0))[owners]] = torch.inf
     return costs.cpu()
 

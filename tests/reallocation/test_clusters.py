@@ -59,8 +59,8 @@ def test_by_hand() -> None:
     three intervals before, its 50 an interval would come after C, which would take 5.
     """
     layer = layer_of([0, 1, 2, 3, 4, 0, 1, 2, 3], 5)
-    use = torch.tensor([100.0, 50.0, 20.0, 10.0, 100.0, 0.0, 50.0, 0.0, 0.0])
-    ready(layer, [100, 100, 20, 10, 100], [2, 4, 4, 9, 3], use)
+    use = torch.tensor([100.0, 50.0, 20.0, 9.0, 100.0, 0.0, 50.0, 0.0, 0.0])
+    ready(layer, [100, 100, 20, 9, 100], [2, 4, 4, 9, 3], use)
     clusters = layer.inventory.clusters
     assert clusters is not None
     clusters.rounds[3] = -1
@@ -96,6 +96,8 @@ def test_senses_are_merged_where_that_costs_less_than_half_of_what_the_split_gai
         costs, inf = clusters.merge_costs(*inventory.table), torch.inf
         torch.testing.assert_close(costs, torch.tensor([inf, inf, 120, inf, 200, 120]))
         assert as_tuples(inventory) == expected
+    clusters.intervals[2] = 1  # what C's costs is 60 an interval then
+    assert as_tuples(inventory) == [(0, 0, 0), (5, 2, 0)]
 
 
 def test_a_word_that_gives_a_sense_in_use_receives_none() -> None:

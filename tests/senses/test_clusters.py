@@ -125,22 +125,22 @@ def test_taking_up_what_was_recorded_leaves_nothing_pending() -> None:
 
 
 def test_a_period_of_a_rare_word_is_many_intervals() -> None:
-    """Word 0 occurs 60 times an interval, word 1 eight times, of which its leading sense explains
-    six: so its period ends with the fourth."""
+    """Word 0 occurs 60 times an interval, word 1 four times, of which its leading sense explains
+    three: so its period ends with the fourth."""
     found = inventory()
-    clusters, contexts = found.clusters, torch.randn(5, 68, DIM)
+    clusters, contexts = found.clusters, torch.randn(5, 64, DIM)
     assert clusters is not None
-    words, best = (torch.arange(68) >= 60).long(), (torch.arange(68) >= 66).long()
+    words, best = (torch.arange(64) >= 60).long(), (torch.arange(64) >= 63).long()
     start = clusters.direction.clone()
     for interval in range(5):
         assert clusters.rounds.tolist() == [interval or -1, 1 if interval > 3 else -1, -1]
         assert clusters.intervals.tolist() == [0, interval % 4, interval]
-        assert clusters.sense_count.tolist() == [0, 6 * (interval % 4), 0, 0, 2 * (interval % 4)]
+        assert clusters.sense_count.tolist() == [0, 3 * (interval % 4), 0, 0, interval % 4]
         assert torch.equal(clusters.direction[1], start[1]) != (interval > 3)
         record(found, (words, best, contexts[interval]))
         found.update(0.1)
         if interval == 3:
-            own = contexts[:4, 60:66].flatten(0, 1)
+            own = contexts[:4, 60:63].flatten(0, 1)
             offsets = own - own.mean(0)
             expected = offsets.T @ (offsets @ start[1])
         found.start_interval()
@@ -155,6 +155,18 @@ def test_a_sense_that_explains_nothing_leads_no_longer_than_an_interval() -> Non
     found.start_interval()
     assert found.clusters.leader.tolist() == [3, 1, 2]
     assert found.clusters.sense_count.tolist() == [0, 0, 0, 5, 0]
+
+
+def test_words_that_do_not_occur_keep_their_leading_sense_unless_it_has_gone() -> None:
+    found = inventory()
+    clusters = found.clusters
+    assert clusters is not None
+    for leader, expected in ((3, 3), (4, 0)):
+        clusters.leader[0] = leader
+        assert clusters.leading(*found.table).tolist() == [expected, 1, 2]
+    clusters.sense_count[[0, 4]] = torch.tensor([1.0, 5.0])
+    found.start_interval()
+    assert clusters.leader.tolist() == [0, 1, 2]
 
 
 def test_another_leader_begins_anew() -> None:
