@@ -7,30 +7,28 @@ although the contexts lie apart. This policy grows senses as codebooks are grown
 Gray 1980): it splits the leading sense of a word where that lowers the distortion Σ |h − c|² most,
 and merges two senses where that raises it least, again and again.
 
-Statistics of a word's period, that is of as many intervals as its leading (most used) sense needs
-to explain :data:`~fairseq_kerbs.senses.clusters.PERIOD` occurrences: for each sense number n, by
-the interval, and mean c of the contexts h that it explains best; for the leading one, a, also their
-spread, with one step of a power iteration for their first principal component:
+Statistics of an interval, for each sense: number n and mean c of the contexts h that it explains
+best; for the leading (most used) sense a of each word also their spread, with one step of a power
+iteration for their first principal component:
 
     v ← normalize(Σ (h − c)((h − c)·v)),      λ = |Σ (h − c)((h − c)·v)| / n    variance along v
 
-**Moves.** Words whose period is complete and whose leading sense was the same for :data:`ROUNDS`
-before, so that v has settled, are served by descending gain n λ: nearly so much does a split lower
-the distortion. Each takes an idle sense of its own, else the sense of other words that costs least
-(ties: lower U, Algorithm 1's choice), if its gain is greater than :data:`MARGIN` times that cost. A
-sense costs what the distortion of its word rises by when its contexts go over to a sense of the
-word that has as many or more, the one for which that is least,
+**Moves.** Words whose leading sense was the same for :data:`ROUNDS` intervals, so that v has
+settled, and occurs :data:`LEAST_OCCURRENCES` times are served by descending gain n λ: nearly so
+much does a split lower the distortion. Each takes an idle sense of its own, else the sense of other
+words that costs least (ties: lower U, Algorithm 1's choice), if its gain is greater than
+:data:`MARGIN` times that cost. A sense costs what the distortion of its word rises by when its
+contexts go over to a sense of the word that has as many or more, the one for which that is least,
 
     n n' / (n + n') · 2 (|c||c'| − c·c'),
 
-and nothing if it is idle: if it explains less than :data:`IDLE` of its word's occurrences. A word
-gives no sense in the midst of a period, unless it is its first. Gains and costs leave out what is a
-difference of length alone, since no kernel tells such contexts apart (2 (|c||c'| − c·c') is |c −
-c'|² without (|c| − |c'|)²). Leading senses do not move, so no word loses its last one; a word that
-has received a sense gives none that is in use, and the other way round. A normal distribution cut
-in half has an n λ of π/2 times what merging the halves costs: the margin keeps such halves from
-being split and merged in turns. After a merge the sense that stays is as it was, so its word's loss
-may rise until it has learned the other contexts.
+and nothing if it is idle: if it explains less than :data:`IDLE` of its word's occurrences, or none
+best of all senses. Gains and costs leave out what is a difference of length alone, since no kernel
+tells such contexts apart (2 (|c||c'| − c·c') is |c − c'|² without (|c| − |c'|)²). Leading senses do
+not move, so no word loses its last one; a word that has received a sense gives none that is in use,
+and the other way round. A normal distribution cut in half has an n λ of π/2 times what merging the
+halves costs: the margin keeps such halves from being split and merged in turns. After a merge the
+sense that stays is as it was, so its word's loss may rise until it has learned the other contexts.
 
 **Beginnings.** The leading sense and the new one begin at both sides of its contexts: with b± =
 c ± √λ v and u± = b±/|b±|, each is turned away from the other's side, orthogonally to its own,
@@ -56,10 +54,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fairseq_kerbs.senses import SenseInventory
-from fairseq_kerbs.senses.clusters import PERIOD, ContextClusters
+from fairseq_kerbs.senses.clusters import ContextClusters
 from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
 
 IDLE = 0.02
+LEAST_OCCURRENCES = 20  # of a word's leading sense in an interval
 ROUNDS = 2
 MARGIN = 2.0  # between the gain of a split and the cost of the merge that it needs
 GAP = 4.0
@@ -71,11 +70,13 @@ def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     clusters = inventory.clusters
     if clusters is None:
         raise ValueError("`policy` clusters needs an output layer that was built for it.")
-    owners, leading = inventory.word_of_sense.cpu(), clusters.leading(*inventory.table)
-    complete = clusters.sense_count[leading] >= PERIOD
-    words, gains, sides = _splits(clusters, complete & (clusters.leader == leading))
-    costs = _costs(inventory, clusters, complete)
-    costs[clusters.leader.cpu()] = costs[leading.cpu()] = torch.inf
+    owners, leader = inventory.word_of_sense.cpu(), clusters.leader.cpu()
+    words, gains, sides = _splits(inventory, clusters)
+    costs = clusters.merge_costs(*inventory.table).cpu()
+    occurrences = inventory.interval_count.cpu()[owners]
+    idle = (inventory.interval_usage.cpu() < IDLE * occurrences) | (occurrences == 0)
+    costs[idle] = 0.0
+    costs[leader] = costs[inventory.leading_senses().cpu()] = torch.inf
     order = torch.argsort(inventory.usage.double().cpu(), stable=True)
     order = order[torch.argsort(costs[order], stable=True)]
     spare = deque(order[costs[order] < torch.inf].tolist())
@@ -114,20 +115,12 @@ def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     return _split(inventory, clusters, torch.tensor(senses).long(), words[chosen], sides[:, chosen])
 
 
-def _costs(inventory: SenseInventory, clusters: ContextClusters, complete: Tensor) -> Tensor:
-    """What senses cost by the interval, [M]; ``complete``: bool, [V]."""
-    owners, used = inventory.word_of_sense, clusters.sense_count
-    occurrences = torch.zeros_like(complete, dtype=used.dtype).index_add_(0, owners, used)[owners]
-    costs = clusters.merge_costs(*inventory.table) / (1 + clusters.intervals)[owners]
-    costs[used < IDLE * occurrences] = 0.0
-    costs[(~complete & (clusters.rounds >= 0))[owners]] = torch.inf
-    return costs.cpu()
-
-
-def _splits(clusters: ContextClusters, ready: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Words [K] of those ready (bool, [V]) whose leading sense may be split, by descending gain;
-    their gains n λ by the interval; contexts b+ and b− at both sides, [2, K, d]."""
-    words = (ready & (clusters.rounds >= ROUNDS)).nonzero().squeeze(1)
+def _splits(inventory: SenseInventory, clusters: ContextClusters) -> tuple[Tensor, Tensor, Tensor]:
+    """Words [K] whose leading sense may be split, by descending gain; their gains n λ; contexts b+
+    and b− at both sides, [2, K, d]."""
+    ready = (clusters.leader == inventory.leading_senses()) & (clusters.rounds >= ROUNDS)
+    ready &= clusters.sense_count[clusters.leader] >= LEAST_OCCURRENCES
+    words = ready.nonzero().squeeze(1)
     leaders = clusters.leader[words]
     count = clusters.sense_count[leaders].double().cpu()
     center = clusters.centers(leaders).double().cpu()
@@ -138,7 +131,6 @@ def _splits(clusters: ContextClusters, ready: Tensor) -> tuple[Tensor, Tensor, T
     unit = normalize(center, dim=1)
     gain = (spread - (spread * unit).sum(1, keepdim=True) * unit).norm(dim=1)
     apart = gain > count * (LEAST_SPREAD * center.norm(dim=1)).square()
-    gain = gain / (1 + clusters.intervals[words]).cpu()
     order = gain.argsort(descending=True, stable=True)
     order = order[apart[order]]
     return words.cpu()[order], gain[order], sides[:, order]

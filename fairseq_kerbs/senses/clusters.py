@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 BLOCK = 4096  # words whose senses are compared at a time
-PERIOD = 10  # occurrences of a word's leading sense
 
 
 def _noise(words: Tensor, dim: int) -> Tensor:
@@ -36,10 +35,8 @@ class ExactBuffers(nn.Module):
 
 
 class ContextClusters(ExactBuffers):
-    """Sums over the contexts h of occurrences, each with the sense that explains it best.
-
-    The sums of a word reach over a period: as many intervals as it takes until its leading sense,
-    the one that explains most, has :data:`PERIOD` occurrences. A frequent word's is one interval.
+    """Sums over the contexts h of an interval's occurrences, each with the sense that explains it
+    best.
 
     Args:
         vocab_size: number of words V.
@@ -47,10 +44,9 @@ class ContextClusters(ExactBuffers):
         dim: size d of context vectors.
 
     Attributes:
-        leader: [V] the word's leading sense of the period before.
-        rounds: [V] periods that it has been so, since it was last split; −1 before the first.
-        intervals: [V] intervals that have ended since the word's period began.
-        direction: [V, d] v, of length 1: a power iteration, one step a period, for the first
+        leader: [V] the word's leading sense: the most used one of the interval before.
+        rounds: [V] intervals that it has been so, since it was last split.
+        direction: [V, d] v, of length 1: a power iteration, one step an interval, for the first
             principal component of the leading sense's contexts.
         sense_count: [M] number n of occurrences.
         sense_sum: [M, d] Σ h.
@@ -59,7 +55,6 @@ class ContextClusters(ExactBuffers):
 
     leader: Tensor
     rounds: Tensor
-    intervals: Tensor
     direction: Tensor
     sense_count: Tensor
     sense_sum: Tensor
@@ -68,8 +63,7 @@ class ContextClusters(ExactBuffers):
     def __init__(self, vocab_size: int, total_senses: int, dim: int) -> None:
         super().__init__()
         self.register_buffer("leader", torch.arange(vocab_size))
-        self.register_buffer("rounds", torch.full((vocab_size,), -1))
-        self.register_buffer("intervals", torch.zeros(vocab_size, dtype=torch.long))
+        self.register_buffer("rounds", torch.zeros(vocab_size, dtype=torch.long))
         self.register_buffer("direction", _noise(torch.arange(vocab_size), dim))
         self.register_buffer("sense_count", torch.zeros(total_senses))
         self.register_buffer("sense_sum", torch.zeros(total_senses, dim))
@@ -117,18 +111,6 @@ class ContextClusters(ExactBuffers):
             total[chosen] += added[chosen]
             added[chosen] = 0.0
 
-    def leading(self, senses: Tensor, mask: Tensor) -> Tensor:
-        """The sense of every word that explains most in its period, [V]; where none does, that of
-        the period before, or the word's first sense if that has gone.
-
-        Args:
-            senses, mask: [V, K] as in :class:`~fairseq_kerbs.senses.SenseTable`.
-        """
-        most, place = self.sense_count[senses].masked_fill(~mask, -1.0).max(1, keepdim=True)
-        own = (senses == self.leader.unsqueeze(1)).any(1)
-        before = torch.where(own, self.leader, senses[:, 0])
-        return torch.where(most.squeeze(1) > 0, senses.gather(1, place).squeeze(1), before)
-
     def merge_costs(self, senses: Tensor, mask: Tensor) -> Tensor:
         """By how much the distortion rises where a sense joins another of its word, with as many
         contexts or more, for which that is least: n n' / (n + n') · 2 (|c||c'| − c·c'), [M]; ∞
@@ -149,53 +131,32 @@ class ContextClusters(ExactBuffers):
         return costs
 
     @torch.no_grad()
-    def start_interval(self, leading: Tensor, word_of_sense: Tensor) -> None:
-        """End the periods that are complete: take a step of the power iteration where the leading
-        sense [V] of before still leads, note the others, forget the sums.
-
-        Args:
-            leading: [V] what :meth:`leading` finds.
-            word_of_sense: [M] word of each sense.
-        """
-        self.intervals += 1
-        complete, stays = self.sense_count[leading] >= PERIOD, leading == self.leader
-        words = (complete & stays).nonzero().squeeze(1)
+    def start_interval(self, leader: Tensor) -> None:
+        """Take a step of the power iteration, note the leading senses [V], forget the sums."""
+        stays = leader == self.leader
+        words = (stays & (self.sense_count[leader] > 0)).nonzero().squeeze(1)
         spread = self.spread(words)
         grows = spread.norm(dim=1) > 0
         self.direction[words[grows]] = normalize(spread[grows], dim=1)
-        self.rounds[words] = self.rounds[words].clamp_min(0) + 1
-        # one that explains nothing, or has gone, need not lead until the period is complete
-        own = word_of_sense[self.leader] == torch.arange(len(leading), device=leading.device)
-        lost = ~stays & ~(own & (self.sense_count[self.leader] > 0))
-        self.leader[:] = torch.where(complete | lost, leading, self.leader)
-        self.restart((complete & ~stays).nonzero().squeeze(1), word_of_sense)
-        self._forget(complete, word_of_sense)
+        self.rounds[words[grows]] += 1
+        self.leader.copy_(leader)
+        self.restart((~stays).nonzero().squeeze(1))
+        for name in self.sizes:
+            self.get_buffer(name).zero_()
 
-    def restart(self, words: Tensor, word_of_sense: Tensor) -> None:
-        """Begin the periods and power iterations of words [K] anew; word_of_sense: [M]."""
+    def restart(self, words: Tensor) -> None:
+        """Begin the power iterations of words [K] anew."""
         self.rounds[words] = 0
         self.direction[words] = _noise(words, self.direction.shape[1]).to(self.direction)
-        chosen = torch.zeros_like(self.leader, dtype=torch.bool)
-        chosen[words] = True
-        self._forget(chosen, word_of_sense)
-
-    def _forget(self, chosen: Tensor, word_of_sense: Tensor) -> None:
-        """Begin the sums of chosen words (bool, [V]) anew."""
-        senses = chosen[word_of_sense]
-        self.sense_count[senses] = 0.0
-        self.sense_sum[senses] = 0.0
-        self.lead_along[chosen] = 0.0
-        self.intervals[chosen] = 0
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        # a model that was trained with another policy begins as a new one does; one of a version
-        # whose sums reached over an interval knows its leading senses and directions alone
-        if prefix + "intervals" not in state_dict:
-            known = {prefix + name for name in ("leader", "direction")}
-            for name in [name for name in state_dict if name.startswith(prefix)]:
-                if name not in known:
-                    del state_dict[name]
+        # a model that was trained with another policy begins as a new one does, and one of the
+        # version that summed up leading senses alone waits until its sums are whole again
+        for name in ("lead_count", "lead_sum"):
+            if state_dict.pop(prefix + name, None) is not None:
+                for outdated in ("lead_along", "rounds"):
+                    state_dict.pop(prefix + outdated, None)
         for name, buffer in self.named_buffers():
-            begins = buffer if name in ("leader", "direction") else torch.zeros_like(buffer)
-            state_dict.setdefault(prefix + name, begins - 1 if name == "rounds" else begins)
+            begins = name in ("leader", "direction")
+            state_dict.setdefault(prefix + name, buffer if begins else torch.zeros_like(buffer))
         super()._load_from_state_dict(state_dict, prefix, *args)

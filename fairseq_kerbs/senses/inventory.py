@@ -352,11 +352,24 @@ class SenseInventory(ExactBuffers):
             added.zero_()
         return targets
 
+    def leading_senses(self) -> Tensor:
+        """The most used sense of every word in this interval, [V]; of words that do not occur the
+        leading one of the interval before, or the first one if that has gone."""
+        senses, mask = self.table
+        used = self.interval_usage[senses].masked_fill(~mask, -1.0).argmax(1, keepdim=True)
+        found = senses.gather(1, used).squeeze(1)
+        if self.clusters is None:
+            return found
+        before, words = self.clusters.leader, torch.arange(self.vocab_size, device=found.device)
+        before = torch.where(self.word_of_sense[before] == words, before, senses[:, 0])
+        return torch.where(self.interval_count > 0, found, before)
+
     @torch.no_grad()
-    def start_interval(self) -> None:
-        """Forget the sums of the interval between two reallocations."""
+    def start_interval(self, leaders: Tensor | None = None) -> None:
+        """Forget the sums of the interval between two reallocations, in which the leading senses of
+        all words, [V], were ``leaders`` (by default :meth:`leading_senses`)."""
         if self.clusters is not None:
-            self.clusters.start_interval(self.clusters.leading(*self.table), self.word_of_sense)
+            self.clusters.start_interval(self.leading_senses() if leaders is None else leaders)
         for name, total in self.named_buffers():
             if name.startswith("interval_"):
                 total.zero_()

@@ -239,6 +239,6 @@ def draw_statistics(layer: KerbsOutputLayer, number: int) -> None:
         inventory.clusters.sense_count.copy_(inventory.interval_usage * 50)
         inventory.clusters.sense_sum.copy_(torch.randn_like(layer.weight) * some)
         inventory.clusters.lead_along.copy_(torch.randn_like(inventory.clusters.lead_along) * some)
-        inventory.clusters.rounds.random_(-1, 4)
+        inventory.clusters.rounds.random_(0, 4)
     if inventory.interval_contexts is not None:
         inventory.interval_contexts.copy_(torch.randn_like(inventory.interval_contexts) * some)

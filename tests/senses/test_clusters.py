@@ -98,7 +98,6 @@ def test_merging_raises_the_distortion_by_its_cost() -> None:
 def test_directions_settle_on_the_first_principal_component() -> None:
     found = inventory()
     words, best, contexts = batch(1, 400)
-    best[:] = 0
     contexts = contexts * torch.tensor([1.0, 1.0, 4.0, 1.0, 1.0])
     for _ in range(12):
         record(found, (words, best, contexts))
@@ -107,7 +106,7 @@ def test_directions_settle_on_the_first_principal_component() -> None:
     assert found.clusters is not None
     assert found.clusters.rounds.tolist() == [12, 12, 12]
     for word in range(WORDS):
-        own = contexts[words == word]
+        own = contexts[(words == word) & (best == 0)]
         largest = torch.linalg.eigh(own.T.cov())[1][:, -1]
         assert abs(float(found.clusters.direction[word] @ largest)) > 0.999
 
@@ -124,56 +123,11 @@ def test_taking_up_what_was_recorded_leaves_nothing_pending() -> None:
         assert torch.equal(found.clusters.sense_sum, before + added)
 
 
-def test_a_period_of_a_rare_word_is_many_intervals() -> None:
-    """Word 0 occurs 60 times an interval, word 1 four times, of which its leading sense explains
-    three: so its period ends with the fourth."""
-    found = inventory()
-    clusters, contexts = found.clusters, torch.randn(5, 64, DIM)
-    assert clusters is not None
-    words, best = (torch.arange(64) >= 60).long(), (torch.arange(64) >= 63).long()
-    start = clusters.direction.clone()
-    for interval in range(5):
-        assert clusters.rounds.tolist() == [interval or -1, 1 if interval > 3 else -1, -1]
-        assert clusters.intervals.tolist() == [0, interval % 4, interval]
-        assert clusters.sense_count.tolist() == [0, 3 * (interval % 4), 0, 0, interval % 4]
-        assert torch.equal(clusters.direction[1], start[1]) != (interval > 3)
-        record(found, (words, best, contexts[interval]))
-        found.update(0.1)
-        if interval == 3:
-            own = contexts[:4, 60:63].flatten(0, 1)
-            offsets = own - own.mean(0)
-            expected = offsets.T @ (offsets @ start[1])
-        found.start_interval()
-    torch.testing.assert_close(clusters.direction[1], expected / expected.norm())
-
-
-def test_a_sense_that_explains_nothing_leads_no_longer_than_an_interval() -> None:
-    found = inventory()
-    assert found.clusters is not None
-    record(found, (torch.zeros(5).long(), torch.ones(5).long(), torch.randn(5, DIM)))
-    found.update(0.1)
-    found.start_interval()
-    assert found.clusters.leader.tolist() == [3, 1, 2]
-    assert found.clusters.sense_count.tolist() == [0, 0, 0, 5, 0]
-
-
-def test_words_that_do_not_occur_keep_their_leading_sense_unless_it_has_gone() -> None:
-    found = inventory()
-    clusters = found.clusters
-    assert clusters is not None
-    for leader, expected in ((3, 3), (4, 0)):
-        clusters.leader[0] = leader
-        assert clusters.leading(*found.table).tolist() == [expected, 1, 2]
-    clusters.sense_count[[0, 4]] = torch.tensor([1.0, 5.0])
-    found.start_interval()
-    assert clusters.leader.tolist() == [0, 1, 2]
-
-
 def test_another_leader_begins_anew() -> None:
     found = inventory()
     assert found.clusters is not None
     start = found.clusters.direction.clone()
-    words, _, contexts = batch(2, 120)
+    words, _, contexts = batch(2)
     for best in (torch.zeros_like(words), (words == 0).long()):
         record(found, (words, best, contexts))
         found.update(0.1)
@@ -208,7 +162,7 @@ def test_sums_of_two_processes_are_those_of_one() -> None:
 def test_a_copy_made_in_mid_interval_goes_on_with_the_same_bits() -> None:
     found, file = inventory(), io.BytesIO()
     for seed in (6, 7, 8):
-        record(found, batch(seed, 90))
+        record(found, batch(seed))
         found.update(0.1)
         if seed == 6:
             found.start_interval()
@@ -217,7 +171,7 @@ def test_a_copy_made_in_mid_interval_goes_on_with_the_same_bits() -> None:
     copy = inventory()
     file.seek(0)
     copy.load_state_dict(torch.load(file, weights_only=True))
-    record(copy, batch(8, 90))
+    record(copy, batch(8))
     copy.update(0.1)
     for one in (found, copy):
         one.start_interval()
@@ -234,22 +188,17 @@ def test_checkpoints_of_other_policies_load_and_the_other_way_round() -> None:
     assert torch.equal(followed.clusters.direction, before)
 
 
-@pytest.mark.parametrize("sums", [("lead_count", "lead_sum"), ("sense_count", "sense_sum")])
-def test_a_checkpoint_whose_sums_reach_over_an_interval_begins_its_periods_anew(
-    sums: tuple[str, str],
-) -> None:
+def test_a_checkpoint_with_sums_of_leading_senses_alone_begins_the_interval_anew() -> None:
     found, state = inventory(), inventory().state_dict()
-    for name in ("sense_count", "sense_sum", "intervals"):
+    for name in ("sense_count", "sense_sum"):
         del state[f"clusters.{name}"]
-    begins = {"leader": torch.tensor([3, 1, 2]), "direction": torch.eye(WORDS, DIM)}
-    further = {"rounds": torch.arange(WORDS), "lead_along": torch.ones(WORDS, DIM)}
-    further |= {sums[0]: torch.ones(5), sums[1]: torch.ones(5, DIM)}
-    state |= {f"clusters.{name}": value for name, value in (begins | further).items()}
+    state |= {"clusters.lead_count": torch.ones(WORDS), "clusters.rounds": torch.arange(WORDS)}
+    state |= {"clusters.lead_sum": torch.ones(WORDS, DIM)}
+    state |= {"clusters.lead_along": torch.ones(WORDS, DIM)}
     found.load_state_dict(state)
     assert found.clusters is not None
-    for name, value in found.clusters.named_buffers():
-        expected = begins.get(name, torch.full_like(value, -(name == "rounds")))
-        assert torch.equal(value, expected), name
+    assert not found.clusters.rounds.any()
+    assert not found.clusters.lead_along.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
