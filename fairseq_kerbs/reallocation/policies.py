@@ -139,11 +139,10 @@ def propose_moves(
 @torch.no_grad()
 def apply_moves(inventory: SenseInventory, moves: Moves) -> None:
     """Make moves in the inventory: words of senses and usage; a new interval begins."""
-    leaders = inventory.leading_senses()  # while usage in this interval is of the words they had
+    inventory.start_interval()  # while its sums are of the words that senses had
     inventory.move(moves.senses, moves.words)
     last = dict(zip(moves.senses.tolist(), moves.usage.tolist(), strict=True))
     inventory.usage[list(last)] = inventory.usage.new_tensor(list(last.values()))
-    inventory.start_interval(leaders)
     if inventory.clusters is not None:
         inventory.clusters.restart(moves.words.to(inventory.usage.device).unique())
 

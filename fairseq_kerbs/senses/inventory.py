@@ -365,11 +365,10 @@ class SenseInventory(ExactBuffers):
         return torch.where(self.interval_count > 0, found, before)
 
     @torch.no_grad()
-    def start_interval(self, leaders: Tensor | None = None) -> None:
-        """Forget the sums of the interval between two reallocations, in which the leading senses of
-        all words, [V], were ``leaders`` (by default :meth:`leading_senses`)."""
+    def start_interval(self) -> None:
+        """Forget the sums of the interval between two reallocations."""
         if self.clusters is not None:
-            self.clusters.start_interval(self.leading_senses() if leaders is None else leaders)
+            self.clusters.start_interval(self.leading_senses())
         for name, total in self.named_buffers():
             if name.startswith("interval_"):
                 total.zero_()
