@@ -25,7 +25,7 @@ SIZES = """--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decode
 TRAINING = """--optimizer adam --lr 3e-3 --max-tokens 1000 --max-update 12 --cpu --seed 1
     --num-workers 0 --no-epoch-checkpoints --log-format simple --log-interval 2 --no-progress-bar"""
 KERBS = """--arch transformer_kerbs --criterion kerbs_cross_entropy --reallocation-interval 4
-    --log-prob-threshold -3"""
+    --reallocation paper --log-prob-threshold -3"""
 
 
 @dataclass(frozen=True)

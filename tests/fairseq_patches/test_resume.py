@@ -31,7 +31,7 @@ MODELS = {
         *("--decoder-embed-dim", "16", "--encoder-ffn-embed-dim", "16"),
         *("--decoder-ffn-embed-dim", "16", "--encoder-attention-heads", "2"),
         *("--decoder-attention-heads", "2", "--dropout", "0.2", "--store-ema"),
-        *("--log-prob-threshold", "-5", "--sense-decay", "1e-3"),
+        *("--reallocation", "paper", "--log-prob-threshold", "-5", "--sense-decay", "1e-3"),
     ],
     # sums over the interval, of contexts too, are half complete in every second checkpoint
     "lstm_kerbs": [

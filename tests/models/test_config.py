@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import fields
 
 import pytest
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-from fairseq_kerbs.models import PRESETS
+from fairseq_kerbs.models import PRESETS, TransformerKerbsModel
 from fairseq_kerbs.models.config import (
     FLAGS,
     KERNEL_OPTIONS,
@@ -47,6 +48,17 @@ def test_every_flag_of_the_table_exists() -> None:
     assert {flag.removeprefix("--") for flag in FLAGS.values()} == names
     options = [item.name for item in fields(KerbsConfig) if item.name.startswith("kernel_")]
     assert options == [f"kernel_{option}" for option in KERNEL_OPTIONS]
+
+
+def test_transformers_that_translate_have_clusters_where_no_flag_says_otherwise() -> None:
+    policies: dict[str, set[str]] = {}
+    for name, model in ARCH_MODEL_REGISTRY.items():
+        if model in PRESETS:
+            for given in (argparse.Namespace(), argparse.Namespace(reallocation="released")):
+                ARCH_CONFIG_REGISTRY[name](given)
+                policies.setdefault(given.reallocation, set()).add(name)
+    assert policies["clusters"] == set(PRESETS[TransformerKerbsModel])
+    assert policies["paper"] == policies["released"] - policies["clusters"]
 
 
 def test_architectures_are_those_of_the_table() -> None:

@@ -190,7 +190,8 @@ def test_500_updates_on_a_gpu(arch: str, flags: str, tmp_path: Path) -> None:
             *(PROGRAMS / "fairseq-train", data, *USER_DIR, "--arch", arch, *TINY[arch]),
             *("--num-workers", 0, "--criterion", "kerbs_cross_entropy", "--optimizer", "adam"),
             *("--lr", 3e-3, "--clip-norm", 5.0, "--max-tokens", 100, "--no-epoch-checkpoints"),
-            *("--reallocation-interval", 10, "--log-prob-threshold", -5, "--save-dir", folder),
+            *("--reallocation", "paper", "--reallocation-interval", 10),
+            *("--log-prob-threshold", -5, "--save-dir", folder),
             *more,
             CUDA_VISIBLE_DEVICES=devices,
         )
