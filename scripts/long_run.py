@@ -2,8 +2,8 @@
 """Watches a long training: are memory, speed and senses steady? (Linux)
 
     python scripts/long_run.py WINDOWS.json fairseq-train DATA/bin --user-dir fairseq_kerbs \
-        --arch transformer_kerbs ... --max-update 20000 --reallocation-interval 200 \
-        --log-interval 200 --log-format json
+        --arch transformer_kerbs --reallocation paper ... --max-update 20000 \
+        --reallocation-interval 200 --log-interval 200 --log-format json
 
 All flags of the recorded run are in results/long_run/. WINDOWS.json receives, for every logged
 window of updates but the first, the resident memory (in 2^20 bytes) and processor time of the

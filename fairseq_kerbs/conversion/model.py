@@ -172,7 +172,9 @@ def convert(
     settings = argparse.Namespace(**source.settings)
     settings.total_senses, settings.max_senses = total_senses, max_senses
     settings.sense_bias = rows.shape[1] > source.weight.shape[1]
-    # with its old vector a spare sense would lie idle at the word that receives it, too
+    # Algorithm 1 alone has been tried on converted models; with its old vector a spare sense would
+    # lie idle at the word that receives it, too
+    settings.reallocation = "paper"
     settings.new_sense = "split" if plan.words else "keep"
     refused = f"{source.checkpoint} cannot be converted: "
     with one_sentence(source.checkpoint, f"fits no --arch {settings.arch}", "take another model"):

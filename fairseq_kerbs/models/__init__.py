@@ -28,7 +28,7 @@ __all__ = [
 
 
 _DECODING = {"decoding_passes": -1}
-# lower loss, and senses that follow meanings (results/README.md); measured with Transformers alone
+# lower loss, and senses that follow meanings (results/README.md: transformer_kerbs_small, Multi30k)
 _CLUSTERS = {"reallocation": "clusters"}
 _SIZED = {"dropout": 0.1} | _CLUSTERS
 

@@ -69,18 +69,18 @@ class KerbsConfig(FairseqDataclass):
     reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
         "paper",
         "which senses move to which words: Algorithm 1, the authors' code, or beside senses whose "
-        "contexts fall into clusters (what Transformers that translate have by default)",
+        "contexts fall into clusters (what transformer_kerbs* has without this flag; all others:)",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(
         "keep",
-        "vector that a moved sense begins with: its old one, one beside its new word's "
-        "most used sense, or the mean direction of badly predicted contexts",
+        "paper, released: vector that a moved sense begins with: its old one, one beside its new "
+        "word's most used sense, or the mean direction of badly predicted contexts",
     )
     max_moves: float = _flag(0.005, "released: most moves at a time, as a share of the vocabulary")
     reallocation_interval: int = _flag(200, "updates between two reallocations (Q of Algorithm 1)")
     sense_decay: float = _flag(1e-5, "decay by target token of usage and log P (beta of Eq. 12-13)")
     log_prob_threshold: float = _flag(
-        -100.0, "a word whose log P (Eq. 12) is lower takes a sense (epsilon, <= 0)"
+        -100.0, "paper: a word whose log P (Eq. 12) is lower takes a sense (epsilon, <= 0)"
     )
     composition: ChoiceEnum(["posterior", "prior"]) = _flag(
         "posterior", "weights of a word's senses in its input embedding (Eq. 6-7)"

@@ -89,8 +89,7 @@ def test_a_trained_model_goes_on_as_kerbs(
     softmax = losses(caplog, data, "--save-dir", tmp_path / "softmax", "--finetune-from-model",
                      trained, "--arch", arch, *MODELS[arch], *PLAIN)  # fmt: skip
     flags = flag_arguments(load_experiment(config).train)
-    moving = ["--reallocation", "paper", "--reallocation-interval", 2]
-    moving += ["--log-prob-threshold", "-30", "--sense-decay", 1e-3]
+    moving = ["--reallocation-interval", 2, "--log-prob-threshold", "-30", "--sense-decay", 1e-3]
     kerbs = losses(caplog, data, "--save-dir", tmp_path / "kerbs", *flags, "--dropout", 0, *moving)
     assert len(softmax) == len(kerbs) == 2
     assert kerbs[0] == pytest.approx(softmax[0], abs=1e-3)  # printed with three digits
