@@ -3,12 +3,15 @@ policy ``clusters`` reads."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+
+logger = logging.getLogger(__name__)
 
 BLOCK = 4096  # words whose senses are compared at a time
 
@@ -152,6 +155,11 @@ class ContextClusters(ExactBuffers):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         # a model that was trained with another policy begins as a new one does, and one of the
         # version that summed up leading senses alone waits until its sums are whole again
+        if prefix + "sense_count" not in state_dict:
+            logger.warning(
+                "the checkpoint has no statistics of contexts, so it went by another reallocation "
+                "policy than clusters, which begins anew."
+            )
         for name in ("lead_count", "lead_sum"):
             if state_dict.pop(prefix + name, None) is not None:
                 for outdated in ("lead_along", "rounds"):

@@ -136,14 +136,21 @@ def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
 
 
 @pytest.mark.parametrize("policies", [("paper", "clusters"), ("clusters", "paper")])
-def test_checkpoints_of_another_policy_are_taken(policies: tuple[str, str]) -> None:
+def test_checkpoints_of_another_policy_are_taken(
+    policies: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     saved, model = (make_model("lstm", reallocation=policy) for policy in policies)
     owners = saved.decoder.output.inventory.word_of_sense
     owners.copy_(owners.roll(3))
     model.load_state_dict(saved.state_dict())  # by way of check_checkpoint
     assert torch.equal(model.decoder.output.inventory.word_of_sense, owners)
     clusters = model.decoder.output.inventory.clusters
+    said = "another reallocation policy than clusters" in caplog.text
+    assert said == (clusters is not None)
     if clusters is not None:
+        caplog.clear()
+        model.load_state_dict(model.state_dict())
+        assert not caplog.text
         words = model.decoder.output.word_of_sense[clusters.leader]
         assert torch.equal(words, torch.arange(len(words)))
 
