@@ -69,7 +69,7 @@ class KerbsConfig(FairseqDataclass):
     reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
         "paper",
         "which senses move to which words: Algorithm 1, the authors' code, or beside senses whose "
-        "contexts fall into clusters (what transformer_kerbs* has without this flag; all others:)",
+        "contexts fall into clusters; transformer_kerbs* goes by clusters, the others by",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(
         "keep",
