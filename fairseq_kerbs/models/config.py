@@ -126,7 +126,7 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
 
     dropout: float = _flag(0.3, "dropout of embeddings and of each layer's output")
-    init_scale: float = _flag(1.0, INIT_SCALE)
+    init_scale: float = _flag(1.73, INIT_SCALE)
 
 
 def fill_defaults(args: Any, config: type[FairseqDataclass]) -> None:
