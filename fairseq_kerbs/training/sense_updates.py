@@ -2,7 +2,9 @@
 
 fairseq calls ``task.optimizer_step`` once per update, whatever ``--update-freq`` is, with the
 optimizer at hand. Wrapping it on the task's instance keeps ``--task translation`` and all other
-tasks as they are.
+tasks as they are. Senses move when the next update begins, in its first ``task.train_step``: what
+is validated and saved between the two, and at the end of a training, has no senses that have not
+been trained in their new places.
 """
 
 from __future__ import annotations
@@ -59,17 +61,26 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
 
     def optimizer_step(optimizer: Any, model: nn.Module, update_num: int) -> None:
         stock_step(optimizer, model=model, update_num=update_num)
-        task._kerbs_updates.after_update(optimizer, model, update_num)
+        task._kerbs_updates.after_update(model, update_num)
 
     def train_step(
-        sample: Any, model: nn.Module, *args: Any, ignore_grad: bool = False, **kwargs: Any
+        sample: Any,
+        model: nn.Module,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+        **kwargs: Any,
     ) -> Any:
+        task._kerbs_updates.before_update(optimizer, model, update_num)
         # a process that has run out of data repeats an old batch with zero gradient: it must not
         # count twice in the statistics
         with ExitStack() as pauses:
             for layer in kerbs_layers(model) if ignore_grad else ():
                 pauses.enter_context(layer.inventory.paused())
-            return stock_train(sample, model, *args, ignore_grad=ignore_grad, **kwargs)
+            return stock_train(
+                sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **kwargs
+            )
 
     task.optimizer_step, task.train_step = optimizer_step, train_step
 
@@ -85,39 +96,45 @@ class SenseUpdates:
     def __init__(self, schedule: SenseSchedule) -> None:
         self.schedule = schedule
         self._last_update = -1
+        self._last_interval = 0
         self._summary: dict[str, float] = {}
         self._warned = False
 
-    def after_update(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
-        """Act after parameter update number ``update_num`` (from 0) has been made."""
+    def before_update(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
+        """Move senses where ``update_num`` updates, whole intervals, have been made."""
+        # micro-batches of one update, and an update that mixed precision repeats, find it done
+        if update_num == self._last_interval or update_num % self.schedule.interval:
+            return
+        self._last_interval = update_num
+        for layer in kerbs_layers(model):
+            none = self.schedule.policy == "none"
+            moved = 0 if none else self._reallocate(optimizer, layer, update_num)
+            metrics.log_scalar_sum("senses_moved", moved, priority=1500)
+            self._summary = summarize(layer)
+
+    def after_update(self, model: nn.Module, update_num: int) -> None:
+        """Take in the statistics of parameter update number ``update_num`` (from 0)."""
         repeated = update_num <= self._last_update  # mixed precision repeats an overflown update
         self._last_update = update_num
         for layer in kerbs_layers(model):
             if repeated:
                 layer.inventory.pending.zero_()
-            else:
-                self._update_layer(optimizer, layer, update_num)
+                continue
+            add_across_processes(layer.inventory.pending)
+            layer.update_statistics(self.schedule.decay)
+            self._summary = self._summary or summarize(layer)
+            for name, value in self._summary.items():
+                metrics.log_scalar(name, value, priority=1510, round=3)
 
-    def _update_layer(self, optimizer: Any, layer: KerbsOutputLayer, update_num: int) -> None:
-        add_across_processes(layer.inventory.pending)
-        layer.update_statistics(self.schedule.decay)
-        due = (update_num + 1) % self.schedule.interval == 0
-        if due:
-            none = self.schedule.policy == "none"
-            moved = 0 if none else self._reallocate(optimizer, layer, update_num)
-            metrics.log_scalar_sum("senses_moved", moved, priority=1500)
-        if due or not self._summary:
-            self._summary = summarize(layer)
-        for name, value in self._summary.items():
-            metrics.log_scalar(name, value, priority=1510, round=3)
-
-    def _reallocate(self, optimizer: Any, layer: KerbsOutputLayer, update_num: int) -> int:
-        if not layer.inventory.interval_count.any() and not self._warned:
-            self._warned = True
-            logger.warning(
-                "no sense statistics were recorded, so no sense can move: reallocation needs "
-                "--criterion kerbs_cross_entropy."
-            )
+    def _reallocate(self, optimizer: Any, layer: KerbsOutputLayer, updates: int) -> int:
+        if not layer.inventory.interval_count.any():
+            if self._last_update >= 0 and not self._warned:
+                self._warned = True
+                logger.warning(
+                    "no sense statistics were recorded, so no sense can move: reallocation needs "
+                    "--criterion kerbs_cross_entropy."
+                )
+            return 0  # or former versions have moved them before they saved
         moves = layer.reallocate(self.schedule.policy, self.schedule.settings)
         if not len(moves):
             return 0
@@ -133,7 +150,7 @@ class SenseUpdates:
             # not the model's own rows: float16 has no 1e-8
             rows.set_master_rows(layer.theta, moves.senses, torch.full((len(moves),), MOVED_THETA))
         logger.info(
-            f"reallocation after {update_num + 1} updates: {moves.moved} senses moved to "
+            f"reallocation after {updates} updates: {moves.moved} senses moved to "
             f"{moves.words.unique().numel()} words"
         )
         return moves.moved

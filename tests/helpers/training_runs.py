@@ -121,12 +121,17 @@ def record(path: str) -> None:
 
     from fairseq_kerbs.training.sense_updates import SenseUpdates, kerbs_layers
 
-    stock = SenseUpdates.after_update
+    stock, stock_before = SenseUpdates.after_update, SenseUpdates.before_update
+    optimizers: list[Any] = []
 
-    def after_update(self: Any, optimizer: Any, model: Any, update_num: int) -> None:
-        stock(self, optimizer, model, update_num)
+    def before_update(self: Any, optimizer: Any, model: Any, update_num: int) -> None:
+        stock_before(self, optimizer, model, update_num)
+        optimizers[:] = [optimizer]
+
+    def after_update(self: Any, model: Any, update_num: int) -> None:
+        stock(self, model, update_num)
         state = dict(model.state_dict())
-        for number, moments in enumerate(optimizer.optimizer.state.values()):
+        for number, moments in enumerate(optimizers[0].optimizer.state.values()):
             state |= {f"{number} {name}": value for name, value in moments.items()}
         whole = hashlib.sha256()
         for name, value in sorted(state.items()):
@@ -138,4 +143,5 @@ def record(path: str) -> None:
             allocation = hashlib.sha256(owners).hexdigest()
             stream.write(f"{update_num + 1} {allocation} {whole.hexdigest()}\n")
 
+    SenseUpdates.before_update = before_update  # type: ignore[method-assign]
     SenseUpdates.after_update = after_update  # type: ignore[method-assign]

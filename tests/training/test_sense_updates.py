@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -55,26 +56,63 @@ def one_update(parts: tuple[Any, Any, Any, Any], update: int, batches: int = 1) 
     task.optimizer_step(optimizer, model=model, update_num=update)
 
 
+def move(parts: tuple[Any, Any, Any, Any], updates: int) -> None:
+    """What the hook does when the next update begins."""
+    task, model, _, optimizer = parts
+    task._kerbs_updates.before_update(optimizer, model, updates)
+
+
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
 @pytest.mark.parametrize("batches", [1, 3])
-def test_senses_move_once_every_interval(name: str, batches: int) -> None:
+def test_senses_move_once_every_interval(
+    name: str, batches: int, caplog: pytest.LogCaptureFixture
+) -> None:
     parts = training(name)
     inventory = parts[1].decoder.output.inventory
-    for update in range(6):
-        before = inventory.word_of_sense.clone()
-        one_update(parts, update, batches)
-        moved = bool((inventory.word_of_sense != before).any())
-        assert moved == (update % 2 == 1), update
-        assert int(inventory.senses_per_word().min()) >= 1
-        assert int(inventory.senses_per_word().max()) <= 4
+    with caplog.at_level(logging.INFO):
+        for update in range(6):
+            before = inventory.word_of_sense.clone()
+            one_update(parts, update, batches)
+            moved = bool((inventory.word_of_sense != before).any())
+            assert moved == (update in (2, 4)), update
+            assert int(inventory.senses_per_word().min()) >= 1
+            assert int(inventory.senses_per_word().max()) <= 4
+    assert [caplog.text.count(f"after {updates} updates") for updates in (2, 4, 6)] == [1, 1, 0]
+
+
+def test_what_is_saved_when_an_interval_ends_moves_its_senses_when_it_goes_on() -> None:
+    first = training()
+    for update in range(2):
+        one_update(first, update)
+    state = {name: value.clone() for name, value in first[1].state_dict().items()}
+    again = training()
+    again[1].load_state_dict(state)
+    for parts in (first, again):
+        move(parts, 2)
+    owners = [parts[1].decoder.output.word_of_sense for parts in (first, again)]
+    assert torch.equal(*owners)
+    assert not torch.equal(owners[0], state["decoder.output.inventory.word_of_sense"])
+
+
+def test_what_a_former_version_saved_after_its_moves_does_not_move_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    parts = training()
+    inventory = parts[1].decoder.output.inventory
+    inventory.log_prob.fill_(-10.0)
+    before = inventory.word_of_sense.clone()
+    move(parts, 2)
+    assert torch.equal(inventory.word_of_sense, before)
+    assert not caplog.text
 
 
 def test_moments_of_moved_rows_alone_are_forgotten() -> None:
     parts = training()
     layer, optimizer = parts[1].decoder.output, parts[3].optimizer
-    one_update(parts, 0)
+    for update in range(2):
+        one_update(parts, update)
     before = layer.inventory.word_of_sense.clone()
-    one_update(parts, 1)
+    move(parts, 2)
     moved = layer.inventory.word_of_sense != before
     assert moved.any()
     assert not moved.all()
@@ -91,9 +129,10 @@ def test_moves_with_new_vectors_lose_their_moments_too(new_sense: str) -> None:
     flags: dict[str, Any] = {"reallocation": "released", "max_moves": 0.5, "new_sense": new_sense}
     parts = training(**flags)
     layer, optimizer = parts[1].decoder.output, parts[3].optimizer
-    one_update(parts, 0)
+    for update in range(2):
+        one_update(parts, update)
     before, weight = layer.inventory.word_of_sense.clone(), layer.weight.detach().clone()
-    one_update(parts, 1)
+    move(parts, 2)
     moved = layer.inventory.word_of_sense != before
     assert 0 < int(moved.sum()) <= 0.5 * layer.vocab_size
     assert (layer.weight.detach() - weight)[moved].abs().amax(1).min() > 0.1
@@ -115,9 +154,10 @@ def test_no_more_senses_move_at_a_time_than_the_flag_allows() -> None:
         parts = training(reallocation="released", max_moves=(most + 0.5) / 23)
         inventory = parts[1].decoder.output.inventory
         assert inventory.vocab_size == 23
-        one_update(parts, 0)
+        for update in range(2):
+            one_update(parts, update)
         before = inventory.word_of_sense.clone()
-        one_update(parts, 1)
+        move(parts, 2)
         assert int((inventory.word_of_sense != before).sum()) == most
 
 
@@ -225,15 +265,16 @@ def test_a_second_model_of_the_task_does_not_stack_hooks_and_brings_its_own_sche
     assert task.optimizer_step is step
     parts = task, model, KerbsCrossEntropyCriterion(task, False, 0.0), PlainOptimizer(model)
     before = model.decoder.output.inventory.word_of_sense.clone()
-    for update in range(2):
+    for update in range(3):
         one_update(parts, update)
     assert (model.decoder.output.inventory.word_of_sense != before).any()
 
 
 def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
-    task, model, _, optimizer = training()
+    parts = task, model, _, optimizer = training()
     for update in range(2):
         task.optimizer_step(optimizer, model=model, update_num=update)
+    move(parts, 2)
     assert "--criterion kerbs_cross_entropy" in caplog.text
 
 
@@ -251,11 +292,11 @@ def test_moves_reach_the_float32_master_copy_of_fp16_training(
     criterion = KerbsCrossEntropyCriterion(task, False, 0.0)
     for update in range(2):
         optimizer.zero_grad()
-        before = layer.inventory.word_of_sense.clone()
-        weight = layer.weight.detach().clone()
         loss, _, _ = criterion(model, make_batch(seed=update))
         optimizer.backward(loss)
         task.optimizer_step(optimizer, model=model, update_num=update)
+    before, weight = layer.inventory.word_of_sense.clone(), layer.weight.detach().clone()
+    move((task, model, criterion, optimizer), 2)
     moved = layer.inventory.word_of_sense != before
     assert moved.any()
     kept = layer.theta.detach().clone(), layer.weight.detach().clone()
