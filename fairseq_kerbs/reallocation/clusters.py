@@ -9,9 +9,9 @@ and merges two senses where that raises it least, again and again.
 
 Statistics of an interval, for each sense: number n and mean c of the contexts h that it explains
 best; for the leading (most used) sense a of each word also their spread, with one step of a power
-iteration for their first principal component:
+iteration for their first principal component across c (P x = x − (x·c) c/|c|²):
 
-    v ← normalize(Σ (h − c)((h − c)·v)),      λ = |Σ (h − c)((h − c)·v)| / n    variance along v
+    v ← normalize(P Σ (h − c)((h − c)·v)),    λ = |P Σ (h − c)((h − c)·v)| / n    variance along v
 
 **Moves.** Words whose leading sense was the same for :data:`ROUNDS` intervals, so that v has
 settled, and occurs :data:`LEAST_OCCURRENCES` times are served by descending gain n λ: nearly so
@@ -125,11 +125,9 @@ def _splits(inventory: SenseInventory, clusters: ContextClusters) -> tuple[Tenso
     count = clusters.sense_count[leaders].double().cpu()
     center = clusters.centers(leaders).double().cpu()
     spread = clusters.spread(words).double().cpu()
-    aside = (spread.norm(dim=1) / count).sqrt().unsqueeze(1) * normalize(spread, dim=1)
+    gain = spread.norm(dim=1)
+    aside = (gain / count).sqrt().unsqueeze(1) * normalize(spread, dim=1)
     sides = torch.stack([center + aside, center - aside])
-    # contexts that differ in length alone have one direction: no kernel tells them apart
-    unit = normalize(center, dim=1)
-    gain = (spread - (spread * unit).sum(1, keepdim=True) * unit).norm(dim=1)
     apart = gain > count * (LEAST_SPREAD * center.norm(dim=1)).square()
     order = gain.argsort(descending=True, stable=True)
     order = order[apart[order]]

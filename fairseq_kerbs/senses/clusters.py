@@ -50,7 +50,7 @@ class ContextClusters(ExactBuffers):
         leader: [V] the word's leading sense: the most used one of the interval before.
         rounds: [V] intervals that it has been so, since it was last split.
         direction: [V, d] v, of length 1: a power iteration, one step an interval, for the first
-            principal component of the leading sense's contexts.
+            principal component, across their mean, of the leading sense's contexts.
         sense_count: [M] number n of occurrences.
         sense_sum: [M, d] Σ h.
         lead_along: [V, d] Σ h (h·v) of the leading sense.
@@ -98,11 +98,14 @@ class ContextClusters(ExactBuffers):
         return self.sense_sum[senses] / self.sense_count[senses].clamp_min(1.0).unsqueeze(-1)
 
     def spread(self, words: Tensor) -> Tensor:
-        """Σ (h − c)((h − c)·v) of the leading senses of words [K], [K, d]; its length is n λ with
-        λ the variance along v."""
+        """P Σ (h − c)((h − c)·v) of the leading senses of words [K], [K, d], P x = x − (x·c) c/|c|²
+        what of x is across c; its length is n λ with λ the variance along v."""
         leaders = self.leader[words]
-        mean_along = (self.centers(leaders) * self.direction[words]).sum(1, keepdim=True)
-        return self.lead_along[words] - self.sense_sum[leaders] * mean_along
+        c = self.centers(leaders)
+        mean_along = (c * self.direction[words]).sum(1, keepdim=True)
+        whole = self.lead_along[words] - self.sense_sum[leaders] * mean_along
+        c = normalize(c, dim=1)
+        return whole - (whole * c).sum(1, keepdim=True) * c
 
     def add(self, sums: dict[str, Tensor], word_of_sense: Tensor) -> None:
         """Take up what was recorded, and forget it there: only rows that occurred are looked at."""
@@ -157,8 +160,8 @@ class ContextClusters(ExactBuffers):
         # version that summed up leading senses alone waits until its sums are whole again
         if prefix + "sense_count" not in state_dict:
             logger.warning(
-                "the checkpoint has no statistics of contexts, so it went by another reallocation "
-                "policy than clusters, which begins anew."
+                "the checkpoint has no statistics of contexts: it went by another reallocation "
+                "policy than clusters, or was converted, and clusters begins anew."
             )
         for name in ("lead_count", "lead_sum"):
             if state_dict.pop(prefix + name, None) is not None:

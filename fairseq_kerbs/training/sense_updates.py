@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import MOVED_THETA, ReallocationSettings
+from fairseq_kerbs.reallocation.clusters import ROUNDS
 from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
 
@@ -99,6 +100,16 @@ class SenseUpdates:
         self._last_interval = 0
         self._summary: dict[str, float] = {}
         self._warned = False
+
+    def check_length(self, max_update: int) -> None:
+        """Warn of a training that ends before ``clusters`` can have moved a sense."""
+        first = (ROUNDS + 1) * self.schedule.interval
+        if self.schedule.policy == "clusters" and 0 < max_update <= first:
+            logger.warning(
+                f"--reallocation clusters moves no sense before update {first}, three times "
+                f"--reallocation-interval, and --max-update is {max_update}: give a smaller "
+                f"interval, {max(1, max_update // 20)} or less, or a longer training."
+            )
 
     def before_update(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
         """Move senses where ``update_num`` updates, whole intervals, have been made."""

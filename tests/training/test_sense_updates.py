@@ -270,6 +270,17 @@ def test_a_second_model_of_the_task_does_not_stack_hooks_and_brings_its_own_sche
     assert (model.decoder.output.inventory.word_of_sense != before).any()
 
 
+@pytest.mark.parametrize(
+    ("policy", "length", "said"),
+    [("clusters", 6, True), ("clusters", 7, False), ("clusters", 0, False), ("paper", 6, False)],
+)
+def test_a_training_too_short_for_clusters_is_told(
+    policy: str, length: int, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    training(reallocation=policy)[0]._kerbs_updates.check_length(length)
+    assert ("moves no sense before update 6" in caplog.text) == said
+
+
 def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
     parts = task, model, _, optimizer = training()
     for update in range(2):
