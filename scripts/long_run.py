@@ -7,7 +7,8 @@
 
 All flags of the recorded run are in results/long_run/. WINDOWS.json receives, for every logged
 window of updates but the first, the resident memory (in 2^20 bytes) and processor time of the
-command from /proc, and the senses that moved and the loss from its log.
+command from /proc, and the senses that moved and the loss from its log (what moves when a window
+ends is in the next one).
 """
 
 from __future__ import annotations

@@ -99,7 +99,8 @@ class ContextClusters(ExactBuffers):
 
     def spread(self, words: Tensor) -> Tensor:
         """P Σ (h − c)((h − c)·v) of the leading senses of words [K], [K, d], P x = x − (x·c) c/|c|²
-        what of x is across c; its length is n λ with λ the variance along v."""
+        what of x is across c (all of it where c is 0); its length is n λ with λ the variance along
+        v, as far as c has not turned since v was found."""
         leaders = self.leader[words]
         c = self.centers(leaders)
         mean_along = (c * self.direction[words]).sum(1, keepdim=True)

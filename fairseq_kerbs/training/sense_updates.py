@@ -1,4 +1,5 @@
-"""Training hook: statistics after every update, reallocation after every Q-th (Algorithm 1).
+"""Training hook: statistics after every update, and reallocation (Algorithm 1) before the one that
+follows every Q-th.
 
 fairseq calls ``task.optimizer_step`` once per update, whatever ``--update-freq`` is, with the
 optimizer at hand. Wrapping it on the task's instance keeps ``--task translation`` and all other
@@ -101,25 +102,33 @@ class SenseUpdates:
         self._summary: dict[str, float] = {}
         self._warned = False
 
-    def check_length(self, max_update: int) -> None:
-        """Warn of a training that ends before ``clusters`` can have moved a sense."""
+    def check_length(self, model: nn.Module, max_update: int) -> None:
+        """Warn of a training that ends before ``clusters`` can move a sense of a new model."""
         first = (ROUNDS + 1) * self.schedule.interval
-        if self.schedule.policy == "clusters" and 0 < max_update <= first:
+        clusters = self.schedule.policy == "clusters" and any(kerbs_layers(model))
+        if clusters and 0 < max_update <= first:
             logger.warning(
-                f"--reallocation clusters moves no sense before update {first}, three times "
-                f"--reallocation-interval, and --max-update is {max_update}: give a smaller "
-                f"interval, {max(1, max_update // 20)} or less, or a longer training."
+                f"--reallocation clusters moves no sense of a new model before update {first}, "
+                f"{ROUNDS + 1} times --reallocation-interval, and --max-update is {max_update}: "
+                f"give an interval of {max(1, max_update // 20)}, or a longer training."
             )
 
     def before_update(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
         """Move senses where ``update_num`` updates, whole intervals, have been made."""
+        if update_num == 0 and self._last_update < 0:  # another training's may have been loaded
+            for layer in kerbs_layers(model):
+                if layer.inventory.interval_count.any():
+                    layer.inventory.start_interval()
         # micro-batches of one update, and an update that mixed precision repeats, find it done
         if update_num == self._last_interval or update_num % self.schedule.interval:
             return
         self._last_interval = update_num
         for layer in kerbs_layers(model):
             none = self.schedule.policy == "none"
-            moved = 0 if none else self._reallocate(optimizer, layer, update_num)
+            try:
+                moved = 0 if none else self._reallocate(optimizer, layer, update_num)
+            except torch.OutOfMemoryError as error:  # fairseq would go on, with half of the moves
+                raise MemoryError("the accelerator has no memory left to move senses.") from error
             metrics.log_scalar_sum("senses_moved", moved, priority=1500)
             self._summary = summarize(layer)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import build_parser
+from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.tables.description import NAMES, SCALES, Metric, Table, load_table
 from fairseq_kerbs.tables.experiments import CONFIGS, load_experiment
 from fairseq_kerbs.tables.runs import Paths, data_job, plan_runs, run_job
@@ -79,6 +80,14 @@ def test_reproductions_have_the_papers_setting(tables: dict[str, Table], scale: 
     own = [table for name, table in tables.items() if name.isdigit()]
     for run in plan_runs(own, scale)[0]:
         assert preset.items() <= load_experiment(run.config).train.items()
+    others = [table for name, table in tables.items() if name.startswith("gao")]
+    for run in plan_runs(others, scale)[0]:
+        train = load_experiment(run.config).train
+        model, presets = next(
+            (m, p[train["arch"]]) for m, p in PRESETS.items() if train["arch"] in p
+        )
+        default = presets.get("init_scale", model.flags().init_scale)
+        assert float(train.get("init-scale", default)) == 1.0, run.config
 
 
 def test_small_runs(tables: dict[str, Table]) -> None:

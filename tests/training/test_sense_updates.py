@@ -277,8 +277,36 @@ def test_a_second_model_of_the_task_does_not_stack_hooks_and_brings_its_own_sche
 def test_a_training_too_short_for_clusters_is_told(
     policy: str, length: int, said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    training(reallocation=policy)[0]._kerbs_updates.check_length(length)
-    assert ("moves no sense before update 6" in caplog.text) == said
+    task, model, *_ = training(reallocation=policy)
+    task._kerbs_updates.check_length(model, length)
+    assert ("moves no sense of a new model before update 6" in caplog.text) == said
+    caplog.clear()
+    task._kerbs_updates.check_length(make_model("lstm", output_layer="softmax"), length)
+    assert not caplog.text
+
+
+def test_a_new_training_forgets_the_interval_of_the_model_that_it_begins_from() -> None:
+    parts = training()
+    inventory = parts[1].decoder.output.inventory
+    inventory.interval_count.fill_(7.0)
+    one_update(parts, 0, batches=2)
+    counted = float(inventory.interval_count.sum())
+    assert counted == sum(make_batch(seed=seed)["ntokens"] for seed in range(2))
+    one_update(parts, 1)
+    assert float(inventory.interval_count.sum()) > counted
+
+
+def test_no_memory_for_moves_is_no_batch_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = training()
+    for update in range(2):
+        one_update(parts, update)
+
+    def reallocate(*args: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(parts[1].decoder.output, "reallocate", reallocate)
+    with pytest.raises(MemoryError, match="no memory left to move senses"):
+        move(parts, 2)
 
 
 def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
