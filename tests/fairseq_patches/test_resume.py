@@ -145,13 +145,15 @@ def test_every_interruption_leads_to_the_same_bits(arch: str, done: Path) -> Non
 @pytest.mark.parametrize("arch", ["transformer_kerbs", "lstm_kerbs"])
 def test_reallocations_are_those_of_the_straight_training(arch: str, done: Path) -> None:
     made = moves(done / arch / "straight.log")
-    assert len(made) == WHOLE // 2  # senses moved at every opportunity, thrice in each half
+    # senses moved whenever an interval had ended, if an update followed
+    assert len(made) == WHOLE // 2 - 1
     assert moves(done / arch / "resumed.log") == made
-    # killed in the middle of a save, of a copy, or between reallocation and save, always at 6
+    # killed before a save, in the middle of it or of a copy, always at 6: what has been made there
+    # is lost, and the moves that begin the next update are still to come
     again = len(KILLS[arch])
     text = (done / arch / "killed.log").read_text()
     assert re.findall(r"Loaded checkpoint .* @ (\d+) updates", text) == again * [str(EVERY)]
-    assert moves(done / arch / "killed.log") == [*made[:3], *(again - 1) * made[1:3], *made[1:]]
+    assert moves(done / arch / "killed.log") == [*made[:2], *(again - 1) * made[1:2], *made[1:]]
 
 
 def test_a_finished_training_that_is_started_again_does_nothing(done: Path) -> None:
