@@ -1,21 +1,42 @@
-"""A wrong flag of fairseq's programs is one sentence in place of 200 lines of usage."""
+"""A wrong flag of fairseq's programs is one sentence in place of usage or of a traceback, and
+--bf16 asks for no TPU."""
 
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from fairseq import options
+from fairseq.trainer import Trainer
 
 from fairseq_kerbs.fairseq_patches.registry import patched
-from fairseq_kerbs.utils.errors import argument_error
+from fairseq_kerbs.utils.errors import ProgramEnd, argument_error
 from fairseq_kerbs.utils.processes import OWN_FLAGS
 
 
-@patched(options, "parse_args_and_arch", "the sentence would be below 200 lines of usage")
-def parse_args_and_arch(stock: Any, parser: Any, *args: Any, **kwargs: Any) -> Any:
-    """What was misspelt may be a flag of the subcommand that has started the program."""
+@patched(options, "parse_args_and_arch", "usage above errors, and TPUs for --bf16 alone")
+def parse_args_and_arch(stock: Any, parser: Any, input_args: Any = None, **kwargs: Any) -> Any:
+    """What was misspelt may be a flag of the subcommand that has started the program.
+
+    fairseq takes ``--bf16`` for ``--tpu``: not where the library for these is missing.
+    """
     flags = os.environ.get(OWN_FLAGS, "").split()
     parser.error = partial(argument_error, parser, flags=flags)
-    return stock(parser, *args, **kwargs)
+    found = stock(parser, input_args, **kwargs)
+    args = found[0] if isinstance(found, tuple) else found
+    if getattr(args, "bf16", False) and find_spec("torch_xla") is None:
+        args.tpu = "--tpu" in (sys.argv if input_args is None else input_args)
+    return found
+
+
+@patched(Trainer, "_build_optimizer", "float32 copies on a CPU end in a traceback")
+def build_optimizer(stock: Any, trainer: Any) -> None:
+    """``--fp16`` and ``--bf16`` keep the copies in memory of a GPU."""
+    common = trainer.cfg.common
+    for flag in () if trainer.cuda or trainer.tpu else ("fp16", "bf16"):
+        if common[flag] and not common[f"memory_efficient_{flag}"]:
+            raise ProgramEnd(f"--{flag} trains on a GPU, and there is none: leave it out.")
+    stock(trainer)

@@ -24,6 +24,7 @@ CHANGED = {
     "fairseq.options.add_generation_args",
     "fairseq.options.parse_args_and_arch",
     "fairseq.trainer.NanDetector",
+    "fairseq.trainer.Trainer._build_optimizer",
     "fairseq.trainer.Trainer.clip_grad_norm",
     "fairseq.trainer.Trainer.load_checkpoint",
     "fairseq.trainer.Trainer.train_step",
