@@ -5,6 +5,7 @@ fairseq_kerbs/README.md shows whole trainings with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,8 @@ class KerbsOutputLayer(KernelOutputLayer):
 
     Attributes:
         inventory: allocation of senses to words, and its statistics.
+        after_moves: functions that :meth:`reallocate` calls with the senses [K] that have begun
+            anew, for copies of the parameters.
 
     Raises:
         ValueError: the sense numbers do not fit each other, or a name is unknown.
@@ -96,6 +99,7 @@ class KerbsOutputLayer(KernelOutputLayer):
         self.sense_init, self.new_sense, self.max_senses = sense_init, new_sense, max_senses
         self.kernel, self.kernel_name, self.has_theta = bound, bound.name, bound.has_theta
         self.inventory = inventory
+        self.after_moves: list[Callable[[Tensor], None]] = []
         if bound.has_theta:
             self.theta = nn.Parameter(torch.empty(total_senses))
         self.reset_parameters()
@@ -180,6 +184,8 @@ class KerbsOutputLayer(KernelOutputLayer):
             self.theta[rows] = self.theta[moves.bases.to(rows.device)]
         elif self.has_theta and moves.reset_theta:
             self.theta[rows] = reallocation.MOVED_THETA
+        for follow in self.after_moves if len(moves) else ():
+            follow(moves.senses)
         return replace(moves, vectors=vectors)
 
     def _split_vectors(self, moves: reallocation.Moves) -> Tensor:

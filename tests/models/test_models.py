@@ -16,6 +16,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf, ValidationError
 
 from fairseq_kerbs.models import PRESETS
+from fairseq_kerbs.reallocation import ReallocationSettings
 from tests.helpers.fairseq_fixtures import (
     MODELS,
     SIZES,
@@ -157,6 +158,40 @@ def test_averaged_models_copy_the_allocation(name: str) -> None:
     torch.testing.assert_close(found.weight, before + 0.5)
     assert torch.equal(found.inventory.word_of_sense, layer.inventory.word_of_sense)
     assert torch.equal(found.table.senses, layer.table.senses)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("policy", ["paper", "clusters"])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_averages_of_senses_that_move_begin_anew(name: str, policy: str, wide: bool) -> None:
+    """A split moves both senses away from what they were."""
+    model = make_model(name, reallocation=policy)
+    config = SimpleNamespace(
+        ema_decay=0.5, ema_seed_model=None, ema_fp32=wide, ema_update_freq=1, ema_start_update=0
+    )
+    average = EMA(model, config)
+    layer = model.decoder.output
+    before = layer.weight.detach().clone()
+    layer.weight.data.add_(1.0)
+    layer.inventory.interval_count.fill_(50.0)
+    layer.inventory.usage.uniform_(1e-4, 1.0, generator=torch.Generator().manual_seed(0))
+    if policy == "clusters":
+        lead = layer.inventory.leading_senses()
+        clusters = layer.inventory.clusters
+        clusters.leader.copy_(lead)
+        clusters.rounds.fill_(9)
+        clusters.sense_count[lead] = 50.0
+        clusters.lead_along.normal_(generator=torch.Generator().manual_seed(0))
+    layer.inventory.log_prob[::9] = -9.0
+    moves = layer.reallocate(policy, ReallocationSettings(log_prob_threshold=-5.0))
+    moved = torch.zeros(len(before), dtype=torch.bool).index_fill(0, moves.senses, True)
+    assert 0 < moved.sum() < len(before)
+    found = average.get_model().decoder.output
+    torch.testing.assert_close(found.weight, torch.where(moved[:, None], layer.weight, before))
+    assert torch.equal(found.theta[moved], layer.theta[moved])
+    average.step(model, 1)
+    torch.testing.assert_close(found.weight[moved], layer.weight[moved])
+    torch.testing.assert_close(found.weight[~moved], before[~moved] + 0.5)
 
 
 @pytest.mark.parametrize("name", list(MODELS))
