@@ -1,4 +1,4 @@
-"""A gradient that is not finite ends a training with one sentence.
+"""A gradient that is not finite ends a training with one sentence; --amp keeps finite ones.
 
 fairseq repeats the update under hooks that look for where it went wrong. Those of the backward pass
 stop in a StopIteration at a Transformer's encoder, which returns no tensor. Without them, the
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from fairseq import trainer as fairseq_trainer
 from fairseq.nan_detector import NanDetector
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.trainer import Trainer
 
 from fairseq_kerbs.fairseq_patches.registry import patched, replace
@@ -46,6 +47,14 @@ def clip_grad_norm(stock: Any, trainer: Any, clip_norm: float) -> Any:
     if not scaled and not torch.isfinite(norm).all():
         raise FloatingPointError("its gradient is not finite (NaN or infinity)")
     return norm
+
+
+@patched(AMPOptimizer, "step", "gradients would be divided by the scale of the loss once more")
+def amp_step(_: Any, optimizer: AMPOptimizer) -> None:
+    """Step by torch's optimizer, for which clipping has divided them: the scaler remembers whose
+    they are by the object, and fairseq's is another."""
+    optimizer.scaler.step(optimizer.optimizer)
+    optimizer.scaler.update()
 
 
 @patched(Trainer, "train_step", "what is wrong is said in a traceback")

@@ -73,7 +73,8 @@ class NllOptions:
             raise ValueError(
                 f"`target` has shape {tuple(target.shape)}; it must be [N], N = {tokens}."
             )
-        # on other devices an index error is raised by the gather itself, without a pause here
+        if target.is_cuda:  # without a pause; of those that are too high the gather says it
+            torch._assert_async(((target >= 0) | (target == self.ignore_index)).all())
         used = target[target != self.ignore_index] if target.device.type == "cpu" else target[:0]
         if used.numel() and not 0 <= int(used.min()) <= int(used.max()) < vocab_size:
             raise ValueError(
@@ -102,10 +103,10 @@ def chunk_tokens(
     """Number of tokens in a chunk: a multiple of 32 that keeps the buffers where they are fast."""
     budget = backend.cpu_buffer_bytes
     if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        # every chunk reads and writes all of dW, so that few large ones are better
-        budget = min(4 << 30, free // 8) // backend.buffers
+        # every chunk reads and writes all of dW, so that few large ones are better; what is free
+        # at the moment would make sums of another order in another run
+        most = torch.cuda.get_device_properties(device).total_memory // 16
+        budget = min(4 << 30, most) // backend.buffers
     tokens = budget // (dtype.itemsize * max(1, senses))
     return max(16, tokens if tokens < 32 else tokens // 32 * 32)
 

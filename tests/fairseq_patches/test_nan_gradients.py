@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from fairseq.dataclass.configs import FairseqConfig
+from fairseq.optim.amp_optimizer import AMPOptimizer
 from fairseq.trainer import Trainer
+from omegaconf import OmegaConf
 
 import fairseq_kerbs.models  # noqa: F401  (makes the changes)
 from tests.fairseq_patches.test_resume import load, run
@@ -73,3 +75,16 @@ def test_an_overflow_of_mixed_precision_is_no_error() -> None:
     trainer.cfg.common.amp = False
     with pytest.raises(FloatingPointError, match="not finite"):
         trainer.clip_grad_norm(1.0)
+
+
+def test_amp_divides_gradients_by_the_scale_of_the_loss_once() -> None:
+    """And not before clipping and again after it."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    sgd = {"_name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "lr": [0.5]}
+    config = OmegaConf.create({"optimizer": sgd, "common": vars(FairseqConfig().common)})
+    optimizer = AMPOptimizer.build_optimizer(config, [weight])
+    optimizer._grad_scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+    optimizer.backward((weight * torch.tensor([1.0, 2.0, 4.0])).sum())
+    assert float(optimizer.clip_grad_norm(0.0)) == pytest.approx(21.0**0.5)
+    optimizer.step()
+    assert weight.tolist() == [0.5, 0.0, -1.0]

@@ -21,6 +21,7 @@ CHANGED = {
     "fairseq.distributed.utils.call_main",
     "fairseq.file_io.PathManager.copy",
     "fairseq.models.ema.ema.EMA.__init__",
+    "fairseq.optim.amp_optimizer.AMPOptimizer.step",
     "fairseq.options.add_generation_args",
     "fairseq.options.parse_args_and_arch",
     "fairseq.trainer.NanDetector",

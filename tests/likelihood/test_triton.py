@@ -31,7 +31,7 @@ from fairseq_kerbs.senses import SenseTable, build_sense_table
 from tests.helpers.reference import make_problem, naive_token_losses
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda:0")
 INSTALLED = importlib.util.find_spec("triton") is not None
 
 needs_triton = pytest.mark.skipif(not INSTALLED, reason="Triton is not installed")
