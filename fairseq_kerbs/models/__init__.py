@@ -28,7 +28,8 @@ __all__ = [
 
 
 _DECODING = {"decoding_passes": -1}
-# lower loss, and senses that follow meanings (results/README.md: transformer_kerbs_small, Multi30k)
+# lower loss, and senses that follow meanings (results/README.md: transformer_kerbs_small and
+# lstm_kerbs, Multi30k)
 _CLUSTERS = {"reallocation": "clusters"}
 _SIZED = {"dropout": 0.1} | _CLUSTERS
 
@@ -57,8 +58,8 @@ PRESETS: dict[type[KerbsModel], dict[str, dict[str, Any]]] = {
         "fairseq_transformer_lm_kerbs": {"decoder_normalize_before": False} | _DECODING,
         "transformer_lm_kerbs_small": _transformer(128, 512, 3, 4, "decoder"),
     },
-    LstmKerbsModel: {"lstm_kerbs": {}, "lstm_kerbs_dialog": _DIALOG},
-    GruKerbsModel: {"gru_kerbs": {}, "gru_kerbs_dialog": _DIALOG},
+    LstmKerbsModel: {"lstm_kerbs": _CLUSTERS, "lstm_kerbs_dialog": _DIALOG | _CLUSTERS},
+    GruKerbsModel: {"gru_kerbs": _CLUSTERS, "gru_kerbs_dialog": _DIALOG | _CLUSTERS},
     LstmLanguageModel: {"lstm_lm_kerbs": {}, "lstm_lm_kerbs_small": _SMALL_LM},
     GruLanguageModel: {"gru_lm_kerbs": {}, "gru_lm_kerbs_small": _SMALL_LM},
     BilstmLanguageModel: {

@@ -8,7 +8,12 @@ from dataclasses import fields
 import pytest
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-from fairseq_kerbs.models import PRESETS, TransformerKerbsModel
+from fairseq_kerbs.models import (
+    PRESETS,
+    GruKerbsModel,
+    LstmKerbsModel,
+    TransformerKerbsModel,
+)
 from fairseq_kerbs.models.config import (
     FLAGS,
     KERNEL_OPTIONS,
@@ -50,14 +55,15 @@ def test_every_flag_of_the_table_exists() -> None:
     assert options == [f"kernel_{option}" for option in KERNEL_OPTIONS]
 
 
-def test_transformers_that_translate_have_clusters_where_no_flag_says_otherwise() -> None:
+def test_models_that_translate_have_clusters_where_no_flag_says_otherwise() -> None:
     policies: dict[str, set[str]] = {}
     for name, model in ARCH_MODEL_REGISTRY.items():
         if model in PRESETS:
             for given in (argparse.Namespace(), argparse.Namespace(reallocation="released")):
                 ARCH_CONFIG_REGISTRY[name](given)
                 policies.setdefault(given.reallocation, set()).add(name)
-    assert policies["clusters"] == set(PRESETS[TransformerKerbsModel])
+    models = (TransformerKerbsModel, LstmKerbsModel, GruKerbsModel)
+    assert policies["clusters"] == {name for model in models for name in PRESETS[model]}
     assert policies["paper"] == policies["released"] - policies["clusters"]
 
 
