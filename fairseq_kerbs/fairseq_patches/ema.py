@@ -23,23 +23,26 @@ def init(stock: Any, average: Any, model: nn.Module, *args: Any, **kwargs: Any) 
         if isinstance(module, SenseInventory)
         for key in module.state_dict()
     }
-    for module in model.modules():
+    for name, module in model.named_modules():
         if isinstance(module, KerbsOutputLayer):
-            module.after_moves.append(_follower(average, model, module))
+            module.after_moves.append(_follower(average, model, name))
 
 
-def _follower(average: Any, model: nn.Module, layer: KerbsOutputLayer) -> Callable[[Tensor], None]:
-    """What copies rows [K] of a layer's parameters to the averages of its model."""
+def _follower(average: Any, model: nn.Module, name: str) -> Callable[[Tensor], None]:
+    """What copies rows [K] of the parameters of the layer of that name to the averages, and the
+    words of its senses, which with --ema-update-freq would follow later."""
+    layer: Any = model.get_submodule(name)
 
     @torch.no_grad()
     def copy_rows(senses: Tensor) -> None:
+        inventory = average.get_model().get_submodule(name).inventory
+        inventory.load_state_dict(layer.inventory.state_dict())
         averages = [average.get_model().state_dict(), average.fp32_params]
         for parameter in layer.sense_parameters():
             rows = senses.to(parameter.device)
-            for name, value in model.state_dict(keep_vars=True).items():
-                if value is parameter:
-                    for one in averages:
-                        if name in one:
-                            one[name][rows.to(one[name].device)] = parameter[rows].to(one[name])
+            for key, value in model.state_dict(keep_vars=True).items():
+                for one in averages if value is parameter else ():
+                    if key in one:
+                        one[key][rows.to(one[key].device)] = parameter[rows].to(one[key])
 
     return copy_rows

@@ -53,7 +53,7 @@ def load_checkpoint(stock: Any, cfg: Any, trainer: Any, **arguments: Any) -> Any
         if place.get("iterations_in_epoch") == 0 and loss is not None:
             trainer.lr_step(place["epoch"] - 1, loss)
     if hasattr(trainer.task, "_kerbs_updates"):
-        trainer.task._kerbs_updates.check_length(trainer.get_model(), most)
+        trainer.task._kerbs_updates.check(trainer.get_model(), most)
     if most and made >= most:
         logger.info(f"nothing to do: {made} updates are made and --max-update is {most}")
         trainer.cfg.optimization.max_epoch = -1  # before the first: no epoch begins

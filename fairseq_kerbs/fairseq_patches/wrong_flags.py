@@ -25,7 +25,10 @@ def parse_args_and_arch(stock: Any, parser: Any, input_args: Any = None, **kwarg
     """
     flags = os.environ.get(OWN_FLAGS, "").split()
     parser.error = partial(argument_error, parser, flags=flags)
-    found = stock(parser, input_args, **kwargs)
+    try:
+        found = stock(parser, input_args, **kwargs)
+    except ValueError as error:  # it forbids --fp16 with the TPU that --bf16 has stood for
+        parser.error(str(error))
     args = found[0] if isinstance(found, tuple) else found
     if getattr(args, "bf16", False) and find_spec("torch_xla") is None:
         args.tpu = "--tpu" in (sys.argv if input_args is None else input_args)
@@ -34,9 +37,9 @@ def parse_args_and_arch(stock: Any, parser: Any, input_args: Any = None, **kwarg
 
 @patched(Trainer, "_build_optimizer", "float32 copies on a CPU end in a traceback")
 def build_optimizer(stock: Any, trainer: Any) -> None:
-    """``--fp16`` and ``--bf16`` keep the copies in memory of a GPU."""
+    """``--fp16`` keeps its copies, one flat tensor, in memory of a GPU alone."""
     common = trainer.cfg.common
-    for flag in () if trainer.cuda or trainer.tpu else ("fp16", "bf16"):
-        if common[flag] and not common[f"memory_efficient_{flag}"]:
-            raise ProgramEnd(f"--{flag} trains on a GPU, and there is none: leave it out.")
+    flat = common.fp16 and not (common.memory_efficient_fp16 or common.fp16_no_flatten_grads)
+    if flat and not trainer.cuda:
+        raise ProgramEnd("--fp16 needs a GPU, and no --cpu: leave it out, or use --bf16.")
     stock(trainer)

@@ -74,7 +74,8 @@ class NllOptions:
                 f"`target` has shape {tuple(target.shape)}; it must be [N], N = {tokens}."
             )
         if target.is_cuda:  # without a pause; of those that are too high the gather says it
-            torch._assert_async(((target >= 0) | (target == self.ignore_index)).all())
+            words = (target >= 0) | (target == self.ignore_index)
+            torch._assert_async(words.all(), "a target is negative and not ignore_index")
         used = target[target != self.ignore_index] if target.device.type == "cpu" else target[:0]
         if used.numel() and not 0 <= int(used.min()) <= int(used.max()) < vocab_size:
             raise ValueError(

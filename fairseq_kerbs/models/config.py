@@ -69,8 +69,8 @@ class KerbsConfig(FairseqDataclass):
     reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
         "paper",
         "which senses move to which words: Algorithm 1, the authors' code, or beside senses whose "
-        "contexts fall into clusters; translating models (transformer_kerbs*, lstm_kerbs*, "
-        "gru_kerbs*) go by clusters, the others by",
+        "contexts fall into clusters; transformer_kerbs*, lstm_kerbs* and gru_kerbs* go by "
+        "clusters, the others by",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(
         "keep",

@@ -121,6 +121,12 @@ class KerbsOutputLayer(KernelOutputLayer):
         if self.has_theta:
             nn.init.normal_(self.theta, self.kernel.theta_mean, self.kernel.theta_std)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "after_moves": []}  # a copy is followed by nothing
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({"after_moves": [], **state})
+
     @property
     def word_of_sense(self) -> Tensor:
         return self.inventory.word_of_sense

@@ -102,11 +102,25 @@ class SenseUpdates:
         self._summary: dict[str, float] = {}
         self._warned = False
 
-    def check_length(self, model: nn.Module, max_update: int) -> None:
-        """Warn of a training that ends before ``clusters`` can move a sense of a new model."""
+    def check(self, model: nn.Module, max_update: int) -> None:
+        """Warn of flags that ``clusters`` does not read, and of a training that ends before it can
+        move a sense of a new model."""
+        layers = list(kerbs_layers(model))
+        if self.schedule.policy != "clusters" or not layers:
+            return
+        given, usual = self.schedule.settings, ReallocationSettings()
+        unread = {
+            "--new-sense": layers[0].new_sense != "keep",
+            "--log-prob-threshold": given.log_prob_threshold != usual.log_prob_threshold,
+            "--max-moves": given.max_moves != usual.max_moves,
+        }
+        for flag in (flag for flag, is_given in unread.items() if is_given):
+            logger.warning(
+                f"{flag} is not read by --reallocation clusters: leave it out, or give "
+                "--reallocation paper."
+            )
         first = (ROUNDS + 1) * self.schedule.interval
-        clusters = self.schedule.policy == "clusters" and any(kerbs_layers(model))
-        if clusters and 0 < max_update <= first:
+        if 0 < max_update <= first:
             logger.warning(
                 f"--reallocation clusters moves no sense of a new model before update {first}, "
                 f"{ROUNDS + 1} times --reallocation-interval, and --max-update is {max_update}: "

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.slow
 data = stock.data  # the same tiny parallel text
 KERBS = ["--criterion", "kerbs_cross_entropy", "--label-smoothing", "0.1"]
 # every word takes a sense whenever it can: what moves depends on all statistics
-MOVING = ["--reallocation-interval", "2", "--log-prob-threshold", "-0.01", "--sense-decay", "1e-3"]
+MOVING = ["--reallocation", "paper", "--reallocation-interval", "2"]
+MOVING += ["--log-prob-threshold", "-0.01", "--sense-decay", "1e-3"]
 # no statistics: those come with our criterion alone
 STILL = ["--sense-decay", "0", "--max-update", "3", "--dropout", "0.0"]
 ARCHITECTURES = ("transformer_kerbs", "lstm_kerbs")

@@ -375,8 +375,8 @@ TRAINING = (
                 ("--sense-bias", "--output-layer mos", "leave it out"),
             ),
             ("--hidden-size 5", ("--hidden-size is 5", "use an even number")),
-            ("--fp16", ("--fp16", "there is none", "leave it out")),
-            ("--bf16", ("--bf16", "there is none", "leave it out")),
+            ("--fp16", ("--fp16 needs a GPU", "leave it out")),
+            ("--fp16 --bf16", ("--fp16", "--bf16")),
             ("--arch gru_lm_kerbs", ("--arch gru_lm_kerbs", "use --task language_modeling")),
             ("--finetune-from-model {work}/nan.pt", ("log_prob'", "take an earlier checkpoint")),
             (

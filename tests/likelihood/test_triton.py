@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -565,3 +566,37 @@ def test_what_the_kernels_are_not_for(caplog: pytest.LogCaptureFixture) -> None:
         assert backend_module.build(general, torch.float32) is None  # nothing to say of it
     assert len(caplog.messages) == 1
     assert "float64" in caplog.messages[0]
+
+
+@once
+@needs_triton
+def test_the_first_use_compares_tokens_with_and_without_an_alignment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[int] = []
+
+    def compare(*arguments: Any) -> None:
+        compared.append(arguments[-1])
+        if compared[-1] == 5 and len(compared) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.delenv("FAIRSEQ_KERBS_FUSED")
+    monkeypatch.setattr(backend_module, "_compare", compare)
+    backend_module.works.cache_clear()
+    arguments = backend_module.TritonKerbsBackend, torch.device("cuda:0"), torch.float32
+    with pytest.raises(torch.OutOfMemoryError):  # and is no reason to leave the kernels out
+        backend_module.works(*arguments)
+    assert backend_module.works(*arguments)
+    assert compared == 2 * [160, 157, 5]
+    backend_module.works.cache_clear()
+
+
+@once
+def test_a_chunk_on_a_card_goes_by_the_size_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by what is free: that may be another size in another run."""
+    backend: Any = SimpleNamespace(buffers=2, cpu_buffer_bytes=0)
+    for memory, chunk in ((24 << 30, 24 << 26), (80 << 30, 4 << 30)):
+        card = SimpleNamespace(total_memory=memory)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, card=card: card)
+        found = chunked.chunk_tokens(backend, 100_000, torch.device("cuda"), torch.float32)
+        assert found == chunk // 2 // 400_000 // 32 * 32

@@ -278,10 +278,13 @@ def test_a_training_too_short_for_clusters_is_told(
     policy: str, length: int, said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     task, model, *_ = training(reallocation=policy)
-    task._kerbs_updates.check_length(model, length)
+    task._kerbs_updates.check(model, length)
+    unread = "--log-prob-threshold is not read by --reallocation clusters: leave it out"
+    assert (unread in caplog.text) == (policy == "clusters")  # FLAGS have it
+    assert "--new-sense" not in caplog.text
     assert ("moves no sense of a new model before update 6" in caplog.text) == said
     caplog.clear()
-    task._kerbs_updates.check_length(make_model("lstm", output_layer="softmax"), length)
+    task._kerbs_updates.check(make_model("lstm", output_layer="softmax"), length)
     assert not caplog.text
 
 
