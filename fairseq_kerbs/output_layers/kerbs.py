@@ -122,7 +122,7 @@ class KerbsOutputLayer(KernelOutputLayer):
             nn.init.normal_(self.theta, self.kernel.theta_mean, self.kernel.theta_std)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "after_moves": []}  # a copy is followed by nothing
+        return super().__getstate__() | {"after_moves": []}  # a copy is followed by nothing
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({"after_moves": [], **state})
