@@ -2,12 +2,15 @@
 
 usage: python parts.py FILE
 
-Contestants take turns, five times; seconds are medians. Step: 4,096 tokens; decode: 16 sentences,
-beam 5, 25 steps. Products are within "likelihood" and "scores", which are within "decoder".
+Contestants take turns, five times; seconds are medians. Likelihood: 2,048 tokens, with compiled
+passes and without; step: 4,096 tokens; decode: 16 sentences, beam 5, 25 steps. Products and passes
+are within "likelihood" and "scores", which are within "decoder"; the contestant "products" is the
+three products alone.
 """
 
 import functools
 import json
+import os
 import statistics
 import sys
 import time
@@ -18,9 +21,10 @@ import torch
 from fairseq.sequence_generator import EnsembleModel
 from fairseq.trainer import Trainer
 
-from fairseq_kerbs.benchmarks import translation
+from fairseq_kerbs.benchmarks import likelihood, translation
 from fairseq_kerbs.benchmarks.memory import quiet
 from fairseq_kerbs.likelihood import chunked
+from fairseq_kerbs.likelihood.backends import cpu, eager
 from fairseq_kerbs.models.recurrent import SteppingDecoder
 from fairseq_kerbs.models.transformer import KerbsTransformerDecoder
 from fairseq_kerbs.output_layers.base import OutputLayer
@@ -29,6 +33,7 @@ from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 
 REPETITIONS = 5
+LIKELIHOOD = ("kerbs", "kerbs-trained", "kerbs-smoothed")
 STEP = ("stock", "softmax", "kerbs", "kerbs-prior", "softmax-lstm", "kerbs-lstm")
 DECODE = (
     "stock",
@@ -68,6 +73,7 @@ def measure(workloads):
     rows = {name: [] for name in workloads}
     for repetition in range(REPETITIONS + 1):  # the first is not counted
         for name, workload in workloads.items():
+            os.environ["FAIRSEQ_KERBS_FUSED"] = "0" if name.endswith("-torch") else "1"
             workload.reset()
             spent.clear()
             start = time.perf_counter()
@@ -85,6 +91,9 @@ torch.set_num_threads(2)
 how = {"dtype": "float32", "device": "cpu", "seed": 1, **SIZES}
 machine = describe_machine("cpu")
 without_gradient = lambda: not torch.is_grad_enabled()  # noqa: E731
+for backend in (cpu._CpuBackend, eager.Backend):
+    timed(backend, "forward", "passes, forward")
+    timed(backend, "backward", "passes, backward")
 timed(KerbsTransformerDecoder, "_one_pass", "first pass of the composition", without_gradient)
 timed(SteppingDecoder, "run", "steps of the decoder, forward")
 timed(chunked.Evaluation, "run", "likelihood with its gradients")
@@ -93,8 +102,13 @@ timed(chunked.Gradients, "add", "products dh and dW")
 timed(SenseInventory, "record", "statistics")
 timed(SenseInventory, "update", "statistics")
 timed(Trainer, "clip_grad_norm", "clipping")
+inputs = {name: SIZES[name] for name in ("dim", "vocab", "senses_per_word")}
+inputs |= {"tokens": 2048, "dtype": "float32", "device": "cpu", "seed": 1}
+losses = {name: likelihood.workload(name, **inputs) for name in LIKELIHOOD}
+losses |= {f"{name}-torch": losses[name] for name in LIKELIHOOD}
 seconds = {
-    "step": measure({name: translation.step_workload(name, tokens=4096, **how) for name in STEP})
+    "likelihood": measure({"products": likelihood.products_workload(**inputs), **losses}),
+    "step": measure({name: translation.step_workload(name, tokens=4096, **how) for name in STEP}),
 }
 timed(EnsembleModel, "forward_encoder", "encoder")
 timed(EnsembleModel, "forward_decoder", "decoder")
