@@ -134,10 +134,14 @@ def strip_paths(text: str, paths: Paths) -> str:
 
 def _figures(report: Report, column: Column, rows: Rows) -> list[str]:
     """The table of a column, with signature, settings and what is missing below it."""
-    shown = (row for row in rows if rows[row] or row in column.paper)
-    cells = [_cells(report.table, column, row, rows) for row in shown]
+    begun = (row for row in rows if row in column.paper or not all(map(_not_run, rows[row])))
+    cells = [_cells(report.table, column, row, rows) for row in begun]
     lines = [tabulate(cells, "keys", tablefmt="github", disable_numparse=True), ""]
-    return lines + [f"- {note}" for note in _notes(report, column, rows)]
+    return lines * bool(cells) + [f"- {note}" for note in _notes(report, column, rows)]
+
+
+def _not_run(result: Result) -> bool:
+    return not result.figures and result.state == NOT_RUN
 
 
 def _cells(table: Table, column: Column, row: str, rows: Rows) -> dict[str, str]:
@@ -228,9 +232,17 @@ def _notes(report: Report, column: Column, rows: Rows) -> Iterator[str]:
     if done:
         yield "Mean ± standard deviation of the sample of seeds; times with validation and saving."
     for result in results:
-        if not result.figures:
+        if not result.figures and not _not_run(result):
             state = strip_paths(result.state, report.paths)
             yield f"{report.table.rows[result.run.row]}, seed {result.run.seed}: {state}."
+    missing = {row: [r.run.seed for r in some if _not_run(r)] for row, some in rows.items()}
+    if any(missing.values()):
+        told = (
+            f"{report.table.rows[row]}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            for row, seeds in missing.items()
+            if seeds
+        )
+        yield f"Not run: {'; '.join(told)}."
 
 
 def _examples(report: Report, column: Column, rows: Rows) -> list[str]:

@@ -62,7 +62,6 @@ words per CPU s |
 1,234,567 | 2.0 | 1.5 | 4,000 |
 | Ours | 23.50 | 1 of 2 | 27.25 | −3.75 | +2.50 | +1.75 | 0.091 | 0.091 | 24.50 | 3.165 | \
 1,234,567 | 2.0 | 1.5 | 4,000 |
-| Third | not run | 0 of 2 | | | | | | | | | | | | |
 
 - Data toy; seeds 1, 2.
 - Signature `BLEU|order:4`.
@@ -71,8 +70,7 @@ seed, in the seeds' order; corrected for the number of comparisons in this colum
 by Holm (1979).
 - Mean ± standard deviation of the sample of seeds; times with validation and saving.
 - Ours, seed 2: failed: train ended with status 3.
-- Third, seed 1: not run.
-- Third, seed 2: not run.
+- Not run: Third, seeds 1, 2.
 
 ## Dialog, judged: human score
 
