@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -64,6 +65,7 @@ OVER = {
 """What the time of a ratio is divided by."""
 
 _MODEL = ("step", "decode")
+FUSED = "FAIRSEQ_KERBS_FUSED"  # 0: without the compiled passes
 
 
 class _Size(NamedTuple):
@@ -145,14 +147,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     args = build_parser("--quick" in arguments).parse_args(arguments)
     try:
-        _run(args, arguments)
+        _run(args)
     except UserError as error:
         print(f"benchmark.py: error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _run(args: argparse.Namespace, arguments: list[str]) -> None:
+def _run(args: argparse.Namespace) -> None:
     if args.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch finds no CUDA device here; use --device cpu")
     if args.benchmark in _MODEL and args.device == "cpu" and args.dtype != "float32":
@@ -166,12 +168,11 @@ def _run(args: argparse.Namespace, arguments: list[str]) -> None:
     how["repetitions"] = inputs.pop("repetitions")
     document: dict[str, Any] = {
         "benchmark": args.benchmark,
-        "arguments": arguments,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "complete": False,
         "machine": describe_machine(args.device),
         "versions": describe_versions(),
-        "settings": {**inputs, **how},
+        "settings": {**inputs, **how, FUSED: os.environ.get(FUSED)},
     }
     write_json(args.output, document)  # what stands in its way is told now, not after hours
     document |= compare(_entries(args, inputs), RATIOS, **how)
