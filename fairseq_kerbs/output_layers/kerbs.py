@@ -160,10 +160,10 @@ class KerbsOutputLayer(KernelOutputLayer):
             self.inventory.record(target, evidence, h)
         return loss, token_nll, evidence
 
-    def update_statistics(self, decay: float) -> Tensor:
-        """Take what was recorded into log P and U (Eq. 12–13, ``decay`` = β); returns the number
-        of targets."""
-        return self.inventory.update(decay)
+    def update_statistics(self, decay: float, contexts: bool = True) -> Tensor:
+        """Take what was recorded into log P and U (Eq. 12–13, ``decay`` = β), and into the sums of
+        ``contexts``; returns the number of targets."""
+        return self.inventory.update(decay, contexts)
 
     @torch.no_grad()
     def reallocate(

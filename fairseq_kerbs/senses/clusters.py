@@ -114,7 +114,7 @@ class ContextClusters(ExactBuffers):
         words = word_of_sense[rows].unique()
         for name, chosen in (("sense_sum", rows), ("lead_along", words), ("sense_count", rows)):
             total = self.get_buffer(name)
-            added = sums.pop(name).view_as(total)
+            added = sums[name].view_as(total)
             total[chosen] += added[chosen]
             added[chosen] = 0.0
 

@@ -208,12 +208,12 @@ class SenseInventory(ExactBuffers):
         contexts = torch.zeros(vocab_size, context_dim) if context_dim else None
         self.register_buffer("interval_contexts", contexts)
         # the first two go into U and log P, the others into the sums over the interval
-        self._sizes = {"joint": total_senses, "log_prob": vocab_size, **sizes}
-        self._sizes |= {"contexts": vocab_size * context_dim}
+        self._use_sizes = {"joint": total_senses, "log_prob": vocab_size, **sizes}
+        self._context_sizes = {"contexts": vocab_size * context_dim}
         self.clusters = None
         if cluster_dim:
             self.clusters = ContextClusters(vocab_size, total_senses, cluster_dim)
-            self._sizes |= self.clusters.sizes
+            self._context_sizes |= self.clusters.sizes
         self._table: SenseTable | None = None
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
         # between processes (DDP) must not overwrite what each process has seen.
@@ -253,13 +253,22 @@ class SenseInventory(ExactBuffers):
     def pending(self) -> Tensor:
         """Sums recorded since :meth:`update`, one flat tensor: processes add theirs up in place."""
         if self._pending is None or self._pending.device != self.usage.device:
-            fresh = self.usage.new_zeros(sum(self._sizes.values()))
+            sizes = (self._use_sizes | self._context_sizes).values()
+            fresh = self.usage.new_zeros(sum(sizes))
             self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
         return self._pending
 
+    def pending_parts(self) -> tuple[Tensor, Tensor]:
+        """Views of what is pending: of the use of words and senses, and of context vectors (empty
+        where none are followed), which are d times as many and may wait for
+        :meth:`add_contexts`."""
+        use = sum(self._use_sizes.values())
+        return self.pending[:use], self.pending[use:]
+
     def _sums(self) -> dict[str, Tensor]:
         """Views of what is pending, by name."""
-        return dict(zip(self._sizes, self.pending.split([*self._sizes.values()]), strict=True))
+        sizes = self._use_sizes | self._context_sizes
+        return dict(zip(sizes, self.pending.split([*sizes.values()]), strict=True))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -313,7 +322,7 @@ class SenseInventory(ExactBuffers):
             sums["contexts"].view(self.vocab_size, -1).index_add_(0, words, weighted)
 
     @torch.no_grad()
-    def update(self, decay: float) -> Tensor:
+    def update(self, decay: float, contexts: bool = True) -> Tensor:
         """One step of Eq. 12 and 13 with what was recorded, and forget that.
 
         The recursion is written for one target at a time. The n targets of one parameter update
@@ -324,6 +333,7 @@ class SenseInventory(ExactBuffers):
 
         Args:
             decay: β, within [0, 1).
+            contexts: whether sums of context vectors are taken up, too, or stay pending.
 
         Returns:
             number of targets that were recorded, a scalar tensor.
@@ -343,14 +353,23 @@ class SenseInventory(ExactBuffers):
         )
         self.log_prob.mul_(keep).add_(sums["log_prob"] * fresh)
         self.usage.mul_(keep).add_(sums["joint"] * (fresh * decay))
+        for name in self._use_sizes:
+            if name not in ("joint", "log_prob"):
+                self.get_buffer(f"interval_{name}").add_(sums[name])
+        self.pending_parts()[0].zero_()
+        if contexts:
+            self.add_contexts()
+        return targets
+
+    @torch.no_grad()
+    def add_contexts(self) -> None:
+        """Take up the pending sums of context vectors, and forget them there."""
+        sums = self._sums()
         if self.clusters is not None:
             self.clusters.add(sums, self.word_of_sense)
-        for name, added in sums.items():
-            if added.numel() and name not in ("joint", "log_prob"):
-                total = self.get_buffer(f"interval_{name}")
-                total.add_(added.view_as(total))
-            added.zero_()
-        return targets
+        if self.interval_contexts is not None:
+            self.interval_contexts.add_(sums["contexts"].view_as(self.interval_contexts))
+            sums["contexts"].zero_()
 
     def leading_senses(self) -> Tensor:
         """The most used sense of every word in this interval, [V]; of words that do not occur the

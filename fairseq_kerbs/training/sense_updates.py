@@ -74,11 +74,12 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
         ignore_grad: bool = False,
         **kwargs: Any,
     ) -> Any:
-        task._kerbs_updates.before_update(optimizer, model, update_num)
-        # a process that has run out of data repeats an old batch with zero gradient: it must not
-        # count twice in the statistics
+        updates = task._kerbs_updates
+        updates.before_update(optimizer, model, update_num)
+        # a process that has run out of data repeats an old batch with zero gradient, and mixed
+        # precision repeats an update that overflowed: no batch must count twice in the statistics
         with ExitStack() as pauses:
-            for layer in kerbs_layers(model) if ignore_grad else ():
+            for layer in kerbs_layers(model) if ignore_grad or updates.has(update_num) else ():
                 pauses.enter_context(layer.inventory.paused())
             return stock_train(
                 sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **kwargs
@@ -146,19 +147,33 @@ class SenseUpdates:
             metrics.log_scalar_sum("senses_moved", moved, priority=1500)
             self._summary = summarize(layer)
 
+    def has(self, update_num: int) -> bool:
+        """Whether the statistics of parameter update number ``update_num`` (from 0) are taken."""
+        return update_num <= self._last_update
+
     def after_update(self, model: nn.Module, update_num: int) -> None:
-        """Take in the statistics of parameter update number ``update_num`` (from 0)."""
-        repeated = update_num <= self._last_update  # mixed precision repeats an overflown update
+        """Take in the statistics of parameter update number ``update_num`` (from 0).
+
+        Sums of context vectors, many times as large, are added across processes where an interval
+        ends, and before a checkpoint is saved.
+        """
+        if self.has(update_num):
+            return
         self._last_update = update_num
+        whole = processes() == 1 or (update_num + 1) % self.schedule.interval == 0
         for layer in kerbs_layers(model):
-            if repeated:
-                layer.inventory.pending.zero_()
-                continue
-            add_across_processes(layer.inventory.pending)
-            layer.update_statistics(self.schedule.decay)
+            pending = layer.inventory.pending
+            add_across_processes(pending if whole else layer.inventory.pending_parts()[0])
+            layer.update_statistics(self.schedule.decay, contexts=whole)
             self._summary = self._summary or summarize(layer)
             for name, value in self._summary.items():
                 metrics.log_scalar(name, value, priority=1510, round=3)
+
+    def before_save(self, model: nn.Module) -> None:
+        """Take in what is pending in any process, so that it is in the checkpoint."""
+        for layer in kerbs_layers(model) if processes() > 1 else ():
+            add_across_processes(layer.inventory.pending_parts()[1])
+            layer.inventory.add_contexts()
 
     def _reallocate(self, optimizer: Any, layer: KerbsOutputLayer, updates: int) -> int:
         if not layer.inventory.interval_count.any():
@@ -190,11 +205,15 @@ class SenseUpdates:
         return moves.moved
 
 
+def processes() -> int:
+    """Number of data-parallel processes."""
+    return int(distributed_utils.get_world_size(distributed_utils.get_data_parallel_group()))
+
+
 def add_across_processes(values: Tensor) -> None:
     """Sum a tensor over all data-parallel processes, in place."""
-    group = distributed_utils.get_data_parallel_group()
-    if distributed_utils.get_world_size(group) > 1:
-        distributed_utils.all_reduce(values, group=group)
+    if processes() > 1 and values.numel():
+        distributed_utils.all_reduce(values, group=distributed_utils.get_data_parallel_group())
 
 
 def summarize(layer: KerbsOutputLayer) -> dict[str, float]:

@@ -125,9 +125,9 @@ def evidence_of(p: Problem, rows: list[int]) -> tuple[Tensor, Evidence]:
     return part, nll_with_evidence(p.h[rows], senses, part, ignore_index=-1)[2]
 
 
-def inventory_for(p: Problem, context_dim: int = 0) -> SenseInventory:
+def inventory_for(p: Problem, context_dim: int = 0, cluster_dim: int = 0) -> SenseInventory:
     size = p.vocab_size, len(p.word_of_sense), 4
-    inventory = SenseInventory(*size, context_dim=context_dim)
+    inventory = SenseInventory(*size, context_dim=context_dim, cluster_dim=cluster_dim)
     inventory.load_state_dict({**inventory.state_dict(), "word_of_sense": p.word_of_sense})
     return inventory
 
@@ -248,6 +248,30 @@ def test_two_processes_that_add_their_pending_sums_equal_one() -> None:
     left.pending.add_(right.pending)
     for inventory in (whole, left):
         assert inventory.update(0.1).item() == 10
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(left.state_dict()[name], value)
+
+
+def test_sums_of_contexts_may_wait_for_the_end_of_an_interval() -> None:
+    p = make_problem(10)
+    whole, left, right = (inventory_for(p, context_dim=7, cluster_dim=7) for _ in range(3))
+    for first in (0, 5):
+        rows = list(range(first, first + 5))
+        parts = {left: rows[:2], right: rows[2:]}
+        whole.record(*evidence_of(p, rows), p.h[rows])
+        whole.update(0.1)
+        for inventory, some in parts.items():
+            inventory.record(*evidence_of(p, some), p.h[some])
+        use = left.pending_parts()[0] + right.pending_parts()[0]
+        for inventory in parts:
+            inventory.pending_parts()[0].copy_(use)
+            assert inventory.update(0.1, contexts=False).item() == 5
+            assert not inventory.pending_parts()[0].any()
+    assert not left.get_buffer("interval_contexts").any()
+    assert not left.get_buffer("clusters.sense_count").any()
+    left.pending_parts()[1].add_(right.pending_parts()[1])
+    left.add_contexts()
+    assert not left.pending.any()
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(left.state_dict()[name], value)
 

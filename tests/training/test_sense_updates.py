@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq import metrics
+from fairseq.distributed import utils as distributed_utils
 from fairseq.optim import build_optimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
@@ -231,6 +232,31 @@ def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
     one_update(parts, 0)  # mixed precision repeats an update that overflowed
     assert float(inventory.interval_count.sum()) == counted
     assert inventory.pending.abs().sum() == 0
+
+
+def test_processes_exchange_sums_of_contexts_once_an_interval_and_before_a_save(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = training(reallocation="clusters")
+    model = parts[1]
+    inventory = model.decoder.output.inventory
+    use, contexts = (part.numel() for part in inventory.pending_parts())
+    senses, dim = model.decoder.output.weight.shape
+    assert contexts == senses + (senses + inventory.vocab_size) * dim
+    sums: list[int] = []
+    monkeypatch.setattr(distributed_utils, "get_data_parallel_group", lambda: None)
+    monkeypatch.setattr(distributed_utils, "get_world_size", lambda group: 2)
+    monkeypatch.setattr(
+        distributed_utils, "all_reduce", lambda values, group: sums.append(values.numel())
+    )
+    for update in range(3):
+        one_update(parts, update)
+    assert sums == [use, use + contexts, use]
+    assert not inventory.clusters.sense_count.any()  # the second interval's
+    parts[0]._kerbs_updates.before_save(model)
+    assert sums[3:] == [contexts]
+    assert inventory.clusters.sense_count.sum() == inventory.interval_count.sum() > 0
+    assert not inventory.pending.any()
 
 
 def test_an_overflow_leaves_nothing_in_the_statistics() -> None:
