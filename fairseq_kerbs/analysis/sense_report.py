@@ -13,9 +13,8 @@ import numpy as np
 from fairseq_kerbs.analysis.context_vectors import sense_numbers, usage_shares
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.similarity import nearest_senses
-from fairseq_kerbs.analysis.tables import as_lines
 from fairseq_kerbs.analysis.words import in_context, is_word, senses_by_frequency
-from fairseq_kerbs.evaluation.texts import table_as_csv
+from fairseq_kerbs.evaluation.texts import as_lines, table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError

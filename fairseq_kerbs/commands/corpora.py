@@ -55,25 +55,20 @@ PREPARATIONS: dict[str, type[Preparation]] = {
 
 
 def add_preparations(commands: Subparsers) -> None:
-    """Text to data for fairseq."""
+    """Text to data for fairseq: the help is the docstring of a class, the flags are its fields."""
     for name, kind in PREPARATIONS.items():
-        _add_preparation(commands, name, kind)
-
-
-def _add_preparation(commands: Subparsers, name: str, kind: type[Preparation]) -> None:
-    """A command whose help is the docstring of `kind`, and whose flags are its fields."""
-    what, _, description = (inspect.getdoc(kind) or "").partition("\n\n")
-    description += " Finished steps are not repeated."
-    aliases = ["prepare-parallel"] if name == "prepare" else []  # the name of its script
-    parser = commands.add_parser(name, aliases=aliases, help=what, description=description)
-    for field in fields(kind):
-        flag = {"default": None if field.default is MISSING else field.default, **field.metadata}
-        if flag.pop("positional", False):
-            parser.add_argument(field.name, nargs="?", **flag)
-        else:
+        what, _, description = (inspect.getdoc(kind) or "").partition("\n\n")
+        description += " Finished steps are not repeated."
+        aliases = ["prepare-parallel"] if name == "prepare" else []  # the name of its script
+        parser = commands.add_parser(name, aliases=aliases, help=what, description=description)
+        for field in fields(kind):
             required = field.default is MISSING
-            parser.add_argument(f"--{field.name.replace('_', '-')}", required=required, **flag)
-    parser.set_defaults(run=partial(_run_preparation, kind))
+            flag = {"default": None if required else field.default, **field.metadata}
+            if flag.pop("positional", False):
+                parser.add_argument(field.name, nargs="?", **flag)
+            else:
+                parser.add_argument(f"--{field.name.replace('_', '-')}", required=required, **flag)
+        parser.set_defaults(run=partial(_run_preparation, kind))
 
 
 def _run_preparation(kind: type[Preparation], args: argparse.Namespace) -> int:

@@ -13,12 +13,11 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import write_output
+from fairseq_kerbs.commands import Subparsers, write_output
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import OWN_FLAGS, PLUGIN_FOLDER
 
 if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
     from fairseq_kerbs.tables.experiments import Experiment
 
 _BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, text), its senses
@@ -287,7 +286,7 @@ def _run_architectures(_: argparse.Namespace) -> int:
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
     from fairseq.models import ARCH_CONFIG_REGISTRY
 
-    from fairseq_kerbs.analysis.tables import as_lines
+    from fairseq_kerbs.evaluation.texts import as_lines
     from fairseq_kerbs.models import PRESETS
 
     names = ("embed_dim", "hidden_size", "ffn_embed_dim", "layers", "attention_heads", "dropout")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fairseq_kerbs.commands import Subparsers
+from fairseq_kerbs.commands import Subparsers
 
 
 def add_tables(commands: Subparsers) -> None:

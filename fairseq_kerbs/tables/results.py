@@ -126,7 +126,8 @@ def read_kept(run: Run, paths: Paths) -> Result | None:
     """
     if run.metric in ORDERS and not paths.kept(run, HYPOTHESES).is_file():
         return None
-    for one in steps.read_list(paths.report(run.table, run.scale).with_suffix(".json")):
+    content = steps.read_json(paths.report(run.table, run.scale).with_suffix(".json"))
+    for one in content if isinstance(content, list) else ():
         if one["run"] == run.label and one["figures"] and one.get("metric") == run.metric.name:
             last = run_job(run, paths).steps[-1]
             record, parts = one["steps"][last.name], dict(last.parts)
@@ -247,5 +248,4 @@ def compare(result: Result, baseline: Result, paths: Paths) -> float:
         return {"p_value": p_value, "baseline": baseline.run.id, "samples": SAMPLES}
 
     kept = paths.run(run.id) / "bootstrap.json"
-    value: float = _kept(kept, [*files, order, language, SAMPLES], test)["p_value"]
-    return value
+    return _kept(kept, [*files, order, language, SAMPLES], test)["p_value"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ def describe_machine(device: str) -> dict[str, Any]:
             "memory_bytes": properties.total_memory,
             "tf32": torch.backends.cuda.matmul.allow_tf32,
         }
+    named = re.search("^model name.*?: *(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
-        "cpu": _proc("cpuinfo", "model name") or platform.machine(),
+        "cpu": named[1].strip() if named else platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
@@ -54,13 +56,6 @@ def describe_versions() -> dict[str, Any]:
         installed = importlib.metadata.distributions(name=name)
         found[name] = next((each.version for each in installed), None)
     return found | {"cuda": torch.version.cuda, "revision": _revision()}
-
-
-def _proc(name: str, field: str) -> str:
-    """The first value of a field in a file of Linux's /proc; empty where there is none."""
-    lines = Path("/proc", name).read_text().splitlines()
-    found = (line.split(":", 1)[1].strip() for line in lines if line.startswith(field))
-    return next(found, "")
 
 
 def _revision() -> str | None:

@@ -81,11 +81,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return content if isinstance(content := read_json(path), dict) else {}
 
 
-def read_list(path: Path) -> list[Any]:
-    """The list in a JSON file; an empty one if there is none that can be read."""
-    return content if isinstance(content := read_json(path), list) else []
-
-
 def read_json(path: Path) -> Any:
     """What is in a JSON file; None if there is none that can be read."""
     try:
