@@ -35,18 +35,13 @@ _ABSOLUTE = re.compile(r"(?<![\w./:@+~-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
 @dataclass(frozen=True)
 class Report:
-    """All that is written about a table.
-
-    Attributes:
-        command: how to make it again.
-        revision: git revision of the report itself.
-    """
+    """All that is written about a table."""
 
     table: Table
     scale: str
     results: Sequence[Result]
-    command: str
-    revision: str
+    command: str  # how to make it again
+    revision: str  # git revision of the report itself
     paths: Paths
 
     def write(self) -> Path:

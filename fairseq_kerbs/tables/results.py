@@ -30,20 +30,16 @@ _PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
 class Result:
     """What became of a run.
 
-    Attributes:
-        state: "done", or why there is no figure.
-        figures: the metric as ``value`` with its ``signature`` (see `score`), what the training
-            took (see `read_training`), and ``p_value``: of the paired bootstrap against the
-            baseline of the same seed, with ``p_holm`` corrected for the number of those of the
-            column; empty if there is no figure.
-        records: record of each step, by name.
-        kept: what the report has of the run, if that is shown, or is stale and there is no newer.
+    ``figures`` has the metric as ``value`` with its ``signature`` (see `score`), what the training
+    took (see `read_training`), and ``p_value``: of the paired bootstrap against the baseline of the
+    same seed, with ``p_holm`` corrected for the number of those of the column. ``kept`` is what the
+    report has of the run, if that is shown, or is stale and there is no newer.
     """
 
     run: Run
-    state: str
-    figures: dict[str, Any] = field(default_factory=dict)
-    records: dict[str, Any] = field(default_factory=dict)
+    state: str  # "done", or why there is no figure
+    figures: dict[str, Any] = field(default_factory=dict)  # empty if there is none
+    records: dict[str, Any] = field(default_factory=dict)  # of each step, by name
     kept: dict[str, Any] = field(default_factory=dict)
 
     def file(self, name: str, paths: Paths) -> Path:

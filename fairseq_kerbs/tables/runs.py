@@ -33,19 +33,13 @@ _EVALUATION = ("task", "sample-break-mode", "tokens-per-sample")  # flags that e
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a run or of a preparation; its record is ``NAME.json``, its log ``NAME.log``.
-
-    Attributes:
-        parts: what it depends on, by name, as digests or short texts.
-        output: file or folder that is there when it is done.
-        folder: is removed before the step is run anew after a change; None if it has none.
-    """
+    """A command of a run or of a preparation; its record is ``NAME.json``, its log ``NAME.log``."""
 
     name: str
     command: tuple[str, ...]
-    parts: Mapping[str, str]
-    output: Path
-    folder: Path | None = None
+    parts: Mapping[str, str]  # what it depends on, by name, as digests or short texts
+    output: Path  # file or folder that is there when it is done
+    folder: Path | None = None  # is removed before the step is run anew after a change
 
 
 @dataclass(frozen=True)
@@ -134,26 +128,19 @@ class Paths:
 
 @dataclass(frozen=True)
 class Run:
-    """A training and what is made of it, at its place in a table.
-
-    Attributes:
-        id: what is trained; runs of other places may have the same.
-        flags: what its row changes in the configuration.
-        minutes: planned, None if unknown.
-        words: whether words by number of senses are drawn.
-    """
+    """A training and what is made of it, at its place in a table."""
 
     table: str
     column: str
     row: str
     seed: int
-    id: str
+    id: str  # what is trained; runs of other places may have the same
     config: Path
-    flags: Flags
+    flags: Flags  # what its row changes in the configuration
     data: DataSet
     metric: Metric
-    minutes: float | None
-    words: bool
+    minutes: float | None  # planned, None if unknown
+    words: bool  # whether words by number of senses are drawn
     scale: str
 
     @property
