@@ -35,14 +35,10 @@ _PLAIN = re.compile(r"[\w.-]*")
 
 
 def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
-    """The content of a checkpoint of fairseq-train, on the CPU.
-
-    With ``trust`` also of one that holds objects that run code when they are loaded.
-
-    Raises:
-        UserError: the file cannot be read (see :func:`.checkpoint_file.read_file`), holds no model,
-            or settings of a form that no fairseq writes.
-    """
+    """The content of a checkpoint of fairseq-train, on the CPU; with ``trust`` also of one that
+    holds objects that run code when they are loaded. Raises a UserError if the file cannot be read
+    (see :func:`.checkpoint_file.read_file`), holds no model, or settings of a form that no fairseq
+    writes."""
     import torch
 
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # no sizes of dictionaries and the like
@@ -65,11 +61,9 @@ def load_model_and_task(
     """The model of a checkpoint in evaluation mode, and its task, by fairseq's own functions.
 
     ``data`` is a folder of binarized data with the dictionaries that the model was trained with;
-    with ``any_model`` it may be none of fairseq_kerbs.
-
-    Raises:
-        UserError: see :func:`read_checkpoint`; there are no such data, the model is none of ours,
-            could do more than its settings say, or does not fit the data or its own settings.
+    with ``any_model`` it may be none of fairseq_kerbs. Raises what :func:`read_checkpoint` does; a
+    UserError if there are no such data, or the model is none of ours, could do more than its
+    settings say, or does not fit the data or its own settings.
     """
     state = read_checkpoint(path, trust)
     if not any(data.glob("dict*.txt")):
@@ -111,11 +105,8 @@ def one_sentence(path: Path, wrong: str, advice: str) -> Iterator[None]:
 
 
 def settings_of(path: Path, state: dict[str, Any]) -> Any:
-    """Settings of what :func:`read_checkpoint` gave, as a configuration of fairseq.
-
-    Raises:
-        UserError: what the file has in their place is none.
-    """
+    """Settings of what :func:`read_checkpoint` gave, as a configuration of fairseq; a UserError if
+    what the file has in their place is none."""
     with one_sentence(path, "has no settings of fairseq", WRITTEN):
         config = upgraded(state, {})["cfg"]
         for part in (config.model, config.task):  # which all that follows takes for granted

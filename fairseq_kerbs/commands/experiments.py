@@ -223,12 +223,8 @@ def _run_translate(args: argparse.Namespace) -> int:
 def _generated(
     args: argparse.Namespace, source: str, target: str, texts: list[str]
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """What fairseq-generate makes of lines of subwords, and its senses, by number from 0.
-
-    Raises:
-        SystemExit: it has failed, as it has said.
-        UserError: it was told to print nothing.
-    """
+    """What fairseq-generate makes of lines of subwords, and its senses, by number from 0. Raises
+    SystemExit if it has failed, as it has said, and a UserError if it was told to print nothing."""
     from fairseq_kerbs.tables.runner import environment
     from fairseq_kerbs.utils.files import read_lines
     from fairseq_kerbs.utils.processes import run_program

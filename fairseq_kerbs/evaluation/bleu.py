@@ -45,11 +45,9 @@ def bleu_metric(
 ) -> BLEU:
     """sacreBLEU's metric for n-grams up to `order`; 1 is precision times the brevity penalty.
 
-    The tokenizer is `tokenize`, by default sacreBLEU's for `language` (13a for most).
-
-    Raises:
-        UserError: the order is not positive, or there is no such tokenizer, or a package that it
-            needs is missing.
+    The tokenizer is `tokenize`, by default sacreBLEU's for `language` (13a for most). Raises a
+    UserError if the order is not positive, or there is no such tokenizer, or a package that it
+    needs is missing.
     """
     if order < 1:
         raise UserError(f"--max-ngram-order must be at least 1, not {order}")
@@ -75,11 +73,8 @@ def _bleu_name(order: int) -> str:
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Mapping[str, Metric]
 ) -> list[CorpusScore]:
-    """Metrics, by their names, of raw hypotheses against one or several lists of raw references.
-
-    Raises:
-        UserError: there is no hypothesis, or the numbers of sentences differ.
-    """
+    """Metrics, by their names, of raw hypotheses against one or several lists of raw references; a
+    UserError if there is no hypothesis, or the numbers of sentences differ."""
     if not hypotheses:
         raise UserError("a score needs at least one hypothesis")
     for reference in references:
@@ -114,9 +109,7 @@ def read_systems(
     unescape: bool = False,
 ) -> tuple[dict[str, list[str]], list[list[str]]]:
     """Raw text of fairseq-generate's output (or of tokenized text) by its file; raw references.
-
-    Raises:
-        UserError: a file is empty, the numbers of lines differ, or see `detokenize_lines`.
+    Raises what `detokenize_lines` does; a UserError if a file is empty or numbers of lines differ.
     """
     systems = {}
     for path in hypotheses:
@@ -149,10 +142,8 @@ def paired_bootstrap(
 
     A p-value is two-sided: how often, over resampled test sets, the difference strays from its own
     mean by more than the observed difference. The samples are the same each time. Of equal texts
-    sacreBLEU would make a small p, because no difference exceeds another; they have 1.
-
-    Returns:
-        signatures, and the results of all systems, by the names of the metrics.
+    sacreBLEU would make a small p, because no difference exceeds another; they have 1. Returns
+    signatures, and the results of all systems, by the names of the metrics.
     """
     os.environ["SACREBLEU_SEED"] = str(SEED)  # whatever the environment asks for
     named = [(str(number), texts) for number, texts in enumerate(systems)]

@@ -69,12 +69,9 @@ def side_by_side(
             default the last and the first.
         metric: of ``best``, the sentence score.
 
-    Returns:
-        examples in the order of the test set; for ``best``, the largest gain first, gains only.
-
-    Raises:
-        UserError: numbers of lines differ, `number` is below 1, the name is unknown, or ``best``
-            has no references.
+    Returns examples in the order of the test set; for ``best``, the largest gain first, gains only.
+    Raises a UserError if numbers of lines differ, `number` is below 1, the name is unknown, or
+    ``best`` has no references.
     """
     texts = {"--source": sources, **{f"--system {name}": own for name, own in systems.items()}}
     check_lengths(texts if references is None else {**texts, "--reference": references})

@@ -23,11 +23,8 @@ Scores = NDArray[np.int64]
 
 
 def score_array(key: Key, sheets: Sequence[Sheet]) -> Scores:
-    """Put the scores of blinded sheets, one a rater, back to the systems: [systems, items, raters].
-
-    Raises:
-        UserError: two sheets are of the same rater.
-    """
+    """Put the scores of blinded sheets, one a rater, back to the systems: [systems, items, raters];
+    a UserError if two sheets are of the same rater."""
     by_rater: dict[int, Sheet] = {}
     for sheet in sheets:
         other = by_rater.setdefault(sheet.rater, sheet)
@@ -53,8 +50,7 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
         ``baseline``, ``items``, ``raters`` (their numbers), ``expected_raters``, ``fleiss_kappa``,
         ``krippendorff_alpha`` and ``rater_means``. What is not defined is None.
 
-    Raises:
-        UserError: there is no system of the baseline's name, or see `score_array`.
+    Raises what `score_array` does; a UserError if there is no system of the baseline's name.
     """
     if baseline is not None and baseline not in key.systems:
         raise UserError(f"--baseline {baseline} is none of the systems {', '.join(key.systems)}")
@@ -142,12 +138,8 @@ def agreement(counts: Scores) -> tuple[float | None, float | None]:
     The distance of two values is the number of scores that lie between them, half of their own
     included.
 
-    Args:
-        counts: how often each value, ascending, was given to each unit, [units, values], by
-            equally many raters.
-
-    Returns:
-        None where they are not defined: one rater, or one value throughout.
+    `counts`, [units, values], are how often each value, ascending, was given to each unit, by
+    equally many raters. None where they are not defined: one rater, or one value throughout.
     """
     raters, totals = counts[0].sum(), counts.sum(0)
     if raters < 2 or (totals > 0).sum() < 2:

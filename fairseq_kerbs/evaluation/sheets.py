@@ -80,11 +80,9 @@ def make_key(
 ) -> Key:
     """Draw items from the lines with a source, and give the systems letters in each, shuffled anew.
 
-    The answers of all systems are parallel to the sources; same seed and texts, same key.
-
-    Raises:
-        UserError: there are more than 26 systems, no `raters` or too few lines, numbers of lines
-            differ, or a line is too long.
+    The answers of all systems are parallel to the sources; same seed and texts, same key. Raises a
+    UserError if there are more than 26 systems, no `raters` or too few lines, numbers of lines
+    differ, or a line is too long.
     """
     if len(systems) > len(ascii_uppercase):
         raise UserError(f"--system: {len(systems)} systems, but there are only 26 letters for them")
@@ -156,11 +154,9 @@ def read_sheet(path: Path, key: Key) -> Sheet:
     """Read a sheet that a rater filled in, and check every row against the key.
 
     Comma, semicolon or tab, a byte order mark, rows in another order, empty rows and empty cells
-    at the end of rows are all accepted.
-
-    Raises:
-        UserError: it is no sheet in UTF-8, belongs to another key, or a row is missing, unknown,
-            there twice, changed, or has another score than 0, 1 or 2 (file and row named).
+    at the end of rows are all accepted. Raises a UserError if it is no sheet in UTF-8, belongs to
+    another key, or a row (named with its file) is missing, unknown, there twice, changed, or has
+    another score than 0, 1 or 2.
     """
     lines = read_lines(path)
     named = next(filter(None, map(_IDENTITY.match, lines)), None)

@@ -32,12 +32,8 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
     """One part of fairseq-generate's output (of the file `name`) as printed, in the corpus's order.
 
     Of the hypotheses the best: with ``--nbest`` the first of a sentence's consecutive lines.
-
-    Returns:
-        one text a sentence; None for a text without hypotheses (``H-<id>``, score, tokens).
-
-    Raises:
-        UserError: a sentence is missing, or was generated in two places.
+    Returns one text a sentence; None for a text without hypotheses (``H-<id>``, score, tokens).
+    Raises a UserError if a sentence is missing, or was generated in two places.
     """
     found: dict[str, dict[int, str]] = {"S": {}, "T": {}, "H": {}}
     latest = -1
@@ -66,11 +62,8 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
 def detokenize_lines(
     lines: list[str], *, language: str, name: str, unescape: bool = False, flag: str = "--lang"
 ) -> list[str]:
-    """Raw text of fairseq-generate's output, or of tokenized text: BPE joined, Moses undone.
-
-    Raises:
-        UserError: no Moses rules for the language (of `flag`), or see `generated_part`.
-    """
+    """Raw text of fairseq-generate's output, or of tokenized text: BPE joined, Moses undone. Raises
+    what `generated_part` does, and a UserError without Moses rules for the language (of `flag`)."""
     moses.check_language(language, flag)
     tokens = generated_part(lines, "H", name) or lines
     return [moses.detokenize(bpe.undo(t), language=language, unescape=unescape) for t in tokens]
@@ -81,11 +74,9 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
 
     Of fairseq-generate's output the lines of `part` are taken, joined from subwords and
     detokenized; `unescape` undoes XML entities of text that was prepared with ``--escape``. Any
-    other file is raw text already, and stays as it is.
-
-    Raises:
-        UserError: the file is missing, empty or not UTF-8, has no rules for its language, lacks
-            sentences, or holds subwords but is not fairseq-generate's output.
+    other file is raw text already, and stays as it is. Raises a UserError if the file is missing,
+    empty or not UTF-8, has no rules for its language, lacks sentences, or holds subwords but is not
+    fairseq-generate's output.
     """
     lines, name = read_lines(path), str(path)
     if not lines:

@@ -22,12 +22,9 @@ def say(text: str) -> None:
 
 
 def run_tables(args: argparse.Namespace) -> int:
-    """Run and report as the flags say; 0 if every run that was asked for is there, else 1.
-
-    Raises:
-        UserError: a table or pattern is unknown, a description is wrong, the work folder is in use,
-            or a report of an older version would be replaced.
-    """
+    """Run and report as the flags say; 0 if every run that was asked for is there, else 1. Raises a
+    UserError if a table or pattern is unknown, a description is wrong, the work folder is in use,
+    or a report of an older version would be replaced."""
     if args.jobs < 1:
         raise UserError(f"--jobs must be at least 1, not {args.jobs}")
     given = args.table or ["all"]

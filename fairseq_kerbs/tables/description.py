@@ -133,12 +133,9 @@ class Table:
 
 
 def load_table(name: str) -> Table:
-    """The table of a name in `NAMES`, or of a path that ends in .yaml.
-
-    Raises:
-        UserError: there is no such table; its file is not YAML, or has an unknown, missing or wrong
-            key; or it names a row, data set or configuration that does not exist.
-    """
+    """The table of a name in `NAMES`, or of a path that ends in .yaml. Raises a UserError if there
+    is no such table; its file is not YAML, or has an unknown, missing or wrong key; or it names a
+    row, data set or configuration that does not exist."""
     path = TABLES / (f"table{name}.yaml" if name.isdigit() else f"{name}.yaml")
     if name.endswith(".yaml"):
         path = Path(name)

@@ -51,11 +51,8 @@ for _tag, _pattern, _first in (("bool", "true|false", "tTfF"), ("null", "~|null|
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
-    """The keys at the top level of a file; an empty file has none.
-
-    Raises:
-        UserError: the file is missing or not YAML, or a key is there twice.
-    """
+    """The keys at the top level of a file, none of an empty one; a UserError if the file is missing
+    or not YAML, or a key is there twice."""
     try:
         content = yaml.load("\n".join(read_lines(path)), _Loader)
     except yaml.YAMLError as error:
@@ -78,11 +75,8 @@ class Experiment:
 
 
 def load_experiment(path: Path | str, _above: tuple[Path, ...] = ()) -> Experiment:
-    """Read a configuration and what it extends; the extending file's values win.
-
-    Raises:
-        UserError: a file is missing or wrong, or files extend each other in a circle.
-    """
+    """Read a configuration and what it extends; the extending file's values win. Raises a UserError
+    if a file is missing or wrong, or files extend each other in a circle."""
     path = Path(path)
     if path.resolve() in _above:
         raise UserError(f"{path} extends itself, by way of {_above[-1].name}")
@@ -107,11 +101,8 @@ def load_experiment(path: Path | str, _above: tuple[Path, ...] = ()) -> Experime
 
 
 def find_configuration(name: Path) -> Path:
-    """A file of that name, or one of `configuration_names`, also as ``configs/toy.yaml``.
-
-    Raises:
-        UserError: there is neither.
-    """
+    """A file of that name, or one of `configuration_names`, also as ``configs/toy.yaml``; a
+    UserError if there is neither."""
     if name.exists() and not name.is_dir():
         return name
     for folder in (CONFIGS, CONFIGS.parent):
@@ -130,11 +121,8 @@ def configuration_names() -> list[str]:
 
 
 def check_flags(where: str, content: Any) -> Flags:
-    """The flags of a section, which `where` names.
-
-    Raises:
-        UserError: it is no mapping, a flag has dashes, or a value is neither a scalar nor a list.
-    """
+    """The flags of a section, which `where` names; a UserError if it is no mapping, a flag has
+    dashes, or a value is neither a scalar nor a list."""
     if not isinstance(content, dict | None):
         raise UserError(f"{where} must hold flags, one 'name: value' a line")
     for name, value in (content or {}).items():
@@ -183,11 +171,7 @@ def check_data(data: str) -> None:
 
 
 def language_pair(data: str) -> tuple[str, str]:
-    """Source and target language by the names of the data files.
-
-    Raises:
-        UserError: they do not say it.
-    """
+    """Source and target language by the names of the data files; a UserError without such names."""
     for index in sorted(Path(data.split(":")[0]).glob("*.*-*.*.idx")):
         source, _, target = index.name.split(".")[1].rpartition("-")
         return source, target

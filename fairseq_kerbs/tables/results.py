@@ -160,11 +160,9 @@ def read_training(log: str, record: Mapping[str, Any]) -> dict[str, float | None
 def score(run: Run, paths: Paths, valid_loss: float | None) -> dict[str, Any]:
     """Figures of what a run has generated or evaluated, or its best validation loss.
 
-    Those of BLEU are kept in ``figures.json``, detokenized hypotheses in ``hypotheses.txt``.
-
-    Raises:
-        UserError: there is no validation loss or perplexity, or hypotheses do not fit the
-            reference.
+    Those of BLEU are kept in ``figures.json``, detokenized hypotheses in ``hypotheses.txt``. Raises
+    a UserError if there is no validation loss or perplexity, or hypotheses do not fit the
+    reference.
     """
     folder, language = paths.run(run.id), run.data.language
     if run.metric is Metric.valid_loss:
@@ -203,11 +201,8 @@ def _kept(file: Path, parts: list[Any], make: Callable[[], dict[str, Any]]) -> d
 def bleu_figures(
     hypotheses: Sequence[str], reference: Sequence[str], *, order: int, language: str
 ) -> dict[str, Any]:
-    """BLEU of cased and of lowercased text, with signatures that name the order of n-grams.
-
-    Raises:
-        UserError: see :func:`fairseq_kerbs.evaluation.bleu.corpus_bleu`.
-    """
+    """BLEU of cased and of lowercased text, with signatures that name the order of n-grams; raises
+    what :func:`.corpus_bleu` raises."""
     figures: dict[str, Any] = {"sentences": len(hypotheses)}
     for prefix, lowercase in (("", False), ("lowercased_", True)):
         how: dict[str, Any] = {"target_lang": language, "max_ngram_order": order}
@@ -219,11 +214,7 @@ def bleu_figures(
 
 
 def perplexity_figures(log: Path) -> dict[str, Any]:
-    """Perplexity by the last such line of fairseq-eval-lm in a log.
-
-    Raises:
-        UserError: the log has none.
-    """
+    """Perplexity by the last such line of fairseq-eval-lm in a log; a UserError if it has none."""
     found = _PERPLEXITY.findall(log.read_text(encoding="utf-8", errors="replace"))
     if not found:
         raise UserError(f"{log} has no line with a perplexity; did fairseq-eval-lm end well?")

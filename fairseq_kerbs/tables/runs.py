@@ -155,10 +155,7 @@ def plan_runs(
     """The runs of the tables at a scale, and those to run, each once, by id.
 
     With patterns in `only`, those to run are the matching ones, in the order of the patterns: a
-    pattern is part of a label, or fits it with ``*``, ``?`` or ``[]``.
-
-    Raises:
-        UserError: nothing matches a pattern.
+    pattern is part of a label, or fits it with ``*``, ``?`` or ``[]``; a UserError if nothing does.
     """
     runs = [run for table in tables for run in _runs(table, scale)]
     wanted: dict[str, Run] = {}
