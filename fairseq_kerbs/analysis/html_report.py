@@ -21,7 +21,7 @@ from fairseq_kerbs.analysis.history import Series, history_charts
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.plots import COLORS
 from fairseq_kerbs.analysis.sense_report import Figures
-from fairseq_kerbs.analysis.words import BPE_MARK
+from fairseq_kerbs.analysis.words import BPE_MARK, in_context
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.processes import progress
 
@@ -120,9 +120,8 @@ def context_traces(
 
 
 def _tooltip(name: str, one: Occurrence) -> str:
-    tokens = [*one.tokens]
-    tokens[one.position] = f"[{tokens[one.position]}]"
-    sentence = " ".join(tokens).replace(f"{BPE_MARK} ", "")  # whole words are easier to read
+    sentence = in_context(one.tokens, one.position, len(one.tokens))
+    sentence = sentence.replace(f"{BPE_MARK} ", "")  # whole words are easier to read
     return "<br>".join([name, *map(escape, textwrap.wrap(sentence, 70))])
 
 

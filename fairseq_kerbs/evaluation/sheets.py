@@ -121,9 +121,6 @@ def read_key(path: Path) -> Key:
         raise UserError(f"--key: {path} is no key; name the exported key") from None
 
 
-# --- sheets ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Sheet:
     """A sheet that came back complete and unaltered."""
