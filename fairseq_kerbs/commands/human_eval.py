@@ -58,6 +58,7 @@ def _read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[s
 def _add_export(steps: Subparsers) -> None:
     parser = steps.add_parser(
         "export",
+        allow_abbrev=False,
         help="draw items and write a sheet for each rater",
         description="Draw items, give the systems' answers letters in an order shuffled for each "
         "item, and write DIR/rater1.csv … with the scoring standard at the head, and the key. Keep "
@@ -103,6 +104,7 @@ def _run_export(args: argparse.Namespace) -> int:
 def _add_score(steps: Subparsers) -> None:
     parser = steps.add_parser(
         "score",
+        allow_abbrev=False,
         help="means, agreement and tests from filled sheets",
         description="Check the sheets against the key and print each system's mean score, the "
         "raters' agreement, and with --baseline a one-tailed paired t-test of every other system.",

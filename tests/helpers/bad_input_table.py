@@ -205,6 +205,7 @@ EVALUATION = [
     Misuse(f"{EXAMPLES} --number 0", ("--number is 0",)),
     Misuse(f"{EXPORT} --key {{out}}/key.json --items 3", ("--items is 3", "between 1 and 2")),
     Misuse(f"{EXPORT} --key {{out}}/key.json --items 1 --raters 0", ("--raters is 0",)),
+    Misuse(f"{EXPORT} --key {{out}}/key.json --item 1", ("--item 1", "did you mean --items?")),
     Misuse(
         f"{EXPORT} --key {{out}}/sheets/key.json --items 1",
         ("--key: ", "put it where raters do not see it"),
