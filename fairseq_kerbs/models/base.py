@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 from abc import ABC, abstractmethod
-from dataclasses import make_dataclass
+from dataclasses import fields, make_dataclass
 from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
 from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import BaseFairseqModel
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.errors import ProgramEnd
 
 
-class KerbsModel(ABC):
+class KerbsModel(BaseFairseqModel, ABC):
     """Mixin for fairseq models: how each of ours is built, and what checkpoints it takes."""
 
     arch: ClassVar[str]  # its name in fairseq
@@ -35,8 +36,7 @@ class KerbsModel(ABC):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         """Flags of fairseq's model, and ours."""
-        stock: Any = super()
-        stock.add_args(parser)
+        super().add_args(parser)
         gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
 
     @classmethod
@@ -58,10 +58,10 @@ class KerbsModel(ABC):
         if OmegaConf.is_config(args):  # fairseq-hydra-train's, where null is left open
             for name in [name for name, value in args.items() if value is None]:
                 del args[name]
-        for name, value in (sizes or {}).items():
+        defaults = {item.name: item.default for item in fields(cls.flags)}
+        for name, value in (defaults | (sizes or {})).items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
-        config.fill_defaults(args, cls.flags)
         if hasattr(args, "input_embedding"):
             # whether input and output embeddings are the same rows is for another flag to say
             args.share_decoder_input_output_embed = args.input_embedding == "composed"
@@ -69,17 +69,13 @@ class KerbsModel(ABC):
             args.adaptive_softmax_cutoff = getattr(args, "adaptive_softmax_cutoff", None)
         cls.fill_stock(args)
 
-    @classmethod  # noqa: B027
+    @classmethod
     def fill_stock(cls, args: Any) -> None:
         """Fill in the defaults of the model of fairseq's, if there is one."""
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
-        """Build the model and make the task reallocate its senses.
-
-        Raises:
-            ProgramEnd: a flag is wrong; the sentence names it.
-        """
+        """Build the model and let its task reallocate senses; a ProgramEnd names wrong flags."""
         args = config.as_namespace(args)
         cls.fill(args)
         with config.user_errors():
@@ -102,20 +98,16 @@ class KerbsModel(ABC):
         """The model, from flags that have been checked."""
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Refuse a checkpoint of other sizes; fairseq calls this before it loads parameters.
-
-        Raises:
-            ProgramEnd: the sentence names the flags, or the data.
-        """
-        model: Any = super()
-        model.upgrade_state_dict(state_dict)
-        for key, _ in model.named_parameters():
+        """Refuse a checkpoint of other sizes, with a ProgramEnd that names the flags or the data;
+        fairseq calls this before it loads parameters."""
+        super().upgrade_state_dict(state_dict)
+        for key, _ in self.named_parameters():
             if key not in state_dict:
                 raise ProgramEnd(
                     f"the checkpoint has no {key}: give the numbers of layers and the other flags "
                     "that it was trained with."
                 )
-        own = model.state_dict()
+        own = self.state_dict()
         words, source = state_dict.get(_SOURCE), own.get(_SOURCE)
         if words is not None and source is not None and len(words) != len(source):
             raise ProgramEnd(
@@ -174,10 +166,8 @@ def build_input_embedding(
     """Output layer by the flags, and the embedding of the decoder's words, which refers to it.
 
     ``read`` is the size of a separate embedding (``--input-embedding separate``), ``features`` that
-    of the decoder's features, and so of an embedding composed of senses, by ``composed``.
-
-    Raises:
-        ValueError: the flags do not fit the vocabulary or each other.
+    of the decoder's features, and so of an embedding composed of senses, by ``composed``. Raises a
+    ValueError if the flags do not fit the vocabulary or each other.
     """
     layer = config.build_output_layer(args, len(dictionary), features + bool(args.sense_bias))
     if getattr(args, "input_embedding", "composed") == "separate":
@@ -214,11 +204,8 @@ class ScoredByOutputLayer:
 
 
 def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
-    """Refuse a checkpoint with another layer, at ``prefix`` (with a final dot), than the model's.
-
-    Raises:
-        ProgramEnd: the sentence names the flags, the data, or what is damaged.
-    """
+    """Refuse a checkpoint with another layer, at ``prefix`` (with a final dot), than the model's,
+    with a ProgramEnd that names the flags, the data, or what is damaged."""
     layer.drop_unused(state_dict, prefix)
     expected = layer.state_dict()
     held = {

@@ -12,7 +12,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any, Optional
 
@@ -128,13 +128,6 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
 
     dropout: float = _flag(0.3, "dropout of embeddings and of each layer's output")
     init_scale: float = _flag(1.73, INIT_SCALE)
-
-
-def fill_defaults(args: Any, config: type[FairseqDataclass]) -> None:
-    """Set every field of ``config`` that ``args`` lacks to its default."""
-    for item in fields(config):
-        if item.default is not MISSING and getattr(args, item.name, None) is None:
-            setattr(args, item.name, item.default)
 
 
 def as_namespace(args: Any) -> argparse.Namespace:

@@ -19,6 +19,7 @@ from fairseq.models import (
     FairseqIncrementalDecoder,
 )
 from fairseq.models.lstm import AttentionLayer
+from fairseq.models.transformer import Embedding
 from fairseq.utils import apply_to_sample
 from torch import Tensor, nn
 
@@ -30,11 +31,8 @@ MAX_POSITIONS = 100_000
 
 
 def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None]:
-    """Move padding from the left of each row of tokens [batch, len] to its right.
-
-    Returns:
-        the rows; and for :func:`put_back` the place that each position has in them, [batch, len],
-        or None where nothing moved.
+    """Rows of tokens [batch, len] with the padding on their left moved to the right; and the place
+    that each position has in them, [batch, len], for :func:`at_places`, or None if nothing moved.
     """
     leading = tokens.ne(padding_idx).cumsum(1).eq(0).sum(1, keepdim=True)  # [batch, 1]
     if not leading.any():
@@ -44,8 +42,8 @@ def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
     return moved, (place - leading) % tokens.shape[1]
 
 
-def put_back(values: Tensor, places: Tensor | None) -> Tensor:
-    """Undo :func:`right_padded` for values of positions, [batch, len, …]."""
+def at_places(values: Tensor, places: Tensor | None) -> Tensor:
+    """Values [batch, len, …] of places [batch, len] of their rows; as they are for None."""
     if places is None:
         return values
     index = places.view(*places.shape, *[1] * (values.dim() - 2))
@@ -60,8 +58,8 @@ class Memory(NamedTuple):
     context: Tensor | None  # h_{t−1} of the output layer, [batch, d]; None before step 1
 
 
-class SteppingDecoder(ScoredByOutputLayer, ABC):
-    """Mixin for recurrent decoders of fairseq: forward returns context vectors."""
+class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
+    """Recurrent decoder of fairseq: forward returns context vectors."""
 
     embed_tokens: Any  # refers to the output layer
 
@@ -92,17 +90,16 @@ class SteppingDecoder(ScoredByOutputLayer, ABC):
             tokens, places = right_padded(tokens, self.embed_tokens.padding_idx)
         contexts, attention = self.run(tokens, encoder_out, incremental_state)
         if attention is not None:
-            attention = put_back(attention, places)
-        return put_back(contexts, places), {"attn": [attention]}
+            attention = at_places(attention, places)
+        return at_places(contexts, places), {"attn": [attention]}
 
     def run(
         self, tokens: Tensor, encoder_out: Any, state: dict[str, Any] | None
     ) -> tuple[Tensor, Tensor | None]:
         """Compose (Eq. 6–7) and step, one word after the other, from the memory in ``state``."""
-        decoder: Any = self
         memory: Memory | None = None
         if state is not None:
-            memory = decoder.get_incremental_state(state, "memory")
+            memory = self.get_incremental_state(state, "memory")
             tokens = tokens[:, -1:]
         if memory is None:
             memory = self.first_memory(len(tokens), encoder_out)
@@ -115,7 +112,7 @@ class SteppingDecoder(ScoredByOutputLayer, ABC):
             contexts.append(memory.context)
             attentions.append(attention)
         if state is not None:
-            decoder.set_incremental_state(state, "memory", memory)
+            self.set_incremental_state(state, "memory", memory)
         # stacked, and so a copy: generators divide what they receive by the temperature in place
         attended = None if attentions[0] is None else torch.stack(attentions, 1)
         return torch.stack(contexts, 1), attended
@@ -139,21 +136,17 @@ class SteppingDecoder(ScoredByOutputLayer, ABC):
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
         """Reorder states, fed-in outputs and context vectors with the beam."""
-        decoder: Any = self
-        memory = decoder.get_incremental_state(incremental_state, "memory")
+        memory = self.get_incremental_state(incremental_state, "memory")
         if memory is not None:
             chosen = apply_to_sample(lambda one: one.index_select(0, new_order), memory)
-            decoder.set_incremental_state(incremental_state, "memory", Memory(*chosen))
+            self.set_incremental_state(incremental_state, "memory", Memory(*chosen))
 
 
 def build_rnn(cell: str, args: Any, hidden_size: int, **options: bool) -> nn.LSTM | nn.GRU:
     """torch's LSTM or GRU over embeddings, with ``--layers`` and ``--dropout`` between them."""
     between = args.dropout if args.layers > 1 else 0.0
     kind: Any = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
-    rnn: nn.LSTM | nn.GRU = kind(
-        args.embed_dim, hidden_size, args.layers, dropout=between, **options
-    )
-    return rnn
+    return kind(args.embed_dim, hidden_size, args.layers, dropout=between, **options)
 
 
 def run_layers(
@@ -186,9 +179,7 @@ class RecurrentEncoder(FairseqEncoder):
     def __init__(self, cell: str, args: Any, dictionary: Any) -> None:
         super().__init__(dictionary)
         self.padding_idx, self.layers = dictionary.pad(), args.layers
-        self.embed_tokens = nn.Embedding(len(dictionary), args.embed_dim, self.padding_idx)
-        nn.init.normal_(self.embed_tokens.weight, std=args.embed_dim**-0.5)
-        nn.init.zeros_(self.embed_tokens.weight[self.padding_idx])
+        self.embed_tokens = Embedding(len(dictionary), args.embed_dim, self.padding_idx)
         self.rnn = build_rnn(cell, args, args.hidden_size // 2, bidirectional=True)
         self.dropout = nn.Dropout(args.dropout)
 
@@ -203,14 +194,12 @@ class RecurrentEncoder(FairseqEncoder):
         packed_outputs, final = self.rnn(packed)
         outputs, _ = nn.utils.rnn.pad_packed_sequence(packed_outputs, total_length=tokens.shape[1])
         finals = final if isinstance(final, tuple) else (final,)
-        states = tuple(self._join_directions(state) for state in finals)
-        # attention must name the positions that the caller knows: alignments are read off it
-        outputs = put_back(outputs.transpose(0, 1), places).transpose(0, 1)
-        return EncoderOut(self.dropout(outputs), states, src_tokens.eq(self.padding_idx).t())
-
-    def _join_directions(self, state: Tensor) -> Tensor:
         # [layers · 2, batch, hidden/2] -> [layers, batch, hidden]
-        return state.unflatten(0, (self.layers, 2)).transpose(1, 2).flatten(2)
+        apart = (state.unflatten(0, (self.layers, 2)) for state in finals)
+        states = tuple(state.transpose(1, 2).flatten(2) for state in apart)
+        # attention must name the positions that the caller knows: alignments are read off it
+        outputs = at_places(outputs.transpose(0, 1), places).transpose(0, 1)
+        return EncoderOut(self.dropout(outputs), states, src_tokens.eq(self.padding_idx).t())
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         return EncoderOut(*apply_to_sample(lambda one: one.index_select(1, new_order), encoder_out))
@@ -219,7 +208,7 @@ class RecurrentEncoder(FairseqEncoder):
         return MAX_POSITIONS
 
 
-class RecurrentKerbsDecoder(SteppingDecoder, FairseqIncrementalDecoder):
+class RecurrentKerbsDecoder(SteppingDecoder):
     """Recurrent decoder with attention, by flags of :class:`.config.RecurrentKerbsConfig`."""
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
@@ -263,8 +252,7 @@ class RecurrentModel(KerbsModel):
     @classmethod
     def build(cls, args: Any, task: Any) -> Any:
         """The decoder, which is all of a language model."""
-        model: Any = cls
-        return model(cls.build_decoder(args, task.target_dictionary))
+        return cls(cls.build_decoder(args, task.target_dictionary))
 
     @classmethod
     def build_decoder(cls, args: Any, dictionary: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairseq.models import FairseqDecoder, FairseqIncrementalDecoder, FairseqLanguageModel
+from fairseq.models import FairseqDecoder, FairseqLanguageModel
 from torch import Tensor, nn
 
 from fairseq_kerbs.models import recurrent
@@ -28,13 +28,12 @@ from fairseq_kerbs.models.config import RecurrentLanguageModelConfig
 from fairseq_kerbs.utils.errors import ProgramEnd
 
 
-class RecurrentLanguageModelDecoder(recurrent.SteppingDecoder, FairseqIncrementalDecoder):
+class RecurrentLanguageModelDecoder(recurrent.SteppingDecoder):
     """LSTM or GRU over words; its projected output is the context vector of the output layer."""
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        self.cell, self.layers, self.hidden_size = cell, args.layers, args.hidden_size
         self.rnn = recurrent.build_rnn(cell, args, args.hidden_size, batch_first=True)
         self.to_context = nn.Linear(args.hidden_size, args.embed_dim)
         self.dropout = nn.Dropout(args.dropout)
@@ -49,14 +48,14 @@ class RecurrentLanguageModelDecoder(recurrent.SteppingDecoder, FairseqIncrementa
         return self.contexts(self.to_context(self.dropout(hidden))), None
 
     def first_memory(self, batch: int, encoder_out: None) -> recurrent.Memory:
-        zero = self.output.weight.new_zeros(batch, self.hidden_size)
-        state = (zero, zero) if self.cell == "lstm" else (zero,)
-        return recurrent.Memory((state,) * self.layers, None, None)
+        zero = self.output.weight.new_zeros(batch, self.rnn.hidden_size)
+        state = (zero, zero) if self.rnn.mode == "LSTM" else (zero,)
+        return recurrent.Memory((state,) * self.rnn.num_layers, None, None)
 
     def step(
         self, words: Tensor, memory: recurrent.Memory, encoder_out: None
     ) -> tuple[recurrent.Memory, None]:
-        function: Any = torch.lstm_cell if self.cell == "lstm" else torch.gru_cell
+        function: Any = torch.lstm_cell if self.rnn.mode == "LSTM" else torch.gru_cell
         cells = [
             lambda below, state, weights=weights: function(below, state, *weights)
             for weights in self.rnn.all_weights
@@ -104,11 +103,6 @@ def reversal(tokens: Tensor, padding_idx: int) -> Tensor:
     return torch.where(place < lengths, lengths - 1 - place, place)
 
 
-def at_places(values: Tensor, places: Tensor) -> Tensor:
-    """Values [batch, len, d] of places [batch, len] of their rows."""
-    return values.gather(1, places.unsqueeze(-1).expand_as(values))
-
-
 class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
     """Two LSTMs, one in each direction; their projected states are the context vectors.
 
@@ -136,11 +130,8 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
     def forward(
         self, prev_output_tokens: Tensor, src_lengths: Tensor | None = None, **others: Any
     ) -> tuple[Tensor, Any]:
-        """Context vectors of every word [batch, len] from all others, [batch, len, d].
-
-        Raises:
-            ProgramEnd: a generator is calling, which this model cannot serve.
-        """
+        """Context vectors of every word [batch, len] from all others, [batch, len, d]; a ProgramEnd
+        for generators, which this model cannot serve."""
         if "encoder_out" in others or others.get("incremental_state") is not None:
             raise ProgramEnd(
                 "--arch bilstm_lm_kerbs reads both sides of a word and cannot generate text: use "
@@ -156,13 +147,13 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         embedded = self.dropout(self.embed_tokens(tokens))  # [batch, len, d]
         after, _state = self.forwards(embedded)  # after reading word t, [batch, len, hidden]
         turned = reversal(tokens, padding)
-        read_back, _state = self.backwards(at_places(embedded, turned))
+        read_back, _state = self.backwards(recurrent.at_places(embedded, turned))
         # both directions have read one word less than there is in front of them: the state before
         # the first word is zero, and padding comes after the words in either direction
         before = F.pad(after, (0, 0, 1, -1))
-        behind = at_places(F.pad(read_back, (0, 0, 1, -1)), turned)
+        behind = recurrent.at_places(F.pad(read_back, (0, 0, 1, -1)), turned)
         both = self.dropout(torch.cat([before, behind], dim=-1))  # [batch, len, 2 · hidden]
-        return recurrent.put_back(self.contexts(self.to_context(both)), places), {"attn": [None]}
+        return recurrent.at_places(self.contexts(self.to_context(both)), places), {"attn": [None]}
 
     def max_positions(self) -> int:
         return recurrent.MAX_POSITIONS

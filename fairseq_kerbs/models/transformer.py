@@ -31,12 +31,9 @@ _FEATURES = "fairseq_kerbs.features"  # key of the streams' last features in the
 
 
 class PassEmbedding(ComposedEmbedding):
-    """Composed embedding for a decoder of fairseq's, which looks words up without their contexts.
+    """Composed embedding for decoders of fairseq's, which look words up without their contexts."""
 
-    Attributes:
-        embed_next: how the next words are embedded, if with contexts; used once.
-    """
-
+    # how the next words are embedded, if with contexts; used once
     embed_next: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
