@@ -37,11 +37,8 @@ class Kernel(ABC):
         """Derivatives of :meth:`value` by x (norms fixed), |h|, |w| (x fixed) and θ."""
 
     def bind(self, dim: int) -> Kernel:
-        """This kernel for vectors of ``dim`` coordinates: itself, unless their number matters.
-
-        Raises:
-            ValueError: the kernel cannot work with vectors of this size.
-        """
+        """This kernel for vectors of ``dim`` coordinates: itself, unless their number matters; a
+        ValueError if it cannot work with vectors of this size."""
         return self
 
     def map_contexts(self, h: Tensor) -> Tensor:
@@ -61,8 +58,7 @@ def compute_dtype(*tensors: Tensor) -> torch.dtype:
 
 def safe_norm(vectors: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, kept as size 1; gradient 0 at the zero vector."""
-    norm: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return norm
+    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
 
 
 def safe_inverse(norm: Tensor) -> Tensor:
@@ -71,9 +67,9 @@ def safe_inverse(norm: Tensor) -> Tensor:
     return torch.where(norm >= tiny, 1.0 / norm.clamp_min(tiny), 0.0)
 
 
-def polynomial(z: Tensor, coefficients: Sequence[float], out: Tensor | None = None) -> Tensor:
+def polynomial(z: Tensor, coefficients: Sequence[float]) -> Tensor:
     """Σ_k coefficients[k]·z^k, by Horner's rule."""
-    result = (torch.empty_like(z) if out is None else out).fill_(coefficients[-1])
+    result = torch.full_like(z, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         result.mul_(z).add_(coefficient)
     return result

@@ -62,8 +62,7 @@ def apply_kernel(
     dtype = compute_dtype(x, h_norm, w_norm, theta)
     x = x.expand(torch.broadcast_shapes(x.shape, h_norm.shape, w_norm.shape, theta.shape))
     inputs = (value.to(dtype) for value in (x, h_norm, w_norm, theta))
-    result: Tensor = _KernelFunction.apply(kernel, *inputs)
-    return result
+    return _KernelFunction.apply(kernel, *inputs)
 
 
 def kernel_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str | Kernel = "kerbs") -> Tensor:

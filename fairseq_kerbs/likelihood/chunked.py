@@ -346,8 +346,7 @@ class Evaluation(ABC):
 
     def apply(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The loss as a function of the inputs, and what else is found of each token."""
-        found: tuple[Tensor, ...] = ChunkedNll.apply(self, torch.is_grad_enabled(), *inputs)
-        return found
+        return ChunkedNll.apply(self, torch.is_grad_enabled(), *inputs)
 
 
 class ChunkedNll(torch.autograd.Function):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
-from fairseq_kerbs.likelihood.backends.eager import Backend, Senses, word_logsumexp
+from fairseq_kerbs.likelihood.backends.eager import Backend, Senses
 from fairseq_kerbs.likelihood.chunked import Evaluation, Gradients, Products
 from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
@@ -139,9 +139,15 @@ def kerbs_log_probs(
 
 
 def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
-    """:func:`kerbs_log_probs` by autograd: all logits at once."""
+    """:func:`kerbs_log_probs` by autograd: all logits at once, each word scaled by its own largest
+    sense, so that improbable words keep their precision."""
     logits = kernel_logits(h, senses.w, senses.theta, senses.kernel)  # [..., M]
-    return word_logsumexp(logits, senses.table) - logits.logsumexp(-1, keepdim=True)
+    numbers, mask = senses.table
+    words = logits.index_select(-1, numbers.flatten())  # [..., V], or several senses of each
+    if numbers.shape[1] > 1:
+        slots = words.unflatten(-1, numbers.shape)
+        words = slots.masked_fill_(~mask, -torch.inf).logsumexp(-1)
+    return words - logits.logsumexp(-1, keepdim=True)
 
 
 @torch.no_grad()

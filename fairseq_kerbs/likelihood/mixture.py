@@ -43,17 +43,12 @@ class KernelGroup(NamedTuple):
 
 def group_components(kernels: Sequence[Kernel], dim: int) -> tuple[KernelGroup, ...]:
     """Group components by kernel, bound to vectors of size ``dim``; one with a θ stands alone."""
-    groups: list[tuple[Kernel, list[int]]] = []
-    for number, kernel in enumerate(kernels):
-        bound = kernel.bind(dim)
-        for other, members in groups:
-            same = type(other) is type(bound) and vars(other) == vars(bound)
-            if same and not bound.has_theta:
-                members.append(number)
-                break
-        else:
-            groups.append((bound, [number]))
-    return tuple(KernelGroup(kernel, tuple(members)) for kernel, members in groups)
+    bound = [kernel.bind(dim) for kernel in kernels]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for number, kernel in enumerate(bound):
+        key = (number,) if kernel.has_theta else (type(kernel), *vars(kernel).items())
+        groups.setdefault(key, []).append(number)
+    return tuple(KernelGroup(bound[members[0]], tuple(members)) for members in groups.values())
 
 
 class Mixture(NamedTuple):
@@ -99,11 +94,8 @@ def mixture_nll(mixture: Mixture, target: Tensor, **options: Any) -> tuple[Tenso
 
 
 def mixture_log_probs(mixture: Mixture) -> Tensor:
-    """Log-probabilities of all words (Gao et al. 2019, Eq. 1), differentiable.
-
-    Returns:
-        [..., V] in float32, or float64 where an input is float64; exp of it sums to 1.
-    """
+    """Log-probabilities of all words (Gao et al. 2019, Eq. 1), differentiable: [..., V] in float32,
+    or float64 where an input is float64; exp of it sums to 1."""
     found = []
     for group, theta in zip(mixture.groups, mixture.thetas, strict=True):
         index = list(group.components)

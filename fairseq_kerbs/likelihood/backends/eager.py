@@ -292,16 +292,3 @@ class Backend:
         """G [n, K] times ∂s/∂x, times what ``along_h`` sums, and times what the two sums sum."""
         w_norm, theta = self.w_norm[target.senses], self.theta[target.senses]
         return tuple(grad * part for part in self.kernel.partials(target.x, h_norm, w_norm, theta))
-
-
-def word_logsumexp(logits: Tensor, table: SenseTable, dim: int = -1) -> Tensor:
-    """Sum exp(logits) over the senses of each word, in the log: M entries along ``dim`` become V.
-
-    ``logits`` are [..., M], or [M, n] with ``dim`` 0. Each word is scaled by its own largest sense,
-    so that improbable words keep their precision.
-    """
-    if table.senses.shape[1] == 1:
-        return logits.index_select(dim, table.senses[:, 0])
-    slots = logits.index_select(dim, table.senses.flatten()).unflatten(dim, table.senses.shape)
-    mask = table.mask if dim else table.mask.unsqueeze(2)
-    return slots.masked_fill_(~mask, -torch.inf).logsumexp(1 if dim == 0 else -1)
