@@ -19,6 +19,10 @@ from fairseq_kerbs.senses import Evidence, SenseTable
 PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
 
 
+Losses = tuple[Tensor, Tensor, Evidence | None]
+"""Loss, plain nll of each token (detached), and the evidence on the senses: none of a mixture."""
+
+
 class LookedUp(NamedTuple):
     """Senses of words, [...] in number, for composition (Eq. 6–7)."""
 
@@ -169,10 +173,7 @@ class OutputLayer(nn.Module, ABC):
         The likelihood is computed outside the model's ``forward``. DistributedDataParallel with
         ``find_unused_parameters`` takes a parameter that its outputs do not depend on for unused.
         """
-        if not torch.is_grad_enabled():
-            return h
-        anchored: Tensor = _Anchor.apply(h, *self.parameters())
-        return anchored
+        return _Anchor.apply(h, *self.parameters()) if torch.is_grad_enabled() else h
 
     @abstractmethod
     def _log_probs(self, h: Tensor) -> Tensor:
@@ -183,9 +184,7 @@ class OutputLayer(nn.Module, ABC):
         """:meth:`log_probs` without gradient, and what is worth keeping for the next call."""
 
     @abstractmethod
-    def _nll(
-        self, h: Tensor, target: Tensor, **options: Any
-    ) -> tuple[Tensor, Tensor, Evidence | None]:
+    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
         """:meth:`nll_with_evidence` of [N, d] and [N]; records statistics while training."""
 
     def _check(self, h: Tensor) -> None:
@@ -244,13 +243,9 @@ class OutputLayer(nn.Module, ABC):
         """
         return self.nll_with_evidence(h, target, **options)[0]
 
-    def nll_with_evidence(
-        self, h: Tensor, target: Tensor, **options: Any
-    ) -> tuple[Tensor, Tensor, Evidence | None]:
-        """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses.
-
-        A mixture has no evidence: None.
-        """
+    def nll_with_evidence(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
+        """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses,
+        which a mixture has not: None."""
         self._check(h)
         flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
         loss, token_nll, evidence = self._nll(flat, words, **options)
@@ -284,13 +279,9 @@ class OutputLayer(nn.Module, ABC):
 
 
 class KernelOutputLayer(OutputLayer):
-    """A layer in which one kernel scores context vectors against all senses (Eq. 5).
+    """A layer in which one kernel scores context vectors against all senses (Eq. 5)."""
 
-    Attributes:
-        kernel: that kernel, bound to d.
-    """
-
-    kernel: Kernel
+    kernel: Kernel  # bound to d
 
     @property
     def senses(self) -> Senses:
@@ -308,7 +299,5 @@ class KernelOutputLayer(OutputLayer):
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         return score_words(h, self.senses, prepared)
 
-    def _nll(
-        self, h: Tensor, target: Tensor, **options: Any
-    ) -> tuple[Tensor, Tensor, Evidence | None]:
+    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
         return nll_with_evidence(h, self.senses, target, **options)

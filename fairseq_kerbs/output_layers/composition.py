@@ -76,11 +76,8 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         return self._mix((weights * found.mask).unsqueeze(-2), found.rows).squeeze(-2)
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
-        """Embed words [...] with the context vectors [..., d] that predicted them, if there are.
-
-        Returns:
-            [..., e], e = d but for a bias; composed with the prior where ``contexts`` is None.
-        """
+        """Embed words [...] with the context vectors [..., d] that predicted them, or else with the
+        prior: [..., e], e = d but for a bias."""
         layer = self.layer
         if layer.total_senses > layer.vocab_size:
             return self.compose(self.look_up(words), contexts)
@@ -89,14 +86,11 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         return embedded.masked_fill(words.eq(self.padding_idx).unsqueeze(-1), 0.0)
 
     def embed_sequence(self, words: Tensor, features: Tensor | None) -> Tensor:
-        """Embed a whole input sequence for a parallel decoder.
+        """Embed a whole input sequence for a parallel decoder, [batch, len, e].
 
         Position t of ``words`` [batch, len] holds ŷ_{t−1}; its context vector is the feature of
         position t − 1 in an earlier pass, [batch, len, d]. The first position, and one that follows
         padding, is composed with the prior, as are all without features.
-
-        Returns:
-            [batch, len, e]
         """
         if features is None or not self.posterior or words.shape[1] < 2:
             return self(words)
@@ -108,11 +102,8 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         return torch.cat([first, rest], dim=1)
 
     def embed_streams(self, words: Tensor, contexts: Tensor) -> Tensor:
-        """Embed words [batch] with the prior and with each of their context vectors [batch, n, d].
-
-        Returns:
-            [batch, n + 1, e], the composition with the prior first.
-        """
+        """Embed words [batch] with the prior, and then with each of their context vectors
+        [batch, n, d]: [batch, n + 1, e]."""
         found = self.look_up(words)
         wide = LookedUp(*(part.unsqueeze(1) for part in found))
         posterior = self._posterior(wide, contexts)  # [batch, n, K]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,10 +15,10 @@ from torch import Tensor, nn
 
 from fairseq_kerbs import reallocation
 from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
-from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp
+from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp, Losses
 from fairseq_kerbs.reallocation.clusters import GAP
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
-from fairseq_kerbs.senses import Evidence, SenseInventory, SenseTable
+from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.senses.moves import check_choice
 
 SENSE_INITS = ("random", "shared")
@@ -71,6 +72,11 @@ class KerbsOutputLayer(KernelOutputLayer):
         ValueError: the sense numbers do not fit each other, or a name is unknown.
     """
 
+    word_of_sense: Any = property(attrgetter("inventory.word_of_sense"))
+    table: Any = property(attrgetter("inventory.table"))
+    usage: Any = property(attrgetter("inventory.usage"))
+    log_prob: Any = property(attrgetter("inventory.log_prob"))
+
     def __init__(
         self,
         embed_dim: int,
@@ -88,12 +94,10 @@ class KerbsOutputLayer(KernelOutputLayer):
         check_choice("new_sense", new_sense, NEW_SENSES)
         check_choice("sense_init", sense_init, SENSE_INITS)
         bound = build_kernel(kernel).bind(embed_dim)
-        context_dim = embed_dim if new_sense == "context" else 0
-        cluster_dim = embed_dim if follow_clusters else 0
         inventory = SenseInventory(
             *(vocab_size, total_senses, max_senses),
-            context_dim=context_dim,
-            cluster_dim=cluster_dim,
+            context_dim=embed_dim if new_sense == "context" else 0,
+            cluster_dim=embed_dim if follow_clusters else 0,
         )
         super().__init__(embed_dim, vocab_size, total_senses, biased=biased, init_scale=init_scale)
         self.sense_init, self.new_sense, self.max_senses = sense_init, new_sense, max_senses
@@ -127,34 +131,15 @@ class KerbsOutputLayer(KernelOutputLayer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({"after_moves": [], **state})
 
-    @property
-    def word_of_sense(self) -> Tensor:
-        return self.inventory.word_of_sense
-
-    @property
-    def table(self) -> SenseTable:
-        return self.inventory.table
-
-    @property
-    def usage(self) -> Tensor:
-        return self.inventory.usage
-
-    @property
-    def log_prob(self) -> Tensor:
-        return self.inventory.log_prob
-
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
         if prepared is None:
             return posterior_weights(contexts, found.rows, found.theta, found.mask, self.kernel)
         with torch.autocast(contexts.device.type, enabled=False):
             logits = prepared.logits_of(found.senses, found.rows, contexts)
-            weights: Tensor = logits.masked_fill(~found.mask, -torch.inf).softmax(-1)
-            return weights
+            return logits.masked_fill(~found.mask, -torch.inf).softmax(-1)
 
-    def _nll(
-        self, h: Tensor, target: Tensor, **options: Any
-    ) -> tuple[Tensor, Tensor, Evidence | None]:
+    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
         loss, token_nll, evidence = super()._nll(h, target, **options)
         if self.training and evidence is not None:
             self.inventory.record(target, evidence, h)
