@@ -1,6 +1,6 @@
 """``--store-ema``: weights are averaged over time, the allocation of senses is not."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,32 +17,25 @@ def init(stock: Any, average: Any, model: nn.Module, *args: Any, **kwargs: Any) 
     """Have the averaged model copy the sense inventories, with their statistics, and begin the
     averages of senses anew where these move: what they were is another sense's."""
     stock(average, model, *args, **kwargs)
-    average.skip_keys = set(average.skip_keys) | {
-        f"{name}.{key}"
-        for name, module in model.named_modules()
-        if isinstance(module, SenseInventory)
-        for key in module.state_dict()
-    }
+    average.skip_keys = set(average.skip_keys)
     for name, module in model.named_modules():
-        if isinstance(module, KerbsOutputLayer):
-            module.after_moves.append(_follower(average, model, name))
+        if isinstance(module, SenseInventory):
+            average.skip_keys |= {f"{name}.{key}" for key in module.state_dict()}
+        elif isinstance(module, KerbsOutputLayer):
+            module.after_moves.append(partial(_copy_rows, average, model, name))
 
 
-def _follower(average: Any, model: nn.Module, name: str) -> Callable[[Tensor], None]:
-    """What copies rows [K] of the parameters of the layer of that name to the averages, and the
-    words of its senses, which with --ema-update-freq would follow later."""
+@torch.no_grad()
+def _copy_rows(average: Any, model: nn.Module, name: str, senses: Tensor) -> None:
+    """Copy rows [K] of the parameters of the layer of that name to the averages, and the words of
+    its senses, which with --ema-update-freq would follow later."""
     layer: Any = model.get_submodule(name)
-
-    @torch.no_grad()
-    def copy_rows(senses: Tensor) -> None:
-        inventory = average.get_model().get_submodule(name).inventory
-        inventory.load_state_dict(layer.inventory.state_dict())
-        averages = [average.get_model().state_dict(), average.fp32_params]
-        for parameter in layer.sense_parameters():
-            rows = senses.to(parameter.device)
-            for key, value in model.state_dict(keep_vars=True).items():
-                for one in averages if value is parameter else ():
-                    if key in one:
-                        one[key][rows.to(one[key].device)] = parameter[rows].to(one[key])
-
-    return copy_rows
+    inventory = average.get_model().get_submodule(name).inventory
+    inventory.load_state_dict(layer.inventory.state_dict())
+    averages = [average.get_model().state_dict(), average.fp32_params]
+    for parameter in layer.sense_parameters():
+        rows = senses.to(parameter.device)
+        for key, value in model.state_dict(keep_vars=True).items():
+            for one in averages if value is parameter else ():
+                if key in one:
+                    one[key][rows.to(one[key].device)] = parameter[rows].to(one[key])
