@@ -19,20 +19,13 @@ from fairseq_kerbs.utils.processes import progress
 
 @dataclass
 class Workload:
-    """One thing to measure.
+    """One thing to measure."""
 
-    Attributes:
-        run: the measured call; returns the loss, if any.
-        reset: brings back the state before the first call (no gradients); not measured.
-        amount: ``unit``s of work in one call.
-        reuses: calls share buffers made before them, so that peak memory would say nothing.
-    """
-
-    run: Callable[[], Tensor | float | None]
-    reset: Callable[[], object] = lambda: None
-    amount: float = 1.0
+    run: Callable[[], Tensor | float | None]  # the measured call; returns the loss, if any
+    reset: Callable[[], object] = lambda: None  # brings back the state before; not measured
+    amount: float = 1.0  # of work in one call, in units
     unit: str = "call"
-    reuses: bool = False
+    reuses: bool = False  # whether calls share buffers: peak memory would say nothing
 
 
 Entries = Mapping[str, tuple[str, Callable[[], Workload]]]

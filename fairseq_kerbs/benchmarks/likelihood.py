@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ def zipf_words(count: int, vocab: int, generator: torch.Generator) -> Tensor:
     return SPECIALS + torch.multinomial(frequencies, count, replacement=True, generator=generator)
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def make_inputs(
     dim: int, vocab: int, senses_per_word: float, tokens: int, dtype: str, device: str, seed: int
 ) -> Inputs:

@@ -83,8 +83,7 @@ def make_batch(task: Any, seed: int, sentences: int) -> dict[str, Any]:
         words = [zipf_words(length - 1, len(dictionary), generator) for length in lengths]
         sides += [torch.cat([sentence, end]) for sentence in words], lengths, dictionary
     dataset = LanguagePairDataset(*sides)
-    batch: dict[str, Any] = dataset.collater([dataset[index] for index in range(sentences)])
-    return batch
+    return dataset.collater([dataset[index] for index in range(sentences)])
 
 
 def step_workload(
