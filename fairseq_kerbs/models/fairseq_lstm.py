@@ -20,6 +20,7 @@ from torch import Tensor
 from fairseq_kerbs.models.base import KerbsModel, build_input_embedding
 from fairseq_kerbs.models.config import SeparableKerbsConfig, check_ranges, check_tied, refuse_flags
 from fairseq_kerbs.models.recurrent import Memory, SteppingDecoder
+from fairseq_kerbs.utils.literals import read_literal
 
 EncoderOut = tuple[Tensor, Tensor, Tensor, Tensor]
 """fairseq's: outputs [src_len, batch, units], final h and c [layers, batch, units], padding
@@ -123,7 +124,9 @@ def _build_encoder(args: Any, dictionary: Any) -> Any:
 def _attends(args: Any) -> bool:
     """``--decoder-attention``, a literal such as "1" or "False", as fairseq reads it."""
     try:
-        return utils.eval_bool(args.decoder_attention)
+        return bool(read_literal(args.decoder_attention))
+    except TypeError:  # no string
+        return False
     except ValueError as error:
         raise ValueError(f"--decoder-attention: {error}; give True or False.") from None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dt
 from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp, Losses
 from fairseq_kerbs.reallocation.clusters import GAP
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
-from fairseq_kerbs.senses import SenseInventory
+from fairseq_kerbs.senses import SenseInventory, SenseTable
 from fairseq_kerbs.senses.moves import check_choice
 
 SENSE_INITS = ("random", "shared")
@@ -71,11 +70,6 @@ class KerbsOutputLayer(KernelOutputLayer):
     Raises:
         ValueError: the sense numbers do not fit each other, or a name is unknown.
     """
-
-    word_of_sense: Any = property(attrgetter("inventory.word_of_sense"))
-    table: Any = property(attrgetter("inventory.table"))
-    usage: Any = property(attrgetter("inventory.usage"))
-    log_prob: Any = property(attrgetter("inventory.log_prob"))
 
     def __init__(
         self,
@@ -130,6 +124,22 @@ class KerbsOutputLayer(KernelOutputLayer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({"after_moves": [], **state})
+
+    @property
+    def word_of_sense(self) -> Tensor:
+        return self.inventory.word_of_sense
+
+    @property
+    def table(self) -> SenseTable:
+        return self.inventory.table
+
+    @property
+    def usage(self) -> Tensor:
+        return self.inventory.usage
+
+    @property
+    def log_prob(self) -> Tensor:
+        return self.inventory.log_prob
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
