@@ -233,15 +233,13 @@ class Gradients:
             return product if unscale is None else product.mul_(unscale)
 
         if self.h is not None:
-            shares = slices(max(1, len(w)), products.share)
+            own, shares = self.h[rows], slices(max(1, len(w)), products.share)
             parts = each(lambda at: wide(p[at].t() @ w[at]), shares)
 
             def by_h(at: slice) -> None:
                 product = torch.stack([part[at] for part in parts]).sum(0)
                 h, h_norm = products.h[rows][at].to(products.dtype), products.h_norm[rows][at]
-                by_contexts = products.backend.h_gradient(product, along_h[at], h, h_norm)
-                assert self.h is not None
-                self.h[rows][at] = by_contexts
+                own[at] = products.backend.h_gradient(product, along_h[at], h, h_norm)
 
             each(by_h, slices(len(along_h), 64 if len(parts) > 1 else len(along_h)))
         if self.w is not None and kept is not None:

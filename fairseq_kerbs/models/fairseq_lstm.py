@@ -145,8 +145,7 @@ class _FairseqLstm(KerbsModel):
             args, cls.arch, "adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings"
         )
         check_tied(args, "decoder_out_embed_dim")
-        frozen = getattr(args, "decoder_freeze_embed", False)
-        if frozen and args.input_embedding == "composed":
+        if args.input_embedding == "composed" and getattr(args, "decoder_freeze_embed", False):
             raise ValueError(
                 "--decoder-freeze-embed asks for --input-embedding separate: give both."
             )
