@@ -43,7 +43,8 @@ def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
 
 
 def at_places(values: Tensor, places: Tensor | None) -> Tensor:
-    """Values [batch, len, …] of places [batch, len] of their rows; as they are for None."""
+    """Values [batch, len, …], reordered within each row: position t gets that of ``places[:, t]``;
+    unchanged if ``places`` is None."""
     if places is None:
         return values
     index = places.view(*places.shape, *[1] * (values.dim() - 2))

@@ -20,7 +20,7 @@ PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a t
 
 
 Losses = tuple[Tensor, Tensor, Evidence | None]
-"""Loss, plain nll of each token (detached), and the evidence on the senses: none of a mixture."""
+"""Loss, plain nll of each token (detached), and the evidence on the senses; None for a mixture."""
 
 
 class LookedUp(NamedTuple):
@@ -244,8 +244,8 @@ class OutputLayer(nn.Module, ABC):
         return self.nll_with_evidence(h, target, **options)[0]
 
     def nll_with_evidence(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
-        """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses,
-        which a mixture has not: None."""
+        """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses;
+        None for a mixture."""
         self._check(h)
         flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
         loss, token_nll, evidence = self._nll(flat, words, **options)

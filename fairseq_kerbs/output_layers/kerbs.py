@@ -156,8 +156,8 @@ class KerbsOutputLayer(KernelOutputLayer):
         return loss, token_nll, evidence
 
     def update_statistics(self, decay: float, contexts: bool = True) -> Tensor:
-        """Take what was recorded into log P and U (Eq. 12–13, ``decay`` = β), and into the sums of
-        ``contexts``; returns the number of targets."""
+        """Take what was recorded into log P and U (Eq. 12–13, ``decay`` = β); sums of context
+        vectors stay pending without ``contexts``. Returns the number of targets."""
         return self.inventory.update(decay, contexts)
 
     @torch.no_grad()

@@ -208,12 +208,13 @@ class SenseInventory(ExactBuffers):
         contexts = torch.zeros(vocab_size, context_dim) if context_dim else None
         self.register_buffer("interval_contexts", contexts)
         # the first two go into U and log P, the others into the sums over the interval
-        self._use_sizes = {"joint": total_senses, "log_prob": vocab_size, **sizes}
-        self._context_sizes = {"contexts": vocab_size * context_dim}
+        self._sizes = {"joint": total_senses, "log_prob": vocab_size, **sizes}
+        self._use = tuple(self._sizes)
+        self._sizes |= {"contexts": vocab_size * context_dim}
         self.clusters = None
         if cluster_dim:
             self.clusters = ContextClusters(vocab_size, total_senses, cluster_dim)
-            self._context_sizes |= self.clusters.sizes
+            self._sizes |= self.clusters.sizes
         self._table: SenseTable | None = None
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
         # between processes (DDP) must not overwrite what each process has seen.
@@ -251,10 +252,9 @@ class SenseInventory(ExactBuffers):
 
     @property
     def pending(self) -> Tensor:
-        """Sums recorded since :meth:`update`, one flat tensor: processes add theirs up in place."""
+        """Sums recorded and not taken up yet, one flat tensor: processes add theirs up in place."""
         if self._pending is None or self._pending.device != self.usage.device:
-            sizes = (self._use_sizes | self._context_sizes).values()
-            fresh = self.usage.new_zeros(sum(sizes))
+            fresh = self.usage.new_zeros(sum(self._sizes.values()))
             self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
         return self._pending
 
@@ -262,13 +262,12 @@ class SenseInventory(ExactBuffers):
         """Views of what is pending: of the use of words and senses, and of context vectors (empty
         where none are followed), which are d times as many and may wait for
         :meth:`add_contexts`."""
-        use = sum(self._use_sizes.values())
+        use = sum(self._sizes[name] for name in self._use)
         return self.pending[:use], self.pending[use:]
 
     def _sums(self) -> dict[str, Tensor]:
         """Views of what is pending, by name."""
-        sizes = self._use_sizes | self._context_sizes
-        return dict(zip(sizes, self.pending.split([*sizes.values()]), strict=True))
+        return dict(zip(self._sizes, self.pending.split([*self._sizes.values()]), strict=True))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -353,9 +352,8 @@ class SenseInventory(ExactBuffers):
         )
         self.log_prob.mul_(keep).add_(sums["log_prob"] * fresh)
         self.usage.mul_(keep).add_(sums["joint"] * (fresh * decay))
-        for name in self._use_sizes:
-            if name not in ("joint", "log_prob"):
-                self.get_buffer(f"interval_{name}").add_(sums[name])
+        for name in self._use[2:]:
+            self.get_buffer(f"interval_{name}").add_(sums[name])
         self.pending_parts()[0].zero_()
         if contexts:
             self.add_contexts()

@@ -138,6 +138,7 @@ class SenseUpdates:
         if update_num == self._last_interval or update_num % self.schedule.interval:
             return
         self._last_interval = update_num
+        self.exchange_contexts(model)
         for layer in kerbs_layers(model):
             none = self.schedule.policy == "none"
             try:
@@ -154,23 +155,21 @@ class SenseUpdates:
     def after_update(self, model: nn.Module, update_num: int) -> None:
         """Take in the statistics of parameter update number ``update_num`` (from 0).
 
-        Sums of context vectors, many times as large, are added across processes where an interval
-        ends, and before a checkpoint is saved.
+        Sums of context vectors, many times as large, wait for :meth:`exchange_contexts`.
         """
         if self.has(update_num):
             return
         self._last_update = update_num
-        whole = processes() == 1 or (update_num + 1) % self.schedule.interval == 0
         for layer in kerbs_layers(model):
-            pending = layer.inventory.pending
-            add_across_processes(pending if whole else layer.inventory.pending_parts()[0])
-            layer.update_statistics(self.schedule.decay, contexts=whole)
+            add_across_processes(layer.inventory.pending_parts()[0])
+            layer.update_statistics(self.schedule.decay, contexts=processes() == 1)
             self._summary = self._summary or summarize(layer)
             for name, value in self._summary.items():
                 metrics.log_scalar(name, value, priority=1510, round=3)
 
-    def before_save(self, model: nn.Module) -> None:
-        """Take in what is pending in any process, so that it is in the checkpoint."""
+    def exchange_contexts(self, model: nn.Module) -> None:
+        """Take in the sums of context vectors that are pending in any process: before senses move,
+        and before a checkpoint is saved."""
         for layer in kerbs_layers(model) if processes() > 1 else ():
             add_across_processes(layer.inventory.pending_parts()[1])
             layer.inventory.add_contexts()

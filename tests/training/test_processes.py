@@ -22,11 +22,12 @@ pytestmark = pytest.mark.slow
 ARCH = "transformer_kerbs"
 PRIOR = ["--composition", "prior", "--update-freq"]
 OFTEN = ["--reallocation-interval", "2", "--lr", "0.03"]  # one sense moves after three intervals
+SAVING = ["--save-interval-updates", "3"]  # the sums over an interval are half complete
 TRAININGS = {
     "pytorch_ddp": (ARCH, "one", []),
     "legacy_ddp": (ARCH, "one", ["--ddp-backend", "legacy_ddp"]),
     "prior": ("lstm_kerbs", "one_prior", [*PRIOR, "1", "--find-unused-parameters"]),
-    "clusters": ("gru_kerbs", "one_clusters", OFTEN),
+    "clusters": ("gru_kerbs", "one_clusters", [*OFTEN, *SAVING]),
 }
 UPDATES = 7
 # dropout of two processes is not that of one
@@ -56,7 +57,8 @@ def two(data: Path, folder: Path, *flags: str, arch: str = ARCH) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with trainings by one process, by two as `TRAININGS` has them, and one cut off."""
+    """A folder with trainings by one process, by two as `TRAININGS` has them, one of these again
+    with a stop after its first save, and one cut off."""
     folder = tmp_path_factory.mktemp("processes")
     runs = [
         run(data, folder / name, arch, *FLAGS, *flags, "2", record=f"{folder / name}.0")
@@ -68,7 +70,10 @@ def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     for name, (arch, _, flags) in TRAININGS.items():
         runs += two(data, folder / name, *flags, arch=arch)
-    cut = two(data, folder / "cut", "--save-interval-updates", "3")
+    for stop in ("3", str(UPDATES)):
+        flags = [*OFTEN, *SAVING, "--max-update", stop]
+        runs += two(data, folder / "resumed", *flags, arch="gru_kerbs")
+    cut = two(data, folder / "cut", *SAVING)
     cut[1]["kill"] = "before save 1"
     statuses = trainings([*runs, *cut])  # a hang ends here
     text = "\n".join(log.read_text() for log in folder.glob("*.log"))
@@ -105,6 +110,13 @@ def test_two_processes_train_as_one_does_with_twice_the_batches(name: str, done:
     for key, value in expected.items():
         if not key.endswith("._float_tensor"):  # fairseq leaves it uninitialized
             torch.testing.assert_close(found[key], value, rtol=1e-3, atol=1e-4, msg=key)
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_two_processes_that_stop_in_an_interval_go_on_with_the_same_bits(
+    rank: int, done: Path
+) -> None:
+    assert record(done, "resumed", rank) == record(done, "clusters", rank)
 
 
 def test_a_process_ends_with_an_error_when_another_one_has_died(done: Path) -> None:

@@ -234,7 +234,7 @@ def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
     assert inventory.pending.abs().sum() == 0
 
 
-def test_processes_exchange_sums_of_contexts_once_an_interval_and_before_a_save(
+def test_processes_exchange_sums_of_contexts_before_moves_and_before_a_save(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parts = training(reallocation="clusters")
@@ -251,10 +251,10 @@ def test_processes_exchange_sums_of_contexts_once_an_interval_and_before_a_save(
     )
     for update in range(3):
         one_update(parts, update)
-    assert sums == [use, use + contexts, use]
+    assert sums == [use, use, contexts, use]
     assert not inventory.clusters.sense_count.any()  # the second interval's
-    parts[0]._kerbs_updates.before_save(model)
-    assert sums[3:] == [contexts]
+    parts[0]._kerbs_updates.exchange_contexts(model)
+    assert sums[4:] == [contexts]
     assert inventory.clusters.sense_count.sum() == inventory.interval_count.sum() > 0
     assert not inventory.pending.any()
 
