@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from fairseq_kerbs import __version__
 from fairseq_kerbs.commands import (
+    OutputPath,
     convert,
     corpora,
     evaluation,
@@ -20,6 +21,7 @@ from fairseq_kerbs.commands import (
     human_eval,
     neighbours,
     plots,
+    refuse_overwriting,
     report,
     senses,
     tables,
@@ -136,7 +138,7 @@ def _complete_files(parser: argparse.ArgumentParser, how: Any) -> None:
         if isinstance(action, argparse._SubParsersAction):
             for subparser in action.choices.values():
                 _complete_files(subparser, how)
-        elif action.type is Path or action.metavar in ("DATA", "SAVE_DIR"):
+        elif action.type in (Path, OutputPath) or action.metavar in ("DATA", "SAVE_DIR"):
             action.complete = how  # type: ignore[attr-defined]
 
 
@@ -164,6 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = build_parser()
         args, extra = parser.parse_known_args(argv)
         args.extra = extra
+        refuse_overwriting(vars(args))
         status: int = args.run(args)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has had enough, such as head

@@ -143,7 +143,7 @@ def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
     try:
         dictionary = Dictionary.load(str(path))
     except (ValueError, RuntimeError) as error:
-        raise UserError(f"--dict: {path} is no dictionary of fairseq ({error})") from None
+        raise UserError(f"{path} is no dictionary of fairseq ({error})") from None
     differs = None
     if len(dictionary) != words:
         differs = f"has {len(dictionary)} words, the checkpoint {words}"
@@ -151,7 +151,6 @@ def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
         differs = "has as many words as the checkpoint, but others or in another order"
     if differs:
         raise UserError(
-            f"--dict: {path} {differs}; give the dictionary of the target language that it was "
-            "trained with"
+            f"{path} {differs}; give the dictionary of the target language that it was trained with"
         )
     return dictionary

@@ -8,12 +8,44 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from pathlib import Path, PosixPath
 from typing import TypeAlias
 
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class OutputPath(PosixPath):
+    """Type of a flag that names a file to be written; see `refuse_overwriting`."""
+
+
+def refuse_overwriting(given: Mapping[str, object]) -> None:
+    """Raise a UserError if one of the arguments ``given`` by name is an `OutputPath` and names the
+    same file as another."""
+    named = [(name, path) for name, value in given.items() for path in _paths(value)]
+    for (flag, output), (name, path) in permutations(named, 2):
+        if isinstance(output, OutputPath) and _same_file(output, path):
+            raise UserError(f"--{flag} {output} is the {name} itself; name another file")
+
+
+def _paths(value: object) -> Iterator[Path]:
+    """The paths of an argument, which may be a list of them or of NAME=FILE."""
+    for one in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(one, Path):
+            yield one
+        elif isinstance(one, str) and "=" in one:
+            yield Path(one.partition("=")[2])
+
+
+def _same_file(path: Path, other: Path) -> bool:
+    try:
+        return path.resolve() == other.resolve() or path.samefile(other)
+    except (OSError, RuntimeError):  # one is not there, or a loop of links
+        return False
 
 
 def add_trust_flag(parser: argparse.ArgumentParser) -> None:

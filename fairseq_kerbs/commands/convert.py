@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_kerbs.commands import Subparsers, add_trust_flag, say_written, write_output
+from fairseq_kerbs.commands import OutputPath, Subparsers, add_trust_flag, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -20,7 +20,14 @@ def add_convert(commands: Subparsers) -> None:
     )
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT")
-    add("-o", "--output", type=Path, required=True, metavar="OUT", help="the checkpoint to write")
+    add(
+        "-o",
+        "--output",
+        type=OutputPath,
+        required=True,
+        metavar="OUT",
+        help="the checkpoint to write",
+    )
     add("--total-senses", type=float, default=1.5, metavar="F",
         help="senses in all, as a multiple of the target vocabulary [%(default)s]")  # fmt: skip
     add("--max-senses", type=int, default=4, metavar="N", help="most senses of one word [4]")
@@ -36,7 +43,7 @@ def add_convert(commands: Subparsers) -> None:
     counts.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
     counts.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
     add("--ema", action="store_true", help="convert the averages that --store-ema has made")
-    add("--config", type=Path, metavar="FILE", help="write the flags for training on as YAML")
+    add("--config", type=OutputPath, metavar="FILE", help="write the flags for training on as YAML")
     add_trust_flag(parser)
     parser.set_defaults(run=_run_convert)
 
@@ -87,11 +94,10 @@ def _run_convert(args: argparse.Namespace) -> int:
 
 
 def _check_flags(args: argparse.Namespace) -> None:
-    for path in (args.output, args.config or args.output):
-        if path.exists() and args.checkpoint.exists() and path.samefile(args.checkpoint):
-            raise UserError(f"-o {path} is the checkpoint itself; name another file")
-    if args.config and args.config.resolve() == args.output.resolve():
-        raise UserError(f"--config {args.config} is what -o names; name another file")
+    if args.config and args.config.suffix not in (".yaml", ".yml"):
+        raise UserError(
+            f"--config {args.config} is written as YAML: name a file that ends in .yaml"
+        )
     most = max(1, args.max_senses)
     for name, right, range_ in (
         ("max_senses", args.max_senses >= 1, "at least 1"),

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import Subparsers, write_output
+from fairseq_kerbs.commands import OutputPath, Subparsers, write_output
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
@@ -23,10 +23,13 @@ def add_detokenize(commands: Subparsers) -> None:
         description="Join subwords and undo Moses tokenization: of fairseq-generate's output (best "
         "hypotheses, in the order of the corpus) or of tokenized text.",
     )
-    parser.add_argument("input", nargs="?", default="-", help="file to read [standard input]")
+    parser.add_argument("input", nargs="?", type=Path, default="-", metavar="FILE",
+                        help="file to read [standard input]")  # fmt: skip
     parser.add_argument("--lang", required=True, help="language of the text")
     parser.add_argument("--unescape", action="store_true", help="undo XML entities")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="file [standard output]")
+    parser.add_argument(
+        "-o", "--output", type=OutputPath, metavar="FILE", help="file [standard output]"
+    )
     parser.set_defaults(run=_run_detokenize)
 
 
@@ -34,7 +37,7 @@ def _run_detokenize(args: argparse.Namespace) -> int:
     from fairseq_kerbs.evaluation.texts import detokenize_lines
     from fairseq_kerbs.utils.files import read_lines
 
-    path = "/dev/stdin" if args.input == "-" else args.input
+    path = "/dev/stdin" if str(args.input) == "-" else str(args.input)
     lines = read_lines(path)
     texts = detokenize_lines(lines, language=args.lang, name=path, unescape=args.unescape)
     write_output(args.output, "".join(text + "\n" for text in texts))

@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import Subparsers, write_output
+from fairseq_kerbs.commands import OutputPath, Subparsers, refuse_overwriting, write_output
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import OWN_FLAGS, PLUGIN_FOLDER
 
@@ -126,7 +126,7 @@ def add_generate(commands: Subparsers) -> None:
     parser = _add_parser(commands, _run_generate)
     parser.add_argument("--dry-run", action="store_true", help="only print the command")
     output = "file to write to [SAVE_DIR/generate-SUBSET.txt]"
-    parser.add_argument("--output", type=Path, metavar="FILE", help=output)
+    parser.add_argument("--output", type=OutputPath, metavar="FILE", help=output)
     reference = "raw text of the target side: print detokenized BLEU"
     parser.add_argument("--reference", type=Path, metavar="FILE", help=reference)
     unescape = "undo XML entities (of 'prepare --escape') for BLEU"
@@ -158,9 +158,11 @@ def _run_generate(args: argparse.Namespace) -> int:
     output = args.output or Path(args.save_dir) / f"generate-{said.gen_subset}.txt"
     command = [find_program("fairseq-generate"), *arguments]
     _announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
+    checkpoints = [Path(one) for one in said.path.split(":")]
+    refuse_overwriting({"output": OutputPath(output), "checkpoint": checkpoints})
     if args.dry_run:
         return 0
-    for checkpoint in map(Path, said.path.split(":")):
+    for checkpoint in checkpoints:
         if not checkpoint.is_file():
             raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
     with atomic_write(output) as stream:

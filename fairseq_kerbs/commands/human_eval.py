@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from fairseq_kerbs.commands import Subparsers, reading, say_written, write_output
+from fairseq_kerbs.commands import OutputPath, Subparsers, reading, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -67,7 +67,7 @@ def _add_export(steps: Subparsers) -> None:
     _add_text_flags(parser)
     add = parser.add_argument
     add("--sheets", required=True, type=Path, metavar="DIR", help="for the raters")
-    add("--key", required=True, type=Path, metavar="FILE", help="JSON file outside DIR")
+    add("--key", required=True, type=OutputPath, metavar="FILE", help="JSON file outside DIR")
     for flag, default in (("--items", 50), ("--raters", 3), ("--seed", 1)):
         add(flag, type=int, default=default, metavar="N", help="[%(default)s]")
     add("--delimiter", choices=("comma", "semicolon", "tab"), default="comma",
@@ -148,7 +148,7 @@ def add_examples(commands: Subparsers) -> None:
     best.add_argument("--baseline", metavar="NAME", help="what it is compared with [the first]")
     best.add_argument("--metric", choices=("chrf", "bleu"), default="chrf", help="[%(default)s]")
     add("--format", choices=("text", "markdown", "csv"), default="text", help="[%(default)s]")
-    add("-o", "--output", type=Path, metavar="FILE", help="file [standard output]")
+    add("-o", "--output", type=OutputPath, metavar="FILE", help="file [standard output]")
     parser.set_defaults(run=_run_examples)
 
 

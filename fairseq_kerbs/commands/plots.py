@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.commands import Subparsers, reading, say_written
+from fairseq_kerbs.commands import OutputPath, Subparsers, reading, say_written
 from fairseq_kerbs.utils.errors import UserError
 
 FIGURES = {
@@ -30,7 +30,9 @@ def add_plot(commands: Subparsers) -> None:
     for name, text in FIGURES.items():
         figure = figures.add_parser(name, help=text, description=text, allow_abbrev=False)
         file = "a .png, .pdf or .svg file"
-        figure.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
+        figure.add_argument(
+            "-o", "--output", type=OutputPath, required=True, metavar="FILE", help=file
+        )
         figure.set_defaults(run=_run)
         contexts = name == "contexts"
         if name == "history":

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_kerbs.commands import add_trust_flag, say_written, write_output
+from fairseq_kerbs.commands import OutputPath, add_trust_flag, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.steps import write_json
 
@@ -37,7 +37,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     """``--json`` and ``--csv``."""
     for kind in ("json", "csv"):
         text = f"write it here as {kind.upper()}, too"
-        parser.add_argument(f"--{kind}", type=Path, metavar="FILE", help=text)
+        parser.add_argument(f"--{kind}", type=OutputPath, metavar="FILE", help=text)
 
 
 def check_numbers(args: argparse.Namespace, **least: int) -> None:

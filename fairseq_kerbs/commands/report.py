@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fairseq_kerbs.commands import Subparsers, reading, write_output
+from fairseq_kerbs.commands import OutputPath, Subparsers, reading, write_output
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -19,7 +19,7 @@ def add_report(commands: Subparsers) -> None:
     )
     reading.add_model_flags(parser)
     text = "the .html file to write"
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=text)
+    parser.add_argument("-o", "--output", type=OutputPath, required=True, metavar="FILE", help=text)
     parser.add_argument("--title", help="title of the page [name of the checkpoint]")
     text = "output of fairseq-train or its --tensorboard-logdir, for the history of training"
     parser.add_argument("--log", type=Path, metavar="LOG", help=text)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fairseq_kerbs.commands import Subparsers, reading, say_written, write_output
+from fairseq_kerbs.commands import OutputPath, Subparsers, reading, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -43,7 +43,7 @@ def add_senses(commands: Subparsers) -> None:
     reading.add_numbers(table, ("--words-each", 5, "words of each"), ("--seed", 1, "of the draw"))
     table.add_argument("--with-pieces", action="store_true", help="subwords too, with marks")
     text = "write this table to a file: as CSV if its name ends in .csv, else as Markdown"
-    table.add_argument("--table", type=Path, metavar="FILE", help=text)
+    table.add_argument("--table", type=OutputPath, metavar="FILE", help=text)
     parser.set_defaults(run=_run_senses)
 
 
@@ -129,7 +129,7 @@ def add_gold_mlt(commands: Subparsers) -> None:
     parser.add_argument("list", type=Path, metavar="LIST", help="such as ende_test2016.txt")
     text = "tokenized English text of the split: tok/test.en of a prepared folder"
     parser.add_argument("--text", type=Path, required=True, metavar="FILE", help=text)
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="GOLD.tsv")
+    parser.add_argument("-o", "--output", type=OutputPath, required=True, metavar="GOLD.tsv")
     parser.set_defaults(run=_run_mlt)
 
 
@@ -152,8 +152,8 @@ def add_gold_coarsewsd(commands: Subparsers) -> None:
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="with a folder for each word")
     parser.add_argument("--part", default="train", choices=("train", "test"), help="[%(default)s]")
-    parser.add_argument("--text", type=Path, required=True, metavar="TEXT")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="GOLD.tsv")
+    parser.add_argument("--text", type=OutputPath, required=True, metavar="TEXT")
+    parser.add_argument("-o", "--output", type=OutputPath, required=True, metavar="GOLD.tsv")
     parser.set_defaults(run=_run_coarsewsd)
 
 

@@ -29,6 +29,10 @@ def parse_args_and_arch(stock: Any, parser: Any, input_args: Any = None, **kwarg
         found = stock(parser, input_args, **kwargs)
     except ValueError as error:  # it forbids --fp16 with the TPU that --bf16 has stood for
         parser.error(str(error))
+    except RuntimeError as error:  # without a word if no --arch was given
+        if error.args:
+            raise
+        parser.error("--arch is missing, or 'arch' under 'train:' of a configuration")
     args = found[0] if isinstance(found, tuple) else found
     if getattr(args, "bf16", False) and find_spec("torch_xla") is None:
         args.tpu = "--tpu" in (sys.argv if input_args is None else input_args)

@@ -27,6 +27,8 @@ def run_tables(args: argparse.Namespace) -> int:
     or a report of an older version would be replaced."""
     if args.jobs < 1:
         raise UserError(f"--jobs must be at least 1, not {args.jobs}")
+    if args.corpora.exists() and not args.corpora.is_dir():
+        raise UserError(f"--corpora {args.corpora} is no folder; name the one with the corpora")
     given = args.table or ["all"]
     names = [name for one in given for name in (NAMES if one == "all" else (one,))]
     tables = [load_table(name) for name in dict.fromkeys(names)]

@@ -140,7 +140,9 @@ def load_table(name: str) -> Table:
     if name.endswith(".yaml"):
         path = Path(name)
     elif name not in NAMES:
-        raise UserError(f"--table {name}: there is {', '.join(NAMES)}, all, or a .yaml file")
+        raise UserError(
+            f"--table {name}: there is {', '.join(NAMES)}, all, or a file whose name ends in .yaml"
+        )
     content, shared = read_yaml(path), path.parent / "data.yaml"
     try:
         known = read_yaml(shared) if shared.is_file() else {}

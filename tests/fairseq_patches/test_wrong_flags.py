@@ -1,4 +1,4 @@
-"""What fairseq makes of flags of precision, where there is no TPU."""
+"""What fairseq makes of a missing architecture, and of flags of precision where there is no TPU."""
 
 from __future__ import annotations
 
@@ -22,3 +22,10 @@ def test_a_tpu_is_used_where_it_was_asked_for(
     args = options.parse_args_and_arch(parser, arguments if given else None)
     assert args.tpu == TPU[flags]
     assert args.bf16 == ("bf16" in flags)
+
+
+def test_a_missing_architecture_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options.parse_args_and_arch(options.get_training_parser(), ["DATA"])
+    assert ended.value.code == 2
+    assert "--arch is missing" in capsys.readouterr().err.splitlines()[-1]

@@ -143,6 +143,10 @@ EXPERIMENTS = [
         "train multi30k/lstm_kreb {work}/bin {out}/save", ("did you mean multi30k/lstm_kerbs?",)
     ),
     Misuse("generate {work}/good.yaml {work}/bin {out}/save", ("no checkpoint", "--path")),
+    Misuse(
+        f"generate {{work}}/good.yaml {{work}}/bin {{out}}/save --path {MODEL} --output {MODEL}",
+        ("--output", "model.pt is the checkpoint itself", "name another"),
+    ),
     Misuse("translate toy {work}/text {out}/save", ("text does not exist or has no dict.*.txt",)),
     Misuse(
         "translate toy {work}/bin {out}/save",
@@ -161,6 +165,7 @@ EXPERIMENTS = [
         ("escape.yaml: '../../../two'", "letters, digits"),
     ),
     Misuse(f"{TABLES} --jobs 0", ("--jobs must be at least 1",)),
+    Misuse(f"{TABLES} --corpora {{out}}/file --dry-run", ("--corpora", "file is no folder")),
     Misuse(f"{TABLES} --only nothing", ("--only nothing: no run matches",)),
     Misuse(f"{TABLES} --report-only --work {{out}}/file", ("file", "a part of its path is a file")),
     Misuse(
@@ -173,6 +178,15 @@ EXPERIMENTS = [
 ]
 
 EVALUATION = [
+    Misuse(
+        "detokenize {work}/two --lang en -o {work}/two", ("--output", "two is the input itself")
+    ),
+    Misuse(f"{EXAMPLES} -o {{work}}/two", ("--output", "two is the source itself", "another file")),
+    Misuse(
+        "examples --source {work}/none.de --system a={work}/two -o {work}/two",
+        ("two is the system itself", "name another file"),
+    ),
+    Misuse(f"senses {MODEL} --json {MODEL}", ("--json", "model.pt is the checkpoint itself")),
     Misuse("detokenize --lang en {work}/bad.de", ("bad.de, line 2: not valid UTF-8",)),
     Misuse("detokenize --lang en {work}/two/x", ("two/x cannot be read", "part of its path")),
     Misuse("detokenize --lang xx {work}/two", ("--lang: Moses has no rules", "known are")),
@@ -245,7 +259,7 @@ MODELS = [
     ),
     Misuse(
         f"senses {MODEL} --dict {{work}}/turned_en/dict.en.txt",
-        ("--dict", "as many words as the checkpoint", "give the dictionary"),
+        ("en/dict.en.txt has as many words as the checkpoint", "give the dictionary"),
     ),
     Misuse(f"{SENSES} {{work}}/task.pt", ("the task 'translating'", "--trust-checkpoint")),
     Misuse(f"{SENSES} {{out}}/absent.pt", ("there is no checkpoint", "absent.pt")),
@@ -266,7 +280,7 @@ MODELS = [
     Misuse(f"{SENSES} {MODEL} --examples -1", ("--examples is -1",)),
     Misuse(f"{SENSES} {MODEL} --word the nosuch", ("--word: nosuch: no entry", "none of its own")),
     Misuse(f"{SENSES} {MODEL} --json {{out}}/file/r", ("file/r", "a part of its path is a file")),
-    Misuse(f"senses {MODEL} --dict {{work}}/two", ("--dict", "two")),
+    Misuse(f"senses {MODEL} --dict {{work}}/two", ("two is no dictionary of fairseq",)),
     Misuse("report {work}/code.pt -o {out}/r.html", ("(posix.system)", "--trust-checkpoint")),
     Misuse(f"report {MODEL} --data {{work}}/bin -o {{out}}/file/r.html", ("a part of its path",)),
     Misuse(f"geometry {MODEL} --data {{work}}/text", ("text is no folder with a dict.*.txt",)),
@@ -317,7 +331,11 @@ CONVERSION = (
         ),
         Misuse(
             f"convert {MODEL} -o {{out}}/k.pt --config {{out}}/sub/../k.pt",
-            ("k.pt is what -o names", "name another"),
+            ("k.pt is the config itself", "name another"),
+        ),
+        Misuse(
+            f"convert {MODEL} -o {{out}}/k.pt --config {{work}}/stock.pt",
+            ("stock.pt is written as YAML", "ends in .yaml"),
         ),
     ]
     + [
@@ -333,6 +351,10 @@ CONVERSION = (
                 ("--split-noise", "--extra-senses split", "give both or neither"),
             ),
             ("--extra-senses some", ("--extra-senses", "invalid choice: 'some'")),
+            (
+                "--data {work}/turned_en",
+                ("en/dict.en.txt has as many words", "give the dictionary"),
+            ),
             ("--ema", ("--ema: ", "model.pt holds no averages", "--store-ema")),
             ("--data {work}/bin --dict {work}/two", ("--dict", "not allowed with", "--data")),
         )
