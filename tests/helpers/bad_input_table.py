@@ -351,10 +351,6 @@ CONVERSION = (
                 ("--split-noise", "--extra-senses split", "give both or neither"),
             ),
             ("--extra-senses some", ("--extra-senses", "invalid choice: 'some'")),
-            (
-                "--data {work}/turned_en",
-                ("en/dict.en.txt has as many words", "give the dictionary"),
-            ),
             ("--ema", ("--ema: ", "model.pt holds no averages", "--store-ema")),
             ("--data {work}/bin --dict {work}/two", ("--dict", "not allowed with", "--data")),
         )
