@@ -159,7 +159,8 @@ def _run_generate(args: argparse.Namespace) -> int:
     command = [find_program("fairseq-generate"), *arguments]
     _announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
     checkpoints = [Path(one) for one in said.path.split(":")]
-    refuse_overwriting({"output": OutputPath(output), "checkpoint": checkpoints})
+    inputs = {"checkpoint": checkpoints, "reference": args.reference}
+    refuse_overwriting({"output": OutputPath(output), **inputs})
     if args.dry_run:
         return 0
     for checkpoint in checkpoints:

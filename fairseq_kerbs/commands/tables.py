@@ -21,7 +21,7 @@ def add_tables(commands: Subparsers) -> None:
     add = parser.add_argument
     text = "a table (several times for several), or a description of your own [all]"
     add("--table", action="append", metavar="1|2|3|4|5|6|gao1|gao3|layers|all|FILE", help=text)
-    text = "the paper's sizes, or runs of 20 to 90 minutes on 2 cores [%(default)s]"
+    text = "the paper's sizes, or runs of at most 30 minutes (layers: 90) on 2 cores [%(default)s]"
     add("--scale", choices=("full", "small"), default="small", help=text)
     for flags, folder, text in (
         (("--corpora", "--data"), "data", "raw corpora, see configs/tables/data.yaml"),

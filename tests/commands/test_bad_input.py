@@ -48,6 +48,7 @@ from tests.helpers.bad_input_table import (
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
     "two": b"one two\nthree .\n",
+    "generate-test.txt": b"one\n",
     "empty": b"",
     "empty.pt": b"",
     "pad": b"a <pad>\n",

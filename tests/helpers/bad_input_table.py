@@ -147,6 +147,10 @@ EXPERIMENTS = [
         f"generate {{work}}/good.yaml {{work}}/bin {{out}}/save --path {MODEL} --output {MODEL}",
         ("--output", "model.pt is the checkpoint itself", "name another"),
     ),
+    Misuse(
+        "generate {work}/good.yaml {work}/bin {work} --reference {work}/generate-test.txt",
+        ("generate-test.txt is the reference itself", "name another"),
+    ),
     Misuse("translate toy {work}/text {out}/save", ("text does not exist or has no dict.*.txt",)),
     Misuse(
         "translate toy {work}/bin {out}/save",
