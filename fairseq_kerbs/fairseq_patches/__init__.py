@@ -11,6 +11,7 @@ from fairseq_kerbs.fairseq_patches import (  # noqa: F401  (each registers its p
     evaluated_settings,
     nan_gradients,
     printed_senses,
+    repeated_ngrams,
     resume,
     wrong_flags,
 )

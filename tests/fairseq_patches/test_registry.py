@@ -22,6 +22,7 @@ CHANGED = {
     "fairseq.distributed.utils.call_main",
     "fairseq.file_io.PathManager.copy",
     "fairseq.models.ema.ema.EMA.__init__",
+    "fairseq.ngram_repeat_block.NGramRepeatBlock._no_repeat_ngram",
     "fairseq.optim.amp_optimizer.AMPOptimizer.step",
     "fairseq.options.add_generation_args",
     "fairseq.options.parse_args_and_arch",
