@@ -13,13 +13,14 @@ import pytest
 from sacrebleu.significance import Result
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.tables.description import load_table
+from fairseq_kerbs.tables.description import TABLES, Metric, load_table
 from fairseq_kerbs.tables.experiments import CONFIGS
 from fairseq_kerbs.tables.report import Report, _examples, strip_paths
-from fairseq_kerbs.tables.results import gather
+from fairseq_kerbs.tables.results import gather, read_training
 from fairseq_kerbs.tables.runner import Runner
-from fairseq_kerbs.tables.runs import Job, Paths, Run, data_job, plan_runs, run_job
+from fairseq_kerbs.tables.runs import HYPOTHESES, Job, Paths, Run, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
+from fairseq_kerbs.utils.steps import read_json
 
 TABLE = """
 title: Systems
@@ -306,13 +307,23 @@ def test_what_cannot_be_scored_is_told(paths: Paths) -> None:
     assert state.endswith("ref: no such file")
 
 
-@pytest.mark.parametrize("name", ["1", "2", "5", "gao1"])
+def _rows(markdown: str, without: tuple[str, ...] = ()) -> list[dict[str, str]]:
+    """Cells of a report by the head of their column."""
+    found, head = [], list[str]()
+    for line in markdown.splitlines():
+        cells = [cell.strip(" -") for cell in line.split("|")] if line[:1] == "|" else []
+        head = cells and (head or cells)
+        if shown := dict(zip(head, cells, strict=True)):
+            found.append({one: shown[one] for one in shown if one not in without})
+    return found
+
+
 def test_raw_results_come_to_the_figures_reported(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the logs and records in results/short_tables; p-values need the reference."""
-    table, paths = load_table(name), Paths(tmp_path, tmp_path, tmp_path)
-    raw = CONFIGS.parent / "results" / "short_tables" / f"{table.name}_small"
+    """Of the logs and records in results/gao_kernels; p-values need the reference."""
+    table, paths = load_table("gao1"), Paths(tmp_path, tmp_path, tmp_path)
+    raw = CONFIGS.parent / "results" / "gao_kernels"
     runs, wanted = plan_runs([table], "small")
     figures = {}
     for run in runs:
@@ -330,21 +341,30 @@ def test_raw_results_come_to_the_figures_reported(
     monkeypatch.setattr(f"{results}.score", lambda run, *_: figures[run.id])
     monkeypatch.setattr(f"{results}.compare", lambda *_: None)
     report = Report(table, "small", gather(runs, table.baseline, paths, {}), "", "", paths)
-
-    def rows(markdown: str) -> list[dict[str, str]]:
-        """Cells by the head of their column, without p and what those reports did not show."""
-        found, head = [], list[str]()
-        for line in markdown.splitlines():
-            cells = [cell.strip(" -") for cell in line.split("|")] if line[:1] == "|" else []
-            head = cells and (head or cells)
-            if shown := dict(zip(head, cells, strict=True)):
-                found.append({one: shown[one] for one in shown if one not in without})
-        return found
-
     without = ("p", "p (Holm)", "best valid nll (bits)")
-
     assert len(wanted) == len(figures)
-    assert rows(report.markdown()) == rows(raw.with_suffix(".md").read_text())
+    assert _rows(report.markdown(), without) == _rows((raw / "gao1_small.md").read_text(), without)
+
+
+@pytest.mark.parametrize("name", ["layers", "grid"])
+def test_kept_reports_are_those_of_their_logs_and_configurations(name: str, tmp_path: Path) -> None:
+    """What results/tables has: a configuration that has changed since would make it stale."""
+    table, kept = load_table(str(TABLES / f"{name}.yaml")), CONFIGS.parent / "results" / "tables"
+    paths = Paths(tmp_path, tmp_path, kept)
+    results = gather(plan_runs([table], "small")[0], table.baseline, paths, {})
+    done = [one for one in results if one.figures]
+    for one in done:
+        log = one.file("train.log", paths).read_text()
+        training = read_training(log, one.records["train"])
+        assert training == {key: one.figures[key] for key in training}, one.run.label
+        if one.run.metric is Metric.bleu4:
+            lines = one.file(HYPOTHESES, paths).read_text().splitlines()
+            assert len(lines) == one.figures["sentences"]
+        else:
+            assert one.figures["value"] == training["valid_loss"]
+    assert len(done) == sum(bool(one["figures"]) for one in read_json(kept / f"{name}_small.json"))
+    report = Report(table, "small", results, "", "", paths).markdown()
+    assert _rows(report) == _rows((kept / f"{name}_small.md").read_text())
 
 
 def test_command_reports_and_copies(
