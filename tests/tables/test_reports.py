@@ -16,7 +16,7 @@ from fairseq_kerbs.cli import main
 from fairseq_kerbs.tables.description import TABLES, Metric, load_table
 from fairseq_kerbs.tables.experiments import CONFIGS
 from fairseq_kerbs.tables.report import Report, _examples, strip_paths
-from fairseq_kerbs.tables.results import gather, read_training
+from fairseq_kerbs.tables.results import gather, perplexity_figures, read_training
 from fairseq_kerbs.tables.runner import Runner
 from fairseq_kerbs.tables.runs import HYPOTHESES, Job, Paths, Run, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
@@ -360,6 +360,9 @@ def test_kept_reports_are_those_of_their_logs_and_configurations(name: str, tmp_
         if one.run.metric is Metric.bleu4:
             lines = one.file(HYPOTHESES, paths).read_text().splitlines()
             assert len(lines) == one.figures["sentences"]
+        elif one.run.metric is Metric.perplexity:
+            found = perplexity_figures(one.file("evaluate.log", paths))
+            assert found == {"value": one.figures["value"]}
         else:
             assert one.figures["value"] == training["valid_loss"]
     assert len(done) == sum(bool(one["figures"]) for one in read_json(kept / f"{name}_small.json"))
