@@ -13,8 +13,8 @@ lint:  ## style, types, and the contracts between the rooms
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports --no-logo
 
-fast:  ## the mathematics alone; Triton's interpreter, which takes longest, is left out
-	$(PYTHON) -m pytest -q -n auto -m "not slow" --ignore tests/likelihood/test_triton.py \
+fast:  ## the mathematics alone
+	$(PYTHON) -m pytest -q -n auto -m "not slow" \
 		tests/kernels tests/senses tests/reallocation tests/likelihood tests/output_layers
 
 test:  ## all that CI runs

@@ -30,6 +30,7 @@ from fairseq_kerbs.utils.errors import (
     UserError,
     argument_error,
     interruption,
+    missing_package,
     refused_by_system,
     system_refusal,
 )
@@ -172,8 +173,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has had enough, such as head
         _drop_output()
         return 128 + signal.SIGPIPE
-    except (UserError, OSError) as error:
-        said = error
+    except (UserError, OSError, ModuleNotFoundError) as error:
+        said = missing_package(error) if isinstance(error, ModuleNotFoundError) else error
+        if said is None:
+            raise
         if isinstance(error, OSError):
             if not refused_by_system(error):
                 raise

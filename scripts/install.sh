@@ -95,13 +95,12 @@ if [[ $(version_of fairseq) != "$wanted" ]]; then
   say "fairseq $wanted will be built from the source of 0.12.2 (about a minute)"
   requirements+=("$wheel_folder")
 fi
-# The plugin is installed again when its description or its C code changed, when it or the compiled
-# passes are gone, or when more extras are asked for.
-state=$(cat setup.py fairseq_kerbs/likelihood/backends/csrc/* | cksum)
+# The plugin is installed again when its description changed, when it is gone, or when more extras
+# are asked for.
+state=$(cksum <setup.py)
 if [[ ${#requirements[@]} != 0 || $(cat "$record" 2>/dev/null) != "$state "*"$extras" ]] \
-  || [[ -z $(version_of fairseq_kerbs) ]] \
-  || ! compgen -G "fairseq_kerbs/likelihood/backends/_passes*.so" >/dev/null; then
-  requirements+=(--editable "$PWD${extras:+[$extras]}")
+  || [[ -z $(version_of fairseq_kerbs) ]]; then
+  requirements+=(--editable "$PWD[fairseq,analysis,tables${extras:+,$extras}]")
   say "pip install ${requirements[*]} (log in $LOG)"
   rm -f "$record"
   logged 's/^ *(Building wheel for [^ ]+.*started|Installing collected packages).*/[install] \1/p' \
@@ -120,9 +119,7 @@ logging.disable(logging.INFO)  # fairseq recommends packages that nothing here n
 import fairseq.data.data_utils_fast, fairseq.libbleu, fairseq_cli.train
 import fairseq_kerbs
 import torch
-from fairseq_kerbs.likelihood.backends import cpu
 
-passes = "with its compiled passes" if cpu.library() else "WITHOUT its compiled passes (slower)"
-print(f"[install] fairseq {fairseq.__version__} and fairseq_kerbs, {passes}, run with torch {torch.__version__}")
+print(f"[install] fairseq {fairseq.__version__} and fairseq_kerbs run with torch {torch.__version__}")
 PY
 say "done: source $venv/bin/activate"

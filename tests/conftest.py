@@ -9,6 +9,9 @@ import hypothesis
 import pytest
 import torch
 
+# The matrices of tests are tiny: compiling would take longer than all of them. Tests of compilation
+# switch it on.
+os.environ.setdefault("FAIRSEQ_KERBS_COMPILE", "0")
 # For the commands that tests start: one thread, and modules that are compiled once for all.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

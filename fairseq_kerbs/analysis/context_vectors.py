@@ -65,7 +65,7 @@ def features_only(model: Any) -> Iterator[Callable[..., Tensor]]:
 
 def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
     """Rows of a word's senses in the order of their numbers (`number_senses`)."""
-    table, mask = layer.table
+    table, mask = layer.table[:2]
     rows = table[word][mask[word]]
     order = number_senses(torch.zeros_like(rows), layer.usage[rows]).argsort()
     return rows[order].tolist()

@@ -45,7 +45,7 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
     with ``pieces`` every token, pieces of words too, and sentences as tokens. Raises what
     :func:`batches` raises."""
     dictionary, layer = task.target_dictionary, model.decoder.output
-    table, mask = layer.table
+    table, mask = layer.table[:2]
     for batch in batches(task, split):
         features, _ = model(**batch["net_input"])
         target = batch["target"]  # [batch, len]

@@ -65,7 +65,7 @@ OVER = {
 """What the time of a ratio is divided by."""
 
 _MODEL = ("step", "decode")
-FUSED = "FAIRSEQ_KERBS_FUSED"  # 0: without the compiled passes
+COMPILE = "FAIRSEQ_KERBS_COMPILE"  # 0: the likelihood is not compiled
 
 
 class _Size(NamedTuple):
@@ -172,7 +172,7 @@ def _run(args: argparse.Namespace) -> None:
         "complete": False,
         "machine": describe_machine(args.device),
         "versions": describe_versions(),
-        "settings": {**inputs, **how, FUSED: os.environ.get(FUSED)},
+        "settings": {**inputs, **how, COMPILE: os.environ.get(COMPILE)},
     }
     write_json(args.output, document)  # what stands in its way is told now, not after hours
     document |= compare(_entries(args, inputs), RATIOS, **how)

@@ -82,7 +82,7 @@ def sense_rows(weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: floa
     owners = plan.word_of_sense
     rows = weight.float()[owners]
     if noise:
-        table, mask = build_sense_table(owners, len(weight))
+        table, mask = build_sense_table(owners, len(weight))[:2]
         drawn = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
         drawn = nn.functional.normalize(drawn, dim=1)
         directions = torch.zeros_like(rows)  # of a sense without another to part from

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.request import Request, urlopen
 
-from tqdm import tqdm
-
 from fairseq_kerbs.corpora.language import LanguageText
 from fairseq_kerbs.corpora.parallel import ParallelText
 from fairseq_kerbs.corpora.pipeline import Manifest, Preparation, Report, flag
@@ -173,6 +171,8 @@ class ReleasedCorpus(Preparation):
 
 
 def _download(url: str, target: Path) -> None:
+    from tqdm import tqdm
+
     tqdm.monitor_interval = 0  # no monitor thread: later steps fork processes
     request = Request(url, headers={"User-Agent": "fairseq-kerbs"})
     with urlopen(request, timeout=30) as answer, target.open("wb") as stream:

@@ -12,24 +12,19 @@ from fairseq.criterions import label_smoothed_cross_entropy as stock
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from fairseq_kerbs.likelihood.chunked import FILTERED, NllOptions
+from fairseq_kerbs.likelihood import NllOptions
 from fairseq_kerbs.models.config import user_errors
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import weight_variance
 from fairseq_kerbs.utils.errors import ProgramEnd
 
-FILTER = (
-    "leave senses whose gradient is at most this for all tokens of a chunk out of the backward "
-    "products (0: none, exact; for trained models, 1e-3 or less; not with label smoothing)"
-)
 RHO = "rho: weight of the variance of a token's mixture weights in training (Gao et al., Eq. 14)"
 
 
 @dataclass
 class KerbsCrossEntropyCriterionConfig(stock.LabelSmoothedCrossEntropyCriterionConfig):
-    """Flags of ``--criterion kerbs_cross_entropy``: label_smoothed_cross_entropy's, and two."""
+    """Flags of ``--criterion kerbs_cross_entropy``: label_smoothed_cross_entropy's, and ρ."""
 
-    gradient_filter: float = field(default=0.0, metadata={"help": FILTER})
     mixture_regularization: float = field(default=0.0, metadata={"help": RHO})
 
 
@@ -52,13 +47,11 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         label_smoothing: float,
         ignore_prefix_size: int = 0,
         report_accuracy: bool = False,
-        gradient_filter: float = 0.0,
         mixture_regularization: float = 0.0,
     ) -> None:
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         with user_errors():
-            NllOptions(label_smoothing=label_smoothing, gradient_filter=gradient_filter)
-        self.gradient_filter = gradient_filter
+            NllOptions(label_smoothing=label_smoothing)
         rho = self.mixture_regularization = mixture_regularization
         if not rho >= 0.0:
             raise ProgramEnd(f"--mixture-regularization is {rho}; it must be 0 or more.")
@@ -77,17 +70,11 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         """Loss and plain nll, summed (or by token where ``reduce`` is false), in nats."""
         features, target = self._features_and_target(model, net_output, sample)
         layer = output_layer_of(model)
-        if self.gradient_filter and set(layer.kernel_name.split(",")) - set(FILTERED):
-            raise ProgramEnd(
-                f"--gradient-filter is for the kernels {' and '.join(FILTERED)}, not for "
-                f"{layer.kernel_name}: leave it out."
-            )
         loss, token_nll, _ = layer.nll_with_evidence(
             features,
             target,
             ignore_index=self.padding_idx,
             label_smoothing=self.eps,
-            gradient_filter=self.gradient_filter,
             reduction="sum" if reduce else "none",
         )
         penalty = self._mixture_penalty(layer, features, target.ne(self.padding_idx))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -13,7 +14,7 @@ from torch import Tensor
 class Partials(NamedTuple):
     """Partial derivatives of a kernel value, each broadcastable to the value's shape."""
 
-    x: Tensor
+    x: Tensor | float
     h_norm: Tensor | float = 0.0
     w_norm: Tensor | float = 0.0
     theta: Tensor | float = 0.0
@@ -73,3 +74,22 @@ def polynomial(z: Tensor, coefficients: Sequence[float]) -> Tensor:
     for coefficient in reversed(coefficients[:-1]):
         result.mul_(z).add_(coefficient)
     return result
+
+
+_PHI1 = [1 / math.factorial(k + 1) for k in range(16)]
+
+
+def expm1(z: Tensor) -> Tensor:
+    """e^z − 1, as exact as torch.expm1 also where torch.compile makes e^z − 1 of that."""
+    if not is_compiling():
+        return torch.expm1(z)
+    threshold, terms = (0.5, 16) if z.dtype == torch.float64 else (0.35, 8)
+    small = z.abs() < threshold
+    series = z * polynomial(torch.where(small, z, 0.0), _PHI1[:terms])
+    return torch.where(small, series, torch.exp(z) - 1.0)
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile or torch.export reads the code instead of running it."""
+    asked = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+    return asked is not None and bool(asked())

@@ -45,11 +45,17 @@ class _KernelFunction(torch.autograd.Function):
         inputs = ctx.saved_tensors
         partials = ctx.kernel.partials(*inputs)
         return None, *(
-            (grad_output * partial).sum_to_size(like.shape) if need else None
+            _reduced(grad_output, partial, like) if need else None
             for partial, like, need in zip(
                 partials, inputs, ctx.needs_input_grad[1:], strict=True
             )
         )  # fmt: skip
+
+
+def _reduced(grad: Tensor, partial: Tensor | float, like: Tensor) -> Tensor:
+    if isinstance(partial, float) and partial == 0.0:
+        return torch.zeros_like(like)
+    return (grad * partial).sum_to_size(like.shape)
 
 
 def apply_kernel(

@@ -1,7 +1,9 @@
 """Exact likelihood of words under a mixture of senses (Eq. 4, 5, 11)."""
 
-from fairseq_kerbs.likelihood.backends.eager import Senses
-from fairseq_kerbs.likelihood.functional import (
+from fairseq_kerbs.likelihood.chunks import kernel_key
+from fairseq_kerbs.likelihood.nll import (
+    NllOptions,
+    Senses,
     kerbs_log_probs,
     kerbs_nll,
     nll_with_evidence,
@@ -10,5 +12,6 @@ from fairseq_kerbs.likelihood.functional import (
 )
 
 __all__ = [
-    "Senses", "kerbs_log_probs", "kerbs_nll", "nll_with_evidence", "score_words", "word_log_probs",
+    "NllOptions", "Senses", "kerbs_log_probs", "kerbs_nll", "kernel_key", "nll_with_evidence",
+    "score_words", "word_log_probs",
 ]  # fmt: skip

@@ -189,7 +189,7 @@ FLAGS = {
     **{item.name: flag(item.name) for item in fields(RecurrentKerbsConfig)},
     **{item.name: flag(item.name) for item in fields(SeparableKerbsConfig)},
     **{option: flag(f"kernel_{option}") for option in KERNEL_OPTIONS},
-    **{name: flag(name) for name in ("label_smoothing", "gradient_filter")},
+    "label_smoothing": flag("label_smoothing"),
     "policy": "--reallocation",
     "decay": "--sense-decay",
     "kernels": "--mixture-kernels",

@@ -12,9 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_kerbs.kernels import Kernel, kernel_logits
-from fairseq_kerbs.likelihood import Senses, nll_with_evidence, score_words, word_log_probs
-from fairseq_kerbs.senses import Evidence, SenseTable
+from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
+from fairseq_kerbs.kernels.base import is_compiling
+from fairseq_kerbs.likelihood import (
+    NllOptions,
+    Senses,
+    kernel_key,
+    nll_with_evidence,
+    score_words,
+    word_log_probs,
+)
+from fairseq_kerbs.senses import Evidence, SenseTable, single_senses
 
 PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
 
@@ -53,15 +61,15 @@ class _Anchor(torch.autograd.Function):
         return (grad, *[None] * ctx.others)
 
 
-def prior_weights(usage: Tensor, table: SenseTable) -> Tensor:
+def prior_weights(usage: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
     """Usage U [M] normalized inside each word; uniform where a word's senses were never used.
 
-    ``table`` has the senses of all words, [V, K], or of some, [..., K]; so has the result, which is
-    0 at padding and sums to 1.
+    ``senses`` and ``mask`` are those of words, [..., K], as in a table of senses; so is the result,
+    which is 0 at padding and sums to 1.
     """
-    used = usage[table.senses].double() * table.mask  # [..., K]
+    used = usage[senses].double() * mask  # [..., K]
     total = used.sum(-1, keepdim=True)
-    uniform = table.mask / table.mask.sum(-1, keepdim=True)
+    uniform = mask / mask.sum(-1, keepdim=True)
     # far below float32's range a quotient of decayed usages carries no information
     seen = total > 1e-30
     return torch.where(seen, used / torch.where(seen, total, 1.0), uniform).to(usage.dtype)
@@ -116,8 +124,7 @@ class OutputLayer(nn.Module, ABC):
     @property
     def table(self) -> SenseTable:
         """Senses of every word, [V, K]."""
-        senses = self.word_of_sense.unsqueeze(1)
-        return SenseTable(senses, torch.ones_like(senses, dtype=torch.bool))
+        return single_senses(self.vocab_size, self.weight.device)
 
     @property
     def usage(self) -> Tensor:
@@ -141,7 +148,7 @@ class OutputLayer(nn.Module, ABC):
         """Senses of words [...], with gradients to their vectors and θ."""
         table = self.table
         senses, mask = table.senses[words], table.mask[words]  # [..., K]
-        prior = prior_weights(self.usage, SenseTable(senses, mask))
+        prior = prior_weights(self.usage, senses, mask)
         return LookedUp(F.embedding(senses, self.weight), self.theta[senses], prior, mask, senses)
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
@@ -184,7 +191,7 @@ class OutputLayer(nn.Module, ABC):
         """:meth:`log_probs` without gradient, and what is worth keeping for the next call."""
 
     @abstractmethod
-    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
+    def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         """:meth:`nll_with_evidence` of [N, d] and [N]; records statistics while training."""
 
     def _check(self, h: Tensor) -> None:
@@ -198,6 +205,8 @@ class OutputLayer(nn.Module, ABC):
         """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32."""
         self._check(h)
         if torch.is_grad_enabled():
+            return self._log_probs(h)
+        if is_compiling():
             return self._log_probs(h)
         key, prepared = self._known(h.dtype)
         scores, prepared = self._score(h, prepared)
@@ -236,7 +245,7 @@ class OutputLayer(nn.Module, ABC):
             h: context vectors, [..., d].
             target: target words, [...].
             options: ``ignore_index``, ``label_smoothing`` and ``reduction``, as of
-                :class:`.likelihood.chunked.NllOptions`.
+                :class:`.likelihood.nll.NllOptions`.
 
         Raises:
             ValueError: shapes do not fit, an option is out of range, or a target is no word.
@@ -247,9 +256,18 @@ class OutputLayer(nn.Module, ABC):
         """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses;
         None for a mixture."""
         self._check(h)
+        if target.shape != h.shape[:-1]:
+            raise ValueError(
+                f"`target` has shape {tuple(target.shape)}; for these `h` it must be "
+                f"{tuple(h.shape[:-1])}."
+            )
         flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
-        loss, token_nll, evidence = self._nll(flat, words, **options)
-        return loss.view(target.shape if loss.dim() else ()), token_nll.view(target.shape), evidence
+        # nn.Module has a method of this name; False in its place is the user's word
+        options.setdefault("compile", self.__dict__.get("compile") is not False)
+        loss, token_nll, evidence = self._nll(flat, words, NllOptions(**options))
+        if loss.dim():
+            loss = loss.view(target.shape)
+        return loss, token_nll.view(target.shape), evidence
 
     def forward(self, h: Tensor, target: Tensor) -> OutputAndLoss:
         """Log-probability of each target and mean nll, as ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
@@ -281,12 +299,21 @@ class OutputLayer(nn.Module, ABC):
 class KernelOutputLayer(OutputLayer):
     """A layer in which one kernel scores context vectors against all senses (Eq. 5)."""
 
-    kernel: Kernel  # bound to d
+    kernel: Kernel
+
+    def _bind(self, kernel: str | Kernel) -> None:
+        self.kernel = build_kernel(kernel).bind(self.embed_dim)
+        self.kernel_name, self.has_theta = self.kernel.name, self.kernel.has_theta
+        kernel_key(self.kernel)  # torch.compile would note it too late
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        kernel_key(self.kernel)
 
     @property
     def senses(self) -> Senses:
         """What the likelihood scores context vectors against."""
-        return Senses(self.weight, self.theta, self.word_of_sense, self.table, self.kernel)
+        return Senses(self.weight, self.theta, self.table, self.kernel)
 
     def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
         """See :meth:`OutputLayer.sense_logits`."""
@@ -299,5 +326,5 @@ class KernelOutputLayer(OutputLayer):
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         return score_words(h, self.senses, prepared)
 
-    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
-        return nll_with_evidence(h, self.senses, target, **options)
+    def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
+        return nll_with_evidence(h, self.senses, target, options)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from fairseq_kerbs import reallocation
 from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
+from fairseq_kerbs.kernels.base import is_compiling
+from fairseq_kerbs.likelihood import NllOptions
 from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp, Losses
 from fairseq_kerbs.reallocation.clusters import GAP
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
@@ -23,6 +25,14 @@ from fairseq_kerbs.senses.moves import check_choice
 SENSE_INITS = ("random", "shared")
 SHARED_COSINE = 0.95
 MOST_TURN, MOST_SCALE, BISECTIONS = 0.5, 1.5, 30  # when a sense is split
+
+
+def _in_backward() -> bool:
+    """Whether activation checkpointing runs a forward pass again, inside backward."""
+    if is_compiling():
+        return False
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1
 
 
 def posterior_weights(
@@ -95,10 +105,10 @@ class KerbsOutputLayer(KernelOutputLayer):
         )
         super().__init__(embed_dim, vocab_size, total_senses, biased=biased, init_scale=init_scale)
         self.sense_init, self.new_sense, self.max_senses = sense_init, new_sense, max_senses
-        self.kernel, self.kernel_name, self.has_theta = bound, bound.name, bound.has_theta
+        self._bind(bound)
         self.inventory = inventory
         self.after_moves: list[Callable[[Tensor], None]] = []
-        if bound.has_theta:
+        if self.has_theta:
             self.theta = nn.Parameter(torch.empty(total_senses))
         self.reset_parameters()
 
@@ -149,9 +159,9 @@ class KerbsOutputLayer(KernelOutputLayer):
             logits = prepared.logits_of(found.senses, found.rows, contexts)
             return logits.masked_fill(~found.mask, -torch.inf).softmax(-1)
 
-    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
-        loss, token_nll, evidence = super()._nll(h, target, **options)
-        if self.training and evidence is not None:
+    def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
+        loss, token_nll, evidence = super()._nll(h, target, options)
+        if self.training and evidence is not None and not _in_backward():
             self.inventory.record(target, evidence, h)
         return loss, token_nll, evidence
 
@@ -171,7 +181,15 @@ class KerbsOutputLayer(KernelOutputLayer):
 
         Returns:
             the moves that were made, with the vectors that moved senses begin with.
+
+        Raises:
+            ValueError: no policy has that name, or the parameters are sharded (FSDP2).
         """
+        if hasattr(self.weight, "full_tensor"):
+            raise ValueError(
+                "The senses of a layer whose parameters are sharded by `fully_shard` cannot move: "
+                "leave the layer out of it, or reallocate no senses."
+            )
         moves = reallocation.propose_moves(self.inventory, policy, settings)
         if moves.bases is None:
             vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)

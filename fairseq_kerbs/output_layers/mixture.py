@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype
-from fairseq_kerbs.likelihood import mixture
+from fairseq_kerbs.likelihood import NllOptions, mixture
 from fairseq_kerbs.output_layers.base import OutputLayer
+from fairseq_kerbs.senses import Evidence
 
 
 def weight_variance(weights: Tensor) -> Tensor:
@@ -43,7 +44,6 @@ class MixtureOutputLayer(OutputLayer):
         projections: all C_k, one below the other: a linear layer from d to K·d.
         mixing: M, a linear layer from d to K; both begin as torch's linear layers do.
         thetas: θ of components whose kernel has one, by number; [V] each.
-        groups: the components by kernel.
         components: number of components K.
     """
 
@@ -61,10 +61,9 @@ class MixtureOutputLayer(OutputLayer):
         if not kernels:
             raise ValueError("A mixture needs at least one component: give its `kernels`.")
         super().__init__(embed_dim, vocab_size, init_scale=init_scale)
-        self.kernels = [build_kernel(kernel) for kernel in kernels]
+        self.kernels = [build_kernel(kernel).bind(embed_dim) for kernel in kernels]
         self.kernel_name = ",".join(kernel.name for kernel in self.kernels)
         self.components = len(kernels)
-        self.groups = mixture.group_components(self.kernels, embed_dim)
         size = self.components * embed_dim
         where: Any = {"bias": False, "device": self.weight.device}
         self.projections = skip_init(nn.Linear, embed_dim, size, **where)
@@ -110,16 +109,18 @@ class MixtureOutputLayer(OutputLayer):
         return self.log_weights(h).exp()
 
     def _mixture(self, h: Tensor) -> mixture.Mixture:
-        thetas = [self.thetas.get(str(one.components[0]), self.theta) for one in self.groups]
+        thetas = [self.thetas.get(str(k), self.theta) for k in range(self.components)]
         return mixture.Mixture(
-            self.contexts(h), self.weight, self.log_weights(h), self.groups, thetas
+            self.contexts(h), self.weight, self.log_weights(h), self.kernels, thetas
         )
 
     def _log_probs(self, h: Tensor) -> Tensor:
         return mixture.mixture_log_probs(self._mixture(h))
 
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
-        return mixture.score_mixture(self._mixture(h), prepared)
+        return self._log_probs(h), None
 
-    def _nll(self, h: Tensor, target: Tensor, **options: Any) -> tuple[Tensor, Tensor, None]:
-        return *mixture.mixture_nll(self._mixture(h), target, **options), None
+    def _nll(
+        self, h: Tensor, target: Tensor, options: NllOptions
+    ) -> tuple[Tensor, Tensor, Evidence | None]:
+        return *mixture.mixture_nll(self._mixture(h), target, options), None

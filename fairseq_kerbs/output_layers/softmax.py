@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.output_layers.base import KernelOutputLayer
 
 
@@ -16,5 +15,5 @@ class SoftmaxOutputLayer(KernelOutputLayer):
         self, embed_dim: int, vocab_size: int, *, biased: bool = False, init_scale: float = 1.0
     ) -> None:
         super().__init__(embed_dim, vocab_size, biased=biased, init_scale=init_scale)
-        self.kernel = build_kernel("lin").bind(embed_dim)
+        self._bind("lin")
         self.reset_parameters()

@@ -72,7 +72,7 @@ def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -
         raise ValueError("`policy` clusters needs an output layer that was built for it.")
     owners, leader = inventory.word_of_sense.cpu(), clusters.leader.cpu()
     words, gains, sides = _splits(inventory, clusters)
-    costs = clusters.merge_costs(*inventory.table).cpu()
+    costs = clusters.merge_costs(*inventory.table[:2]).cpu()
     occurrences = inventory.interval_count.cpu()[owners]
     idle = (inventory.interval_usage.cpu() < IDLE * occurrences) | (occurrences == 0)
     costs[idle] = 0.0

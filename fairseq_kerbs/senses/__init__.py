@@ -9,6 +9,7 @@ from fairseq_kerbs.senses.inventory import (
     damaged_statistic,
     number_senses,
     random_allocation,
+    single_senses,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "damaged_statistic",
     "number_senses",
     "random_allocation",
+    "single_senses",
 ]

@@ -25,10 +25,14 @@ class SenseTable(NamedTuple):
     Attributes:
         senses: [V, K] sense numbers, ascending; padding repeats the word's first sense.
         mask: [V, K] True at real entries. K is the largest number of senses of a word.
+        shared: [U] the words that have several senses.
+        place: [M] where among these the word of a sense is; −1 where it has one sense.
     """
 
     senses: Tensor
     mask: Tensor
+    shared: Tensor
+    place: Tensor
 
 
 class Evidence(NamedTuple):
@@ -80,7 +84,17 @@ def build_sense_table(
     slot = torch.arange(width, device=word_of_sense.device)
     mask = slot < counts.unsqueeze(1)  # [V, K]
     position = first.unsqueeze(1) + torch.where(mask, slot, 0)
-    return SenseTable(by_word[position], mask)
+    shared = (counts > 1).nonzero().squeeze(1)
+    place = torch.full_like(counts, -1)
+    place[shared] = torch.arange(len(shared), device=place.device)
+    return SenseTable(by_word[position], mask, shared, place[word_of_sense])
+
+
+def single_senses(vocab_size: int, device: torch.device | None = None) -> SenseTable:
+    """The table of V words that have one sense each, sense i for word i."""
+    words = torch.arange(vocab_size, device=device)
+    mask = torch.ones(vocab_size, 1, dtype=torch.bool, device=device)
+    return SenseTable(words.unsqueeze(1), mask, words[:0], torch.full_like(words, -1))
 
 
 def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
@@ -216,6 +230,7 @@ class SenseInventory(ExactBuffers):
             self.clusters = ContextClusters(vocab_size, total_senses, cluster_dim)
             self._sizes |= self.clusters.sizes
         self._table: SenseTable | None = None
+        self._renew_table()
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
         # between processes (DDP) must not overwrite what each process has seen.
         self._pending: Tensor | None = None
@@ -372,7 +387,7 @@ class SenseInventory(ExactBuffers):
     def leading_senses(self) -> Tensor:
         """The most used sense of every word in this interval, [V]; of words that do not occur the
         leading one of the interval before, or the first one if that has gone."""
-        senses, mask = self.table
+        senses, mask = self.table[:2]
         used = self.interval_usage[senses].masked_fill(~mask, -1.0).argmax(1, keepdim=True)
         found = senses.gather(1, used).squeeze(1)
         if self.clusters is None:
@@ -392,8 +407,15 @@ class SenseInventory(ExactBuffers):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SenseInventory:
         super()._apply(fn, recurse)
-        self._table = None
+        self._renew_table()
         return self
+
+    def _renew_table(self) -> None:
+        """Build the table now: torch.compile could not, since sizes in it depend on values."""
+        self._table = None
+        if self.word_of_sense.device.type != "meta":
+            with suppress(ValueError):  # a damaged allocation is refused where it is used
+                self._table = self.table
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         # statistics that the checkpoint does not have begin at 0, those not kept here are dropped
@@ -413,7 +435,8 @@ class SenseInventory(ExactBuffers):
                 table = build_sense_table(state_dict[owners], self.vocab_size)
                 state_dict[leader] = table.senses[:, 0]
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._table = self._pending = None
+        self._pending = None
+        self._renew_table()
 
     def extra_repr(self) -> str:
         return f"words={self.vocab_size}, senses={self.total_senses}, max_senses={self.max_senses}"

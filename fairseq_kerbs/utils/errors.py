@@ -16,7 +16,8 @@ class UserError(Exception):
     """Wrong input: the message is one sentence that names the flag or file and says what to do.
 
     The command line prints it after ``fairseq-kerbs: error:`` and ends with exit status 2, also for
-    what the machine refuses (`refused_by_system`); every other exception is a defect: a traceback.
+    what the machine refuses (`refused_by_system`) and what is not installed (`missing_package`);
+    every other exception is a defect: a traceback.
     """
 
 
@@ -82,6 +83,24 @@ _ADVICE = {
     errno.ELOOP: "remove the link that leads to itself, or name another place",
 }
 """What to do about an error of the system that is no defect of the program."""
+
+
+_EXTRAS = {
+    "analysis": ("jinja2", "matplotlib", "plotly", "scipy", "sklearn", "snowballstemmer"),
+    "fairseq": (
+        *("fairseq", "fairseq_cli", "omegaconf", "sacrebleu", "sacremoses", "shtab"),
+        *("subword_nmt", "tabulate", "tensorboard", "tqdm", "yaml"),
+    ),
+}
+"""What setup.py's extras of these names bring, by the names they are imported by."""
+
+
+def missing_package(error: ImportError) -> UserError | None:
+    """One sentence about a package of an extra that is not installed; None if it is another."""
+    name = (error.name or "").partition(".")[0]
+    for extra in (extra for extra, names in _EXTRAS.items() if name in names):
+        return UserError(f"{name} is not installed; pip install 'fairseq_kerbs[{extra}]' brings it")
+    return None
 
 
 def refused_by_system(error: BaseException) -> TypeGuard[OSError]:

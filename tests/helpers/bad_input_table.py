@@ -383,11 +383,6 @@ TRAINING = (
                 ("--mixture-components is 0", "1 or more"),
             ),
             ("--mixture-regularization -1", ("--mixture-regularization is -1.0", "0 or more")),
-            ("--gradient-filter 1", ("--gradient-filter is 1.0", "within [0, 1)")),
-            (
-                "--gradient-filter 0.1 --label-smoothing 0.1",
-                ("--gradient-filter does not", "--label-smoothing"),
-            ),
             ("--label-smoothing 1.5", ("--label-smoothing is 1.5", "within [0, 1)")),
             (
                 "--sense-decya 0.1",

@@ -49,7 +49,7 @@ def test_other_errors_pass() -> None:
 
 def test_every_flag_of_the_table_exists() -> None:
     names = {item.name.replace("_", "-") for item in fields(SeparableKerbsConfig)}
-    names |= {"hidden-size", "embed-dim", "layers", "dropout", "label-smoothing", "gradient-filter"}
+    names |= {"hidden-size", "embed-dim", "layers", "dropout", "label-smoothing"}
     assert {flag.removeprefix("--") for flag in FLAGS.values()} == names
     options = [item.name for item in fields(KerbsConfig) if item.name.startswith("kernel_")]
     assert options == [f"kernel_{option}" for option in KERNEL_OPTIONS]

@@ -159,7 +159,6 @@ def test_kernel_flags_reach_the_components() -> None:
     flags["kernel_power"] = 1.0
     layer = make_model("lstm", **flags).decoder.output
     assert [getattr(kernel, "power", None) for kernel in layer.kernels] == [None, 1.0, None]
-    assert [group.components for group in layer.groups] == [(0, 2), (1,)]
 
 
 def test_mos_reaches_farther_than_the_printed_tanh() -> None:

@@ -13,7 +13,7 @@ from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.output_layers.base import prior_weights
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 from fairseq_kerbs.output_layers.kerbs import posterior_weights
-from fairseq_kerbs.senses import SenseTable, build_sense_table
+from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import Problem, composed_sequence, make_problem, naive_logits
 
 PAD = 1
@@ -37,7 +37,7 @@ def make_layer(kernel: str = "kerbs") -> tuple[KerbsOutputLayer, Problem]:
 
 def test_prior_is_usage_inside_the_word() -> None:
     layer, p = make_layer()
-    weights = prior_weights(layer.usage, layer.table)
+    weights = prior_weights(layer.usage, *layer.table[:2])
     for word in range(11):
         own = p.word_of_sense == word
         k = int(own.sum())
@@ -49,13 +49,13 @@ def test_prior_of_words_that_never_occurred_is_uniform() -> None:
     table = build_sense_table(torch.tensor([0, 0, 1, 1, 1, 2]), 3, 4)
     usage = torch.tensor([0.0, 0.0, 1e-40, 1e-41, 0.0, 0.5])
     third = 1 / 3
-    weights = prior_weights(usage, table)
+    weights = prior_weights(usage, *table[:2])
     torch.testing.assert_close(
         weights,
         torch.tensor([[0.5, 0.5, 0, 0], [third, third, third, 0], [1.0, 0, 0, 0]]),
     )
     words = torch.tensor([[0, 2], [1, 1]])
-    some = prior_weights(usage, SenseTable(table.senses[words], table.mask[words]))
+    some = prior_weights(usage, table.senses[words], table.mask[words])
     assert torch.equal(some, weights[words])
 
 
@@ -64,7 +64,7 @@ def test_prior_is_rounded_once() -> None:
     usage = torch.rand(300) ** 8
     used = usage[table.senses].double()
     exact = (used / used.sum(1, keepdim=True)).float()
-    assert torch.equal(prior_weights(usage, table), exact)
+    assert torch.equal(prior_weights(usage, *table[:2]), exact)
 
 
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])

@@ -187,7 +187,7 @@ def test_shared_senses_begin_near_each_other_and_random_ones_do_not() -> None:
     cosines = {}
     for sense_init in ("random", "shared"):
         layer = KerbsOutputLayer(256, 40, 120, sense_init=sense_init)
-        senses, mask = layer.table
+        senses, mask = layer.table[:2]
         first = layer.weight[senses[:, 0]].unsqueeze(1)  # [V, 1, d]
         others = torch.cosine_similarity(layer.weight[senses], first, dim=-1)[:, 1:][mask[:, 1:]]
         cosines[sense_init] = others

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_kerbs.kernels import build_kernel
-from fairseq_kerbs.likelihood import Senses, nll_with_evidence
+from fairseq_kerbs.likelihood import NllOptions, Senses, nll_with_evidence
 from fairseq_kerbs.senses import (
     OPTIONAL_STATISTICS,
     Evidence,
@@ -121,8 +121,8 @@ def test_move_checks_the_result_before_anything_changes() -> None:
 def evidence_of(p: Problem, rows: list[int]) -> tuple[Tensor, Evidence]:
     part = p.target[rows]
     table = build_sense_table(p.word_of_sense, p.vocab_size, 4)
-    senses = Senses(p.w, p.theta, p.word_of_sense, table, build_kernel("kerbs"))
-    return part, nll_with_evidence(p.h[rows], senses, part, ignore_index=-1)[2]
+    senses = Senses(p.w, p.theta, table, build_kernel("kerbs"))
+    return part, nll_with_evidence(p.h[rows], senses, part, NllOptions(ignore_index=-1))[2]
 
 
 def inventory_for(p: Problem, context_dim: int = 0, cluster_dim: int = 0) -> SenseInventory:

@@ -1,0 +1,90 @@
+"""Compiling the passes over a chunk by ``torch.compile``, where that pays and where it works."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from fairseq_kerbs.senses import SenseTable
+
+logger = logging.getLogger(__name__)
+
+SWITCH = "FAIRSEQ_KERBS_COMPILE"
+"""Environment variable: 0 never compiles, 1 compiles whatever the size."""
+
+LEAST_SENSES = 4096
+"""Senses from which on a training saves more time than compiling takes."""
+
+LEAST_TOKENS = 16
+"""Tokens in a chunk from which on a compiled pass is called: fewer would ask for one of their own,
+as torch compiles for a size of 1 apart."""
+
+_works = True  # whether compiling has not failed yet
+
+
+def worthwhile(senses: int) -> bool:
+    """Whether the passes over chunks with so many senses are to be compiled."""
+    asked = os.environ.get(SWITCH, "")
+    if asked == "0" or not _works or not hasattr(torch, "compile"):
+        return False
+    return torch_version() >= (2, 4) and (asked == "1" or senses >= LEAST_SENSES)
+
+
+@functools.cache
+def torch_version() -> tuple[int, ...]:
+    """Major and minor version of torch."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+@functools.cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # logits are to be computed again in each sweep, and not kept
+    options: Any = {"realize_opcount_threshold": 1000, "realize_reads_threshold": 1000}
+    return torch.compile(function, options=options)
+
+
+def _varying(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Tensors whose last size is a number of tokens, or of words with several senses."""
+    for value in arguments:
+        if isinstance(value, SenseTable):
+            yield value.shared
+        elif isinstance(value, tuple):
+            yield from _varying(value)
+        elif isinstance(value, torch.Tensor) and value.dim():
+            yield value
+
+
+_called: set[Any] = set()  # functions, and what they were called with, that are compiled
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """A function's result by its compiled form; by itself, with one warning, if that fails."""
+    global _works
+    if not _works:
+        return function(*arguments)
+    known = (function, arguments[0], arguments[1].dtype, any(value is None for value in arguments))
+    started = time.perf_counter()
+    for tensor in _varying(arguments):  # one compilation for all numbers of tokens
+        torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 1)
+    try:
+        result = _compiled(function)(*arguments)
+    except Exception as error:  # of dynamo, of Inductor, of the compiler it calls
+        _works = False
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        logger.warning(
+            "torch.compile failed, so the likelihood runs without it, which takes longer (%s: %s). "
+            "It needs a C++ compiler on a CPU; %s=0 does not try.",
+            *(type(error).__name__, first, SWITCH),
+        )
+        return function(*arguments)
+    if known not in _called:
+        _called.add(known)
+        seconds = time.perf_counter() - started
+        logger.info("compiled the likelihood's %s in %.1f s", function.__name__, seconds)
+    return result

@@ -1,0 +1,323 @@
+"""Exact likelihood of words under a mixture of senses, without ever keeping tokens × senses.
+
+    P(sense m) = exp(s_m) / Σ_{all senses k} exp(s_k)          Eq. 5
+    P(word i)  = Σ_{m: L(m)=i} P(sense m)                      Eq. 4
+    nll        = −log P(y) = logsumexp_k s_k − logsumexp_{m: L(m)=y} s_m
+
+Tokens are processed in chunks, see :mod:`.likelihood.chunks`.
+Products run in the dtype of the inputs (that of autocast, where it is on), everything after them
+in float32, or float64 for float64 inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype, kernel_logits
+from fairseq_kerbs.likelihood.chunks import (
+    KERNEL_PASSES,
+    PreparedSenses,
+    chunk_size,
+    kernel_key,
+    product_dtype,
+    run_chunks,
+)
+from fairseq_kerbs.likelihood.passes import word_logits
+from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
+
+
+class Senses(NamedTuple):
+    """What context vectors are scored against."""
+
+    w: Tensor  # sense embeddings, [M, d]
+    theta: Tensor  # kernel parameters, [M] (not read by kernels without one)
+    table: SenseTable  # senses of every word
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
+class NllOptions:
+    """Options of a likelihood.
+
+    Attributes:
+        ignore_index: targets with this value give no loss and no gradient.
+        label_smoothing: ε; the loss of a token is (1 − ε − ε')·nll + ε' Σ_i −log P(word i) with
+            ε' = ε/(V − 1), as fairseq's label smoothing.
+        reduction: "sum", "mean" (over tokens that count) or "none" ([N], 0 where ignored).
+        chunk_tokens: tokens in one chunk; by default what :func:`chunk_size` finds right.
+        compile: False never calls ``torch.compile``.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+    reduction: str = "sum"
+    chunk_tokens: int = 0
+    compile: bool = True
+
+    def __post_init__(self) -> None:
+        if self.reduction not in ("sum", "mean", "none"):
+            raise ValueError(
+                f"`reduction` is '{self.reduction}'; it must be 'sum', 'mean' or 'none'."
+            )
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise ValueError(
+                f"`label_smoothing` is {self.label_smoothing}; it must be within [0, 1)."
+            )
+
+    def smoothing_weights(self, vocab_size: int) -> tuple[float, float]:
+        """Weights in the loss of a token's nll, and of each word's −log P."""
+        each = self.label_smoothing / max(1, vocab_size - 1)
+        return 1.0 - self.label_smoothing - each, each
+
+
+def check_target(target: Tensor, h: Tensor) -> None:
+    """Raise a ValueError where a target cannot belong to the context vectors [N, …]."""
+    if target.shape != h.shape[:1]:
+        raise ValueError(
+            f"`target` has shape {tuple(target.shape)}; it must be [N], N = {h.shape[0]}."
+        )
+    if target.dtype != torch.int64:
+        raise ValueError(f"`target` is {target.dtype}; it must be torch.int64, the words' numbers.")
+    if target.device != h.device:
+        raise ValueError(f"`target` is on {target.device}, but `h` on {h.device}.")
+
+
+# ------------------------------------------------------------------------ the operator
+
+
+def _shapes(
+    h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor,
+    counted: Tensor, weight: Tensor, smoothing: Sequence[float], needs: Sequence[bool],
+    *_: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Results like those of :func:`run_chunks`, without values."""
+    new, tokens, width = weight.new_empty, h.shape[0], table[0].shape[1]
+    dh = new(h.shape) if needs[0] else new(0, 0)
+    dw, dtheta = new(w.shape if needs[1] else 0), new(theta.shape if needs[2] else 0)
+    return new(tokens), new(tokens), new(tokens, width), dh, dw, dtheta
+
+
+_run: Callable[..., tuple[Tensor, ...]] = run_chunks
+if hasattr(torch.library, "custom_op"):  # torch.compile and torch.export take it as it is
+    _run = torch.library.custom_op(
+        "fairseq_kerbs::nll",
+        run_chunks,
+        mutates_args=(),
+        schema="(Tensor h, Tensor w, Tensor theta, Tensor[] table, Tensor target, Tensor counted, "
+        "Tensor weight, float[] smoothing, bool[] needs, str kernel, SymInt chunk_tokens, "
+        "ScalarType products, bool compiled) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    )
+    _run.register_fake(_shapes)
+
+
+class _Nll(torch.autograd.Function):
+    """Loss whose gradient is ready when its value is; see the head of this file.
+
+    Gradients wait for backward in the compute dtype: the scale that mixed-precision training puts
+    on the loss arrives there, before they are rounded to the parameters' dtype. For reduction
+    "none" each token's loss meets its own gradient only in backward, where the logits are computed
+    once more: four products instead of three.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, how: tuple[Any, ...], each: bool, needs: tuple[bool, ...], weight: Tensor,
+        counted: Tensor, target: Tensor, h: Tensor, w: Tensor, theta: Tensor, *table: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """``how`` ends the arguments of :func:`run_chunks`; ``each``: reduction "none"."""
+        smoothing, *rest = how
+        now = [need and not each for need in needs]
+        loss, nll, joint, *gradients = _run(
+            h, w, theta, table, target, counted, weight, smoothing, now, *rest
+        )
+        ctx.how, ctx.each, ctx.needs = how, each, needs
+        ctx.dtypes, ctx.tables = (h.dtype, w.dtype, theta.dtype), len(table)
+        if each:
+            ctx.save_for_backward(counted, target, h, w, theta, *table)
+        else:
+            ctx.save_for_backward(*gradients)
+        ctx.mark_non_differentiable(nll, joint)
+        return loss if each else loss.sum(), nll, joint
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        factor: Tensor | None = grad_loss
+        if ctx.each:
+            counted, target, h, w, theta, *table = ctx.saved_tensors
+            smoothing, *rest = ctx.how
+            gradients = _run(
+                h, w, theta, table, target, counted, grad_loss, smoothing, ctx.needs, *rest
+            )[3:]
+            factor = None
+        else:
+            gradients = ctx.saved_tensors
+        narrowed = (
+            _narrow(gradient, factor, dtype) if need else None
+            for need, gradient, dtype in zip(ctx.needs, gradients, ctx.dtypes, strict=True)
+        )
+        return *[None] * 6, *narrowed, *[None] * ctx.tables
+
+
+def _narrow(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Gradient times ``factor`` in ``dtype``; only the factor, a loss scale, may overflow it."""
+    if torch.finfo(dtype).max < torch.finfo(gradient.dtype).max:
+        limits = torch.finfo(dtype)
+        gradient = gradient.clamp(limits.min, limits.max)
+    return (gradient if factor is None else gradient * factor).to(dtype)
+
+
+# ------------------------------------------------------------------------ what others call
+
+
+def kerbs_nll(
+    h: Tensor,
+    w: Tensor,
+    theta: Tensor,
+    word_of_sense: Tensor,
+    target: Tensor,
+    *,
+    kernel: str | Kernel = "kerbs",
+    table: SenseTable | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "sum",
+    chunk_tokens: int = 0,
+    compile: bool = True,
+) -> Tensor:
+    """Exact negative log-likelihood of target words (Eq. 4, 5, 11), in nats.
+
+    Args:
+        h: context vectors, [N, d].
+        w: sense embeddings, [M, d].
+        theta: kernel parameters, [M] (not read by kernels without one).
+        word_of_sense: the word of each sense, [M]; every word of 0 … V−1 has one or more.
+        target: target words, [N], int64.
+        kernel: name of a kernel, or a kernel.
+        table: senses of every word, where the caller has them already.
+        ignore_index, label_smoothing, reduction, chunk_tokens, compile: see :class:`NllOptions`.
+
+    Returns:
+        A scalar, or [N] for "none": float32, or float64 where an input is float64.
+
+    Raises:
+        ValueError: shapes, dtypes or devices do not fit, an option is out of range, or a target is
+            outside the vocabulary.
+    """
+    if table is None:
+        vocab_size = int(word_of_sense.max()) + 1 if word_of_sense.numel() else 0
+        table = build_sense_table(word_of_sense, vocab_size)
+    if w.dim() == 2 and word_of_sense.shape != w.shape[:1]:
+        raise ValueError(
+            f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = "
+            f"{w.shape[0]}, the number of senses."
+        )
+    options = NllOptions(ignore_index, label_smoothing, reduction, chunk_tokens, compile)
+    return nll_with_evidence(h, Senses(w, theta, table, build_kernel(kernel)), target, options)[0]
+
+
+def nll_with_evidence(
+    h: Tensor, senses: Senses, target: Tensor, options: NllOptions
+) -> tuple[Tensor, Tensor, Evidence]:
+    """:func:`kerbs_nll` together with its by-products, which cost no further product: the plain nll
+    of each token without smoothing, [N], and the evidence on the senses (Eq. 12–13), detached."""
+    w, theta, table, kernel = senses
+    if h.dim() != 2 or w.dim() != 2 or h.shape[1] != w.shape[1]:
+        raise ValueError(
+            f"`h` has shape {tuple(h.shape)} and `w` {tuple(w.shape)}; they must be [N, d] and "
+            "[M, d]."
+        )
+    if theta.shape != w.shape[:1]:
+        raise ValueError(
+            f"`theta` has shape {tuple(theta.shape)}; it must be [M], M = {w.shape[0]}, the number "
+            "of senses."
+        )
+    check_target(target, h)
+    counted = target != options.ignore_index
+    reads = (True, True, kernel.has_theta)
+    needs = [
+        value.requires_grad and read and torch.is_grad_enabled()
+        for value, read in zip((h, w, theta), reads, strict=True)
+    ]
+    how = (
+        options.smoothing_weights(len(table.senses)), kernel_key(kernel.bind(w.shape[1])),
+        options.chunk_tokens, product_dtype(h, w), options.compile,
+    )  # fmt: skip
+    weight = counted.to(compute_dtype(h, w, theta))
+    each = options.reduction == "none"
+    loss, token_nll, joint = _Nll.apply(
+        how, each, tuple(needs), weight, counted, target, h, w, theta, *table
+    )
+    if options.reduction == "mean":
+        loss = loss / counted.sum().clamp_min(1)
+    own = table.senses[torch.where(counted, target, 0)]
+    return loss, token_nll, Evidence(-token_nll, own, joint, counted)
+
+
+# ------------------------------------------------------------------------ scores of all words
+
+
+def kerbs_log_probs(
+    h: Tensor,
+    w: Tensor,
+    theta: Tensor,
+    word_of_sense: Tensor,
+    vocab_size: int,
+    *,
+    kernel: str | Kernel = "kerbs",
+) -> Tensor:
+    """Log-probabilities of all words (Eq. 4–5), differentiable.
+
+    Where autograd is off this is :func:`score_words`, which is faster and needs less memory.
+
+    Args:
+        h: context vectors, [..., d].
+        w, theta, word_of_sense, kernel: as of :func:`kerbs_nll`.
+        vocab_size: number of words V.
+
+    Returns:
+        [..., V] in float32, or float64 where an input is float64; exp of it sums to 1.
+    """
+    table = build_sense_table(word_of_sense, vocab_size)
+    senses = Senses(w, theta, table, build_kernel(kernel))
+    return word_log_probs(h, senses) if torch.is_grad_enabled() else score_words(h, senses)[0]
+
+
+def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
+    """:func:`kerbs_log_probs` by autograd, all logits at once: [..., d] -> [..., V]."""
+    logits = kernel_logits(h, senses.w, senses.theta, senses.kernel)  # [..., M]
+    words = word_logits(logits.flatten(0, -2).t(), senses.table)  # [V, N]
+    return words.log_softmax(0).t().unflatten(0, h.shape[:-1])
+
+
+@torch.no_grad()
+def score_words(
+    h: Tensor, senses: Senses, prepared: PreparedSenses | None = None
+) -> tuple[Tensor, PreparedSenses]:
+    """:func:`kerbs_log_probs` without gradient, a chunk of tokens at a time.
+
+    ``prepared`` is what an earlier call with the same senses returned beside the [..., V]
+    log-probabilities; it saves preparing them again.
+    """
+    flat, words = h.reshape(-1, h.shape[-1]), len(senses.table.senses)
+    if prepared is None:
+        passes = KERNEL_PASSES[kernel_key(senses.kernel.bind(senses.w.shape[1]))]
+        prepared = PreparedSenses(h, senses.w, senses.theta, passes, product_dtype(h, senses.w))
+    out = torch.empty(len(flat), words, dtype=prepared.dtype, device=h.device)
+    size = max(1, chunk_size(len(flat), senses.w, compiled=False))
+    room = prepared.room(size)
+    with torch.autocast(h.device.type, enabled=False):
+        for part, scores in zip(flat.split(size), out.split(size), strict=True):
+            contexts, h_norm = prepared.contexts(part)
+            x = prepared.products(contexts, room)
+            logits = prepared.passes.logits(x, h_norm, prepared.columns)[0]
+            scores.copy_(word_logits(logits, senses.table).log_softmax(0).t())
+    return out.view(*h.shape[:-1], words), prepared

@@ -1,0 +1,315 @@
+"""What happens to a chunk of products between the matrix products: plain functions of tensors.
+
+X [M, n] holds the products of M senses with n context vectors. A sense is a row, so that the senses
+of a word are whole rows, wherever they lie. :func:`normalizers` sums over senses, :func:`gradients`
+over tokens; it also makes P = G·∂s/∂x [M, n] of X, with G the gradient of the logits s, which the
+likelihood multiplies with W and h. ``torch.compile`` keeps nothing else of that size: both begin
+with the logits, and compute them in every sweep anew.
+
+A kernel takes part through its :class:`KernelPasses`. The KerBS kernel has closed forms.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.kernels import THETA_LIMIT, KerbsKernel, Kernel, kerbs_gain, safe_inverse
+from fairseq_kerbs.kernels.base import expm1, polynomial
+from fairseq_kerbs.senses import SenseTable
+
+Tensors = tuple[Tensor, ...]
+Part = Tensor | float  # a number only if it is 0
+
+
+class KernelPasses:
+    """Any kernel, by its value and partial derivatives.
+
+    The methods take logits of any shape: [M, n] with columns [M, 1] and norms [n], or those of each
+    token's target, [n, K] with columns [n, K] and norms [n, 1].
+    """
+
+    unit_contexts = False  # whether X holds products with h/|h| instead of h
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def columns(self, w_norm: Tensor, theta: Tensor) -> Tensors:
+        """What the other methods want of senses with norms [M] and θ [M]: [M, 1] each."""
+        return w_norm.unsqueeze(1), theta.unsqueeze(1)
+
+    def logits(self, x: Tensor, h_norm: Tensor, columns: Tensors) -> Tensors:
+        """Logits s, and after them what the next two methods want to be kept."""
+        return (self.kernel.value(x, h_norm, *columns),)
+
+    def along_h(self, x: Tensor, logits: Tensor, h_norm: Tensor, columns: Tensors) -> Part:
+        """What G is multiplied with and summed over senses."""
+        return self.kernel.partials(x, h_norm, *columns).h_norm
+
+    def pull_back(
+        self, grad: Tensor, x: Tensor, kept: Tensors, h_norm: Tensor, columns: Tensors
+    ) -> tuple[Tensor, Part, Part]:
+        """G·∂s/∂x, and G times two factors, which are summed over tokens."""
+        by_x, _, *others = self.kernel.partials(x, h_norm, *columns)
+        by_w, by_theta = (0.0 if isinstance(part, float) else grad * part for part in others)
+        return grad * by_x, by_w, by_theta
+
+    def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
+        """Gradient by h [n, d] from the product Pᵀ W [n, d] and the sums over senses [n]."""
+        along = (along_h * safe_inverse(h_norm)).unsqueeze(1)
+        return torch.addcmul(self.kernel.map_contexts(product), h, along)
+
+    def sense_gradients(
+        self, product: Tensor, sums: Tensor, w: Tensor, w_norm: Tensor, columns: Tensors
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients by W [M, d] and θ [M] from P h [M, d] and the sums over tokens [2, M]."""
+        along = (sums[0] * safe_inverse(w_norm)).unsqueeze(1)
+        return torch.addcmul(product, w, along), sums[1]
+
+
+BERNOULLI = [0.1666666169, -0.002776880713, 6.372609382e-05]
+"""B(z) = 1/(1 − e^−z) − 1/z = ½ + z/2·Σ_k c_k z^2k for |z| ≤ 1 in float32: the polynomial through
+the Chebyshev nodes, relative error 6e-8."""
+
+BERNOULLI_SERIES = [1 / 6, -1 / 360, 1 / 15120, -1 / 604800, 1 / 23950080]
+BERNOULLI_SERIES += [-691 / 653837184000, 1 / 37362124800]
+"""The same as its power series, c_k = 2 B_2k+2/(2k + 2)!, for |z| ≤ ½ in float64."""
+
+
+class KerbsPasses(KernelPasses):
+    """The KerBS kernel (Eq. 9) as s = |h||w| a E with E = e^z − 1, z = −θc, a = −g(θ)/θ.
+
+    θ = 0 stands for 1e-8 (1e-30 in float64): that near, the kernel is h·w to the last bit, and the
+    large a meets an E that is exact for tiny arguments.
+
+    With P = G·∂s/∂x = G·g·(E + 1), homogeneity in |h| and |w| gives the gradients along h and w
+    from Σ G s = Σ |h||w| a G E, and dθ from the same sums, with a' = da/dθ:
+
+        h·dh = Σ_m G s,    w·dW = Σ_n G s,    dθ = |w| a' Σ_n |h| G E + w·(P h)/θ
+
+    The last cancels for small θ ("curved" senses). There
+
+        dθ = −|w| (g'/θ · Σ_n |h| G E + g · Σ_n |h| G c² r(z)),   r(z) = (z e^z − E)/z²
+
+    and c² r(z) = E·z B(z)/θ² with the B of :data:`BERNOULLI`, which no E cancels. Summed over
+    senses is G s / |h|; over tokens |h| G E, and 2 |h| G E z B(z), read of curved senses alone.
+    """
+
+    unit_contexts = True
+
+    def columns(self, w_norm: Tensor, theta: Tensor) -> Tensors:
+        wide = w_norm.dtype == torch.float64
+        tiny, limit = (1e-30, 0.5) if wide else (1e-8, 1.0)
+        bounded = theta.clamp(-THETA_LIMIT, THETA_LIMIT).double()
+        safe = torch.where(bounded.abs() < tiny, tiny, bounded)
+        gain, slope = kerbs_gain(bounded)
+        curved = bounded.abs() < limit
+        flat = ~curved & (theta.abs() <= THETA_LIMIT)  # beyond the limit ∂s/∂θ is 0
+        by_first = torch.where(curved, -slope / safe, (gain / safe - slope) / safe)
+        columns = (
+            -safe * safe_inverse(w_norm),
+            -gain / safe * w_norm,
+            gain,
+            -gain / safe,
+            torch.where(curved | flat, by_first, 0.0),
+            torch.where(curved, -0.5 * gain / safe.square(), 0.0),
+            torch.where(flat, 1.0 / safe, 0.0),
+        )
+        return tuple(column.to(w_norm.dtype).unsqueeze(1) for column in columns)
+
+    def logits(self, x: Tensor, h_norm: Tensor, columns: Tensors) -> Tensors:
+        to_z, radius = columns[:2]
+        z = x * to_z
+        e = expm1(z)
+        return e * radius * h_norm, z, e
+
+    def along_h(self, x: Tensor, logits: Tensor, h_norm: Tensor, columns: Tensors) -> Part:
+        return logits * safe_inverse(h_norm)
+
+    def pull_back(
+        self, grad: Tensor, x: Tensor, kept: Tensors, h_norm: Tensor, columns: Tensors
+    ) -> tuple[Tensor, Part, Part]:
+        z, e = kept
+        series = BERNOULLI_SERIES if z.dtype == torch.float64 else BERNOULLI
+        square = z.square()
+        bent = z + square * polynomial(square, series)  # 2z B(z)
+        grad_e = grad * e
+        weighted = grad_e * h_norm
+        return (grad + grad_e) * columns[2], weighted, weighted * bent
+
+    def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
+        return _with_radial(product, h, safe_inverse(h_norm), along_h)
+
+    def sense_gradients(
+        self, product: Tensor, sums: Tensor, w: Tensor, w_norm: Tensor, columns: Tensors
+    ) -> tuple[Tensor, Tensor]:
+        a, by_first, by_bent, by_product = (column.squeeze(1) for column in columns[3:])
+        along = torch.einsum("md,md->m", product, w)
+        bent = torch.where(by_bent != 0, sums[1] * by_bent, 0.0)  # elsewhere it may be infinite
+        by_theta = w_norm * (by_first * sums[0] + bent) + along * by_product
+        return _with_radial(product, w, safe_inverse(w_norm), a * sums[0]), by_theta
+
+
+def _with_radial(product: Tensor, rows: Tensor, inverse_norm: Tensor, radial: Tensor) -> Tensor:
+    """``product`` [·, d] with its component along ``rows`` [·, d] replaced by ``radial`` [·].
+
+    The zero vector has no direction: its product stays whole.
+    """
+    along = torch.einsum("id,id->i", product, rows) * inverse_norm
+    return torch.addcmul(product, rows, ((radial - along) * inverse_norm).unsqueeze(1))
+
+
+def passes_of(kernel: Kernel) -> KernelPasses:
+    """How a bound kernel goes through a chunk."""
+    return (KerbsPasses if type(kernel) is KerbsKernel else KernelPasses)(kernel)
+
+
+def word_logits(logits: Tensor, table: SenseTable) -> Tensor:
+    """Log of the unnormalized probability of every word (Eq. 4), [M, n] -> [V, n]."""
+    words = logits[table.senses[:, 0]]
+    if not table.shared.numel():
+        return words
+    return words.index_copy(0, table.shared, _shared_sums(logits, 0.0, table)[0])
+
+
+def _shared_sums(logits: Tensor, along: Part, table: SenseTable) -> tuple[Tensor, Tensor]:
+    """Of words with several senses the logsumexp over these, [U, n], scaled by the largest, and the
+    mean of ``along`` [M, n] by P(m | word), summed over words, [n]."""
+    own, mask = table.senses[table.shared].t(), table.mask[table.shared].t()  # [K, U]
+    lowest = torch.finfo(logits.dtype).min
+    # sense by sense: torch.compile would go along K, which is short, with its vectors
+    rows = [logits[own[0]]]  # [U, n] each; the first sense is there
+    rows += [
+        torch.where(there.unsqueeze(1), logits[number], lowest)
+        for number, there in zip(own[1:], mask[1:], strict=True)
+    ]
+    peak = functools.reduce(torch.maximum, rows)
+    shares = [torch.exp(row - peak) for row in rows]
+    total = functools.reduce(torch.add, shares)
+    mean = logits.new_zeros(logits.shape[1])
+    if isinstance(along, Tensor):
+        parts = [share * along[number] for share, number in zip(shares, own, strict=True)]
+        mean = (functools.reduce(torch.add, parts) / total).sum(0)
+    return peak + total.log(), mean
+
+
+class Normalizers(NamedTuple):
+    """Sums over the senses of a chunk."""
+
+    log_z: Tensor  # logsumexp of all logits, [n] (Eq. 5's denominator)
+    shared: Tensor | None  # the same of each word with several senses, [U, n]
+    uniform: Tensor | None  # Σ_i −log P(word i) over all words, [n]
+    along_h: Tensor  # what ``h_gradient`` wants, for a loss of log_z − each · uniform, [n]
+
+
+def write_logits(
+    passes: KernelPasses, x: Tensor, h_norm: Tensor, columns: Tensors, out: Tensor
+) -> Tensor:
+    """The logits of a chunk, or of some rows of it, written into ``out``."""
+    return out.copy_(passes.logits(x, h_norm, columns)[0])
+
+
+def normalizers(
+    passes: KernelPasses,
+    x: Tensor,
+    h_norm: Tensor,
+    columns: Tensors,
+    logits: Tensor,
+    table: SenseTable | None,
+    each: float | None,
+    rows: int,
+) -> Normalizers:
+    """Sums over the senses of a chunk.
+
+    Args:
+        passes: the kernel.
+        x: products, [M, n].
+        h_norm: norms of the context vectors, [n].
+        columns: those of ``passes``.
+        logits: what :func:`write_logits` gives, [M, n].
+        table: senses of every word, for label smoothing; None without it.
+        each: see :func:`gradients`; None where no gradient is wanted.
+        rows: senses that are summed up together, before all sums are.
+    """
+    along: Part = 0.0
+    if each is not None:
+        along = passes.along_h(x, logits, h_norm, columns)
+    alone = None if table is None else (table.place < 0).unsqueeze(1)
+    sums = []
+    for at in slices(len(x), rows):
+        peak = logits[at].amax(0)
+        below = logits[at] - peak
+        shares = torch.exp(below)
+        part = along[at] if isinstance(along, Tensor) else torch.zeros_like(below)
+        row = [peak, shares.sum(0), (shares * part).sum(0)]
+        if alone is not None:
+            row += [torch.where(alone[at], value, 0.0).sum(0) for value in (below, part)]
+        sums.append(torch.stack(row))
+    peaks, totals, means, *others = torch.stack(sums, 1)
+    peak = peaks.amax(0)
+    parts = torch.exp(peaks - peak)
+    total = (totals * parts).sum(0)
+    log_z, along_h = peak + total.log(), (means * parts).sum(0) / total
+    if table is None or alone is None:
+        return Normalizers(log_z, None, None, along_h)
+    # Σ_i of peak − log mass, of the words with one sense: each slice has a peak of its own
+    sizes = torch.stack([alone[at].sum() for at in slices(len(x), rows)]).unsqueeze(1)
+    uniform = ((peak - peaks) * sizes - others[0]).sum(0)
+    within, shared = others[1].sum(0), None
+    if table.shared.numel():
+        shared, mean = _shared_sums(logits, along, table)
+        uniform, within = uniform + (peak - shared).sum(0), within + mean
+    uniform = uniform + len(table.senses) * total.log()
+    return Normalizers(log_z, shared, uniform, along_h - (each or 0.0) * within)
+
+
+def slices(size: int, most: int) -> list[slice]:
+    """0 … size − 1, at most ``most`` in a slice."""
+    return [slice(i, min(i + most, size)) for i in range(0, size, most)]
+
+
+def gradients(
+    passes: KernelPasses,
+    x: Tensor,
+    h_norm: Tensor,
+    columns: Tensors,
+    table: SenseTable | None,
+    each: float,
+    found: Normalizers,
+    weight: Tensor,
+    out: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of a chunk's loss, or of some rows of it, but for the target's senses.
+
+    Args:
+        passes, x, h_norm, columns: as of :func:`normalizers`.
+        table: as there; of its ``place`` the same rows.
+        each: weight in the gradient of the logits of −P(m | its word) ÷ that of P(m).
+        found: what :func:`normalizers` found.
+        weight: weight of P(m), [n].
+        out: where P is written, [M, n].
+
+    Returns:
+        twice what ``passes.sense_gradients`` wants, [M].
+    """
+    logits, *kept = passes.logits(x, h_norm, columns)
+    grad = torch.exp(logits - found.log_z)
+    if table is not None:
+        grad = grad - each * _within_words(logits, found.shared, table)
+    p, *parts = passes.pull_back(grad * weight, x, tuple(kept), h_norm, columns)
+    by_w, by_theta = (
+        part.sum(1) if isinstance(part, Tensor) else x.new_zeros(len(x)) for part in parts
+    )
+    out.copy_(p)
+    return by_w, by_theta
+
+
+def _within_words(logits: Tensor, shared: Tensor | None, table: SenseTable) -> Tensor:
+    """P(m | its word), [M, n]."""
+    if shared is None:
+        return torch.ones_like(logits)
+    own = shared[table.place.clamp_min(0)]
+    return torch.where((table.place < 0).unsqueeze(1), 1.0, torch.exp(logits - own))

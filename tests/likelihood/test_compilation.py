@@ -1,0 +1,253 @@
+"""torch.compile inside the likelihood and around it, and the other transformations of torch."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
+
+from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.likelihood import compilation, kerbs_nll
+from fairseq_kerbs.likelihood.chunks import kernel_key
+from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
+from fairseq_kerbs.senses import build_sense_table
+from tests.helpers.reference import Problem, make_problem
+
+DIM, WORDS = 8, 20
+
+
+def loss_and_gradients(p: Problem, **options: Any) -> list[Tensor]:
+    loss = kerbs_nll(*p.leaves, p.word_of_sense, p.target, **options)
+    return [loss, *torch.autograd.grad(loss, p.leaves)]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is compiled, logged or broken yet, and nothing will stay so."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(compilation, "_works", True)
+    monkeypatch.setattr(compilation, "_called", set())
+    yield
+    torch._dynamo.reset()
+
+
+def test_one_compilation_serves_all_numbers_of_tokens_and_all_allocations(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(tokens: int, seed: int) -> None:
+        p = make_problem(tokens, 40, 110, 7, seed=seed, dtype=torch.float32)
+        options: dict[str, Any] = {"label_smoothing": 0.1, "reduction": "mean"}
+        monkeypatch.setenv(compilation.SWITCH, "1")
+        found = loss_and_gradients(p, **options)
+        monkeypatch.setenv(compilation.SWITCH, "0")
+        for ours, right in zip(found, loss_and_gradients(p, **options), strict=True):
+            limit = 1e-5 * right.abs().max().item()
+            torch.testing.assert_close(ours, right, rtol=1e-5, atol=limit)
+
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    with caplog.at_level(logging.INFO, compilation.__name__):
+        for number, tokens in enumerate((40, 41, 64, 16, 97, 200, 333, 400)):
+            run(tokens, seed=number)
+            assert counters["stats"]["unique_graphs"] == 3
+            assert not counters["graph_break"]
+    names = [record.getMessage().split("'s ")[1].split()[0] for record in caplog.records]
+    assert names == ["write_logits", "normalizers", "gradients"]
+
+
+@pytest.mark.parametrize("broken", ["write_logits", "gradients"])
+def test_a_failing_compilation_gives_one_warning_and_plain_results(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def backend(*_: Any) -> Any:
+        raise OSError("no compiler here")
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        fails = function.__name__ == broken
+        return torch.compile(function, backend=backend) if fails else function
+
+    p = make_problem(40, 40, 110, 7)
+    expected = loss_and_gradients(p, compile=False)
+    monkeypatch.setattr(compilation, "_compiled", compiled)
+    monkeypatch.setenv(compilation.SWITCH, "1")
+    for _ in range(2):
+        for ours, right in zip(loss_and_gradients(p), expected, strict=True):
+            torch.testing.assert_close(ours, right)
+    (warning,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert "torch.compile failed" in warning.getMessage()
+    assert not compilation.worthwhile(10**6)
+
+
+def test_passes_are_compiled_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = make_problem(20), make_problem(20, 3000, compilation.LEAST_SENSES, 4)
+    asked, passes = list[str](), ["write_logits", "normalizers", "gradients"]
+
+    def note(function: Callable[..., Any]) -> Callable[..., Any]:
+        asked.append(function.__name__)
+        return function
+
+    def run(p: Problem, switch: str = "", **options: Any) -> list[str]:
+        asked.clear()
+        monkeypatch.setenv(compilation.SWITCH, switch)
+        kerbs_nll(*p.leaves, p.word_of_sense, p.target, **options)
+        return [*asked]
+
+    monkeypatch.setattr(compilation, "_compiled", note)
+    assert run(many) == run(few, "1") == passes
+    assert run(few) == run(many, "0") == run(many, compile=False) == []
+    assert run(few, "1", chunk_tokens=compilation.LEAST_TOKENS - 1) == []
+    assert run(few, "1", chunk_tokens=compilation.LEAST_TOKENS) == passes  # the other 4 are not
+    with torch.no_grad():
+        assert run(many, "1") == []
+    layer = KerbsOutputLayer(7, 11, 29)
+    layer.compile = False  # type: ignore[assignment]
+    asked.clear()
+    layer.nll(few.h.float(), few.target)
+    assert asked == []
+    monkeypatch.setattr(compilation, "torch_version", lambda: (2, 3))
+    assert run(many, "1") == []
+
+
+@pytest.mark.parametrize("needs", [[True] * 3, [False] * 3, [True, False, True]])
+def test_the_operator_is_one_that_torch_accepts(needs: list[bool]) -> None:
+    p, key = make_problem(9), kernel_key(build_kernel("kerbs").bind(7))
+    tables, counted = [*build_sense_table(p.word_of_sense, p.vocab_size)], p.target != 3
+    inputs = (*(value.detach() for value in p.leaves), tables, p.target, counted, counted.double())
+    arguments = (*inputs, [0.8, 0.01], needs, key, 4, torch.float64, False)
+    torch.library.opcheck(torch.ops.fairseq_kerbs.nll.default, arguments)
+
+
+# ------------------------------------------------------------------------- models around a layer
+
+
+class Model(nn.Module):
+    """A linear model of words: its loss where targets are given, else its scores."""
+
+    def __init__(self, layer: OutputLayer, **options: Any) -> None:
+        super().__init__()
+        self.body, self.options = nn.Linear(DIM, DIM), options
+        self.out: Any = layer
+
+    def forward(self, h: Tensor, target: Tensor | None = None) -> Tensor:
+        if target is None:
+            return self.out.log_probs(self.body(h))
+        return self.out.nll(self.body(h), target, **self.options)
+
+
+LAYERS: dict[str, Callable[[], OutputLayer]] = {
+    "kerbs": lambda: KerbsOutputLayer(DIM, WORDS, 50),
+    "softmax": lambda: SoftmaxOutputLayer(DIM, WORDS),
+    "mixture": lambda: MixtureOutputLayer(DIM, WORDS, ["lin", "kerbs"]),
+}
+
+
+def make_model(kind: str = "kerbs", reduction: str = "mean", smoothing: float = 0.1) -> Model:
+    torch.manual_seed(1)
+    return Model(LAYERS[kind](), reduction=reduction, label_smoothing=smoothing)
+
+
+def batch(tokens: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(tokens, DIM), torch.randint(WORDS, (tokens,))
+
+
+def step(model: Model, function: Callable[..., Tensor], *inputs: Any) -> list[Tensor]:
+    """Value, gradients, and what was recorded until now."""
+    value = function(*inputs)
+    found = torch.autograd.grad(value.square().mean(), list(model.parameters()))
+    return [value, *found, recorded(model)]
+
+
+def recorded(model: Model) -> Tensor:
+    layer = model.out
+    return (
+        layer.inventory.pending.clone() if isinstance(layer, KerbsOutputLayer) else torch.zeros(0)
+    )
+
+
+COMPILED = [
+    ("softmax", "sum", 0.1, "aot_eager"), ("kerbs", "none", 0.1, "aot_eager"),
+    ("kerbs", "mean", 0.0, "inductor"), ("mixture", "mean", 0.0, "aot_eager"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [*COMPILED[:2], *(pytest.param(c, marks=pytest.mark.slow) for c in COMPILED[2:])]
+)
+def test_a_compiled_model_is_the_model(case: tuple[str, str, float, str]) -> None:
+    """All but a mixture, which goes through its tokens in Python, is compiled once for all N."""
+    counter = CompileCounterWithBackend(case[3])
+    model, twin = make_model(*case[:3]), make_model(*case[:3])
+    once = case[0] != "mixture"
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+
+    def check(*inputs: Tensor) -> None:
+        for value in inputs if once else ():
+            torch._dynamo.mark_dynamic(value, 0)
+        found, expected = step(model, compiled, *inputs), step(twin, twin, *inputs)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for tokens in (24, 40, 33) if once else (24, 40):
+            check(*batch(tokens))
+        trained = counter.frame_count
+        model.eval(), twin.eval()
+        for tokens in (24, 40):
+            h, _ = batch(tokens)
+            check(h)
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(h), twin(h))
+    assert not once or (trained, counter.frame_count) == (1, 3)
+
+
+@pytest.mark.parametrize("kind", list(LAYERS))
+def test_scoring_is_exported(kind: str) -> None:
+    model = make_model(kind).eval()
+    tokens = torch.export.Dim("tokens", min=2, max=1000)
+    with torch.no_grad():
+        exported = torch.export.export(model, (batch(5)[0],), dynamic_shapes=({0: tokens},))
+        for number in (5, 12):
+            h, _ = batch(number)
+            torch.testing.assert_close(exported.module()(h), model(h))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_records_once(reentrant: bool) -> None:
+    model, twin, (h, target) = make_model(), make_model(), batch(30)
+    h.requires_grad_()
+    checkpoint(model, h, target, use_reentrant=reentrant).backward()
+    twin(h, target).backward()
+    for ours, right in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, right.grad)
+    torch.testing.assert_close(recorded(model), recorded(twin))
+    assert recorded(model).any()
+
+
+@pytest.mark.parametrize("kind", ["kerbs", "mixture"])
+def test_accumulation_functional_calls_and_autocast(kind: str) -> None:
+    model, twin, (h, target) = *(make_model(kind, "sum") for _ in range(2)), batch(30)
+    whole = step(twin, twin, h, target)
+    parts = [model(h[at], target[at]) for at in (slice(7), slice(7, 30))]
+    sum(parts).square().backward()
+    found = [*(value.grad for value in model.parameters()), recorded(model)]
+    torch.testing.assert_close(found, whole[1:], rtol=1e-4, atol=1e-4)
+    tripled, other = {name: 3 * v for name, v in model.named_parameters()}, copy.deepcopy(model)
+    other.load_state_dict(tripled, strict=False)
+    called = torch.func.functional_call(model, tripled, (h, target))
+    torch.testing.assert_close(called, other(h, target))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = step(model, model, h, target)
+    right = step(model, model, h, target)
+    assert low[0].item() != right[0].item()  # bfloat16 was really used
+    for ours, expected in zip(low[:-1], right, strict=False):
+        assert ours.dtype == torch.float32
+        assert (ours - expected).norm() <= 0.05 * expected.norm()

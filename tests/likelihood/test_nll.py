@@ -1,0 +1,488 @@
+"""The likelihood equals the naive one: values, every gradient, every option, and its edges."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairseq_kerbs import likelihood
+from fairseq_kerbs.kernels import build_kernel, kernel_logits
+from fairseq_kerbs.likelihood import NllOptions, chunks, compilation, kerbs_log_probs, kerbs_nll
+from fairseq_kerbs.likelihood import nll as module
+from fairseq_kerbs.senses import build_sense_table
+from tests.helpers.reference import Problem, make_problem, naive_logits, naive_token_losses
+from tests.helpers.reference import naive_word_log_probs as naive_words
+
+KERNELS = ["kerbs", "kerbs_released", "lin"]
+SMOOTHING = [0.0, 0.1]
+COMPILED = [  # the case, then the scales of θ that its one compilation serves
+    ("kerbs", 0.0, torch.float32, (0.0, 1e-8, 1e-3, 1.0, 8.0)),
+    ("kerbs", 0.1, torch.float32, (0.0, 1e-8, 1e-3, 1.0, 8.0)),
+    ("kerbs", 0.1, torch.float64, (1e-8, 1.0, 8.0)),
+    ("kerbs_released", 0.1, torch.float32, (1.0,)),
+    ("lin", 0.1, torch.float32, (1.0,)),
+]
+
+
+def nll(p: Problem, **options: Any) -> Tensor:
+    return kerbs_nll(*p.leaves, p.word_of_sense, p.target, **options)
+
+
+def senses_of(p: Problem, kernel: str = "kerbs") -> likelihood.Senses:
+    table = build_sense_table(p.word_of_sense, p.vocab_size)
+    return likelihood.Senses(p.w, p.theta, table, build_kernel(kernel))
+
+
+def gradients(loss: Tensor, p: Problem) -> list[Tensor]:
+    """Gradients of h, w, θ; zeros where a leaf takes no part."""
+    found = torch.autograd.grad(
+        loss, p.leaves, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return list(found)
+
+
+def assert_same(ours: list[Tensor], truth: list[Tensor], tolerance: float) -> None:
+    """Largest error of each tensor within ``tolerance`` of its largest entry."""
+    for actual, expected in zip(ours, truth, strict=True):
+        scale = expected.abs().max().item()
+        assert (actual.double() - expected.double()).abs().max().item() <= tolerance * scale + 1e-30
+
+
+def relative(actual: Tensor, expected: Tensor) -> float:
+    return ((actual.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Everything of 16 tokens or more is compiled, or the test fails."""
+    monkeypatch.setenv(compilation.SWITCH, "1")
+    torch._dynamo.reset()
+    yield
+    assert compilation._works
+    torch._dynamo.reset()
+
+
+def assert_float32_is_right(narrow: Problem, kernel: str, smoothing: float) -> None:
+    """Within 1e-5, and within twice the error of the naive likelihood in float32."""
+    wide = narrow.to(torch.float64)
+    truth = naive_token_losses(wide, kernel, smoothing).sum()
+    rough = gradients(naive_token_losses(narrow, kernel, smoothing).sum(), narrow)
+    loss = nll(narrow, kernel=kernel, label_smoothing=smoothing)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(truth.item(), rel=1e-6)
+    exact = gradients(truth, wide)
+    for ours, naive, right in zip(gradients(loss, narrow), rough, exact, strict=True):
+        scale = right.abs().max().item() + 1e-30
+        ours_off = (ours.double() - right).abs().max().item() / scale
+        naive_off = (naive.double() - right).abs().max().item() / scale
+        assert ours_off <= min(1e-5, max(2 * naive_off, 2e-6))
+
+
+def assert_float64_is_right(p: Problem, kernel: str, smoothing: float, **options: Any) -> None:
+    """Values and gradients of all reductions, with a word that is ignored."""
+    each, counted = naive_token_losses(p, kernel, smoothing, 3), p.target != 3
+    weights = torch.randn(len(each), dtype=torch.float64)
+    assert 0 < counted.sum() < len(each)
+    p.h.data[~counted] = 1e18  # nobody reads it
+    options |= {"kernel": kernel, "label_smoothing": smoothing, "ignore_index": 3}
+    for reduction, truth in (
+        ("sum", each.sum()),
+        ("mean", each.sum() / counted.sum()),
+        ("none", (each * weights).sum()),
+    ):
+        loss = nll(p, reduction=reduction, **options)
+        if reduction == "none":
+            torch.testing.assert_close(loss.detach(), each.detach(), rtol=1e-11, atol=1e-12)
+            assert not loss[~counted].any()
+            loss = (loss * weights).sum()
+        assert loss.item() == pytest.approx(truth.item(), rel=1e-11)
+        ours = gradients(loss, p)
+        assert_same(ours, gradients(truth, p), 1e-9)
+        assert not ours[0][~counted].any()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+@pytest.mark.parametrize("theta_scale", [1e-3, 0.1, 1.0, 8.0])
+def test_loss_and_gradients_equal_the_naive_ones(
+    kernel: str, smoothing: float, theta_scale: float
+) -> None:
+    for words, senses, dim in ((16, 16, 7), (24, 30, 16), (12, 36, 3)):
+        p = make_problem(61, words, senses, dim, theta_scale=theta_scale, seed=senses)
+        assert_float64_is_right(p, kernel, smoothing, chunk_tokens=6)
+    for senses in (40, 110):
+        p = make_problem(64, 40, senses, 24, theta_scale=theta_scale, dtype=torch.float32)
+        assert_float32_is_right(p, kernel, smoothing)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    "case", [COMPILED[0], *(pytest.param(c, marks=pytest.mark.slow) for c in COMPILED[1:])]
+)
+def test_compiled_passes_are_as_right(case: tuple[str, float, torch.dtype, list[float]]) -> None:
+    kernel, smoothing, dtype, scales = case
+    for scale in scales:
+        p = make_problem(64, 40, 110, 24, theta_scale=scale, dtype=dtype)
+        if dtype == torch.float64:
+            assert_float64_is_right(p, kernel, smoothing, chunk_tokens=24)
+        else:
+            assert_float32_is_right(p, kernel, smoothing)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_float32_at_every_theta_of_the_list(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile makes e^z − 1 of torch.expm1, which is 0 at θ = 1e-8."""
+    monkeypatch.setenv(compilation.SWITCH, switch)
+    base = make_problem(64, 40, 110, 24, dtype=torch.float32)
+    sizes = (0.0, 1e-8, 1e-4, 1e-2, 0.35, 1.0, 10.0, 50.0, 64.0)
+    for theta in (sign * size for size in sizes for sign in (1.0, -1.0)):
+        narrow = base._replace(theta=torch.full((110,), theta)).to(torch.float32)
+        wide = narrow.to(torch.float64)
+        logits = kernel_logits(*wide.leaves)  # held against mpmath in test_kernels
+        log_probs = naive_words(logits, wide.word_of_sense, 40)
+        truth, loss = -log_probs.gather(1, wide.target[:, None]).sum(), nll(narrow)
+        assert loss.item() == pytest.approx(truth.item(), rel=2e-5)
+        right = gradients(truth, wide)
+        assert_same(gradients(loss, narrow), right, 1e-5 * (1 + abs(theta) / 10))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+def test_neither_chunks_nor_blocks_nor_the_order_of_tokens_change_anything(
+    reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p, options = make_problem(13), {"reduction": reduction, "label_smoothing": 0.1}
+    whole = nll(p, chunk_tokens=13, **options)
+    expected = gradients(whole.sum(), p)
+    monkeypatch.setattr(chunks, "BLOCK", 100)
+    for chunk in range(1, 15):
+        part = nll(p, chunk_tokens=chunk, **options)
+        torch.testing.assert_close(part, whole, rtol=1e-13, atol=0.0)
+        assert_same(gradients(part.sum(), p), expected, 1e-12)
+    order = torch.randperm(13)
+    q = p._replace(h=p.h.detach()[order], target=p.target[order]).to(torch.float64)
+    turned = nll(q, **options)
+    found = whole[order] if reduction == "none" else whole
+    torch.testing.assert_close(turned, found, rtol=1e-13, atol=0.0)
+    assert_same(gradients(turned.sum(), q), [expected[0][order], *expected[1:]], 1e-12)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_one_sense_a_word_with_inner_product_is_cross_entropy(smoothing: float) -> None:
+    p = make_problem(50, 17, 17, 5)._replace(word_of_sense=torch.arange(17))
+    p.target[::7] = -100
+    # torch spreads ε over all V words, here ε' = ε/(V−1) is added to 1 − ε − ε': same at ε' V
+    spread = smoothing / 16 * 17
+    for reduction in ("sum", "mean", "none"):
+        ours = nll(p, kernel="lin", reduction=reduction, label_smoothing=smoothing)
+        theirs = F.cross_entropy(
+            p.h @ p.w.t(), p.target, reduction=reduction, label_smoothing=spread
+        )
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+        assert_same(gradients(ours.sum(), p), gradients(theirs.sum(), p), 1e-11)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_gradient_for_any_subset_of_the_inputs(kernel: str, reduction: str) -> None:
+    p = make_problem()
+    expected = gradients(naive_token_losses(p, kernel).sum(), p)
+    for wanted in itertools.product([False, True], repeat=3):
+        q = p.to(torch.float64)
+        for leaf, need in zip(q.leaves, wanted, strict=True):
+            leaf.requires_grad_(need)
+        loss = nll(q, kernel=kernel, reduction=reduction).sum()
+        assert loss.requires_grad == any(wanted)
+        if loss.requires_grad:
+            loss.backward()
+        for leaf, need, right in zip(q.leaves, wanted, expected, strict=True):
+            assert (leaf.grad is not None) == (need and bool(right.any()))
+            if leaf.grad is not None:
+                assert_same([leaf.grad], [right], 1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_evidence_is_what_the_naive_probabilities_say(kernel: str, smoothing: float) -> None:
+    p, options = make_problem(), NllOptions(label_smoothing=smoothing, chunk_tokens=4)
+    p.target[2] = p.target[9] = -100
+    counted, words = p.target != -100, p.target.clamp_min(0)
+    every, table = naive_logits(*p.leaves, kernel).softmax(1).detach(), senses_of(p).table
+    own = every.gather(1, table.senses[words]) * table.mask[words] * counted[:, None]
+    log_prob = torch.where(counted, own.sum(1).log(), 0.0)
+    found = likelihood.nll_with_evidence(p.h, senses_of(p, kernel), p.target, options)
+    assert not found[1].requires_grad
+    assert not found[2].sense_prob.requires_grad
+    torch.testing.assert_close(found[1], -log_prob, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found[2].log_prob, log_prob, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found[2].sense_prob, own, rtol=1e-9, atol=0.0)
+    assert torch.equal(found[2].senses, table.senses[words])
+    assert torch.equal(found[2].counted, counted)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_scores_are_the_naive_ones_with_and_without_autograd(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p, weight = make_problem(24, 12, 30), torch.randn(2, 12, 12, dtype=torch.float64)
+    naive = naive_words(naive_logits(*p.leaves, kernel), p.word_of_sense, 12).view(2, 12, 12)
+    h, senses = p.h.view(2, 12, 7), senses_of(p, kernel)
+    ours = kerbs_log_probs(h, p.w, p.theta, p.word_of_sense, 12, kernel=kernel)
+    torch.testing.assert_close(ours, naive, rtol=1e-9, atol=1e-9)
+    assert_same(gradients((ours * weight).sum(), p), gradients((naive * weight).sum(), p), 1e-9)
+    monkeypatch.setattr(module, "kernel_logits", None)  # all logits at once: for autograd only
+    monkeypatch.setattr(module, "chunk_size", lambda *_, **__: 5)
+    with torch.no_grad():
+        ours = kerbs_log_probs(h, p.w, p.theta, p.word_of_sense, 12, kernel=kernel)
+    first, prepared = likelihood.score_words(h[0, 3], senses)
+    second, same = likelihood.score_words(h.transpose(0, 1), senses, prepared)
+    assert same is prepared
+    assert not first.requires_grad
+    for found, right in ((ours, naive), (first, naive[0, 3]), (second, naive.transpose(0, 1))):
+        torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("words", [1, 2, 3])
+@pytest.mark.parametrize("senses", [1, 3])
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_vocabularies_of_a_few_words_and_a_single_token(
+    words: int, senses: int, smoothing: float
+) -> None:
+    p = make_problem(6, words, words * senses)
+    for q in (p, p._replace(h=p.h[:1], target=p.target[:1]).to(torch.float64)):
+        loss = nll(q, label_smoothing=smoothing)
+        truth = naive_token_losses(q, "kerbs", smoothing).sum()
+        torch.testing.assert_close(loss, truth, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(gradients(loss, q), gradients(truth, q), rtol=1e-9, atol=1e-12)
+    naive = naive_words(naive_logits(*p.leaves), p.word_of_sense, words)
+    ours = kerbs_log_probs(*p.leaves, p.word_of_sense, words)
+    torch.testing.assert_close(ours, naive, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_no_token_and_only_ignored_tokens_give_zero(reduction: str, smoothing: float) -> None:
+    ignored = make_problem(4)._replace(target=torch.full((4,), -100))
+    for p in (make_problem(0), ignored):
+        loss = nll(p, reduction=reduction, label_smoothing=smoothing)
+        assert loss.shape == ((len(p.target),) if reduction == "none" else ())
+        assert not loss.any()
+        loss.sum().backward()
+        assert all(leaf.grad is not None and not leaf.grad.any() for leaf in p.leaves)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+@pytest.mark.parametrize("sizes", [(200, 60, 150, 16), (12, 60_000, 90_000, 8)])
+def test_low_precision_inputs_are_as_right_as_their_roundings(
+    dtype: torch.dtype, smoothing: float, sizes: tuple[int, int, int, int]
+) -> None:
+    low = make_problem(*sizes, theta_scale=0.5, dtype=dtype)
+    wide, scale = low.to(torch.float64), min(sizes[2], 1024)  # the same rounded inputs
+    loss, truth = nll(low, label_smoothing=smoothing), nll(wide, label_smoothing=smoothing)
+    assert loss.dtype == torch.float32
+    error = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}[dtype]
+    assert loss.item() == pytest.approx(truth.item(), rel=error)
+    exact = gradients(truth * scale, wide)
+    for ours, right in zip(gradients(loss * scale, low), exact, strict=True):
+        assert ours.dtype == dtype
+        assert relative(ours, right) <= 8 * error
+
+
+def test_float16_gradients_are_scaled_before_they_are_rounded() -> None:
+    """Probabilities near 1e-8 are nothing in float16, but a loss scale must bring them back."""
+    p, scale = make_problem(4, 8, 16, 4, dtype=torch.float16), 2.0**15
+    other = p.word_of_sense != 0
+    h, w = torch.tensor([3.0, 0, 0, 0]), torch.tensor([-3.0, 0.5, 0, 0])
+    rows = torch.where(other[:, None], w, h)
+    low = p._replace(h=h.expand(4, 4), w=rows, theta=0 * p.theta, target=0 * p.target)
+    low = low.to(torch.float16)
+    wide = low.to(torch.float64)
+    (expected,) = torch.autograd.grad(nll(wide) * scale, wide.w)
+    (actual,) = torch.autograd.grad(nll(low) * scale, low.w)
+    assert (expected[other] / scale).abs().max() < 6e-7
+    assert relative(actual[other], expected[other]) < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_extreme_inputs_stay_finite(dtype: torch.dtype, kernel: str) -> None:
+    p = make_problem(12, 9, 24, 5, dtype=dtype)
+    thetas = [0.0, 1e-8, 0.249, 0.251, 1, 10, 50, 63.9, 64, 64.1, 88, 100]
+    with torch.no_grad():
+        p.theta[:] = torch.tensor([sign * t for t in thetas for sign in (1.0, -1.0)])
+        p.h[0], p.h[1], p.h[2], p.h[3] = 0.0, p.h[1] * 1e3, p.h[2] * 1e-6, 0.0
+        p.h[3, 0] = 1e4
+        p.w[3:6], p.w[6], p.w[7] = 0.0, p.w[6] * 1e3, p.h[1]
+        p.w[8] = -p.h[1]
+    for smoothing, reduction in ((0.0, "mean"), (0.1, "sum"), (0.1, "none")):
+        loss = nll(p, kernel=kernel, label_smoothing=smoothing, reduction=reduction)
+        assert loss.isfinite().all()
+        if reduction != "none":  # float16 saturates the gradient, and only before the loss scale
+            assert all(grad.isfinite().all() for grad in gradients(loss, p))
+    log_probs = kerbs_log_probs(*p.leaves, p.word_of_sense, 9, kernel=kernel)
+    assert (log_probs.double().exp().sum(1) - 1).abs().max() <= 1e-5
+
+
+def test_autocast_multiplies_in_bfloat16_and_sums_in_float32() -> None:
+    p = make_problem(200, 60, 150, 32, theta_scale=0.3, dtype=torch.float32)
+    p = p._replace(h=p.h * 0.5, w=p.w * 0.5).to(torch.float32)
+    right, expected, wide = nll(p), gradients(nll(p), p), p.to(torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = nll(p), nll(p, reduction="none").sum()
+        log_probs = kerbs_log_probs(*p.leaves, p.word_of_sense, 60)
+        inside = nll(wide)
+    assert inside.item() == nll(wide).item()  # float64 is left alone
+    assert (log_probs.exp().sum(1) - 1).abs().max() <= 1e-5
+    for loss in losses:
+        assert loss.dtype == log_probs.dtype == torch.float32
+        assert loss.item() != right.item()  # bfloat16 was really used
+        assert loss.item() == pytest.approx(right.item(), rel=1e-3)
+        assert all(
+            relative(*both) < 0.02 for both in zip(gradients(loss, p), expected, strict=True)
+        )
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+def test_backward_again_and_no_derivative_of_a_derivative(reduction: str) -> None:
+    p = make_problem()
+    loss = nll(p, reduction=reduction).sum()
+    loss.backward(retain_graph=True)
+    first = [leaf.grad.clone() for leaf in p.leaves if leaf.grad is not None]
+    loss.backward()
+    nll(p, reduction=reduction).sum().backward()
+    for leaf, once in zip(p.leaves, first, strict=True):
+        torch.testing.assert_close(leaf.grad, 3 * once)
+    loss = nll(p, reduction=reduction).sum()
+    (grad,) = torch.autograd.grad(loss, p.h, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        grad.sum().backward()
+
+
+def test_change_in_place_before_backward_is_an_error_for_reduction_none() -> None:
+    p = make_problem()
+    loss = nll(p, reduction="none").sum()
+    p.w.detach().mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+@pytest.mark.parametrize("smoothing", SMOOTHING)
+def test_gradcheck_at_every_special_theta_and_at_zero_vectors(
+    smoothing: float, reduction: str
+) -> None:
+    owners = torch.tensor([0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 0, 3])
+    thetas = [0.0, 1e-8, -1e-8, 0.05, -0.05, 0.0499, 0.5, -0.5, 50.0, -50.0, 63.9, -63.9]
+    inputs = [torch.rand(4, 3) + 0.3, torch.rand(12, 3) + 0.3, torch.tensor(thetas)]  # acute angles
+    options: dict[str, Any] = {"label_smoothing": smoothing, "reduction": reduction}
+
+    def function(h: Tensor, w: Tensor, *theta: Tensor) -> Tensor:
+        parameters = theta[0] if theta else torch.zeros(12).double()
+        return kerbs_nll(h, w, parameters, owners, torch.tensor([3, 0, 2, 5]), **options)
+
+    leaves = [value.double().requires_grad_() for value in inputs]
+    assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-7, rtol=1e-5)
+    leaves[0].data[0], leaves[1].data[2] = 0.0, 0.0  # θ = 0 has no kink there
+    assert torch.autograd.gradcheck(function, leaves[:2])
+
+
+class Memory(TorchDispatchMode):
+    """Largest tensor, peak of living storage in bytes, and products, of what is done inside.
+
+    Tensors under 1 KB are left out: they are many, and none is tokens × senses.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.peak = self.products = 0
+        self._living: list[weakref.ref[Tensor]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.products += str(func).split(".")[1].strip("_") in ("mm", "addmm")
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor) and value.numel() >= 256:
+                self.largest = max(self.largest, value.numel())
+                self._living.append(weakref.ref(value))
+        tensors = [t for t in (ref() for ref in self._living) if t is not None]
+        self._living = [weakref.ref(t) for t in tensors]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        self.peak = max(self.peak, sum(storages.values()))
+        return result
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_nothing_of_size_tokens_by_senses_is_made_or_kept(
+    kernel: str, reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, senses, chunk = 800, 300, 20
+    p = make_problem(tokens, 100, senses, 6, dtype=torch.float32)
+    options: dict[str, Any] = {"kernel": kernel, "reduction": reduction, "chunk_tokens": chunk}
+    before, kept = {id(o) for o in gc.get_objects()}, list[Tensor]()
+
+    def keep(value: Tensor) -> Tensor:
+        kept.append(value)
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        loss = nll(p, **options)
+    new = [o for o in gc.get_objects() if issubclass(type(o), Tensor) and id(o) not in before]
+    assert loss.requires_grad
+    assert kept
+    assert max(t.numel() for t in new + kept) < tokens * senses / 8
+    monkeypatch.setattr(module, "_run", chunks.run_chunks)  # no mode sees inside an operator
+    with Memory() as memory:
+        nll(p, label_smoothing=0.1, **options).sum().backward()
+    assert chunk * senses <= memory.largest <= 2 * chunk * senses
+    assert memory.peak <= 4 * tokens * senses / 2
+    assert memory.products == tokens // chunk * (3 if reduction == "mean" else 4)
+    with torch.no_grad(), Memory() as validation:
+        nll(p, label_smoothing=0.1, **options)
+    assert validation.products == tokens // chunk
+    with Memory() as naive:
+        naive_token_losses(p, kernel, 0.1).sum().backward()
+    assert naive.peak >= 3 * 4 * tokens * senses  # so the measure measures
+
+
+def test_errors_are_sentences() -> None:
+    p = make_problem(7)
+    third = torch.tensor([3])
+    changes: list[tuple[dict[str, Tensor], str]] = [
+        ({"h": p.h.unsqueeze(2)}, r"\[N, d\] and \[M, d\]"),
+        ({"w": p.w[:, :6]}, r"\[N, d\] and \[M, d\]"),
+        ({"theta": p.theta[:-1]}, "M = 29"),
+        ({"target": p.target[:-1]}, "`target` .* N = 7"),
+        ({"target": p.target.int()}, "`target` is torch.int32"),
+        ({"target": p.target.double()}, "`target` is torch.float64"),
+        ({"target": p.target.to("meta")}, "`target` is on meta"),
+        ({"target": p.target.index_fill(0, third, 11)}, "`target` holds 11, .* of 11 words"),
+        ({"target": p.target.index_fill(0, third, -1)}, "`target` holds -1, .* of 11 words"),
+        ({"word_of_sense": p.word_of_sense.clamp_min(1)}, "Word 0 has no sense"),
+        ({"word_of_sense": p.word_of_sense[:-1]}, "M = 29"),
+    ]
+    for change, message in changes:
+        with pytest.raises(ValueError, match=message):
+            nll(p._replace(**change))  # type: ignore[arg-type]
+    options: list[tuple[dict[str, Any], str]] = [
+        ({"reduction": "average"}, "'average'"),
+        ({"label_smoothing": -1e-9}, "label_smoothing"),
+        ({"label_smoothing": 1.0}, r"within \[0, 1\)"),
+        ({"kernel": "rbf2"}, "`kernel`"),
+    ]
+    for option, message in options:
+        with pytest.raises(ValueError, match=message):
+            nll(p, **option)
+    assert nll(p._replace(target=p.target.index_fill(0, third, 10))).isfinite()

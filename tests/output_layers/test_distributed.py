@@ -1,0 +1,80 @@
+"""A layer in torch's own distributed tools: sharded training, and checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.multiprocessing.spawn import spawn
+
+from fairseq_kerbs import KerbsOutputLayer, ReallocationSettings
+
+fsdp = pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP2")
+
+
+class Net(nn.Module):
+    """A linear model of words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.out = nn.Linear(16, 16), KerbsOutputLayer(16, 50, 110)
+
+    def forward(self, h: Tensor, target: Tensor) -> Tensor:
+        return self.out.nll(self.body(h), target, reduction="mean")
+
+
+def train_sharded(rank: int, store: str) -> None:
+    """Three updates by two processes, and by one that sees the batches of both."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    net = Net()
+    twin = copy.deepcopy(net)
+    mesh = init_device_mesh("cpu", (2,))
+    fsdp.fully_shard(net.out, mesh=mesh)
+    fsdp.register_fsdp_forward_method(net.out, "nll")
+    fsdp.fully_shard(net, mesh=mesh)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (net, twin)]
+    for _ in range(3):
+        h, target = torch.randn(20, 16), torch.randint(0, 50, (20,))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        net(h[rank::2], target[rank::2]).backward()
+        (sum(twin(h[r::2], target[r::2]) for r in range(2)) / 2).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    for ours, right in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours.full_tensor(), right)  # type: ignore[attr-defined]
+    dist.all_reduce(net.out.inventory.pending)
+    torch.testing.assert_close(net.out.inventory.pending, twin.out.inventory.pending)
+    with pytest.raises(ValueError, match="fully_shard"):
+        net.out.reallocate("paper")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this torch has no FSDP2")
+def test_sharded_training_equals_training_in_one_process(tmp_path: Path) -> None:
+    spawn(train_sharded, (str(tmp_path / "store"),), nprocs=2)
+
+
+def test_a_distributed_checkpoint_carries_senses_that_have_moved(tmp_path: Path) -> None:
+    layer, fresh = KerbsOutputLayer(8, 12, 20), KerbsOutputLayer(8, 12, 20)
+    layer.nll(torch.randn(40, 8), torch.randint(0, 12, (40,)))
+    layer.update_statistics(decay=1e-4)
+    assert len(layer.reallocate("paper", ReallocationSettings(log_prob_threshold=-1.0))) > 0
+    save(layer.state_dict(), checkpoint_id=tmp_path / "model")
+    state = fresh.state_dict()
+    load(state, checkpoint_id=tmp_path / "model")
+    fresh.load_state_dict(state)
+    assert torch.equal(fresh.word_of_sense, layer.word_of_sense)
+    h = torch.randn(5, 8)
+    assert torch.equal(fresh.log_probs(h), layer.log_probs(h))
