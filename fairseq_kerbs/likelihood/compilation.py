@@ -74,13 +74,16 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 1)
     try:
         result = _compiled(function)(*arguments)
+    except torch.cuda.OutOfMemoryError:
+        raise
     except Exception as error:  # of dynamo, of Inductor, of the compiler it calls
         _works = False
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        cause = error.__cause__ or error
+        lines = str(cause).strip().splitlines()
         logger.warning(
             "torch.compile failed, so the likelihood runs without it, which takes longer (%s: %s). "
             "It needs a C++ compiler on a CPU; %s=0 does not try.",
-            *(type(error).__name__, first, SWITCH),
+            *(type(cause).__name__, lines[0] if lines else "", SWITCH),
         )
         return function(*arguments)
     if known not in _called:

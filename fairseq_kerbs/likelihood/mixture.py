@@ -73,7 +73,7 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     weights = options.smoothing_weights(len(w))
     each, plain = [contexts.new_zeros(0, dtype=dtype)], [contexts.new_zeros(0, dtype=dtype)]
     size = options.chunk_tokens or chunk_size(mixture)
-    for start in range(0, len(target), size):
+    for start in range(0, max(1, len(target)), size):  # a loss of no tokens has a gradient, too
         at = slice(start, start + size)
         part = Mixture(contexts[at], wide_w, log_weights[at], kernels, thetas)
         loss, nll = checkpoint(
@@ -141,9 +141,8 @@ def mixture_log_probs(mixture: Mixture) -> Tensor:
     or float64 where an input is float64; exp of it sums to 1."""
     contexts, log_weights = mixture.contexts, mixture.log_weights
     lead, products = log_weights.shape[:-1], product_dtype(contexts, mixture.w)
-    contexts, log_weights = contexts.flatten(0, -3), log_weights.flatten(0, -2)
-    if contexts.dim() == 2:  # a single token
-        contexts, log_weights = contexts.unsqueeze(0), log_weights.unsqueeze(0)
+    contexts = contexts.reshape(-1, *contexts.shape[-2:])
+    log_weights = log_weights.reshape(-1, log_weights.shape[-1])
     chunks = zip(
         *(value.split(chunk_size(mixture)) for value in (contexts, log_weights)), strict=True
     )

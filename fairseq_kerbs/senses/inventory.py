@@ -234,6 +234,7 @@ class SenseInventory(ExactBuffers):
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
         # between processes (DDP) must not overwrite what each process has seen.
         self._pending: Tensor | None = None
+        self.pending.zero_()  # made now, so that torch.compile does not see it come
         self.recording = True
 
     @property
@@ -435,7 +436,7 @@ class SenseInventory(ExactBuffers):
                 table = build_sense_table(state_dict[owners], self.vocab_size)
                 state_dict[leader] = table.senses[:, 0]
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._pending = None
+        self.pending.zero_()
         self._renew_table()
 
     def extra_repr(self) -> str:
