@@ -76,17 +76,42 @@ def polynomial(z: Tensor, coefficients: Sequence[float]) -> Tensor:
     return result
 
 
-_PHI1 = [1 / math.factorial(k + 1) for k in range(16)]
+_LN2 = {  # in two parts: n times the first is exact
+    torch.float32: (0.693359375, -2.12194440054690583e-4),
+    torch.float64: (6.93147180369123816490e-01, 1.90821492927058770002e-10),
+}
 
 
 def expm1(z: Tensor) -> Tensor:
-    """e^z − 1, as exact as torch.expm1 also where torch.compile makes e^z − 1 of that."""
+    """e^z − 1 for |z| ≤ 80, as exact as torch.expm1 also where torch.compile makes e^z − 1 of that.
+
+    With z = n·ln 2 + r and |r| ≤ ½ ln 2 it is 2^n (e^r − 1) + (2^n − 1).
+    """
     if not is_compiling():
         return torch.expm1(z)
-    threshold, terms = (0.5, 16) if z.dtype == torch.float64 else (0.35, 8)
-    small = z.abs() < threshold
-    series = z * polynomial(torch.where(small, z, 0.0), _PHI1[:terms])
-    return torch.where(small, series, torch.exp(z) - 1.0)
+    power, inside = _reduced(z)
+    return power * inside + (power - 1.0)
+
+
+def exp(z: Tensor) -> Tensor:
+    """e^z for z ≤ 80; torch.compile would keep a matrix of what torch.exp gives, where it is used
+    twice. The least is e^−87 in float32."""
+    if not is_compiling():
+        return torch.exp(z)
+    power, inside = _reduced(z.clamp_min(-700.0 if z.dtype == torch.float64 else -87.0))
+    return power * inside + power
+
+
+def _reduced(z: Tensor) -> tuple[Tensor, Tensor]:
+    """2^n and e^r − 1; see :func:`expm1`. Not by calls of a library, which end a CPU's vectors."""
+    high, low = _LN2[z.dtype]
+    n = torch.round(z * (1 / math.log(2)))
+    r = z - n * high - n * low
+    terms = 13 if z.dtype == torch.float64 else 6
+    inside = r + r * r * polynomial(r, [1 / math.factorial(k + 2) for k in range(terms)])
+    if z.dtype == torch.float64:
+        return torch.exp2(n), inside
+    return ((n.to(torch.int32) + 127) << 23).view(torch.float32), inside
 
 
 def is_compiling() -> bool:

@@ -7,13 +7,16 @@ next chunk begins. What happens between the products is in :mod:`.likelihood.pas
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, safe_inverse, safe_norm
+from fairseq_kerbs.kernels.base import is_compiling
 from fairseq_kerbs.likelihood import compilation
 from fairseq_kerbs.likelihood.passes import (
     KernelPasses,
@@ -21,13 +24,14 @@ from fairseq_kerbs.likelihood.passes import (
     gradients,
     normalizers,
     passes_of,
+    shared_words,
     slices,
     write_logits,
 )
 from fairseq_kerbs.senses import SenseTable
 
 STEP = 32  # tokens in a chunk are a multiple of it: rows of X begin where vectors of a CPU do
-CPU_BYTES = 32 << 20  # of X
+CPU_TOKENS, CPU_BYTES = 256, 32 << 20  # of X, at most
 
 BLOCK = 1 << 18
 """Products that one operation goes through at a time where nothing is compiled."""
@@ -56,6 +60,29 @@ def check_words(target: Tensor, counted: Tensor, vocab_size: int) -> None:
         )
 
 
+@functools.cache
+def _onednn() -> Callable[..., Tensor] | None:
+    """oneDNN's a, b -> a bᵀ, which torch keeps for models that its compiler has frozen; None where
+    this torch has none. On an AMD CPU it takes half the time of the BLAS behind torch.mm."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    try:
+        operator: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
+        operator(torch.ones(2, 3), torch.ones(4, 3), None, "none", [], "")
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    return operator
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a bᵀ of [m, k] and [n, k]."""
+    plain = a.device.type == "cpu" and a.dtype == torch.float32 and a.numel() and b.numel()
+    operator = _onednn() if plain and not is_compiling() else None
+    if operator is not None:
+        return operator(a, b, None, "none", [], "")
+    return a @ b.t()
+
+
 class PreparedSenses:
     """Senses as the products want them; see :class:`Senses`, :class:`.passes.KernelPasses`."""
 
@@ -77,27 +104,19 @@ class PreparedSenses:
             contexts = contexts * safe_inverse(h_norm)
         return contexts.to(self.w.dtype), h_norm.squeeze(-1)
 
-    def products(self, contexts: Tensor, room: Tensor) -> Tensor:
-        """X [M, n] of contexts [n, d], in the compute dtype, within a flat ``room`` for it."""
-        x = room[: len(self.w) * len(contexts)].view(len(self.w), len(contexts))
-        if self.w.dtype == self.dtype:
-            return torch.mm(self.w, contexts.t(), out=x)
-        x.copy_(self.w @ contexts.t())
+    def products(self, contexts: Tensor) -> Tensor:
+        """X [M, n] of contexts [n, d], in the compute dtype."""
+        x = multiply(self.w, contexts).to(self.dtype)
         if self.w.dtype == torch.float16:  # norms of 256 and 256 reach its end
             x.clamp_(torch.finfo(torch.float16).min, torch.finfo(torch.float16).max)
         return x
-
-    def room(self, tokens: int) -> Tensor:
-        """A matrix X for so many tokens, flat. Pages that are fresh for each chunk take as long as
-        the passes."""
-        return self.w_norm.new_empty(len(self.w) * tokens)
 
     def logits_of(self, senses: Tensor, rows: Tensor, h: Tensor) -> Tensor:
         """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
         and vectors ``rows`` [..., K, d]."""
         contexts, h_norm = self.contexts(h)
         x = torch.einsum("...d,...kd->...k", contexts.to(self.dtype), rows.to(self.dtype))
-        return self.passes.logits(x, h_norm.unsqueeze(-1), self.columns_of(senses))[0]
+        return self.passes.logits(x, h_norm.unsqueeze(-1), self.columns_of(senses))
 
     def columns_at(self, rows: slice) -> Tensors:
         """The columns of some rows."""
@@ -120,16 +139,17 @@ def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:
 def chunk_size(tokens: int, w: Tensor, compiled: bool) -> int:
     """Number of tokens in a chunk, a multiple of 32; all chunks are about as large.
 
-    On a CPU products of sense embeddings w [M, d] want many tokens, the more the larger d is, and
-    sums over senses few. On a GPU X has a sixteenth of its memory, since every chunk reads and
+    On a GPU X has a sixteenth of its memory, since every chunk reads and
     writes all of dW; less where each operation makes a matrix of its own.
     """
     row = 4 * max(1, len(w))
-    most = min(128 if w.shape[1] < 256 else 256, CPU_BYTES // row)
+    most = min(CPU_TOKENS, CPU_BYTES // row)
     if w.is_cuda:
         memory = torch.cuda.get_device_properties(w.device).total_memory
         most = memory // (16 if compiled else 96) // row
     most = max(STEP, most // STEP * STEP)
+    if compiled and not w.is_cuda:
+        return most
     even = -(-tokens // max(1, -(-tokens // most)))
     return -(-even // STEP) * STEP
 
@@ -173,20 +193,23 @@ def run_chunks(
         senses = PreparedSenses(h, w, theta, KERNEL_PASSES[kernel], products)
         compiled = compiled and any(needs) and compilation.worthwhile(len(w))
         size = chunk_tokens or chunk_size(len(h), w, compiled)
-        evaluation = _Evaluation(senses, words, (smoothing[0], smoothing[1]), needs, size)
+        evaluation = _Evaluation(senses, words, (smoothing[0], smoothing[1]), needs, compiled)
         contexts, h_norm = senses.contexts(h)
         target = torch.where(counted, target, 0)
         weight = torch.where(counted, weight.to(senses.dtype), 0.0)
+        if compiled and not h.is_cuda:  # all chunks of one size: the last counts for less
+            pad = (0, -len(h) % size)
+            h_norm, target, weight = (F.pad(value, pad) for value in (h_norm, target, weight))
         found, by_h = [], []
         for start in range(0, len(h), max(1, size)):
             at = slice(start, start + size)
             tokens = (h[at], contexts[at], h_norm[at], target[at], weight[at])
-            losses, gradient = evaluation.chunk(*tokens, compiled)
+            losses, gradient = evaluation.chunk(*tokens)
             found.append(losses)
             by_h.append(gradient)
         width = words.senses.shape[1]
         empty = [h_norm.new_zeros(0), h_norm.new_zeros(0), h_norm.new_zeros(0, width)]
-        whole = [torch.cat(parts) for parts in zip(empty, *found, strict=True)]
+        whole = [torch.cat(parts)[: len(h)] for parts in zip(empty, *found, strict=True)]
         for values in whole:
             values[~counted] = 0.0
         dh = torch.cat([h_norm.new_zeros(0, h.shape[1] if needs[0] else 0), *by_h])
@@ -202,70 +225,103 @@ class _Evaluation:
         table: SenseTable,
         smoothing: tuple[float, float],
         needs: Sequence[bool],
-        tokens: int,
+        compiled: bool,
     ) -> None:
-        self.room, self.second_room = senses.room(tokens), senses.room(tokens)
         self.senses, self.table, self.smoothing, self.needs = senses, table, smoothing, needs
+        self.compiled = compiled
+        self.run = compilation.call if compiled else _plainly
+        self.rooms: dict[str, Tensor] = {}
         self.sums = senses.w_norm.new_zeros(2, len(senses.w))
         # dθ of the KerBS kernel, too, is read off the product P h
         self.dw = torch.zeros_like(senses.wide_w) if needs[1] or needs[2] else None
 
+    def room(self, name: str, rows: int, tokens: int) -> Tensor:
+        """A matrix that all chunks use: fresh pages would take as long as the passes."""
+        size = rows * tokens
+        if name not in self.rooms:
+            self.rooms[name] = self.senses.w_norm.new_empty(size)
+        return self.rooms[name][:size].view(rows, tokens)
+
     def chunk(
-        self,
-        h: Tensor,
-        contexts: Tensor,
-        h_norm: Tensor,
-        target: Tensor,
-        weight: Tensor,
-        compiled: bool,
+        self, h: Tensor, contexts: Tensor, h_norm: Tensor, target: Tensor, weight: Tensor
     ) -> tuple[Tensors, Tensor]:
-        """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d]."""
-        senses, passes = self.senses, self.senses.passes
-        x = senses.products(contexts, self.room)
+        """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d].
+
+        The last three may be longer than ``h`` and ``contexts``, with weights of 0.
+        """
+        senses, passes, run = self.senses, self.senses.passes, self.run
+        count, width = len(senses.w), len(target)
+        x, logits = senses.products(contexts), self.room("logits", count, width)
+        if width > len(h):
+            x = F.pad(x, (0, width - len(h)))
         own, mask = self.table.senses[target], self.table.mask[target]  # [n, K]
-        tokens = torch.arange(len(target), device=target.device)
+        tokens = torch.arange(width, device=target.device)
         own_x, columns = x[own, tokens.unsqueeze(1)], senses.columns_of(own)
-        table = self.table if self.smoothing[1] else None
-        whole = self.smoothing[0] + len(self.table.senses) * self.smoothing[1]
-        each = self.smoothing[1] / whole if any(self.needs) else None
-        compiled = compiled and len(h) >= compilation.LEAST_TOKENS
-        run = compilation.call if compiled else _plainly
+        at_target = (h_norm.unsqueeze(1), columns)
         # operation after operation, rows stay in the cache of a CPU only if they are few
-        rows = len(x) if compiled or x.is_cuda else max(1, BLOCK // max(1, len(h)))
-        parts = slices(len(x), rows)
-        room = self.second_room[: x.numel()].view_as(x)
+        rows = count if self.compiled or x.is_cuda else max(1, BLOCK // max(1, width))
+        parts = slices(count, rows)
         for at in parts:
-            run(write_logits, passes, x[at], h_norm, senses.columns_at(at), room[at])
-        found = run(normalizers, passes, x, h_norm, senses.columns, room, table, each, rows)
-        log_z, uniform = found.log_z, found.uniform
-        own_logits, *kept = passes.logits(own_x, h_norm.unsqueeze(1), columns)
-        logits = own_logits.masked_fill(~mask, -torch.inf)
+            run(write_logits, passes, x[at], h_norm, senses.columns_at(at), logits[at])
+        table = self.table if self.smoothing[1] else None
+        log_z, along_h, uniform, log_mass = self._normalize(x, h_norm, logits, table, rows)
+        own_logits = passes.logits(own_x, *at_target)
+        there = own_logits.masked_fill(~mask, -torch.inf)
         # rounded alone, a word that is all but certain could get a probability above 1
-        nll = (log_z - logits.logsumexp(1)).clamp_min(0.0)
+        nll = (log_z - there.logsumexp(1)).clamp_min(0.0)
         loss = nll if uniform is None else self.smoothing[0] * nll + self.smoothing[1] * uniform
-        joint = (logits - log_z.unsqueeze(1)).exp().clamp_max(1.0)
+        joint = (there - log_z.unsqueeze(1)).exp().clamp_max(1.0)
         if not any(self.needs):
             return (loss, nll, joint), nll.new_zeros(0, 0)
-        p = room if compiled else x
+        weight_z = weight * self._whole
         for at in parts:
             own_table = table and table._replace(place=table.place[at])
             sums = run(
-                gradients, passes, x[at], h_norm, senses.columns_at(at), own_table, each, found,
-                whole * weight, p[at],
+                gradients, passes, x[at], h_norm, senses.columns_at(at), logits[at], own_table,
+                self._each, log_z, log_mass, weight_z,
             )  # fmt: skip
             for total, part in zip(self.sums, sums, strict=True):
                 total[at] += part
         # the target's own senses: −target weight · P(m | y)
-        grad = logits.softmax(1) * (-self.smoothing[0] * weight).unsqueeze(1)
-        at_target = (own_x, tuple(kept), h_norm.unsqueeze(1), columns)
-        by_x, *others = passes.pull_back(grad, *at_target)
-        p.view(-1).index_add_(0, (own * len(h) + tokens.unsqueeze(1)).flatten(), by_x.flatten())
-        along_h = (grad * passes.along_h(own_x, own_logits, h_norm.unsqueeze(1), columns)).sum(1)
-        along_h += found.along_h * (whole * weight)
+        grad = there.softmax(1) * (-self.smoothing[0] * weight).unsqueeze(1)
+        by_x, *others = passes.pull_back(grad, own_x, own_logits, *at_target)
+        logits.view(-1).index_add_(0, (own * width + tokens.unsqueeze(1)).flatten(), by_x.flatten())
+        along_h = along_h * weight_z
+        along_h += (grad * passes.along_h(own_x, own_logits, *at_target)).sum(1)
         for total, part in zip(self.sums, others, strict=True):
             if isinstance(part, Tensor):
                 total.index_add_(0, own.flatten(), part.flatten())
-        return (loss, nll, joint), self._multiply(p, h, h_norm, along_h)
+        kept = slice(0, len(h))
+        by_h = self._multiply(logits[:, kept], h, h_norm[kept], along_h[kept])
+        return (loss, nll, joint), by_h
+
+    @property
+    def _whole(self) -> float:
+        """Weight of log Z in the loss of a token."""
+        return self.smoothing[0] + len(self.table.senses) * self.smoothing[1]
+
+    @property
+    def _each(self) -> float:
+        return self.smoothing[1] / self._whole
+
+    def _normalize(
+        self, x: Tensor, h_norm: Tensor, logits: Tensor, table: SenseTable | None, rows: int
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """log Z [n], what ``h_gradient`` wants but for the target's senses [n]; with label
+        smoothing Σ_i −log P(word i) [n], and the log mass of words with several senses [U, n]."""
+        arguments = (self.senses.passes, x, h_norm, self.senses.columns, logits)
+        log_z, mean, alone, along = self.run(normalizers, *arguments, table, rows)
+        if table is None:
+            return log_z, mean, None, None
+        log_mass, count = None, len(table.shared)
+        if count:
+            log_mass, means = (self.room(name, count, len(h_norm)) for name in ("words", "means"))
+            for at in slices(count, rows):
+                some = table._replace(shared=table.shared[at])
+                self.run(shared_words, *arguments, some, log_mass[at], means[at])
+            alone = alone + log_mass.sum(0)
+            along = along + means.sum(0)
+        return log_z, mean - self._each * along, len(table.senses) * log_z - alone, log_mass
 
     def _multiply(self, p: Tensor, h: Tensor, h_norm: Tensor, along_h: Tensor) -> Tensor:
         """Take P into dW; the gradient by h."""
@@ -282,13 +338,12 @@ class _Evaluation:
             product = product.to(senses.dtype)
             return product if unscale is None else product * unscale
 
-        if self.dw is not None and p.dtype == senses.dtype:
-            self.dw.addmm_(p, mapped)
-        elif self.dw is not None:
-            self.dw += wide(p @ mapped)
+        if self.dw is not None:
+            self.dw += wide(multiply(p, mapped.t()))
         if not self.needs[0]:
             return h_norm.new_zeros(0, 0)
-        return senses.passes.h_gradient(wide(p.t() @ senses.w), along_h, wide_h, h_norm)
+        product = wide(multiply(p.t(), senses.w.t()))
+        return senses.passes.h_gradient(product, along_h, wide_h, h_norm)
 
     def sense_gradients(self) -> tuple[Tensor, Tensor]:
         """Gradients by w and θ in the compute dtype; empty where they are not wanted."""

@@ -21,10 +21,6 @@ SWITCH = "FAIRSEQ_KERBS_COMPILE"
 LEAST_SENSES = 4096
 """Senses from which on a training saves more time than compiling takes."""
 
-LEAST_TOKENS = 16
-"""Tokens in a chunk from which on a compiled pass is called: fewer would ask for one of their own,
-as torch compiles for a size of 1 apart."""
-
 _works = True  # whether compiling has not failed yet
 
 
@@ -46,18 +42,27 @@ def torch_version() -> tuple[int, ...]:
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     # logits are to be computed again in each sweep, and not kept
     options: Any = {"realize_opcount_threshold": 1000, "realize_reads_threshold": 1000}
-    return torch.compile(function, options=options)
+    contract = "enable_floating_point_contract_flag"
+    if isinstance(getattr(torch._inductor.config.cpp, contract, None), str):  # fused multiply-add
+        options[f"cpp.{contract}"] = "fast"
+    return torch.compile(function, options=options, dynamic=False)
 
 
-def _varying(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Tensors whose last size is a number of tokens, or of words with several senses."""
+def _varying(arguments: Iterable[Any]) -> Iterator[tuple[torch.Tensor, int]]:
+    """Tensors with a size that is not the same in all calls, and its dimension: a number of words
+    with several senses (as of the table's tensors, and all after it), on a GPU one of tokens."""
+    shared = -1
     for value in arguments:
         if isinstance(value, SenseTable):
-            yield value.shared
+            shared = len(value.shared)
+            yield value.shared, 0
         elif isinstance(value, tuple):
             yield from _varying(value)
         elif isinstance(value, torch.Tensor) and value.dim():
-            yield value
+            if value.is_cuda:
+                yield value, value.dim() - 1
+            if value.dim() == 2 and len(value) == shared:
+                yield value, 0
 
 
 _called: set[Any] = set()  # functions, and what they were called with, that are compiled
@@ -70,8 +75,8 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     known = (function, arguments[0], arguments[1].dtype, any(value is None for value in arguments))
     started = time.perf_counter()
-    for tensor in _varying(arguments):  # one compilation for all numbers of tokens
-        torch._dynamo.maybe_mark_dynamic(tensor, tensor.dim() - 1)
+    for tensor, dimension in _varying(arguments):  # one compilation for all
+        torch._dynamo.maybe_mark_dynamic(tensor, dimension)
     try:
         result = _compiled(function)(*arguments)
     except torch.cuda.OutOfMemoryError:

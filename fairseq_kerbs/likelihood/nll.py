@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype, kernel_logits
+from fairseq_kerbs.kernels.base import is_compiling
 from fairseq_kerbs.likelihood.chunks import (
+    BLOCK,
     KERNEL_PASSES,
     PreparedSenses,
     chunk_size,
@@ -27,7 +29,7 @@ from fairseq_kerbs.likelihood.chunks import (
     product_dtype,
     run_chunks,
 )
-from fairseq_kerbs.likelihood.passes import word_logits
+from fairseq_kerbs.likelihood.passes import slices, word_logits, write_logits
 from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
 
@@ -313,11 +315,11 @@ def score_words(
         prepared = PreparedSenses(h, senses.w, senses.theta, passes, product_dtype(h, senses.w))
     out = torch.empty(len(flat), words, dtype=prepared.dtype, device=h.device)
     size = max(1, chunk_size(len(flat), senses.w, compiled=False))
-    room = prepared.room(size)
     with torch.autocast(h.device.type, enabled=False):
         for part, scores in zip(flat.split(size), out.split(size), strict=True):
             contexts, h_norm = prepared.contexts(part)
-            x = prepared.products(contexts, room)
-            logits = prepared.passes.logits(x, h_norm, prepared.columns)[0]
-            scores.copy_(word_logits(logits, senses.table).log_softmax(0).t())
+            x = prepared.products(contexts)
+            for at in slices(len(x), len(x) if is_compiling() else max(1, BLOCK // len(part))):
+                write_logits(prepared.passes, x[at], h_norm, prepared.columns_at(at), x[at])
+            scores.copy_(word_logits(x, senses.table).log_softmax(0).t())
     return out.view(*h.shape[:-1], words), prepared

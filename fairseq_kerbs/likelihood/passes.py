@@ -12,13 +12,14 @@ A kernel takes part through its :class:`KernelPasses`. The KerBS kernel has clos
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import THETA_LIMIT, KerbsKernel, Kernel, kerbs_gain, safe_inverse
-from fairseq_kerbs.kernels.base import expm1, polynomial
+from fairseq_kerbs.kernels.base import exp, expm1, is_compiling, polynomial
 from fairseq_kerbs.senses import SenseTable
 
 Tensors = tuple[Tensor, ...]
@@ -41,16 +42,16 @@ class KernelPasses:
         """What the other methods want of senses with norms [M] and θ [M]: [M, 1] each."""
         return w_norm.unsqueeze(1), theta.unsqueeze(1)
 
-    def logits(self, x: Tensor, h_norm: Tensor, columns: Tensors) -> Tensors:
-        """Logits s, and after them what the next two methods want to be kept."""
-        return (self.kernel.value(x, h_norm, *columns),)
+    def logits(self, x: Tensor, h_norm: Tensor, columns: Tensors) -> Tensor:
+        """Logits s."""
+        return self.kernel.value(x, h_norm, *columns)
 
     def along_h(self, x: Tensor, logits: Tensor, h_norm: Tensor, columns: Tensors) -> Part:
         """What G is multiplied with and summed over senses."""
         return self.kernel.partials(x, h_norm, *columns).h_norm
 
     def pull_back(
-        self, grad: Tensor, x: Tensor, kept: Tensors, h_norm: Tensor, columns: Tensors
+        self, grad: Tensor, x: Tensor, logits: Tensor, h_norm: Tensor, columns: Tensors
     ) -> tuple[Tensor, Part, Part]:
         """G·∂s/∂x, and G times two factors, which are summed over tokens."""
         by_x, _, *others = self.kernel.partials(x, h_norm, *columns)
@@ -58,16 +59,18 @@ class KernelPasses:
         return grad * by_x, by_w, by_theta
 
     def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
-        """Gradient by h [n, d] from the product Pᵀ W [n, d] and the sums over senses [n]."""
+        """Gradient by h [n, d] in the place of the product Pᵀ W [n, d], from it and the sums over
+        senses [n]."""
         along = (along_h * safe_inverse(h_norm)).unsqueeze(1)
-        return torch.addcmul(self.kernel.map_contexts(product), h, along)
+        return self.kernel.map_contexts(product).addcmul_(h, along)
 
     def sense_gradients(
         self, product: Tensor, sums: Tensor, w: Tensor, w_norm: Tensor, columns: Tensors
     ) -> tuple[Tensor, Tensor]:
-        """Gradients by W [M, d] and θ [M] from P h [M, d] and the sums over tokens [2, M]."""
+        """Gradients by W [M, d], in the place of the product P h [M, d], and θ [M], from it and the
+        sums over tokens [2, M]."""
         along = (sums[0] * safe_inverse(w_norm)).unsqueeze(1)
-        return torch.addcmul(product, w, along), sums[1]
+        return product.addcmul_(w, along), sums[1]
 
 
 BERNOULLI = [0.1666666169, -0.002776880713, 6.372609382e-05]
@@ -95,7 +98,7 @@ class KerbsPasses(KernelPasses):
         dθ = −|w| (g'/θ · Σ_n |h| G E + g · Σ_n |h| G c² r(z)),   r(z) = (z e^z − E)/z²
 
     and c² r(z) = E·z B(z)/θ² with the B of :data:`BERNOULLI`, which no E cancels. Summed over
-    senses is G s / |h|; over tokens |h| G E, and 2 |h| G E z B(z), read of curved senses alone.
+    senses is G s; over tokens |h| G E, and 2 |h| G E z B(z), read of curved senses alone.
     """
 
     unit_contexts = True
@@ -113,6 +116,7 @@ class KerbsPasses(KernelPasses):
             -safe * safe_inverse(w_norm),
             -gain / safe * w_norm,
             gain,
+            -safe / gain * safe_inverse(w_norm),
             -gain / safe,
             torch.where(curved | flat, by_first, 0.0),
             torch.where(curved, -0.5 * gain / safe.square(), 0.0),
@@ -120,33 +124,33 @@ class KerbsPasses(KernelPasses):
         )
         return tuple(column.to(w_norm.dtype).unsqueeze(1) for column in columns)
 
-    def logits(self, x: Tensor, h_norm: Tensor, columns: Tensors) -> Tensors:
+    def logits(self, x: Tensor, h_norm: Tensor, columns: Tensors) -> Tensor:
         to_z, radius = columns[:2]
-        z = x * to_z
-        e = expm1(z)
-        return e * radius * h_norm, z, e
+        return expm1(x * to_z) * radius * h_norm
 
     def along_h(self, x: Tensor, logits: Tensor, h_norm: Tensor, columns: Tensors) -> Part:
-        return logits * safe_inverse(h_norm)
+        return logits
 
     def pull_back(
-        self, grad: Tensor, x: Tensor, kept: Tensors, h_norm: Tensor, columns: Tensors
+        self, grad: Tensor, x: Tensor, logits: Tensor, h_norm: Tensor, columns: Tensors
     ) -> tuple[Tensor, Part, Part]:
-        z, e = kept
+        to_z, _, gain, inverse_radius = columns[:4]
+        z, e = x * to_z, logits * inverse_radius * safe_inverse(h_norm)
         series = BERNOULLI_SERIES if z.dtype == torch.float64 else BERNOULLI
         square = z.square()
         bent = z + square * polynomial(square, series)  # 2z B(z)
         grad_e = grad * e
         weighted = grad_e * h_norm
-        return (grad + grad_e) * columns[2], weighted, weighted * bent
+        return (grad + grad_e) * gain, weighted, weighted * bent
 
     def h_gradient(self, product: Tensor, along_h: Tensor, h: Tensor, h_norm: Tensor) -> Tensor:
-        return _with_radial(product, h, safe_inverse(h_norm), along_h)
+        inverse = safe_inverse(h_norm)
+        return _with_radial(product, h, inverse, along_h * inverse)
 
     def sense_gradients(
         self, product: Tensor, sums: Tensor, w: Tensor, w_norm: Tensor, columns: Tensors
     ) -> tuple[Tensor, Tensor]:
-        a, by_first, by_bent, by_product = (column.squeeze(1) for column in columns[3:])
+        a, by_first, by_bent, by_product = (column.squeeze(1) for column in columns[4:])
         along = torch.einsum("md,md->m", product, w)
         bent = torch.where(by_bent != 0, sums[1] * by_bent, 0.0)  # elsewhere it may be infinite
         by_theta = w_norm * (by_first * sums[0] + bent) + along * by_product
@@ -154,12 +158,12 @@ class KerbsPasses(KernelPasses):
 
 
 def _with_radial(product: Tensor, rows: Tensor, inverse_norm: Tensor, radial: Tensor) -> Tensor:
-    """``product`` [·, d] with its component along ``rows`` [·, d] replaced by ``radial`` [·].
+    """Replace the component along ``rows`` [·, d] of ``product`` [·, d] by ``radial`` [·].
 
     The zero vector has no direction: its product stays whole.
     """
     along = torch.einsum("id,id->i", product, rows) * inverse_norm
-    return torch.addcmul(product, rows, ((radial - along) * inverse_norm).unsqueeze(1))
+    return product.addcmul_(rows, ((radial - along) * inverse_norm).unsqueeze(1))
 
 
 def passes_of(kernel: Kernel) -> KernelPasses:
@@ -172,44 +176,62 @@ def word_logits(logits: Tensor, table: SenseTable) -> Tensor:
     words = logits[table.senses[:, 0]]
     if not table.shared.numel():
         return words
-    return words.index_copy(0, table.shared, _shared_sums(logits, 0.0, table)[0])
+    rows, peak = _shared_rows(logits, table)
+    total = functools.reduce(torch.add, [torch.exp(row - peak) for row in rows])
+    return words.index_copy(0, table.shared, peak + total.log())
 
 
-def _shared_sums(logits: Tensor, along: Part, table: SenseTable) -> tuple[Tensor, Tensor]:
-    """Of words with several senses the logsumexp over these, [U, n], scaled by the largest, and the
-    mean of ``along`` [M, n] by P(m | word), summed over words, [n]."""
-    own, mask = table.senses[table.shared].t(), table.mask[table.shared].t()  # [K, U]
+def _shared_rows(logits: Tensor, table: SenseTable) -> tuple[list[Tensor], Tensor]:
+    """Logits of each sense of the words with several, K times [U, n], and the largest of each word.
+
+    Sense by sense: torch.compile would go along K, which is short, with a CPU's vectors.
+    """
+    numbers, there = table.senses[table.shared].t(), table.mask[table.shared].t()  # [K, U]
     lowest = torch.finfo(logits.dtype).min
-    # sense by sense: torch.compile would go along K, which is short, with its vectors
-    rows = [logits[own[0]]]  # [U, n] each; the first sense is there
+    rows = [logits[numbers[0]]]  # the first sense is there
     rows += [
-        torch.where(there.unsqueeze(1), logits[number], lowest)
-        for number, there in zip(own[1:], mask[1:], strict=True)
+        torch.where(mask.unsqueeze(1), logits[number], lowest)
+        for number, mask in zip(numbers[1:], there[1:], strict=True)
     ]
-    peak = functools.reduce(torch.maximum, rows)
+    return rows, functools.reduce(torch.maximum, rows)
+
+
+def shared_words(
+    passes: KernelPasses, x: Tensor, h_norm: Tensor, columns: Tensors, logits: Tensor,
+    table: SenseTable, log_mass: Tensor, mean: Tensor,
+) -> None:  # fmt: skip
+    """Of words with several senses the logsumexp over these, and the mean by P(m | word) of what
+    ``passes.along_h`` gives: written into ``log_mass`` and ``mean``, [U, n] each."""
+    rows, peak = _shared_rows(logits, table)
     shares = [torch.exp(row - peak) for row in rows]
     total = functools.reduce(torch.add, shares)
-    mean = logits.new_zeros(logits.shape[1])
+    along, numbers = passes.along_h(x, logits, h_norm, columns), table.senses[table.shared].t()
     if isinstance(along, Tensor):
-        parts = [share * along[number] for share, number in zip(shares, own, strict=True)]
-        mean = (functools.reduce(torch.add, parts) / total).sum(0)
-    return peak + total.log(), mean
+        parts = [share * along[number] for share, number in zip(shares, numbers, strict=True)]
+        mean.copy_(functools.reduce(torch.add, parts) / total)
+    else:
+        mean.zero_()
+    log_mass.copy_(peak + total.log())
+
+
+ROWS = 64
+"""Rows of X that :func:`_over_rows` takes at a time."""
 
 
 class Normalizers(NamedTuple):
     """Sums over the senses of a chunk."""
 
     log_z: Tensor  # logsumexp of all logits, [n] (Eq. 5's denominator)
-    shared: Tensor | None  # the same of each word with several senses, [U, n]
-    uniform: Tensor | None  # Σ_i −log P(word i) over all words, [n]
-    along_h: Tensor  # what ``h_gradient`` wants, for a loss of log_z − each · uniform, [n]
+    mean: Tensor  # mean by P(m) of what ``passes.along_h`` gives, [n]
+    alone: Tensor  # sum of the logits of words with one sense, [n]; with label smoothing
+    along: Tensor  # sum over the same of what ``passes.along_h`` gives, [n]
 
 
 def write_logits(
     passes: KernelPasses, x: Tensor, h_norm: Tensor, columns: Tensors, out: Tensor
 ) -> Tensor:
     """The logits of a chunk, or of some rows of it, written into ``out``."""
-    return out.copy_(passes.logits(x, h_norm, columns)[0])
+    return out.copy_(passes.logits(x, h_norm, columns))
 
 
 def normalizers(
@@ -219,7 +241,6 @@ def normalizers(
     columns: Tensors,
     logits: Tensor,
     table: SenseTable | None,
-    each: float | None,
     rows: int,
 ) -> Normalizers:
     """Sums over the senses of a chunk.
@@ -231,39 +252,40 @@ def normalizers(
         columns: those of ``passes``.
         logits: what :func:`write_logits` gives, [M, n].
         table: senses of every word, for label smoothing; None without it.
-        each: see :func:`gradients`; None where no gradient is wanted.
         rows: senses that are summed up together, before all sums are.
     """
-    along: Part = 0.0
-    if each is not None:
-        along = passes.along_h(x, logits, h_norm, columns)
-    alone = None if table is None else (table.place < 0).unsqueeze(1)
+    along = passes.along_h(x, logits, h_norm, columns)
+    parts = slices(len(x), rows)
+    peak = torch.stack([_over_rows(torch.amax, logits[at]) for at in parts]).amax(0)
+    alone = None if table is None else (table.place < 0).unsqueeze(1).to(logits.dtype)
     sums = []
-    for at in slices(len(x), rows):
-        peak = logits[at].amax(0)
-        below = logits[at] - peak
-        shares = torch.exp(below)
-        part = along[at] if isinstance(along, Tensor) else torch.zeros_like(below)
-        row = [peak, shares.sum(0), (shares * part).sum(0)]
+    for at in parts:
+        shares = exp(logits[at] - peak)
+        total = _over_rows(torch.sum, shares)
+        means = singles = within = torch.zeros_like(peak)
         if alone is not None:
-            row += [torch.where(alone[at], value, 0.0).sum(0) for value in (below, part)]
-        sums.append(torch.stack(row))
-    peaks, totals, means, *others = torch.stack(sums, 1)
-    peak = peaks.amax(0)
-    parts = torch.exp(peaks - peak)
-    total = (totals * parts).sum(0)
-    log_z, along_h = peak + total.log(), (means * parts).sum(0) / total
-    if table is None or alone is None:
-        return Normalizers(log_z, None, None, along_h)
-    # Σ_i of peak − log mass, of the words with one sense: each slice has a peak of its own
-    sizes = torch.stack([alone[at].sum() for at in slices(len(x), rows)]).unsqueeze(1)
-    uniform = ((peak - peaks) * sizes - others[0]).sum(0)
-    within, shared = others[1].sum(0), None
-    if table.shared.numel():
-        shared, mean = _shared_sums(logits, along, table)
-        uniform, within = uniform + (peak - shared).sum(0), within + mean
-    uniform = uniform + len(table.senses) * total.log()
-    return Normalizers(log_z, shared, uniform, along_h - (each or 0.0) * within)
+            singles = _over_rows(torch.sum, logits[at] * alone[at])
+        if isinstance(along, Tensor):
+            means = _over_rows(torch.sum, shares * along[at])
+            if along is logits:
+                within = singles
+            elif alone is not None:
+                within = _over_rows(torch.sum, along[at] * alone[at])
+        sums.append(torch.stack([total, means, singles, within]))
+    total, means, singles, within = torch.stack(sums).sum(0)
+    return Normalizers(peak + total.log(), means / total, singles, within)
+
+
+def _over_rows(reduce: Callable[..., Tensor], values: Tensor) -> Tensor:
+    """``torch.sum`` or ``torch.amax`` of [M, n] over M. Compiled, it goes through a few rows at a
+    time, whose columns a CPU's cache holds."""
+    whole = len(values) // ROWS * ROWS
+    if not is_compiling() or whole == 0:
+        return reduce(values, 0)
+    parts = [reduce(values[:whole].unflatten(0, (-1, ROWS)), 1)]
+    if whole < len(values):
+        parts.append(reduce(values[whole:], 0, keepdim=True))
+    return reduce(torch.cat(parts), 0)
 
 
 def slices(size: int, most: int) -> list[slice]:
@@ -276,40 +298,41 @@ def gradients(
     x: Tensor,
     h_norm: Tensor,
     columns: Tensors,
+    logits: Tensor,
     table: SenseTable | None,
     each: float,
-    found: Normalizers,
+    log_z: Tensor,
+    log_mass: Tensor | None,
     weight: Tensor,
-    out: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The gradient of a chunk's loss, or of some rows of it, but for the target's senses.
 
     Args:
         passes, x, h_norm, columns: as of :func:`normalizers`.
+        logits: the logits [M, n], in whose place P is written.
         table: as there; of its ``place`` the same rows.
         each: weight in the gradient of the logits of −P(m | its word) ÷ that of P(m).
-        found: what :func:`normalizers` found.
+        log_z: logsumexp of all logits, [n].
+        log_mass: what :func:`shared_words` wrote, [U, n]; None where no word has several senses.
         weight: weight of P(m), [n].
-        out: where P is written, [M, n].
 
     Returns:
         twice what ``passes.sense_gradients`` wants, [M].
     """
-    logits, *kept = passes.logits(x, h_norm, columns)
-    grad = torch.exp(logits - found.log_z)
+    grad = exp(logits - log_z)
     if table is not None:
-        grad = grad - each * _within_words(logits, found.shared, table)
-    p, *parts = passes.pull_back(grad * weight, x, tuple(kept), h_norm, columns)
+        grad = grad - each * _within_words(logits, log_mass, table)
+    p, *parts = passes.pull_back(grad * weight, x, logits, h_norm, columns)
     by_w, by_theta = (
         part.sum(1) if isinstance(part, Tensor) else x.new_zeros(len(x)) for part in parts
     )
-    out.copy_(p)
+    logits.copy_(p)
     return by_w, by_theta
 
 
-def _within_words(logits: Tensor, shared: Tensor | None, table: SenseTable) -> Tensor:
+def _within_words(logits: Tensor, log_mass: Tensor | None, table: SenseTable) -> Tensor:
     """P(m | its word), [M, n]."""
-    if shared is None:
+    if log_mass is None:
         return torch.ones_like(logits)
-    own = shared[table.place.clamp_min(0)]
-    return torch.where((table.place < 0).unsqueeze(1), 1.0, torch.exp(logits - own))
+    own = log_mass[table.place.clamp_min(0)]
+    return torch.where((table.place < 0).unsqueeze(1), 1.0, exp(logits - own))
