@@ -171,29 +171,31 @@ def passes_of(kernel: Kernel) -> KernelPasses:
     return (KerbsPasses if type(kernel) is KerbsKernel else KernelPasses)(kernel)
 
 
-def word_logits(logits: Tensor, table: SenseTable) -> Tensor:
-    """Log of the unnormalized probability of every word (Eq. 4), [M, n] -> [V, n]."""
+def word_logits(logits: Tensor, table: SenseTable, rows: int | None = None) -> Tensor:
+    """Log of the unnormalized probability of every word (Eq. 4), [M, n] -> [V, n]; of words with
+    several senses ``rows`` at a time."""
     words = logits[table.senses[:, 0]]
     if not table.shared.numel():
         return words
-    rows, peak = _shared_rows(logits, table)
-    total = functools.reduce(torch.add, [torch.exp(row - peak) for row in rows])
-    return words.index_copy(0, table.shared, peak + total.log())
+    masses = []
+    for at in slices(len(table.shared), rows or len(table.shared)):
+        peak, shares, _ = _shared_senses(logits, table._replace(shared=table.shared[at]))
+        masses.append(functools.reduce(torch.add, shares).log() + peak)
+    return words.index_copy(0, table.shared, torch.cat(masses))
 
 
-def _shared_rows(logits: Tensor, table: SenseTable) -> tuple[list[Tensor], Tensor]:
-    """Logits of each sense of the words with several, K times [U, n], and the largest of each word.
+def _shared_senses(logits: Tensor, table: SenseTable) -> tuple[Tensor, list[Tensor], Tensor]:
+    """Of the words with several senses: the largest logit, [U, n]; exp of the logits below it, K
+    times [U, n], 0 where there is no sense; the senses' numbers, [K, U].
 
     Sense by sense: torch.compile would go along K, which is short, with a CPU's vectors.
     """
-    numbers, there = table.senses[table.shared].t(), table.mask[table.shared].t()  # [K, U]
-    lowest = torch.finfo(logits.dtype).min
-    rows = [logits[numbers[0]]]  # the first sense is there
-    rows += [
-        torch.where(mask.unsqueeze(1), logits[number], lowest)
-        for number, mask in zip(numbers[1:], there[1:], strict=True)
-    ]
-    return rows, functools.reduce(torch.maximum, rows)
+    numbers = table.senses[table.shared].t()  # a place without a sense repeats the first
+    there = table.mask[table.shared].t().unsqueeze(2).to(logits.dtype)  # [K, U, 1]
+    rows = [logits[number] for number in numbers]
+    peak = functools.reduce(torch.maximum, rows)
+    shares = [torch.exp(row - peak) * mask for row, mask in zip(rows, there, strict=True)]
+    return peak, shares, numbers
 
 
 def shared_words(
@@ -202,10 +204,9 @@ def shared_words(
 ) -> None:  # fmt: skip
     """Of words with several senses the logsumexp over these, and the mean by P(m | word) of what
     ``passes.along_h`` gives: written into ``log_mass`` and ``mean``, [U, n] each."""
-    rows, peak = _shared_rows(logits, table)
-    shares = [torch.exp(row - peak) for row in rows]
+    peak, shares, numbers = _shared_senses(logits, table)
     total = functools.reduce(torch.add, shares)
-    along, numbers = passes.along_h(x, logits, h_norm, columns), table.senses[table.shared].t()
+    along = passes.along_h(x, logits, h_norm, columns)
     if isinstance(along, Tensor):
         parts = [share * along[number] for share, number in zip(shares, numbers, strict=True)]
         mean.copy_(functools.reduce(torch.add, parts) / total)
