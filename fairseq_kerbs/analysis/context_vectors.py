@@ -6,6 +6,7 @@ predicts the word (teacher forcing).
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -18,9 +19,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.occurrences import batches
+from fairseq_kerbs.clusters import ContextSample
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
+
+SCORES = 1 << 25  # numbers in a matrix of scores
 
 
 @torch.no_grad()
@@ -43,6 +47,38 @@ def context_vectors(
                 parts[word].append(flat[target == word][: missing[word]].float())
                 missing[word] -= len(parts[word][-1])
     return {word: torch.cat(found) for word, found in parts.items()}
+
+
+@torch.no_grad()
+def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
+    """Let a sample choose among all context vectors of a split. Raises what :func:`batches` and
+    :func:`features_only` raise; a UserError if there is no word in the split."""
+    padding = task.target_dictionary.pad()
+    with features_only(model):
+        for batch in batches(task, split):
+            real = batch["target"] != padding
+            sample.add(batch["target"][real], model(**batch["net_input"])[0][real])
+    if not sample.seen.any():
+        raise UserError(f"--split {split}: there is no word in it; name another split")
+
+
+@torch.no_grad()
+def loss_in_bits(model: Any, task: Any, split: str) -> float:
+    """Mean −log2 P of the tokens of a split, ends of sentences among them, by teacher forcing.
+    Raises what :func:`batches` and :func:`features_only` raise."""
+    dictionary = task.target_dictionary
+    rows, loss, tokens = max(1, SCORES // len(dictionary)), 0.0, 0
+    with features_only(model) as output_layer:
+        for batch in batches(task, split):
+            real = batch["target"] != dictionary.pad()
+            features, words = model(**batch["net_input"])[0][real], batch["target"][real]
+            for h, target in zip(features.split(rows), words.split(rows), strict=True):
+                # as if it were one sentence: fairseq's adaptive softmax asks for three dimensions
+                output = output_layer(h.unsqueeze(0)), None
+                scores = model.get_normalized_probs(output, log_probs=True)[0]
+                loss -= float(scores.gather(1, target.unsqueeze(1)).double().sum())
+            tokens += len(words)
+    return loss / max(1, tokens) / math.log(2)
 
 
 @contextmanager

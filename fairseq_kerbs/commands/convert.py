@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
+from typing import Any
 
 from fairseq_kerbs.commands import OutputPath, Subparsers, add_trust_flag, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
@@ -31,10 +33,22 @@ def add_convert(commands: Subparsers) -> None:
     add("--total-senses", type=float, default=1.5, metavar="F",
         help="senses in all, as a multiple of the target vocabulary [%(default)s]")  # fmt: skip
     add("--max-senses", type=int, default=4, metavar="N", help="most senses of one word [4]")
-    add("--extra-senses", choices=("spare", "split"), default="spare",
+    add("--extra-senses", choices=("spare", "split", "clusters"), default="spare",
         help="where senses beyond one a word go: beside rare words, with next to no share of their "
-        "probability, for reallocation to take; or to the frequent words, in equal shares "
+        "probability, for reallocation to take; to the frequent words, in equal shares; or on the "
+        "clusters of each word's contexts in --data, where --total-senses is a limit "
         "[%(default)s]")  # fmt: skip
+    clusters = parser.add_argument_group("with --extra-senses clusters")
+    clusters.add_argument("--split", default="train", help="split of --data [%(default)s]")
+    clusters.add_argument("--contexts", type=int, default=600, metavar="N",
+        help="most contexts of a word, drawn at random [%(default)s]")  # fmt: skip
+    clusters.add_argument("--gap", type=float, default=1.0, metavar="NATS",
+        help="how far a sense is ahead in the middle of its cluster: more parts senses more, and "
+        "changes predictions more [%(default)s]")  # fmt: skip
+    clusters.add_argument("--memory", type=float, default=2.0, metavar="GB",
+        help="most memory for contexts [%(default)s]")  # fmt: skip
+    clusters.add_argument("--valid-split", default="valid", metavar="SPLIT",
+        help="split of --data for the loss before and after [%(default)s]")  # fmt: skip
     add("--split-noise", type=float, default=0.0, metavar="S",
         help="part the senses of a split word by this much, relative to their length. 0 is exact, "
         "but equal senses stay equal in training until reallocation moves them "
@@ -66,7 +80,14 @@ def _run_convert(args: argparse.Namespace) -> int:
     if path is not None:
         dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
     sizes = args.total_senses, args.max_senses
-    converted = conversion.convert(source, *sizes, args.extra_senses, args.split_noise, dictionary)
+    placement, placed = None, None
+    if args.extra_senses == "clusters":
+        placed = _Placed(args, dictionary)
+        placement = placed.placement
+    converted = conversion.convert(
+        source, *sizes, args.extra_senses, args.split_noise, dictionary, placement
+    )
+    summary = placed.summary(converted, source.weight) if placed else []
     flags = finetuning_flags(source.config, converted.settings, args.output)
     conversion.write_checkpoint(args.output, source, converted, args.data, dictionary)
     if args.config is not None:
@@ -76,21 +97,85 @@ def _run_convert(args: argparse.Namespace) -> int:
         write_output(args.config, text, "flags for training on")
     extra, total = len(converted.plan.words), len(converted.plan.word_of_sense)
     say_written(args.output, f"{converted.settings.arch}, {words} words, {total} senses")
-    if extra:
-        kind = "least" if args.extra_senses == "spare" else "most"
+    if summary:
+        print("\n".join(summary))
+    else:
+        if extra:
+            kind = "least" if args.extra_senses == "spare" else "most"
+            print(
+                f"extra senses ({args.extra_senses}): {total - words}, of the {extra} {kind} "
+                f"frequent words by {by}"
+            )
         print(
-            f"extra senses ({args.extra_senses}): {total - words}, of the {extra} {kind} frequent "
-            f"words by {by}"
+            "largest difference of log-probabilities on random sentences: "
+            f"{converted.difference:.2g} nats"
         )
-    print(
-        "largest difference of log-probabilities on random sentences: "
-        f"{converted.difference:.2g} nats"
-    )
     if not args.ema and conversion.averages_of(source.state):
         print("the averages of --store-ema were left out; --ema converts them")
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
     print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
     return 0
+
+
+class _Placed:
+    """Senses on clusters of the contexts of a model."""
+
+    def __init__(self, args: argparse.Namespace, dictionary: Any) -> None:
+        import torch
+
+        from fairseq_kerbs.analysis.context_vectors import loss_in_bits, sample_contexts
+        from fairseq_kerbs.checkpoints import load_model_and_task
+        from fairseq_kerbs.clusters import ContextSample, place_senses
+
+        started = time.perf_counter()
+        self.model, self.task = load_model_and_task(
+            args.checkpoint, args.data, trust=args.trust_checkpoint, any_model=True
+        )
+        self.valid, self.dictionary = args.valid_split, dictionary
+        self.before = loss_in_bits(self.model, self.task, self.valid)
+        dim = _context_size(self.model, self.task, self.valid)
+        counts = torch.tensor(dictionary.count)
+        try:
+            self.sample = ContextSample(
+                counts, dim, args.contexts, int(args.memory * 1e9), dictionary.nspecial
+            )
+        except ValueError as error:
+            raise UserError(f"--memory {args.memory}: {error}") from None
+        sample_contexts(self.model, self.task, args.split, self.sample)
+        collected = time.perf_counter()
+        total = round(args.total_senses * len(dictionary))
+        self.placement = place_senses(self.sample, total, args.max_senses, args.gap)
+        self.seconds = collected - started, time.perf_counter() - collected
+
+    def summary(self, converted: Any, weight: Any) -> list[str]:
+        """What was placed, in lines, with the loss before and after."""
+        from fairseq_kerbs.analysis.context_vectors import loss_in_bits
+
+        counts = converted.plan.word_of_sense.bincount(minlength=len(weight)).bincount()[1:]
+        words = ", ".join(
+            f"{number} with {senses}" for senses, number in enumerate(counts.tolist(), start=1)
+        )
+        seen, kept = int(self.sample.seen.sum()), self.sample.kept
+        after = loss_in_bits(converted.model, self.task, self.valid)
+        return [
+            f"words by number of senses: {words}",
+            f"contexts: {seen} seen, {len(kept)} kept ({kept.nbytes / 1e6:.0f} MB), in "
+            f"{self.seconds[0]:.0f} s; clusters: {self.seconds[1]:.0f} s",
+            f"loss of split {self.valid}: {self.before:.3f} bits a token before, {after:.3f} after",
+        ]
+
+
+def _context_size(model: Any, task: Any, split: str) -> int:
+    """Size d of the contexts of a model."""
+    import torch
+
+    from fairseq_kerbs.analysis.context_vectors import features_only
+    from fairseq_kerbs.analysis.occurrences import batches
+
+    with torch.no_grad(), features_only(model):
+        for batch in batches(task, split):
+            return int(model(**batch["net_input"])[0].shape[-1])
+    raise UserError(f"--valid-split {split}: there is no word in it; name another split")
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -102,10 +187,17 @@ def _check_flags(args: argparse.Namespace) -> None:
     for name, right, range_ in (
         ("max_senses", args.max_senses >= 1, "at least 1"),
         ("total_senses", 1 <= args.total_senses <= most, f"between 1 and --max-senses ({most})"),
+        ("contexts", args.contexts >= 40, "at least 40"),
+        ("gap", args.gap > 0, "above 0"),
+        ("memory", args.memory > 0, "above 0"),
         ("split_noise", 0 <= args.split_noise < 1, "within [0, 1)"),
     ):
         if not right:
             flag = name.replace("_", "-")
             raise UserError(f"--{flag} is {getattr(args, name)}, but must be {range_}")
+    if args.extra_senses == "clusters" and args.data is None:
+        raise UserError("--extra-senses clusters reads contexts: give --data BIN")
+    if args.extra_senses == "clusters" and args.ema:
+        raise UserError("--ema goes with --extra-senses spare or split, not with clusters")
     if args.split_noise and args.extra_senses != "split":
         raise UserError("--split-noise parts senses of --extra-senses split; give both or neither")

@@ -24,7 +24,14 @@ from fairseq_kerbs.analysis.saved_layer import (
     remembered_dictionary,
 )
 from fairseq_kerbs.checkpoints import one_sentence, read_checkpoint, registered_model, settings_of
-from fairseq_kerbs.conversion.sense_init import SensePlan, plan_senses, sense_rows
+from fairseq_kerbs.clusters import Placement
+from fairseq_kerbs.conversion.sense_init import (
+    SensePlan,
+    placed_plan,
+    placed_rows,
+    plan_senses,
+    sense_rows,
+)
 from fairseq_kerbs.utils.dictionaries import STATE, digest, digest_kept
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write_bytes
@@ -150,14 +157,17 @@ def convert(
     extra_senses: str,
     split_noise: float = 0.0,
     dictionary: Any = None,
+    placement: Placement | None = None,
 ) -> Converted:
-    """Turn a softmax model into a KerBS model with the same predictions.
+    """Turn a softmax model into a KerBS model with the same predictions, or nearly the same where
+    senses are placed on clusters of contexts.
 
     Args:
         total_senses, max_senses: in all, as a multiple of the vocabulary; most of one word.
         extra_senses: where senses beyond one a word go, see `.sense_init`.
         split_noise: relative size of the difference between split senses.
         dictionary: fairseq's target dictionary with the counts of words, where they are known.
+        placement: senses on clusters of contexts, for ``extra_senses`` "clusters".
 
     Raises a UserError if its settings mean something that ours do not, or predictions would differ.
     """
@@ -167,15 +177,20 @@ def convert(
     counts, special = None, 4
     if dictionary is not None:
         counts, special = torch.tensor(dictionary.count), dictionary.nspecial
-    plan = plan_senses(len(source.weight), total, extra_senses, counts, special)
-    rows = sense_rows(source.weight, source.bias, plan, split_noise)
+    if placement is None:
+        plan = plan_senses(len(source.weight), total, extra_senses, counts, special)
+        rows = sense_rows(source.weight, source.bias, plan, split_noise)
+    else:
+        total = len(placement.word_of_sense)
+        plan = placed_plan(placement, len(source.weight), counts)
+        rows = placed_rows(source.weight, source.bias, placement)
     settings = argparse.Namespace(**source.settings)
-    settings.total_senses, settings.max_senses = total_senses, max_senses
+    settings.total_senses, settings.max_senses = total / len(source.weight), max_senses
     settings.sense_bias = rows.shape[1] > source.weight.shape[1]
     # Algorithm 1 alone has been tried on converted models; with its old vector a spare sense would
-    # lie idle at the word that receives it, too
-    settings.reallocation = "paper"
-    settings.new_sense = "split" if plan.words else "keep"
+    # lie idle at the word that receives it, too. Senses on clusters have their places.
+    settings.reallocation = "paper" if placement is None else "none"
+    settings.new_sense = "split" if plan.words and placement is None else "keep"
     refused = f"{source.checkpoint} cannot be converted: "
     with one_sentence(source.checkpoint, f"fits no --arch {settings.arch}", "take another model"):
         model = build_model(copy.copy(settings), copy.copy(source.task))
@@ -192,7 +207,7 @@ def convert(
     new[f"{_OUTPUT}inventory.usage"] = plan.usage
     model.load_state_dict(new, strict=True)
     difference = largest_difference(source.model, model.eval(), source.task)
-    if not split_noise and not difference <= ALLOWED:
+    if placement is None and not split_noise and not difference <= ALLOWED:
         raise UserError(
             f"{refused}log-probabilities would differ by {difference:.3g}; its settings ask for "
             f"something that --arch {settings.arch} has not"

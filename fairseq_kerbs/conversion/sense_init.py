@@ -11,6 +11,8 @@ to its logit as log(share): the bias of ``--sense-bias``. Shares of a word sum t
     the lower number: the last sense of a word is the one that carries it.
 ``split``
     The extra senses go to the most frequent words, whose senses then have equal shares.
+
+A third way, ``clusters``, changes probabilities a little: see :mod:`fairseq_kerbs.clusters`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fairseq_kerbs.clusters import Placement
 from fairseq_kerbs.senses import build_sense_table
 
 SPARE_SHARE = 2.0**-20
@@ -60,14 +63,35 @@ def plan_senses(
         last = {word: sense for sense, word in enumerate(allocation)}
         share = torch.full((total_senses,), SPARE_SHARE, dtype=torch.float64)
         share[list(last.values())] = 1.0 - SPARE_SHARE * (senses - 1).double()
-    if counts is None:  # as in a fresh model
-        usage = torch.full((total_senses,), 1.0 / total_senses, dtype=torch.float64)
-    else:
-        # a word that never occurred counts as one occurrence, or its spares would be no less used
-        seen = counts.double().clamp_min(1.0)
-        usage = (seen / seen.sum())[word_of_sense] * share
+    usage = _usage(counts, word_of_sense, share)
     usage[share == SPARE_SHARE] = 0.0
     return SensePlan(word_of_sense, share, usage.float(), list(dict.fromkeys(extra)))
+
+
+def _usage(counts: Tensor | None, word_of_sense: Tensor, share: Tensor) -> Tensor:
+    """U of Eq. 13, [M]: each sense has its share of what its word occurs."""
+    if counts is None:  # as in a fresh model
+        return torch.full((len(share),), 1.0 / len(share), dtype=torch.float64)
+    # a word that never occurred counts as one occurrence, or its spares would be no less used
+    seen = counts.double().clamp_min(1.0)
+    return (seen / seen.sum())[word_of_sense] * share
+
+
+def placed_plan(placement: Placement, vocab_size: int, counts: Tensor | None) -> SensePlan:
+    """The plan of senses that are placed on clusters."""
+    owners, share = placement.word_of_sense, placement.share.double()
+    extra = owners[vocab_size:].unique().tolist()
+    return SensePlan(owners, share, _usage(counts, owners, share).float(), extra)
+
+
+def placed_rows(weight: Tensor, bias: Tensor | None, placement: Placement) -> Tensor:
+    """Rows as of :func:`sense_rows` of senses that are placed on clusters."""
+    owners = placement.word_of_sense
+    rows = weight.float()[owners] + placement.rows
+    if bias is None and len(owners) == len(weight):
+        return rows
+    column = placement.bias + (0.0 if bias is None else bias.float()[owners])
+    return torch.cat([rows, column.unsqueeze(1)], dim=1)
 
 
 def sense_rows(weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: float = 0.0) -> Tensor:

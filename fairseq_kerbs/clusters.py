@@ -1,0 +1,242 @@
+"""Senses of a softmax model, placed on the clusters of its contexts.
+
+A trained softmax has one output vector a word, and the contexts in which the word is right form
+clusters, one for each of its meanings. Here every cluster gets a sense, in four steps: a sample of
+the contexts of each word (:class:`ContextSample`), k-means on it, numbers of senses under one limit
+(:func:`allocate`), and the senses (:func:`place_word`).
+
+The senses of a word are the linear discriminants of its clusters, added to its vector and bias.
+With c_k the center of cluster k, m the mean and π_k the shares of the clusters, S the scatter
+within them, averaged over contexts,
+
+    w_k = w + f P (c_k − m)
+    b_k = b + f (½ (mᵀPm − c_kᵀPc_k) + log π_k) − E_h[log Σ_k exp(…)]
+    P   = ((1 − s) S + s·tr(S)/d·I)⁻¹,   f = min(1, gap / max_k (c_k − m)ᵀP(c_k − m))
+
+where (…) is what is added to the logit of sense k. A small f makes the discriminants flat: which
+sense is most probable does not depend on it, but in contexts of other words the word stays as
+probable as it was. The mean over the word's contexts of its log mass (Eq. 4 before normalization)
+stays exactly what it was. Senses need the inner product: the KerBS kernel has it at θ = 0.
+
+A special symbol keeps one sense, and so does a word with few contexts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+SHRINKAGE = 0.3
+"""s above: how far the scatter within clusters is drawn towards a multiple of the identity."""
+
+LEAST_CONTEXTS = 40
+"""Contexts of a word below which it keeps one sense."""
+
+CONTEXTS_A_SENSE = 20
+"""Contexts of a word that each of its senses asks for."""
+
+
+class ContextSample:
+    """A random sample of the contexts of each word, gathered in one pass (Vitter's algorithm R).
+
+    Args:
+        counts: contexts that a word may have, [V]; one that has more is sampled all the same.
+        dim: size d of contexts.
+        most: contexts of one word that are kept, at most.
+        memory: bytes that all of them may take. They are kept in float16.
+        special: the first words, which are special symbols: nothing of them is kept.
+        seed: of the sampling.
+
+    Raises:
+        ValueError: ``memory`` has no room for :data:`LEAST_CONTEXTS` contexts of each word.
+    """
+
+    def __init__(
+        self, counts: Tensor, dim: int, most: int, memory: int, special: int = 4, seed: int = 1
+    ) -> None:
+        wanted = torch.where(counts >= LEAST_CONTEXTS, counts, 0).cpu()
+        wanted[:special] = 0
+        words = int((wanted > 0).sum())
+        most = min(most, _even_share(wanted, memory // (2 * dim)))
+        if words and most < LEAST_CONTEXTS:
+            least = 2 * dim * LEAST_CONTEXTS * words
+            raise ValueError(
+                f"{memory / 1e9:.3g} GB have no room for {LEAST_CONTEXTS} contexts of each of "
+                f"{words} words; {least / 1e9:.2g} GB have."
+            )
+        self.size = wanted.clamp_max(most)  # [V] contexts that are kept
+        self.start = self.size.cumsum(0) - self.size
+        self.seen = torch.zeros_like(self.size)
+        self.kept = torch.empty(int(self.size.sum()), dim, dtype=torch.float16)
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def add(self, words: Tensor, contexts: Tensor) -> None:
+        """Take contexts [n, d] of words [n]."""
+        order = torch.argsort(words.cpu(), stable=True)
+        words = words.cpu()[order]
+        number = torch.arange(len(words)) - torch.searchsorted(words, words)  # within its word
+        number += self.seen[words]
+        self.seen += torch.bincount(words, minlength=len(self.seen))
+        size, drawn = self.size[words], torch.rand(len(words), generator=self._generator)
+        place = torch.where(number < size, number, (drawn.double() * (number + 1)).long())
+        taken = (place < size).nonzero().squeeze(1)
+        slots = (self.start[words] + place)[taken]
+        filled, which = slots.unique(return_inverse=True)  # the last context of a slot stays
+        last = torch.zeros_like(filled).scatter_reduce(0, which, taken, "amax")
+        rows = contexts[order[last].to(contexts.device)]
+        limit = torch.finfo(torch.float16).max
+        self.kept[filled] = rows.clamp(-limit, limit).to(self.kept)
+
+    def contexts(self, word: int) -> Tensor:
+        """Those of a word, [n, d] in float32."""
+        start, size = int(self.start[word]), int(self.size[word].minimum(self.seen[word]))
+        return self.kept[start : start + size].float()
+
+
+def _even_share(wanted: Tensor, room: int) -> int:
+    """The largest n for which Σ min(n, wanted) stays within ``room``."""
+    low, high = 0, int(wanted.max()) if len(wanted) else 0
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = int(wanted.clamp_max(middle).sum()) <= room
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+class Clustering(NamedTuple):
+    """k-means of a word's contexts."""
+
+    centers: NDArray[np.float32]  # [k, d]
+    labels: NDArray[np.int32]  # [n] cluster of each context
+    distortion: float  # mean square distance of a context from its center
+
+
+def cluster(contexts: Tensor, most: int, seed: int = 1) -> list[Clustering]:
+    """Contexts [n, d] in 1, 2 … ``most`` clusters, or as many as they suffice for."""
+    from sklearn.cluster import KMeans
+
+    points = contexts.numpy()
+    center = points.mean(0, keepdims=True)
+    spread = float(np.square(points - center).sum(1).mean())
+    found = [Clustering(center, np.zeros(len(points), np.int32), spread)]
+    for k in range(2, most + 1):
+        if len(points) < CONTEXTS_A_SENSE * k or not found[-1].distortion:
+            break
+        means = KMeans(k, n_init=2, random_state=seed).fit(points)
+        if len(np.unique(means.labels_)) < k:
+            break
+        distortion = float(means.inertia_) / len(points)
+        found.append(Clustering(means.cluster_centers_, means.labels_, distortion))
+    return found
+
+
+def allocate(falls: Mapping[int, list[float]], extra: int) -> dict[int, int]:
+    """Extra senses by word, ``extra`` in all at most.
+
+    ``falls[word][j]`` is how far the distortion of all the word's occurrences falls by its extra
+    sense j. One sense after the other goes where that falls most, ties to the smaller number.
+    """
+    waiting = [(-fall[0], word) for word, fall in falls.items() if fall]
+    heapq.heapify(waiting)
+    given: dict[int, int] = {}
+    for _ in range(extra):
+        if not waiting:
+            break
+        _, word = heapq.heappop(waiting)
+        given[word] = given.get(word, 0) + 1
+        if given[word] < len(falls[word]):
+            heapq.heappush(waiting, (-falls[word][given[word]], word))
+    return given
+
+
+def place_word(
+    contexts: Tensor, clustering: Clustering, gap: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What is added to a word's vector and bias for each of its senses, and their shares.
+
+    Args:
+        contexts: those of the word, [n, d].
+        clustering: of these contexts, in k clusters.
+        gap: bound of (c_k − m)ᵀP(c_k − m), in nats: how far a sense is ahead at its center.
+
+    Returns:
+        [k, d], [k] and [k], float64; the shares sum to 1.
+    """
+    points = contexts.double()
+    centers = torch.from_numpy(clustering.centers).double()
+    labels = torch.from_numpy(clustering.labels).long()
+    share = torch.bincount(labels, minlength=len(centers)).double() / len(points)
+    inside = points - centers[labels]
+    scatter = inside.t() @ inside / len(points)
+    ridge = torch.eye(len(scatter), dtype=torch.float64) * scatter.trace() / len(scatter)
+    mean = points.mean(0)
+    aside = centers - mean
+    # P (c_k − m); where nothing spreads inside the clusters, any P parts them
+    covariance = (1 - SHRINKAGE) * scatter + SHRINKAGE * ridge
+    if not covariance.trace() > 0:
+        covariance = torch.eye(len(scatter), dtype=torch.float64)
+    turn = torch.linalg.solve(covariance, aside.t()).t()  # [k, d]
+    ahead = (aside * turn).sum(1).max()
+    flat = min(1.0, gap / float(ahead)) if ahead > 0 else 1.0
+    # ½ (mᵀPm − cᵀPc) = −½ (c − m)ᵀP(c + m)
+    bias = flat * (share.log() - 0.5 * (turn * (centers + mean)).sum(1))
+    rows = flat * turn
+    bias -= (points @ rows.t() + bias).logsumexp(1).mean()
+    return rows, bias, share
+
+
+class Placement(NamedTuple):
+    """Senses for a softmax over V words; the first V senses are those of words 0 … V − 1."""
+
+    rows: Tensor  # to be added to the vectors of their words, [M, d]
+    bias: Tensor  # to be added to the biases of their words, [M]
+    word_of_sense: Tensor  # [M]
+    share: Tensor  # of the word's contexts, [M]
+
+
+def place_senses(
+    sample: ContextSample, total_senses: int, max_senses: int = 4, gap: float = 1.0, seed: int = 1
+) -> Placement:
+    """Place senses on the clusters of contexts.
+
+    Args:
+        sample: contexts of each word.
+        total_senses: senses of all words, at most. Fewer are placed if the contexts of all words
+            that have enough are clustered.
+        max_senses: of one word.
+        gap: see :func:`place_word`.
+        seed: of k-means.
+
+    Raises:
+        ValueError: there are fewer senses than words.
+    """
+    words, dim = len(sample.size), sample.kept.shape[1]
+    if total_senses < words:
+        raise ValueError(f"`total_senses` is {total_senses}; each of {words} words needs a sense.")
+    found = {
+        word: cluster(sample.contexts(word), max_senses, seed)
+        for word in (sample.seen >= LEAST_CONTEXTS).nonzero().squeeze(1).tolist()
+        if sample.size[word] > 0
+    }
+    falls = {}
+    for word, several in found.items():
+        levels = np.array([one.distortion for one in several])
+        falls[word] = (-np.diff(levels) * int(sample.seen[word])).tolist()
+    given = allocate(falls, total_senses - words)
+    owner = [*range(words), *(word for word in sorted(given) for _ in range(given[word]))]
+    rows = torch.zeros(len(owner), dim, dtype=torch.float64)
+    bias, share = rows.new_zeros(len(owner)), rows.new_ones(len(owner))
+    start = words
+    for word in sorted(given):
+        at = [word, *range(start, start + given[word])]
+        rows[at], bias[at], share[at] = place_word(
+            sample.contexts(word), found[word][given[word]], gap
+        )
+        start += given[word]
+    return Placement(rows.float(), bias.float(), torch.tensor(owner), share.float())
