@@ -56,6 +56,9 @@ def add_convert(commands: Subparsers) -> None:
     counts = parser.add_mutually_exclusive_group()
     counts.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
     counts.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
+    add("--keep-training", action="store_true",
+        help="keep the numbers of updates and epochs, the rate and Adam's moments: fairseq-train "
+        "goes on where the model was")  # fmt: skip
     add("--ema", action="store_true", help="convert the averages that --store-ema has made")
     add("--config", type=OutputPath, metavar="FILE", help="write the flags for training on as YAML")
     add_trust_flag(parser)
@@ -89,7 +92,12 @@ def _run_convert(args: argparse.Namespace) -> int:
     )
     summary = placed.summary(converted, source.weight) if placed else []
     flags = finetuning_flags(source.config, converted.settings, args.output)
-    conversion.write_checkpoint(args.output, source, converted, args.data, dictionary)
+    conversion.write_checkpoint(
+        args.output, source, converted, args.data, dictionary, args.keep_training
+    )
+    if args.keep_training:
+        del flags["finetune-from-model"]
+        flags["restore-file"] = str(args.output.resolve())
     if args.config is not None:
         text = f"going on with {args.checkpoint.name} as a KerBS model"
         content = {"description": text, "train": flags}

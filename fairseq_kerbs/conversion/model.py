@@ -247,14 +247,60 @@ def _known_dictionaries(source: SoftmaxModel, data: Path | None, target: Any) ->
     return known
 
 
+def carried_training(source: SoftmaxModel, converted: Converted) -> dict[str, Any]:
+    """Counters, rate and Adam's moments of a training, for the converted model: each sense begins
+    with the moments of its word, biases and θ with none. A UserError if the checkpoint holds no
+    such moments of single parameters in float32."""
+    last = source.state.get("last_optimizer_state") or {}
+    before, after = (
+        [name for name, value in model.named_parameters() if value.requires_grad]
+        for model in (source.model, converted.model)
+    )
+    groups = last.get("param_groups") or [{"params": []}]
+    if len(groups) != 1 or len(groups[0]["params"]) != len(before):
+        raise UserError(
+            f"--keep-training: {source.checkpoint} holds no state of Adam for each of its "
+            "parameters (of --fp16 and --no-save-optimizer-state it has none); leave the flag out"
+        )
+    moments = dict(zip(before, (last["state"][i] for i in groups[0]["params"]), strict=True))
+    vectors = next(name for name in (f"{_OUTPUT}weight", *STOCK_WEIGHTS) if name in moments)
+    owners, parameters = converted.plan.word_of_sense, dict(converted.model.named_parameters())
+
+    def begun(name: str) -> dict[str, Any]:
+        if name in moments and not name.startswith(_OUTPUT):
+            return dict(moments[name])
+        new = {}
+        for key, value in moments[vectors].items():
+            if not (isinstance(value, Tensor) and value.dim()):  # the number of steps
+                new[key] = value
+                continue
+            new[key] = torch.zeros_like(parameters[name], dtype=value.dtype)
+            if name == f"{_OUTPUT}weight":
+                new[key][:, : value.shape[1]] = value[owners]
+        return new
+
+    history = {**source.state["optimizer_history"][-1]}
+    history["criterion_name"] = "KerbsCrossEntropyCriterion"
+    return {
+        "optimizer_history": [history],
+        "extra_state": source.state["extra_state"],
+        "last_optimizer_state": {
+            "state": dict(enumerate(map(begun, after))),
+            "param_groups": [{**groups[0], "params": [*range(len(after))]}],
+        },
+    }
+
+
 def write_checkpoint(
     path: Path,
     source: SoftmaxModel,
     converted: Converted,
     data: Path | None = None,
     dictionary: Any = None,
+    keep_training: bool = False,
 ) -> None:
-    """Write what fairseq's loader needs: parameters and settings; training begins anew.
+    """Write what fairseq's loader needs: parameters and settings. Training begins anew, or with
+    ``keep_training`` goes on: see :func:`carried_training`.
 
     Digests of dictionaries (:mod:`fairseq_kerbs.utils.dictionaries`) go along: the checkpoint's, or
     those of the target ``dictionary`` and of the folder ``data`` or that of the model's training.
@@ -280,5 +326,7 @@ def write_checkpoint(
         "last_optimizer_state": None,
         "task_state": {**(source.state.get("task_state") or {}), STATE: known},
     }
+    if keep_training:
+        state |= carried_training(source, converted)
     with atomic_write_bytes(path) as stream:
         torch.save(state, stream)

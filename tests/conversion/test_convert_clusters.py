@@ -1,0 +1,155 @@
+"""fairseq-kerbs convert --extra-senses clusters with real trainings of fairseq's own models."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_kerbs.checkpoints import read_checkpoint
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+from fairseq_kerbs.utils.files import read_lines
+from tests.conversion.test_convert_end_to_end import MODELS, PLAIN
+from tests.helpers.tiny_checkpoint import LANGUAGES, binarize, fairseq_train
+
+SIZES = {"train": 300, "valid": 20, "test": 6}
+OWNERS = "decoder.output.inventory.word_of_sense"
+ROWS = "decoder.output.weight"
+TRAINED = ["--max-update", 30, "--max-epoch", 30, "--max-tokens", 1000]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The synthetic corpus, binarized."""
+    folder = tmp_path_factory.mktemp("clusters")
+    write_synthetic_corpus(folder / "text", **SIZES)
+    texts: Any = {
+        f"{split}.{language}": read_lines(folder / "text" / f"{split}.{language}")
+        for split in SIZES
+        for language in LANGUAGES
+    }
+    return binarize(texts, folder / "bin")
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def trained(
+    request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
+    """A model of fairseq's own, and the flags of its architecture."""
+    folder, flags = tmp_path_factory.mktemp("trained"), ["--arch", request.param]
+    flags += MODELS[request.param]
+    longer = ["--lr", 0.004, "--max-update", 150, "--max-epoch", 150]
+    longer = longer if request.param == "lstm" else []  # it begins slowly
+    fairseq_train(data, "--save-dir", folder, *flags, *PLAIN, *TRAINED, *longer)
+    return folder / "checkpoint_last.pt", flags
+
+
+def convert(trained: Path, out: Path, data: Path, *flags: object) -> list[str]:
+    """The command that gives senses on clusters."""
+    command = ["convert", trained, "-o", out, "--data", data, "--extra-senses", "clusters", *flags]
+    return [str(part) for part in command]
+
+
+def test_a_trained_model_gets_senses_at_an_unchanged_loss(
+    trained: tuple[Path, list[str]], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "k" / "checkpoint_last.pt"
+    assert main(convert(trained[0], out, data, "--total-senses", 1.6, "--keep-training")) == 0
+    printed = capsys.readouterr().out
+    found = re.search(r"loss of split valid: (\S+) bits a token before, (\S+) after", printed)
+    assert found is not None, printed
+    before, after = map(float, found.groups())
+    assert after == pytest.approx(before, abs=0.06)  # of a corpus this small
+    first, last = read_checkpoint(trained[0]), read_checkpoint(out)
+    owners = last["model"][OWNERS]
+    words = int(owners.max()) + 1
+    assert words < len(owners) <= round(1.6 * words)
+    assert (owners.bincount()[:4] == 1).all()
+    assert last["cfg"]["model"].reallocation == "none"
+
+    # Adam's moments of a sense are those of its word
+    old, new = first["last_optimizer_state"], last["last_optimizer_state"]
+    moments = [old["state"][i]["exp_avg_sq"] for i in old["param_groups"][0]["params"]]
+    (own,) = [m["exp_avg_sq"] for m in new["state"].values() if len(m["exp_avg_sq"]) == len(owners)
+              and m["exp_avg_sq"].dim() == 2]  # fmt: skip
+    of_words = [one for one in moments if one.shape == (words, own.shape[1] - 1)]
+    assert any(torch.equal(own[:, :-1], one[owners]) for one in of_words)
+    assert own[:, :-1].any()
+    assert not own[:, -1].any()
+
+    updates = first["optimizer_history"][-1]["num_updates"]
+    # training goes on at its update and rate
+    flags = ["--total-senses", len(owners) / words, "--sense-bias", "--reallocation", "none"]
+    command = re.search(r"train on with: fairseq-train DATA (.*) --max-update N", printed)
+    assert command is not None
+    given = [part for part in command[1].split() if "user-dir" not in part]
+    given = [part for part in given if not part.endswith("fairseq_kerbs")]
+    assert all(str(flag) in given for flag in flags)
+    fairseq_train(data, *given, "--save-dir", out.parent, *PLAIN[2:], "--max-update",
+                  updates + 3, "--max-epoch", 200, "--max-tokens", 1000)  # fmt: skip
+    after_training = read_checkpoint(out)
+    assert after_training["optimizer_history"][-1]["num_updates"] == updates + 3
+    steps = {int(m["step"]) for m in after_training["last_optimizer_state"]["state"].values()}
+    assert steps == {updates + 3}
+    assert torch.equal(after_training["model"][OWNERS], owners)
+
+
+def test_gap_and_contexts_are_heeded(
+    trained: tuple[Path, list[str]], data: Path, tmp_path: Path
+) -> None:
+    rows = []
+    for flags in ([], ["--gap", 4], ["--contexts", 50], ["--split", "train"]):
+        out = tmp_path / "k.pt"
+        assert main(convert(trained[0], out, data, *flags)) == 0
+        rows.append(read_checkpoint(out)["model"][ROWS])
+        out.unlink()
+    assert torch.equal(rows[0], rows[3])
+    for other in rows[1:3]:
+        assert rows[0].shape != other.shape or not torch.equal(rows[0], other)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--split", "nothing"], "--split"),
+        (["--memory", "1e-9"], "--memory 1e-09: 1e-09 GB have no room for 40 contexts"),
+        (["--total-senses", 0.9], "--total-senses is 0.9, but must be between 1 and"),
+        (["--contexts", 20], "--contexts is 20, but must be at least 40"),
+        (["--gap", 0], "--gap is 0.0, but must be above 0"),
+        (["--ema"], "--ema goes with --extra-senses spare or split"),
+    ],
+)
+def test_wrong_flags_are_one_sentence_and_nothing_is_written(
+    flags: list[object], says: str, trained: tuple[Path, list[str]], data: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert main(convert(trained[0], tmp_path / "k.pt", data, *flags)) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert says in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_data_and_other_models_are_refused(
+    trained: tuple[Path, list[str]], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "k.pt"
+    command = ["convert", str(trained[0]), "-o", str(out), "--extra-senses", "clusters"]
+    assert main(command) == 2
+    assert "give --data BIN" in capsys.readouterr().err
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in data.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    for language in LANGUAGES:
+        (other / f"dict.{language}.txt").write_text("one 1\n")
+    assert main([*command, "--data", str(other)]) == 2
+    assert "has 5 words, the checkpoint" in capsys.readouterr().err
+    assert main(convert(trained[0], out, data)) == 0
+    capsys.readouterr()
+    assert main(convert(out, tmp_path / "twice.pt", data)) == 2
+    assert "is a KerBS model already" in capsys.readouterr().err
+    assert not (tmp_path / "twice.pt").exists()

@@ -1,0 +1,198 @@
+"""Senses on the clusters of contexts: the sample, the allocation, and the placement."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fairseq_kerbs.clusters import (
+    SHRINKAGE,
+    Clustering,
+    ContextSample,
+    allocate,
+    cluster,
+    place_senses,
+    place_word,
+)
+from fairseq_kerbs.output_layers import KerbsOutputLayer
+
+
+def blobs(seed: int, sizes: tuple[int, ...] = (70, 40, 30), dim: int = 5) -> Tensor:
+    """Contexts around as many centers."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = [
+        4.0 * torch.randn(dim, generator=generator) + torch.randn(size, dim, generator=generator)
+        for size in sizes
+    ]
+    return torch.cat(parts)
+
+
+def sample_of(contexts: dict[int, Tensor], words: int, **options: int) -> ContextSample:
+    """A sample of all contexts by word."""
+    counts = torch.zeros(words, dtype=torch.long)
+    for word, several in contexts.items():
+        counts[word] = len(several)
+    dim = next(iter(contexts.values())).shape[1]
+    sample = ContextSample(counts, dim, **{"most": 600, "memory": 10**8} | options)
+    for word, several in contexts.items():
+        sample.add(torch.full((len(several),), word), several)
+    return sample
+
+
+# ------------------------------------------------------------------------------------- the sample
+
+
+def test_a_sample_with_room_keeps_everything() -> None:
+    contexts = {word: blobs(word, (30, 30)) for word in (4, 7)}
+    sample = ContextSample(torch.full((9,), 60), 5, most=60, memory=10**6)
+    words = torch.tensor([4, 7]).repeat(60)
+    sample.add(words[:50], torch.stack([contexts[4], contexts[7]], 1).flatten(0, 1)[:50])
+    sample.add(words[50:], torch.stack([contexts[4], contexts[7]], 1).flatten(0, 1)[50:])
+    for word, right in contexts.items():
+        torch.testing.assert_close(sample.contexts(word), right, rtol=1e-3, atol=1e-2)
+    assert len(sample.contexts(5)) == 0
+
+
+def test_every_context_is_as_likely_to_be_kept() -> None:
+    """Of 200 numbers 50 stay; their mean over many samples is that of all."""
+    numbers = torch.arange(200.0).unsqueeze(1)
+    hits = torch.zeros(200)
+    for seed in range(300):
+        sample = ContextSample(torch.tensor([200]), 1, 50, 10**6, special=0, seed=seed)
+        for part in numbers.split(33):
+            sample.add(torch.zeros(len(part), dtype=torch.long), part)
+        kept = sample.contexts(0).long().squeeze(1)
+        assert len(kept.unique()) == 50
+        hits[kept] += 1
+    # each is kept with probability ¼: 75 ± 7.5 of 300
+    assert hits.view(10, 20).mean(1).sub(75).abs().max() < 6
+
+
+def test_memory_is_shared_and_bounded() -> None:
+    counts = torch.tensor([900, 900, 900, 900, 45, 39, 5000, 2000])
+    sample = ContextSample(counts, dim=8, most=600, memory=2 * 8 * 1000)
+    assert sample.size.tolist() == [0, 0, 0, 0, 45, 0, 477, 477]
+    assert sample.kept.nbytes <= 2 * 8 * 1000
+    with pytest.raises(ValueError, match="no room for 40 contexts of each of 3 words"):
+        ContextSample(counts, dim=8, most=600, memory=2 * 8 * 100)
+
+
+# --------------------------------------------------------------------------------- the allocation
+
+
+@given(
+    st.dictionaries(
+        st.integers(4, 30), st.lists(st.floats(0.0, 100.0), min_size=0, max_size=3), max_size=8
+    ),
+    st.integers(0, 12),
+)
+def test_senses_go_where_distortion_falls_most(falls: dict[int, list[float]], extra: int) -> None:
+    given_ = allocate(falls, extra)
+    assert sum(given_.values()) == min(extra, sum(map(len, falls.values())))
+    assert all(1 <= number <= len(falls[word]) for word, number in given_.items())
+    taken = [falls[word][number - 1] for word, number in given_.items()]
+    waiting = [fall[given_.get(word, 0)] for word, fall in falls.items()
+               if given_.get(word, 0) < len(fall)]  # fmt: skip
+    if extra == 1 and taken:
+        assert max(taken) >= max(waiting, default=0.0)
+
+
+# ---------------------------------------------------------------------------------- the placement
+
+
+def by_hand(points: np.ndarray, found: Clustering, gap: float) -> tuple[np.ndarray, np.ndarray]:
+    """The formulas, term by term in numpy."""
+    centers, mean = found.centers.astype(float), points.mean(0)
+    inside = points - centers[found.labels]
+    scatter = inside.T @ inside / len(points)
+    dim = len(scatter)
+    ridge = SHRINKAGE * np.trace(scatter) / dim * np.eye(dim)
+    inverse = np.linalg.inv((1 - SHRINKAGE) * scatter + ridge)
+    ahead = max((c - mean) @ inverse @ (c - mean) for c in centers)
+    flat = min(1.0, gap / ahead)
+    share = np.bincount(found.labels) / len(points)
+    rows = np.stack([flat * inverse @ (c - mean) for c in centers])
+    bias = np.array([
+        flat * (0.5 * (mean @ inverse @ mean - c @ inverse @ c) + np.log(p))
+        for c, p in zip(centers, share, strict=True)
+    ])  # fmt: skip
+    masses = np.exp(points @ rows.T + bias).sum(1)
+    return rows, bias - np.log(masses).mean()
+
+
+@given(st.integers(0, 50), st.integers(2, 4), st.sampled_from([0.3, 1.0, 4.0, 1e9]))
+@settings(deadline=None, max_examples=20)
+def test_a_placement_is_the_formula_and_keeps_the_mean_log_mass(
+    seed: int, senses: int, gap: float
+) -> None:
+    points = blobs(seed)
+    found = cluster(points, 4)[senses - 1]
+    rows, bias, share = place_word(points, found, gap)
+    right = by_hand(points.double().numpy(), found, gap)
+    np.testing.assert_allclose(rows.numpy(), right[0], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(bias.numpy(), right[1], rtol=1e-6, atol=1e-7)
+    logits = points.double() @ rows.t() + bias
+    assert logits.logsumexp(1).mean().item() == pytest.approx(0.0, abs=1e-9)
+    assert share.sum().item() == pytest.approx(1.0)
+    whole = place_word(points, found, 1e9)
+    unscaled = (points.double() @ whole[0].t() + whole[1]).argmax(1)
+    assert torch.equal(logits.argmax(1), unscaled)
+
+
+def test_one_cluster_changes_nothing() -> None:
+    points = blobs(1)
+    rows, bias, share = place_word(points, cluster(points, 1)[0], 1.0)
+    torch.testing.assert_close(rows, torch.zeros_like(rows), rtol=0, atol=1e-5)
+    torch.testing.assert_close(bias, torch.zeros_like(bias), rtol=0, atol=1e-5)
+    assert share.tolist() == [1.0]
+
+
+def test_equal_contexts_get_one_sense() -> None:
+    assert len(cluster(torch.ones(90, 3), 4)) == 1
+    twice = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(50, 1)
+    several = cluster(twice, 4)
+    assert len(several) == 2
+    rows, bias, _ = place_word(twice, several[1], 1.0)
+    assert torch.isfinite(rows).all()
+    assert (twice.double() @ rows.t() + bias).argmax(1).unique().tolist() == [0, 1]
+
+
+def test_two_parted_words_get_two_senses_that_win_their_own() -> None:
+    dim, words = 5, 8
+    contexts = {4: blobs(3, (80, 50)), 5: blobs(4, (120,)), 6: blobs(5, (39,)), 2: blobs(6)}
+    sample = sample_of(contexts, words)
+    torch.manual_seed(1)
+    weight = 0.1 * torch.randn(words, dim)
+    placed = place_senses(sample, total_senses=words + 1)
+    assert placed.word_of_sense.tolist() == [*range(words), 4]
+    layer = KerbsOutputLayer(dim + 1, words, words + 1, biased=True).eval()
+    rows = weight[placed.word_of_sense] + placed.rows
+    with torch.no_grad():
+        layer.weight.copy_(torch.cat([rows, placed.bias.unsqueeze(1)], 1))
+        layer.theta.zero_()
+        ones = torch.ones(130, 1)
+        logits = layer.sense_logits(torch.cat([contexts[4], ones], 1), torch.tensor([4, words]))
+    first = logits.argmax(1)
+    assert len(first[:80].unique()) == len(first[80:].unique()) == 1
+    assert first[0] != first[80]
+    mass = (logits - (contexts[4] @ weight[4]).unsqueeze(1)).logsumexp(1).mean()
+    assert abs(mass.item()) < 1e-2  # the sample is in float16
+
+
+def test_the_limit_holds_and_words_that_need_no_sense_get_none() -> None:
+    contexts = {word: blobs(word) for word in range(4, 9)} | {9: torch.ones(60, 5)}
+    sample = sample_of(contexts, 12)
+    for total in (12, 13, 17, 40):
+        placed = place_senses(sample, total, max_senses=3)
+        senses = placed.word_of_sense.bincount(minlength=12)
+        assert len(placed.word_of_sense) == min(total, 12 + 5 * 2)
+        assert senses.max() <= 3
+        assert (senses[[0, 1, 2, 3, 9, 10, 11]] == 1).all()
+        shares = torch.zeros(12).index_add(0, placed.word_of_sense, placed.share)
+        torch.testing.assert_close(shares, torch.ones(12))
+    with pytest.raises(ValueError, match="each of 12 words needs a sense"):
+        place_senses(sample, 11)
