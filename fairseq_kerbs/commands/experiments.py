@@ -18,7 +18,7 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import OWN_FLAGS, PLUGIN_FOLDER
 
 if TYPE_CHECKING:
-    from fairseq_kerbs.tables.experiments import Experiment
+    from fairseq_kerbs.tables.experiments import Experiment, Flags, SensesOnClusters
 
 _BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, text), its senses
 
@@ -113,12 +113,54 @@ def _run_train(args: argparse.Namespace) -> int:
     if args.preset:
         preset = load_experiment(CONFIGS / f"{args.preset}.yaml")
         flags, files = {**flags, **preset.train}, (*files, *preset.files)
+    if experiment.senses is not None:
+        flags = _give_senses(args, experiment.senses, flags, files)
     arguments = program_arguments(args.data, flags, args.extra)
     command = [find_program("fairseq-train"), *arguments]
     _announce(files, quoted(command))
     if not args.dry_run:
         replace_process(command)
     return 0
+
+
+def _give_senses(
+    args: argparse.Namespace, senses: SensesOnClusters, flags: Flags, files: tuple[Path, ...]
+) -> Flags:
+    """Train a softmax in SAVE_DIR/softmax, and give it senses in SAVE_DIR, unless that has been
+    done. Returns the flags with which training goes on there."""
+    from fairseq_kerbs.checkpoints import read_checkpoint
+    from fairseq_kerbs.tables.experiments import program_arguments
+    from fairseq_kerbs.utils.processes import find_program, quoted, run_program
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    names = ("max-update", "save-dir", "total-senses", "max-senses", "output-layer")
+    for name in names:
+        parser.add_argument(f"--{name}")
+    given = parser.parse_known_args(program_arguments(args.data, flags, args.extra))[0]
+    if not (given.max_update or "").isdecimal() or given.save_dir != args.save_dir:
+        raise UserError("a configuration with senses needs --max-update, and SAVE_DIR as it is")
+    own = [f"--{name}" for name in names[2:] if f"--{name}" in " ".join(args.extra)]
+    if own:
+        raise UserError(f"{own[0]}: this configuration has senses, which say that themselves")
+    updates = max(1, round(senses.at * int(given.max_update)))
+    folder = Path(args.save_dir)
+    softmax, last = folder / "softmax", folder / "checkpoint_last.pt"
+    first = {**flags, "output-layer": "softmax", "save-dir": str(softmax)}
+    extra = [*args.extra, "--max-update", str(updates)]
+    train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
+    convert = [sys.executable, "-P", "-m", "fairseq_kerbs.cli", "convert"]
+    convert += [str(softmax / "checkpoint_last.pt"), "-o", str(last), "--data", args.data]
+    convert += ["--extra-senses", "clusters", "--total-senses", str(senses.total)]
+    convert += ["--keep-training"]
+    total = str(senses.total)
+    for command in (train, convert) if args.dry_run or not last.exists() else ():
+        _announce(files, quoted(command))
+        if not args.dry_run and (status := run_program(command)) != 0:
+            raise SystemExit(status)
+    if last.exists():
+        total = str(read_checkpoint(last)["cfg"]["model"].total_senses)
+    own_flags: Flags = {"output-layer": "kerbs", "total-senses": total, "sense-bias": True}
+    return {**flags, **own_flags, "reallocation": "none"}
 
 
 def add_generate(commands: Subparsers) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -22,7 +22,7 @@ from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 CONFIGS = PLUGIN_FOLDER / "configs"  # of an installed package
 if not CONFIGS.is_dir():
     CONFIGS = PLUGIN_FOLDER.parent / "configs"  # of a checkout
-_TOP_LEVEL = ("extends", "description", "train", "generate")
+_TOP_LEVEL = ("extends", "description", "train", "generate", "senses")
 
 Value = str | bool | None | list[str]
 Flags = dict[str, Value]
@@ -65,6 +65,18 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return content or {}
 
 
+class SensesOnClusters(NamedTuple):
+    """When a training of a softmax gives it senses, and how many (:mod:`fairseq_kerbs.clusters`).
+
+    Attributes:
+        at: share of --max-update, within (0, 1).
+        total: the limit of senses, as a multiple of the vocabulary.
+    """
+
+    at: float
+    total: float
+
+
 @dataclass(frozen=True)
 class Experiment:
     """The flags of one experiment, and the files that they come from (the file itself first)."""
@@ -72,6 +84,7 @@ class Experiment:
     files: tuple[Path, ...]
     train: Flags
     generate: Flags
+    senses: SensesOnClusters | None = None
 
 
 def load_experiment(path: Path | str, _above: tuple[Path, ...] = ()) -> Experiment:
@@ -88,16 +101,34 @@ def load_experiment(path: Path | str, _above: tuple[Path, ...] = ()) -> Experime
                 "fairseq's flags stand under train or generate"
             )
     extended = content.get("extends") or []
-    files, train, generate = [path], Flags(), Flags()
+    files, train, generate, senses = [path], Flags(), Flags(), None
     for name in extended if isinstance(extended, list) else [extended]:
         file = Path(os.path.normpath(path.parent / str(name)))  # no '..' in what is shown
         parent = load_experiment(file, (*_above, path.resolve()))
         files += [file for file in parent.files if file not in files]
         train |= parent.train
         generate |= parent.generate
+        senses = parent.senses or senses
     train |= check_flags(f"{path}: train", content.get("train"))
     generate |= check_flags(f"{path}: generate", content.get("generate"))
-    return Experiment(tuple(files), train, generate)
+    senses = _senses(path, content["senses"]) if "senses" in content else senses
+    return Experiment(tuple(files), train, generate, senses)
+
+
+def _senses(path: Path, content: Any) -> SensesOnClusters:
+    """The section ``senses`` of a configuration; a UserError if it is wrong."""
+    try:
+        senses = SensesOnClusters(**{name: float(value) for name, value in content.items()})
+    except (AttributeError, TypeError, ValueError):
+        raise UserError(
+            f"{path}: senses holds two numbers, as in 'senses: {{at: 0.2, total: 3.0}}'"
+        ) from None
+    if not (0.0 < senses.at < 1.0 and senses.total >= 1.0):
+        raise UserError(
+            f"{path}: senses: at must be between 0 and 1, and total at least 1, but they are "
+            f"{senses.at} and {senses.total}"
+        )
+    return senses
 
 
 def find_configuration(name: Path) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +155,61 @@ def test_other_data_and_other_models_are_refused(
     assert main(convert(out, tmp_path / "twice.pt", data)) == 2
     assert "is a KerBS model already" in capsys.readouterr().err
     assert not (tmp_path / "twice.pt").exists()
+
+
+# --------------------------------------------------------------------- senses within one training
+
+
+def recipe(folder: Path, **train: object) -> list[str]:
+    """The command that trains by a configuration with senses; at update 10 of 25."""
+    flags = {
+        "arch": "lstm_kerbs", "hidden-size": 16, "embed-dim": 16,
+        "criterion": "kerbs_cross_entropy",
+        "optimizer": "adam", "lr": 0.01, "max-tokens": 1000, "max-update": 25, "cpu": True,
+        "num-workers": 0, "log-format": "simple", "log-interval": 5,
+    } | train  # fmt: skip
+    text = "".join(f"  {name}: {value}\n" for name, value in flags.items())
+    path = folder / "recipe.yaml"
+    path.write_text(f"senses: {{at: 0.4, total: 1.5}}\ntrain:\n{text}".replace("True", "true"))
+    return [sys.executable, "-m", "fairseq_kerbs.cli", "train", str(path)]
+
+
+def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_path: Path) -> None:
+    command = [*recipe(tmp_path), str(data), str(tmp_path / "save")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "loss of split valid" in done.stdout
+    first, last = (
+        read_checkpoint(tmp_path / "save" / name / "checkpoint_last.pt") for name in ("softmax", "")
+    )
+    updates = [state["optimizer_history"][-1]["num_updates"] for state in (first, last)]
+    assert updates == [10, 25]
+    assert len(last["model"][OWNERS]) > len(first["model"][ROWS])
+    # once more: what is done stays
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 0
+    assert "convert" not in again.stdout
+    assert read_checkpoint(tmp_path / "save" / "checkpoint_last.pt")["optimizer_history"][-1][
+        "num_updates"
+    ] == 25  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("section", "extra", "says"),
+    [
+        ("{at: 2, total: 3}", [], "at must be between 0 and 1"),
+        ("{at: half, total: 3}", [], "senses holds two numbers"),
+        ("0.2", [], "senses holds two numbers"),
+        ("{at: 0.2, total: 3}", ["--total-senses", "2"], "--total-senses: this configuration"),
+        ("{at: 0.2, total: 3}", ["--max-update", "x"], "needs --max-update"),
+    ],
+)
+def test_wrong_recipes_are_one_sentence(
+    section: str, extra: list[str], says: str, data: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"senses: {section}\ntrain: {{max-update: 25}}\n")
+    assert main(["train", str(path), str(data), str(tmp_path / "save"), *extra]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "save").exists()
