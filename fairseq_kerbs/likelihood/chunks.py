@@ -137,10 +137,12 @@ def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:
 
 
 def chunk_size(tokens: int, w: Tensor, compiled: bool) -> int:
-    """Number of tokens in a chunk, a multiple of 32; all chunks are about as large.
+    """Number of tokens in a chunk, a multiple of 32.
 
-    On a GPU X has a sixteenth of its memory, since every chunk reads and
-    writes all of dW; less where each operation makes a matrix of its own.
+    Compiled on a CPU, all chunks have one size whatever the number of tokens, so that one
+    compilation serves; else they are about as large as each other. On a GPU X has a sixteenth of
+    its memory, since every chunk reads and writes all of dW; less where each operation makes a
+    matrix of its own.
     """
     row = 4 * max(1, len(w))
     most = min(CPU_TOKENS, CPU_BYTES // row)

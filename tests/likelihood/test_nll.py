@@ -156,6 +156,22 @@ def test_float32_at_every_theta_of_the_list(switch: str, monkeypatch: pytest.Mon
         assert_same(gradients(loss, narrow), right, 1e-5 * (1 + abs(theta) / 10))
 
 
+@pytest.mark.parametrize("kernel", ["kerbs", "lin", "rbf", "kerbs_released"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_tokens_that_fill_up_the_last_chunk_count_for_nothing(
+    kernel: str, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled, all chunks have one size; here they have it uncompiled."""
+    p, options = make_problem(13), {"kernel": kernel, "label_smoothing": smoothing}
+    expected = nll(p, **options)
+    right = [expected.detach(), *gradients(expected, p)]
+    monkeypatch.setattr(compilation, "worthwhile", lambda _: True)
+    monkeypatch.setattr(compilation, "call", lambda function, *inputs: function(*inputs))
+    for size in (6, 13, 64):
+        loss = nll(p, chunk_tokens=size, **options)
+        assert_same([loss.detach(), *gradients(loss, p)], right, 1e-12)
+
+
 @pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
 def test_neither_chunks_nor_blocks_nor_the_order_of_tokens_change_anything(
     reduction: str, monkeypatch: pytest.MonkeyPatch
