@@ -15,8 +15,9 @@ within them, averaged over contexts,
 
 where (…) is what is added to the logit of sense k. A small f makes the discriminants flat: which
 sense is most probable does not depend on it, but in contexts of other words the word stays as
-probable as it was. The mean over the word's contexts of its log mass (Eq. 4 before normalization)
-stays exactly what it was. Senses need the inner product: the KerBS kernel has it at θ = 0.
+probable as it was. The mean over the word's contexts, those of the sample, of its log mass (Eq. 4
+before normalization) stays what it was. Senses need the inner product: the KerBS kernel has it at
+θ = 0.
 
 A special symbol keeps one sense, and so does a word with few contexts.
 """
@@ -140,9 +141,10 @@ def allocate(falls: Mapping[int, list[float]], extra: int) -> dict[int, int]:
     """Extra senses by word, ``extra`` in all at most.
 
     ``falls[word][j]`` is how far the distortion of all the word's occurrences falls by its extra
-    sense j. One sense after the other goes where that falls most, ties to the smaller number.
+    sense j. One sense after the other goes where that falls most, ties to the smaller number; none
+    goes where it does not fall.
     """
-    waiting = [(-fall[0], word) for word, fall in falls.items() if fall]
+    waiting = [(-fall[0], word) for word, fall in falls.items() if fall and fall[0] > 0]
     heapq.heapify(waiting)
     given: dict[int, int] = {}
     for _ in range(extra):
@@ -150,7 +152,7 @@ def allocate(falls: Mapping[int, list[float]], extra: int) -> dict[int, int]:
             break
         _, word = heapq.heappop(waiting)
         given[word] = given.get(word, 0) + 1
-        if given[word] < len(falls[word]):
+        if given[word] < len(falls[word]) and falls[word][given[word]] > 0:
             heapq.heappush(waiting, (-falls[word][given[word]], word))
     return given
 
@@ -163,7 +165,7 @@ def place_word(
     Args:
         contexts: those of the word, [n, d].
         clustering: of these contexts, in k clusters.
-        gap: bound of (c_k − m)ᵀP(c_k − m), in nats: how far a sense is ahead at its center.
+        gap: bound of f·(c_k − m)ᵀP(c_k − m), in nats: how far from flat the senses may be.
 
     Returns:
         [k, d], [k] and [k], float64; the shares sum to 1.

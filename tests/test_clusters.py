@@ -86,7 +86,7 @@ def test_memory_is_shared_and_bounded() -> None:
 
 @given(
     st.dictionaries(
-        st.integers(4, 30), st.lists(st.floats(0.0, 100.0), min_size=0, max_size=3), max_size=8
+        st.integers(4, 30), st.lists(st.floats(0.5, 100.0), min_size=0, max_size=3), max_size=8
     ),
     st.integers(0, 12),
 )

@@ -49,17 +49,28 @@ def context_vectors(
     return {word: torch.cat(found) for word, found in parts.items()}
 
 
+def count_words(task: Any, split: str) -> Tensor:
+    """Occurrences of each entry of the dictionary in a split, [V]. Raises what :func:`batches`
+    raises; a UserError if there is none."""
+    dictionary = task.target_dictionary
+    counts = torch.zeros(len(dictionary), dtype=torch.long)
+    for batch in batches(task, split):
+        counts += batch["target"].flatten().bincount(minlength=len(counts))
+    counts[dictionary.pad()] = 0
+    if not counts.any():
+        raise UserError(f"--split {split}: there is no word in it; name another split")
+    return counts
+
+
 @torch.no_grad()
 def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
     """Let a sample choose among all context vectors of a split. Raises what :func:`batches` and
-    :func:`features_only` raise; a UserError if there is no word in the split."""
+    :func:`features_only` raise; a UserError if the model has no output layer of its own."""
     padding = task.target_dictionary.pad()
     with features_only(model):
         for batch in batches(task, split):
             real = batch["target"] != padding
             sample.add(batch["target"][real], model(**batch["net_input"])[0][real])
-    if not sample.seen.any():
-        raise UserError(f"--split {split}: there is no word in it; name another split")
 
 
 @torch.no_grad()

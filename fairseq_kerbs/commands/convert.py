@@ -43,7 +43,7 @@ def add_convert(commands: Subparsers) -> None:
     clusters.add_argument("--contexts", type=int, default=600, metavar="N",
         help="most contexts of a word, drawn at random [%(default)s]")  # fmt: skip
     clusters.add_argument("--gap", type=float, default=1.0, metavar="NATS",
-        help="how far a sense is ahead in the middle of its cluster: more parts senses more, and "
+        help="bound of how strongly senses prefer their own clusters: more parts senses more, and "
         "changes predictions more [%(default)s]")  # fmt: skip
     clusters.add_argument("--memory", type=float, default=2.0, metavar="GB",
         help="most memory for contexts [%(default)s]")  # fmt: skip
@@ -76,6 +76,8 @@ def _run_convert(args: argparse.Namespace) -> int:
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
     source = conversion.read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
+    if args.keep_training:
+        conversion.kept_moments(source)
     words, dictionary, by = len(source.weight), None, "the order of the dictionary"
     path = args.dict
     if args.data is not None:
@@ -97,7 +99,8 @@ def _run_convert(args: argparse.Namespace) -> int:
     )
     if args.keep_training:
         del flags["finetune-from-model"]
-        flags["restore-file"] = str(args.output.resolve())
+        if args.output.name != "checkpoint_last.pt":
+            flags["restore-file"] = str(args.output.resolve())
     if args.config is not None:
         text = f"going on with {args.checkpoint.name} as a KerBS model"
         content = {"description": text, "train": flags}
@@ -119,9 +122,12 @@ def _run_convert(args: argparse.Namespace) -> int:
             f"{converted.difference:.2g} nats"
         )
     if not args.ema and conversion.averages_of(source.state):
-        print("the averages of --store-ema were left out; --ema converts them")
+        ways = "" if args.extra_senses == "clusters" else "; --ema converts them"
+        print(f"the averages of --store-ema were left out{ways}")
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
-    print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
+    own_folder = args.keep_training and "restore-file" not in flags
+    folder = quoted([args.output.parent]) if own_folder else "SAVE_DIR"
+    print(f"train on with: {quoted(command)} --max-update N --save-dir {folder}")
     return 0
 
 
@@ -129,9 +135,11 @@ class _Placed:
     """Senses on clusters of the contexts of a model."""
 
     def __init__(self, args: argparse.Namespace, dictionary: Any) -> None:
-        import torch
-
-        from fairseq_kerbs.analysis.context_vectors import loss_in_bits, sample_contexts
+        from fairseq_kerbs.analysis.context_vectors import (
+            count_words,
+            loss_in_bits,
+            sample_contexts,
+        )
         from fairseq_kerbs.checkpoints import load_model_and_task
         from fairseq_kerbs.clusters import ContextSample, place_senses
 
@@ -142,7 +150,7 @@ class _Placed:
         self.valid, self.dictionary = args.valid_split, dictionary
         self.before = loss_in_bits(self.model, self.task, self.valid)
         dim = _context_size(self.model, self.task, self.valid)
-        counts = torch.tensor(dictionary.count)
+        counts = count_words(self.task, args.split)
         try:
             self.sample = ContextSample(
                 counts, dim, args.contexts, int(args.memory * 1e9), dictionary.nspecial
@@ -197,7 +205,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         ("total_senses", 1 <= args.total_senses <= most, f"between 1 and --max-senses ({most})"),
         ("contexts", args.contexts >= 40, "at least 40"),
         ("gap", args.gap > 0, "above 0"),
-        ("memory", args.memory > 0, "above 0"),
+        ("memory", 0 < args.memory < 1e6, "above 0"),
         ("split_noise", 0 <= args.split_noise < 1, "within [0, 1)"),
     ):
         if not right:

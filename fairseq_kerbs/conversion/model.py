@@ -183,7 +183,7 @@ def convert(
     else:
         total = len(placement.word_of_sense)
         plan = placed_plan(placement, len(source.weight), counts)
-        rows = placed_rows(source.weight, source.bias, placement)
+        rows = sense_rows(source.weight, source.bias, plan)  # to be compared, without their places
     settings = argparse.Namespace(**source.settings)
     settings.total_senses, settings.max_senses = total / len(source.weight), max_senses
     settings.sense_bias = rows.shape[1] > source.weight.shape[1]
@@ -207,11 +207,13 @@ def convert(
     new[f"{_OUTPUT}inventory.usage"] = plan.usage
     model.load_state_dict(new, strict=True)
     difference = largest_difference(source.model, model.eval(), source.task)
-    if placement is None and not split_noise and not difference <= ALLOWED:
+    if not split_noise and not difference <= ALLOWED:
         raise UserError(
             f"{refused}log-probabilities would differ by {difference:.3g}; its settings ask for "
             f"something that --arch {settings.arch} has not"
         )
+    if placement is not None:
+        model.decoder.output.weight.data = placed_rows(source.weight, source.bias, placement)
     return Converted(settings, model, plan, difference)
 
 
@@ -247,22 +249,34 @@ def _known_dictionaries(source: SoftmaxModel, data: Path | None, target: Any) ->
     return known
 
 
+def kept_moments(source: SoftmaxModel) -> dict[str, dict[str, Any]]:
+    """Adam's moments of each parameter of a checkpoint, by all names of the parameter. A UserError
+    if it holds none of single parameters in float32."""
+    last = source.state.get("last_optimizer_state") or {}
+    groups, state = last.get("param_groups") or [{"params": []}], last.get("state") or {}
+    trained = [value for value in source.model.parameters() if value.requires_grad]
+    found = [state.get(number, {}) for number in groups[0]["params"]]
+    fits = len(groups) == 1 and len(found) == len(trained)
+    for value, one in zip(trained, found, strict=False):
+        shapes = [one[key].shape if key in one else None for key in ("exp_avg", "exp_avg_sq")]
+        fits &= shapes == [value.shape] * 2
+    if not fits:
+        raise UserError(
+            f"--keep-training: {source.checkpoint} holds no moments of Adam for each of its "
+            "parameters (trainings with --fp16, --no-save-optimizer-state or another optimizer "
+            "have none); leave the flag out"
+        )
+    by_parameter = {id(value): one for value, one in zip(trained, found, strict=True)}
+    names = source.model.named_parameters(remove_duplicate=False)
+    return {name: by_parameter[id(value)] for name, value in names if id(value) in by_parameter}
+
+
 def carried_training(source: SoftmaxModel, converted: Converted) -> dict[str, Any]:
     """Counters, rate and Adam's moments of a training, for the converted model: each sense begins
-    with the moments of its word, biases and θ with none. A UserError if the checkpoint holds no
-    such moments of single parameters in float32."""
-    last = source.state.get("last_optimizer_state") or {}
-    before, after = (
-        [name for name, value in model.named_parameters() if value.requires_grad]
-        for model in (source.model, converted.model)
-    )
-    groups = last.get("param_groups") or [{"params": []}]
-    if len(groups) != 1 or len(groups[0]["params"]) != len(before):
-        raise UserError(
-            f"--keep-training: {source.checkpoint} holds no state of Adam for each of its "
-            "parameters (of --fp16 and --no-save-optimizer-state it has none); leave the flag out"
-        )
-    moments = dict(zip(before, (last["state"][i] for i in groups[0]["params"]), strict=True))
+    with the moments of its word, biases and θ with none. Raises what :func:`kept_moments` does."""
+    moments = kept_moments(source)
+    groups = source.state["last_optimizer_state"]["param_groups"]
+    after = [name for name, value in converted.model.named_parameters() if value.requires_grad]
     vectors = next(name for name in (f"{_OUTPUT}weight", *STOCK_WEIGHTS) if name in moments)
     owners, parameters = converted.plan.word_of_sense, dict(converted.model.named_parameters())
 
@@ -283,7 +297,9 @@ def carried_training(source: SoftmaxModel, converted: Converted) -> dict[str, An
     history["criterion_name"] = "KerbsCrossEntropyCriterion"
     return {
         "optimizer_history": [history],
-        "extra_state": source.state["extra_state"],
+        "extra_state": {
+            key: value for key, value in source.state["extra_state"].items() if "ema" not in key
+        },
         "last_optimizer_state": {
             "state": dict(enumerate(map(begun, after))),
             "param_groups": [{**groups[0], "params": [*range(len(after))]}],

@@ -20,6 +20,7 @@ from fairseq_kerbs.kernels.base import is_compiling
 from fairseq_kerbs.likelihood import compilation
 from fairseq_kerbs.likelihood.passes import (
     KernelPasses,
+    Part,
     Tensors,
     gradients,
     normalizers,
@@ -68,7 +69,8 @@ def _onednn() -> Callable[..., Tensor] | None:
         return None
     try:
         operator: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
-        operator(torch.ones(2, 3), torch.ones(4, 3), None, "none", [], "")
+        some = torch.ones(2, 3, device="cpu", dtype=torch.float32)
+        operator(some, some, None, "none", [], "")
     except (AttributeError, RuntimeError, TypeError):
         return None
     return operator
@@ -194,7 +196,9 @@ def run_chunks(
     with torch.no_grad(), torch.autocast(h.device.type, enabled=False):
         senses = PreparedSenses(h, w, theta, KERNEL_PASSES[kernel], products)
         compiled = compiled and any(needs) and compilation.worthwhile(len(w))
-        size = chunk_tokens or chunk_size(len(h), w, compiled)
+        size = chunk_size(len(h), w, compiled)
+        if chunk_tokens:
+            size = min(chunk_tokens, max(STEP, -(-len(h) // STEP) * STEP))
         evaluation = _Evaluation(senses, words, (smoothing[0], smoothing[1]), needs, compiled)
         contexts, h_norm = senses.contexts(h)
         target = torch.where(counted, target, 0)
@@ -312,7 +316,12 @@ class _Evaluation:
         """log Z [n], what ``h_gradient`` wants but for the target's senses [n]; with label
         smoothing Σ_i −log P(word i) [n], and the log mass of words with several senses [U, n]."""
         arguments = (self.senses.passes, x, h_norm, self.senses.columns, logits)
-        log_z, mean, alone, along = self.run(normalizers, *arguments, table, rows)
+        found: Part | None = None  # compiled, it is found on the way
+        if not self.compiled:
+            found = self.senses.passes.along_h(x, logits, h_norm, self.senses.columns)
+        if not any(self.needs):
+            found = 0.0
+        log_z, mean, alone, along = self.run(normalizers, *arguments, found, table, rows)
         if table is None:
             return log_z, mean, None, None
         log_mass, count = None, len(table.shared)
@@ -320,7 +329,7 @@ class _Evaluation:
             log_mass, means = (self.room(name, count, len(h_norm)) for name in ("words", "means"))
             for at in slices(count, rows):
                 some = table._replace(shared=table.shared[at])
-                self.run(shared_words, *arguments, some, log_mass[at], means[at])
+                self.run(shared_words, *arguments, found, some, log_mass[at], means[at])
             alone = alone + log_mass.sum(0)
             along = along + means.sum(0)
         return log_z, mean - self._each * along, len(table.senses) * log_z - alone, log_mass

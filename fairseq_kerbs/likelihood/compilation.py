@@ -40,7 +40,7 @@ def torch_version() -> tuple[int, ...]:
 
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    # logits are to be computed again in each sweep, and not kept
+    # what lies between inputs and results is to be computed again where it is used, and not kept
     options: Any = {"realize_opcount_threshold": 1000, "realize_reads_threshold": 1000}
     contract = "enable_floating_point_contract_flag"
     if isinstance(getattr(torch._inductor.config.cpp, contract, None), str):  # fused multiply-add
@@ -82,6 +82,8 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # of dynamo, of Inductor, of the compiler it calls
+        if known in _called:  # it runs already, and may have written
+            raise
         _works = False
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines()

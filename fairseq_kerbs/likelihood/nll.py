@@ -319,7 +319,7 @@ def score_words(
         for part, scores in zip(flat.split(size), out.split(size), strict=True):
             contexts, h_norm = prepared.contexts(part)
             x = prepared.products(contexts)
-            rows = len(x) if is_compiling() else max(1, BLOCK // len(part))
+            rows = len(x) if is_compiling() else max(1, BLOCK // max(1, len(part)))
             for at in slices(len(x), rows):
                 write_logits(prepared.passes, x[at], h_norm, prepared.columns_at(at), x[at])
             scores.copy_(word_logits(x, senses.table, rows).log_softmax(0).t())

@@ -3,8 +3,8 @@
 X [M, n] holds the products of M senses with n context vectors. A sense is a row, so that the senses
 of a word are whole rows, wherever they lie. :func:`normalizers` sums over senses, :func:`gradients`
 over tokens; it also makes P = G·∂s/∂x [M, n] of X, with G the gradient of the logits s, which the
-likelihood multiplies with W and h. ``torch.compile`` keeps nothing else of that size: both begin
-with the logits, and compute them in every sweep anew.
+likelihood multiplies with W and h. X and the logits are kept, which P overwrites; of that size
+``torch.compile`` keeps nothing else.
 
 A kernel takes part through its :class:`KernelPasses`. The KerBS kernel has closed forms.
 """
@@ -122,7 +122,8 @@ class KerbsPasses(KernelPasses):
             torch.where(curved, -0.5 * gain / safe.square(), 0.0),
             torch.where(flat, 1.0 / safe, 0.0),
         )
-        return tuple(column.to(w_norm.dtype).unsqueeze(1) for column in columns)
+        most = torch.finfo(w_norm.dtype).max
+        return tuple(c.clamp(-most, most).to(w_norm.dtype).unsqueeze(1) for c in columns)
 
     def logits(self, x: Tensor, h_norm: Tensor, columns: Tensors) -> Tensor:
         to_z, radius = columns[:2]
@@ -200,13 +201,13 @@ def _shared_senses(logits: Tensor, table: SenseTable) -> tuple[Tensor, list[Tens
 
 def shared_words(
     passes: KernelPasses, x: Tensor, h_norm: Tensor, columns: Tensors, logits: Tensor,
-    table: SenseTable, log_mass: Tensor, mean: Tensor,
+    along: Part | None, table: SenseTable, log_mass: Tensor, mean: Tensor,
 ) -> None:  # fmt: skip
     """Of words with several senses the logsumexp over these, and the mean by P(m | word) of what
     ``passes.along_h`` gives: written into ``log_mass`` and ``mean``, [U, n] each."""
     peak, shares, numbers = _shared_senses(logits, table)
     total = functools.reduce(torch.add, shares)
-    along = passes.along_h(x, logits, h_norm, columns)
+    along = passes.along_h(x, logits, h_norm, columns) if along is None else along
     if isinstance(along, Tensor):
         parts = [share * along[number] for share, number in zip(shares, numbers, strict=True)]
         mean.copy_(functools.reduce(torch.add, parts) / total)
@@ -241,6 +242,7 @@ def normalizers(
     h_norm: Tensor,
     columns: Tensors,
     logits: Tensor,
+    along: Part | None,
     table: SenseTable | None,
     rows: int,
 ) -> Normalizers:
@@ -252,10 +254,11 @@ def normalizers(
         h_norm: norms of the context vectors, [n].
         columns: those of ``passes``.
         logits: what :func:`write_logits` gives, [M, n].
+        along: what ``passes.along_h`` gives; None to find it, 0 where no gradient is wanted.
         table: senses of every word, for label smoothing; None without it.
         rows: senses that are summed up together, before all sums are.
     """
-    along = passes.along_h(x, logits, h_norm, columns)
+    along = passes.along_h(x, logits, h_norm, columns) if along is None else along
     parts = slices(len(x), rows)
     peak = torch.stack([_over_rows(torch.amax, logits[at]) for at in parts]).amax(0)
     alone = None if table is None else (table.place < 0).unsqueeze(1).to(logits.dtype)

@@ -194,14 +194,52 @@ def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_pa
     ] == 25  # fmt: skip
 
 
+def test_moments_that_are_not_there_are_refused_before_anything_is_clustered(
+    trained: tuple[Path, list[str]], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, damage in enumerate(("state", "param_groups")):
+        state = read_checkpoint(trained[0])
+        state["last_optimizer_state"][damage] = type(state["last_optimizer_state"][damage])()
+        torch.save(state, tmp_path / f"{number}.pt")
+        out = tmp_path / "k.pt"
+        assert main(convert(tmp_path / f"{number}.pt", out, data, "--keep-training")) == 2
+        printed = capsys.readouterr()
+        assert "holds no moments of Adam" in printed.err
+        assert not out.exists()
+
+
+def test_embeddings_that_encoder_and_decoder_share_keep_their_moments(
+    data: Path, tmp_path: Path
+) -> None:
+    """fairseq keeps one name of such a parameter."""
+    texts: Any = {
+        f"{split}.{language}": read_lines(data.parent / "text" / f"{split}.{LANGUAGES[1]}")
+        for split in SIZES
+        for language in LANGUAGES
+    }
+    joint = binarize(texts, tmp_path / "bin")
+    flags = ["--arch", "transformer_tiny", "--share-all-embeddings", *PLAIN, *TRAINED]
+    fairseq_train(joint, "--save-dir", tmp_path, *flags)
+    trained, out = tmp_path / "checkpoint_last.pt", tmp_path / "k" / "checkpoint_last.pt"
+    assert main(convert(trained, out, joint, "--keep-training")) == 0
+    state = read_checkpoint(out)["last_optimizer_state"]["state"]
+    assert all({"exp_avg", "exp_avg_sq", "step"} <= one.keys() for one in state.values())
+
+
 @pytest.mark.parametrize(
     ("section", "extra", "says"),
     [
         ("{at: 2, total: 3}", [], "at must be between 0 and 1"),
         ("{at: half, total: 3}", [], "senses holds two numbers"),
         ("0.2", [], "senses holds two numbers"),
-        ("{at: 0.2, total: 3}", ["--total-senses", "2"], "--total-senses: this configuration"),
+        ("{at: 0.2, total: 3}", ["--total-senses", "2"], "--total-senses does not go with"),
         ("{at: 0.2, total: 3}", ["--max-update", "x"], "needs --max-update"),
+        ("{at: 0.2, total: 3}", ["--max-update=0"], "needs --max-update"),
+        ("{at: 0.2, total: 5}", [], "total is 5.0, more than --max-senses 4"),
+        ("{at: 0.2, total: 3}", ["--max-senses", "2"], "more than --max-senses 2"),
+        ("{at: 0.2, total: 3}", ["--restore-file", "x"], "--restore-file does not go with"),
+        ("{at: 0.2, total: 3}", ["--reset-optimizer"], "--reset-optimizer does not go with"),
+        ("{at: 0.2, total: 3}", ["--lr-scheduler", "cosine"], "take polynomial_decay"),
     ],
 )
 def test_wrong_recipes_are_one_sentence(

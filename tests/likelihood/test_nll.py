@@ -156,6 +156,14 @@ def test_float32_at_every_theta_of_the_list(switch: str, monkeypatch: pytest.Mon
         assert_same(gradients(loss, narrow), right, 1e-5 * (1 + abs(theta) / 10))
 
 
+@pytest.mark.parametrize("shape", [(0, 7), (2, 0, 7)])
+def test_no_tokens_have_no_scores(shape: tuple[int, ...]) -> None:
+    p = make_problem(3)
+    with torch.no_grad():
+        found = kerbs_log_probs(torch.empty(shape), p.w, p.theta, p.word_of_sense, p.vocab_size)
+    assert found.shape == (*shape[:-1], p.vocab_size)
+
+
 @pytest.mark.parametrize("kernel", ["kerbs", "lin", "rbf", "kerbs_released"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_tokens_that_fill_up_the_last_chunk_count_for_nothing(
