@@ -32,7 +32,7 @@ from fairseq_kerbs.likelihood.passes import (
 from fairseq_kerbs.senses import SenseTable
 
 STEP = 32  # tokens in a chunk are a multiple of it: rows of X begin where vectors of a CPU do
-CPU_TOKENS, CPU_BYTES = 256, 32 << 20  # of X, at most
+CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # of X, at most
 
 BLOCK = 1 << 18
 """Products that one operation goes through at a time where nothing is compiled."""
