@@ -33,6 +33,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairseq_kerbs.utils.processes import progress
+
 SHRINKAGE = 0.3
 """s above: how far the scatter within clusters is drawn towards a multiple of the identity."""
 
@@ -221,10 +223,10 @@ def place_senses(
     words, dim = len(sample.size), sample.kept.shape[1]
     if total_senses < words:
         raise ValueError(f"`total_senses` is {total_senses}; each of {words} words needs a sense.")
+    clustered = ((sample.seen >= LEAST_CONTEXTS) & (sample.size > 0)).nonzero().squeeze(1).tolist()
     found = {
         word: cluster(sample.contexts(word), max_senses, seed)
-        for word in (sample.seen >= LEAST_CONTEXTS).nonzero().squeeze(1).tolist()
-        if sample.size[word] > 0
+        for word in progress(clustered, "clusters", " words")
     }
     falls = {}
     for word, several in found.items():

@@ -24,8 +24,6 @@ from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
 
-SCORES = 1 << 25  # numbers in a matrix of scores
-
 
 @torch.no_grad()
 def context_vectors(
@@ -65,7 +63,7 @@ def count_words(task: Any, split: str) -> Tensor:
 @torch.no_grad()
 def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
     """Let a sample choose among all context vectors of a split. Raises what :func:`batches` and
-    :func:`features_only` raise; a UserError if the model has no output layer of its own."""
+    :func:`features_only` raise."""
     padding = task.target_dictionary.pad()
     with features_only(model):
         for batch in batches(task, split):
@@ -74,22 +72,32 @@ def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) ->
 
 
 @torch.no_grad()
-def loss_in_bits(model: Any, task: Any, split: str) -> float:
+def loss_in_bits(model: Any, task: Any, split: str, flag: str = "--split") -> float:
     """Mean −log2 P of the tokens of a split, ends of sentences among them, by teacher forcing.
     Raises what :func:`batches` and :func:`features_only` raise."""
     dictionary = task.target_dictionary
     rows, loss, tokens = max(1, SCORES // len(dictionary)), 0.0, 0
     with features_only(model) as output_layer:
-        for batch in batches(task, split):
+        for batch in batches(task, split, flag):
             real = batch["target"] != dictionary.pad()
             features, words = model(**batch["net_input"])[0][real], batch["target"][real]
             for h, target in zip(features.split(rows), words.split(rows), strict=True):
-                # as if it were one sentence: fairseq's adaptive softmax asks for three dimensions
-                output = output_layer(h.unsqueeze(0)), None
-                scores = model.get_normalized_probs(output, log_probs=True)[0]
+                scores = log_probs(model, output_layer, h)
                 loss -= float(scores.gather(1, target.unsqueeze(1)).double().sum())
             tokens += len(words)
     return loss / max(1, tokens) / math.log(2)
+
+
+SCORES = 8 << 20  # that are kept at a time
+
+
+def log_probs(model: Any, output_layer: Callable[..., Tensor], features: Tensor) -> Tensor:
+    """Log-probabilities of all words of features [n, d], [n, V] in float32; ``output_layer`` as of
+    :func:`features_only`."""
+    # as if it were one sentence: fairseq's adaptive softmax asks for three dimensions
+    output = output_layer(features.unsqueeze(0)), None
+    scores: Tensor = model.get_normalized_probs(output, log_probs=True)[0].float()
+    return scores
 
 
 @contextmanager

@@ -73,16 +73,16 @@ def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iter
                 )
 
 
-def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
-    """Batches of a split, in no particular order; a UserError if the data have no such split, it is
-    damaged, or a sentence is too long."""
+def batches(task: Any, split: str, flag: str = "--split") -> Iterator[dict[str, Any]]:
+    """Batches of a split, in no particular order; a UserError, which names its ``flag``, if the
+    data have no such split, it is damaged, or a sentence is too long."""
     try:
         task.load_dataset(split)
         sizes = np.asarray(task.dataset(split).sizes)
         longest = sizes.reshape(len(sizes), -1).max(1)  # [sentences], of source and target
         if longest.max(initial=0) > _MAX_TOKENS:
             raise UserError(
-                f"--split {split}: sentence {longest.argmax() + 1} has {longest.max()} tokens, "
+                f"{flag} {split}: sentence {longest.argmax() + 1} has {longest.max()} tokens, "
                 f"more than {_MAX_TOKENS}; divide it, or name another split"
             )
         found = task.get_batch_iterator(
@@ -90,10 +90,10 @@ def batches(task: Any, split: str) -> Iterator[dict[str, Any]]:
         ).next_epoch_itr(shuffle=False)
         yield from progress(found, f"split {split}", " batches")
     except FileNotFoundError as error:
-        raise UserError(f"--split: {error}; name a split of the data") from error
+        raise UserError(f"{flag}: {error}; name a split of the data") from error
     except (AssertionError, ValueError, struct.error) as error:
         raise UserError(
-            f"--split {split}: the data are damaged ({shorten(str(error), 200)}); make them again"
+            f"{flag} {split}: the data are damaged ({shorten(str(error), 200)}); make them again"
         ) from error
 
 

@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.analysis.context_vectors import features_only
+from fairseq_kerbs.analysis.context_vectors import SCORES, features_only, log_probs
 from fairseq_kerbs.analysis.occurrences import batches, real_tokens
 from fairseq_kerbs.analysis.words import is_word, joined_words
 from fairseq_kerbs.utils.errors import UserError
 
 GUESSES = 16
 """Most probable words that are kept for each word of the references."""
-
-_SCORES = 8 << 20  # probabilities that are kept at a time
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def collect_predictions(model: Any, task: Any, split: str, joined: bool = False)
     """Go through a split; ``joined``: only words that are a single token, and BPE pieces joined.
     Raises what :func:`features_only` and :func:`batches` do; a UserError if no word is left."""
     dictionary, columns = task.target_dictionary, []
-    rows_a_time = max(1, _SCORES // len(dictionary))
+    rows_a_time = max(1, SCORES // len(dictionary))
     sentences: dict[int, tuple[str, ...]] = {}
     with features_only(model) as output_layer:
         for batch in batches(task, split):
@@ -86,9 +84,7 @@ def _score(
     model: Any, output_layer: Callable[..., Tensor], features: Tensor, words: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Probabilities of words [n], guesses and theirs [n, k], of features [n, d]."""
-    # as if it were one sentence: fairseq's adaptive softmax asks for three dimensions
-    output = (output_layer(features.unsqueeze(0)), None)
-    scores = model.get_normalized_probs(output, log_probs=True)[0].float()  # [n, V]
+    scores = log_probs(model, output_layer, features)  # [n, V]
     best = scores.topk(min(GUESSES, scores.shape[1]), dim=1)
     own = scores.gather(1, words.unsqueeze(1)).squeeze(1)
     return own.exp(), best.indices, best.values.exp()

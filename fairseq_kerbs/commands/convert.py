@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
-from typing import Any
 
 from fairseq_kerbs.commands import OutputPath, Subparsers, add_trust_flag, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
@@ -72,6 +70,7 @@ def _run_convert(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
     from fairseq_kerbs.conversion import model as conversion
     from fairseq_kerbs.conversion.flags import finetuning_flags
+    from fairseq_kerbs.conversion.placed_senses import PlacedSenses
     from fairseq_kerbs.tables.experiments import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
@@ -85,14 +84,14 @@ def _run_convert(args: argparse.Namespace) -> int:
     if path is not None:
         dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
     sizes = args.total_senses, args.max_senses
-    placement, placed = None, None
+    placed = None
     if args.extra_senses == "clusters":
-        placed = _Placed(args, dictionary)
-        placement = placed.placement
+        placed = PlacedSenses(source, args, dictionary)
+    placement = placed.placement if placed else None
     converted = conversion.convert(
         source, *sizes, args.extra_senses, args.split_noise, dictionary, placement
     )
-    summary = placed.summary(converted, source.weight) if placed else []
+    summary = placed.summary(converted) if placed else []
     flags = finetuning_flags(source.config, converted.settings, args.output)
     conversion.write_checkpoint(
         args.output, source, converted, args.data, dictionary, args.keep_training
@@ -129,69 +128,6 @@ def _run_convert(args: argparse.Namespace) -> int:
     folder = quoted([args.output.parent]) if own_folder else "SAVE_DIR"
     print(f"train on with: {quoted(command)} --max-update N --save-dir {folder}")
     return 0
-
-
-class _Placed:
-    """Senses on clusters of the contexts of a model."""
-
-    def __init__(self, args: argparse.Namespace, dictionary: Any) -> None:
-        from fairseq_kerbs.analysis.context_vectors import (
-            count_words,
-            loss_in_bits,
-            sample_contexts,
-        )
-        from fairseq_kerbs.checkpoints import load_model_and_task
-        from fairseq_kerbs.clusters import ContextSample, place_senses
-
-        started = time.perf_counter()
-        self.model, self.task = load_model_and_task(
-            args.checkpoint, args.data, trust=args.trust_checkpoint, any_model=True
-        )
-        self.valid, self.dictionary = args.valid_split, dictionary
-        self.before = loss_in_bits(self.model, self.task, self.valid)
-        dim = _context_size(self.model, self.task, self.valid)
-        counts = count_words(self.task, args.split)
-        try:
-            self.sample = ContextSample(
-                counts, dim, args.contexts, int(args.memory * 1e9), dictionary.nspecial
-            )
-        except ValueError as error:
-            raise UserError(f"--memory {args.memory}: {error}") from None
-        sample_contexts(self.model, self.task, args.split, self.sample)
-        collected = time.perf_counter()
-        total = round(args.total_senses * len(dictionary))
-        self.placement = place_senses(self.sample, total, args.max_senses, args.gap)
-        self.seconds = collected - started, time.perf_counter() - collected
-
-    def summary(self, converted: Any, weight: Any) -> list[str]:
-        """What was placed, in lines, with the loss before and after."""
-        from fairseq_kerbs.analysis.context_vectors import loss_in_bits
-
-        counts = converted.plan.word_of_sense.bincount(minlength=len(weight)).bincount()[1:]
-        words = ", ".join(
-            f"{number} with {senses}" for senses, number in enumerate(counts.tolist(), start=1)
-        )
-        seen, kept = int(self.sample.seen.sum()), self.sample.kept
-        after = loss_in_bits(converted.model, self.task, self.valid)
-        return [
-            f"words by number of senses: {words}",
-            f"contexts: {seen} seen, {len(kept)} kept ({kept.nbytes / 1e6:.0f} MB), in "
-            f"{self.seconds[0]:.0f} s; clusters: {self.seconds[1]:.0f} s",
-            f"loss of split {self.valid}: {self.before:.3f} bits a token before, {after:.3f} after",
-        ]
-
-
-def _context_size(model: Any, task: Any, split: str) -> int:
-    """Size d of the contexts of a model."""
-    import torch
-
-    from fairseq_kerbs.analysis.context_vectors import features_only
-    from fairseq_kerbs.analysis.occurrences import batches
-
-    with torch.no_grad(), features_only(model):
-        for batch in batches(task, split):
-            return int(model(**batch["net_input"])[0].shape[-1])
-    raise UserError(f"--valid-split {split}: there is no word in it; name another split")
 
 
 def _check_flags(args: argparse.Namespace) -> None:

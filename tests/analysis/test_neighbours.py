@@ -143,7 +143,7 @@ def test_predictions_are_the_models_own(
 ) -> None:
     model, task = load_model_and_task(getattr(trained, kind), trained.data, any_model=True)
     words: Dictionary = task.target_dictionary
-    monkeypatch.setattr(predictions_module, "_SCORES", 7 * len(words))
+    monkeypatch.setattr(predictions_module, "SCORES", 7 * len(words))
     found = collect_predictions(model, task, "test")
     joined = collect_predictions(model, task, "test", joined=True)
     assert 0 < len(joined.word) < len(found.word)

@@ -13,10 +13,9 @@ import torch
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.utils.files import read_lines
 from tests.conversion.test_convert_end_to_end import MODELS, PLAIN
-from tests.helpers.tiny_checkpoint import LANGUAGES, binarize, fairseq_train
+from tests.helpers.tiny_checkpoint import LANGUAGES, binarize, binarized_corpus, fairseq_train
 
 SIZES = {"train": 300, "valid": 20, "test": 6}
 OWNERS = "decoder.output.inventory.word_of_sense"
@@ -27,14 +26,7 @@ TRAINED = ["--max-update", 30, "--max-epoch", 30, "--max-tokens", 1000]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The synthetic corpus, binarized."""
-    folder = tmp_path_factory.mktemp("clusters")
-    write_synthetic_corpus(folder / "text", **SIZES)
-    texts: Any = {
-        f"{split}.{language}": read_lines(folder / "text" / f"{split}.{language}")
-        for split in SIZES
-        for language in LANGUAGES
-    }
-    return binarize(texts, folder / "bin")
+    return binarized_corpus(tmp_path_factory.mktemp("clusters"), SIZES)
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
@@ -117,7 +109,8 @@ def test_gap_and_contexts_are_heeded(
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--split", "nothing"], "--split"),
+        (["--split", "nothing"], "error: --split: Dataset not found"),
+        (["--valid-split", "nothing"], "error: --valid-split: Dataset not found"),
         (["--memory", "1e-9"], "--memory 1e-09: 1e-09 GB have no room for 40 contexts"),
         (["--total-senses", 0.9], "--total-senses is 0.9, but must be between 1 and"),
         (["--contexts", 20], "--contexts is 20, but must be at least 40"),

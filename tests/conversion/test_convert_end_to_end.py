@@ -8,7 +8,6 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,10 +18,8 @@ from fairseq_cli import generate
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.conversion.sense_init import SPARE_SHARE
-from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
 from fairseq_kerbs.tables.experiments import flag_arguments, load_experiment
-from fairseq_kerbs.utils.files import read_lines
-from tests.helpers.tiny_checkpoint import LANGUAGES, SIZES, binarize, fairseq_train
+from tests.helpers.tiny_checkpoint import SIZES, binarized_corpus, fairseq_train
 
 pytestmark = pytest.mark.slow
 
@@ -39,14 +36,7 @@ PLAIN = ["--criterion", "cross_entropy", "--dropout", "0", "--lr", "0.01"]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The synthetic corpus, binarized."""
-    folder = tmp_path_factory.mktemp("convert")
-    write_synthetic_corpus(folder / "text", **SIZES)
-    texts: Any = {
-        f"{split}.{language}": read_lines(folder / "text" / f"{split}.{language}")
-        for split in SIZES
-        for language in LANGUAGES
-    }
-    return binarize(texts, folder / "bin")
+    return binarized_corpus(tmp_path_factory.mktemp("convert"))
 
 
 def translations(data: Path, checkpoint: Path) -> list[tuple[str, float]]:

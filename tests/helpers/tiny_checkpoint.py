@@ -68,15 +68,20 @@ def fairseq_train(*arguments: object) -> None:
         logging.getLogger("fairseq_cli.train").handlers.clear()
 
 
-def make_work(folder: Path) -> Path:
-    """Text in ``text``, its binarized form in ``bin`` and the checkpoint ``model.pt``."""
-    write_synthetic_corpus(folder / "text", **SIZES)
+def binarized_corpus(folder: Path, sizes: dict[str, int] = SIZES) -> Path:
+    """The synthetic corpus in ``text``, and its binarized form in ``bin``, which is returned."""
+    write_synthetic_corpus(folder / "text", **sizes)
     texts: dict[str, Any] = {
         f"{split}.{language}": read_lines(folder / "text" / f"{split}.{language}")
-        for split in SIZES
+        for split in sizes
         for language in LANGUAGES
     }
-    binarize(texts, folder / "bin")
+    return binarize(texts, folder / "bin")
+
+
+def make_work(folder: Path) -> Path:
+    """Text in ``text``, its binarized form in ``bin`` and the checkpoint ``model.pt``."""
+    binarized_corpus(folder)
     fairseq_train(folder / "bin", "--save-dir", folder / "save")
     (folder / "save" / "checkpoint_last.pt").rename(folder / "model.pt")
     return folder
