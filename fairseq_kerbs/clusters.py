@@ -73,20 +73,50 @@ class ContextSample:
                 f"{memory / 1e9:.3g} GB have no room for {LEAST_CONTEXTS} contexts of each of "
                 f"{words} words; {least / 1e9:.2g} GB have."
             )
-        self.size = wanted.clamp_max(most)  # [V] contexts that are kept
-        self.start = self.size.cumsum(0) - self.size
-        self.seen = torch.zeros_like(self.size)
-        self.kept = torch.empty(int(self.size.sum()), dim, dtype=torch.float16)
-        self._generator = torch.Generator().manual_seed(seed)
+        self._make_room(wanted.clamp_max(most), dim, seed)
+
+    def _make_room(self, size: Tensor, dim: int, seed: int) -> None:
+        self.size, self.seed = size, seed  # [V] contexts that are kept
+        self.start = size.cumsum(0) - size
+        self.seen = torch.zeros_like(size)
+        self.kept = torch.empty(int(size.sum()), dim, dtype=torch.float16)  # no memory till filled
+
+    def _filled(self) -> Tensor:
+        """Whether each place of :attr:`kept` holds a context."""
+        filled = torch.minimum(self.seen, self.size)
+        place = torch.arange(len(self.kept)) - self.start.repeat_interleave(self.size)
+        return place < filled.repeat_interleave(self.size)
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of a sample, for :meth:`from_state`."""
+        seed = torch.tensor(self.seed)
+        kept = self.kept[self._filled()]
+        return {"size": self.size, "seen": self.seen, "kept": kept, "seed": seed}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> ContextSample:
+        """A sample that goes on exactly where :meth:`state` was taken."""
+        sample = cls.__new__(cls)
+        sample._make_room(state["size"].cpu(), state["kept"].shape[1], int(state["seed"]))
+        sample.seen = state["seen"].cpu().clone()
+        sample.kept[sample._filled()] = state["kept"].cpu().half()
+        return sample
+
+    @property
+    def enough(self) -> Tensor:
+        """Whether the contexts of each word suffice for clusters, [V]."""
+        return (self.seen >= LEAST_CONTEXTS) & (self.size > 0)
 
     def add(self, words: Tensor, contexts: Tensor) -> None:
         """Take contexts [n, d] of words [n]."""
-        order = torch.argsort(words.cpu(), stable=True)
-        words = words.cpu()[order]
+        words = words.cpu()
+        generator = torch.Generator().manual_seed(self.seed + int(self.seen.sum()))
+        order = torch.argsort(words, stable=True)
+        words = words[order]
         number = torch.arange(len(words)) - torch.searchsorted(words, words)  # within its word
         number += self.seen[words]
         self.seen += torch.bincount(words, minlength=len(self.seen))
-        size, drawn = self.size[words], torch.rand(len(words), generator=self._generator)
+        size, drawn = self.size[words], torch.rand(len(words), generator=generator)
         place = torch.where(number < size, number, (drawn.double() * (number + 1)).long())
         taken = (place < size).nonzero().squeeze(1)
         slots = (self.start[words] + place)[taken]
@@ -223,7 +253,7 @@ def place_senses(
     words, dim = len(sample.size), sample.kept.shape[1]
     if total_senses < words:
         raise ValueError(f"`total_senses` is {total_senses}; each of {words} words needs a sense.")
-    clustered = ((sample.seen >= LEAST_CONTEXTS) & (sample.size > 0)).nonzero().squeeze(1).tolist()
+    clustered = sample.enough.nonzero().squeeze(1).tolist()
     found = {
         word: cluster(sample.contexts(word), max_senses, seed)
         for word in progress(clustered, "clusters", " words")

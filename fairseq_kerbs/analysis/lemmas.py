@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.stats import spearmanr
 from tabulate import tabulate
 from torch import Tensor
@@ -38,7 +39,6 @@ from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.steps import write_json
 
 MOST_COSINE = 0.6
-NEAR = 0.7  # cosine from which on a sense counts as lying on a cluster
 UNSURE = 0.01  # 1 − P(y) from which on a word's likelihood still says something about θ
 # the experiment on Lemma 4.1
 WIDTH = 0.6  # σ of all clusters
@@ -47,14 +47,14 @@ DECAY = 1e-3  # β of Eq. 12–13
 NEEDY_LOSS = 0.3  # mean loss in nats from which on a word is needy under ``paper``
 MAX_MOVES = 0.17  # ``released``: most moves at a time, as a fraction of the words
 VARIANTS = (
-    *(("none", "keep"), ("paper", "keep"), ("paper", "context"), ("released", "keep")),
+    *(("none", "keep"), ("paper", "keep"), ("paper", "split"), ("released", "keep")),
     ("clusters", "keep"),
 )
 WIDTHS = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 LEGEND = """\
-exact: words with as many senses as clusters. correlation: Spearman's of these numbers. covered:
-clusters with a sense of their word on them. distinct: with one that is on no other cluster.
-placed: senses on a cluster of their word. late_moves: in the last fifth of reallocations.
+exact: words with as many senses as clusters. correlation: Spearman's of these numbers. own:
+clusters whose most probable sense is that of no other cluster. used: senses that are the most
+probable one of a cluster. late_moves: in the last fifth of reallocations.
 """
 Row = dict[str, Any]
 
@@ -93,7 +93,8 @@ def _experiment(
     clusters = torch.bincount(word)  # [V]
     first = clusters.cumsum(0) - clusters
     torch.manual_seed(seed)
-    layer = KerbsOutputLayer(training.dim, len(clusters), len(word), **options)
+    biased = bool(options.get("biased"))
+    layer = KerbsOutputLayer(training.dim + biased, len(clusters), len(word), **options)
     optimizer = torch.optim.Adam(layer.parameters(), lr=training.lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: 1.0 - n / training.steps)
 
@@ -103,6 +104,7 @@ def _experiment(
         noise = torch.randn(len(words), training.dim, generator=g) / math.sqrt(training.dim)
         h = training.length * normalize(direction[which] + width[which, None] * noise)
         optimizer.zero_grad()
+        h = F.pad(h, (0, int(biased)), value=1.0)
         loss = layer.nll(h, words, reduction="mean")
         loss.backward()
         optimizer.step()
@@ -131,28 +133,32 @@ def learn_senses(
     vocab = len(clusters)
     word = torch.arange(vocab).repeat_interleave(clusters)
     widths = torch.full((len(word),), width)
-    options = {"new_sense": new_sense, "follow_clusters": policy == "clusters"}
+    options: dict[str, Any] = {"new_sense": new_sense}
+    if policy == "clusters":
+        options |= {"biased": True, "sense_init": "spare"}
     direction, layer, optimizer, update = _experiment(word, widths, training, seed, **options)
     settings = ReallocationSettings(-NEEDY_LOSS / (vocab * DECAY), max_moves=MAX_MOVES)
     moves, losses = [], []
     for step in range(1, training.steps + 1):
+        if policy == "clusters" and layer.sample is None and step <= 0.8 * training.steps:
+            layer.start_sampling()
         losses.append(update())
         layer.update_statistics(DECAY)
         if policy != "none" and step % INTERVAL == 0 and step <= 0.8 * training.steps:
             made = layer.reallocate(policy, settings)
             reset_moments(optimizer, layer.sense_parameters(), made.senses)
-            moves.append(len(made))
+            moves.append(made.moved)
     senses = layer.senses_per_word()
-    cosine = direction @ normalize(layer.weight.detach()).t()  # [C, M]
-    near = cosine.where(layer.word_of_sense == word[:, None], -1.0) > NEAR
-    nearest = cosine.where(near, -1.0).argmax(0)[near.any(0)]  # where each placed sense lies
+    centers = F.pad(training.length * direction, (0, int(layer.biased)), value=1.0)
+    logits = layer.sense_logits(centers, torch.arange(len(word))).detach()  # [C, M]
+    top = logits.where(layer.word_of_sense == word[:, None], -torch.inf).argmax(1)  # [C]
+    clusters_of_sense = torch.bincount(top, minlength=len(word))  # [M]
     return {
         **{f"senses_{k}": float(senses[clusters == k].float().mean()) for k in (1, 2, 3, 4)},
         "exact": float((senses == clusters).float().mean()),
         "correlation": float(spearmanr(clusters, senses).statistic),
-        "covered": float(near.any(1).float().mean()),
-        "distinct": len(nearest.unique()) / len(cosine),
-        "placed": float(near.any(0).float().mean()),
+        "own": float((clusters_of_sense[top] == 1).float().mean()),
+        "used": float((clusters_of_sense > 0).float().mean()),
         "moves": sum(moves),
         "late_moves": sum(moves[-max(1, len(moves) // 5) :]),
         "loss": sum(losses[-20:]) / 20,

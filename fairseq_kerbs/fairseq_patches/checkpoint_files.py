@@ -66,19 +66,6 @@ def keep_decoding(
     return state
 
 
-@patched(checkpoint_utils, "save_checkpoint", "sums of other processes would be lost")
-def save_checkpoint(stock: Any, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """Add up the processes' sums of context vectors, in all of them, before the first one saves.
-
-    ``crash.pt``, which fairseq writes past this function, has them as they last were added up: the
-    other processes may be gone.
-    """
-    updates = getattr(trainer.task, "_kerbs_updates", None)
-    if updates is not None and not cfg.no_save:
-        updates.exchange_contexts(trainer.model)
-    stock(cfg, trainer, *args, **kwargs)
-
-
 @patched(checkpoint_utils, "torch_persistent_save", "a half-written file would have the final name")
 def torch_persistent_save(stock: Any, obj: Any, filename: str, async_write: bool = False) -> None:
     """Write under another name first."""

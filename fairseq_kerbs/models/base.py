@@ -21,7 +21,8 @@ from torch import Tensor
 from fairseq_kerbs.models import config
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
-from fairseq_kerbs.senses import OPTIONAL_STATISTICS, build_sense_table, damaged_statistic
+from fairseq_kerbs.output_layers.kerbs import SAMPLE
+from fairseq_kerbs.senses import build_sense_table, damaged_statistic
 from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.errors import ProgramEnd
 
@@ -38,6 +39,10 @@ class KerbsModel(BaseFairseqModel, ABC):
         """Flags of fairseq's model, and ours."""
         super().add_args(parser)
         gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
+        parser.add_argument(
+            "--reallocation-at", type=float, nargs="+", metavar="SHARE",
+            help="shares of --max-update after which senses move, in place of every interval",
+        )  # fmt: skip
 
     @classmethod
     def hydra_flags(cls) -> type[FairseqDataclass]:
@@ -48,6 +53,7 @@ class KerbsModel(BaseFairseqModel, ABC):
         # what fairseq-train's flags say to both the task and a language model
         for name in ("tokens_per_sample", "max_target_positions") if cls.target else ():
             stock[name] = f"${{oc.select:task.{name},null}}"
+        stock["max_update"] = "${oc.select:optimization.max_update,null}"
         own = cls.flags.__dataclass_fields__
         added = [(name, Any, value) for name, value in stock.items() if name not in own]
         return make_dataclass(f"{cls.__name__}Flags", added, bases=(cls.flags,))
@@ -58,8 +64,10 @@ class KerbsModel(BaseFairseqModel, ABC):
         if OmegaConf.is_config(args):  # fairseq-hydra-train's, where null is left open
             for name in [name for name, value in args.items() if value is None]:
                 del args[name]
-        defaults = {item.name: item.default for item in fields(cls.flags)}
-        for name, value in (defaults | (sizes or {})).items():
+        values = {item.name: item.default for item in fields(cls.flags)} | (sizes or {})
+        given = {name: value for name, value in vars(args).items() if value is not None}
+        config.fill_for_clusters(values, given)
+        for name, value in ({"reallocation_at": None} | values).items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
         if hasattr(args, "input_embedding"):
@@ -217,10 +225,8 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
         raise ProgramEnd(
             f"the checkpoint has no '{prefix}weight': it is no model of fairseq_kerbs."
         )
-    # statistics that this version has added, or that --new-sense or --reallocation asks for
-    optional = {f"inventory.{name}" for name in OPTIONAL_STATISTICS}
-    optional |= {key for key in (*held, *expected) if key.startswith("inventory.clusters.")}
-    if held.keys() - optional != expected.keys() - optional:
+    held = {key: value for key, value in held.items() if not key.startswith(SAMPLE)}
+    if held.keys() != expected.keys():
         raise ProgramEnd(
             "the checkpoint was trained with another --output-layer, --kernel or "
             f"--mixture-kernels than this model (it has {', '.join(sorted(held))})."
@@ -236,8 +242,9 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             f"the checkpoint has {senses} senses, this model {layer.total_senses}: give the "
             f"--total-senses that it was trained with ({senses / words:.6g})."
         )
-    learned = {name: value for name, value in expected.items() if name not in optional}
-    check_shapes(held, learned, "sizes, --sense-bias and --mixture-components or --mixture-kernels")
+    check_shapes(
+        held, expected, "sizes, --sense-bias and --mixture-components or --mixture-kernels"
+    )
     if "inventory.usage" not in expected:
         return
     if damage := damaged_statistic(state_dict, f"{prefix}inventory."):

@@ -41,6 +41,10 @@ def _flag(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+PLACED_KERNELS = ("kerbs", "lin")
+"""Kernels with which senses can be placed on clusters."""
+
+
 @dataclass
 class KerbsConfig(FairseqDataclass):
     """Flags of the output layer, of composition and of reallocation."""
@@ -69,19 +73,22 @@ class KerbsConfig(FairseqDataclass):
         "random", "first vectors: drawn alone (the paper), or around the word's first"
     )
     init_scale: float = _flag(1.0, INIT_SCALE)
-    reallocation: ChoiceEnum([*POLICIES, "none"]) = _flag(
+    reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
         "paper",
-        "which senses move to which words: Algorithm 1, the authors' code, or beside senses whose "
-        "contexts fall into clusters; transformer_kerbs*, lstm_kerbs* and gru_kerbs* go by "
-        "clusters, the others by",
+        "which senses move to which words: Algorithm 1, the authors' code, or onto the clusters of "
+        "words' contexts; transformer_kerbs*, lstm_kerbs* and gru_kerbs* go by clusters, the "
+        "others by",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(
         "keep",
-        "paper, released: vector that a moved sense begins with: its old one, one beside its new "
-        "word's most used sense, or the mean direction of badly predicted contexts",
+        "paper, released: vector that a moved sense begins with: its old one, or one beside its "
+        "new word's most used sense",
     )
     max_moves: float = _flag(0.005, "released: most moves at a time, as a share of the vocabulary")
     reallocation_interval: int = _flag(200, "updates between two reallocations (Q of Algorithm 1)")
+    cluster_gap: float = _flag(
+        1.0, "clusters: bound of how strongly senses prefer their own clusters, in nats"
+    )
     sense_decay: float = _flag(1e-5, "decay by target token of usage and log P (beta of Eq. 12-13)")
     log_prob_threshold: float = _flag(
         -100.0, "paper: a word whose log P (Eq. 12) is lower takes a sense (epsilon, <= 0)"
@@ -131,6 +138,17 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
 
     dropout: float = _flag(0.3, "dropout of embeddings and of each layer's output")
     init_scale: float = _flag(1.73, INIT_SCALE)
+
+
+def fill_for_clusters(values: dict[str, Any], given: dict[str, Any]) -> None:
+    """Adapt ``values``, what flags are that are not ``given``, to the policy "clusters"."""
+    chosen = values | given
+    if chosen["output_layer"] != "kerbs" or chosen["reallocation"] != "clusters":
+        return
+    if chosen["kernel"] not in PLACED_KERNELS:
+        values["reallocation"] = "paper"
+    elif float(chosen["total_senses"]) > 1.0:
+        values |= {"sense_init": "spare", "sense_bias": True}
 
 
 def as_namespace(args: Any) -> argparse.Namespace:
@@ -206,6 +224,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sense_decay": (lambda x: 0.0 <= x < 1.0, "it must be within [0, 1)"),
     "log_prob_threshold": (lambda x: x <= 0.0, "log P is never positive: use 0 or less"),
     "max_moves": (lambda x: 0.0 < x <= 1.0, f"it must be greater than 0 and at most 1 {_OFF}"),
+    "cluster_gap": (lambda x: 0.0 < x < float("inf"), "it must be greater than 0"),
     "init_scale": (lambda x: 0.0 < x < float("inf"), "it must be greater than 0"),
     "dropout": (lambda x: 0.0 <= x <= 1.0, "it must be within [0, 1]"),
 }
@@ -223,10 +242,26 @@ def build_schedule(args: Any) -> SenseSchedule:
     """Read the schedule from flags, and check those that all models share."""
     check_ranges(args, *_RANGES)
     settings = ReallocationSettings(
-        log_prob_threshold=float(args.log_prob_threshold), max_moves=float(args.max_moves)
+        log_prob_threshold=float(args.log_prob_threshold),
+        max_moves=float(args.max_moves),
+        gap=float(args.cluster_gap),
     )
     interval, decay = int(args.reallocation_interval), float(args.sense_decay)
-    return SenseSchedule(str(args.reallocation), interval, decay, settings)
+    return SenseSchedule(str(args.reallocation), interval, decay, settings, _moments(args))
+
+
+def _moments(args: Any) -> frozenset[int]:
+    """The numbers of updates that --reallocation-at says."""
+    shares = [float(share) for share in args.reallocation_at or ()]
+    updates = int(getattr(args, "max_update", None) or 0)
+    for share in shares:
+        if not 0.0 < share < 1.0:
+            raise ValueError(
+                f"--reallocation-at {share:g}: it is a share of --max-update, between 0 and 1."
+            )
+    if shares and not updates:
+        raise ValueError("--reallocation-at takes shares of --max-update: give that, too.")
+    return frozenset(max(1, round(share * updates)) for share in shares)
 
 
 def kernels_from_flags(args: Any) -> list[Kernel]:
@@ -292,5 +327,4 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
         new_sense=str(args.new_sense),
         biased=biased,
         init_scale=init_scale,
-        follow_clusters=args.reallocation == "clusters",
     )

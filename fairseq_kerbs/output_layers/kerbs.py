@@ -13,18 +13,24 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_kerbs import reallocation
+from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
 from fairseq_kerbs.kernels.base import is_compiling
 from fairseq_kerbs.likelihood import NllOptions
 from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp, Losses
-from fairseq_kerbs.reallocation.clusters import GAP
+from fairseq_kerbs.reallocation.clusters import SPARE_NATS, place_on_clusters
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
 from fairseq_kerbs.senses import SenseInventory, SenseTable
 from fairseq_kerbs.senses.moves import check_choice
 
-SENSE_INITS = ("random", "shared")
+SENSE_INITS = ("random", "shared", "spare")
 SHARED_COSINE = 0.95
-MOST_TURN, MOST_SCALE, BISECTIONS = 0.5, 1.5, 30  # when a sense is split
+SAMPLED_CONTEXTS, SAMPLE_MEMORY = 600, 2 << 30
+"""Contexts of a word that :meth:`KerbsOutputLayer.start_sampling` keeps, and the bytes of all."""
+
+
+SAMPLE = "sample_"
+"""With what the names begin that :attr:`KerbsOutputLayer.sample` has in a checkpoint."""
 
 
 def _in_backward() -> bool:
@@ -68,12 +74,12 @@ class KerbsOutputLayer(KernelOutputLayer):
         total_senses: number of senses M, V ≤ M ≤ V·max_senses.
         max_senses: most senses of one word.
         kernel: name of a kernel, or a kernel; ``theta`` is a parameter where it has one.
-        sense_init: "random" (the paper) or "shared", see :meth:`reset_parameters`.
-        new_sense: "keep" (the paper), "split" or "context", see :mod:`.reallocation.moved_vectors`.
-        follow_clusters: keep the statistics that the policy "clusters" needs.
+        sense_init: "random" (the paper), "shared" or "spare", see :meth:`reset_parameters`.
+        new_sense: "keep" (the paper) or "split", see :mod:`.reallocation.moved_vectors`.
 
     Attributes:
         inventory: allocation of senses to words, and its statistics.
+        sample: contexts of words, while they are sampled for the policy "clusters".
         after_moves: functions that :meth:`reallocate` calls with the senses [K] that have begun
             anew, for copies of the parameters.
 
@@ -93,20 +99,18 @@ class KerbsOutputLayer(KernelOutputLayer):
         new_sense: str = "keep",
         biased: bool = False,
         init_scale: float = 1.0,
-        follow_clusters: bool = False,
     ) -> None:
         check_choice("new_sense", new_sense, NEW_SENSES)
         check_choice("sense_init", sense_init, SENSE_INITS)
         bound = build_kernel(kernel).bind(embed_dim)
-        inventory = SenseInventory(
-            *(vocab_size, total_senses, max_senses),
-            context_dim=embed_dim if new_sense == "context" else 0,
-            cluster_dim=embed_dim if follow_clusters else 0,
-        )
+        if sense_init == "spare":
+            check_biased(biased, bound)
+        inventory = SenseInventory(vocab_size, total_senses, max_senses)
         super().__init__(embed_dim, vocab_size, total_senses, biased=biased, init_scale=init_scale)
         self.sense_init, self.new_sense, self.max_senses = sense_init, new_sense, max_senses
         self._bind(bound)
         self.inventory = inventory
+        self.sample: ContextSample | None = None
         self.after_moves: list[Callable[[Tensor], None]] = []
         if self.has_theta:
             self.theta = nn.Parameter(torch.empty(total_senses))
@@ -120,6 +124,7 @@ class KerbsOutputLayer(KernelOutputLayer):
         its contexts that one of them wins them all. "shared" draws the senses of a word around its
         first one, with a cosine of about :data:`SHARED_COSINE` to it, so that all of them begin
         alive; the first one is longer, by the factor cos + sin (1.26), and so leads at first.
+        "spare" leaves all but the first idle, for the policy "clusters" to place.
         """
         super().reset_parameters()
         if self.sense_init == "shared":
@@ -128,6 +133,11 @@ class KerbsOutputLayer(KernelOutputLayer):
             self.weight.copy_(SHARED_COSINE * center + own)
         if self.has_theta:
             nn.init.normal_(self.theta, self.kernel.theta_mean, self.kernel.theta_std)
+        if self.sense_init == "spare":  # senses 0 … V − 1 are the first of their words
+            extra = slice(self.vocab_size, None)
+            self.weight[extra] = self.weight[self.word_of_sense[extra]]
+            self.weight[extra, -1] -= SPARE_NATS
+            self.theta[extra] = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"after_moves": []}  # a copy is followed by nothing
@@ -162,15 +172,69 @@ class KerbsOutputLayer(KernelOutputLayer):
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         loss, token_nll, evidence = super()._nll(h, target, options)
         if self.training and evidence is not None and not _in_backward():
-            self.inventory.record(target, evidence, h)
+            self.inventory.record(target, evidence)
+            if self.sample is not None and self.inventory.recording:
+                valid = evidence.counted & evidence.log_prob.isfinite()
+                self.sample.add(target[valid], h.detach()[valid, :-1])
         return loss, token_nll, evidence
 
-    def update_statistics(self, decay: float, contexts: bool = True) -> Tensor:
-        """Take what was recorded into log P and U (Eq. 12–13, ``decay`` = β); sums of context
-        vectors stay pending without ``contexts``. Returns the number of targets."""
-        return self.inventory.update(decay, contexts)
+    def update_statistics(self, decay: float) -> Tensor:
+        """Take what was recorded into log P and U (Eq. 12–13, ``decay`` = β). Returns the number of
+        targets."""
+        return self.inventory.update(decay)
+
+    def start_sampling(self, counts: Tensor | None = None, special: int = 0) -> None:
+        """Sample the contexts of the occurrences that follow, for the policy "clusters".
+
+        Args:
+            counts: how often each word occurs in the training data, [V], if known: words that are
+                rare there get no room.
+            special: the first words, which are special symbols and keep one sense.
+
+        Raises:
+            ValueError: the layer is not biased, or its kernel is no inner product at θ = 0.
+        """
+        check_biased(self.biased, self.kernel)
+        if counts is None:
+            counts = torch.full((self.vocab_size,), SAMPLED_CONTEXTS)
+        dim = self.embed_dim - 1
+        memory = max(SAMPLE_MEMORY, 2 * dim * LEAST_CONTEXTS * self.vocab_size)
+        self.sample = ContextSample(counts, dim, SAMPLED_CONTEXTS, memory, special)
 
     @torch.no_grad()
+    def propose_moves(
+        self, policy: str, settings: reallocation.ReallocationSettings | None = None
+    ) -> reallocation.Moves:
+        """The moves of :meth:`reallocate`; nothing changes. "clusters" reads and forgets
+        :attr:`sample`, which one process of a parallel training has."""
+        if policy != "clusters":
+            moves = reallocation.propose_moves(self.inventory, policy, settings)
+            vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
+            return replace(moves, vectors=vectors)
+        if self.sample is None:
+            raise ValueError("`policy` clusters reads contexts: call start_sampling() before.")
+        gap = (settings or reallocation.ReallocationSettings()).gap
+        sample, self.sample = self.sample, None
+        senses = self.inventory, self.weight, self.theta, self.kernel
+        return place_on_clusters(*senses, sample, gap)
+
+    @torch.no_grad()
+    def apply_moves(self, moves: reallocation.Moves) -> None:
+        """Make moves that :meth:`propose_moves` has found."""
+        if hasattr(self.weight, "full_tensor"):
+            raise ValueError(
+                "The senses of a layer whose parameters are sharded by `fully_shard` cannot move: "
+                "leave the layer out of it, or reallocate no senses."
+            )
+        reallocation.apply_moves(self.inventory, moves)
+        rows = moves.senses.to(self.weight.device)
+        if moves.vectors is not None:
+            self.weight[rows] = moves.vectors.to(self.weight)
+        if self.has_theta and moves.reset_theta:
+            self.theta[rows] = reallocation.MOVED_THETA
+        for follow in self.after_moves if len(moves) else ():
+            follow(moves.senses)
+
     def reallocate(
         self, policy: str, settings: reallocation.ReallocationSettings | None = None
     ) -> reallocation.Moves:
@@ -183,57 +247,31 @@ class KerbsOutputLayer(KernelOutputLayer):
             the moves that were made, with the vectors that moved senses begin with.
 
         Raises:
-            ValueError: no policy has that name, or the parameters are sharded (FSDP2).
+            ValueError: no policy has that name, the parameters are sharded (FSDP2), or there is no
+                :attr:`sample` for "clusters".
         """
-        if hasattr(self.weight, "full_tensor"):
-            raise ValueError(
-                "The senses of a layer whose parameters are sharded by `fully_shard` cannot move: "
-                "leave the layer out of it, or reallocate no senses."
-            )
-        moves = reallocation.propose_moves(self.inventory, policy, settings)
-        if moves.bases is None:
-            vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
-        else:
-            vectors = self._split_vectors(moves)
-        reallocation.apply_moves(self.inventory, moves)
-        rows = moves.senses.to(self.weight.device)
-        if vectors is not None:
-            self.weight[rows] = vectors.to(self.weight.dtype)
-        if self.has_theta and moves.bases is not None:
-            self.theta[rows] = self.theta[moves.bases.to(rows.device)]
-        elif self.has_theta and moves.reset_theta:
-            self.theta[rows] = reallocation.MOVED_THETA
-        for follow in self.after_moves if len(moves) else ():
-            follow(moves.senses)
-        return replace(moves, vectors=vectors)
+        moves = self.propose_moves(policy, settings)
+        self.apply_moves(moves)
+        return moves
 
-    def _split_vectors(self, moves: reallocation.Moves) -> Tensor:
-        """Vectors [K, d] of senses that begin at sides of another's contexts (`.clusters`)."""
-        assert moves.bases is not None
-        assert moves.sides is not None
-        bases = moves.bases.to(self.weight.device)
-        w, theta = self.weight[bases].double(), self.theta[bases].double()
-        own = moves.sides.to(w)
-        other = own.roll(len(own) // 2, 0)
-        unit = nn.functional.normalize(own, dim=1)
-        across = other - (other * unit).sum(1, keepdim=True) * unit
-        length = across.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        longest = MOST_TURN * w.norm(dim=1, keepdim=True) / length
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        state = {} if self.sample is None else self.sample.state()
+        destination.update({f"{prefix}{SAMPLE}{name}": value for name, value in state.items()})
 
-        def logits(contexts: Tensor, rows: Tensor) -> Tensor:
-            x = (self.kernel.map_contexts(contexts) * rows).sum(1, keepdim=True)
-            norms = safe_norm(contexts), safe_norm(rows)
-            return apply_kernel(self.kernel, x, *norms, theta.unsqueeze(1))
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        state = {
+            key.removeprefix(f"{prefix}{SAMPLE}"): state_dict.pop(key)
+            for key in [*state_dict]
+            if key.startswith(f"{prefix}{SAMPLE}")
+        }
+        self.sample = ContextSample.from_state(state) if state else None
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
-        def turned(alpha: Tensor) -> Tensor:
-            rows = w - alpha * across
-            before, after = logits(own, w), logits(own, rows)
-            scale = torch.where((before > 0) & (after > 0), before / after, 1.0)
-            return rows * scale.clamp(1.0 / MOST_SCALE, MOST_SCALE)
 
-        low, high = torch.zeros_like(longest), longest
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            falls = logits(other, w) - logits(other, turned(middle)) < GAP
-            low, high = torch.where(falls, middle, low), torch.where(falls, high, middle)
-        return turned(high).to(torch.promote_types(self.weight.dtype, torch.float32))
+def check_biased(biased: bool, kernel: Kernel) -> None:
+    """Raise a ValueError where senses cannot be placed on clusters."""
+    if not biased or kernel.name not in ("kerbs", "lin"):
+        raise ValueError(
+            f"`policy` clusters needs `sense_bias`, and `kernel` kerbs or lin, not {kernel.name}."
+        )

@@ -1,156 +1,133 @@
-"""The policy ``clusters``: the senses of a word follow the clusters of its contexts.
+"""The policy ``clusters``: the senses of a word are placed on the clusters of its contexts.
 
 The paper wants as many senses of a word as its contexts have clusters. Algorithm 1 asks instead how
-well a word is predicted, and a sense moves with the vector that it had. Where the context decides a
-word (in translation, P ≈ 1), no gradient parts its senses: one of them wins all occurrences,
-although the contexts lie apart. This policy grows senses as codebooks are grown (Linde, Buzo and
-Gray 1980): it splits the leading sense of a word where that lowers the distortion Σ |h − c|² most,
-and merges two senses where that raises it least, again and again.
+well a word is predicted. Where the context decides a word, as in translation, no gradient parts its
+senses: one of them wins all occurrences. This policy looks at the contexts themselves, at one or
+several moments of a training, and places senses by :mod:`fairseq_kerbs.clusters`.
 
-Statistics of an interval, for each sense: number n and mean c of the contexts h that it explains
-best; for the leading (most used) sense a of each word also their spread, with one step of a power
-iteration for their first principal component across c (P x = x − (x·c) c/|c|²):
+That needs one vector and bias a word. Of a word with several senses they are the mean gradient of
+its log mass g by the context, and what keeps the mean of g:
 
-    v ← normalize(P Σ (h − c)((h − c)·v)),    λ = |P Σ (h − c)((h − c)·v)| / n    variance along v
+    w = E_h ∇g(h),    b = E_h [g(h) − h·w],    g(h) = log Σ_k exp K(h, w_k; θ_k)
 
-**Moves.** Words whose leading sense was the same for :data:`ROUNDS` intervals, so that v has
-settled, and occurs :data:`LEAST_OCCURRENCES` times are served by descending gain n λ: nearly so
-much does a split lower the distortion. Each takes an idle sense of its own, else the sense of other
-words that costs least (ties: lower U, Algorithm 1's choice), if its gain is greater than
-:data:`MARGIN` times that cost. A sense costs what the distortion of its word rises by when its
-contexts go over to a sense of the word that has as many or more, the one for which that is least,
+over the sampled contexts of the word. Words with too few contexts keep their senses, and a word
+that has one sense and gets no other keeps it untouched.
 
-    n n' / (n + n') · 2 (|c||c'| − c·c'),
-
-and nothing if it is idle: if it explains less than :data:`IDLE` of its word's occurrences, or none
-best of all senses. Gains and costs leave out what is a difference of length alone, since no kernel
-tells such contexts apart (2 (|c||c'| − c·c') is |c − c'|² without (|c| − |c'|)²). Leading senses do
-not move, so no word loses its last one; a word that has received a sense gives none that is in use,
-and the other way round. A normal distribution cut in half has an n λ of π/2 times what merging the
-halves costs: the margin keeps such halves from being split and merged in turns. After a merge the
-sense that stays is as it was, so its word's loss may rise until it has learned the other contexts.
-
-**Beginnings.** The leading sense and the new one begin at both sides of its contexts: with b± =
-c ± √λ v and u± = b±/|b±|, each is turned away from the other's side, orthogonally to its own,
-
-    w± = s± (w_a − α± (b∓ − (b∓·u±) u±)),      K(b±, w±) = K(b±, w_a),   K(b∓, w±) = K(b∓, w_a) − γ,
-
-with s± by the first condition (K is homogeneous in |w|), within a factor of 1.5, and α± by the
-second, but no turn is longer than half of |w_a|. Within these bounds one sense has at each side the
-logit that the leading one had, and the other is γ = :data:`GAP` nats below: both sides stay as
-probable as they were. Between them the word loses up to γ/2 − log 2 nats. Both senses have θ of a
-and half of its usage. Where contexts spread by less than :data:`LEAST_SPREAD` of |c| across c,
-nothing is split: a turn that parts them reaches for the contexts of the word's other senses, too.
-
-**Moves go on.** Later one of two senses may win again; the other is idle then, and splits anew.
+**Spare senses.** A layer has M senses all the time, placed or not. The others lie idle: copies of a
+sense of some word, with θ = 0 and a bias lower by :data:`SPARE_NATS`. A layer with ``sense_init``
+"spare" begins that way, as a softmax with a kernel does.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.functional import normalize
 
+from fairseq_kerbs.clusters import ContextSample, place_senses
+from fairseq_kerbs.kernels import Kernel, kernel_logits
 from fairseq_kerbs.senses import SenseInventory
-from fairseq_kerbs.senses.clusters import ContextClusters
-from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
+from fairseq_kerbs.senses.moves import Moves
 
-IDLE = 0.02
-LEAST_OCCURRENCES = 20  # of a word's leading sense in an interval
-ROUNDS = 2
-MARGIN = 2.0  # between the gain of a split and the cost of the merge that it needs
-GAP = 4.0
-LEAST_SPREAD = 0.1
+SPARE_NATS = 30.0
+"""How far the bias of a spare sense lies below that of its word: Adam sees no gradient so small."""
 
 
-def clusters_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
-    """Senses move beside leading senses whose contexts spread most."""
-    clusters = inventory.clusters
-    if clusters is None:
-        raise ValueError("`policy` clusters needs an output layer that was built for it.")
-    owners, leader = inventory.word_of_sense.cpu(), clusters.leader.cpu()
-    words, gains, sides = _splits(inventory, clusters)
-    costs = clusters.merge_costs(*inventory.table[:2]).cpu()
-    occurrences = inventory.interval_count.cpu()[owners]
-    idle = (inventory.interval_usage.cpu() < IDLE * occurrences) | (occurrences == 0)
-    costs[idle] = 0.0
-    costs[leader] = costs[inventory.leading_senses().cpu()] = torch.inf
-    order = torch.argsort(inventory.usage.double().cpu(), stable=True)
-    order = order[torch.argsort(costs[order], stable=True)]
-    spare = deque(order[costs[order] < torch.inf].tolist())
-    cost, owner = costs.tolist(), owners.tolist()
-    own_idle: dict[int, list[int]] = {}
-    for sense in spare:
-        if cost[sense] == 0:
-            own_idle.setdefault(owner[sense], []).append(sense)
-
-    numbers = inventory.senses_per_word().tolist()
-    taken: set[int] = set()
-    closed: set[int] = set()  # words that have received a sense, or given one that was in use
-
-    def free(sense: int) -> bool:
-        last = numbers[owner[sense]] == 1
-        return not (last or sense in taken) and (cost[sense] == 0 or owner[sense] not in closed)
-
-    senses: list[int] = []
-    places: list[int] = []  # of their words among those that split
-    for place, (word, gain) in enumerate(zip(words.tolist(), gains.tolist(), strict=True)):
-        while spare and not free(spare[0]):
-            spare.popleft()
-        own = [sense for sense in own_idle.get(word, ()) if sense not in taken]
-        others = (sense for sense in spare if free(sense) and owner[sense] != word)
-        more = word not in closed and numbers[word] < inventory.max_senses
-        sense = own[0] if own else next(others, None) if more else None
-        if sense is None or MARGIN * cost[sense] >= gain:
-            continue
-        taken.add(sense)
-        closed.update((word,) if cost[sense] == 0 else (word, owner[sense]))
-        numbers[owner[sense]] -= 1
-        numbers[word] += 1
-        senses.append(sense)
-        places.append(place)
-    chosen = torch.tensor(places, dtype=torch.long)
-    return _split(inventory, clusters, torch.tensor(senses).long(), words[chosen], sides[:, chosen])
+def spare_senses(weight: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tensor:
+    """Which senses lie idle, [M]. Of ``weight`` [M, d] the last column is the biases."""
+    bias = weight[:, -1].double()
+    highest = torch.full((vocab_size,), -torch.inf, dtype=bias.dtype, device=bias.device)
+    highest = highest.scatter_reduce(0, word_of_sense, bias, "amax")
+    return bias < highest[word_of_sense] - SPARE_NATS / 2
 
 
-def _splits(inventory: SenseInventory, clusters: ContextClusters) -> tuple[Tensor, Tensor, Tensor]:
-    """Words [K] whose leading sense may be split, by descending gain; their gains n λ; contexts b+
-    and b− at both sides, [2, K, d]."""
-    ready = (clusters.leader == inventory.leading_senses()) & (clusters.rounds >= ROUNDS)
-    ready &= clusters.sense_count[clusters.leader] >= LEAST_OCCURRENCES
-    words = ready.nonzero().squeeze(1)
-    leaders = clusters.leader[words]
-    count = clusters.sense_count[leaders].double().cpu()
-    center = clusters.centers(leaders).double().cpu()
-    spread = clusters.spread(words).double().cpu()
-    gain = spread.norm(dim=1)
-    aside = (gain / count).sqrt().unsqueeze(1) * normalize(spread, dim=1)
-    sides = torch.stack([center + aside, center - aside])
-    apart = gain > count * (LEAST_SPREAD * center.norm(dim=1)).square()
-    order = gain.argsort(descending=True, stable=True)
-    order = order[apart[order]]
-    return words.cpu()[order], gain[order], sides[:, order]
+def joined_senses(contexts: Tensor, weight: Tensor, theta: Tensor, kernel: Kernel) -> Tensor:
+    """One vector in the place of a word's senses; see the head of this file.
+
+    Args:
+        contexts: those of the word, [n, d]; the last coordinate is 1.
+        weight, theta: of its senses, [k, d] and [k].
+        kernel: the layer's.
+
+    Returns:
+        [d], the bias last.
+    """
+    with torch.enable_grad():
+        h = contexts.detach().clone().requires_grad_()
+        mass = kernel_logits(h, weight, theta, kernel).logsumexp(1)  # [n]
+        (gradient,) = torch.autograd.grad(mass.sum(), h)
+    vector = gradient.mean(0)
+    vector[-1] = (mass.detach() - contexts[:, :-1] @ vector[:-1]).mean()
+    return vector
 
 
-def _split(
+def place_on_clusters(
     inventory: SenseInventory,
-    clusters: ContextClusters,
-    senses: Tensor,
-    words: Tensor,
-    sides: Tensor,
+    weight: Tensor,
+    theta: Tensor,
+    kernel: Kernel,
+    sample: ContextSample,
+    gap: float,
 ) -> Moves:
-    """Moves of senses [K] beside the leading ones of words [K], and of these to one of the sides
-    [2, K, d]."""
-    leaders = clusters.leader.cpu()[words]
-    usage = inventory.usage.double().cpu()[leaders] / 2
+    """Moves of senses to the clusters of the sampled contexts.
+
+    Args:
+        inventory: the allocation.
+        weight, theta: of its senses, [M, d] with the biases last, and [M].
+        kernel: the layer's, the inner product at θ = 0.
+        sample: contexts [·, d − 1] of words, without the 1 that meets the bias.
+        gap: see :func:`fairseq_kerbs.clusters.place_word`.
+
+    Returns:
+        every sense that begins anew, with its vector; also spare ones that have to go to a word
+        that has a place for them.
+    """
+    owners, words = inventory.word_of_sense.cpu(), inventory.vocab_size
+    weight, theta = weight.detach().double().cpu(), theta.detach().double().cpu()
+    live = ~spare_senses(weight, owners, words)
+    before = torch.bincount(owners[live], minlength=words)  # [V] live senses
+    total = inventory.total_senses - int((before - 1)[~sample.enough].sum())
+    placement = place_senses(sample, total, inventory.max_senses, gap)
+    after = torch.bincount(placement.word_of_sense, minlength=words)
+    anew = sample.enough & ((before > 1) | (after > 1))  # [V]
+    after = torch.where(anew, after, before)
+
+    joined = torch.zeros(words, weight.shape[1], dtype=torch.float64)
+    for word in anew.nonzero().squeeze(1).tolist():
+        contexts = F.pad(sample.contexts(word).double(), (0, 1), value=1.0)
+        senses = live & (owners == word)
+        joined[word] = joined_senses(contexts, weight[senses], theta[senses], kernel)
+    placed = anew[placement.word_of_sense]
+    words_placed = placement.word_of_sense[placed]
+    added = torch.cat([placement.rows, placement.bias.unsqueeze(1)], dim=1)[placed].double()
+
+    rows = (~live | anew[owners]).nonzero().squeeze(1)  # that may be written
+    placed_rows, spare_rows = rows.split([len(added), len(rows) - len(added)])
+    spare_words = torch.arange(words).repeat_interleave(inventory.max_senses - after)
+    spare_words = spare_words[: len(spare_rows)]
+    new_words = torch.cat([words_placed, spare_words])
+    usage = torch.zeros(words, dtype=torch.float64)
+    usage.index_add_(0, owners, inventory.usage.double().cpu())
+    weight[placed_rows] = joined[words_placed] + added
+    weight[spare_rows] = _spare_copies(weight, owners, live, rows, placed_rows, new_words)
     return Moves(
-        senses=torch.cat([leaders, senses]),
-        sources=torch.cat([words, inventory.word_of_sense.cpu()[senses]]),
-        words=torch.cat([words, words]),
-        usage=torch.cat([usage, usage]),
-        reset_theta=False,
-        bases=torch.cat([leaders, leaders]),
-        sides=sides.flatten(0, 1),
+        senses=rows,
+        sources=owners[rows],
+        words=new_words,
+        usage=torch.cat([usage[words_placed] * placement.share[placed], spare_rows.double() * 0]),
+        vectors=weight[rows].float(),
     )
+
+
+def _spare_copies(
+    weight: Tensor, owners: Tensor, live: Tensor, rows: Tensor, placed: Tensor, words: Tensor
+) -> Tensor:
+    """Spare vectors for the rows after those ``placed``, of the words that receive ``rows``."""
+    owners, live = owners.clone(), live.clone()
+    owners[rows], live[rows], live[placed] = words, False, True
+    numbers = live.nonzero().squeeze(1)
+    first = torch.zeros(int(owners.max()) + 1, dtype=torch.long)
+    first[owners[numbers.flip(0)]] = numbers.flip(0)  # the lowest number is written last
+    copies = weight[first[words[len(placed) :]]].clone()
+    copies[:, -1] -= SPARE_NATS
+    return copies

@@ -7,10 +7,6 @@
     That of the receiving word's most used sense, turned by a small angle: |w|(√(1−η²) ŵ + η u), η =
     :data:`SPLIT_SINE`. The direction u ⟂ w is random, but drawn on the CPU from a generator seeded
     with the number of the sense alone: every process and every repeated run finds the same.
-``context``
-    The mean direction of the contexts in which the receiving word was badly predicted since the
-    last reallocation, Σ (1 − P(ŷ_t)) h_t/|h_t|, made as long as the word's most used sense. Where
-    the sum is 0, because the word did not occur: ``split``.
 
 The most used sense is that with the largest posterior mass since the last reallocation, then with
 the largest usage U, then with the lowest number. All is read from the state before the moves.
@@ -24,7 +20,7 @@ from torch import Tensor, nn
 from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.senses.moves import Moves, check_choice
 
-NEW_SENSES = ("keep", "split", "context")
+NEW_SENSES = ("keep", "split")
 SPLIT_SINE = 0.1
 
 
@@ -42,7 +38,7 @@ def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: st
         [K, d] float32 (or float64 as ``weight``) on its device; None where old vectors are kept.
 
     Raises:
-        ValueError: ``how`` is none of them, or the inventory keeps no sums of contexts.
+        ValueError: ``how`` is none of them.
     """
     check_choice("new_sense", how, NEW_SENSES)
     if how == "keep" or not len(moves):
@@ -51,15 +47,7 @@ def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: st
     words = torch.tensor([last[sense] for sense in moves.senses.tolist()], device=weight.device)
     base = weight[most_used_senses(inventory, words)]  # [K, d]
     base = base if base.dtype == torch.float64 else base.float()
-    vectors = _beside(base, moves.senses.tolist())
-    if how == "split":
-        return vectors
-    if inventory.interval_contexts is None:
-        raise ValueError("`new_sense` context needs an output layer that was built with it.")
-    missed = inventory.interval_contexts[words].to(base)
-    known = missed.norm(dim=1, keepdim=True) > 0
-    aimed = nn.functional.normalize(missed, dim=1, eps=1e-30) * base.norm(dim=1, keepdim=True)
-    return torch.where(known, aimed, vectors)
+    return _beside(base, moves.senses.tolist())
 
 
 def most_used_senses(inventory: SenseInventory, words: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Dynamic sense reallocation: which senses move to which words (Algorithm 1).
 
 A policy reads an inventory and proposes moves; it changes nothing and knows no randomness, so every
-process of a parallel training finds the same moves. ``clusters`` has a module of its own.
+process of a parallel training finds the same moves. ``clusters``, which reads vectors and contexts,
+is in `.clusters`: :meth:`fairseq_kerbs.output_layers.KerbsOutputLayer.reallocate` calls it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.reallocation.clusters import clusters_policy
 from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.senses.moves import Moves, Policy, ReallocationSettings, check_choice
 
@@ -115,12 +115,8 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     return Moves.from_lists(*pool.moves, kept_usage.tolist(), reset_theta=False)
 
 
-POLICIES: dict[str, Policy] = {
-    "paper": paper_policy,
-    "released": released_policy,
-    "clusters": clusters_policy,
-}
-"""Policies by the name that ``--reallocation`` takes (``none`` switches reallocation off)."""
+POLICIES: dict[str, Policy] = {"paper": paper_policy, "released": released_policy}
+"""Policies that read an inventory alone, by the name that ``--reallocation`` takes."""
 
 
 @torch.no_grad()
@@ -143,8 +139,6 @@ def apply_moves(inventory: SenseInventory, moves: Moves) -> None:
     inventory.move(moves.senses, moves.words)
     last = dict(zip(moves.senses.tolist(), moves.usage.tolist(), strict=True))
     inventory.usage[list(last)] = inventory.usage.new_tensor(list(last.values()))
-    if inventory.clusters is not None:
-        inventory.clusters.restart(moves.words.to(inventory.usage.device).unique())
 
 
 def reallocate(

@@ -1,7 +1,6 @@
 """Which sense belongs to which word, and the statistics of Eq. 12-13."""
 
 from fairseq_kerbs.senses.inventory import (
-    OPTIONAL_STATISTICS,
     Evidence,
     SenseInventory,
     SenseTable,
@@ -13,7 +12,6 @@ from fairseq_kerbs.senses.inventory import (
 )
 
 __all__ = [
-    "OPTIONAL_STATISTICS",
     "Evidence",
     "SenseInventory",
     "SenseTable",

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fairseq_kerbs.senses.clusters import ContextClusters, ExactBuffers
-
 
 class SenseTable(NamedTuple):
     """Senses of every word as a padded table, for gathers.
@@ -146,10 +144,6 @@ def random_allocation(
     return torch.cat([torch.arange(vocab_size), extra])
 
 
-OPTIONAL_STATISTICS = ("interval_log_prob", "interval_best", "interval_loss", "interval_contexts")
-"""Buffers that older checkpoints have or lack, or that some models have and others do not."""
-
-
 def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
     """What is impossible in an inventory's statistics, in a few words; None where nothing is.
 
@@ -160,24 +154,21 @@ def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
     for name, value in tensors.items():
         if name.startswith(prefix) and value.is_floating_point() and not value.isfinite().all():
             return f"NaN or infinity is in '{name}'"
-    usage, leader = tensors[f"{prefix}usage"], tensors.get(f"{prefix}clusters.leader")
-    if bool((usage < 0).any()):
+    if bool((tensors[f"{prefix}usage"] < 0).any()):
         return f"a negative number is in '{prefix}usage'"
-    if leader is not None and bool(((leader < 0) | (leader >= len(usage))).any()):
-        return f"'{prefix}clusters.leader' names a sense that there is not"
     return None
 
 
-class SenseInventory(ExactBuffers):
+class SenseInventory(nn.Module):
     """Sense allocation and its statistics, as buffers that travel in the checkpoint.
+
+    ``.half()`` and ``.bfloat16()`` move them, but do not round them.
 
     Args:
         vocab_size: number of words V.
         total_senses: number of senses M (M_sum of Algorithm 1).
         max_senses: most senses of one word.
         generator: source of randomness of the first allocation (default: torch's global one).
-        context_dim: size d of context vectors whose sums are to be kept; 0 keeps none.
-        cluster_dim: size d of context vectors whose clusters are to be followed; 0 follows none.
 
     Attributes:
         word_of_sense: [M] word of each sense.
@@ -186,10 +177,6 @@ class SenseInventory(ExactBuffers):
         interval_count, interval_prob, interval_usage: [V], [V], [M] sums of target occurrences,
             of P(ŷ_t) and of the senses' posteriors inside their word since the last reallocation;
             the policy ``released`` reads these.
-        interval_contexts: [V, d] sums of (1 − P(ŷ_t)) h_t/|h_t| over the target's occurrences,
-            for moved senses that begin there; None where ``context_dim`` is 0.
-        clusters: how each word's contexts spread, for the policy ``clusters``; None where
-            ``cluster_dim`` is 0.
     """
 
     word_of_sense: Tensor
@@ -198,7 +185,6 @@ class SenseInventory(ExactBuffers):
     interval_count: Tensor
     interval_prob: Tensor
     interval_usage: Tensor
-    interval_contexts: Tensor | None
 
     def __init__(
         self,
@@ -206,8 +192,6 @@ class SenseInventory(ExactBuffers):
         total_senses: int,
         max_senses: int = 4,
         generator: torch.Generator | None = None,
-        context_dim: int = 0,
-        cluster_dim: int = 0,
     ) -> None:
         super().__init__()
         self.vocab_size, self.total_senses, self.max_senses = vocab_size, total_senses, max_senses
@@ -218,17 +202,9 @@ class SenseInventory(ExactBuffers):
         sizes = {"count": vocab_size, "prob": vocab_size, "usage": total_senses}
         for name, size in sizes.items():
             self.register_buffer(f"interval_{name}", torch.zeros(size))
-        self.context_dim = context_dim
-        contexts = torch.zeros(vocab_size, context_dim) if context_dim else None
-        self.register_buffer("interval_contexts", contexts)
         # the first two go into U and log P, the others into the sums over the interval
         self._sizes = {"joint": total_senses, "log_prob": vocab_size, **sizes}
-        self._use = tuple(self._sizes)
-        self._sizes |= {"contexts": vocab_size * context_dim}
-        self.clusters = None
-        if cluster_dim:
-            self.clusters = ContextClusters(vocab_size, total_senses, cluster_dim)
-            self._sizes |= self.clusters.sizes
+        self._names = tuple(sizes)
         self._table: SenseTable | None = None
         self._renew_table()
         # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
@@ -274,13 +250,6 @@ class SenseInventory(ExactBuffers):
             self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
         return self._pending
 
-    def pending_parts(self) -> tuple[Tensor, Tensor]:
-        """Views of what is pending: of the use of words and senses, and of context vectors (empty
-        where none are followed), which are d times as many and may wait for
-        :meth:`add_contexts`."""
-        use = sum(self._sizes[name] for name in self._use)
-        return self.pending[:use], self.pending[use:]
-
     def _sums(self) -> dict[str, Tensor]:
         """Views of what is pending, by name."""
         return dict(zip(self._sizes, self.pending.split([*self._sizes.values()]), strict=True))
@@ -295,7 +264,7 @@ class SenseInventory(ExactBuffers):
             self.recording = before
 
     @torch.no_grad()
-    def record(self, target: Tensor, evidence: Evidence, contexts: Tensor | None = None) -> None:
+    def record(self, target: Tensor, evidence: Evidence) -> None:
         """Add a batch to the pending sums (nothing else changes until :meth:`update`).
 
         A target without a finite log-probability does not count: in mixed precision one overflow,
@@ -304,7 +273,6 @@ class SenseInventory(ExactBuffers):
         Args:
             target: [N] target words.
             evidence: by-products of their likelihood.
-            contexts: [N, d] context vectors; needed where the inventory keeps sums of them.
         """
         if not self.recording:
             return
@@ -323,21 +291,9 @@ class SenseInventory(ExactBuffers):
             sums[name].index_add_(0, words, values)
         for name, values in (("joint", joint), ("usage", share)):
             sums[name].index_add_(0, evidence.senses.flatten(), values.flatten())
-        if self.clusters is not None:
-            if contexts is None:
-                raise ValueError("This inventory follows context vectors: give `contexts`, too.")
-            best = evidence.senses.gather(1, share.argmax(1, keepdim=True)).squeeze(1)
-            self.clusters.record(sums, words, best, valid, contexts.detach())
-        if self.context_dim:
-            if contexts is None:
-                raise ValueError("This inventory sums up context vectors: give `contexts`, too.")
-            direction = nn.functional.normalize(contexts.detach().to(counted.dtype), dim=1)
-            missed = -torch.expm1(log_prob.clamp_max(0.0))  # 1 − P(ŷ_t), and 0 where invalid
-            weighted = torch.where(valid.unsqueeze(1), direction * missed.unsqueeze(1), 0.0)
-            sums["contexts"].view(self.vocab_size, -1).index_add_(0, words, weighted)
 
     @torch.no_grad()
-    def update(self, decay: float, contexts: bool = True) -> Tensor:
+    def update(self, decay: float) -> Tensor:
         """One step of Eq. 12 and 13 with what was recorded, and forget that.
 
         The recursion is written for one target at a time. The n targets of one parameter update
@@ -348,7 +304,6 @@ class SenseInventory(ExactBuffers):
 
         Args:
             decay: β, within [0, 1).
-            contexts: whether sums of context vectors are taken up, too, or stay pending.
 
         Returns:
             number of targets that were recorded, a scalar tensor.
@@ -368,46 +323,24 @@ class SenseInventory(ExactBuffers):
         )
         self.log_prob.mul_(keep).add_(sums["log_prob"] * fresh)
         self.usage.mul_(keep).add_(sums["joint"] * (fresh * decay))
-        for name in self._use[2:]:
+        for name in self._names:
             self.get_buffer(f"interval_{name}").add_(sums[name])
-        self.pending_parts()[0].zero_()
-        if contexts:
-            self.add_contexts()
+        self.pending.zero_()
         return targets
-
-    @torch.no_grad()
-    def add_contexts(self) -> None:
-        """Take up the pending sums of context vectors, and forget them there."""
-        sums = self._sums()
-        if self.clusters is not None:
-            self.clusters.add(sums, self.word_of_sense)
-        if self.interval_contexts is not None:
-            self.interval_contexts.add_(sums["contexts"].view_as(self.interval_contexts))
-            sums["contexts"].zero_()
-
-    def leading_senses(self) -> Tensor:
-        """The most used sense of every word in this interval, [V]; of words that do not occur the
-        leading one of the interval before, or the first one if that has gone."""
-        senses, mask = self.table[:2]
-        used = self.interval_usage[senses].masked_fill(~mask, -1.0).argmax(1, keepdim=True)
-        found = senses.gather(1, used).squeeze(1)
-        if self.clusters is None:
-            return found
-        before, words = self.clusters.leader, torch.arange(self.vocab_size, device=found.device)
-        before = torch.where(self.word_of_sense[before] == words, before, senses[:, 0])
-        return torch.where(self.interval_count > 0, found, before)
 
     @torch.no_grad()
     def start_interval(self) -> None:
         """Forget the sums of the interval between two reallocations."""
-        if self.clusters is not None:
-            self.clusters.start_interval(self.leading_senses())
-        for name, total in self.named_buffers():
-            if name.startswith("interval_"):
-                total.zero_()
+        for name in self._names:
+            self.get_buffer(f"interval_{name}").zero_()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SenseInventory:
+        exact = dict(self.named_buffers())
         super()._apply(fn, recurse)
+        for name, buffer in exact.items():
+            moved = self.get_buffer(name)
+            if moved.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(moved.device)
         self._renew_table()
         return self
 
@@ -419,22 +352,6 @@ class SenseInventory(ExactBuffers):
                 self._table = self.table
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        # statistics that the checkpoint does not have begin at 0, those not kept here are dropped
-        owners, leader = f"{prefix}word_of_sense", f"{prefix}clusters.leader"
-        if owners in state_dict:
-            for name in OPTIONAL_STATISTICS:
-                buffer = self._buffers.get(name)
-                if buffer is None:
-                    state_dict.pop(f"{prefix}{name}", None)
-                else:
-                    state_dict.setdefault(f"{prefix}{name}", torch.zeros_like(buffer))
-        if self.clusters is None:
-            for name in [name for name in state_dict if name.startswith(f"{prefix}clusters.")]:
-                del state_dict[name]
-        elif owners in state_dict and leader not in state_dict:
-            with suppress(ValueError):  # a damaged allocation is refused elsewhere
-                table = build_sense_table(state_dict[owners], self.vocab_size)
-                state_dict[leader] = table.senses[:, 0]
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.pending.zero_()
         self._renew_table()

@@ -22,28 +22,26 @@ class ReallocationSettings:
         log_prob_threshold: ``paper``: ε of Algorithm 1, a word with log P below it is badly
             predicted.
         max_moves: ``released``: most moves at a time, as a fraction of the vocabulary.
+        gap: ``clusters``: see :func:`fairseq_kerbs.clusters.place_word`, in nats.
     """
 
     log_prob_threshold: float = -100.0
     max_moves: float = 0.005
+    gap: float = 1.0
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Moves in the order in which they happen; all tensors but ``vectors`` [K], on the CPU.
+    """Moves in the order in which they happen; all tensors on the CPU.
 
     Attributes:
-        senses: the senses that move.
-        sources: the words that lose them.
-        words: the words that receive them.
-        usage: the usage that each begins with in its new place.
-        reset_theta: whether moved senses begin with θ = :data:`MOVED_THETA`.
-        bases: the senses beside which they begin, whose θ they take; None where the layer's
-            ``new_sense`` says where they begin. A sense that is its own base stays with its word
-            and is only turned.
-        sides: [K, d] the contexts for which they begin; the first half of the moves and the second
-            are pairs, each of which begins away from the other's side.
-        vectors: [K, d] the vectors that they begin with; None where they keep their old ones.
+        senses: [K] the senses that move, or begin anew at their own word.
+        sources: [K] the words that lose them.
+        words: [K] the words that receive them.
+        usage: [K] the usage that each begins with in its new place.
+        reset_theta: whether they begin with θ = :data:`MOVED_THETA`.
+        vectors: [K, d] the vectors that they begin with; None where the layer's ``new_sense`` says
+            what these are.
     """
 
     senses: Tensor
@@ -51,8 +49,6 @@ class Moves:
     words: Tensor
     usage: Tensor
     reset_theta: bool = True
-    bases: Tensor | None = None
-    sides: Tensor | None = None
     vectors: Tensor | None = None
 
     def __len__(self) -> int:
@@ -60,8 +56,8 @@ class Moves:
 
     @property
     def moved(self) -> int:
-        """How many senses moved; the others were turned."""
-        return len(self) if self.bases is None else int((self.bases != self.senses).sum())
+        """How many senses came to another word."""
+        return int((self.sources != self.words).sum())
 
     @classmethod
     def from_lists(

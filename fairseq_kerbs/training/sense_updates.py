@@ -1,5 +1,5 @@
 """Training hook: statistics after every update, and reallocation (Algorithm 1) before the one that
-follows every Q-th.
+follows every Q-th, or at given shares of the training.
 
 fairseq calls ``task.optimizer_step`` once per update, whatever ``--update-freq`` is, with the
 optimizer at hand. Wrapping it on the task's instance keeps ``--task translation`` and all other
@@ -22,8 +22,7 @@ from fairseq.distributed import utils as distributed_utils
 from torch import Tensor, nn
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import MOVED_THETA, ReallocationSettings
-from fairseq_kerbs.reallocation.clusters import ROUNDS
+from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings
 from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
 
@@ -38,15 +37,27 @@ class SenseSchedule:
 
     Attributes:
         policy: name of a reallocation policy, or "none".
-        interval: parameter updates between reallocations, Q.
+        interval: parameter updates between reallocations, Q; those before one in which "clusters"
+            samples contexts.
         decay: β of Eq. 12–13.
         settings: hyper-parameters of the policy.
+        at: numbers of updates after which senses move, in place of every Q-th.
     """
 
     policy: str
     interval: int
     decay: float
     settings: ReallocationSettings
+    at: frozenset[int] = frozenset()
+
+    def moves_after(self, updates: int) -> bool:
+        """Whether senses move after so many updates."""
+        return updates in self.at if self.at else updates % self.interval == 0
+
+    def samples_after(self, updates: int) -> bool:
+        """Whether the contexts of the next update are sampled."""
+        near = range(updates + 1, updates + self.interval + 1)
+        return self.policy == "clusters" and any(map(self.moves_after, near))
 
 
 def install_hook(task: Any, schedule: SenseSchedule) -> None:
@@ -56,7 +67,7 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
     """
     remember_dictionaries(task)
     wrapped = hasattr(task, "_kerbs_updates")
-    task._kerbs_updates = SenseUpdates(schedule)
+    task._kerbs_updates = SenseUpdates(schedule, getattr(task, "target_dictionary", None))
     if wrapped:
         return
     stock_step, stock_train = task.optimizer_step, task.train_step
@@ -96,10 +107,13 @@ def kerbs_layers(model: nn.Module) -> Iterator[KerbsOutputLayer]:
 class SenseUpdates:
     """Statistics, reallocation and their logging for one training."""
 
-    def __init__(self, schedule: SenseSchedule) -> None:
+    def __init__(self, schedule: SenseSchedule, dictionary: Any = None) -> None:
         self.schedule = schedule
+        self._counts, self._special = None, 0
+        if dictionary is not None:
+            self._counts, self._special = torch.tensor(dictionary.count), dictionary.nspecial
         self._last_update = -1
-        self._last_interval = 0
+        self._last_begun = -1
         self._summary: dict[str, float] = {}
         self._warned = False
 
@@ -120,59 +134,55 @@ class SenseUpdates:
                 f"{flag} is not read by --reallocation clusters: leave it out, or give "
                 "--reallocation paper."
             )
-        first = (ROUNDS + 1) * self.schedule.interval
+        first = min(self.schedule.at, default=self.schedule.interval)
         if 0 < max_update <= first:
             logger.warning(
-                f"--reallocation clusters moves no sense of a new model before update {first}, "
-                f"{ROUNDS + 1} times --reallocation-interval, and --max-update is {max_update}: "
-                f"give an interval of {max(1, max_update // 20)}, or a longer training."
+                f"--reallocation clusters places no sense before update {first}, and --max-update "
+                f"is {max_update}: give --reallocation-at 0.2, or a longer training."
             )
 
     def before_update(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
-        """Move senses where ``update_num`` updates, whole intervals, have been made."""
+        """Move senses where this has its time after ``update_num`` updates."""
         if update_num == 0 and self._last_update < 0:  # another training's may have been loaded
             for layer in kerbs_layers(model):
+                layer.sample = None
                 if layer.inventory.interval_count.any():
                     layer.inventory.start_interval()
         # micro-batches of one update, and an update that mixed precision repeats, find it done
-        if update_num == self._last_interval or update_num % self.schedule.interval:
+        if update_num == self._last_begun:
             return
-        self._last_interval = update_num
-        self.exchange_contexts(model)
+        self._last_begun = update_num
+        moves_now = update_num > 0 and self.schedule.moves_after(update_num)
         for layer in kerbs_layers(model):
-            none = self.schedule.policy == "none"
-            try:
-                moved = 0 if none else self._reallocate(optimizer, layer, update_num)
-            except torch.OutOfMemoryError as error:  # fairseq would go on, with half of the moves
-                raise MemoryError("the accelerator has no memory left to move senses.") from error
-            metrics.log_scalar_sum("senses_moved", moved, priority=1500)
-            self._summary = summarize(layer)
+            if moves_now:
+                none = self.schedule.policy == "none"
+                try:
+                    moved = 0 if none else self._reallocate(optimizer, layer, update_num)
+                except torch.OutOfMemoryError as error:  # fairseq would go on, with half the moves
+                    raise MemoryError(
+                        "the accelerator has no memory left to move senses."
+                    ) from error
+                metrics.log_scalar_sum("senses_moved", moved, priority=1500)
+                self._summary = summarize(layer)
+            samples = self.schedule.samples_after(update_num) and is_first_process()
+            if samples and layer.sample is None:
+                layer.start_sampling(self._counts, self._special)
 
     def has(self, update_num: int) -> bool:
         """Whether the statistics of parameter update number ``update_num`` (from 0) are taken."""
         return update_num <= self._last_update
 
     def after_update(self, model: nn.Module, update_num: int) -> None:
-        """Take in the statistics of parameter update number ``update_num`` (from 0).
-
-        Sums of context vectors, many times as large, wait for :meth:`exchange_contexts`.
-        """
+        """Take in the statistics of parameter update number ``update_num`` (from 0)."""
         if self.has(update_num):
             return
         self._last_update = update_num
         for layer in kerbs_layers(model):
-            add_across_processes(layer.inventory.pending_parts()[0])
-            layer.update_statistics(self.schedule.decay, contexts=processes() == 1)
+            add_across_processes(layer.inventory.pending)
+            layer.update_statistics(self.schedule.decay)
             self._summary = self._summary or summarize(layer)
             for name, value in self._summary.items():
                 metrics.log_scalar(name, value, priority=1510, round=3)
-
-    def exchange_contexts(self, model: nn.Module) -> None:
-        """Take in the sums of context vectors that are pending in any process: before senses move,
-        and before a checkpoint is saved."""
-        for layer in kerbs_layers(model) if processes() > 1 else ():
-            add_across_processes(layer.inventory.pending_parts()[1])
-            layer.inventory.add_contexts()
 
     def _reallocate(self, optimizer: Any, layer: KerbsOutputLayer, updates: int) -> int:
         if not layer.inventory.interval_count.any():
@@ -182,19 +192,17 @@ class SenseUpdates:
                     "no sense statistics were recorded, so no sense can move: reallocation needs "
                     "--criterion kerbs_cross_entropy."
                 )
-            return 0  # or former versions have moved them before they saved
-        moves = layer.reallocate(self.schedule.policy, self.schedule.settings)
-        if not len(moves):
             return 0
+        moves = self._propose(layer)
+        if moves is None or not len(moves):
+            return 0
+        layer.apply_moves(moves)
         rows = OptimizerRows(optimizer)
         for parameter in layer.sense_parameters():
             rows.zero_moments(parameter, moves.senses)
         if moves.vectors is not None:
             rows.set_master_rows(layer.weight, moves.senses, moves.vectors)
-        if layer.has_theta and moves.bases is not None:
-            new = moves.senses[moves.bases != moves.senses]
-            rows.set_master_rows(layer.theta, new, layer.theta[new])
-        elif layer.has_theta and moves.reset_theta:
+        if layer.has_theta and moves.reset_theta:
             # not the model's own rows: float16 has no 1e-8
             rows.set_master_rows(layer.theta, moves.senses, torch.full((len(moves),), MOVED_THETA))
         logger.info(
@@ -202,6 +210,26 @@ class SenseUpdates:
             f"{moves.words.unique().numel()} words"
         )
         return moves.moved
+
+    def _propose(self, layer: KerbsOutputLayer) -> Moves | None:
+        """The moves of all processes. For "clusters" the first one makes them of its contexts; None
+        where it has sampled none."""
+        if self.schedule.policy != "clusters":
+            return layer.propose_moves(self.schedule.policy, self.schedule.settings)
+        moves = None
+        if layer.sample is not None:
+            moves = layer.propose_moves("clusters", self.schedule.settings)
+        if processes() > 1:
+            group = distributed_utils.get_data_parallel_group()
+            moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
+        return moves
+
+
+def is_first_process() -> bool:
+    """Whether this is the first data-parallel process."""
+    if processes() == 1:
+        return True
+    return bool(distributed_utils.get_rank(distributed_utils.get_data_parallel_group()) == 0)
 
 
 def processes() -> int:

@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
 
 import fairseq_kerbs.models  # noqa: F401  (registers)
-from fairseq_kerbs.fairseq_patches.checkpoint_files import save_checkpoint, take_folder
+from fairseq_kerbs.fairseq_patches.checkpoint_files import take_folder
 from fairseq_kerbs.utils.files import partial_name
 
 STATE = {"model": {"weight": torch.zeros(10_000)}, "args": None, "cfg": None}
@@ -85,20 +84,6 @@ def test_content_and_name_are_on_the_disk_in_this_order(
     assert done == [
         step for name in names for step in (name, "renamed", tmp_path.name)
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("no_save", "expected"), [(False, ["exchanged", "saved"]), (True, ["saved"])]
-)
-def test_every_process_hands_over_its_sums_before_one_saves(
-    no_save: bool, expected: list[str]
-) -> None:
-    done: list[str] = []
-    updates = SimpleNamespace(exchange_contexts=lambda model: done.append("exchanged"))
-    trainer = SimpleNamespace(task=SimpleNamespace(_kerbs_updates=updates), model=None)
-    cfg = SimpleNamespace(no_save=no_save)
-    save_checkpoint(lambda cfg, trainer: done.append("saved"), cfg, trainer)
-    assert done == expected
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ CHANGED = {
     "fairseq.checkpoint_utils.load_checkpoint",
     "fairseq.checkpoint_utils.load_checkpoint_to_cpu",
     "fairseq.checkpoint_utils.load_model_ensemble",
-    "fairseq.checkpoint_utils.save_checkpoint",
     "fairseq.checkpoint_utils.torch_persistent_save",
     "fairseq.checkpoint_utils.verify_checkpoint_directory",
     "fairseq.distributed.utils.call_main",

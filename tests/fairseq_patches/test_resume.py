@@ -33,10 +33,10 @@ MODELS = {
         *("--decoder-attention-heads", "2", "--dropout", "0.2", "--store-ema"),
         *("--reallocation", "paper", "--log-prob-threshold", "-5", "--sense-decay", "1e-3"),
     ],
-    # sums over the interval, of contexts too, are half complete in every second checkpoint
+    # sums over the interval are half complete in every second checkpoint
     "lstm_kerbs": [
         *("--hidden-size", "12", "--embed-dim", "12", "--layers", "2", "--dropout", "0.2"),
-        *("--reallocation", "released", "--new-sense", "context", "--max-moves", "0.1"),
+        *("--reallocation", "released", "--new-sense", "split", "--max-moves", "0.1"),
         *("--update-freq", "2", "--amp"),
     ],
 }

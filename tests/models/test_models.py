@@ -162,7 +162,7 @@ def test_averaged_models_copy_the_allocation(name: str) -> None:
 
 
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("policy", ["paper", "clusters"])
+@pytest.mark.parametrize("policy", ["paper"])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_averages_of_senses_that_move_begin_anew(name: str, policy: str, wide: bool) -> None:
     """A split moves both senses away from what they were. The allocation goes with the vectors,
@@ -179,13 +179,6 @@ def test_averages_of_senses_that_move_begin_anew(name: str, policy: str, wide: b
     layer.weight.data.add_(1.0)
     layer.inventory.interval_count.fill_(50.0)
     layer.inventory.usage.uniform_(1e-4, 1.0, generator=torch.Generator().manual_seed(0))
-    if policy == "clusters":
-        lead = layer.inventory.leading_senses()
-        clusters = layer.inventory.clusters
-        clusters.leader.copy_(lead)
-        clusters.rounds.fill_(9)
-        clusters.sense_count[lead] = 50.0
-        clusters.lead_along.normal_(generator=torch.Generator().manual_seed(0))
     layer.inventory.log_prob[::9] = -9.0
     moves = layer.reallocate(policy, ReallocationSettings(log_prob_threshold=-5.0))
     moved = torch.zeros(len(before), dtype=torch.bool).index_fill(0, moves.senses, True)

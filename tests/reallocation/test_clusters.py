@@ -1,292 +1,201 @@
-"""The policy ``clusters``: where senses go, what a split leaves as it was, what it ends in."""
+"""The policy ``clusters``: senses of a layer on the clusters of its contexts."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_kerbs import clusters
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import propose_moves, reset_moments
-from fairseq_kerbs.reallocation.clusters import GAP
-from fairseq_kerbs.senses import SenseInventory
+from fairseq_kerbs.reallocation import MOVED_THETA, ReallocationSettings
+from fairseq_kerbs.reallocation.clusters import joined_senses, spare_senses
 
-DIM = 16
-
-
-def layer_of(owners: list[int], words: int, kernel: str = "lin") -> KerbsOutputLayer:
-    layer = KerbsOutputLayer(DIM, words, len(owners), kernel=kernel, follow_clusters=True)
-    layer.inventory.word_of_sense.copy_(torch.tensor(owners))
-    layer.inventory._table = None
-    return layer
+DIM, WORDS = 6, 8
 
 
-def ready(layer: KerbsOutputLayer, count: list[float], spread: list[float], use: Tensor) -> None:
-    """Statistics as after an interval: contexts of leading senses lie ±√spread along axis 0 about
-    axis 1, and those of all other senses far away from these and from each other."""
-    inventory, clusters = layer.inventory, layer.inventory.clusters
-    assert clusters is not None
-    n, dim = torch.tensor(count, dtype=torch.float32), layer.embed_dim
-    axis, center = torch.eye(dim)[0].expand(len(n), dim), 3 * torch.eye(dim)[1]
-    inventory.interval_count.copy_(n)
-    inventory.interval_usage.copy_(use)
-    clusters.sense_count.copy_(use)
-    clusters.sense_sum.copy_(
-        use[:, None] * 100 * torch.eye(dim)[2 + torch.arange(len(use)) % (dim - 2)]
-    )
-    clusters.sense_count[clusters.leader] = n
-    clusters.sense_sum[clusters.leader] = n[:, None] * center
-    clusters.lead_along.copy_((n * torch.tensor(spread))[:, None] * axis)
-    clusters.direction.copy_(axis)
-    clusters.rounds.fill_(2)
-
-
-def as_tuples(inventory: SenseInventory) -> list[tuple[int, int, int]]:
-    moves = propose_moves(inventory, "clusters")
-    parts = moves.senses, moves.sources, moves.words
-    return list(zip(*(part.tolist() for part in parts), strict=True))
-
-
-def test_by_hand() -> None:
-    """Words A … E with senses A 0 5, B 1 6, C 2 7, D 3 8, E 4; all contexts are the first sense's,
-    but a half of B's. n λ: A 200, B 400, C 20 · 4 = 80, D too rare, E 300.
-
-    By gain B, E, A, C. B has no idle sense of its own and takes the least
-    used idle one of all, 8 of D; E the next, 7 of C; A its own, 5. C's own is gone, and there is no
-    other: it takes none. The leading sense of each word that splits turns, too.
-    """
-    layer = layer_of([0, 1, 2, 3, 4, 0, 1, 2, 3], 5)
-    use = torch.tensor([100.0, 50.0, 20.0, 10.0, 100.0, 0.0, 50.0, 0.0, 0.0])
-    ready(layer, [100, 100, 20, 10, 100], [2, 4, 4, 9, 3], use)
-    layer.inventory.usage.copy_(torch.tensor([9, 8, 7, 6, 5, 0.4, 4, 0.3, 0.2]))
-    turned = [(1, 1, 1), (4, 4, 4), (0, 0, 0)]
-    assert as_tuples(layer.inventory) == [*turned, (8, 3, 1), (7, 2, 4), (5, 0, 0)]
-    moves = propose_moves(layer.inventory, "clusters")
-    assert moves.moved == 3
-    assert moves.usage.tolist() == [4.0, 2.5, 4.5] * 2
-
-
-def test_senses_are_merged_where_that_costs_less_than_half_of_what_the_split_gains() -> None:
-    """Of B's two senses with 100 and 50 occurrences one has contexts of length 5 at a cosine of 0.8
-    to the other's of length 3: to merge them costs 100 · 50 / 150 · 2 · (15 − 12) = 200; of C's,
-    of 20 each at a cosine of 0.6, 20 · 20 / 40 · 2 · (15 − 9) = 120. A's split gains 241, D's 239:
-    A takes the second of C's, and D goes without.
-    """
-    layer = layer_of([0, 1, 2, 3, 1, 2], 4)
-    inventory, clusters = layer.inventory, layer.inventory.clusters
-    assert clusters is not None
-    use, one, other = torch.tensor([100.0, 100, 20, 100, 50, 20]), *torch.eye(DIM)[[1, 3]]
-    for spread, expected in (([2.41, 0, 0, 2.39], [(0, 0, 0), (5, 2, 0)]), ([2.39, 0, 0, 0], [])):
-        ready(layer, [100, 100, 20, 100], spread, use)
-        clusters.sense_sum[4], clusters.sense_sum[5] = (
-            50 * (4 * one + 3 * other),
-            20 * (3 * one + 4 * other),
-        )
-        costs, inf = clusters.merge_costs(*inventory.table[:2]), torch.inf
-        torch.testing.assert_close(costs, torch.tensor([inf, inf, 120, inf, 200, 120]))
-        assert as_tuples(inventory) == expected
-
-
-def test_a_word_that_gives_a_sense_in_use_receives_none() -> None:
-    """B gives a sense to A, and would split, too, by its own gain; its idle one it may give."""
-    layer = layer_of([0, 1, 2, 1, 1], 3)
-    clusters = layer.inventory.clusters
-    assert clusters is not None
-    use = torch.tensor([100.0, 100.0, 100.0, 50.0, 50.0])
-    for idle, expected in ((False, [(3, 1, 0)]), (True, [(4, 1, 0), (3, 1, 2)])):
-        use[4] = 0.0 if idle else 50.0
-        ready(layer, [100, 100, 100], [9.0, 5.0, 8.0], use)
-        clusters.sense_sum[3] = 50 * (3 * torch.eye(DIM)[1] + 0.1 * torch.eye(DIM)[3])
-        moved = [move for move in as_tuples(layer.inventory) if move[0] > 2]
-        assert moved == expected
-
-
-def test_full_words_and_unsettled_directions_take_none() -> None:
-    layer = layer_of([0, 1, 0, 0, 0, 1], 2)
-    use = torch.tensor([25.0, 100.0, 25.0, 25.0, 25.0, 0.0])
-    ready(layer, [100, 100], [9, 1], use)
-    assert as_tuples(layer.inventory) == [(1, 1, 1), (5, 1, 1)]
-    assert layer.inventory.clusters is not None
-    layer.inventory.clusters.rounds.fill_(1)
-    assert as_tuples(layer.inventory) == []
-
-
-@pytest.mark.parametrize(
-    ("kernel", "theta"), [("lin", 0.0), ("kerbs", 0.0), ("kerbs", -2.0), ("kerbs", 0.7)]
-)
-def test_a_split_leaves_both_sides_as_probable_and_parts_them_by_the_gap(
-    kernel: str, theta: float
-) -> None:
-    layer = layer_of([0, 1, 0], 2, kernel=kernel).double()
-    sides = torch.zeros(2, DIM, dtype=torch.float64)
-    sides[:, 1], sides[0, 0], sides[1, 0] = 3.0, 2.0**0.5, -(2.0**0.5)
-    with torch.no_grad():
-        layer.weight[0] += 8 * torch.eye(DIM)[1]  # a turn by half of it is enough
-        layer.weight[2] = 0.0
-        layer.theta.fill_(theta)
-    ready(layer, [100, 100], [2.0, 0.0], torch.tensor([100.0, 100.0, 0.0]))
-    before = layer.sense_logits(sides.float(), torch.tensor([0]))[:, 0]
-    moves = layer.reallocate("clusters")
-    assert moves.senses.tolist() == [0, 2]
-    after = layer.sense_logits(sides.float(), torch.tensor([0, 2]))
-    torch.testing.assert_close(after.diagonal(), before, rtol=1e-4, atol=1e-4)
-    falls = before - after.fliplr().diagonal()
-    torch.testing.assert_close(falls, torch.full_like(falls, GAP), rtol=1e-3, atol=1e-3)
-    assert moves.vectors is not None
-    torch.testing.assert_close(moves.vectors, layer.weight[[0, 2]].detach())
-
-
-def test_turns_are_no_longer_than_half_of_the_vector() -> None:
-    layer = layer_of([0, 1, 0], 2)
-    before = layer.weight.detach().clone()
-    ready(layer, [100, 100], [0.1, 0.0], torch.tensor([100.0, 100.0, 0.0]))
-    layer.reallocate("clusters")
-    for sense in (0, 2):
-        turn = (layer.weight[sense].detach() - before[0]).norm() / before[0].norm()
-        assert 0.4 < float(turn) < 0.51
-
-
-def test_contexts_that_are_all_alike_are_not_split() -> None:
-    layer = layer_of([0, 1, 0], 2)
-    ready(layer, [100, 100], [0.08, 0.0], torch.tensor([100.0, 100.0, 0.0]))
-    assert not as_tuples(layer.inventory)
-
-
-def test_contexts_of_one_direction_are_not_split() -> None:
-    layer = layer_of([0, 1, 0], 2)
-    ready(layer, [100, 100], [2.0, 0.0], torch.tensor([100.0, 100.0, 0.0]))
-    clusters = layer.inventory.clusters
-    assert clusters is not None
-    clusters.sense_sum[:2] = 100 * 3 * torch.eye(DIM)[0]
-    clusters.lead_along.copy_((2.0 + 9.0) * 100 * torch.eye(DIM)[0].expand(2, DIM))
-    assert not as_tuples(layer.inventory)
-
-
-def test_a_word_whose_leading_sense_has_lost_waits() -> None:
-    layer = layer_of([0, 1, 0, 1], 2)
-    ready(layer, [100, 100], [2.0, 0.0], torch.tensor([1.0, 100.0, 99.0, 0.0]))
-    assert not as_tuples(layer.inventory)
-
-
-def test_after_another_policy_no_word_loses_its_last_sense() -> None:
-    """The leading senses of before may belong to other words."""
-    torch.manual_seed(0)
-    layer = KerbsOutputLayer(4, 60, 90, follow_clusters=True)
-    start = KerbsOutputLayer(4, 60, 90)
-    for _ in range(5):
-        start.inventory.log_prob.uniform_(-200, 0)
-        start.inventory.usage.uniform_()
-        start.reallocate("paper")
-    layer.load_state_dict(start.state_dict(), strict=False)
-    owners = layer.word_of_sense[layer.inventory.clusters.leader]  # type: ignore[union-attr]
-    assert torch.equal(owners, torch.arange(60))
-    for number in range(8):
-        if number == 4:
-            layer.inventory.log_prob.uniform_(-200, 0)
-            layer.reallocate("paper")
-        count = torch.zeros(60)
-        count[:10] = 100.0
-        ready(layer, count.tolist(), [2.0] * 60, torch.rand(90))
-        layer.reallocate("clusters")
-        assert int(layer.senses_per_word().min()) == 1
-
-
-def test_theta_goes_with_the_split() -> None:
-    layer = KerbsOutputLayer(DIM, 2, 4, follow_clusters=True)
-    layer.inventory.word_of_sense.copy_(torch.tensor([0, 1, 0, 1]))
-    layer.inventory._table = None
-    with torch.no_grad():
-        layer.theta.copy_(torch.tensor([0.7, -0.2, 3.0, 4.0]))
-    ready(layer, [100, 0], [2.0, 0.0], torch.tensor([100.0, 0.0, 0.0, 0.0]))
-    layer.reallocate("clusters")
-    assert layer.theta.tolist() == pytest.approx([0.7, -0.2, 0.7, 4.0])
-
-
-def moves_from_any_statistics(words: int, extra: int, seed: int, zeros: float) -> int:
-    """Let senses move by random statistics, check what must hold, and return how many moved."""
-    draw = torch.Generator().manual_seed(seed)
-    senses = words + min(extra, 3 * words)
-    layer = KerbsOutputLayer(4, words, senses, follow_clusters=True)
-    inventory, clusters = layer.inventory, layer.inventory.clusters
-    assert clusters is not None
-    clusters.sense_count.random_(0, 150, generator=draw)
-    clusters.sense_count[torch.rand(senses, generator=draw) < zeros] = 0.0
-    soft = torch.rand(senses, generator=draw)  # the most probable sense need not be the most used
-    inventory.interval_usage.copy_(clusters.sense_count * soft)
-    inventory.interval_count.index_add_(0, layer.word_of_sense, inventory.interval_usage)
-    clusters.sense_sum.normal_(generator=draw).mul_(clusters.sense_count.unsqueeze(1))
-    clusters.lead_along.normal_(generator=draw).mul_(300.0)
-    clusters.rounds.random_(0, 4, generator=draw)
-    leading = inventory.leading_senses()
-    moves = layer.reallocate("clusters")
-    assert torch.equal(layer.word_of_sense[leading], torch.arange(words))
-    counts = layer.senses_per_word()
-    assert int(counts.min()) >= 1
-    assert int(counts.max()) <= 4
-    assert moves.senses.unique().numel() == len(moves)
-    assert layer.weight.isfinite().all()
-    assert inventory.interval_count.sum() == clusters.sense_count.sum() == 0
-    return moves.moved
-
-
-@settings(max_examples=20)
-@given(
-    words=st.integers(1, 8),
-    extra=st.integers(0, 24),
-    seed=st.integers(0, 10_000),
-    zeros=st.floats(0, 1),
-)
-def test_any_statistics_give_moves_that_can_be_made(
-    words: int, extra: int, seed: int, zeros: float
-) -> None:
-    moves_from_any_statistics(words, extra, seed, zeros)
-
-
-def test_senses_in_use_and_idle_ones_move_by_random_statistics() -> None:
-    assert moves_from_any_statistics(8, 16, seed=0, zeros=0.0) > 0
-    assert sum(moves_from_any_statistics(8, 16, seed, zeros=0.3) for seed in range(5)) > 5
-
-
-def test_it_needs_a_layer_that_was_built_for_it() -> None:
-    with pytest.raises(ValueError, match="`policy` clusters"):
-        KerbsOutputLayer(4, 3, 6).reallocate("clusters")
-
-
-@pytest.mark.parametrize(
-    ("policy", "least", "most"), [("clusters", 0.9, 1.0), ("paper", 0.49, 0.8)]
-)
-def test_senses_come_to_stand_for_clusters(policy: str, least: float, most: float) -> None:
-    """Six words, each in two sorts of contexts that predict it equally well."""
-    torch.manual_seed(0)
-    words, draw = 6, torch.Generator().manual_seed(3)
-    layer = KerbsOutputLayer(DIM, words, 14, follow_clusters=True)
-    optimizer = torch.optim.Adam(layer.parameters(), 3e-3)
-    center, offset = torch.randn(2, words, DIM, generator=draw)
-    center, offset = (
-        size * torch.nn.functional.normalize(part, dim=1)
-        for size, part in ((4, center), (2, offset))
+def layer_of(senses: int = 16, kernel: str = "kerbs", seed: int = 0) -> KerbsOutputLayer:
+    torch.manual_seed(seed)
+    return KerbsOutputLayer(
+        DIM + 1, WORDS, senses, kernel=kernel, biased=True, sense_init="spare", init_scale=2.0
     )
 
-    def contexts(word: Tensor, sort: Tensor) -> Tensor:
-        noise = 0.3 * torch.randn(len(word), DIM, generator=draw)
-        return center[word] + (2 * sort - 1)[:, None] * offset[word] + noise
 
-    for step in range(1, 501):
-        word, sort = torch.randint(0, words, (200,), generator=draw), torch.arange(200) % 2
-        loss = layer.nll(contexts(word, sort), word, reduction="mean")
+def contexts_of(number: int = 600, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Contexts with a 1, and words: 4 has two clusters, 5 three, 6 one, 7 few, 0 to 3 none."""
+    g = torch.Generator().manual_seed(seed)
+    words = torch.tensor([4, 5, 6])[torch.arange(number) % 3]
+    words[:20] = 7
+    numbers = torch.tensor([1, 1, 1, 1, 2, 3, 1, 1])
+    centers = 5.0 * F.normalize(torch.randn(WORDS, 3, DIM, generator=g), dim=2)
+    which = (torch.rand(number, generator=g) * numbers[words]).long()
+    points = centers[words, which] + 0.3 * torch.randn(number, DIM, generator=g)
+    return F.pad(points, (0, 1), value=1.0), words
+
+
+def train(layer: KerbsOutputLayer, h: Tensor, words: Tensor, updates: int = 3) -> None:
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    for _ in range(updates):
         optimizer.zero_grad()
-        loss.backward()
+        layer.nll(h, words).backward()
         optimizer.step()
-        layer.update_statistics(1e-5)
-        if step % 50 == 0:
-            moves = layer.reallocate(policy)
-            reset_moments(optimizer, layer.sense_parameters(), moves.senses)
-    word, sort = torch.arange(words).repeat_interleave(200), torch.arange(200 * words) % 2
-    posterior = layer.posterior(layer.look_up(word), contexts(word, sort))
-    together = torch.zeros(words, 4, 2).index_put_(
-        (word, posterior.argmax(1), sort), torch.ones(len(word)), accumulate=True
+        layer.update_statistics(1e-3)
+
+
+def place(layer: KerbsOutputLayer, h: Tensor, words: Tensor) -> None:
+    layer.start_sampling(special=4)
+    with torch.no_grad():
+        layer.nll(h, words)
+    layer.update_statistics(1e-3)
+    layer.reallocate("clusters")
+
+
+def test_spare_senses_change_no_probability_and_get_no_gradient() -> None:
+    layer = layer_of()
+    single = KerbsOutputLayer(DIM + 1, WORDS, WORDS, biased=True)
+    single.weight.data = layer.weight.data[:WORDS].clone()
+    single.theta.data = layer.theta.data[:WORDS].clone()
+    h, words = contexts_of()
+    torch.testing.assert_close(layer.log_probs(h), single.log_probs(h))
+    layer.nll(h, words).backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad[WORDS:].abs().max() < 1e-8 < layer.weight.grad[:WORDS].abs().max()
+    spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
+    assert spare.tolist() == [False] * WORDS + [True] * 8
+
+
+def test_words_get_as_many_senses_as_their_contexts_have_clusters() -> None:
+    layer = layer_of(WORDS + 3)
+    h, words = contexts_of()
+    train(layer, h, words)
+    before = layer.weight.detach().clone()
+    mass = layer_mass(layer, h, words)
+    place(layer, h, words)
+    assert layer.sample is None
+    spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
+    assert torch.bincount(layer.word_of_sense[~spare], minlength=WORDS).tolist() == [
+        *(1, 1, 1, 1, 2, 3, 1, 1)
+    ]
+    torch.testing.assert_close(layer.weight[[0, 1, 2, 3, 6, 7]], before[[0, 1, 2, 3, 6, 7]])
+    for word in (4, 5):  # the mean of the log mass stays, each sense is the top one somewhere
+        here, senses = words == word, (layer.word_of_sense == word).nonzero().squeeze(1)
+        after = layer_mass(layer, h, words)
+        assert float(after[here].mean()) == pytest.approx(float(mass[here].mean()), abs=2e-3)
+        logits = layer.sense_logits(h[here], senses)
+        assert len(logits.argmax(1).unique()) == len(senses)
+        assert (layer.theta[senses] == MOVED_THETA).all()
+        assert layer.usage[senses].sum() > 0
+    assert layer.usage[spare].sum() == 0
+
+
+def layer_mass(layer: KerbsOutputLayer, h: Tensor, words: Tensor) -> Tensor:
+    """Log mass of each context's word, [n]."""
+    logits = layer.sense_logits(h, torch.arange(layer.total_senses)).detach()
+    own = layer.word_of_sense == words.unsqueeze(1)
+    return logits.where(own, -torch.inf).logsumexp(1)
+
+
+@pytest.mark.parametrize("kernel", ["lin", "kerbs"])
+def test_joined_senses(kernel: str) -> None:
+    """Of the inner product, the mean posterior's mean of vectors; the mean of the log mass stays;
+    one sense is itself."""
+    layer = layer_of(kernel=kernel, seed=3)
+    h = contexts_of()[0].double()
+    weight, theta = layer.weight.detach().double()[4:7], layer.theta.detach().double()[4:7]
+    vector = joined_senses(h, weight, theta, layer.kernel)
+    if kernel == "lin":
+        posterior = (h @ weight.t()).softmax(1).mean(0)
+        torch.testing.assert_close(vector[:-1], (posterior @ weight)[:-1])
+        torch.testing.assert_close((h @ vector).mean(), (h @ weight.t()).logsumexp(1).mean())
+        torch.testing.assert_close(joined_senses(h, weight[:1], theta[:1], layer.kernel), weight[0])
+    else:
+        from fairseq_kerbs.kernels import kerbs_kernel
+
+        mass = kerbs_kernel(h, weight, theta).logsumexp(1)
+        torch.testing.assert_close((h @ vector).mean(), mass.mean())
+
+
+def test_a_limit_and_a_second_placement() -> None:
+    """Two senses beside the words': the larger fall of distortion wins them, and a second placement
+    on other contexts gives them to whom they belong then."""
+    layer = layer_of(WORDS + 1)
+    h, words = contexts_of()
+    train(layer, h, words)
+    place(layer, h, words)
+    spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
+    first = torch.bincount(layer.word_of_sense[~spare], minlength=WORDS)
+    assert sorted(first.tolist()) == [1] * (WORDS - 1) + [2]
+    alone = words != int(first.argmax())
+    place(layer, h[alone], words[alone])
+    second = torch.bincount(layer.word_of_sense, minlength=WORDS)
+    assert torch.equal(first, second)  # too few contexts: it keeps its senses, and none is left
+    assert (layer.senses_per_word() <= layer.max_senses).all()
+
+
+def test_a_checkpoint_holds_the_sample_and_resumes_exactly() -> None:
+    layer = layer_of()
+    h, words = contexts_of()
+    layer.start_sampling(special=4)
+    train(layer, h[:300], words[:300], 2)
+    state = copy.deepcopy(layer.state_dict())
+    assert state["sample_kept"].dtype == torch.float16
+    other = layer_of(seed=9)
+    other.load_state_dict(state)
+    for each in (layer, other):
+        train(each, h[300:], words[300:], 2)
+        each.reallocate("clusters")
+    for left, right in zip(layer.state_dict().values(), other.state_dict().values(), strict=True):
+        assert torch.equal(left, right)
+    assert not any(name.startswith("sample") for name in layer.state_dict())
+    layer.load_state_dict(other.state_dict())
+    assert layer.sample is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_placements_keep_every_number(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each word keeps 1 to K senses, all of them together stay M, words without contexts theirs."""
+    monkeypatch.setattr(clusters, "LEAST_CONTEXTS", 6)
+    monkeypatch.setattr(clusters, "CONTEXTS_A_SENSE", 3)
+    most = 2 + seed % 3
+    torch.manual_seed(seed)
+    layer = KerbsOutputLayer(
+        DIM + 1, WORDS, WORDS + 3 * seed, max_senses=most, biased=True, sense_init="spare"
     )
-    purity = float(together.amax(2).sum(1).mean()) / 200
-    assert least < purity <= most
+    for number in range(5):
+        words = torch.randint(number % 3, WORDS, (90,))
+        h = F.pad(4 * torch.randn(90, DIM), (0, 1), value=1.0)
+        before = layer.weight.detach()[layer.word_of_sense == 0].clone()
+        place(layer, h, words)
+        counts = layer.senses_per_word()
+        assert int(counts.sum()) == WORDS + 3 * seed
+        assert 1 <= int(counts.min()) <= int(counts.max()) <= most
+        spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
+        assert torch.bincount(layer.word_of_sense[~spare], minlength=WORDS).min() == 1
+        assert all(value.isfinite().all() for value in layer.state_dict().values())
+        after = layer.weight.detach()[layer.word_of_sense == 0]
+        assert (after == before[0]).all(1).any()  # a special symbol
+
+
+def test_a_larger_gap_parts_senses_more() -> None:
+    spread = []
+    for gap in (0.5, 4.0):
+        layer = layer_of(WORDS + 3)
+        h, words = contexts_of()
+        layer.start_sampling(special=4)
+        train(layer, h, words)
+        layer.reallocate("clusters", ReallocationSettings(gap=gap))
+        own = layer.weight.detach()[layer.word_of_sense == 5, :-1]
+        spread.append(float((own - own.mean(0)).norm()))
+    assert spread[1] > 2 * spread[0]
+
+
+def test_bad_use() -> None:
+    with pytest.raises(ValueError, match=r"`policy` clusters needs `sense_bias`"):
+        KerbsOutputLayer(DIM, WORDS, 12, sense_init="spare")
+    with pytest.raises(ValueError, match=r"kerbs or lin, not rbf"):
+        KerbsOutputLayer(DIM, WORDS, 12, biased=True, kernel="rbf").start_sampling()
+    with pytest.raises(ValueError, match=r"call start_sampling\(\) before"):
+        layer_of().reallocate("clusters")

@@ -1,4 +1,4 @@
-"""Vectors that moved senses begin with: keep, split, context."""
+"""Vectors that moved senses begin with: keep, split."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation.moved_vectors import SPLIT_SINE, most_used_senses, new_vectors
@@ -17,12 +16,10 @@ from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
 OWNERS = [0, 1, 2, 0, 1, 0]
 
 
-def inventory_of(contexts: Tensor | None = None, **state: list[float]) -> SenseInventory:
-    inventory = SenseInventory(3, 6, 3, context_dim=0 if contexts is None else contexts.shape[1])
+def inventory_of(**state: list[float]) -> SenseInventory:
+    inventory = SenseInventory(3, 6, 3)
     values = inventory.state_dict() | {"word_of_sense": torch.tensor(OWNERS)}
     values |= {name: torch.tensor(value) for name, value in state.items()}
-    if contexts is not None:
-        values["interval_contexts"] = contexts
     inventory.load_state_dict(values)
     return inventory
 
@@ -67,34 +64,15 @@ def test_split_lies_beside_the_most_used_sense_and_never_changes(dtype: torch.dt
     assert one.flatten().tolist() == pytest.approx([-2.0 * (1 - SPLIT_SINE**2) ** 0.5] * 3)
 
 
-def test_context_is_the_mean_direction_of_missed_contexts_at_the_length_of_the_word() -> None:
-    contexts = torch.zeros(3, 8)
-    contexts[1] = torch.randn(8) * 1e-6  # however little was missed, the direction counts
-    inventory = inventory_of(contexts, interval_usage=[1.0, 0.5, 1.0, 0.0, 0.2, 0.0])
-    weight = torch.randn(6, 8)
-    moves = moves_of((5, 1), (3, 2), (3, 1))  # sense 3 moves twice: to word 1 in the end
-    vectors = new_vectors(inventory, weight, moves, "context")
-    assert vectors is not None
-    expected = contexts[1] / contexts[1].norm() * weight[1].norm()
-    torch.testing.assert_close(vectors, expected.expand(3, 8))
-    silent = moves_of((5, 2))  # word 2 did not occur
-    found, beside = (new_vectors(inventory, weight, silent, how) for how in ("context", "split"))
-    assert found is not None
-    assert beside is not None
-    assert torch.equal(found, beside)
-
-
 def test_keep_and_errors() -> None:
     inventory, weight, moves = inventory_of(), torch.randn(6, 4), moves_of((5, 1))
     assert new_vectors(inventory, weight, moves, "keep") is None
     assert new_vectors(inventory, weight, moves_of(), "split") is None
-    with pytest.raises(ValueError, match="`new_sense` context needs"):
-        new_vectors(inventory, weight, moves, "context")
     for build in (
         lambda: new_vectors(inventory, weight, moves, "fresh"),
         lambda: KerbsOutputLayer(4, 3, 6, new_sense="fresh"),
     ):
-        with pytest.raises(ValueError, match=r"`new_sense`.*'fresh'.*keep, split, context"):
+        with pytest.raises(ValueError, match=r"`new_sense`.*'fresh'.*keep, split"):
             build()
 
 
@@ -110,7 +88,7 @@ def step(layer: KerbsOutputLayer, optimizer: torch.optim.Optimizer, seed: int) -
     layer.update_statistics(1e-3)
 
 
-@pytest.mark.parametrize("how", ["keep", "split", "context"])
+@pytest.mark.parametrize("how", ["keep", "split"])
 @pytest.mark.parametrize("policy", ["paper", "released"])
 def test_layers_write_the_new_vectors_and_go_on_after_a_resume(policy: str, how: str) -> None:
     settings = ReallocationSettings(log_prob_threshold=-25.0, max_moves=0.2)
@@ -136,26 +114,5 @@ def test_layers_write_the_new_vectors_and_go_on_after_a_resume(policy: str, how:
     else:
         torch.testing.assert_close(layer.weight[moves.senses], moves.vectors)
         assert (layer.weight - before)[moved].abs().amax(1).min() > 0.01
-    assert layer.inventory.interval_contexts is None or not layer.inventory.interval_contexts.any()
     for name, value in layer.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
-
-
-def test_a_context_sense_finds_the_cluster_that_no_sense_serves() -> None:
-    """Word 0 has two clusters and one sense on the first: its second begins in the other."""
-    layer = KerbsOutputLayer(8, 4, 5, new_sense="context", max_senses=2)
-    state = layer.inventory.state_dict() | {"word_of_sense": torch.tensor([0, 1, 2, 3, 3])}
-    layer.inventory.load_state_dict(state)
-    axes = 6.0 * torch.eye(8)
-    with torch.no_grad():
-        layer.weight.copy_(axes[[0, 1, 2, 3, 4]])
-        layer.theta.zero_()
-    h = axes[[0, 0, 0, 5, 5, 1, 2, 3]] + 0.1 * torch.randn(8, 8)
-    layer.nll(h, torch.tensor([0, 0, 0, 0, 0, 1, 2, 3]))
-    layer.update_statistics(0.0)
-    moves = layer.reallocate("released", ReallocationSettings(max_moves=0.25))
-    assert (moves.senses.tolist(), moves.words.tolist()) == ([4], [0])
-    with torch.no_grad():
-        cosine = torch.cosine_similarity(layer.weight[4], axes[5], dim=0)
-    assert cosine > 0.98
-    assert layer.weight[4].norm().item() == pytest.approx(6.0, rel=1e-5)

@@ -15,7 +15,6 @@ from torch import Tensor
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import NllOptions, Senses, nll_with_evidence
 from fairseq_kerbs.senses import (
-    OPTIONAL_STATISTICS,
     Evidence,
     SenseInventory,
     build_sense_table,
@@ -125,9 +124,8 @@ def evidence_of(p: Problem, rows: list[int]) -> tuple[Tensor, Evidence]:
     return part, nll_with_evidence(p.h[rows], senses, part, NllOptions(ignore_index=-1))[2]
 
 
-def inventory_for(p: Problem, context_dim: int = 0, cluster_dim: int = 0) -> SenseInventory:
-    size = p.vocab_size, len(p.word_of_sense), 4
-    inventory = SenseInventory(*size, context_dim=context_dim, cluster_dim=cluster_dim)
+def inventory_for(p: Problem) -> SenseInventory:
+    inventory = SenseInventory(p.vocab_size, len(p.word_of_sense), 4)
     inventory.load_state_dict({**inventory.state_dict(), "word_of_sense": p.word_of_sense})
     return inventory
 
@@ -194,17 +192,16 @@ def test_ignored_tokens_and_silence_change_nothing() -> None:
         assert torch.equal(value, before[name]), name
 
 
-def test_interval_sums_count_words_probabilities_posteriors_and_contexts() -> None:
+def test_interval_sums_count_words_probabilities_and_posteriors() -> None:
     p = make_problem(40, theta_scale=0.5)
     p.target[5] = -1
-    inventory = inventory_for(p, context_dim=7)
+    inventory = inventory_for(p)
     for rows in (range(20), range(20, 40)):
-        inventory.record(*evidence_of(p, list(rows)), p.h[list(rows)])
+        inventory.record(*evidence_of(p, list(rows)))
         inventory.update(0.01)
     senses = naive_logits(*p.leaves).softmax(1).detach().double()
     v, m = torch.zeros(11, dtype=torch.float64), torch.zeros(29, dtype=torch.float64)
     expected = {"count": v.clone(), "prob": v.clone(), "usage": m.clone()}
-    contexts = torch.zeros(11, 7, dtype=torch.float64)
     for t, word in enumerate(p.target.tolist()):
         if word >= 0:
             own = [k for k, owner in enumerate(p.word_of_sense.tolist()) if owner == word]
@@ -214,16 +211,12 @@ def test_interval_sums_count_words_probabilities_posteriors_and_contexts() -> No
             expected["prob"][word] += total
             for k in own:
                 expected["usage"][k] += inside[k] / total
-            h = p.h[t].detach()
-            contexts[word] += (1 - total) * h / h.norm()
-    for name, value in (expected | {"contexts": contexts}).items():
+    for name, value in expected.items():
         found = getattr(inventory, f"interval_{name}").double()
         torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5, msg=name)
     inventory.start_interval()
     for name, value in inventory.named_buffers():
         assert bool(value.any()) == (not name.startswith("interval_")), name
-    with pytest.raises(ValueError, match="context vectors"):
-        inventory.record(*evidence_of(p, [0]))
 
 
 def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
@@ -241,37 +234,13 @@ def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
 
 def test_two_processes_that_add_their_pending_sums_equal_one() -> None:
     p = make_problem(10)
-    whole, left, right = (inventory_for(p, context_dim=7) for _ in range(3))
-    whole.record(*evidence_of(p, list(range(10))), p.h)
-    left.record(*evidence_of(p, [0, 1, 2]), p.h[:3])
-    right.record(*evidence_of(p, list(range(3, 10))), p.h[3:])
+    whole, left, right = (inventory_for(p) for _ in range(3))
+    whole.record(*evidence_of(p, list(range(10))))
+    left.record(*evidence_of(p, [0, 1, 2]))
+    right.record(*evidence_of(p, list(range(3, 10))))
     left.pending.add_(right.pending)
     for inventory in (whole, left):
         assert inventory.update(0.1).item() == 10
-    for name, value in whole.state_dict().items():
-        torch.testing.assert_close(left.state_dict()[name], value)
-
-
-def test_sums_of_contexts_may_wait_for_the_end_of_an_interval() -> None:
-    p = make_problem(10)
-    whole, left, right = (inventory_for(p, context_dim=7, cluster_dim=7) for _ in range(3))
-    for first in (0, 5):
-        rows = list(range(first, first + 5))
-        parts = {left: rows[:2], right: rows[2:]}
-        whole.record(*evidence_of(p, rows), p.h[rows])
-        whole.update(0.1)
-        for inventory, some in parts.items():
-            inventory.record(*evidence_of(p, some), p.h[some])
-        use = left.pending_parts()[0] + right.pending_parts()[0]
-        for inventory in parts:
-            inventory.pending_parts()[0].copy_(use)
-            assert inventory.update(0.1, contexts=False).item() == 5
-            assert not inventory.pending_parts()[0].any()
-    assert not left.get_buffer("interval_contexts").any()
-    assert not left.get_buffer("clusters.sense_count").any()
-    left.pending_parts()[1].add_(right.pending_parts()[1])
-    left.add_contexts()
-    assert not left.pending.any()
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(left.state_dict()[name], value)
 
@@ -312,30 +281,6 @@ def test_state_dict_carries_everything_that_lasts() -> None:
     assert set(source.state_dict()) >= {"word_of_sense", "usage", "log_prob"}
     with pytest.raises(RuntimeError, match="size mismatch"):
         SenseInventory(11, 30, 4).load_state_dict(source.state_dict())
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_statistics_that_a_checkpoint_lacks_begin_at_zero_and_others_are_dropped(
-    keeps: bool,
-) -> None:
-    p = make_problem()
-    source = inventory_for(p, context_dim=0 if keeps else 7)
-    source.record(*evidence_of(p, list(range(23))), p.h)
-    source.update(1e-2)
-    old = source.state_dict()
-    if not keeps:  # a checkpoint of a version with `balanced`
-        old |= {name: torch.ones(3) for name in OPTIONAL_STATISTICS}
-    module = torch.nn.Sequential(SenseInventory(11, 29, 4, context_dim=7 if keeps else 0))
-    for value in module[0].state_dict().values():
-        value.fill_(1)
-    before = set(old)
-    module.load_state_dict({f"0.{name}": value for name, value in old.items()})
-    assert set(old) == before
-    for name, value in module[0].named_buffers():
-        expected = old.get(name, torch.zeros_like(value))
-        assert torch.equal(value, expected), name
-    with pytest.raises(RuntimeError, match="Missing key"):  # no inventory at all is an error
-        module.load_state_dict({})
 
 
 def test_senses_are_numbered_by_usage_within_their_words() -> None:

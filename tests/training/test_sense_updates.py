@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from fairseq import metrics
-from fairseq.distributed import utils as distributed_utils
 from fairseq.optim import build_optimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
+from fairseq_kerbs import clusters
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.reallocation import MOVED_THETA
-from fairseq_kerbs.senses import OPTIONAL_STATISTICS, SenseInventory
+from fairseq_kerbs.reallocation.clusters import spare_senses
 from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 
@@ -95,18 +95,6 @@ def test_what_is_saved_when_an_interval_ends_moves_its_senses_when_it_goes_on() 
     assert not torch.equal(owners[0], state["decoder.output.inventory.word_of_sense"])
 
 
-def test_what_a_former_version_saved_after_its_moves_does_not_move_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    parts = training()
-    inventory = parts[1].decoder.output.inventory
-    inventory.log_prob.fill_(-10.0)
-    before = inventory.word_of_sense.clone()
-    move(parts, 2)
-    assert torch.equal(inventory.word_of_sense, before)
-    assert not caplog.text
-
-
 def test_moments_of_moved_rows_alone_are_forgotten() -> None:
     parts = training()
     layer, optimizer = parts[1].decoder.output, parts[3].optimizer
@@ -125,9 +113,8 @@ def test_moments_of_moved_rows_alone_are_forgotten() -> None:
     torch.testing.assert_close(layer.theta[moved], torch.full_like(layer.theta[moved], MOVED_THETA))
 
 
-@pytest.mark.parametrize("new_sense", ["split", "context"])
-def test_moves_with_new_vectors_lose_their_moments_too(new_sense: str) -> None:
-    flags: dict[str, Any] = {"reallocation": "released", "max_moves": 0.5, "new_sense": new_sense}
+def test_moves_with_new_vectors_lose_their_moments_too() -> None:
+    flags: dict[str, Any] = {"reallocation": "released", "max_moves": 0.5, "new_sense": "split"}
     parts = training(**flags)
     layer, optimizer = parts[1].decoder.output, parts[3].optimizer
     for update in range(2):
@@ -162,38 +149,19 @@ def test_no_more_senses_move_at_a_time_than_the_flag_allows() -> None:
         assert int((inventory.word_of_sense != before).sum()) == most
 
 
-def test_checkpoints_without_the_newer_statistics_are_taken() -> None:
-    model = make_model("lstm", new_sense="context")
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    for name in OPTIONAL_STATISTICS:
-        state.pop(f"decoder.output.inventory.{name}", None)
-    model.load_state_dict(state)  # by way of check_checkpoint
-    assert not model.decoder.output.inventory.interval_contexts.any()
-    former = {f"decoder.output.inventory.{name}": torch.ones(3) for name in OPTIONAL_STATISTICS}
-    make_model("lstm").load_state_dict(model.state_dict() | former)
+def test_checkpoints_of_another_policy_are_taken() -> None:
+    flags: dict[str, Any] = {"sense_bias": True, "reallocation": "paper"}
+    saved, model = make_model("lstm", **flags), make_model("lstm", reallocation="clusters")
+    owners = saved.decoder.output.inventory.word_of_sense
+    owners.copy_(owners.roll(3))
+    saved.decoder.output.start_sampling()
+    model.load_state_dict(saved.state_dict())  # by way of check_checkpoint
+    assert torch.equal(model.decoder.output.inventory.word_of_sense, owners)
+    assert model.decoder.output.sample is not None
+    state = saved.state_dict()
     del state["decoder.output.inventory.usage"]
     with pytest.raises(SystemExit, match="another --output-layer"):
         model.load_state_dict(state)
-
-
-@pytest.mark.parametrize("policies", [("paper", "clusters"), ("clusters", "paper")])
-def test_checkpoints_of_another_policy_are_taken(
-    policies: tuple[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    saved, model = (make_model("lstm", reallocation=policy) for policy in policies)
-    owners = saved.decoder.output.inventory.word_of_sense
-    owners.copy_(owners.roll(3))
-    model.load_state_dict(saved.state_dict())  # by way of check_checkpoint
-    assert torch.equal(model.decoder.output.inventory.word_of_sense, owners)
-    clusters = model.decoder.output.inventory.clusters
-    said = "another reallocation policy than clusters" in caplog.text
-    assert said == (clusters is not None)
-    if clusters is not None:
-        caplog.clear()
-        model.load_state_dict(model.state_dict())
-        assert not caplog.text
-        words = model.decoder.output.word_of_sense[clusters.leader]
-        assert torch.equal(words, torch.arange(len(words)))
 
 
 @pytest.mark.parametrize("owner", [10**9, -5, 2.5])
@@ -207,56 +175,20 @@ def test_senses_without_a_word_are_refused(owner: float) -> None:
         model.load_state_dict(state | {name: owners})
 
 
-@pytest.mark.parametrize("layer", ["softmax", "mixture"])
-def test_older_checkpoints_with_an_inventory_of_a_layer_without_senses_are_taken(
-    layer: str,
-) -> None:
-    model, other = (make_model("lstm", output_layer=layer) for _ in range(2))
-    state, words = model.state_dict(), model.decoder.output.vocab_size
-    for name, value in SenseInventory(words, words, 1).state_dict().items():
-        state[f"decoder.output.inventory.{name}"] = value
-    other.load_state_dict(state)  # strict, by way of check_checkpoint
-    for name, value in model.state_dict().items():
-        assert torch.equal(other.state_dict()[name], value), name
-
-
 def test_a_dummy_batch_and_a_repeated_update_do_not_count() -> None:
-    parts = training()
+    parts = training(reallocation="clusters")
     task, model, criterion, optimizer = parts
     inventory = model.decoder.output.inventory
     task.train_step(make_batch(), model, criterion, optimizer, 0, ignore_grad=True)
-    assert inventory.pending.abs().sum() == 0
+    sample = model.decoder.output.sample
+    assert inventory.pending.abs().sum() == sample.seen.sum() == 0
     assert inventory.recording
     one_update(parts, 0)
     counted = float(inventory.interval_count.sum())
+    assert sample.seen.sum() == counted > 0
     one_update(parts, 0)  # mixed precision repeats an update that overflowed
-    assert float(inventory.interval_count.sum()) == counted
+    assert float(inventory.interval_count.sum()) == sample.seen.sum() == counted
     assert inventory.pending.abs().sum() == 0
-
-
-def test_processes_exchange_sums_of_contexts_before_moves_and_before_a_save(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parts = training(reallocation="clusters")
-    model = parts[1]
-    inventory = model.decoder.output.inventory
-    use, contexts = (part.numel() for part in inventory.pending_parts())
-    senses, dim = model.decoder.output.weight.shape
-    assert contexts == senses + (senses + inventory.vocab_size) * dim
-    sums: list[int] = []
-    monkeypatch.setattr(distributed_utils, "get_data_parallel_group", lambda: None)
-    monkeypatch.setattr(distributed_utils, "get_world_size", lambda group: 2)
-    monkeypatch.setattr(
-        distributed_utils, "all_reduce", lambda values, group: sums.append(values.numel())
-    )
-    for update in range(3):
-        one_update(parts, update)
-    assert sums == [use, use, contexts, use]
-    assert not inventory.clusters.sense_count.any()  # the second interval's
-    parts[0]._kerbs_updates.exchange_contexts(model)
-    assert sums[4:] == [contexts]
-    assert inventory.clusters.sense_count.sum() == inventory.interval_count.sum() > 0
-    assert not inventory.pending.any()
 
 
 def test_an_overflow_leaves_nothing_in_the_statistics() -> None:
@@ -298,7 +230,7 @@ def test_a_second_model_of_the_task_does_not_stack_hooks_and_brings_its_own_sche
 
 @pytest.mark.parametrize(
     ("policy", "length", "said"),
-    [("clusters", 6, True), ("clusters", 7, False), ("clusters", 0, False), ("paper", 6, False)],
+    [("clusters", 2, True), ("clusters", 3, False), ("clusters", 0, False), ("paper", 2, False)],
 )
 def test_a_training_too_short_for_clusters_is_told(
     policy: str, length: int, said: bool, caplog: pytest.LogCaptureFixture
@@ -308,10 +240,55 @@ def test_a_training_too_short_for_clusters_is_told(
     unread = "--log-prob-threshold is not read by --reallocation clusters: leave it out"
     assert (unread in caplog.text) == (policy == "clusters")  # FLAGS have it
     assert "--new-sense" not in caplog.text
-    assert ("moves no sense of a new model before update 6" in caplog.text) == said
+    assert ("places no sense before update 2" in caplog.text) == said
     caplog.clear()
     task._kerbs_updates.check(make_model("lstm", output_layer="softmax"), length)
     assert not caplog.text
+
+
+def test_contexts_are_sampled_in_the_interval_before_senses_are_placed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clusters, "LEAST_CONTEXTS", 4)
+    monkeypatch.setattr(clusters, "CONTEXTS_A_SENSE", 2)
+    flags: dict[str, Any] = {
+        "reallocation": "clusters",
+        "reallocation_at": [0.5, 0.8],
+        "max_update": 10,
+    }
+    parts = training(**flags)
+    layer, optimizer = parts[1].decoder.output, parts[3].optimizer
+    sampled = []
+    for update in range(10):
+        if update == 5:
+            before = layer.weight.detach().clone()
+            move(parts, update)
+            placed = (layer.weight.detach() - before).any(1)
+            for moment in ("exp_avg", "exp_avg_sq"):
+                state = optimizer.state[layer.weight][moment]
+                assert not state[placed].any()
+                assert state[~placed].any()
+        one_update(parts, update)
+        sampled.append(layer.sample is not None)
+    # after updates 3, 4 and 6, 7: two updates before the senses are placed after 5 and 8
+    assert sampled == [False, False, False, True, True, False, True, True, False, False]
+    spare = spare_senses(layer.weight.detach(), layer.word_of_sense, layer.vocab_size)
+    assert placed.any()
+    assert not spare.all()
+    assert (~spare).sum() > layer.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"reallocation_at": [1.5], "max_update": 9}, "--reallocation-at 1.5: it is a share"),
+        ({"reallocation_at": [0.5]}, "shares of --max-update: give that, too"),
+        ({"cluster_gap": 0.0}, "--cluster-gap is 0.0"),
+    ],
+)
+def test_wrong_moments_for_moves_are_refused(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        make_model("lstm", **flags)
 
 
 def test_a_new_training_forgets_the_interval_of_the_model_that_it_begins_from() -> None:
@@ -333,7 +310,7 @@ def test_no_memory_for_moves_is_no_batch_to_skip(monkeypatch: pytest.MonkeyPatch
     def reallocate(*args: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(parts[1].decoder.output, "reallocate", reallocate)
+    monkeypatch.setattr(parts[1].decoder.output, "propose_moves", reallocate)
     with pytest.raises(MemoryError, match="no memory left to move senses"):
         move(parts, 2)
 
@@ -346,9 +323,7 @@ def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
     assert "--criterion kerbs_cross_entropy" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("flatten", "new_sense"), [(True, "keep"), (False, "split"), (True, "context")]
-)
+@pytest.mark.parametrize(("flatten", "new_sense"), [(True, "keep"), (False, "split")])
 def test_moves_reach_the_float32_master_copy_of_fp16_training(
     flatten: bool, new_sense: str
 ) -> None:
