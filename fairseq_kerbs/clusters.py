@@ -235,7 +235,11 @@ class Placement(NamedTuple):
 
 
 def place_senses(
-    sample: ContextSample, total_senses: int, max_senses: int = 4, gap: float = 1.0, seed: int = 1
+    sample: ContextSample,
+    total_senses: int,
+    max_senses: int = 4,
+    gap: float | Tensor = 1.0,
+    seed: int = 1,
 ) -> Placement:
     """Place senses on the clusters of contexts.
 
@@ -244,7 +248,7 @@ def place_senses(
         total_senses: senses of all words, at most. Fewer are placed if the contexts of all words
             that have enough are clustered.
         max_senses: of one word.
-        gap: see :func:`place_word`.
+        gap: see :func:`place_word`; of all words, or of each, [V].
         seed: of k-means.
 
     Raises:
@@ -263,6 +267,7 @@ def place_senses(
         levels = np.array([one.distortion for one in several])
         falls[word] = (-np.diff(levels) * int(sample.seen[word])).tolist()
     given = allocate(falls, total_senses - words)
+    gaps = torch.as_tensor(gap).expand(words)
     owner = [*range(words), *(word for word in sorted(given) for _ in range(given[word]))]
     rows = torch.zeros(len(owner), dim, dtype=torch.float64)
     bias, share = rows.new_zeros(len(owner)), rows.new_ones(len(owner))
@@ -270,7 +275,7 @@ def place_senses(
     for word in sorted(given):
         at = [word, *range(start, start + given[word])]
         rows[at], bias[at], share[at] = place_word(
-            sample.contexts(word), found[word][given[word]], gap
+            sample.contexts(word), found[word][given[word]], float(gaps[word])
         )
         start += given[word]
     return Placement(rows.float(), bias.float(), torch.tensor(owner), share.float())

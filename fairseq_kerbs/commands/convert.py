@@ -54,9 +54,6 @@ def add_convert(commands: Subparsers) -> None:
     counts = parser.add_mutually_exclusive_group()
     counts.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
     counts.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
-    add("--keep-training", action="store_true",
-        help="keep the numbers of updates and epochs, the rate and Adam's moments: fairseq-train "
-        "goes on where the model was")  # fmt: skip
     add("--ema", action="store_true", help="convert the averages that --store-ema has made")
     add("--config", type=OutputPath, metavar="FILE", help="write the flags for training on as YAML")
     add_trust_flag(parser)
@@ -75,8 +72,6 @@ def _run_convert(args: argparse.Namespace) -> int:
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
     source = conversion.read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
-    if args.keep_training:
-        conversion.kept_moments(source)
     words, dictionary, by = len(source.weight), None, "the order of the dictionary"
     path = args.dict
     if args.data is not None:
@@ -93,13 +88,7 @@ def _run_convert(args: argparse.Namespace) -> int:
     )
     summary = placed.summary(converted) if placed else []
     flags = finetuning_flags(source.config, converted.settings, args.output)
-    conversion.write_checkpoint(
-        args.output, source, converted, args.data, dictionary, args.keep_training
-    )
-    if args.keep_training:
-        del flags["finetune-from-model"]
-        if args.output.name != "checkpoint_last.pt":
-            flags["restore-file"] = str(args.output.resolve())
+    conversion.write_checkpoint(args.output, source, converted, args.data, dictionary)
     if args.config is not None:
         text = f"going on with {args.checkpoint.name} as a KerBS model"
         content = {"description": text, "train": flags}
@@ -124,9 +113,7 @@ def _run_convert(args: argparse.Namespace) -> int:
         ways = "" if args.extra_senses == "clusters" else "; --ema converts them"
         print(f"the averages of --store-ema were left out{ways}")
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
-    own_folder = args.keep_training and "restore-file" not in flags
-    folder = quoted([args.output.parent]) if own_folder else "SAVE_DIR"
-    print(f"train on with: {quoted(command)} --max-update N --save-dir {folder}")
+    print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
     return 0
 
 

@@ -126,34 +126,43 @@ def _run_train(args: argparse.Namespace) -> int:
 def _give_senses(
     args: argparse.Namespace, senses: SensesOnClusters, flags: Flags, files: tuple[Path, ...]
 ) -> Flags:
-    """Train a softmax in SAVE_DIR/softmax, and give it senses in SAVE_DIR, unless that has been
-    done. Returns the flags with which training goes on there. Raises what `_check_recipe` does."""
+    """Train a softmax in SAVE_DIR/softmax and give it senses, unless that has been done. Returns
+    the flags of a training that begins with these, its rate, too. Raises what `_check_recipe` does.
+    """
     from fairseq_kerbs.checkpoints import read_checkpoint
     from fairseq_kerbs.tables.experiments import program_arguments
     from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
     given = _check_recipe(args, senses, flags)
     updates = max(1, round(senses.at * int(given.max_update)))
-    folder = Path(args.save_dir)
-    softmax, last = folder / "softmax", folder / "checkpoint_last.pt"
+    softmax = Path(args.save_dir) / "softmax"
+    placed = softmax / "senses.pt"
     first = {**flags, "output-layer": "softmax", "save-dir": str(softmax)}
     extra = [*args.extra, "--max-update", str(updates)]
-    if given.lr_scheduler == "polynomial_decay" and given.total_num_update is None:
+    polynomial = given.lr_scheduler == "polynomial_decay"
+    if polynomial and given.total_num_update is None:
         extra += ["--total-num-update", given.max_update]  # of the whole training
     train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
     convert = [sys.executable, "-P", "-m", "fairseq_kerbs.cli", "convert"]
-    convert += [str(softmax / "checkpoint_last.pt"), "-o", str(last), "--data", args.data]
+    convert += [str(softmax / "checkpoint_last.pt"), "-o", str(placed), "--data", args.data]
     convert += ["--extra-senses", "clusters", "--total-senses", str(senses.total)]
-    convert += ["--keep-training", "--max-senses", given.max_senses]
+    convert += ["--max-senses", given.max_senses]
     total = str(senses.total)
-    for command in (train, convert) if args.dry_run or not last.exists() else ():
+    for command in (train, convert) if args.dry_run or not placed.exists() else ():
         _announce(files, quoted(command))
         if not args.dry_run and (status := run_program(command)) != 0:
             raise SystemExit(status)
-    if last.exists():
-        total = str(read_checkpoint(last)["cfg"]["model"].total_senses)
-    own_flags: Flags = {"output-layer": "kerbs", "total-senses": total, "sense-bias": True}
-    return {**flags, **own_flags, "reallocation": "none"}
+    if placed.exists():
+        total = str(read_checkpoint(placed)["cfg"]["model"].total_senses)
+    rest = str(int(given.max_update) - updates)
+    args.extra = [*args.extra, "--max-update", rest, "--finetune-from-model", str(placed)]
+    if polynomial:
+        args.extra += ["--total-num-update", rest]
+    flags = {**flags, "output-layer": "kerbs", "total-senses": total, "sense-bias": True}
+    if not senses.again:
+        return flags | {"reallocation": "none"}
+    share = (senses.again - senses.at) / (1.0 - senses.at)
+    return flags | {"reallocation": "clusters", "reallocation-at": f"{share:.6g}"}
 
 
 def _check_recipe(

@@ -249,74 +249,14 @@ def _known_dictionaries(source: SoftmaxModel, data: Path | None, target: Any) ->
     return known
 
 
-def kept_moments(source: SoftmaxModel) -> dict[str, dict[str, Any]]:
-    """Adam's moments of each parameter of a checkpoint, by all names of the parameter. A UserError
-    if it holds none of single parameters in float32."""
-    last = source.state.get("last_optimizer_state") or {}
-    groups, state = last.get("param_groups") or [{"params": []}], last.get("state") or {}
-    trained = [value for value in source.model.parameters() if value.requires_grad]
-    found = [state.get(number, {}) for number in groups[0]["params"]]
-    fits = len(groups) == 1 and len(found) == len(trained)
-    for value, one in zip(trained, found, strict=False):
-        shapes = [one[key].shape if key in one else None for key in ("exp_avg", "exp_avg_sq")]
-        fits &= shapes == [value.shape] * 2
-    if not fits:
-        raise UserError(
-            f"--keep-training: {source.checkpoint} holds no moments of Adam for each of its "
-            "parameters (trainings with --fp16, --no-save-optimizer-state or another optimizer "
-            "have none); leave the flag out"
-        )
-    by_parameter = {id(value): one for value, one in zip(trained, found, strict=True)}
-    names = source.model.named_parameters(remove_duplicate=False)
-    return {name: by_parameter[id(value)] for name, value in names if id(value) in by_parameter}
-
-
-def carried_training(source: SoftmaxModel, converted: Converted) -> dict[str, Any]:
-    """Counters, rate and Adam's moments of a training, for the converted model: each sense begins
-    with the moments of its word, biases and θ with none. Raises what :func:`kept_moments` does."""
-    moments = kept_moments(source)
-    groups = source.state["last_optimizer_state"]["param_groups"]
-    after = [name for name, value in converted.model.named_parameters() if value.requires_grad]
-    vectors = next(name for name in (f"{_OUTPUT}weight", *STOCK_WEIGHTS) if name in moments)
-    owners, parameters = converted.plan.word_of_sense, dict(converted.model.named_parameters())
-
-    def begun(name: str) -> dict[str, Any]:
-        if name in moments and not name.startswith(_OUTPUT):
-            return dict(moments[name])
-        new = {}
-        for key, value in moments[vectors].items():
-            if not (isinstance(value, Tensor) and value.dim()):  # the number of steps
-                new[key] = value
-                continue
-            new[key] = torch.zeros_like(parameters[name], dtype=value.dtype)
-            if name == f"{_OUTPUT}weight":
-                new[key][:, : value.shape[1]] = value[owners]
-        return new
-
-    history = {**source.state["optimizer_history"][-1]}
-    history["criterion_name"] = "KerbsCrossEntropyCriterion"
-    return {
-        "optimizer_history": [history],
-        "extra_state": {
-            key: value for key, value in source.state["extra_state"].items() if "ema" not in key
-        },
-        "last_optimizer_state": {
-            "state": dict(enumerate(map(begun, after))),
-            "param_groups": [{**groups[0], "params": [*range(len(after))]}],
-        },
-    }
-
-
 def write_checkpoint(
     path: Path,
     source: SoftmaxModel,
     converted: Converted,
     data: Path | None = None,
     dictionary: Any = None,
-    keep_training: bool = False,
 ) -> None:
-    """Write what fairseq's loader needs: parameters and settings. Training begins anew, or with
-    ``keep_training`` goes on: see :func:`carried_training`.
+    """Write what fairseq's loader needs: parameters and settings. Training begins anew.
 
     Digests of dictionaries (:mod:`fairseq_kerbs.utils.dictionaries`) go along: the checkpoint's, or
     those of the target ``dictionary`` and of the folder ``data`` or that of the model's training.
@@ -342,7 +282,5 @@ def write_checkpoint(
         "last_optimizer_state": None,
         "task_state": {**(source.state.get("task_state") or {}), STATE: known},
     }
-    if keep_training:
-        state |= carried_training(source, converted)
     with atomic_write_bytes(path) as stream:
         torch.save(state, stream)

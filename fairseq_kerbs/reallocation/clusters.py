@@ -10,8 +10,14 @@ its log mass g by the context, and what keeps the mean of g:
 
     w = E_h ∇g(h),    b = E_h [g(h) − h·w],    g(h) = log Σ_k exp K(h, w_k; θ_k)
 
-over the sampled contexts of the word. Words with too few contexts keep their senses, and a word
-that has one sense and gets no other keeps it untouched.
+over the sampled contexts of the word. Its senses may have learned to part more than the bound
+``gap`` lets them; new ones are let part as much: the bound of a word is at least
+
+    max_k (w_k − w)·(m_k − m)
+
+with m the mean of its contexts, m_k that of those in which sense k is the most probable one. Words
+with too few contexts keep their senses, and a word that has one sense and gets no other keeps it
+untouched.
 
 **Spare senses.** A layer has M senses all the time, placed or not. The others lie idle: copies of a
 sense of some word, with θ = 0 and a bias lower by :data:`SPARE_NATS`. A layer with ``sense_init``
@@ -41,8 +47,10 @@ def spare_senses(weight: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tens
     return bias < highest[word_of_sense] - SPARE_NATS / 2
 
 
-def joined_senses(contexts: Tensor, weight: Tensor, theta: Tensor, kernel: Kernel) -> Tensor:
-    """One vector in the place of a word's senses; see the head of this file.
+def joined_senses(
+    contexts: Tensor, weight: Tensor, theta: Tensor, kernel: Kernel
+) -> tuple[Tensor, float]:
+    """One vector in the place of a word's senses, and how far they part; see the head of this file.
 
     Args:
         contexts: those of the word, [n, d]; the last coordinate is 1.
@@ -50,15 +58,19 @@ def joined_senses(contexts: Tensor, weight: Tensor, theta: Tensor, kernel: Kerne
         kernel: the layer's.
 
     Returns:
-        [d], the bias last.
+        [d], the bias last, and a number of nats.
     """
     with torch.enable_grad():
         h = contexts.detach().clone().requires_grad_()
-        mass = kernel_logits(h, weight, theta, kernel).logsumexp(1)  # [n]
+        logits = kernel_logits(h, weight, theta, kernel)  # [n, k]
+        mass = logits.logsumexp(1)
         (gradient,) = torch.autograd.grad(mass.sum(), h)
     vector = gradient.mean(0)
     vector[-1] = (mass.detach() - contexts[:, :-1] @ vector[:-1]).mean()
-    return vector
+    top = F.one_hot(logits.argmax(1), len(weight)).to(contexts.dtype)  # [n, k]
+    means = top.t() @ contexts / top.sum(0).clamp_min(1.0).unsqueeze(1)
+    apart = ((weight - vector) * (means - contexts.mean(0)))[:, :-1].sum(1)
+    return vector, float(apart[top.any(0)].max())
 
 
 def place_on_clusters(
@@ -87,16 +99,18 @@ def place_on_clusters(
     live = ~spare_senses(weight, owners, words)
     before = torch.bincount(owners[live], minlength=words)  # [V] live senses
     total = inventory.total_senses - int((before - 1)[~sample.enough].sum())
-    placement = place_senses(sample, total, inventory.max_senses, gap)
+    joined = torch.zeros(words, weight.shape[1], dtype=torch.float64)
+    gaps = torch.full((words,), gap, dtype=torch.float64)
+    for word in sample.enough.nonzero().squeeze(1).tolist():
+        contexts = F.pad(sample.contexts(word).double(), (0, 1), value=1.0)
+        senses = live & (owners == word)
+        joined[word], apart = joined_senses(contexts, weight[senses], theta[senses], kernel)
+        gaps[word] = max(gap, apart)
+    placement = place_senses(sample, total, inventory.max_senses, gaps)
     after = torch.bincount(placement.word_of_sense, minlength=words)
     anew = sample.enough & ((before > 1) | (after > 1))  # [V]
     after = torch.where(anew, after, before)
 
-    joined = torch.zeros(words, weight.shape[1], dtype=torch.float64)
-    for word in anew.nonzero().squeeze(1).tolist():
-        contexts = F.pad(sample.contexts(word).double(), (0, 1), value=1.0)
-        senses = live & (owners == word)
-        joined[word] = joined_senses(contexts, weight[senses], theta[senses], kernel)
     placed = anew[placement.word_of_sense]
     words_placed = placement.word_of_sense[placed]
     added = torch.cat([placement.rows, placement.bias.unsqueeze(1)], dim=1)[placed].double()

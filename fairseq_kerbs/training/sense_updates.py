@@ -143,15 +143,15 @@ class SenseUpdates:
 
     def before_update(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
         """Move senses where this has its time after ``update_num`` updates."""
+        # micro-batches of one update, and an update that mixed precision repeats, find it done
+        if update_num == self._last_begun:
+            return
+        self._last_begun = update_num
         if update_num == 0 and self._last_update < 0:  # another training's may have been loaded
             for layer in kerbs_layers(model):
                 layer.sample = None
                 if layer.inventory.interval_count.any():
                     layer.inventory.start_interval()
-        # micro-batches of one update, and an update that mixed precision repeats, find it done
-        if update_num == self._last_begun:
-            return
-        self._last_begun = update_num
         moves_now = update_num > 0 and self.schedule.moves_after(update_num)
         for layer in kerbs_layers(model):
             if moves_now:
@@ -205,10 +205,13 @@ class SenseUpdates:
         if layer.has_theta and moves.reset_theta:
             # not the model's own rows: float16 has no 1e-8
             rows.set_master_rows(layer.theta, moves.senses, torch.full((len(moves),), MOVED_THETA))
-        logger.info(
-            f"reallocation after {updates} updates: {moves.moved} senses moved to "
-            f"{moves.words.unique().numel()} words"
+        words = layer.senses_per_word().gt(1).sum()
+        done = (
+            f"{len(moves)} senses placed on clusters; {words} words have several"
+            if self.schedule.policy == "clusters"
+            else f"{moves.moved} senses moved to {moves.words.unique().numel()} words"
         )
+        logger.info(f"reallocation after {updates} updates: {done}")
         return moves.moved
 
     def _propose(self, layer: KerbsOutputLayer) -> Moves | None:
