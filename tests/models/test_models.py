@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import pickle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from fairseq import checkpoint_utils, options
 from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
-from fairseq.models.ema.ema import EMA
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf, ValidationError
 
 from fairseq_kerbs.models import PRESETS
-from fairseq_kerbs.reallocation import ReallocationSettings
 from tests.helpers.fairseq_fixtures import (
     MODELS,
     SIZES,
@@ -138,74 +134,6 @@ def test_attention_names_positions_of_the_source_as_given(name: str) -> None:
     on_padding = source.eq(1).unsqueeze(1).expand_as(attention)
     assert attention[on_padding].abs().sum() == 0
     torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
-
-
-@pytest.mark.parametrize("name", list(MODELS))
-def test_averaged_models_copy_the_allocation(name: str) -> None:
-    """--store-ema: owners of senses have no average."""
-    model = make_model(name)
-    config = SimpleNamespace(
-        ema_decay=0.5, ema_seed_model=None, ema_fp32=False, ema_update_freq=1, ema_start_update=0
-    )
-    average = EMA(model, config)
-    layer = model.decoder.output
-    before = layer.weight.detach().clone()
-    layer.weight.data.add_(1.0)
-    sense = int(layer.inventory.table.senses[layer.inventory.senses_per_word() > 1][0, 0])
-    word = int(layer.inventory.senses_per_word().argmin())
-    layer.inventory.move(torch.tensor([sense]), torch.tensor([word]))
-    average.step(model, 1)
-    found = average.get_model().decoder.output
-    torch.testing.assert_close(found.weight, before + 0.5)
-    assert torch.equal(found.inventory.word_of_sense, layer.inventory.word_of_sense)
-    assert torch.equal(found.table.senses, layer.table.senses)
-
-
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("policy", ["paper", "clusters"])
-@pytest.mark.parametrize("name", list(MODELS))
-def test_averages_of_senses_that_move_begin_anew(name: str, policy: str, wide: bool) -> None:
-    """A split moves both senses away from what they were. The allocation goes with the vectors,
-    although the next average of all is two updates away."""
-    model = make_model(name, reallocation=policy)
-    if wide:  # else the copies in float32 are the model's
-        model.half()
-    config = SimpleNamespace(
-        ema_decay=0.5, ema_seed_model=None, ema_fp32=wide, ema_update_freq=2, ema_start_update=0
-    )
-    average = EMA(model, config)
-    layer = model.decoder.output
-    before = layer.weight.detach().clone()
-    layer.weight.data.add_(1.0)
-    layer.inventory.interval_count.fill_(50.0)
-    layer.inventory.usage.uniform_(1e-4, 1.0, generator=torch.Generator().manual_seed(0))
-    if policy == "clusters":
-        lead = layer.inventory.leading_senses()
-        clusters = layer.inventory.clusters
-        clusters.leader.copy_(lead)
-        clusters.rounds.fill_(9)
-        clusters.sense_count[lead] = 50.0
-        clusters.lead_along.normal_(generator=torch.Generator().manual_seed(0))
-    layer.inventory.log_prob[::9] = -9.0
-    moves = layer.reallocate(policy, ReallocationSettings(log_prob_threshold=-5.0))
-    moved = torch.zeros(len(before), dtype=torch.bool).index_fill(0, moves.senses, True)
-    assert 0 < moved.sum() < len(before)
-    found = average.get_model().decoder.output
-    torch.testing.assert_close(found.weight, torch.where(moved[:, None], layer.weight, before))
-    assert torch.equal(found.theta[moved], layer.theta[moved])
-    assert torch.equal(found.word_of_sense, layer.word_of_sense)
-    assert torch.equal(found.table.senses, layer.table.senses)
-    for update in range(2):
-        average.step(model, update)
-    torch.testing.assert_close(found.weight[moved], layer.weight[moved])
-    error = 1e-2 if wide else 1e-5
-    torch.testing.assert_close(found.weight[~moved], before[~moved] + 0.5, rtol=0, atol=error)
-    if wide:
-        kept = average.fp32_params["decoder.output.weight"]
-        torch.testing.assert_close(kept[moved], layer.weight[moved].float(), rtol=0, atol=1e-6)
-    copy = pickle.loads(pickle.dumps(layer))
-    copy.reallocate(policy, ReallocationSettings(log_prob_threshold=0.0))
-    assert torch.equal(found.word_of_sense, layer.word_of_sense)
 
 
 @pytest.mark.parametrize("name", list(MODELS))
