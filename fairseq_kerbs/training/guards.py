@@ -97,23 +97,17 @@ def begin(
 ) -> Any:
     """Before the first update of a process, when ``made`` have been made: what is held until its
     end, the lock of its folder. A SystemExit if there is nothing to do, or nothing may be done."""
-    most = settings.get("max_update") or 0
+    most, folder = settings.get("max_update") or 0, settings.get("save_dir")
+    first = folder is not None and distributed_utils.get_global_rank() == 0
+    if first:
+        check_resumed(settings, task, made, args)
     if 0 < most <= made:  # fairseq looks at it after an update alone
         logger.info(f"nothing to do: {made} updates are made and --max-update is {most}")
         raise SystemExit(0)
     task._kerbs_updates.check(model, most)
     if distributed_utils.get_global_world_size() > 1:
         _exchange_before_saving(task, model, optimizer.optimizer)
-    folder = settings.get("save_dir")
-    if folder is None or distributed_utils.get_global_rank() > 0:
-        return None
-    lock = None if settings.get("no_save") else take_folder(Path(folder))
-    file = Path(folder, settings.get("restore_file") or "checkpoint_last.pt")  # or a whole path
-    if not file.is_file() and settings.get("finetune_from_model"):
-        file = Path(settings["finetune_from_model"])
-    if file.is_file():
-        check_resumed(file, task, made, args)
-    return lock
+    return take_folder(Path(str(folder))) if first and not settings.get("no_save") else None
 
 
 def _exchange_before_saving(task: Any, model: Any, optimizer: Any) -> None:
@@ -151,9 +145,15 @@ def take_folder(folder: Path) -> Any:
     return lock
 
 
-def check_resumed(file: Path, task: Any, made: int, args: Any) -> None:
+def check_resumed(settings: dict[str, Any], task: Any, made: int, args: Any) -> None:
     """Refuse, with a ProgramEnd, a checkpoint that is damaged, or whose words or scores are others
-    than a training's; say what begins anew where it has no state of the optimizer."""
+    than those of the training that goes on from it; say what begins anew where it has no state of
+    the optimizer."""
+    file = Path(settings["save_dir"], settings.get("restore_file") or "checkpoint_last.pt")
+    if not file.is_file() and settings.get("finetune_from_model"):
+        file = Path(settings["finetune_from_model"])
+    if not file.is_file():
+        return
     _check_file(file)
     mapped: dict[str, Any] = {"mmap": True} if zipfile.is_zipfile(file) else {}
     state = torch.load(file, map_location="cpu", weights_only=False, **mapped)

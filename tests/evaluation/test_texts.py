@@ -68,6 +68,7 @@ def test_parts_of_generated_output(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text(
         "S-1\tb@@ b ?\nT-1\tt1 .\nH-1\t-1\th1 !\nS-0\ta\nT-0\tt0\nH-0\t-1\th0\nH-0\t-2\tx\n"
+        "Generate test with beam=2: BLEU4 = 0.00\n"
     )
     assert read_texts(path, "S", "de") == ["a", "bb?"]
     assert read_texts(path, "T", "en") == ["t0", "t1."]

@@ -143,7 +143,7 @@ EXPERIMENTS = [
         "train multi30k/lstm_kreb {work}/bin {out}/save", ("did you mean multi30k/lstm_kerbs?",)
     ),
     Misuse("generate {work}/good.yaml {work}/bin {out}/save", ("no checkpoint", "--path")),
-    Misuse("generate {work}/good.yaml {work}/bin {out}/a:b", ("SAVE_DIR: {out}/a:b has ':'",)),
+    Misuse("generate {work}/good.yaml {work}/bin {out}/a:b", ("SAVE_DIR: ", "/a:b has ':'")),
     Misuse("train {work}/good.yaml {work}/bin ${{x}}", ("SAVE_DIR: ${x} has ':' or '${'",)),
     Misuse(
         "generate {work}/good.yaml {work}/bin {out} --print-senses --remove-bpe",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, options
-from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
+from fairseq import options
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf, ValidationError
 
@@ -195,34 +194,6 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: dict[str, Any], n
     assert named in message
     assert "\n" not in message
     assert message.startswith("fairseq_kerbs: error:")
-
-
-@pytest.mark.parametrize("kind", [argparse.Namespace, OmegaConf.create])
-def test_transformers_decode_sequentially_unless_they_come_from_an_earlier_version(
-    kind: Any, tmp_path: Path
-) -> None:
-    parser = options.get_training_parser()
-    command = ["data", "--arch", "transformer_kerbs_small", "--composition-passes", "2", "-s", "de"]
-    args = options.parse_args_and_arch(parser, [*command, "-t", "en"])
-    assert (args.composition_passes, args.decoding_passes) == (2, -1)
-    for saved, overrides, expected in (
-        ({"decoding_passes": -1}, {}, -1),
-        ({"decoding_passes": -1}, {"decoding_passes": 1}, 1),
-        ({}, {}, 2),
-        ({}, {"decoding_passes": -1}, -1),
-        ({}, {"composition_passes": 3}, 3),
-    ):
-        flags = {"composition_passes": 2, "_name": "transformer_kerbs_small"} | saved
-        flags = flags if kind is OmegaConf.create else {"model": argparse.Namespace(**flags)}
-        cfg = OmegaConf.create({"model": flags} if kind is OmegaConf.create else flags,
-                               flags={"allow_objects": True})  # fmt: skip
-        history = {"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
-        state = {"optimizer_history": [history], "extra_state": {"train_iterator": {}}}
-        torch.save(state | {"cfg": cfg, "model": {}}, tmp_path / "saved.pt")
-        path = str(tmp_path / "saved.pt")
-        state = checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides=overrides)
-        model = build_model(state["cfg"]["model"], make_task(), from_checkpoint=True)
-        assert model.decoder.decoding_passes == expected
 
 
 @pytest.mark.parametrize("flags", [{"share_all_embeddings": True}, {"decoder_output_dim": 8}])
