@@ -21,6 +21,7 @@ from fairseq_kerbs.commands import (
     human_eval,
     neighbours,
     plots,
+    printed_senses,
     refuse_overwriting,
     report,
     senses,
@@ -61,6 +62,7 @@ examples --source test.de --system softmax=a.txt --system kerbs=b.txt
 human-eval export --source test.de --system a=a.txt --system b=b.txt --sheets DIR --key key.json
 human-eval score --key key.json --baseline a rater1.csv rater2.csv
 senses runs/toy/checkpoint_best.pt --data data/bin --word bank
+print-senses runs/toy/checkpoint_best.pt runs/toy/generate-test.txt --data data/bin
 gold-mlt mlt.tsv --text text/test -o gold.tsv
 gold-coarsewsd CoarseWSD-20 --text text -o gold.tsv
 report runs/toy/checkpoint_best.pt --data data/bin -o senses.html
@@ -85,6 +87,7 @@ COMMANDS = (
     human_eval.add_examples,
     human_eval.add_human_eval,
     senses.add_senses,
+    printed_senses.add_print_senses,
     senses.add_gold_mlt,
     senses.add_gold_coarsewsd,
     report.add_report,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_kerbs.commands import OutputPath, Subparsers, refuse_overwriting, write_output
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import OWN_FLAGS, PLUGIN_FOLDER
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 if TYPE_CHECKING:
     from fairseq_kerbs.tables.experiments import Experiment, Flags, SensesOnClusters
@@ -34,16 +34,22 @@ def _add_parser(commands: Subparsers, run: Any, **options: Any) -> argparse.Argu
     parser.add_argument("config", type=Path, metavar="CONFIG", help=text)
     text = "'bin' folder that 'fairseq-kerbs prepare' or fairseq-preprocess wrote"
     parser.add_argument("data", metavar="DATA", help=text)
-    parser.add_argument("save_dir", metavar="SAVE_DIR", help="folder of the checkpoints")
-    # flags that it does not know go to fairseq, which is told of its own: one may be misspelt
-    parser.set_defaults(run=run, passes_on=True, parser=parser)
+    text = "folder of the checkpoints"
+    parser.add_argument("save_dir", type=_save_dir, metavar="SAVE_DIR", help=text)
+    parser.set_defaults(run=run, passes_on=True)  # flags that it does not know go to fairseq
     return parser
+
+
+def _save_dir(text: str) -> str:
+    """A folder whose name fairseq takes as it is, and no list of files or variable."""
+    if ":" in text or "${" in text:
+        raise argparse.ArgumentTypeError(f"{text} has ':' or '${{', which fairseq reads otherwise")
+    return text
 
 
 def _load_experiment(args: argparse.Namespace) -> Experiment:
     from fairseq_kerbs.tables import experiments
 
-    os.environ[OWN_FLAGS] = " ".join(args.parser._option_string_actions)
     experiment = experiments.load_experiment(experiments.find_configuration(args.config))
     experiments.check_data(args.data)
     return experiment
@@ -214,6 +220,8 @@ def add_generate(commands: Subparsers) -> None:
     parser.add_argument("--output", type=OutputPath, metavar="FILE", help=output)
     reference = "raw text of the target side: print detokenized BLEU"
     parser.add_argument("--reference", type=Path, metavar="FILE", help=reference)
+    senses = "under the scores a line K-ID: word#sense:posterior for each subword"
+    parser.add_argument("--print-senses", action="store_true", help=senses)
     unescape = "undo XML entities (of 'prepare --escape') for BLEU"
     parser.add_argument("--unescape", action="store_true", help=unescape)
 
@@ -222,8 +230,9 @@ def _run_generate(args: argparse.Namespace) -> int:
     """fairseq-generate with the flags of a configuration, and BLEU.
 
     Print and run fairseq-generate with the flags of CONFIG. Flags that are not listed here go to
-    fairseq-generate and replace those of CONFIG.
+    fairseq-generate and replace those of CONFIG. With --print-senses the output stays in subwords.
     """
+    from fairseq_kerbs.commands.printed_senses import text_with_senses
     from fairseq_kerbs.evaluation.bleu import score_file
     from fairseq_kerbs.tables import experiments
     from fairseq_kerbs.utils.files import atomic_write
@@ -232,6 +241,8 @@ def _run_generate(args: argparse.Namespace) -> int:
     experiment = _load_experiment(args)
     best = str(Path(args.save_dir) / "checkpoint_best.pt")
     flags = {"path": best, "gen-subset": "test", **experiment.generate}
+    if args.print_senses:
+        flags = _in_subwords(flags, args.extra)
     arguments = experiments.program_arguments(args.data, flags, args.extra)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for names in (("--path",), ("--gen-subset",), ("--target-lang", "-t")):
@@ -246,6 +257,8 @@ def _run_generate(args: argparse.Namespace) -> int:
     checkpoints = [Path(one) for one in said.path.split(":")]
     inputs = {"checkpoint": checkpoints, "reference": args.reference}
     refuse_overwriting({"output": OutputPath(output), **inputs})
+    if args.print_senses and len(checkpoints) > 1:
+        raise UserError("--print-senses needs one model, but --path names several: name one")
     if args.dry_run:
         return 0
     for checkpoint in checkpoints:
@@ -257,10 +270,24 @@ def _run_generate(args: argparse.Namespace) -> int:
             raise SystemExit(status)
         if status != 0:
             raise UserError(f"fairseq-generate failed with status {status}; see its message above")
+    if args.print_senses:
+        data = Path(args.data.split(":")[0])
+        model = argparse.Namespace(checkpoint=checkpoints[0], data=data, trust_checkpoint=True)
+        text = text_with_senses(model, output)
+        with atomic_write(output) as stream:
+            stream.write(text)
     if args.reference is not None:
         result = score_file(output, [args.reference], language=language, unescape=args.unescape)
         print(result.details)
     return 0
+
+
+def _in_subwords(flags: Flags, extra: list[str]) -> Flags:
+    """The flags without those that join subwords; a UserError if the command line has one."""
+    joining = ("remove-bpe", "post-process")
+    if given := [word for word in extra if word.partition("=")[0][2:] in joining]:
+        raise UserError(f"{given[0]} does not go with --print-senses, which names subwords")
+    return {name: value for name, value in flags.items() if name not in joining}
 
 
 def add_translate(commands: Subparsers) -> None:

@@ -33,9 +33,11 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
 
     Of the hypotheses the best: with ``--nbest`` the first of a sentence's consecutive lines.
     Returns one text a sentence; None for a text without hypotheses (``H-<id>``, score, tokens).
-    Raises a UserError if a sentence is missing, or was generated in two places.
+    Raises a UserError if a sentence is missing or was generated in two places, or the output ends
+    before its last line, which fairseq-generate prints where it has references.
     """
     found: dict[str, dict[int, str]] = {"S": {}, "T": {}, "H": {}}
+    lines = list(lines)
     latest = -1
     for match in filter(None, map(_LINE.fullmatch, lines)):
         kind, sentence = match[1] or match[3], int(match[2] or match[4])
@@ -49,6 +51,11 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
         found[kind].setdefault(sentence, match[5])
     if not found["H"]:
         return None
+    if found["S"] and found["T"] and not any(line.startswith("Generate ") for line in lines):
+        raise UserError(
+            f"{name} was cut off: fairseq-generate's last line ('Generate SUBSET with beam=…') is "
+            "missing; generate all sentences again"
+        )
     sentences = range(max(found["H"]) + 1)
     missing = [sentence for sentence in sentences if sentence not in found[part]]
     if missing:

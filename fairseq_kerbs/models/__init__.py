@@ -1,15 +1,15 @@
-"""Architectures, registered with fairseq on import; and all changes of fairseq that they need.
+"""Architectures, registered with fairseq on import.
 
 ``hydra.searchpath=[pkg://fairseq_kerbs]`` has Hydra import this before it looks for ``model=ARCH``.
 """
 
+import warnings
 from functools import partial
 from typing import Any
 
 from fairseq.models import register_model, register_model_architecture
 from hydra.core.config_store import ConfigStore
 
-from fairseq_kerbs import fairseq_patches
 from fairseq_kerbs.models.base import KerbsModel
 from fairseq_kerbs.models.fairseq_lstm import FairseqLstmLanguageModel, FairseqLstmModel
 from fairseq_kerbs.models.recurrent import GruKerbsModel, LstmKerbsModel
@@ -26,6 +26,9 @@ __all__ = [
     "TransformerKerbsModel", "TransformerLanguageModel",
 ]  # fmt: skip
 
+# how fairseq calls torch, its user cannot change
+for _notice in ("'pin_memory'", "`torch.cuda.amp", "Support for mismatched key_padding_mask"):
+    warnings.filterwarnings("ignore", message=_notice)
 
 _DECODING = {"decoding_passes": -1}
 # lower loss, and senses that follow meanings (results/README.md: transformer_kerbs_small and
@@ -77,5 +80,3 @@ for _model, _presets in PRESETS.items():
     for _arch, _sizes in _presets.items():
         ConfigStore.instance().store(_arch, _flags(_name=_arch, **_sizes), "model")
         register_model_architecture(_model.arch, _arch)(partial(_model.fill, sizes=_sizes))
-
-fairseq_patches.apply()

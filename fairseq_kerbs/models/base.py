@@ -23,6 +23,7 @@ from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 from fairseq_kerbs.output_layers.kerbs import SAMPLE
 from fairseq_kerbs.senses import build_sense_table, damaged_statistic
+from fairseq_kerbs.training import guards
 from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.errors import ProgramEnd
 
@@ -84,7 +85,8 @@ class KerbsModel(BaseFairseqModel, ABC):
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
         """Build the model and let its task reallocate senses; a ProgramEnd names wrong flags."""
-        args = config.as_namespace(args)
+        guards.check_named_checkpoints()
+        settings, args = guards.settings_of_program(args), config.as_namespace(args)
         cls.fill(args)
         with config.user_errors():
             if cls.target is not None:
@@ -92,7 +94,9 @@ class KerbsModel(BaseFairseqModel, ABC):
             cls.check(args)
             schedule = config.build_schedule(args)
             model = cls.build(args, task)
+        guards.leave_out_copies(model)
         install_hook(task, schedule)
+        guards.guard_training(task, settings, args)
         return model
 
     @classmethod
@@ -114,6 +118,11 @@ class KerbsModel(BaseFairseqModel, ABC):
                 raise ProgramEnd(
                     f"the checkpoint has no {key}: give the numbers of layers and the other flags "
                     "that it was trained with."
+                )
+            if not state_dict[key].isfinite().all():
+                raise ProgramEnd(
+                    f"{key} of the checkpoint is not finite: the file is damaged, or its training "
+                    "had diverged; take an earlier checkpoint of that training."
                 )
         own = self.state_dict()
         words, source = state_dict.get(_SOURCE), own.get(_SOURCE)

@@ -25,9 +25,6 @@ from fairseq_kerbs.utils.errors import UserError
 PLUGIN_FOLDER = Path(__file__).resolve().parent.parent
 """What ``--user-dir`` must name: the folder of this package."""
 
-OWN_FLAGS = "FAIRSEQ_KERBS_FLAGS"
-"""Variable of the environment: flags of the subcommand that a program of fairseq's runs for."""
-
 LineFunction = Callable[[str], str]
 
 _CHUNK = 1000  # lines that a worker takes at a time

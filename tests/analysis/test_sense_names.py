@@ -13,9 +13,9 @@ import pytest
 
 from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.occurrences import batches
+from fairseq_kerbs.analysis.printed_senses import hypothesis_senses
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.fairseq_patches.printed_senses import hypothesis_senses
 from tests.analysis.conftest import Trained
 from tests.analysis.test_html_report import words_of
 
@@ -59,7 +59,7 @@ def test_all_outputs_name_a_sense_alike(
     printed: Counter[str] = Counter()
     for batch in batches(task, "test"):
         targets = [row[row != 1] for row in batch["target"]]
-        found = hypothesis_senses(model, batch["net_input"], targets, 2, 1)
+        found = hypothesis_senses(model, batch["net_input"]["src_tokens"], targets, 2, 1)
         for target, senses in zip(targets, found, strict=True):
             own = zip(target.tolist(), senses, strict=True)
             printed.update(f"the#{number}" for token, (number, _) in own if token == word)

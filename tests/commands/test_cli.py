@@ -129,11 +129,8 @@ def test_a_package_of_an_extra_that_is_missing_is_one_sentence(
 def test_the_told_folder_serves_fairseq_anywhere(tmp_path: Path) -> None:
     flags = ("--user-dir", PLUGIN_FOLDER, "--arch", "lstm_krebs")
     said = commands.run("fairseq-train", "data", *flags, cwd=tmp_path, succeeds=False)
-    assert "usage" not in said
-    assert said.splitlines()[-1] == (
-        "fairseq-train: error: argument --arch/-a: invalid choice: 'lstm_krebs'; did you mean "
-        "lstm_kerbs?"
-    )
+    assert "argument --arch/-a: invalid choice: 'lstm_krebs' (choose from " in said
+    assert "'lstm_kerbs'" in said or " lstm_kerbs," in said
 
 
 @pytest.mark.parametrize(

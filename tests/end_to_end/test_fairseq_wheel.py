@@ -1,9 +1,11 @@
-"""The build of the fairseq wheel: edits, checks that stop it, the archive it starts from."""
+"""The build of the fairseq wheel: edits, checks that stop it, the archive it starts from; and what
+the installed one does that the release gets wrong."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +13,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
+from fairseq import options
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.optim.amp_optimizer import AMPOptimizer
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from packaging.specifiers import SpecifierSet
 
 WHEEL_FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "fairseq_wheel"
@@ -162,3 +172,55 @@ def test_missing_tools_are_named_with_their_debian_package(
 def test_the_version_satisfies_the_plugin() -> None:
     assert VERSION in SpecifierSet("==0.12.2")
     assert VERSION != "0.12.2"
+
+
+# --------------------------------------------------------------------------- the installed fairseq
+
+PADDING, WORDS = 1, 7
+
+
+def forbidden(words: list[int], size: int) -> set[int]:
+    """Words that would end an n-gram that has occurred."""
+    return {
+        word
+        for word in range(WORDS)
+        if any([*words, word][-size:] == words[i : i + size] for i in range(len(words) - size + 1))
+    }
+
+
+@given(
+    hypotheses=st.integers(0, 9).flatmap(
+        lambda n: st.lists(
+            st.lists(st.integers(3, 5), min_size=n, max_size=n), min_size=1, max_size=4
+        )
+    ),
+    size=st.integers(1, 4),
+)
+def test_what_would_end_an_ngram_again_is_forbidden(hypotheses: list[list[int]], size: int) -> None:
+    step = len(hypotheses[0])
+    tokens = torch.tensor([[2, *words] + [PADDING] * (11 - step) for words in hypotheses])
+    lprobs = torch.zeros(len(hypotheses), WORDS)
+    found = NGramRepeatBlock(size)(tokens, lprobs, len(hypotheses), 1, step)
+    for words, row in zip(hypotheses, found, strict=True):
+        assert {word for word in range(WORDS) if row[word] == -math.inf} == forbidden(words, size)
+
+
+def test_amp_divides_gradients_by_the_scale_of_the_loss_once() -> None:
+    """And not before clipping and again after it."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    sgd = {"_name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "lr": [0.5]}
+    config = OmegaConf.create({"optimizer": sgd, "common": vars(FairseqConfig().common)})
+    optimizer = AMPOptimizer.build_optimizer(config, [weight])
+    optimizer._grad_scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+    optimizer.backward((weight * torch.tensor([1.0, 2.0, 4.0])).sum())
+    assert float(optimizer.clip_grad_norm(0.0)) == pytest.approx(21.0**0.5)
+    optimizer.step()
+    assert weight.tolist() == [0.5, 0.0, -1.0]
+
+
+@pytest.mark.parametrize("flags", ["--bf16", "--memory-efficient-bf16", "--bf16 --tpu"])
+def test_a_tpu_is_used_where_it_was_asked_for(flags: str) -> None:
+    parser = options.get_training_parser()
+    args = options.parse_args_and_arch(parser, ["DATA", "--arch", "lstm", *flags.split()])
+    assert args.bf16
+    assert args.tpu == ("--tpu" in flags)

@@ -116,7 +116,7 @@ def test_raw_text_is_translated_line_by_line(work: Path, generated: Path) -> Non
     assert last.partition("\t")[0] == texts[0]
 
 
-def test_a_misspelt_flag_of_a_configuration_is_one_sentence(work: Path, tmp_path: Path) -> None:
+def test_a_misspelt_flag_of_a_configuration_is_named(work: Path, tmp_path: Path) -> None:
     config = tmp_path / "own.yaml"
     config.write_text(f"extends: {CONFIG}\ngenerate:\n  baem: 3\n")
     more = ("data/bin", "save dir", "--refrence", "x", "--output", tmp_path / "output")
@@ -124,10 +124,8 @@ def test_a_misspelt_flag_of_a_configuration_is_one_sentence(work: Path, tmp_path
         Command("fairseq-kerbs", ("generate", config, *more), cwd=work)
     )
     assert status == 2
-    assert said.splitlines()[-1] == (
-        "fairseq-generate: error: unrecognized arguments: --baem 3 --refrence x; did you mean "
-        "--beam, --reference?"
-    )
+    wrong = "error: unrecognized arguments: --baem 3 --refrence x"
+    assert said.splitlines()[-1] == f"fairseq-generate: {wrong}"
     assert "usage" not in said
     assert {file.name for file in tmp_path.iterdir()} == {"own.yaml"}
 

@@ -51,6 +51,7 @@ def test_entities_are_undone_only_when_asked() -> None:
         (["H-0\t-1\ta", "H-3\t-1\tb"], "out has no line H-1, and lacks 2 of 4 in all"),
         (["H-1\t-1\ta"], "out has no line H-0, and lacks 1 of 2 in all"),
         (["H-0\t-1\ta", "H-1\t-1\tb", "H-0\t-1\ta"], "sentence 0 was generated twice"),
+        (["S-0\tx", "T-0\ty", "H-0\t-1\ta", "D-0\t-1"], "out was cut off: .* is missing"),
     ],
 )
 def test_output_that_cannot_be_scored(lines: list[str], message: str) -> None:
@@ -67,6 +68,7 @@ def test_parts_of_generated_output(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text(
         "S-1\tb@@ b ?\nT-1\tt1 .\nH-1\t-1\th1 !\nS-0\ta\nT-0\tt0\nH-0\t-1\th0\nH-0\t-2\tx\n"
+        "Generate test with beam=2: BLEU4 = 0.00\n"
     )
     assert read_texts(path, "S", "de") == ["a", "bb?"]
     assert read_texts(path, "T", "en") == ["t0", "t1."]

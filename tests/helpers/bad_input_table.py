@@ -143,6 +143,17 @@ EXPERIMENTS = [
         "train multi30k/lstm_kreb {work}/bin {out}/save", ("did you mean multi30k/lstm_kerbs?",)
     ),
     Misuse("generate {work}/good.yaml {work}/bin {out}/save", ("no checkpoint", "--path")),
+    Misuse("generate {work}/good.yaml {work}/bin {out}/a:b", ("SAVE_DIR: ", "/a:b has ':'")),
+    Misuse("train {work}/good.yaml {work}/bin ${{x}}", ("SAVE_DIR: ${x} has ':' or '${'",)),
+    Misuse(
+        "generate {work}/good.yaml {work}/bin {out} --print-senses --remove-bpe",
+        ("--remove-bpe does not go with --print-senses",),
+    ),
+    Misuse(
+        f"generate {{work}}/good.yaml {{work}}/bin {{out}} --print-senses --path {MODEL}:{MODEL}",
+        ("--print-senses needs one model",),
+    ),
+    Misuse(f"print-senses {MODEL} {{work}}/two --data {{work}}/bin", ("two has no hypotheses",)),
     Misuse(
         f"generate {{work}}/good.yaml {{work}}/bin {{out}}/save --path {MODEL} --output {MODEL}",
         ("--output", "model.pt is the checkpoint itself", "name another"),
@@ -361,72 +372,59 @@ CONVERSION = (
     ]
 )
 
-TRAINING = (
-    [
-        Misuse(f"fairseq-train {flags}", says)
-        for flags, says in (
-            ("--sense-decay=-1e-5", ("--sense-decay is -1e-05", "within [0, 1)")),
-            ("--log-prob-threshold 0.5", ("--log-prob-threshold is 0.5", "use 0 or less")),
-            ("--log-prob-threshold nan", ("--log-prob-threshold is nan", "use 0 or less")),
-            ("--reallocation-interval 0", ("--reallocation-interval is 0", "--reallocation none")),
-            ("--max-moves 0", ("--max-moves is 0.0", "--reallocation none")),
-            ("--total-senses nan", ("--total-senses is nan", "1 or more")),
-            ("--kernel rfb", ("--kernel: invalid choice: 'rfb'", "did you mean rbf?")),
-            ("--kernel-gamma 1", ("--kernel-gamma", "leave it out")),
-            ("--kernel rbf --kernel-gamma -1", ("--kernel-gamma is -1.0", "above 0")),
-            (
-                "--output-layer mixture --mixture-kernels lin,lgo",
-                ("--mixture-kernels", "'lgo'", "give names from"),
-            ),
-            (
-                "--output-layer mos --mixture-components 0",
-                ("--mixture-components is 0", "1 or more"),
-            ),
-            ("--mixture-regularization -1", ("--mixture-regularization is -1.0", "0 or more")),
-            ("--label-smoothing 1.5", ("--label-smoothing is 1.5", "within [0, 1)")),
-            (
-                "--sense-decya 0.1",
-                ("unrecognized arguments: --sense-decya 0.1", "mean --sense-decay?"),
-            ),
-            (
-                "--sense-bias --output-layer mos",
-                ("--sense-bias", "--output-layer mos", "leave it out"),
-            ),
-            ("--hidden-size 5", ("--hidden-size is 5", "use an even number")),
-            ("--fp16", ("--fp16 needs a GPU", "leave it out")),
-            ("--fp16 --bf16", ("--fp16", "--bf16")),
-            ("--arch gru_lm_kerbs", ("--arch gru_lm_kerbs", "use --task language_modeling")),
-            ("--finetune-from-model {work}/nan.pt", ("log_prob'", "take an earlier checkpoint")),
-            (
-                "--finetune-from-model {work}/turned.pt",
-                ("source dictionary of", "in another order"),
-            ),
-            ("--restore-file {work}/turned.pt", ("source dictionary of", "in another order")),
-            (f"--finetune-from-model {MODEL} --total-senses 2", ("783 senses", "--total-senses")),
-            (f"--finetune-from-model {MODEL} --layers 2", ("has no encoder.rnn.weight_", "layers")),
-            (
-                f"--finetune-from-model {MODEL} --hidden-size 8",
-                ("encoder.rnn.weight_ih_l0", "sizes"),
-            ),
-            (
-                "--arch transformer_kerbs --encoder-embed-dim 8 --encoder-attention-heads 3",
-                ("--encoder-attention-heads is 3", "must divide --encoder-embed-dim 8"),
-            ),
-        )
-    ]
-    + [
-        # one bit in the numbers of a tensor, for every program that loads a checkpoint
-        Misuse(f"fairseq-{command}", ("bit.pt is no whole checkpoint", "take another"))
-        for command in (
-            "train --restore-file {work}/bit.pt",
-            "train --finetune-from-model {work}/bit.pt",
-            "generate --path {work}/bit.pt",
-            "interactive --path {work}/bit.pt",
-            "validate --path {work}/bit.pt --task translation --batch-size 2",
-            "eval-lm --path {work}/bit.pt --task translation",
-        )
-    ]
-    + [
-        Misuse("fairseq-train --save-dir {out}/file", ("--save-dir: ", "file cannot be written")),
-    ]
-)
+TRAINING = [
+    Misuse(f"fairseq-train {flags}", says)
+    for flags, says in (
+        ("--sense-decay=-1e-5", ("--sense-decay is -1e-05", "within [0, 1)")),
+        ("--log-prob-threshold 0.5", ("--log-prob-threshold is 0.5", "use 0 or less")),
+        ("--log-prob-threshold nan", ("--log-prob-threshold is nan", "use 0 or less")),
+        ("--reallocation-interval 0", ("--reallocation-interval is 0", "--reallocation none")),
+        ("--max-moves 0", ("--max-moves is 0.0", "--reallocation none")),
+        ("--total-senses nan", ("--total-senses is nan", "1 or more")),
+        ("--kernel-gamma 1", ("--kernel-gamma", "leave it out")),
+        ("--kernel rbf --kernel-gamma -1", ("--kernel-gamma is -1.0", "above 0")),
+        (
+            "--output-layer mixture --mixture-kernels lin,lgo",
+            ("--mixture-kernels", "'lgo'", "give names from"),
+        ),
+        (
+            "--output-layer mos --mixture-components 0",
+            ("--mixture-components is 0", "1 or more"),
+        ),
+        ("--mixture-regularization -1", ("--mixture-regularization is -1.0", "0 or more")),
+        ("--label-smoothing 1.5", ("--label-smoothing is 1.5", "within [0, 1)")),
+        (
+            "--sense-bias --output-layer mos",
+            ("--sense-bias", "--output-layer mos", "leave it out"),
+        ),
+        ("--hidden-size 5", ("--hidden-size is 5", "use an even number")),
+        ("--arch gru_lm_kerbs", ("--arch gru_lm_kerbs", "use --task language_modeling")),
+        ("--finetune-from-model {work}/nan.pt", ("log_prob'", "take an earlier checkpoint")),
+        (
+            "--finetune-from-model {work}/turned.pt",
+            ("source dictionary of", "in another order"),
+        ),
+        ("--restore-file {work}/turned.pt", ("source dictionary of", "in another order")),
+        (f"--finetune-from-model {MODEL} --total-senses 2", ("783 senses", "--total-senses")),
+        (f"--finetune-from-model {MODEL} --layers 2", ("has no encoder.rnn.weight_", "layers")),
+        (
+            f"--finetune-from-model {MODEL} --hidden-size 8",
+            ("encoder.rnn.weight_ih_l0", "sizes"),
+        ),
+        (
+            "--arch transformer_kerbs --encoder-embed-dim 8 --encoder-attention-heads 3",
+            ("--encoder-attention-heads is 3", "must divide --encoder-embed-dim 8"),
+        ),
+    )
+] + [
+    # one bit in the numbers of a tensor, for every program that loads a checkpoint
+    Misuse(f"fairseq-{command}", ("bit.pt is no whole checkpoint", "take another"))
+    for command in (
+        "train --restore-file {work}/bit.pt",
+        "train --finetune-from-model {work}/bit.pt",
+        "generate --path {work}/bit.pt",
+        "interactive --path {work}/bit.pt",
+        "validate --path {work}/bit.pt --task translation --batch-size 2",
+        "eval-lm --path {work}/bit.pt --task translation",
+    )
+]

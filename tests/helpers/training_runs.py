@@ -73,8 +73,6 @@ def arm(kill: str) -> None:
     import torch
     from fairseq import checkpoint_utils
 
-    import fairseq_kerbs  # noqa: F401  (its changes of fairseq are below these)
-
     what, _, which = kill.rpartition(" ")
     count = 0
 
@@ -83,7 +81,7 @@ def arm(kill: str) -> None:
         count += 1
         return str(count) == which
 
-    stock_save, stock_copy = torch.save, shutil.copyfileobj
+    stock_save, stock_copy = torch.save, shutil.copyfile
     stock_checkpoint = checkpoint_utils.save_checkpoint
 
     def save(state: Any, stream: Any, *args: Any, **kwargs: Any) -> None:
@@ -93,14 +91,11 @@ def arm(kill: str) -> None:
             os.truncate(stream.name, os.path.getsize(stream.name) // 2)
             _die()
 
-    def copyfileobj(source: Any, target: Any) -> None:
-        if which not in target.name:
-            stock_copy(source, target)
-            return
-        whole = source.read()
-        target.write(whole[: len(whole) // 2])
-        target.flush()
-        _die()
+    def copyfile(source: str, target: str) -> None:
+        stock_copy(source, target)
+        if which in target:
+            os.truncate(target, os.path.getsize(target) // 2)
+            _die()
 
     def save_checkpoint(*args: Any, **kwargs: Any) -> None:
         if due():
@@ -110,7 +105,7 @@ def arm(kill: str) -> None:
     if what == "save":
         torch.save = save  # type: ignore[assignment]
     elif what == "copy":
-        shutil.copyfileobj = copyfileobj  # type: ignore[assignment]
+        shutil.copyfile = copyfile  # type: ignore[assignment]
     else:
         checkpoint_utils.save_checkpoint = save_checkpoint
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import pickle
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, options
-from fairseq.models import ARCH_CONFIG_REGISTRY, build_model
-from fairseq.models.ema.ema import EMA
+from fairseq import options
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf, ValidationError
 
 from fairseq_kerbs.models import PRESETS
-from fairseq_kerbs.reallocation import ReallocationSettings
 from tests.helpers.fairseq_fixtures import (
     MODELS,
     SIZES,
@@ -141,67 +136,6 @@ def test_attention_names_positions_of_the_source_as_given(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_averaged_models_copy_the_allocation(name: str) -> None:
-    """--store-ema: owners of senses have no average."""
-    model = make_model(name)
-    config = SimpleNamespace(
-        ema_decay=0.5, ema_seed_model=None, ema_fp32=False, ema_update_freq=1, ema_start_update=0
-    )
-    average = EMA(model, config)
-    layer = model.decoder.output
-    before = layer.weight.detach().clone()
-    layer.weight.data.add_(1.0)
-    sense = int(layer.inventory.table.senses[layer.inventory.senses_per_word() > 1][0, 0])
-    word = int(layer.inventory.senses_per_word().argmin())
-    layer.inventory.move(torch.tensor([sense]), torch.tensor([word]))
-    average.step(model, 1)
-    found = average.get_model().decoder.output
-    torch.testing.assert_close(found.weight, before + 0.5)
-    assert torch.equal(found.inventory.word_of_sense, layer.inventory.word_of_sense)
-    assert torch.equal(found.table.senses, layer.table.senses)
-
-
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("policy", ["paper"])
-@pytest.mark.parametrize("name", list(MODELS))
-def test_averages_of_senses_that_move_begin_anew(name: str, policy: str, wide: bool) -> None:
-    """A split moves both senses away from what they were. The allocation goes with the vectors,
-    although the next average of all is two updates away."""
-    model = make_model(name, reallocation=policy)
-    if wide:  # else the copies in float32 are the model's
-        model.half()
-    config = SimpleNamespace(
-        ema_decay=0.5, ema_seed_model=None, ema_fp32=wide, ema_update_freq=2, ema_start_update=0
-    )
-    average = EMA(model, config)
-    layer = model.decoder.output
-    before = layer.weight.detach().clone()
-    layer.weight.data.add_(1.0)
-    layer.inventory.interval_count.fill_(50.0)
-    layer.inventory.usage.uniform_(1e-4, 1.0, generator=torch.Generator().manual_seed(0))
-    layer.inventory.log_prob[::9] = -9.0
-    moves = layer.reallocate(policy, ReallocationSettings(log_prob_threshold=-5.0))
-    moved = torch.zeros(len(before), dtype=torch.bool).index_fill(0, moves.senses, True)
-    assert 0 < moved.sum() < len(before)
-    found = average.get_model().decoder.output
-    torch.testing.assert_close(found.weight, torch.where(moved[:, None], layer.weight, before))
-    assert torch.equal(found.theta[moved], layer.theta[moved])
-    assert torch.equal(found.word_of_sense, layer.word_of_sense)
-    assert torch.equal(found.table.senses, layer.table.senses)
-    for update in range(2):
-        average.step(model, update)
-    torch.testing.assert_close(found.weight[moved], layer.weight[moved])
-    error = 1e-2 if wide else 1e-5
-    torch.testing.assert_close(found.weight[~moved], before[~moved] + 0.5, rtol=0, atol=error)
-    if wide:
-        kept = average.fp32_params["decoder.output.weight"]
-        torch.testing.assert_close(kept[moved], layer.weight[moved].float(), rtol=0, atol=1e-6)
-    copy = pickle.loads(pickle.dumps(layer))
-    copy.reallocate(policy, ReallocationSettings(log_prob_threshold=0.0))
-    assert torch.equal(found.word_of_sense, layer.word_of_sense)
-
-
-@pytest.mark.parametrize("name", list(MODELS))
 def test_a_later_token_never_changes_an_earlier_score(name: str) -> None:
     model, batch = (
         make_model(name, **({"composition_passes": 2} if name == "transformer" else {})),
@@ -260,34 +194,6 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: dict[str, Any], n
     assert named in message
     assert "\n" not in message
     assert message.startswith("fairseq_kerbs: error:")
-
-
-@pytest.mark.parametrize("kind", [argparse.Namespace, OmegaConf.create])
-def test_transformers_decode_sequentially_unless_they_come_from_an_earlier_version(
-    kind: Any, tmp_path: Path
-) -> None:
-    parser = options.get_training_parser()
-    command = ["data", "--arch", "transformer_kerbs_small", "--composition-passes", "2", "-s", "de"]
-    args = options.parse_args_and_arch(parser, [*command, "-t", "en"])
-    assert (args.composition_passes, args.decoding_passes) == (2, -1)
-    for saved, overrides, expected in (
-        ({"decoding_passes": -1}, {}, -1),
-        ({"decoding_passes": -1}, {"decoding_passes": 1}, 1),
-        ({}, {}, 2),
-        ({}, {"decoding_passes": -1}, -1),
-        ({}, {"composition_passes": 3}, 3),
-    ):
-        flags = {"composition_passes": 2, "_name": "transformer_kerbs_small"} | saved
-        flags = flags if kind is OmegaConf.create else {"model": argparse.Namespace(**flags)}
-        cfg = OmegaConf.create({"model": flags} if kind is OmegaConf.create else flags,
-                               flags={"allow_objects": True})  # fmt: skip
-        history = {"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}
-        state = {"optimizer_history": [history], "extra_state": {"train_iterator": {}}}
-        torch.save(state | {"cfg": cfg, "model": {}}, tmp_path / "saved.pt")
-        path = str(tmp_path / "saved.pt")
-        state = checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides=overrides)
-        model = build_model(state["cfg"]["model"], make_task(), from_checkpoint=True)
-        assert model.decoder.decoding_passes == expected
 
 
 @pytest.mark.parametrize("flags", [{"share_all_embeddings": True}, {"decoder_output_dim": 8}])

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.fairseq_patches.test_resume import COMMON, MODELS, load, moves, run
 from tests.helpers.training_runs import ROOT, Run, binarize, trainings
+from tests.training.test_resume import COMMON, MODELS, load, moves, run
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fairseq_build import BuildError
 
-VERSION = "0.12.2+kerbs3"  # a local version: `fairseq==0.12.2` is satisfied by it
+VERSION = "0.12.2+kerbs4"  # a local version: `fairseq==0.12.2` is satisfied by it
 
 
 class Edit(NamedTuple):
@@ -86,6 +86,18 @@ _UNKNOWN_ARCHITECTURE = """\
         )
 """
 
+_COPY_WHOLE = r"""\1shutil.copyfile(src_path, dst_path + ".tmp")
+\1os.replace(dst_path + ".tmp", dst_path)
+\1return True
+"""
+_PLATEAU = """
+    reset = reset_lr_scheduler or reset_optimizer or reset_dataloader
+    if extra_state is not None and not reset and trainer.get_num_updates() > 0:
+        place, loss = extra_state["train_iterator"], extra_state.get("val_loss")
+        if place.get("iterations_in_epoch") == 0 and loss is not None:
+            trainer.lr_step(place["epoch"] - 1, loss)
+"""
+
 EDITS = [
     Edit("fairseq/version.*", 2, r"0\.12\.2", VERSION),
     # Python 3.11 refuses dataclass instances without a hash as defaults. fairseq's defaults are
@@ -149,4 +161,23 @@ EDITS = [
     # says so cannot be formatted, when --user-dir is forgotten.
     Edit("fairseq/models/__init__.py", 1, r"(?s)^    assert model is not None, \(.*?\n    \)\n",
          _UNKNOWN_ARCHITECTURE),
+    # --bf16 stood for --tpu, and its library is missing wherever there is none.
+    Edit("fairseq/options.py", 1, r"^    if args\.bf16:\n        args\.tpu = True\n", ""),
+    # --amp: torch remembers by the object whose gradients it has divided by the scale of the loss;
+    # fairseq clips those of torch's optimizer and steps its own, so that they were divided twice.
+    Edit("fairseq/optim/amp_optimizer.py", 1, r"(?<=scaler\.step\(self\.)fp32_", ""),
+    # A gradient that is not finite: the hooks that look for where it began stop at a Transformer's
+    # encoder, which returns no tensor, in a StopIteration that hides the reason.
+    _add_keyword("fairseq/trainer.py", 1, "with NanDetector", "backward=False"),
+    # --no-repeat-ngram-size compared with the padding after the last words, and forbade nothing.
+    Edit("fairseq/ngram_repeat_block.py", 1, r"\[\s+-\(self\.no_repeat_ngram_size - 1\) :\s+\]",
+         "[check_start_pos : step + 1]"),
+    Edit("fairseq/ngram_repeat_block.py", 1, r"(?<=for i in range\()(?=check_start_pos)", "1, "),
+    # A checkpoint's second name, such as checkpoint_last.pt, stood for half a file while it was
+    # copied; the first is written whole.
+    Edit("fairseq/file_io.py", 1, r"^( *)return shutil\.copyfile\(src_path, dst_path\)\n",
+         _COPY_WHOLE),
+    # --lr-scheduler reduce_lr_on_plateau did not hear of an epoch after which a training ended.
+    Edit("fairseq/checkpoint_utils.py", 1, r"(?<=trainer\.lr_step\(epoch_itr\.epoch\)\n)",
+         _PLATEAU),
 ]  # fmt: skip

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 
-from fairseq_kerbs.fairseq_patches.resume import load_checkpoint
-from tests.helpers.commands import Command, run_together
 from tests.helpers.training_runs import ROOT, Run, binarize, trainings
 
 pytestmark = pytest.mark.slow
@@ -30,7 +25,7 @@ MODELS = {
         *("--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "16"),
         *("--decoder-embed-dim", "16", "--encoder-ffn-embed-dim", "16"),
         *("--decoder-ffn-embed-dim", "16", "--encoder-attention-heads", "2"),
-        *("--decoder-attention-heads", "2", "--dropout", "0.2", "--store-ema"),
+        *("--decoder-attention-heads", "2", "--dropout", "0.2"),
         *("--reallocation", "paper", "--log-prob-threshold", "-5", "--sense-decay", "1e-3"),
     ],
     # sums over the interval are half complete in every second checkpoint
@@ -89,7 +84,7 @@ def what_lasts(path: Path) -> dict[str, Any]:
     """All of a checkpoint but flags and times."""
     state = load(path)
     extra = state["extra_state"]
-    kept = {name: extra[name] for name in ("train_iterator", "val_loss", "best", "ema")
+    kept = {name: extra[name] for name in ("train_iterator", "val_loss", "best")
             if name in extra}  # fmt: skip
     names = ("model", "last_optimizer_state")
     history = state["optimizer_history"][-1]  # the others name earlier starts
@@ -169,47 +164,3 @@ def test_the_schedule_hears_of_an_epoch_that_ended_with_the_training(done: Path)
         assert state["last_optimizer_state"]["param_groups"][0]["lr"] == 0.005
         state["history"]["lr_scheduler_state"].pop("last_epoch")  # counted, and never looked at
     assert_same(found, expected)
-
-
-@pytest.mark.parametrize("reset", ["", "lr_scheduler", "optimizer", "dataloader"])
-@pytest.mark.parametrize("place", [0, 3])
-def test_a_schedule_that_is_reset_does_not_hear_of_what_was_before(reset: str, place: int) -> None:
-    flags = {f"reset_{name}": name == reset for name in ("lr_scheduler", "optimizer", "dataloader")}
-    state = {"train_iterator": {"epoch": 3, "iterations_in_epoch": place}, "val_loss": 2.5}
-    trainer = mock.Mock()
-    trainer.get_num_updates.return_value = 5
-    trainer.cfg.optimization.max_update = 0
-    found = load_checkpoint(lambda *_: (state, None), Namespace(**flags), trainer)
-    assert found == (state, None)
-    heard = [] if reset or place else [mock.call(2, 2.5)]
-    assert trainer.lr_step.mock_calls == heard
-
-
-def interrupt(update: str) -> None:
-    """Ctrl-C in the middle of an update; inside the started process."""
-    from fairseq.trainer import Trainer
-
-    stock = Trainer.train_step
-
-    def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if str(self.get_num_updates() + 1) == update:
-            signal.raise_signal(signal.SIGINT)
-        return stock(self, *args, **kwargs)
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    Trainer.train_step = train_step
-
-
-def test_ctrl_c_is_one_line_that_says_how_to_go_on(done: Path, tmp_path: Path) -> None:
-    arguments = run(done / "bin", tmp_path / "save", "transformer_kerbs", *SCHEDULE)["arguments"]
-    arguments += ["--save-interval-updates", "2", "--max-update", "4"]
-    last = tmp_path / "save" / "checkpoint_last.pt"
-    for update, known in (("1", ""), ("4", f" to go on from {last}")):
-        command = Command("fairseq-train", arguments, prepare={f"{__name__}:interrupt": update})
-        ((status, output),) = run_together(command)
-        assert status == 130
-        said = f"fairseq_kerbs: interrupted; run the same command again{known}"
-        assert output.splitlines()[-1] == said
-        for needless in ("Traceback", "Warning", "tensorboardX"):
-            assert needless not in output
-    assert trainings([{"arguments": arguments}]) == [0]

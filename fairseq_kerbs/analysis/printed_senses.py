@@ -1,0 +1,141 @@
+"""Which sense each token of a generated text was predicted by: a pass over finished hypotheses.
+
+In fairseq-generate's output a line ``K-<id>`` follows the ``P-`` line of every hypothesis, with one
+entry for each of its tokens, the end of the sentence included: ``word#sense:posterior``, with the
+number of the sense within its word (`number_senses`) and the posterior of Eq. 7.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from fairseq.data.data_utils import collate_tokens
+from fairseq.models import FairseqLanguageModel
+from torch import Tensor
+
+from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.senses import number_senses
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.processes import progress
+
+MAX_TOKENS = 4000  # of a batch
+_LINE = re.compile(r"([SHDP])-(\d+)\t(.*)", re.DOTALL)
+
+
+class Hypothesis(NamedTuple):
+    """A hypothesis of fairseq-generate's output."""
+
+    line: int  # number of its P line, from 0
+    source: list[str]
+    words: list[str]
+
+
+def with_senses(lines: Sequence[str], model: Any, task: Any, name: str) -> list[str]:
+    """The lines of fairseq-generate's output, those of senses among them; earlier ones give way.
+
+    Raises a UserError, which has the ``name`` of the output, if it has no hypotheses, or its words
+    are not those that the model has read and written.
+    """
+    lines = [line for line in lines if not line.startswith("K-")]
+    hypotheses = sorted(read_hypotheses(lines, name), key=lambda each: len(each.words))
+    added: dict[int, str] = {}
+    for batch in progress(list(_batches(hypotheses)), "senses", " batches"):
+        for hypothesis, entries in zip(batch, _entries(batch, model, task), strict=True):
+            sentence = lines[hypothesis.line].partition("\t")[0][2:]
+            added[hypothesis.line] = f"K-{sentence}\t{' '.join(entries)}"
+    return [
+        text
+        for number, line in enumerate(lines)
+        for text in ([line, added[number]] if number in added else [line])
+    ]
+
+
+def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
+    """All hypotheses of an output, in its order; raises what :func:`with_senses` does."""
+    found, sources, words, shown = [], {}, [""], ""
+    for number, match in enumerate(map(_LINE.fullmatch, lines)):
+        kind, sentence, text = match.groups() if match else ("", "", "")
+        if kind == "S":
+            sources[sentence] = text.split()
+        elif kind == "H":
+            shown = text.partition("\t")[2]
+            words = shown.split()
+        elif kind == "D" and text.partition("\t")[2] != shown:
+            raise UserError(f"{name} was made with --bpe or --tokenizer; generate without these")
+        elif kind == "P":
+            if len(text.split()) != len(words) + 1:
+                raise UserError(
+                    f"{name}, line {number + 1} has {len(text.split())} scores for {len(words)} "
+                    "words and the end of the sentence; generate without --remove-bpe"
+                )
+            found.append(Hypothesis(number, sources.get(sentence, []), words))
+    if not found:
+        raise UserError(
+            f"{name} has no hypotheses with scores (H- and P- lines); give fairseq-generate's "
+            "output, made without --quiet and --results-path"
+        )
+    return found
+
+
+def _batches(hypotheses: list[Hypothesis]) -> Iterator[list[Hypothesis]]:
+    batch: list[Hypothesis] = []
+    for hypothesis in hypotheses:
+        longest = max(len(each.source) + len(each.words) for each in [*batch, hypothesis])
+        if batch and longest * (len(batch) + 1) > MAX_TOKENS:
+            yield batch
+            batch = []
+        batch.append(hypothesis)
+    yield batch
+
+
+def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[str]]:
+    """The entries of the line of each hypothesis."""
+    read, written = task.source_dictionary, task.target_dictionary
+    sources = [_numbers(each.source, read) for each in batch]
+    rows = [_numbers(each.words, written) for each in batch]
+    is_lm = isinstance(model, FairseqLanguageModel)
+    left_pad = not is_lm and task.cfg.left_pad_source
+    begins_anew = is_lm and task.args.add_bos_token
+    start = written.bos() if begins_anew else written.eos()
+    source = collate_tokens(sources, read.pad(), left_pad=left_pad)
+    senses = hypothesis_senses(model, None if is_lm else source, rows, start, written.pad())
+    return [
+        [f"{written[token]}#{n}:{share:.4f}" for token, (n, share) in zip(row, own, strict=True)]
+        for row, own in zip((row.tolist() for row in rows), senses, strict=True)
+    ]
+
+
+def _numbers(words: list[str], dictionary: Any) -> Tensor:
+    return torch.tensor([*map(dictionary.index, words), dictionary.eos()])
+
+
+@torch.no_grad()
+def hypothesis_senses(
+    model: Any, source: Tensor | None, hypotheses: list[Tensor], start: int, padding: int
+) -> list[list[tuple[int, float]]]:
+    """The number of the most probable sense of each token, and its posterior (Eq. 7), of one
+    hypothesis [len] for each row of a padded ``source`` [batch, src_len], None for a language
+    model: contexts are those of decoding step by step, from the token ``start``."""
+    words = torch.nn.utils.rnn.pad_sequence(hypotheses, True, padding)  # [batch, len]
+    previous = torch.nn.functional.pad(words[:, :-1], (1, 0), value=start)
+    encoded: dict[str, Any] = {}
+    if source is not None:
+        lengths = source.ne(padding).sum(1)
+        encoded["encoder_out"] = model.encoder(source, src_lengths=lengths)
+    state: dict[str, Any] = {}
+    contexts = [
+        model.decoder(previous[:, :step], incremental_state=state, **encoded)[0][:, -1]
+        for step in range(1, words.shape[1] + 1)
+    ]
+    layer: OutputLayer = model.decoder.output
+    posterior = layer.posterior(layer.look_up(words), torch.stack(contexts, 1))
+    share, slot = posterior.max(-1)  # [batch, len]
+    sense = layer.table.senses[words].gather(-1, slot.unsqueeze(-1)).squeeze(-1)
+    number = number_senses(layer.word_of_sense, layer.usage)[sense]
+    return [
+        list(zip(number[i, : len(row)].tolist(), share[i, : len(row)].tolist(), strict=True))
+        for i, row in enumerate(hypotheses)
+    ]

@@ -1,0 +1,132 @@
+"""The senses that predicted each token of generated text."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+
+from fairseq_kerbs.analysis.context_vectors import sense_numbers
+from fairseq_kerbs.analysis.printed_senses import hypothesis_senses, read_hypotheses
+from fairseq_kerbs.checkpoints import load_model_and_task
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, find_program
+from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
+from tests.helpers.reference import naive_logits
+from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
+
+SIZES = {"transformer": ["--arch", "transformer_kerbs"], "lstm": []}
+SIZES["transformer"] += [
+    f"--{side}-{size}"
+    for side in ("encoder", "decoder")
+    for size in ("embed-dim=8", "ffn-embed-dim=8", "layers=1", "attention-heads=2")
+]
+
+
+def posteriors(model: Any, source: torch.Tensor, tokens: list[int]) -> list[list[float]]:
+    """Posterior of every sense of each token, with as many passes over the whole hypothesis as make
+    the recursion of Eq. 6 exact."""
+    layer, found = model.decoder.output, []
+    model.decoder.passes = -1
+    previous = torch.tensor([[2, *tokens[:-1]]])
+    contexts = model(source, source.ne(1).sum(1), previous)[0][0]
+    logits = naive_logits(
+        contexts.double(), layer.weight.double(), layer.theta.double()
+    )  # [len, M]
+    for token, joint in zip(tokens, logits, strict=True):
+        own = (layer.inventory.word_of_sense == token).nonzero().flatten()
+        found.append(joint[own].softmax(0).tolist())
+    return found
+
+
+def check(model: Any, source: torch.Tensor, tokens: list[int], senses: Any) -> int:
+    """Compare the senses of a hypothesis; the number of those that are not certain."""
+    uncertain = 0
+    expected = posteriors(model, source, tokens)
+    for token, (sense, share), posterior in zip(tokens, senses, expected, strict=True):
+        assert share == pytest.approx(max(posterior), abs=1e-4)
+        own = sense_numbers(model.decoder.output, token)
+        ascending = sorted(own).index(own[sense - 1])
+        assert posterior[ascending] == pytest.approx(max(posterior), abs=1e-4)
+        uncertain += len(posterior) > 1 and share < 0.999
+    return uncertain
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_senses_are_those_of_the_sequential_recursion(name: str, beam: int) -> None:
+    model, batch = make_model(name, decoding_passes=-1), make_batch()
+    dictionary = make_task().target_dictionary
+    generator = SequenceGenerator([model], dictionary, beam_size=beam, max_len_b=7)
+    uncertain, source = 0, batch["net_input"]["src_tokens"]
+    for rank in range(beam):
+        found = generator.generate([model], batch)
+        rows = [hypotheses[rank]["tokens"] for hypotheses in found]
+        senses = hypothesis_senses(model, source, rows, 2, 1)
+        with torch.no_grad():
+            for row, tokens in enumerate(rows):
+                sentence = source[row : row + 1, source[row].ne(1)]
+                uncertain += check(model, sentence, tokens.tolist(), senses[row])
+    assert uncertain > 3  # otherwise nothing was tested
+
+
+def test_a_plain_softmax_has_one_sense_a_word() -> None:
+    model, batch = make_model("lstm", output_layer="softmax"), make_batch()
+    rows = [torch.tensor([5, 6, 2])] * len(batch["target"])
+    senses = hypothesis_senses(model, batch["net_input"]["src_tokens"], rows, 2, 1)
+    assert senses == [[(1, 1.0)] * 3] * len(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIZES)
+def test_every_hypothesis_has_its_senses(name: str, tmp_path: Path) -> None:
+    """Of fairseq-generate's output, several of a sentence, by the command; a second time too."""
+    data, model = binarized_corpus(tmp_path), tmp_path / "save/checkpoint_last.pt"
+    fairseq_train(data, "--save-dir", tmp_path / "save", "--lr", "0.1", *SIZES[name])
+    flags = ["--path", model, "--beam", 3, "--nbest", 2, "--max-len-b", 9, "--cpu"]
+    command = [find_program("fairseq-generate"), data, "--user-dir", PLUGIN_FOLDER, *flags]
+    generated, with_senses = tmp_path / "generated", tmp_path / "senses"
+    generated.write_bytes(subprocess.check_output(list(map(str, command))))
+    common = ["print-senses", str(model), "--data", str(data)]
+    assert main([*common, str(generated), "-o", str(with_senses)]) == 0
+    lines = with_senses.read_text().splitlines()
+    assert [line for line in lines if line[:2] != "K-"] == generated.read_text().splitlines()
+
+    loaded, task = load_model_and_task(model, data)
+    source, target = task.source_dictionary, task.target_dictionary
+    scored = [number for number, line in enumerate(lines) if line.startswith("P-")]
+    assert len(scored) == 12
+    read: Any = {line.split("\t")[0]: line.split("\t")[1] for line in lines if line[:2] == "S-"}
+    for number in scored:
+        identity, entries = lines[number + 1].split("\t")
+        assert identity == f"K-{lines[number].split()[0][2:]}"
+        senses = [re.fullmatch(r"(\S+)#(\d):([01]\.\d{4})", entry) for entry in entries.split()]
+        parts = [match.groups() for match in senses if match]
+        words = [word for word, _, _ in parts]
+        assert [*lines[number - 1].split("\t")[2].split(), "</s>"] == words
+        sentence = source.encode_line(read[f"S-{identity[2:]}"], add_if_not_exist=False).long()
+        tokens = [target.index(word) for word in words]
+        found = [(int(sense), float(share)) for _, sense, share in parts]
+        with torch.no_grad():
+            check(loaded, sentence[None], tokens, found)
+    assert main([*common, str(with_senses), "-o", str(tmp_path / "again")]) == 0
+    assert (tmp_path / "again").read_bytes() == with_senses.read_bytes()
+
+
+def test_what_the_pass_cannot_read_is_said() -> None:
+    whole = ["S-0\ta b", "H-0\t-1\tx@@ y", "D-0\t-1\tx@@ y", "P-0\t-1 -1 -1"]
+    (hypothesis,) = read_hypotheses(whole, "out")
+    assert hypothesis == (3, ["a", "b"], ["x@@", "y"])
+    for lines, sentence in (
+        ([*whole[:3], "P-0\t-1 -1 -1 -1"], "out, line 4 has 4 scores for 2 words .*--remove-bpe"),
+        ([*whole[:2], "D-0\t-1\txy", whole[3]], "out was made with --bpe or --tokenizer"),
+        (["Generate test with beam=5: BLEU4"], "out has no hypotheses with scores .*--quiet"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            read_hypotheses(lines, "out")

@@ -1,0 +1,338 @@
+"""What keeps a training and its checkpoints from harm: refusals, each of one sentence."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import os
+import random
+import re
+import subprocess
+import time
+import zipfile
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+from torch import nn
+
+import fairseq_kerbs
+from fairseq_kerbs.training import guards
+from fairseq_kerbs.utils.checkpoint_file import check_whole
+from tests.helpers import HANGS
+from tests.helpers.commands import ENVIRONMENT, PROGRAMS
+from tests.helpers.fairseq_fixtures import make_model
+from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
+from tests.helpers.training_runs import binarize, trainings
+from tests.training.test_resume import load, run
+
+STATE = {"model": {"weight": torch.zeros(10_000)}, "args": None, "cfg": None}
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training of two updates in ``save``, with its data in ``bin``."""
+    folder = tmp_path_factory.mktemp("guards")
+    fairseq_train(binarized_corpus(folder), "--save-dir", folder / "save")
+    return folder
+
+
+@pytest.fixture
+def copy(work: Path, tmp_path: Path) -> Path:
+    """A copy of its checkpoint, in a folder that a training can go on in."""
+    (copy := tmp_path / "checkpoint_last.pt").write_bytes(
+        (work / "save" / "checkpoint_last.pt").read_bytes()
+    )
+    return copy
+
+
+def resume(work: Path, copy: Path, *flags: object) -> None:
+    fairseq_train(work / "bin", "--save-dir", copy.parent, "--max-update", 4, *flags)
+
+
+def refusal(begin: Callable[..., Any], *arguments: Any) -> str:
+    """The sentence that ends a program."""
+    with pytest.raises(SystemExit) as refused:
+        begin(*arguments)
+    sentence = str(refused.value)
+    assert sentence.startswith("fairseq_kerbs: error: ")
+    assert "\n" not in sentence
+    return sentence
+
+
+# ------------------------------------------------------------------------------- damaged files
+
+
+def changed(path: Path, change: Callable[[Any], None]) -> None:
+    state = load(path)
+    change(state)
+    torch.save(state, path)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_flipped_bit_is_refused_or_means_nothing(tmp_path: Path, seed: int) -> None:
+    """Wherever it is: in numbers, settings, the archive's contents, or between all these."""
+    path = tmp_path / "checkpoint_last.pt"
+    weights = {f"w{number}": torch.randn(50) for number in range(5)}
+    torch.save({**STATE, "model": weights}, path)
+    whole, chance = path.read_bytes(), random.Random(seed)
+    refused = harmless = 0
+    command = ["fairseq-generate", "DATA", "--path", str(path)]
+    for _ in range(250):
+        flipped = bytearray(whole)
+        flipped[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            with mock.patch("sys.argv", command):
+                guards.check_named_checkpoints()
+            found = load(path)["model"]
+        except SystemExit as ended:
+            refused += f"error: {path} is no whole checkpoint" in str(ended)
+        except RuntimeError as error:  # torch finds some of what zipfile does not
+            refused += "PytorchStreamReader" in str(error)
+        else:
+            harmless += all(torch.equal(found[name], weights[name]) for name in weights)
+    assert refused + harmless == 250
+    assert refused > 100
+
+
+def test_an_entry_that_is_marked_as_a_folder_is_refused(tmp_path: Path) -> None:
+    """A single bit, which checksums do not cover, has torch leave a tensor uninitialized."""
+    path = tmp_path / "checkpoint_last.pt"
+    torch.save(STATE, path)
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"data/0") - 8 - len("checkpoint_last/")] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(Exception, match="is no whole checkpoint"):
+        check_whole(path)
+
+
+def test_a_compressed_archive_is_refused_before_it_grows(tmp_path: Path) -> None:
+    """torch compresses nothing; a small file could hold gigabytes."""
+    path = tmp_path / "checkpoint_last.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/0", bytes(1 << 20))
+    with pytest.raises(Exception, match="is no whole checkpoint"):
+        check_whole(path)
+
+
+@pytest.mark.parametrize("flag", [[], ["--restore-file"], ["--finetune-from-model"]])
+def test_a_training_does_not_go_on_from_flipped_bits(
+    flag: list[str], work: Path, copy: Path
+) -> None:
+    content = bytearray(copy.read_bytes())
+    state = load(copy)["last_optimizer_state"]["state"].values()
+    moments = next(each["exp_avg"] for each in state if each["exp_avg"].all())
+    content[content.index(moments.numpy().tobytes()[:16]) + 1] ^= 1
+    copy.write_bytes(content)
+    if flag:
+        copy = copy.rename(copy.with_name("other.pt"))
+        flag = [*flag, str(copy)]
+    assert f"{copy} is no whole checkpoint" in refusal(resume, work, copy, *flag)
+    assert copy.read_bytes() == content
+
+
+def test_parameters_that_are_not_finite_are_refused(work: Path, copy: Path) -> None:
+    name = "decoder.output.weight"
+    changed(copy, lambda state: state["model"][name][3].fill_(torch.nan))
+    assert f"{name} of the checkpoint is not finite" in refusal(resume, work, copy)
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_not_finite_ends_a_training(tmp_path: Path) -> None:
+    """The first update makes parameters of such a size that the second has no gradient."""
+    data, save, log = binarize(tmp_path), tmp_path / "save", tmp_path / "log"
+    flags = ["--lr", "1e30", "--clip-norm", "1", "--max-update", "5", "--lr-scheduler", "fixed"]
+    flags += ["--save-interval-updates", "1", "--disable-validation"]
+    assert trainings([run(data, save, "transformer_kerbs", *flags, log=str(log))]) == [1]
+    text = log.read_text()
+    assert re.search(r"(NaN|Inf) detected in output of \w+\.", text)  # where it began
+    assert text.rstrip().endswith("FloatingPointError: gradients are Nan/Inf")
+    last = load(save / "checkpoint_last.pt")
+    assert last["optimizer_history"][-1]["num_updates"] == 1
+    assert all(value.isfinite().all() for value in last["model"].values())
+
+
+# ------------------------------------------------------------------------------ another training
+
+
+@pytest.mark.parametrize(
+    ("trained", "flags"),
+    [
+        ("kernel kerbs", ["--kernel", "kerbs_released"]),
+        ("mixture-kernels lin,rbf", ["--mixture-kernels", "lin,lin"]),
+        ("output-layer mos", ["--output-layer", "mixture", "--mixture-kernels", "lin,lin"]),
+        ("kernel-gamma 0.5", ["--kernel", "rbf", "--kernel-gamma", "0.25"]),
+    ],
+)
+def test_scores_of_another_kind_are_refused(
+    trained: str, flags: list[str], work: Path, tmp_path: Path
+) -> None:
+    """Kernels, mixtures and their reach, whose parameters have the same names and shapes."""
+    first = {
+        "mixture-kernels lin,rbf": ["--output-layer", "mixture", "--mixture-kernels", "lin,rbf"],
+        "output-layer mos": ["--output-layer", "mos", "--mixture-components", "2"],
+        "kernel-gamma 0.5": ["--kernel", "rbf", "--kernel-gamma", "0.5"],
+    }.get(trained, [])
+    if "--mixture-kernels" in first:
+        flags = [*first[:2], *flags]
+    fairseq_train(work / "bin", "--save-dir", tmp_path, *first)
+    sentence = refusal(resume, work, tmp_path / "checkpoint_last.pt", *flags)
+    assert f"was trained with --{trained}, this training has " in sentence
+
+
+def test_other_dictionaries_are_refused(work: Path, copy: Path) -> None:
+    def exchange(state: Any) -> None:
+        digests = state["task_state"]["dictionaries"]
+        digests["source"] = f"{digests['source'].split()[0]} {64 * 'f'}"
+
+    changed(copy, exchange)
+    assert "one of as many, but of other words or in another" in refusal(resume, work, copy)
+
+
+def test_averages_of_moving_senses_are_refused(work: Path, copy: Path) -> None:
+    assert "--store-ema would average senses that move" in refusal(
+        resume, work, copy, "--store-ema"
+    )
+
+
+def test_what_begins_anew_without_the_optimizer_is_said(
+    work: Path, copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    resume(work, copy)
+    assert "no state of the optimizer" not in caplog.text
+    resume(work, copy, "--max-update", 5, "--no-save-optimizer-state")
+    resume(work, copy, "--max-update", 3)
+    assert f"{copy} has no state of the optimizer (--no-save-optimizer-state)" in caplog.text
+    assert "the count of updates (5)" in caplog.text
+    assert load(copy)["optimizer_history"][-1]["num_updates"] == 3
+
+
+def test_a_finished_training_makes_no_update(
+    work: Path, copy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SystemExit) as ended, caplog.at_level("INFO"):
+        resume(work, copy, "--max-update", 2)
+    assert ended.value.code == 0
+    assert "nothing to do: 2 updates are made and --max-update is 2" in caplog.text
+
+
+def test_settings_come_from_a_command_line_and_from_hydra() -> None:
+    from omegaconf import OmegaConf
+
+    whole = OmegaConf.create({"checkpoint": {"save_dir": "a"}, "model": {"kernel": "kerbs"}})
+    assert guards.settings_of_program(whole.model)["save_dir"] == "a"
+    assert guards.settings_of_program(Namespace(save_dir="b"))["save_dir"] == "b"
+
+
+# --------------------------------------------------------------------------------- one save folder
+
+
+@pytest.mark.slow
+def test_one_training_has_the_folder_until_it_is_killed(tmp_path: Path) -> None:
+    data, folder = binarize(tmp_path), tmp_path / "save"
+    last, log = folder / "checkpoint_last.pt", tmp_path / "second.log"
+    flags = ["--save-interval-updates", "1", "--keep-interval-updates", "1"]
+    flags += ["--disable-validation"]
+    unsaved = ["--no-save", "--max-update", "1", "--restore-file", "none"]
+    first = run(data, folder, "lstm_kerbs", *flags, "--max-update", "1000000")["arguments"]
+    holder = subprocess.Popen(
+        [PROGRAMS / "fairseq-train", *first],
+        env=os.environ | ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + HANGS
+        while not last.exists():
+            assert holder.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        second = run(data, folder, "lstm_kerbs", *flags, log=str(log))
+        assert trainings([second, run(data, folder, "lstm_kerbs", *flags, *unsaved)]) == [1, 0]
+        assert holder.poll() is None
+    finally:
+        holder.kill()
+        holder.wait()
+    said = log.read_text().splitlines()[-1]
+    assert said.startswith(f"fairseq_kerbs: error: --save-dir {folder} is in use by another")
+    check_whole(last)
+    made = load(last)["optimizer_history"][-1]["num_updates"]
+    assert trainings([run(data, folder, "lstm_kerbs", *flags, "--max-update", str(made + 1))]) == [
+        0
+    ]
+
+
+def test_a_file_system_without_locks_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    guards.take_folder(tmp_path).close()
+    assert "cannot be locked (No locks available)" in caplog.text
+
+
+# ----------------------------------------------------------------------------- unedited fairseq
+
+
+def test_the_encoder_of_an_unedited_fairseq_has_no_copies() -> None:
+    class Unedited(TransformerEncoderLayerBase):
+        """With what the released layer has besides, and how it loads."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.load_to_BT = False
+            for name in guards._COPIES:
+                setattr(self, name, nn.Parameter(torch.zeros(3)))
+
+        def _load_from_state_dict(self, *_: Any) -> None:
+            self.load_to_BT = True
+
+    with mock.patch.object(
+        __import__("fairseq.modules.transformer_layer").modules.transformer_layer,
+        "TransformerEncoderLayerBase",
+        Unedited,
+    ):
+        model = make_model("transformer", seed=1)
+    expected = make_model("transformer", seed=1)
+    assert any(isinstance(module, Unedited) for module in model.modules())
+    assert model.state_dict().keys() == expected.state_dict().keys()
+    model.load_state_dict(expected.state_dict())
+    assert not any(getattr(module, "load_to_BT", False) for module in model.modules())
+
+
+def test_nothing_of_fairseq_is_changed() -> None:
+    """What the package imports from fairseq keeps its attributes."""
+    for path in Path(fairseq_kerbs.__file__).parent.rglob("*.py"):
+        assert not assigned(ast.parse(path.read_text(encoding="utf-8"))), path
+    text = "import fairseq.utils\nfrom fairseq import trainer as t\n{}"
+    for line in ("t.Trainer.x = 1", "setattr(t, 'x', 1)", "fairseq.utils.x = 1"):
+        assert assigned(ast.parse(text.format(line)))
+
+
+def assigned(tree: ast.AST) -> list[str]:
+    """Assignments to attributes of what a module imports from fairseq."""
+    nodes = list(ast.walk(tree))
+    imported = {
+        alias.asname or alias.name.split(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if re.match(r"fairseq(?!_kerbs)", getattr(node, "module", None) or alias.name)
+    }
+    targets = [
+        target
+        for node in nodes
+        for target in (node.targets if isinstance(node, ast.Assign) else [])
+        if isinstance(target, ast.Attribute)
+    ]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    targets += [call.args[0] for call in calls if ast.unparse(call.func) == "setattr"]  # type: ignore[misc]
+    return [text for text in map(ast.unparse, targets) if text.split(".")[0] in imported]
