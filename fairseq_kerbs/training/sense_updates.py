@@ -109,9 +109,12 @@ class SenseUpdates:
 
     def __init__(self, schedule: SenseSchedule, dictionary: Any = None) -> None:
         self.schedule = schedule
-        self._counts, self._special = None, 0
+        self._counts: Tensor | None = None
+        self._special = 0
         if dictionary is not None:
-            self._counts, self._special = torch.tensor(dictionary.count), dictionary.nspecial
+            self._special = dictionary.nspecial
+            if max(dictionary.count) > 1:  # those of words that were never counted are 1
+                self._counts = torch.tensor(dictionary.count)
         self._last_update = -1
         self._last_begun = -1
         self._summary: dict[str, float] = {}

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.slow
 
 ARCH = "transformer_kerbs"
 PRIOR = ["--composition", "prior", "--update-freq"]
-OFTEN = ["--reallocation-interval", "2", "--lr", "0.03"]  # one sense moves after three intervals
+OFTEN = ["--reallocation-interval", "4", "--max-tokens", "600"]  # contexts enough for clusters
 SAVING = ["--save-interval-updates", "3"]  # the sums over an interval are half complete
 TRAININGS = {
     "pytorch_ddp": (ARCH, "one", []),
     "legacy_ddp": (ARCH, "one", ["--ddp-backend", "legacy_ddp"]),
     "prior": ("lstm_kerbs", "one_prior", [*PRIOR, "1", "--find-unused-parameters"]),
-    "clusters": ("gru_kerbs", "one_clusters", [*OFTEN, *SAVING]),
+    "clusters": ("gru_kerbs", "", [*OFTEN, *SAVING]),
 }
 UPDATES = 7
 # dropout of two processes is not that of one
@@ -65,7 +65,6 @@ def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, arch, flags in (
             ("one", ARCH, PRIOR[-1:]),
             ("one_prior", "lstm_kerbs", PRIOR),
-            ("one_clusters", "gru_kerbs", [*OFTEN, "--update-freq"]),
         )
     ]
     for name, (arch, _, flags) in TRAININGS.items():
@@ -93,15 +92,17 @@ def test_both_processes_have_the_same_after_every_update(name: str, done: Path) 
     assert record(done, name, 1) == first
     assert [line[0] for line in first] == [str(n + 1) for n in range(UPDATES)]
     allocations = [line[1] for line in first]
-    if name == "clusters":  # looks on for two intervals, and takes an idle sense of the same word
+    if name == "clusters":  # the first process has clustered its contexts, and told the second
         (move,) = moves(done / "clusters.log")
-        assert move.startswith("reallocation after 6 updates: 1 senses moved")
+        number = re.fullmatch(r"reallocation after 4 updates: (\d+) senses placed .*", move)
+        assert number is not None
+        assert int(number[1]) > 0
         return
     # they move when the update after every second one begins
     assert [allocations[n] != allocations[n - 1] for n in range(1, UPDATES)] == [0, 1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize("name", [name for name, (_, one, _) in TRAININGS.items() if one])
 def test_two_processes_train_as_one_does_with_twice_the_batches(name: str, done: Path) -> None:
     one = TRAININGS[name][1]
     assert [line[1] for line in record(done, name)] == [line[1] for line in record(done, one)]

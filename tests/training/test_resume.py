@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 HALF, WHOLE, EVERY = 6, 12, 3  # updates; a checkpoint after every third
 MODELS = {
-    # sums of contexts over an interval of four updates are half complete in checkpoints
+    # the sample of contexts of an interval of four updates is half complete in checkpoints
     "gru_kerbs": [
         *("--hidden-size", "12", "--embed-dim", "12", "--reallocation", "clusters"),
         *("--reallocation-interval", "4", "--max-tokens", "150"),
@@ -130,6 +130,11 @@ def test_every_interruption_leads_to_the_same_bits(arch: str, done: Path) -> Non
     assert middle["iterations_in_epoch"] > 0
     files = sorted(path.name for path in straight.glob("*.pt"))
     assert len(files) > 4
+    made = moves(straight.with_suffix(".log"))
+    if arch == "gru_kerbs":
+        assert all(re.search(r"[1-9]\d* senses placed on clusters", move) for move in made)
+        assert "decoder.output.sample_kept" in load(straight / "checkpoint_1_3.pt")["model"]
+    assert made
     for name in files:
         expected = what_lasts(straight / name)
         assert assert_same(what_lasts(resumed / name), expected) > 40
