@@ -66,7 +66,8 @@ class KerbsModel(BaseFairseqModel, ABC):
             for name in [name for name, value in args.items() if value is None]:
                 del args[name]
         values = {item.name: item.default for item in fields(cls.flags)} | (sizes or {})
-        given = {name: value for name, value in vars(args).items() if value is not None}
+        known = args.items() if OmegaConf.is_config(args) else vars(args).items()
+        given = {name: value for name, value in known if value is not None}
         config.fill_for_clusters(values, given)
         for name, value in ({"reallocation_at": None} | values).items():
             if getattr(args, name, None) is None:

@@ -167,8 +167,9 @@ class SenseUpdates:
                     ) from error
                 metrics.log_scalar_sum("senses_moved", moved, priority=1500)
                 self._summary = summarize(layer)
-            samples = self.schedule.samples_after(update_num) and is_first_process()
-            if samples and layer.sample is None:
+            if not (self.schedule.samples_after(update_num) and is_first_process()):
+                layer.sample = None
+            elif layer.sample is None:
                 layer.start_sampling(self._counts, self._special)
 
     def has(self, update_num: int) -> bool:

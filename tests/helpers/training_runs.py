@@ -125,7 +125,8 @@ def record(path: str) -> None:
 
     def after_update(self: Any, model: Any, update_num: int) -> None:
         stock(self, model, update_num)
-        state = dict(model.state_dict())
+        # the first process alone samples contexts
+        state = {name: value for name, value in model.state_dict().items() if "sample_" not in name}
         for number, moments in enumerate(optimizers[0].optimizer.state.values()):
             state |= {f"{number} {name}": value for name, value in moments.items()}
         whole = hashlib.sha256()

@@ -178,7 +178,7 @@ def test_scores_of_another_kind_are_refused(
         "mixture-kernels lin,rbf": ["--output-layer", "mixture", "--mixture-kernels", "lin,rbf"],
         "output-layer mos": ["--output-layer", "mos", "--mixture-components", "2"],
         "kernel-gamma 0.5": ["--kernel", "rbf", "--kernel-gamma", "0.5"],
-    }.get(trained, [])
+    }.get(trained, ["--reallocation", "paper"])
     if "--mixture-kernels" in first:
         flags = [*first[:2], *flags]
     fairseq_train(work / "bin", "--save-dir", tmp_path, *first)
