@@ -34,7 +34,7 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "decode": (
         "beam search with the Transformer, next to fairseq's, and with the LSTM",
-        ("kerbs", "kerbs-one-pass", "kerbs-prior", "softmax", "stock", *_LSTM),
+        ("kerbs", "kerbs-prior", "softmax", "stock", *_LSTM),
     ),
     "scaling": (
         "time and memory of the likelihood against senses (1/3, 2/3 and all of --senses-per-word) "
@@ -47,7 +47,7 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
 RATIOS = [
     *product(("kerbs", "kerbs-trained", "kerbs-smoothed"), [likelihood.PRODUCTS]),
     *product(["kerbs"], ("naive", "lean", "softmax", "stock")),
-    *product(("kerbs-one-pass", "kerbs-prior"), ("softmax", "stock")),
+    *product(["kerbs-prior"], ("softmax", "stock")),
     _LSTM,
     *(("lean", "stock"), ("softmax", "stock"), ("kerbs-smoothed", "stock-smoothed")),
 ]

@@ -25,7 +25,6 @@ MODELS = {
     "stock": _STOCK,
     "softmax": f"{_KERBS} --output-layer softmax",
     "kerbs": _KERBS,
-    "kerbs-one-pass": f"{_KERBS} --decoding-passes 1",
     "kerbs-prior": f"{_KERBS} --composition prior",
     "kerbs-lstm": "--arch lstm_kerbs",
     "softmax-lstm": "--arch lstm_kerbs --output-layer softmax",

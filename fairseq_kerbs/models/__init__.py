@@ -30,7 +30,6 @@ __all__ = [
 for _notice in ("'pin_memory'", "`torch.cuda.amp", "Support for mismatched key_padding_mask"):
     warnings.filterwarnings("ignore", message=_notice)
 
-_DECODING = {"decoding_passes": -1}
 # lower loss, and senses that follow meanings (results/README.md: transformer_kerbs_small and
 # lstm_kerbs, Multi30k)
 _CLUSTERS = {"reallocation": "clusters"}
@@ -40,7 +39,7 @@ _SIZED = {"dropout": 0.1} | _CLUSTERS
 def _transformer(embed: int, ffn: int, layers: int, heads: int, *sides: str) -> dict[str, Any]:
     names = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads")
     values = dict(zip(names, (embed, ffn, layers, heads), strict=True))
-    return {f"{side}_{name}": value for side in sides for name, value in values.items()} | _DECODING
+    return {f"{side}_{name}": value for side in sides for name, value in values.items()}
 
 
 _BOTH = ("encoder", "decoder")
@@ -49,16 +48,16 @@ _SMALL_LM = {"hidden_size": 256, "embed_dim": 192}  # half an hour on a CPU
 
 PRESETS: dict[type[KerbsModel], dict[str, dict[str, Any]]] = {
     TransformerKerbsModel: {
-        "transformer_kerbs": _DECODING | _CLUSTERS,
+        "transformer_kerbs": _CLUSTERS,
         # sizes of Section 5.1
         "transformer_kerbs_iwslt": _transformer(288, 507, 5, 2, *_BOTH) | _SIZED,
         "transformer_kerbs_small": _transformer(128, 256, 3, 4, *_BOTH) | _SIZED,
     },
     TransformerLanguageModel: {
-        "transformer_lm_kerbs": _DECODING,
+        "transformer_lm_kerbs": {},
         # as fairseq's --arch transformer_lm, which normalizes after each block unless a flag says
         # so (its own larger architectures normalize before, as transformer_lm_kerbs always does)
-        "fairseq_transformer_lm_kerbs": {"decoder_normalize_before": False} | _DECODING,
+        "fairseq_transformer_lm_kerbs": {"decoder_normalize_before": False},
         "transformer_lm_kerbs_small": _transformer(128, 512, 3, 4, "decoder"),
     },
     LstmKerbsModel: {"lstm_kerbs": _CLUSTERS, "lstm_kerbs_dialog": _DIALOG | _CLUSTERS},

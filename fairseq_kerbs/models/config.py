@@ -98,12 +98,8 @@ class KerbsConfig(FairseqDataclass):
     )
     composition_passes: int = _flag(
         1,
-        "passes that refine posteriors in parallel decoders (0: prior only; -1: all there can be)",
-    )
-    decoding_passes: Optional[int] = _flag(
-        None,
-        "the same in decoding step by step; architectures set -1, the sequential recursion, the "
-        "cheapest (as --composition-passes: the scores of teacher forcing; not read if that is 0)",
+        "passes that refine posteriors in parallel decoders (0: prior only; -1: all there can be, "
+        "the sequential recursion, as which decoding step by step always goes but for 0)",
     )
     sense_bias: bool = _flag(
         False, "append a 1 to context vectors: a sense's last coordinate is its bias (at theta = 0)"
@@ -216,10 +212,11 @@ FLAGS = {
 
 
 _OFF = "(to switch reallocation off use --reallocation none)"
-_PASSES = "use 0 or more, or -1 for the sequential recursion"
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "composition_passes": (lambda x: x >= -1, _PASSES),
-    "decoding_passes": (lambda x: x is None or x >= -1, _PASSES),
+    "composition_passes": (
+        lambda x: x >= -1,
+        "use 0 or more, or -1 for the sequential recursion",
+    ),
     "reallocation_interval": (lambda x: x >= 1, f"it counts updates and must be 1 or more {_OFF}"),
     "sense_decay": (lambda x: 0.0 <= x < 1.0, "it must be within [0, 1)"),
     "log_prob_threshold": (lambda x: x <= 0.0, "log P is never positive: use 0 or less"),

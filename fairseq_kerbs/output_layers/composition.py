@@ -69,11 +69,15 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         return found._replace(mask=found.mask & words.ne(self.padding_idx).unsqueeze(-1))
 
     def compose(self, found: LookedUp, contexts: Tensor | None = None) -> Tensor:
-        """As :meth:`forward`, of words that are looked up already."""
+        """As :meth:`forward`, of words that are looked up already: Σ_j q^j w^j without biases."""
         weights = found.prior
         if contexts is not None and self.posterior:
-            weights = self._posterior(found, contexts)
-        return self._mix((weights * found.mask).unsqueeze(-2), found.rows).squeeze(-2)
+            # the padding word has no sense at all: any finite weights will do for it
+            some = found.mask | ~found.mask.any(-1, keepdim=True)
+            weights = self.layer.posterior(found._replace(mask=some), contexts)
+        rows = found.rows[..., : self.embedding_dim]
+        weights = (weights * found.mask).unsqueeze(-2)
+        return (weights.to(rows.dtype) @ rows).squeeze(-2)
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
         """Embed words [...] with the context vectors [..., d] that predicted them, or else with the
@@ -100,26 +104,6 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         if after_padding.any():
             rest = torch.where(after_padding.unsqueeze(-1), self(words[:, 1:]), rest)
         return torch.cat([first, rest], dim=1)
-
-    def embed_streams(self, words: Tensor, contexts: Tensor) -> Tensor:
-        """Embed words [batch] with the prior, and then with each of their context vectors
-        [batch, n, d]: [batch, n + 1, e]."""
-        found = self.look_up(words)
-        wide = LookedUp(*(part.unsqueeze(1) for part in found))
-        posterior = self._posterior(wide, contexts)  # [batch, n, K]
-        weights = torch.cat([wide.prior.to(posterior.dtype), posterior], dim=1) * wide.mask
-        return self._mix(weights, found.rows)
-
-    def _posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
-        # the padding word has no sense at all: any finite weights will do for it
-        some = found.mask | ~found.mask.any(-1, keepdim=True)
-        return self.layer.posterior(found._replace(mask=some), contexts)
-
-    def _mix(self, weights: Tensor, rows: Tensor) -> Tensor:
-        """Σ_j q^j w^j without biases: weights [..., n, K], rows [..., K, d] -> [..., n, e]."""
-        if self.embedding_dim < rows.shape[-1]:
-            rows = rows[..., : self.embedding_dim]
-        return weights.to(rows.dtype) @ rows
 
 
 class SeparateEmbedding(_OfLayer, nn.Embedding):

@@ -31,15 +31,13 @@ def parameters(model: Any) -> int:
 
 
 def test_models_differ_in_the_output_layer_alone() -> None:
-    names = ("stock", "softmax", "kerbs", "kerbs-one-pass")
+    names = ("stock", "softmax", "kerbs")
     models = {name: set_up(name, SIZES, "cpu", 1)[2] for name in names}
     stock = parameters(models["stock"])
     assert parameters(models["softmax"]) == stock
     senses = 2 * SIZES["vocab"]
     extra = (senses - SIZES["vocab"]) * SIZES["dim"] + senses  # further rows of W, and θ
-    for name, passes in (("kerbs", -1), ("kerbs-one-pass", 1)):
-        assert parameters(models[name]) == stock + extra
-        assert models[name].decoder.decoding_passes == passes
+    assert parameters(models["kerbs"]) == stock + extra
     assert (
         models["stock"].decoder.output_projection.weight
         is models["stock"].decoder.embed_tokens.weight

@@ -108,8 +108,8 @@ def test_reference_scores_are_those_of_the_ensemble_that_found_it(
     trained: dict[str, Path], data: Path, tmp_path: Path
 ) -> None:
     paths = list(trained.values())
-    as_trained = "{'decoding_passes': 1}"  # teacher forcing takes passes, too
-    output = generate(data, paths, "--beam", "2", "--model-overrides", as_trained)
+    recursion = ("--model-overrides", "{'composition_passes': -1}")  # as decoding takes it
+    output = generate(data, paths, "--beam", "2", *recursion)
     found = hypotheses(output)
     assert len(found) == TEST_PAIRS
     write_lines(tmp_path / "test.de", stock.sources()[-TEST_PAIRS:])
@@ -117,7 +117,7 @@ def test_reference_scores_are_those_of_the_ensemble_that_found_it(
     run("fairseq-preprocess", "-s", "de", "-t", "en", "--testpref", tmp_path / "test",
         "--destdir", tmp_path, "--srcdict", data / "dict.de.txt", "--tgtdict",
         data / "dict.en.txt")  # fmt: skip
-    again = generate(tmp_path, paths, "--score-reference")
+    again = generate(tmp_path, paths, "--score-reference", *recursion)
     assert scores(again) == pytest.approx(scores(output), abs=2e-3)
 
 

@@ -22,16 +22,13 @@ from tests.helpers.fairseq_fixtures import (
     step_by_step,
     teacher_forced,
 )
-from tests.models.test_incremental_attention import step_of_one_pass
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
-    ("transformer", {}),
+    ("transformer", {"composition_passes": -1}),
     ("transformer", {"composition_passes": 0}),
-    ("transformer", {"composition_passes": 3}),
     ("transformer", {"composition": "prior"}),
     ("transformer", {"output_layer": "softmax"}),
-    ("transformer", {"kernel": "kerbs_released", "total_senses": 2.0}),
-    ("transformer", {"sense_bias": True, "composition_passes": 2}),
+    ("transformer", {"kernel": "kerbs_released", "total_senses": 2.0, "composition_passes": -1}),
     ("transformer", {"sense_bias": True, "composition_passes": -1}),
     ("transformer", {"input_embedding": "separate", "decoder_output_dim": 20}),
     ("lstm", {}),
@@ -69,7 +66,7 @@ def test_composition_reaches_the_scores(name: str) -> None:
 
 
 def test_enough_passes_are_the_sequential_recursion() -> None:
-    """Pass k is exact at the first k positions, compared with the recursion of Eq. 6 itself."""
+    """Pass k is exact at the first k positions; decoding step by step is the recursion of Eq. 6."""
     batch = make_batch()
     net_input = batch["net_input"]
     tokens = net_input["prev_output_tokens"]
@@ -78,11 +75,11 @@ def test_enough_passes_are_the_sequential_recursion() -> None:
     with torch.no_grad():
         encoder_out = model.encoder(net_input["src_tokens"], net_input["src_lengths"])
         state: dict[str, Any] = {}
-        last, exact = None, []
-        for step in range(tokens.shape[1]):
-            last, _ = step_of_one_pass(model, last, tokens[:, : step + 1], encoder_out, state)
-            exact.append(last[:, 0])
-        recursion = torch.stack(exact, 1)
+        exact = [
+            model.decoder(tokens[:, : step + 1], encoder_out, state)[0]
+            for step in range(tokens.shape[1])
+        ]
+        recursion = torch.cat(exact, 1)
         for passes in range(tokens.shape[1] + 1):
             model.decoder.passes = passes
             features, _ = model(**net_input)
@@ -181,7 +178,6 @@ WRONG_FLAGS = [
     ({"log_prob_threshold": 0.5}, "--log-prob-threshold"),
     ({"reallocation_interval": 0}, "--reallocation-interval"),
     ({"composition_passes": -2}, "--composition-passes"),
-    ({"decoding_passes": -2}, "--decoding-passes"),
 ]
 
 

@@ -131,18 +131,6 @@ def test_step_by_step_equals_the_whole_sequence() -> None:
         torch.testing.assert_close(step, whole[:, t], rtol=1e-12, atol=1e-14)
 
 
-def test_streams_are_the_prior_and_one_composition_for_each_context() -> None:
-    layer, _ = make_layer()
-    words = WORDS.flatten()
-    for dtype, tolerance in ((torch.float64, 1e-12), (torch.bfloat16, 0.02)):
-        embedding = ComposedEmbedding(layer.to(dtype), PAD)
-        contexts = torch.randn(21, 3, 7, dtype=dtype)
-        streams = embedding.embed_streams(words, contexts)
-        each = [embedding(words), *(embedding(words, contexts[:, n]) for n in range(3))]
-        torch.testing.assert_close(streams, torch.stack(each, 1), rtol=tolerance, atol=tolerance)
-        assert (streams[words == PAD] == 0).all()
-
-
 @pytest.mark.parametrize("words", [WORDS, WORDS[2]])
 def test_looking_up_first_and_composing_later_is_embedding(words: Tensor) -> None:
     layer, _ = make_layer()
@@ -238,11 +226,10 @@ def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
         features.requires_grad_()
         size = embedding.embedding_dim
         whole = embedding.embed_sequence(WORDS, features)
-        streams = embedding.embed_streams(WORDS[:, 4], features[:, :2])
         stepped = embedding.compose(embedding.look_up(WORDS[:, 4]), features[:, 3])
         single = embedding(WORDS)
-        parts = [part[..., :6] for part in (whole, streams, stepped, single)]
-        assert [part.shape[-1] for part in (whole, streams, stepped, single)] == [size] * 4
+        parts = [part[..., :6] for part in (whole, stepped, single)]
+        assert [part.shape[-1] for part in (whole, stepped, single)] == [size] * 3
         torch.stack([(part.sin() * part).sum() for part in parts]).sum().backward()
         assert layer.weight.grad is not None
         assert layer.theta.grad is not None
