@@ -2,9 +2,7 @@
 
 Words are joined to clusters by the mean similarity of their pairs (`.similarity`), down to what
 half of all words have to their nearest one. Clusters come in the order of what a word of theirs has
-to all others of its cluster together, on average. Confusions of two models are taken together:
-clusters by one model's would be chosen by its own errors, and the other would look better there
-even if it were as good.
+to all others of its cluster together, on average.
 
 Each cluster's occurrences in the text are counted: ``times`` in all, and by model ``right`` (where
 the word is the most probable one), ``within`` (where another word of its cluster is), of two models
@@ -16,10 +14,8 @@ one model where it takes a word for another of the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from textwrap import shorten
-from typing import Any
 
 import torch
 from scipy.stats import binomtest
@@ -28,12 +24,7 @@ from torch import Tensor
 
 from fairseq_kerbs.analysis.predictions import Predictions
 from fairseq_kerbs.analysis.sense_report import Figures
-from fairseq_kerbs.analysis.similarity import (
-    VectorSimilarity,
-    cluster_words,
-    confusion_similarity,
-    usual_similarity,
-)
+from fairseq_kerbs.analysis.similarity import VectorSimilarity, cluster_words, usual_similarity
 from fairseq_kerbs.analysis.words import in_context
 from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
@@ -56,27 +47,28 @@ def find_neighbours(
     """Find clusters, and count and show their occurrences.
 
     Args:
-        layers: output layers by model, to compare words by their vectors; empty: by confusions.
+        layers: output layers by model, to compare words by their vectors.
         predictions: by model, all of the same words; empty where there are no data.
         words, symbols, frequency: [V] of the dictionary's entries which are compared, their names,
             and their occurrences in the training data.
-        top, examples: most clusters (by vectors: of each model; 0 for all), and most examples of
-            one for each model that is right.
+        top, examples: most clusters of each model (0 for all), and most examples of one for each
+            model that is right.
 
     Returns:
-        ``names`` of the models, ``by``, and the first ``clusters``: ``words`` (the most frequent
-        first), ``of`` (the model whose vectors show it; None by confusions), ``likeness`` (mean
-        similarity of its pairs, by model), ``counts`` and ``examples``; by ``of`` ("" for None) how
-        many are ``found``, the number of ``words`` in them and counts of these, ``clustered``;
-        ``everything``: counts of all words.
+        ``names`` of the models, and the first ``clusters``: ``words`` (the most frequent first),
+        ``of`` (the model whose vectors show it), ``likeness`` (mean similarity of its pairs, by
+        model), ``counts`` and ``examples``; by ``of`` how many are ``found``, the number of
+        ``words`` in them and counts of these, ``clustered``; ``everything``: counts of all words.
     """
-    graphs, among = _compare(layers, predictions, words)
-    result: Figures = {"names": list(among), "by": "vectors" if layers else "confusions"}
-    result |= {"clusters": [], "found": {}, "words": {}, "everything": None, "clustered": {}}
-    for origin, graph in graphs.items():
-        found = cluster_words(graph, usual_similarity(graph))
+    vectors = {name: VectorSimilarity(layer, words) for name, layer in layers.items()}
+    result: Figures = {"names": list(layers), "clusters": [], "found": {}, "words": {}}
+    result |= {"everything": None, "clustered": {}}
+    for origin, similarity in vectors.items():
+        graph = similarity.graph()
+        clusters = cluster_words(graph, usual_similarity(graph))
         # what a word has to the others of its cluster, on average
-        found.sort(key=lambda own: (-float(_between(graph, own).sum()) / len(own), own))
+        means = {tuple(one): float(graph[one][:, one].sum()) / len(one) for one in clusters}
+        found = sorted(clusters, key=lambda one: (-means[tuple(one)], one))
         result["found"][origin], result["words"][origin] = len(found), sum(map(len, found))
         cluster_of = torch.full((len(symbols),), -1)  # [V]
         for number, members in enumerate(found):
@@ -87,8 +79,10 @@ def find_neighbours(
             pairs = len(members) * (len(members) - 1)
             cluster = {
                 "words": [symbols[word] for word in members],
-                "of": origin or None,
-                "likeness": {n: float(one(members).sum()) / pairs for n, one in among.items()},
+                "of": origin,
+                "likeness": {
+                    name: float(one.among(members).sum()) / pairs for name, one in vectors.items()
+                },
                 "counts": text and text.count(text.cluster == number),
                 "examples": text.examples(text.cluster == number, examples) if text else [],
             }
@@ -97,23 +91,6 @@ def find_neighbours(
             result["everything"] = text.count(text.cluster >= -1)
             result["clustered"][origin] = text.count(text.cluster >= 0)
     return result
-
-
-def _compare(
-    layers: Mapping[str, OutputLayer], predictions: Mapping[str, Predictions], words: Tensor
-) -> tuple[dict[str, Any], Mapping[str, Callable[[list[int]], Any]]]:
-    """Similarity of words, [V, V], by where it is from; that of all pairs of some, by model."""
-    if layers:
-        vectors = {name: VectorSimilarity(layer, words) for name, layer in layers.items()}
-        graphs = {name: one.graph() for name, one in vectors.items()}
-        return graphs, {name: one.among for name, one in vectors.items()}
-    own = {name: confusion_similarity([one], words) for name, one in predictions.items()}
-    among = {name: partial(_between, graph) for name, graph in own.items()}
-    return {"": confusion_similarity(list(predictions.values()), words)}, among
-
-
-def _between(graph: Any, words: list[int]) -> Any:
-    return graph[words][:, words]
 
 
 class _Text:
@@ -203,17 +180,15 @@ def neighbours_as_text(found: Figures) -> str:
     names, everything = found["names"], found["everything"]
     parts = [" / ".join(names)] if len(names) > 1 else []
     for origin, number in found["found"].items():
-        clusters = [cluster for cluster in found["clusters"] if (cluster["of"] or "") == origin]
-        by = f"output vectors of {origin}" if origin else "confusions"
+        clusters = [cluster for cluster in found["clusters"] if cluster["of"] == origin]
         rows = [
             _row(cluster["words"], cluster["likeness"], cluster["counts"]) for cluster in clusters
         ]
         if everything:
             rows.append(_row(["(all clusters)"], {}, found["clustered"][origin]))
             rows.append(_row(["(all words)"], {}, everything))
-        parts.append(
-            f"clusters by {by}: {number} with {found['words'][origin]} words, {len(clusters)} shown"
-        )
+        count = f"{number} with {found['words'][origin]} words, {len(clusters)} shown"
+        parts.append(f"clusters by output vectors of {origin}: {count}")
         parts.append(tabulate(rows, "keys", "plain", disable_numparse=True))
         parts += [_example_lines(cluster) for cluster in clusters if cluster["examples"]]
     if everything and everything["ahead"]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,6 @@ from fairseq_kerbs.analysis.words import in_context, is_word, senses_by_frequenc
 from fairseq_kerbs.evaluation.texts import as_lines, table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
-from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import PARTIAL
 from fairseq_kerbs.utils.processes import progress
 
 Figures = dict[str, Any]
@@ -185,26 +181,3 @@ def _word_lines(word: Figures, with_data: bool) -> list[str]:
             lines.append(f"      true: {true}")
         lines += ["      {posterior:.2f}  {text}".format(**example) for example in one["examples"]]
     return lines
-
-
-def write_projector(folder: Path, layer: OutputLayer, symbols: Sequence[str], special: int) -> None:
-    """Write the senses of all words for ``tensorboard --logdir FOLDER``, whole files alone; a
-    UserError if the folder is a file."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--projector: {folder} is no folder")
-    words = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
-    figures = [s for n in words for s in _summarize(layer, n, (), symbols[n], {}, 0)["senses"]]
-    _add_names(figures, layer, symbols, 0, [])
-    head = ["name", "word", "sense", "row", "theta", "usage"]
-    cells = [[str(one[name]).replace("\t", " ") for name in head] for one in figures]
-    vectors = layer.weight[[one["row"] for one in figures]].detach()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=PARTIAL, dir=folder.parent) as temporary:
-        with SummaryWriter(temporary) as writer:
-            writer.add_embedding(vectors, cells, tag="senses", metadata_header=head)
-        for file in [path for path in Path(temporary).rglob("*") if path.is_file()]:
-            target = folder / file.relative_to(temporary)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(target)

@@ -1,6 +1,6 @@
 """How similar words and senses are to an output layer, and small clusters of similar words.
 
-By vectors (Gao et al. 2019, Section 4.5, extended to senses and kernels). K(m, n) is the kernel
+After Gao et al. (2019, Section 4.5), extended to senses and kernels. K(m, n) is the kernel
 logit of sense n where the context is the vector of sense m. A softmax does not see what all its
 logits have in common, so that is taken away: with G = (K + Kᵀ)/2 and its means over the senses,
 
@@ -11,11 +11,6 @@ logits have in common, so that is taken away: with G = (K + Kᵀ)/2 and its mean
 For the inner product that is the cosine of vectors from which their mean was taken. Senses that
 predict less than `LEAST_USAGE` of their word are left out. The components of a mixture map
 contexts, each in its own way; what is compared here are its word vectors, by inner product.
-
-By confusions. d(i, j) is the probability that word j gets at the occurrences of word i, summed over
-them and divided by their number plus `DOUBT`, so that one or two of them prove little; of several
-models it is the mean. The similarity is √(d(i, j) d(j, i)): a frequent word that is guessed
-everywhere is not similar to rare ones, which are never guessed in its place.
 """
 
 from __future__ import annotations
@@ -30,12 +25,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from fairseq_kerbs.analysis.predictions import Predictions
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.processes import progress
 
 LEAST_USAGE = 0.05
-DOUBT = 2.0
 NEAREST = 16  # words kept beside each
 MOST_WORDS = 8  # of a cluster: Gao et al. show five
 _MEANS = 4096  # senses over which means are taken, at most
@@ -65,21 +58,6 @@ def nearest_senses(
         scores, found = logits.topk(number, dim=1)
         for row in zip(found.tolist(), scores.tolist(), strict=True):
             yield list(zip(*row, strict=True))
-
-
-def confusion_similarity(found: Sequence[Predictions], words: Tensor) -> sparse.csr_matrix:
-    """Similarity by what models confuse in the same text, [V, V], symmetric, 0 on the diagonal.
-    ``words`` [V] says which words of the dictionary are compared."""
-    shape, numbers = (len(words), len(words)), found[0].word
-    total = sparse.csr_matrix(shape)
-    for one in found:
-        rows = numbers.unsqueeze(1).expand_as(one.guesses)  # [N, k]
-        kept = (rows != one.guesses) & words[rows] & words[one.guesses]
-        places = (rows[kept].numpy(), one.guesses[kept].numpy())
-        total += sparse.csr_matrix((one.guessed[kept].double().numpy(), places), shape)
-    times = np.bincount(numbers.numpy(), minlength=len(words))
-    given = sparse.diags(1.0 / (len(found) * (times + DOUBT))) @ total
-    return given.multiply(given.T).sqrt().tocsr()
 
 
 class VectorSimilarity:

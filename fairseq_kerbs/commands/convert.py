@@ -54,7 +54,6 @@ def add_convert(commands: Subparsers) -> None:
     counts = parser.add_mutually_exclusive_group()
     counts.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
     counts.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
-    add("--ema", action="store_true", help="convert the averages that --store-ema has made")
     add("--config", type=OutputPath, metavar="FILE", help="write the flags for training on as YAML")
     add_trust_flag(parser)
     parser.set_defaults(run=_run_convert)
@@ -64,14 +63,14 @@ def _run_convert(args: argparse.Namespace) -> int:
     _check_flags(args)
     import yaml
 
-    from fairseq_kerbs.analysis.saved_layer import load_dictionary, remembered_dictionary
+    from fairseq_kerbs.checkpoints import load_dictionary, remembered_dictionary
     from fairseq_kerbs.conversion import model as conversion
     from fairseq_kerbs.conversion.flags import finetuning_flags
     from fairseq_kerbs.conversion.placed_senses import PlacedSenses
     from fairseq_kerbs.tables.experiments import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    source = conversion.read_softmax_model(args.checkpoint, args.trust_checkpoint, args.ema)
+    source = conversion.read_softmax_model(args.checkpoint, args.trust_checkpoint)
     words, dictionary, by = len(source.weight), None, "the order of the dictionary"
     path = args.dict
     if args.data is not None:
@@ -88,7 +87,7 @@ def _run_convert(args: argparse.Namespace) -> int:
     )
     summary = placed.summary(converted) if placed else []
     flags = finetuning_flags(source.config, converted.settings, args.output)
-    conversion.write_checkpoint(args.output, source, converted, args.data, dictionary)
+    conversion.write_checkpoint(args.output, source, converted)
     if args.config is not None:
         text = f"going on with {args.checkpoint.name} as a KerBS model"
         content = {"description": text, "train": flags}
@@ -109,9 +108,6 @@ def _run_convert(args: argparse.Namespace) -> int:
             "largest difference of log-probabilities on random sentences: "
             f"{converted.difference:.2g} nats"
         )
-    if not args.ema and conversion.averages_of(source.state):
-        ways = "" if args.extra_senses == "clusters" else "; --ema converts them"
-        print(f"the averages of --store-ema were left out{ways}")
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
     print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
     return 0
@@ -136,7 +132,5 @@ def _check_flags(args: argparse.Namespace) -> None:
             raise UserError(f"--{flag} is {getattr(args, name)}, but must be {range_}")
     if args.extra_senses == "clusters" and args.data is None:
         raise UserError("--extra-senses clusters reads contexts: give --data BIN")
-    if args.extra_senses == "clusters" and args.ema:
-        raise UserError("--ema goes with --extra-senses spare or split, not with clusters")
     if args.split_noise and args.extra_senses != "split":
         raise UserError("--split-noise parts senses of --extra-senses split; give both or neither")

@@ -16,16 +16,14 @@ def add_neighbours(commands: Subparsers) -> None:
         "neighbours",
         help="clusters of words that the output layer can hardly tell apart, of one model or two",
         description="Clusters of words that the output layer can hardly tell apart: by its vectors "
-        "(cosine, or its kernel's similarity over senses), or with --data by the probability that "
-        "each word gets in place of the others. With --data and two checkpoints also where one "
-        "model is right and the other is not. Works for fairseq's own models too.",
+        "(cosine, or its kernel's similarity over senses). With --data also how often a word of a "
+        "cluster is predicted in place of another, and of two checkpoints where one is right and "
+        "the other is not. Works for fairseq's own models too.",
     )
     reading.add_model_flags(parser)
     add = parser.add_argument
     add("other", type=Path, nargs="?", metavar="OTHER", help="checkpoint to compare it with")
     add("--names", nargs="+", metavar="NAME", help="of the models [from their paths]")
-    text = "what makes words similar [confusions where there are data, else vectors]"
-    add("--by", choices=("vectors", "confusions"), help=text)
     reading.add_numbers(
         parser,
         ("--top", 8, "clusters to show, 0 for all"),
@@ -48,8 +46,6 @@ def _run_neighbours(args: argparse.Namespace) -> int:
     names = args.names or model_names(paths)
     if len(set(names)) != len(paths) or len(names) != len(paths):
         raise UserError(f"--names: give as many names as checkpoints, {len(paths)}, that differ")
-    if args.by == "confusions" and args.data is None:
-        raise UserError("--by confusions looks at a split of the data: give --data BIN as well")
     layers, predictions, dictionary = _read(args, dict(zip(names, paths, strict=True)))
     compared = [
         is_word(word, number, dictionary.nspecial)
@@ -82,9 +78,9 @@ def model_names(paths: list[Path]) -> list[str]:
 def _read(
     args: argparse.Namespace, paths: dict[str, Path]
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """By name, output layers to compare by vectors, and predictions; the dictionary of all."""
+    """By name, output layers, and with data predictions; the dictionary of all."""
     from fairseq_kerbs.analysis.predictions import collect_predictions
-    from fairseq_kerbs.analysis.saved_layer import model_layer
+    from fairseq_kerbs.checkpoints import model_layer
 
     layers, predictions, dictionaries = {}, {}, []
     for name, path in paths.items():
@@ -92,8 +88,7 @@ def _read(
         dictionaries.append(dictionary)
         if task is not None:
             predictions[name] = collect_predictions(model, task, args.split, args.joined)
-        if task is None or args.by == "vectors":
-            layers[name] = layer or model_layer(model, path)
+        layers[name] = layer or model_layer(model, path)
     found, differ = list(predictions.values()), ""
     if dictionaries[-1].symbols != dictionaries[0].symbols:
         differ = "have different target dictionaries"

@@ -64,8 +64,7 @@ def read_model(
     args: argparse.Namespace, path: Path | None = None, any_model: bool = False
 ) -> Trained:
     """A checkpoint of ours or of any fairseq model, with its data where they are given."""
-    from fairseq_kerbs.analysis.saved_layer import load_layer
-    from fairseq_kerbs.checkpoints import load_model_and_task
+    from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
     from fairseq_kerbs.output_layers import OutputLayer
 
     path, trust = path or args.checkpoint, args.trust_checkpoint

@@ -43,12 +43,6 @@ def _run_report(args: argparse.Namespace) -> int:
         raise UserError(f"--output: {args.output} must end in .html")
     history = None if args.log is None else read_history(args.log)
     layer, dictionary, model, task = reading.read_model(args)
-    for name, values in layer.state_dict().items():
-        if not values.isfinite().all():
-            raise UserError(
-                f"{args.checkpoint}: {name} of its output layer holds values that are not finite, "
-                "so its training diverged; take an earlier checkpoint"
-            )
     facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint), "kernel": layer.kernel_name}
     facts |= {"entries of the dictionary": layer.vocab_size, "senses": layer.total_senses}
     found = None

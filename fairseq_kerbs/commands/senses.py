@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fairseq_kerbs.commands import OutputPath, Subparsers, reading, say_written, write_output
+from fairseq_kerbs.commands import OutputPath, Subparsers, reading, write_output
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -35,8 +35,6 @@ def add_senses(commands: Subparsers) -> None:
     text = "whole words only, and contexts with BPE pieces joined"
     parser.add_argument("--joined", action="store_true", help=text)
     reading.add_files(parser)
-    text = "write all senses for TensorBoard's embedding projector (tensorboard --logdir DIR)"
-    parser.add_argument("--projector", type=Path, metavar="DIR", help=text)
     table = parser.add_argument_group("words by number of senses (Table 6 of the paper)")
     text = "also print words drawn at random for every number of senses, as Markdown"
     table.add_argument("--by-number-of-senses", action="store_true", help=text)
@@ -78,9 +76,6 @@ def _run_senses(args: argparse.Namespace) -> int:
         labelled = gold_senses.by_word(found or (), gold)
         report["gold"] = gold_senses.compare_with_gold(labelled)
     reading.write_files(args, report, sense_report.report_as_csv(report))
-    if args.projector is not None:
-        sense_report.write_projector(args.projector, layer, symbols, special)
-        say_written(args.projector, "all senses for TensorBoard")
     print(sense_report.report_as_text(report))
     if gold is not None:
         print(f"\n{gold_senses.comparison_as_text(report['gold'])}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.analysis.saved_layer import (
+from fairseq_kerbs.checkpoints import (
     READ,
     STOCK_WEIGHTS,
-    load_dictionary,
-    rebuild_model,
-    remembered_dictionary,
+    build,
+    one_sentence,
+    read_checkpoint,
+    registered_model,
+    settings_of,
 )
-from fairseq_kerbs.checkpoints import one_sentence, read_checkpoint, registered_model, settings_of
 from fairseq_kerbs.clusters import Placement
 from fairseq_kerbs.conversion.sense_init import (
     SensePlan,
@@ -32,7 +32,6 @@ from fairseq_kerbs.conversion.sense_init import (
     plan_senses,
     sense_rows,
 )
-from fairseq_kerbs.utils.dictionaries import STATE, digest, digest_kept
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write_bytes
 
@@ -73,28 +72,17 @@ class SoftmaxModel:
     replaced: set[str]  # names of the parameters that the converted output layer replaces
 
 
-def averages_of(state: dict[str, Any]) -> Any:
-    """The averages of parameters that ``--store-ema`` has left in a checkpoint, if any."""
-    return (state.get("extra_state") or {}).get("ema")
-
-
-def read_softmax_model(
-    checkpoint: Path, trust: bool = False, averaged: bool = False
-) -> SoftmaxModel:
-    """Rebuild the model of a checkpoint; if ``averaged``, with its averages (:func:`averages_of`).
-    Raises what :func:`read_checkpoint` raises; a UserError if the model cannot be converted."""
+def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
+    """Rebuild the model of a checkpoint. Raises what :func:`read_checkpoint` and :func:`build`
+    raise; a UserError if the model cannot be converted."""
     state = read_checkpoint(checkpoint, trust)  # from here on fairseq is quiet
-    if averaged:
-        state["model"] = averages_of(state)
-        if not state["model"]:
-            raise UserError(f"--ema: {checkpoint} holds no averages, as --store-ema makes them")
     from fairseq_kerbs.models.config import as_namespace
 
     config, tensors = settings_of(checkpoint, state), state["model"]
     name, own = registered_model(config.model)
     given = dict(vars(as_namespace(config.model)))
     _check_kind(checkpoint, own, given, tensors)
-    task, model = rebuild_model(checkpoint, config, tensors)
+    model, task = build(checkpoint, state, config, None, False, any_model=True)
     settings = given | vars(as_namespace(config.model))  # fairseq's presets have filled in some
     loaded: dict[str, Tensor] = model.state_dict()
     names = (f"{_OUTPUT}weight", *STOCK_WEIGHTS)
@@ -235,37 +223,14 @@ def largest_difference(first: Any, second: Any, task: Any) -> float:
     return float((found[0] - found[1]).abs().max())
 
 
-def _known_dictionaries(source: SoftmaxModel, data: Path | None, target: Any) -> dict[str, str]:
-    """Digests of dictionaries: those that the checkpoint keeps, else of the files that fit."""
-    known = {} if target is None else {"target": digest(target)}
-    for side in ("source", "target"):
-        if kept := digest_kept(source.state, side):
-            known[side] = kept
-        elif side not in known:
-            with suppress(UserError):  # it is not there, or is another one
-                words = len(getattr(source.task, f"{side}_dictionary"))
-                path = remembered_dictionary(source.checkpoint, source.config, data, side)
-                known[side] = digest(load_dictionary(path, words, {}))
-    return known
-
-
-def write_checkpoint(
-    path: Path,
-    source: SoftmaxModel,
-    converted: Converted,
-    data: Path | None = None,
-    dictionary: Any = None,
-) -> None:
+def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> None:
     """Write what fairseq's loader needs: parameters and settings. Training begins anew.
 
-    Digests of dictionaries (:mod:`fairseq_kerbs.utils.dictionaries`) go along: the checkpoint's, or
-    those of the target ``dictionary`` and of the folder ``data`` or that of the model's training.
     Raises what `atomic_write` raises.
     """
     from omegaconf import OmegaConf
 
     config: Any = OmegaConf.to_container(source.config, resolve=True, enum_to_str=True)
-    known = _known_dictionaries(source, data, dictionary)
     history = {
         "criterion_name": "KerbsCrossEntropyCriterion",
         "optimizer_name": "FairseqAdam",
@@ -280,7 +245,7 @@ def write_checkpoint(
         "optimizer_history": [history],
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
         "last_optimizer_state": None,
-        "task_state": {**(source.state.get("task_state") or {}), STATE: known},
+        "task_state": source.state.get("task_state") or {},
     }
     with atomic_write_bytes(path) as stream:
         torch.save(state, stream)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fairseq_kerbs.analysis.context_vectors import context_vectors
 from fairseq_kerbs.analysis.geometry import find_clusters, measure_word
-from fairseq_kerbs.analysis.saved_layer import load_layer
-from fairseq_kerbs.checkpoints import load_model_and_task
+from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
 from fairseq_kerbs.cli import main
 from tests.analysis.conftest import Refused, Trained
 
@@ -175,7 +174,7 @@ def test_wrong_uses_are_one_sentence(trained: Trained, tmp_path: Path, refused: 
         (broken, trained.data, [], "no whole checkpoint"),
         (junk, trained.data, [], "no whole checkpoint"),
         (trained.softmax, tmp_path / "absent", [], "is no folder with a dict.*.txt"),
-        (trained.softmax, other, [], "does not go with --data"),
+        (trained.softmax, other, [], "does not fit --data"),
         (trained.softmax, trained.data, ["--word", "nix"], "nix: no entry"),
         (trained.softmax, trained.data, ["--split", "dev"], "--split"),
         (trained.softmax, trained.data, ["--max-clusters", "1"], "--max-clusters is 1"),

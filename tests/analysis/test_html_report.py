@@ -215,7 +215,7 @@ def test_report_without_data_and_wrong_uses(
         (trained.kerbs, ["-o", "report.pdf"], "must end in .html"),
         (trained.kerbs, ["-o", "a.html", "--log", str(trained.dictionary)], "no figures of senses"),
         (trained.kerbs, ["-o", "a.html", "--examples", "-1"], "--examples is -1"),
-        (tmp_path / "diverged.pt", ["-o", "a.html"], "theta of its output layer"),
+        (tmp_path / "diverged.pt", ["-o", "a.html"], "decoder.output.theta holds NaN"),
     ):
         refused(message, "report", checkpoint, *flags)
 

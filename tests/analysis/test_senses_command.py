@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from google.protobuf import text_format  # type: ignore[import-untyped]
-from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
 from fairseq_kerbs.analysis.occurrences import occurrences
-from fairseq_kerbs.analysis.saved_layer import load_layer
 from fairseq_kerbs.analysis.sense_report import build_report, report_as_text
 from fairseq_kerbs.analysis.similarity import nearest_senses
-from fairseq_kerbs.checkpoints import load_model_and_task
+from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.output_layers import SoftmaxOutputLayer
@@ -150,7 +147,7 @@ def test_wrong_uses_are_one_sentence(
         (trained.softmax, [], "no model of fairseq_kerbs"),
         (hostile, [], "no model of fairseq_kerbs"),
         (moved, [], "give --data BIN or --dict FILE"),
-        (moved, ["--dict", other], "has 5 words"),
+        (moved, ["--dict", other], "is not the dictionary of"),
         (moved, ["--dict", junk], "no dictionary of fairseq"),
         (moved, ["--dict", tmp_path / "absent.txt"], "no such file"),
         (moved, ["--dict", other, "--data", trained.data], "--dict is for use without data"),
@@ -173,38 +170,3 @@ def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
     (sense,) = word["senses"]
     assert sense["theta"] is None
     assert {near["word"] for near in sense["nearest"]} == {"w4", "w6", "w7", "w8"}
-
-
-def test_an_interrupted_projector_leaves_nothing(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.utils.tensorboard.writer.write_pbtxt", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        senses(trained.kerbs, "--top", "1", "--projector", tmp_path / "projector")
-    assert not list(tmp_path.iterdir())
-
-
-def test_projector_files(trained: Trained, tmp_path: Path, refused: Refused) -> None:
-    folder = tmp_path / "new" / "projector"
-    assert senses(trained.kerbs, "--top", "1", "--projector", folder) == 0
-    layer, words = load_layer(trained.kerbs)
-    config = text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
-    (embedding,) = config.embeddings
-    metadata = (folder / embedding.metadata_path).read_text().splitlines()
-    rows = list(csv.DictReader(metadata, delimiter="\t", quoting=csv.QUOTE_NONE))
-    lines = (folder / embedding.tensor_path).read_text().splitlines()
-    shown = [int(row["row"]) for row in rows]
-    fillers = [n for n, word in enumerate(words.symbols) if n < 4 or word.startswith("madeupword")]
-    owners = layer.word_of_sense
-    assert sorted(shown) == (~torch.isin(owners, torch.tensor(fillers))).nonzero()[:, 0].tolist()
-    vectors = torch.tensor([[float(x) for x in line.split("\t")] for line in lines])
-    torch.testing.assert_close(vectors, layer.weight[shown].detach(), rtol=1e-4, atol=1e-6)
-    for row, sense in zip(rows[:50], shown, strict=False):
-        assert row["name"] == f"{words.symbols[int(owners[sense])]}#{row['sense']}"
-        assert float(row["theta"]) == pytest.approx(layer.theta[sense].item(), rel=1e-4)
-        share = layer.usage[sense] / layer.usage[owners.eq(owners[sense])].sum()
-        assert float(row["usage"]) == pytest.approx(share.item(), rel=1e-4)
-    assert senses(trained.kerbs, "--top", "1", "--projector", folder) == 0  # once more
-    assert [path.name for path in folder.parent.iterdir()] == ["projector"]
-    (tmp_path / "file").touch()
-    refused("is no folder", "senses", trained.kerbs, "--projector", tmp_path / "file")

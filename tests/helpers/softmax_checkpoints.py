@@ -15,8 +15,7 @@ from omegaconf import OmegaConf
 
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (registers)
-from fairseq_kerbs.analysis import saved_layer
-from fairseq_kerbs.checkpoints import read_checkpoint, upgraded
+from fairseq_kerbs import checkpoints
 
 WORDS, SOURCE_WORDS = 31, 27
 TRANSLATION = "--task translation --source-lang de --target-lang en"
@@ -87,10 +86,10 @@ def building_task(args: Any) -> Any:
     """A task with dictionaries of made-up words, for a model with such flags."""
     targets = ["self" if getattr(args, "self_target", False) else "future"]
     one = args.task == "language_modeling" or getattr(args, "share_all_embeddings", False)
-    return saved_layer.building_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
+    return checkpoints.building_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
 
 
-def write_softmax(path: Path, flags: str, half: bool = False, averaged: bool = False) -> Any:
+def write_softmax(path: Path, flags: str, half: bool = False) -> Any:
     """Write a checkpoint whose parameters are all random; the model, in evaluation mode."""
     args = arguments(flags)
     torch.manual_seed(3)
@@ -103,9 +102,6 @@ def write_softmax(path: Path, flags: str, half: bool = False, averaged: bool = F
         for key, value in model.state_dict().items()
     }
     extra: dict[str, Any] = {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}}
-    if averaged:
-        extra["ema"] = {key: value.clone() for key, value in state.items()}
-        state = {key: torch.zeros_like(value) for key, value in state.items()}
     history: dict[str, Any] = {"criterion_name": "CrossEntropyCriterion"}
     history |= {"optimizer_name": "FairseqAdam", "num_updates": 7, "lr_scheduler_state": {}}
     content = {
@@ -122,10 +118,10 @@ def write_softmax(path: Path, flags: str, half: bool = False, averaged: bool = F
 
 def load(path: Path, flags: str = "") -> Any:
     """Model of a checkpoint, built by fairseq from its own settings or from other flags."""
-    state = upgraded(read_checkpoint(path), {})
-    own = state["cfg"].model
+    state = checkpoints.read_checkpoint(path)
+    own = checkpoints.settings_of(path, state).model
     joined = len(state["model"].get("encoder.embed_tokens.weight", ())) in (0, WORDS)
-    task = saved_layer.building_task(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
+    task = checkpoints.building_task(WORDS if joined else SOURCE_WORDS, WORDS, ["future"])
     model = models.build_model(arguments(flags) if flags else own, task)
     model.load_state_dict(state["model"], strict=True, model_cfg=own)
     return model.eval()

@@ -20,7 +20,6 @@ from fairseq_build.sdist import unpacked_source
 from fairseq_build.toolchain import missing_tool
 
 _HERE = Path(__file__).parent
-_LITERALS = _HERE.parents[2] / "fairseq_kerbs" / "utils" / "literals.py"
 
 
 def build_wheel(
@@ -42,7 +41,6 @@ def edited_source(folder: Path) -> Path:
     `unpacked_source` and `apply_edits` raise."""
     tree = unpacked_source(folder)
     apply_edits(tree, EDITS)
-    shutil.copy(_LITERALS, tree / "fairseq")
     # our build description in the place of fairseq's, whose pins no longer resolve
     for name in ("setup.cfg", "MANIFEST.in"):
         (tree / name).unlink()

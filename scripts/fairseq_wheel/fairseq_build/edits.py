@@ -106,12 +106,6 @@ EDITS = [
     Edit("fairseq/dataclass/configs.py", 1, r"(?=\n\n@dataclass\nclass CommonConfig)", _HASH),
     # torch 2.6 loads plain tensors only, unless told otherwise; checkpoints hold configurations.
     _add_keyword(_ALL, 25, r"torch\.load", "weights_only=False"),
-    # Strings of settings ran as programs, those of a checkpoint too: literals are read in place of
-    # all evaluation. The build copies the reader from the plugin, which does the same in a fairseq
-    # that is not this one; a change of the reader is a new VERSION.
-    Edit(_ALL, 52, r"(?<![\w.])eval(?=[(:])", "read_literal"),
-    Edit(_ALL, 27, r"\A(?s:(?=.*\bread_literal\b)(.*?\n))(?=import|from (?!__future__))",
-         r"\1from fairseq.literals import read_literal\n"),
     # numpy 1.24 and 2.0 took these names away.
     Edit(_ALL, 4, r"\bnp\.(compat\.long|long|int)\b", "np.int64"),
     Edit(_ALL, 1, r"\bnp\.float\b", "float"),

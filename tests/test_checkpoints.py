@@ -1,0 +1,260 @@
+"""Commands that only read a model run nothing of a checkpoint, and find what is damaged."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+
+from fairseq_kerbs.checkpoints import MODELS, read_checkpoint
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.utils.errors import UserError
+from tests.helpers import softmax_checkpoints as softmax
+
+CASES = {name: softmax.CASES[name] for name in MODELS} | {
+    "transformer_kerbs": f"{softmax.TRANSLATION} --arch transformer_kerbs {softmax.TINY}",
+    "lstm_kerbs": f"{softmax.TRANSLATION} --arch lstm_kerbs --hidden-size 12 --embed-dim 8",
+    "bilstm_lm_kerbs": f"{softmax.LANGUAGE_MODEL} --self-target --arch bilstm_lm_kerbs "
+    "--hidden-size 12 --embed-dim 8",
+}
+"""fairseq's models, and some of ours."""
+
+
+class Code:
+    """A pickle of this makes a folder when it is loaded."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.made),)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders ``translation`` and ``language_modeling`` with a test split."""
+    folder = tmp_path_factory.mktemp("data")
+    _write_split(folder / "translation", "test.de-en.de", "dict.de.txt", softmax.SOURCE_WORDS)
+    _write_split(folder / "translation", "test.de-en.en", "dict.en.txt", softmax.WORDS)
+    _write_split(folder / "language_modeling", "test", "dict.txt", softmax.WORDS)
+    return folder
+
+
+def _write_split(folder: Path, name: str, dictionary_name: str, entries: int) -> None:
+    folder.mkdir(exist_ok=True)
+    dictionary = Dictionary()
+    for number in range(entries - len(dictionary)):
+        dictionary.add_symbol(f"word{number}", 5)
+    dictionary.save(str(folder / dictionary_name))
+    builder = MMapIndexedDatasetBuilder(str(folder / f"{name}.bin"))
+    for line in range(6):
+        text = " ".join(f"word{(line * 5 + word) % (entries - 4)}" for word in range(9))
+        builder.add_item(dictionary.encode_line(text, add_if_not_exist=False).int())
+    builder.finalize(str(folder / f"{name}.idx"))
+
+
+class Checkpoint:
+    """A checkpoint of one architecture, written with other settings."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.path, self.ours = folder / f"{name}.pt", name.endswith("kerbs")
+        softmax.write_softmax(self.path, CASES[name])
+        self.state = torch.load(self.path, weights_only=False)
+        self.kind = "language_modeling" if "language_modeling" in CASES[name] else "translation"
+
+    def write(self, place: str = "model", **settings: Any) -> None:
+        state = self.state | {"cfg": copy.deepcopy(self.state["cfg"])}
+        held = state["cfg"][place]
+        (held if isinstance(held, dict) else vars(held)).update(settings)
+        torch.save(state, self.path)
+
+    def commands(self, data: Path, out: Path) -> dict[str, list[object]]:
+        """Every command that reads such a model, with its data and with a dictionary alone."""
+        folder = ["--data", data / self.kind]
+        names = {"translation": "dict.en.txt", "language_modeling": "dict.txt"}
+        dictionary = ["--dict", data / self.kind / names[self.kind]]
+        found: dict[str, list[object]] = {
+            "neighbours": ["neighbours", self.path, *folder, "--least", 1],
+            "vectors": ["neighbours", self.path, *dictionary, "--least", 1],
+            "convert": ["convert", self.path, "-o", out / "converted.pt"],
+            "geometry": ["geometry", self.path, *folder, "--least", 3, "--max-clusters", 2],
+        }
+        if self.ours:
+            found |= {
+                "senses": ["senses", self.path, *folder],
+                "report": ["report", self.path, *dictionary, "-o", out / "report.html"],
+                "plot": ["plot", "usage", self.path, *dictionary, "-o", out / "usage.svg"],
+            }
+        return found
+
+
+def run(command: list[object]) -> int:
+    try:
+        return main([str(part) for part in command])
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+
+
+@pytest.fixture
+def evaluating(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """fairseq as released: its readers of settings evaluate them; what was evaluated."""
+    evaluated: list[str] = []
+
+    def evaluate(text: str) -> Any:
+        evaluated.append(text)
+        return eval(text)
+
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("fairseq."):
+            monkeypatch.setattr(module, "read_literal", evaluate, raising=False)
+            monkeypatch.setattr(module, "eval", evaluate, raising=False)
+    return evaluated
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_setting_runs_a_program(
+    name: str, data: Path, evaluating: list[str], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Each setting as an expression, alone and within what fairseq expects there."""
+    checkpoint = Checkpoint(name, tmp_path)
+    made = tmp_path / "made"
+    evaluating.clear()
+    code = f"__import__('os').mkdir({str(made)!r})"
+    for form in (code, f"[{code}]", f"{{'a': {code}}}", [code], f"[1 for _ in [{code}]]"):
+        for place, setting in (("model", "decoder_attention"), ("task", "eval_bleu_args")):
+            checkpoint.write(place, **{setting: form})
+            for command in checkpoint.commands(data, tmp_path).values():
+                assert run(command) == 2
+                assert f"setting {setting} =" in capsys.readouterr().err
+    assert not made.exists()
+    assert not evaluating
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_legitimate_model_is_read(
+    name: str, data: Path, evaluating: list[str], tmp_path: Path
+) -> None:
+    """Also where it was trained with vectors from a file: they are in the checkpoint."""
+    checkpoint = Checkpoint(name, tmp_path)
+    vectors = {"encoder_embed_path": "absent"} if checkpoint.kind == "translation" else {}
+    checkpoint.state["cfg"]["optimizer"]["adam_betas"] = "(0.9, 0.98)"
+    checkpoint.state["cfg"]["checkpoint"]["save_dir"] = "my models (old)"
+    checkpoint.state["extra_state"]["counts"] = [np.array([4, 3]), np.float64(0.5), np.int64(7)]
+    checkpoint.write(**vectors)
+    for what, command in checkpoint.commands(data, tmp_path).items():
+        refused = what == "convert" and checkpoint.ours  # is converted already
+        assert run(command) == (2 if refused else 0), what
+    assert all("(" not in text for text in evaluating)
+
+
+@pytest.mark.parametrize(
+    ("place", "setting", "value", "says"),
+    [
+        ("model", "_name", "fconv", "architecture 'fconv'"),
+        ("model", "_name", [1], "architecture"),
+        ("task", "_name", "translation_moe", "task 'translation_moe'"),
+        ("task", "task", "denoising", "task 'denoising'"),
+        ("model", "encoder", [["${oc.create:{embed_path: vectors}}"]], "setting encoder"),
+    ],
+)
+def test_what_is_not_known_is_refused(
+    place: str, setting: str, value: Any, says: str, data: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    checkpoint = Checkpoint("lstm", tmp_path)
+    checkpoint.write(place, **{setting: value})
+    for name in ("geometry", "vectors", "convert"):
+        capsys.readouterr()
+        assert run(checkpoint.commands(data, tmp_path)[name]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert all(part in error for part in ("lstm.pt has the ", says, "--trust-checkpoint"))
+
+
+def test_settings_of_an_old_fairseq_ask_for_trust(data: Path, tmp_path: Path) -> None:
+    checkpoint = Checkpoint("lstm", tmp_path)
+    args = softmax.arguments(CASES["lstm"])
+    torch.save({**checkpoint.state, "cfg": None, "args": args}, checkpoint.path)
+    command = checkpoint.commands(data, tmp_path)["geometry"]
+    assert run(command) == 2
+    assert run([*command, "--trust-checkpoint"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["torch", "torch before 1.6", "pickle 2", "pickle 4"])
+def test_an_object_runs_nothing_unless_it_is_trusted(kind: str, data: Path, tmp_path: Path) -> None:
+    checkpoint, made = Checkpoint("lstm_kerbs", tmp_path), tmp_path / "made"
+    state = {**checkpoint.state, "extra": Code(made)}
+    if kind.startswith("torch"):
+        torch.save(state, checkpoint.path, _use_new_zipfile_serialization=kind == "torch")
+    else:
+        checkpoint.path.write_bytes(pickle.dumps(Code(made), protocol=int(kind[-1])))
+    commands = checkpoint.commands(data, tmp_path)
+    for command in commands.values():
+        assert run(command) == 2
+        assert not made.exists()
+    if kind.startswith("torch"):
+        assert run([*commands["senses"], "--trust-checkpoint"]) == 0
+        assert made.exists()  # so the file would have run something
+
+
+def test_parameters_that_are_not_finite_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("lstm_kerbs", "transformer"):
+        checkpoint = Checkpoint(name, tmp_path)
+        key = "decoder.output.weight" if checkpoint.ours else "decoder.layers.0.fc1.weight"
+        for value in (float("nan"), float("inf")):
+            checkpoint.state["model"][key].view(-1)[3] = value
+            checkpoint.write()
+            for what, command in checkpoint.commands(data, tmp_path).items():
+                assert run(command) == 2, what
+                assert f"{key} holds NaN or infinity" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {}},
+        {"model": {"a": 1}},
+        {"cfg": None},
+        {"cfg": [1]},
+        {"cfg": "model: {_name: lstm}"},
+        {"cfg": {"model": argparse.Namespace(_name="lstm")}},
+        {"cfg": {"model": "lstm", "task": None}},
+        {"model": {"decoder.attention.input_proj.weight": torch.zeros(1)}},
+    ],
+    ids=str,
+)
+def test_what_is_no_whole_model_is_one_sentence(
+    change: dict[str, Any], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = Checkpoint("lstm", tmp_path)
+    torch.save({**checkpoint.state, **change}, checkpoint.path)
+    for command in checkpoint.commands(data, tmp_path).values():
+        assert run(command) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"fairseq-kerbs: error: {checkpoint.path}")
+        assert error.count("\n") == 1
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    path = Checkpoint("lstm", tmp_path).path
+    content = bytearray(path.read_bytes())
+    state = read_checkpoint(path)
+    weights = state["model"]["decoder.fc_out.weight"].numpy().tobytes()
+    content[content.index(weights) + len(weights) // 2] ^= 1
+    for wrong in (content, content[:-100], b"", b"text"):
+        path.write_bytes(bytes(wrong))
+        with pytest.raises(UserError, match="is no whole checkpoint"):
+            read_checkpoint(path)
