@@ -224,7 +224,6 @@ class ScoredByOutputLayer:
 def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
     """Refuse a checkpoint with another layer, at ``prefix`` (with a final dot), than the model's,
     with a ProgramEnd that names the flags, the data, or what is damaged."""
-    layer.drop_unused(state_dict, prefix)
     expected = layer.state_dict()
     held = {
         key.removeprefix(prefix): value

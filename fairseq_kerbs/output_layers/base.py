@@ -279,19 +279,6 @@ class OutputLayer(nn.Module, ABC):
         each = self.nll(h, target, reduction="none")
         return OutputAndLoss(-each, each.sum() / target.ne(-100).sum().clamp_min(1))
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        self.drop_unused(state_dict, prefix)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def drop_unused(self, state_dict: dict[str, Tensor], prefix: str) -> None:
-        """Remove, in place, an inventory that an older checkpoint holds for a layer without one.
-
-        ``prefix`` is the name of the layer in the checkpoint, with a final dot.
-        """
-        if "inventory" not in self._modules:
-            for key in [key for key in state_dict if key.startswith(f"{prefix}inventory.")]:
-                del state_dict[key]
-
     def extra_repr(self) -> str:
         return f"embed_dim={self.embed_dim}, kernel={self.kernel_name}"
 

@@ -91,12 +91,6 @@ class MixtureOutputLayer(OutputLayer):
         bounded: Tensor = self.reach * torch.tanh(self.projections(h) / self.reach)
         return bounded.unflatten(-1, (self.components, self.embed_dim))
 
-    def drop_unused(self, state_dict: dict[str, Tensor], prefix: str) -> None:
-        """Also let the r of an older checkpoint of a mixture be the 1 that it was."""
-        super().drop_unused(state_dict, prefix)
-        if f"{prefix}projections.weight" in state_dict:
-            state_dict.setdefault(f"{prefix}reach", torch.ones(()))
-
     def log_weights(self, h: Tensor) -> Tensor:
         """Log π (Eq. 2), [..., d] -> [..., K], in float32 at least, the product included."""
         weight = self.mixing.weight

@@ -91,12 +91,8 @@ def test_training_with_many_features_at_once(data: Path, tmp_path: Path) -> None
         tmp_path,
         *("lstm_kerbs", *FLAGS["lstm_kerbs"], *KERBS, *MOVING, "--max-update", "4"),
         *("--lr", "1e-4", "--amp", "--update-freq", "2", "--dropout", "0.0"),
-        *(
-            "--left-pad-target",
-            "--eval-bleu",
-            "--eval-bleu-args",
-            json.dumps({"beam": 2, "max_len_b": 12}),
-        ),
+        "--left-pad-target",
+        *("--eval-bleu", "--eval-bleu-args", json.dumps({"beam": 2, "max_len_b": 12})),
         *("--eval-bleu-remove-bpe", "--best-checkpoint-metric", "bleu"),
         "--maximize-best-checkpoint-metric",
     )

@@ -1,4 +1,4 @@
-"""What every output layer has in common: forward, refused shapes, older checkpoints."""
+"""What every output layer has in common: forward, refused shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from fairseq_kerbs.output_layers import (
     OutputLayer,
     SoftmaxOutputLayer,
 )
-from fairseq_kerbs.senses import SenseInventory
 
 LAYERS: dict[str, Callable[[], OutputLayer]] = {
     "softmax": lambda: SoftmaxOutputLayer(8, 30),
@@ -77,24 +76,6 @@ def test_vectors_of_another_size_are_refused(name: str, shape: tuple[int, ...]) 
     for call in calls:
         with pytest.raises(ValueError, match=r"`h` has shape .* last dimension must be 8"):
             call(h)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_an_inventory_of_older_checkpoints_is_dropped_by_layers_that_have_none(name: str) -> None:
-    layers = LAYERS[name](), LAYERS[name]()
-    source, loaded = (nn.ModuleDict({"output": layer}) for layer in layers)
-    state = source.state_dict()
-    if name != "kerbs":
-        assert not any("inventory" in key for key in state)
-        old = SenseInventory(30, 30, 1).state_dict()
-        state |= {f"output.inventory.{key}": value for key, value in old.items()}
-    before = set(state)
-    loaded.load_state_dict(state)  # strict
-    assert set(state) == before
-    h = torch.randn(5, 8)
-    assert torch.equal(layers[0].log_probs(h), layers[1].log_probs(h))
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        loaded.load_state_dict(state | {"output.other.key": torch.zeros(1)})
 
 
 def test_layers_of_one_vector_a_word_have_one_sense_of_each() -> None:
