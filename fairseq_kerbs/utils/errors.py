@@ -65,47 +65,25 @@ def reason_of(error: BaseException) -> str:
     return shorten(lines[1 if len(lines) > 1 else 0], 200) if lines else type(error).__name__
 
 
-_SPACE = "free space there, or name another place"
-_FOLDER = "a part of its path is a file: name another place"
-_RIGHT = "name another place, or ask for the right to use this one"
-_ADVICE = {
-    errno.ENOSPC: _SPACE,
-    errno.EDQUOT: _SPACE,
-    errno.EFBIG: "raise the limit on the size of files (ulimit -f), or name another place",
-    errno.EIO: "see whether the disk is sound, or name another place",
-    errno.EACCES: _RIGHT,
-    errno.EPERM: _RIGHT,
-    errno.EROFS: _RIGHT,
-    errno.EEXIST: _FOLDER,
-    errno.ENOTDIR: _FOLDER,
-    errno.EISDIR: "name a file",
-    errno.ENAMETOOLONG: "give a shorter name",
-    errno.ELOOP: "remove the link that leads to itself, or name another place",
-}
-"""What to do about an error of the system that is no defect of the program."""
-
-
-_EXTRAS = {
-    "analysis": ("jinja2", "matplotlib", "plotly", "scipy", "sklearn", "snowballstemmer"),
-    "fairseq": (
-        *("fairseq", "fairseq_cli", "omegaconf", "sacrebleu", "sacremoses", "shtab"),
-        *("subword_nmt", "tabulate", "tensorboard", "tqdm", "yaml"),
-    ),
-}
-"""What setup.py's extras of these names bring, by the names they are imported by."""
+_REFUSALS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+)
+"""Errors of the system that are no defects of the program."""
 
 
 def missing_package(error: ImportError) -> UserError | None:
-    """One sentence about a package of an extra that is not installed; None if it is another."""
+    """One sentence about a package that is not installed; None if it is one of ours."""
     name = (error.name or "").partition(".")[0]
-    for extra in (extra for extra, names in _EXTRAS.items() if name in names):
-        return UserError(f"{name} is not installed; pip install 'fairseq_kerbs[{extra}]' brings it")
-    return None
+    if name in ("", "fairseq_kerbs"):
+        return None
+    extras = "fairseq_kerbs[fairseq,analysis,tables]"
+    return UserError(f"{name} is not installed; pip install '{extras}' brings it")
 
 
 def refused_by_system(error: BaseException) -> TypeGuard[OSError]:
     """Whether a disk, a permission or a path stood in the way of reading or writing."""
-    return isinstance(error, OSError) and error.errno in _ADVICE
+    return isinstance(error, OSError) and error.errno in _REFUSALS
 
 
 def system_cause(error: BaseException | None) -> OSError | None:
@@ -121,5 +99,4 @@ def system_refusal(
     """The system's refusal as one sentence, with the ``path`` as the user knows it (by default the
     one that the error names) and what could not be ``done`` with it."""
     named = path or error.filename or "the output"
-    advice = _ADVICE.get(error.errno or 0, "name another place")
-    return UserError(f"{named} cannot be {done} ({error.strerror or error}); {advice}")
+    return UserError(f"{named} cannot be {done} ({error.strerror or error}); name another place")

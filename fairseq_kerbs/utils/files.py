@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -89,13 +90,18 @@ def _atomic(path: Path, **how: Any) -> Iterator[Any]:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        temporary = partial_name(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        opened = temporary.open(**how)
+        # a name that nobody else has, not even a process of the same number in another container,
+        # and no link
+        prefix, suffix = f"{PARTIAL}{os.getpid()}-", f"-{path.name}"
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=path.parent)
     except OSError as error:
         raise system_refusal(error, path) from None
+    temporary = Path(name)
     try:
-        with opened as stream:
+        os.umask(mask := os.umask(0))
+        os.fchmod(handle, 0o666 & ~mask)
+        with open(handle, **how) as stream:
             yield stream
         put_in_place(temporary, path)
     except BaseException as error:
@@ -103,7 +109,7 @@ def _atomic(path: Path, **how: Any) -> Iterator[Any]:
         # torch's archive writer ends in an error of its own where the disk has refused
         refusal = system_cause(error) if isinstance(error, OSError | RuntimeError) else None
         # an error that names another file is about what the writer reads
-        if refusal is not None and refusal.filename in (None, str(temporary)):
+        if refusal is not None and refusal.filename in (None, name):
             raise system_refusal(refusal, path) from None
         raise
 

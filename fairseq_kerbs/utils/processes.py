@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
-import re
 import runpy
 import shlex
 import shutil
@@ -25,6 +24,9 @@ from fairseq_kerbs.utils.errors import UserError
 PLUGIN_FOLDER = Path(__file__).resolve().parent.parent
 """What ``--user-dir`` must name: the folder of this package."""
 
+UTF8 = {"PYTHONUTF8": "1", "PYTHONIOENCODING": "utf-8"}
+"""Environment of our children: what they write is read as UTF-8, whatever the locale is."""
+
 LineFunction = Callable[[str], str]
 
 _CHUNK = 1000  # lines that a worker takes at a time
@@ -37,30 +39,14 @@ _LIBC = ctypes.CDLL(None)
 
 def find_program(name: str) -> str:
     """Path of a program such as ``fairseq-train``: beside this Python first, then on PATH; a
-    UserError if it is in neither place, or in a virtual environment that was moved."""
+    UserError if it is in neither place."""
     beside = Path(sys.executable).parent / name
-    if beside.is_file() and sys.prefix != sys.base_prefix:
-        _check_home(beside)
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
         raise UserError(
             f"{name} is neither beside {sys.executable} nor on PATH; run scripts/install.sh"
         )
     return found
-
-
-def _check_home(script: Path) -> None:
-    """Refuse a script of a virtual environment that names the Python of another folder."""
-    with script.open("rb") as stream:
-        head = stream.read(1024)
-    # where a path is long or has a space, /bin/sh is asked to run it
-    named = re.match(rb'#!(?:/bin/sh\n.{3}exec. "?)?(/[^\n"]*)/python[\d.]*[\s"]', head)
-    home = Path(os.fsdecode(named[1])) if named else script.parent
-    if not (home.is_dir() and home.samefile(script.parent)):
-        raise UserError(
-            f"{sys.prefix} was made as {home.parent}, and its programs do not run where it is now; "
-            "remove it and run scripts/install.sh again"
-        )
 
 
 def quoted(command: Sequence[str | Path]) -> str:
@@ -73,6 +59,7 @@ def replace_process(command: Sequence[str]) -> None:
     of this Python runs here, so that Ctrl-C during its imports is a KeyboardInterrupt."""
     sys.stdout.flush()
     sys.stderr.flush()
+    os.environ |= UTF8
     if Path(command[0]).parent != Path(sys.executable).parent:
         os.execv(command[0], list(command))
     for number in _ENDING:
@@ -96,9 +83,15 @@ def run_program(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     try:
+        # in a group of its own, or Ctrl-C would reach it, too, which it answers with a traceback
         process = subprocess.Popen(
-            list(command), stdout=stdout, stderr=stderr, preexec_fn=begin, process_group=0
-        )  # in a group of its own, or Ctrl-C would reach it, too, which it answers with a traceback
+            list(command),
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=begin,
+            process_group=0,
+            env={**os.environ, **UTF8},
+        )
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return process.wait()

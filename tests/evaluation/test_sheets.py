@@ -327,7 +327,7 @@ def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--source-lang", "xx"], "--source-lang: Moses has no rules"),
         (["--items", "13"], "--items is 13"),
         (["--raters", "0"], "--raters is 0"),
-        (["--sheets", str(tmp_path / "raw")], "a part of its path is a file"),
+        (["--sheets", str(tmp_path / "raw")], "cannot be written"),
     ]
     base = ["human-eval", "export", *flags, "--sheets", str(sheets), "--key", str(key)]
     base += ["--items", "12"]

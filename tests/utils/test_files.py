@@ -75,7 +75,7 @@ def test_failed_write_keeps_the_old_file_and_nothing_else(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", [".", "/"])
 def test_a_folder_is_no_file_to_write(name: str) -> None:
     with (
-        pytest.raises(UserError, match=rf"^\{name} cannot be written .*; name a file$"),
+        pytest.raises(UserError, match=rf"^\{name} cannot be written .*; name another place$"),
         atomic_write(name),
     ):
         pass
@@ -95,6 +95,20 @@ def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL
     assert path.read_text() == "old\n"
     assert [f.name for f in tmp_path.iterdir() if not f.name.startswith(PARTIAL)] == ["text"]
+
+
+def test_two_processes_of_one_number_write_apart(tmp_path: Path) -> None:
+    """As in two containers; and a link that lies there already is not followed."""
+    path, other = tmp_path / "text", tmp_path / "other"
+    other.write_text("other\n")
+    (tmp_path / f"{PARTIAL}{os.getpid()}-text").symlink_to(other)
+    with atomic_write(path) as first, atomic_write(path) as second:
+        first.write("first\n")
+        second.write("second\n")
+    assert path.read_text() == "first\n"  # which was finished last
+    assert other.read_text() == "other\n"
+    os.umask(mask := os.umask(0))
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
 
 
 def test_sha256(tmp_path: Path) -> None:

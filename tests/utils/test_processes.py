@@ -48,6 +48,14 @@ def test_exit_status_and_output(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "hello\n"
 
 
+def test_what_a_child_writes_is_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    code = "import sys; print('ü', sys.flags.utf8_mode)"
+    with (tmp_path / "out").open("w") as stream:
+        assert run_program([sys.executable, "-c", code], stdout=stream) == 0
+    assert (tmp_path / "out").read_bytes() == "ü 1\n".encode()
+
+
 def _alive(pid: int) -> bool:
     """Whether a process runs (a zombie, whose new parent has not yet noticed, does not)."""
     stat = Path(f"/proc/{pid}/stat")
