@@ -18,8 +18,8 @@ from fairseq_kerbs import __version__
 from fairseq_kerbs.cli import EXAMPLES, build_parser, main
 from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, find_program
+from tests.commands.test_bad_input import SUBCOMMANDS
 from tests.helpers import commands
-from tests.helpers.bad_input_table import SUBCOMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
