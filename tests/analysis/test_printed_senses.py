@@ -61,7 +61,7 @@ def check(model: Any, source: torch.Tensor, tokens: list[int], senses: Any) -> i
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
 @pytest.mark.parametrize("beam", [1, 3])
 def test_senses_are_those_of_the_sequential_recursion(name: str, beam: int) -> None:
-    model, batch = make_model(name, decoding_passes=-1), make_batch()
+    model, batch = make_model(name), make_batch()
     dictionary = make_task().target_dictionary
     generator = SequenceGenerator([model], dictionary, beam_size=beam, max_len_b=7)
     uncertain, source = 0, batch["net_input"]["src_tokens"]
