@@ -110,7 +110,6 @@ MISUSES = [
     ("fairseq-train --hidden-size 5", "--hidden-size"),
     ("fairseq-train --finetune-from-model {work}/turned.pt", "source dictionary"),
     (f"fairseq-train --finetune-from-model {MODEL} --total-senses 2", "--total-senses"),
-    (f"fairseq-train --finetune-from-model {MODEL} --layers 2", "numbers of layers"),
     ("fairseq-train --restore-file {work}/bit.pt", "bit.pt"),
 ]
 """``{work}`` is what `work` made, ``{out}`` an empty folder with nothing but ``{out}/file``."""

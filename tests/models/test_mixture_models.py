@@ -175,11 +175,6 @@ def test_mos_reaches_farther_than_the_printed_tanh() -> None:
 @pytest.mark.parametrize(
     ("saved", "flags", "named"),
     [
-        (
-            {"output_layer": "mos"},
-            {"output_layer": "mos", "mixture_components": 2},
-            "--mixture-components",
-        ),
         ({"output_layer": "mos"}, {}, "--output-layer"),
         ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
         (
