@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from fairseq_kerbs import __version__
 from fairseq_kerbs.commands import (
@@ -29,8 +29,6 @@ from fairseq_kerbs.commands import (
 )
 from fairseq_kerbs.utils.errors import (
     UserError,
-    argument_error,
-    interruption,
     missing_package,
     refused_by_system,
     system_refusal,
@@ -108,7 +106,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser, and its subparsers, with examples, and with one sentence about a wrong argument."""
+    """A parser, and its subparsers, with examples, which knows what goes to fairseq."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=_Formatter, **options)
@@ -121,9 +119,6 @@ class _Parser(argparse.ArgumentParser):
         if found[1] and not getattr(found[0], "passes_on", False):
             self.error(f"unrecognized arguments: {' '.join(found[1])}")
         return found
-
-    def error(self, message: str) -> NoReturn:
-        argument_error(self, message)
 
 
 class _PrintCompletion(argparse.Action):
@@ -188,7 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fairseq-kerbs: error: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stopped:
-        print(f"fairseq-kerbs: {interruption(stopped)}", file=sys.stderr)
+        where = f" to go on from {stopped}" if str(stopped) else ""
+        print(f"fairseq-kerbs: interrupted; run the same command again{where}", file=sys.stderr)
         return 130
     return status
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
-import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import shorten
-from typing import NoReturn, TypeGuard
+from typing import TypeGuard
 
 
 class UserError(Exception):
@@ -34,28 +32,6 @@ def suggestion(wrong: Iterable[str], known: Iterable[str]) -> str:
     names = list(known)
     near = [name for word in wrong for name in get_close_matches(word, names, n=1)]
     return f"; did you mean {', '.join(near)}?" if near else ""
-
-
-def argument_error(
-    parser: argparse.ArgumentParser, message: str, flags: Iterable[str] = ()
-) -> NoReturn:
-    """End the program with argparse's message and what could have been meant, and exit status 2.
-    ``flags`` are others than those of the parser."""
-    said = ""
-    if choice := re.search(r"invalid choice: '(.*)'( \(choose from (.*)\))", message):
-        said = suggestion([choice[1]], re.findall(r"[^', ]+", choice[3]))
-        message = message.replace(choice[2], "") if said else message  # fairseq has 200 of some
-    elif message.startswith("unrecognized arguments: "):
-        wrong = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        said = suggestion(wrong, [*parser._option_string_actions, *flags])
-    said = said or f"; see {parser.prog} --help"
-    parser.exit(2, f"{parser.prog}: error: {message}{said}\n")
-
-
-def interruption(place: object) -> str:
-    """What is said after Ctrl-C: how to go on, and from which `place` if its text says so."""
-    known = f" to go on from {place}" if str(place) else ""
-    return f"interrupted; run the same command again{known}"
 
 
 def reason_of(error: BaseException) -> str:

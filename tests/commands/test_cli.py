@@ -128,33 +128,6 @@ def test_the_told_folder_serves_fairseq_anywhere(tmp_path: Path) -> None:
     assert "'lstm_kerbs'" in said or " lstm_kerbs," in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["trian"], "argument COMMAND: invalid choice: 'trian'; did you mean train?"),
-        (["human-eval", "exprot"], "argument STEP: invalid choice: 'exprot'; did you mean export?"),
-        (
-            ["toy", "x", "--tset=1234567890"],
-            "unrecognized arguments: --tset=1234567890; did you mean --test?",
-        ),
-        (
-            ["score", "--refrence", "a", "--hypothesis", "b"],
-            "the following arguments are required: --hypotheses, --reference; see "
-            "fairseq-kerbs score --help",
-        ),
-    ],
-)
-def test_what_is_misspelt_is_one_sentence_with_what_was_meant(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    program, _, said = capsys.readouterr().err.partition(": error: ")
-    assert program == f"fairseq-kerbs {arguments[0]}".removesuffix(" trian")
-    assert said == f"{sentence}\n"
-
-
 def test_a_shell_completes_commands_flags_and_files(tmp_path: Path) -> None:
     own = [sys.executable, "-m", "fairseq_kerbs.cli", "--print-completion"]
     (tmp_path / "data").mkdir()
