@@ -200,10 +200,10 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
     expected = layer.state_dict()
     held = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     held = {key: value for key, value in held.items() if not key.startswith(SAMPLE)}
-    if held.keys() != expected.keys():
+    if held.keys() != expected.keys() or held["weight"].shape[1] != expected["weight"].shape[1]:
         raise ProgramEnd(
-            "the checkpoint was trained with another --output-layer, --kernel or "
-            f"--mixture-kernels than this model (it has {', '.join(sorted(held))})."
+            "the checkpoint was trained with another --output-layer, --kernel, --mixture-kernels, "
+            f"--sense-bias or size than this model (it has {', '.join(sorted(held))})."
         )
     senses, words = len(held["weight"]), len(held.get("inventory.log_prob", held["weight"]))
     if senses != layer.total_senses and words == layer.vocab_size:

@@ -281,7 +281,7 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert "is the checkpoint itself" in refusal(capsys, "convert", path, "-o", path)
     assert "Is a directory" in refusal(capsys, "convert", path, "-o", tmp_path)
-    assert "Not a directory" in refusal(capsys, "convert", path, "-o", path / "x")
+    assert "cannot be written" in refusal(capsys, "convert", path, "-o", path / "x")
     (tmp_path / "dict.en.txt").write_text("one 1\n")
     others = ("-o", tmp_path / "k.pt", "--data", tmp_path)
     assert "is not the dictionary of 31 words" in refusal(capsys, "convert", path, *others)
