@@ -62,14 +62,18 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
         ]
         if not differing:
             return flags
+        before = len(flags)
         for action in differing:
             flag, value = action.option_strings[0][2:], wanted[action.dest]
-            if flag in flags or value is None or (action.nargs == 0 and value != action.const):
-                raise UserError(
-                    f"--arch {settings.arch} has no flag for {action.dest}={value}, which this "
-                    "model was trained with; it cannot be converted"
-                )
-            flags[flag] = True if action.nargs == 0 else _written(value)
+            # a switch that is on by another flag's default goes off with that flag
+            if flag not in flags and value is not None and (action.nargs != 0 or value):
+                flags[flag] = True if action.nargs == 0 else _written(value)
+        if len(flags) == before:
+            setting = differing[0].dest
+            raise UserError(
+                f"--arch {settings.arch} has no flag for {setting}={wanted[setting]}, which this "
+                "model was trained with; it cannot be converted"
+            )
 
 
 def _model_flags(arch: str) -> tuple[set[str], dict[str, Any]]:
