@@ -88,7 +88,7 @@ _ADVICE = {
 _EXTRAS = {
     "analysis": ("jinja2", "matplotlib", "plotly", "scipy", "sklearn", "snowballstemmer"),
     "fairseq": (
-        *("fairseq", "fairseq_cli", "omegaconf", "sacrebleu", "sacremoses", "shtab"),
+        *("fairseq", "fairseq_cli", "omegaconf", "pooch", "sacrebleu", "sacremoses", "shtab"),
         *("subword_nmt", "tabulate", "tensorboard", "tqdm", "yaml"),
     ),
 }

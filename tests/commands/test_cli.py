@@ -110,7 +110,7 @@ def test_version_and_folder_are_told_without_fairseq(tmp_path: Path) -> None:
         ("sklearn", "analysis", "geometry none.pt --data none"),
         ("snowballstemmer", "analysis", "gold-mlt mlt.tsv --text text/test -o gold.tsv"),
         ("plotly", "analysis", "report none.pt --data none -o senses.html"),
-        ("tqdm", "fairseq", "prepare-multi30k --dest m30k"),
+        ("pooch", "fairseq", "prepare-multi30k --dest m30k"),
         ("tabulate", "fairseq", "score --hypotheses a --reference b"),
         ("yaml", "fairseq", "train toy data save --dry-run"),
         ("shtab", "fairseq", "--print-completion bash"),

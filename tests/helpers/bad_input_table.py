@@ -33,7 +33,7 @@ class Misuse:
     left: tuple[str, ...] = ()
 
 
-STARTED = ("dest/.lock", "dest/manifest.json")
+STARTED = ("dest/.lock", "dest/preparation.json")
 TOKENIZED = (*STARTED, "dest/tok/test.de", "dest/tok/test.en")
 PREPARE = "prepare --source-lang de --target-lang en --dest {out}/dest --workers 1 --bpe none"
 TEXT = "--train {work}/text/train --valid {work}/text/valid --test {work}/text/test"
@@ -45,8 +45,8 @@ EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {
 EXAMPLES = "examples --source {work}/two --system a={work}/two"
 
 CORPORA = [
-    Misuse("toy {out}/file", ("file/test.", "a part of its path is a file")),
-    Misuse("toy {out}/file/corpus", ("corpus/test.", "a part of its path is a file")),
+    Misuse("toy {out}/file", ("file", "a part of its path is a file")),
+    Misuse("toy {out}/file/corpus", ("corpus", "a part of its path is a file")),
     Misuse("toy {out}/corpus --seed -1", ("--seed: must be at least 0, not -1",)),
     Misuse("toy {out}/corpus --tran 5", ("unrecognized arguments: --tran 5",)),
     Misuse(
@@ -58,11 +58,6 @@ CORPORA = [
     Misuse(
         f"{PREPARE} {TEXT} --valid {{work}}/blank",
         ("blank.de, line 2: empty", "remove the pair"),
-        TOKENIZED,
-    ),
-    Misuse(
-        f"{PREPARE} {TEXT} --valid {{work}}/long",
-        ("long.de, line 1: 100000 tokens", "--max-words"),
         TOKENIZED,
     ),
     Misuse(
@@ -86,7 +81,6 @@ CORPORA = [
     Misuse(
         "prepare-iwslt16 {work}/cut.tgz --dest {out}/dest",
         ("cut.tgz is not the released", "fetch it again"),
-        STARTED,
     ),
     Misuse(
         "prepare-iwslt16 {work}/text --valid tst2099 --dest {out}/dest",
@@ -110,18 +104,16 @@ CORPORA = [
     Misuse(
         "prepare-multi30k {work}/cut.tgz --dest {out}/dest",
         ("cut.tgz: no such folder", "name one with the released text"),
-        STARTED,
     ),
     Misuse(
         "prepare-multi30k {work}/text --dest {out}/dest",
-        ("text: one file val.de.gz was expected, found none",),
+        ("text: one file val.de was expected, found none",),
         STARTED,
     ),
     Misuse("prepare-multi30k --dest {out}/dest --merges 0", ("--merges: must be at least 1",)),
     Misuse(
         "prepare-wikitext2 {work}/cut.tgz --dest {out}/dest",
         ("cut.tgz is not the released wikitext-2-v1.zip", "fetch it again"),
-        STARTED,
     ),
     Misuse(
         "prepare-wikitext2 {work}/text --dest {out}/dest",
@@ -154,7 +146,7 @@ EXPERIMENTS = [
     Misuse("translate toy {work}/text {out}/save", ("text does not exist or has no dict.*.txt",)),
     Misuse(
         "translate toy {work}/bin {out}/save",
-        ("manifest.json does not tell how raw text became", "name the 'bin' folder"),
+        ("preparation.json does not tell how raw text became", "name the 'bin' folder"),
     ),
     Misuse("architectures --sizes", ("unrecognized arguments: --sizes", "--help")),
     Misuse("user-dir {work}", ("unrecognized arguments",)),
