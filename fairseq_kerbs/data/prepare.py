@@ -10,19 +10,26 @@ folder was made with is in DEST/preparation.json: with other text or flags all i
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache, partial
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairseq_kerbs.data.tokens import (
+    SMALL,
+    check_language,
+    learn_bpe,
+    load_bpe,
+    run_parallel,
+    tokenize,
+    write_vocabulary,
+)
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
     LONGEST_WORD,
@@ -35,7 +42,7 @@ from fairseq_kerbs.utils.files import (
     sha256_of,
     without_endless_words,
 )
-from fairseq_kerbs.utils.processes import find_program, progress, quoted, run_program
+from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 from fairseq_kerbs.utils.steps import locked, read_object, write_json
 
 NAME = "preparation.json"
@@ -45,7 +52,6 @@ SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": 
 _FOLDERS = ("raw", "tok", "clean", "bpe", "text", "bin")
 _RESERVED = frozenset({"<s>", "<pad>", "</s>"})  # fairseq's own symbols, which no text may use
 _SPECIAL = 4  # symbols that fairseq's dictionaries begin with
-_SMALL = 5000  # lines that are done before processes have started
 
 Report = Callable[[str], None]
 
@@ -164,22 +170,16 @@ def checked_lines(path: Path, *, training: bool) -> Iterator[str]:
     return iter_lines(path) if training else without_endless_words(iter_lines(path), path)
 
 
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a text of these lines."""
+    with atomic_write(path) as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+
+
 def is_due(report: Report, what: str, target: Path) -> bool:
     """Whether a step has yet to be done, because its output is not there."""
     report(f"{what}: already done" if target.exists() else f"{what} ...")
     return not target.exists()
-
-
-def check_language(language: str, flag: str) -> None:
-    """Raise a UserError that names `flag` if sacremoses has no rules for the language."""
-    from sacremoses.corpus import NonbreakingPrefixes
-
-    known = {*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}
-    if language not in known:
-        raise UserError(
-            f"{flag}: Moses has no rules for language '{language}'; "
-            f"known are {' '.join(sorted(known))}"
-        )
 
 
 def rules_of(flags: Mapping[str, Any], language: str) -> str:
@@ -188,77 +188,39 @@ def rules_of(flags: Mapping[str, Any], language: str) -> str:
     return str(flags[f"{side}_moses"] or language)
 
 
-@cache
-def _moses(kind: str, language: str) -> Any:
-    import sacremoses  # slow to import
-
-    return getattr(sacremoses, kind)(lang=language)
-
-
-def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
-    """Tokens of a raw line, joined by spaces; lower-cased after tokenization if asked. A line with
-    an endless word, which Moses would need hours for, becomes an empty one."""
-    if has_endless_word(line):
-        return ""
-    text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
-    return text.lower() if lowercase else text
-
-
-def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
-    """The raw text of a line of tokens; `unescape` for text tokenized with `escape`."""
-    return _moses("MosesDetokenizer", language).detokenize(line.split(), unescape=unescape)
-
-
-def run_parallel(
-    function: Callable[[str], str], lines: Sequence[str], workers: int
-) -> Iterable[str]:
-    """The function of every line, by sacremoses's own processes if there are many lines."""
-    from sacremoses.util import parallelize_preprocess
-
-    return parallelize_preprocess(function, lines, workers if len(lines) > _SMALL else 1)
-
-
 def tokenize_file(raw: Path, target: Path, text: ParallelText, workers: int) -> None:
     """Tokenize a side of a split; a UserError if validation or test text has an empty line."""
     split, _, language = target.name.partition(".")
     rules = rules_of(text.flags, language)
     run = partial(tokenize, language=rules, lowercase=text.lowercase, escape=text.escape)
-    with atomic_write(target) as stream:
-        for number, line in enumerate(run_parallel(run, read_lines(raw), workers), start=1):
-            if not line and split != "train":
-                raise UserError(
-                    f"{raw}, line {number}: empty; validation and test text need a sentence in "
-                    "every line, so remove the pair from both files"
-                )
-            stream.write(line + "\n")
+    lines = list(run_parallel(run, read_lines(raw), workers))
+    if split != "train" and "" in lines:
+        raise UserError(
+            f"{raw}, line {lines.index('') + 1}: empty; validation and test text need a sentence "
+            "in every line, so remove the pair from both files"
+        )
+    write_lines(target, lines)
 
 
 def filter_pairs(sources: Sequence[Path], longest: int) -> str:
     """Write the pairs whose sides both have 1 to `longest` words to ``clean`` beside their folder;
     return a sentence of counts. A UserError if there is none."""
-    counts = {"empty": 0, "long": 0, "kept": 0}
-    target = sources[0].parent.with_name("clean")
-    temporary = fresh_folder(target)
-    with (
-        atomic_write(temporary / sources[0].name) as source_out,
-        atomic_write(temporary / sources[1].name) as target_out,
-    ):
-        for pair in zip(*map(iter_lines, sources), strict=True):
-            lengths = [len(side.split()) for side in pair]
-            fate = "empty" if min(lengths) == 0 else "long" if max(lengths) > longest else "kept"
-            counts[fate] += 1
-            if fate == "kept":
-                source_out.write(pair[0] + "\n")
-                target_out.write(pair[1] + "\n")
-    if not counts["kept"]:
+    pairs = list(zip(*map(iter_lines, sources), strict=True))
+    whole = [pair for pair in pairs if all(side.split() for side in pair)]
+    kept = [pair for pair in whole if max(len(side.split()) for side in pair) <= longest]
+    if not kept:
         raise UserError(
             f"no pair of {sources[0]} is left after the filter; raise --max-words, or see the text"
         )
+    target = sources[0].parent.with_name("clean")
+    temporary = fresh_folder(target)
+    for source, side in zip(sources, zip(*kept, strict=True), strict=True):
+        write_lines(temporary / source.name, side)
     put_in_place(temporary, target)
     return (
-        f"{counts['kept']} of {sum(counts.values())} training pairs kept; dropped {counts['long']} "
-        f"longer than {longest} words, {counts['empty']} with an empty side or a word of more than "
-        f"{LONGEST_WORD} characters"
+        f"{len(kept)} of {len(pairs)} training pairs kept; dropped {len(whole) - len(kept)} longer "
+        f"than {longest} words, {len(pairs) - len(whole)} with an empty side or a word of more "
+        f"than {LONGEST_WORD} characters"
     )
 
 
@@ -273,57 +235,15 @@ def subwords(
             report(f"  {merges} merges: no further pair of units occurs twice")
     for name, source in texts.items():
         if is_due(report, f"apply BPE {name}", codes.with_name(name)):
-            vocabulary = None
+            language, vocabulary = name.partition(".")[2], None
             if text.vocabulary_threshold:
-                language = name.partition(".")[2]
                 vocabulary = codes.with_name(f"vocabulary.{language}")
-                if not vocabulary.exists():
-                    write_vocabulary(texts[f"train.{language}"], codes, vocabulary)
+                write_vocabulary(texts[f"train.{language}"], codes, vocabulary)
             segmenter = load_bpe(codes, vocabulary, text.vocabulary_threshold)
-            processes = workers if sum(1 for _ in iter_lines(source)) > _SMALL else 1
+            processes = workers if sum(1 for _ in iter_lines(source)) > SMALL else 1
             with atomic_write(codes.with_name(name)) as stream:
                 segmenter.process_lines(str(source), stream, num_workers=processes)
     return {name: codes.with_name(name) for name in texts}
-
-
-def learn_bpe(texts: Sequence[Path], codes: Path, merges: int) -> int:
-    """Learn merges on one or several tokenized texts together, as ``learn-bpe`` and
-    ``learn-joint-bpe-and-vocab`` of subword-nmt do; return how many were found, or raise a
-    UserError if no pair of characters occurs twice."""
-    from subword_nmt import learn_bpe
-
-    learn_bpe.tqdm = partial(progress, what="learn BPE", unit=" merges")
-    learned = io.StringIO()
-    with suppress(ValueError):  # which comes of text without a word of two characters
-        learn_bpe.learn_bpe(chain.from_iterable(map(iter_lines, texts)), learned, merges)
-    count = learned.getvalue().count("\n") - 1  # the first line is the version
-    if count < 1:
-        raise UserError("BPE needs a pair of characters that occurs twice; use --bpe none")
-    with atomic_write(codes) as stream:
-        stream.write(learned.getvalue())
-    return count
-
-
-def write_vocabulary(text: Path, codes: Path, vocabulary: Path) -> None:
-    """Count the subwords of a tokenized text, as ``get-vocab`` of subword-nmt does."""
-    from subword_nmt.get_vocab import get_vocab
-
-    with atomic_write(vocabulary) as stream:
-        get_vocab(map(load_bpe(codes).segment, iter_lines(text)), stream)
-
-
-def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) -> Any:
-    """subword-nmt's segmenter; with a vocabulary, units rarer than `threshold` are split more."""
-    from subword_nmt.apply_bpe import BPE, read_vocabulary
-
-    known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary else None
-    with codes.open(encoding="utf-8", newline="\n") as stream:
-        return BPE(stream, vocab=known)
-
-
-def join_subwords(line: str) -> str:
-    """Join subwords to words, as fairseq's ``--remove-bpe`` does."""
-    return (line + " ").replace("@@ ", "").rstrip(" ")
 
 
 def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[[str], str]]:

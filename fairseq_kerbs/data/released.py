@@ -1,7 +1,7 @@
 """Released corpora: fetched, checked, unpacked and read into ``DEST/raw``, then prepared as usual.
 
 Nothing is taken on trust: an archive with another checksum, or text with another number of lines
-than the release has, is refused. The releases are listed in released.yaml.
+than the release has, is refused.
 """
 
 from __future__ import annotations
@@ -9,74 +9,23 @@ from __future__ import annotations
 import gzip
 import html
 import re
-import shutil
-import sys
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 from xml.etree import ElementTree
 
-from fairseq_kerbs.data import prepare
+from fairseq_kerbs.data import prepare, tokens
 from fairseq_kerbs.data.prepare import ParallelText, Report
+from fairseq_kerbs.data.releases import Release, fetch, find_files, release_of, unpacked
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import (
-    atomic_write,
-    has_endless_word,
-    iter_lines,
-    put_in_place,
-    read_lines,
-)
+from fairseq_kerbs.utils.files import has_endless_word, iter_lines, put_in_place, read_lines
 from fairseq_kerbs.utils.steps import fingerprint
 
 Texts = dict[str, list[str]]
 """Lines of each file of ``DEST/raw``, by its name."""
-
-
-@dataclass(frozen=True)
-class Release:
-    """What is known of a released corpus; see released.yaml."""
-
-    title: str
-    archives: Mapping[str, Sequence[str]]
-    counts: Mapping[str, int]
-    nested: Sequence[str] = ()
-    divided: bool = False
-
-    def check_count(self, part: str, lines: int) -> None:
-        """Raise a UserError, unless the part has as many lines as in the release."""
-        if lines != self.counts[part]:
-            raise UserError(
-                f"{part} has {lines:,} lines, expected {self.counts[part]:,}; this is not the "
-                f"release of {self.title}"
-            )
-
-    def check_archive(self, path: Path) -> None:
-        """Raise a UserError, unless a file is an archive of the release; divided, by its name."""
-        import pooch
-
-        names = [path.name] if self.divided else list(self.archives)
-        sums = [self.archives[name][0].split(":") for name in names]
-        if all(pooch.file_hash(str(path), alg=kind) != checksum for kind, checksum in sums):
-            raise UserError(
-                f"{path} is not the released {names[0]} of {self.title}, whose checksum is "
-                f"{sums[0][1]}; fetch it again from {self.archives[names[0]][1]}"
-            )
-
-
-@cache
-def release_of(name: str) -> Release:
-    """An entry of released.yaml."""
-    import yaml
-
-    entries = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
-    return Release(**entries[name])
-
 
 Read = Callable[[Path], tuple[Texts, list[str]]]
 """The text of a folder, and what to report; raises a UserError if it is not the release's."""
@@ -98,12 +47,11 @@ def _prepare(
     with prepare.working_folder(dest, {**flags, **options}, report):
         raw = dest / "raw"
         if prepare.is_due(report, f"read {release.title}", raw):
-            with _unpacked(release, source or _fetch(release, dest, report), dest) as folder:
+            with unpacked(release, source or fetch(release, dest, report), dest) as folder:
                 texts, lines = read(folder)
             temporary = prepare.fresh_folder(raw)
             for name, sentences in texts.items():
-                with atomic_write(temporary / name) as stream:
-                    stream.writelines(f"{sentence}\n" for sentence in sentences)
+                prepare.write_lines(temporary / name, sentences)
             put_in_place(temporary, raw)
             report("  " + "\n  ".join(lines))
         if isinstance(text, ParallelText):
@@ -112,70 +60,6 @@ def _prepare(
         else:
             splits = {split: raw / split for split in prepare.SPLITS}
             prepare.language_steps(splits, dest, text, workers, report)
-
-
-def find_files(folder: Path, names: Mapping[str, str]) -> dict[str, Path]:
-    """The one file in a folder, at any depth, whose name has the pattern of a role, or is that and
-    .gz; a UserError where there is none, or several."""
-    files = {}
-    for role, name in names.items():
-        paths = [*folder.rglob(name)] or [*folder.rglob(f"{name}.gz")]
-        matching = sorted(path for path in paths if path.is_file())
-        if len(matching) != 1:
-            listing = ", ".join(path.name for path in matching) or "none"
-            raise UserError(f"{folder}: one file {name} was expected, found {listing}")
-        files[role] = matching[0]
-    return files
-
-
-def _fetch(release: Release, dest: Path, report: Report) -> Path:
-    """An archive in ``DEST/download``, fetched if need be, or that folder with all of them. A
-    UserError says what to fetch by other means where no address has it with its checksum."""
-    import pooch
-
-    pooch.get_logger().setLevel("WARNING")
-    folder, headers = dest / "download", {"User-Agent": "fairseq-kerbs"}
-    load = pooch.HTTPDownloader(headers=headers, timeout=30, progressbar=sys.stderr.isatty())
-    known = sorted(release.archives, key=lambda name: not (folder / name).exists())
-    for names in [[name] for name in known] if release.divided else [known]:
-        failures = []
-        for name, url in [(key, url) for key in names for url in release.archives[key][1:]]:
-            if not (folder / name).exists():
-                report(f"download {url} ...")
-            try:  # pooch leaves a file that is there and right
-                checksum = release.archives[name][0]
-                path = Path(pooch.retrieve(url, checksum, name, folder, downloader=load))
-                break
-            except (OSError, ValueError) as error:  # no answer, or another checksum
-                failures.append(f"{url}: {error}")
-        else:
-            first = names[0]
-            raise UserError(
-                f"{release.title} could not be downloaded ({'; '.join(failures)}); fetch {first} "
-                f"(checksum {release.archives[first][0]}) elsewhere, put it at {folder / first}, "
-                "and run again"
-            )
-    return folder if release.divided else path
-
-
-@contextmanager
-def _unpacked(release: Release, source: Path, dest: Path) -> Iterator[Path]:
-    """The folder itself, or an archive's content in a temporary folder."""
-    if source.is_dir():
-        yield source
-        return
-    folder = prepare.fresh_folder(dest / "unpacked")
-    try:
-        _unpack(source, folder)
-        for inner in [path for name in release.nested for path in folder.rglob(name)]:
-            _unpack(inner, inner.with_name(inner.stem))
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    shutil.unpack_archive(archive, folder, "zip" if zipfile.is_zipfile(archive) else "gztar")
 
 
 def read_unchanged(
@@ -341,7 +225,7 @@ def read_dailydialog(folder: Path, workers: int = 1) -> tuple[Texts, list[str]]:
     files = find_files(folder, {part: f"dialogues_{part}.txt" for part in _PARTS.values()})
     dialogues = {part: read_dialogues(path, part) for part, path in files.items()}
     utterances = list({text: "" for part in dialogues.values() for texts in part for text in texts})
-    natural = prepare.run_parallel(natural_text, utterances, workers)
+    natural = tokens.run_parallel(natural_text, utterances, workers)
     written = dict(zip(utterances, natural, strict=True))
     pairs, lines = {}, []
     for part, texts in dialogues.items():
@@ -390,7 +274,7 @@ def natural_text(text: str) -> str:
     text = _CLITIC.sub(lambda match: "'" + match[1].replace("Ve", "ve"), text.translate(_ASCII))
     for pattern, replacement in _INSIDE:
         text = pattern.sub(replacement, text)
-    return prepare.detokenize(prepare.tokenize(text, language="en"), language="en")
+    return tokens.detokenize(tokens.tokenize(text, language="en"), language="en")
 
 
 _TRAINING = "training-monolingual.tokenized.shuffled"  # a folder of the release

@@ -1,8 +1,7 @@
-"""The toy corpus: German-like sentences, their English, the gold sense of ambiguous words.
+"""The toy corpus: German-like sentences, their English, the gold sense of twelve ambiguous words.
 
-Twelve English words translate two to four German words each: *bank* is Bank or Ufer, *light* Licht,
-leicht, hell or anzünden. toy.yaml has templates of clauses; here they are filled and joined. The
-order of the draws is part of the corpus: a seed gives the same text for ever.
+toy.yaml has templates of clauses; here they are filled and joined. The order of the draws is part
+of the corpus: a seed gives the same text for ever.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class Composer:
     def sentence(self, sense: str) -> tuple[str, str]:
         """German and English, with the ambiguous word of a sense, or without any if it is ""."""
         self._tense = self._rng.randrange(2)
-        shares, frames = zip(*_TABLE["frames"], strict=True)
-        frame = self._fill(self._rng.choices(frames, shares)[0])
+        frame = self._fill(self._rng.choices(*zip(*_TABLE["frames"], strict=True))[0])
         clauses = [self._clause(self._rng.choice(SENSES.get(sense, PLAIN)))]
         if "{b." in frame[0]:
             clauses.append(self._clause(self._rng.choice(PLAIN)))
@@ -70,10 +68,8 @@ class Composer:
     def _fill(self, template: str) -> tuple[str, str]:
         """German and English with alternatives and tense chosen and slots filled."""
         sides = template.split(" = ")
-        choices = [
-            self._rng.randrange(alternatives.count("/") + 1)
-            for alternatives in re.findall(r"\[(.*?)\]", sides[0])
-        ]
+        options = re.findall(r"\[(.*?)\]", sides[0])
+        choices = [self._rng.randrange(option.count("/") + 1) for option in options]
         german, english = (_chosen(side, choices, self._tense) for side in sides)
         for slot in re.findall("<(.*?)>", german):
             phrase = self._phrase(slot)
@@ -92,10 +88,8 @@ class Composer:
             return lemma, english
         if not adjectives and self._rng.random() < 0.25:
             adjectives = [self._rng.choice(list(_TABLE["adjectives"]))]
-        shares = [article["share"] for article in _TABLE["determiners"]]
-        article = self._rng.choices(_TABLE["determiners"], shares)[0]
-        number = ["", "a", "d"].index(case)
-        end, weak_end = article[gender].replace("_", "").split(" ")[number::3]
+        article = self._rng.choices(*zip(*_TABLE["determiners"], strict=True))[0]
+        end, weak_end = article[gender].replace("_", "").split(" ")["-ad".index(case or "-") :: 3]
         words = [article["de"] + end, *(adjective + weak_end for adjective in adjectives)]
         translated = [article["en"], *(_ADJECTIVES[adjective] for adjective in adjectives), english]
         return " ".join([*words, lemma + ending * bool(case)]), " ".join(translated)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from tabulate import tabulate
 
-from fairseq_kerbs.data.prepare import check_language, detokenize, join_subwords
+from fairseq_kerbs.data.tokens import check_language, detokenize, join_subwords
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 

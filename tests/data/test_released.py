@@ -16,7 +16,8 @@ import pytest
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data import prepare, released
 from fairseq_kerbs.data.prepare import ParallelText, binarized_lines
-from fairseq_kerbs.data.released import natural_text, read_dialogues, read_sentences, release_of
+from fairseq_kerbs.data.released import natural_text, read_dialogues, read_sentences
+from fairseq_kerbs.data.releases import release_of
 from fairseq_kerbs.evaluation.bleu import score_file
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines

@@ -97,7 +97,7 @@ def test_contexts_vary(corpus: Path) -> None:
 
 def test_the_templates_of_both_languages_fit() -> None:
     table = yaml.safe_load(Path(toy.__file__).with_suffix(".yaml").read_text("utf-8"))
-    frames = [frame for _, frame in table["frames"]]
+    frames = [frame for frame, _ in table["frames"]]
     for template in chain(PLAIN, *SENSES.values(), frames, [table["time"]]):
         german, english = template.split(" = ")
         options = [re.findall(r"\[(.*?)\]", side) for side in (german, english)]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairseq_kerbs.data import released
+from fairseq_kerbs.data import released, releases
 
 
 def tgz(files: Mapping[str, bytes]) -> bytes:
@@ -35,7 +35,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 def checksum_of(content: bytes) -> str:
-    """As released.yaml writes it."""
+    """As releases.yaml writes it."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -48,5 +48,5 @@ def expect(
         file: [checksum_of(content), *(f"{url}/{file}" for url in urls or ["http://127.0.0.1:1"])]
         for file, content in files.items()
     }
-    release = replace(released.release_of(name), archives=archives, counts=counts)
+    release = replace(releases.release_of(name), archives=archives, counts=counts)
     monkeypatch.setattr(released, "release_of", lambda _: release)
