@@ -37,6 +37,7 @@ from fairseq_kerbs.utils.files import (
     atomic_write,
     has_endless_word,
     iter_lines,
+    partial_name,
     put_in_place,
     read_lines,
     sha256_of,
@@ -384,8 +385,9 @@ def working_folder(dest: Path, settings: Mapping[str, Any], report: Report) -> I
 
 
 def fresh_folder(target: Path) -> Path:
-    """An empty folder, to be renamed to ``target`` when it is whole."""
-    temporary = target.with_name(PARTIAL + target.name)
+    """An empty folder, to be renamed to ``target`` when it is whole; its name is of this process
+    alone, because programs of a killed run may write a little longer."""
+    temporary = partial_name(target)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     return temporary
