@@ -208,20 +208,20 @@ def filter_pairs(sources: Sequence[Path], longest: int) -> str:
     return a sentence of counts. A UserError if there is none."""
     pairs = list(zip(*map(iter_lines, sources), strict=True))
     whole = [pair for pair in pairs if all(side.split() for side in pair)]
-    kept = [pair for pair in whole if max(len(side.split()) for side in pair) <= longest]
-    if not kept:
+    short = [pair for pair in whole if max(len(side.split()) for side in pair) <= longest]
+    if not short:
         raise UserError(
             f"no pair of {sources[0]} is left after the filter; raise --max-words, or see the text"
         )
     target = sources[0].parent.with_name("clean")
     temporary = fresh_folder(target)
-    for source, side in zip(sources, zip(*kept, strict=True), strict=True):
+    for source, side in zip(sources, zip(*short, strict=True), strict=True):
         write_lines(temporary / source.name, side)
     put_in_place(temporary, target)
+    long, empty = len(whole) - len(short), len(pairs) - len(whole)
     return (
-        f"{len(kept)} of {len(pairs)} training pairs kept; dropped {len(whole) - len(kept)} longer "
-        f"than {longest} words, {len(pairs) - len(whole)} with an empty side or a word of more "
-        f"than {LONGEST_WORD} characters"
+        f"{len(short)} of {len(pairs)} training pairs kept; dropped {long} longer than {longest} "
+        f"words, {empty} with an empty side or a word of more than {LONGEST_WORD} characters"
     )
 
 

@@ -229,7 +229,7 @@ def read_dailydialog(folder: Path, workers: int = 1) -> tuple[Texts, list[str]]:
     written = dict(zip(utterances, natural, strict=True))
     pairs, lines = {}, []
     for part, texts in dialogues.items():
-        pairs[part] = [(written[a], written[b]) for said in texts for a, b in pairwise(said)]
+        pairs[part] = [(written[a], written[b]) for turns in texts for a, b in pairwise(turns)]
         for what, count in ((f"{part} dialogues", len(texts)), (part, len(pairs[part]))):
             release_of("dailydialog").check_count(what, count)
         lines.append(f"{part}: {len(pairs[part])} pairs of {len(texts)} dialogues")
