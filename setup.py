@@ -25,7 +25,7 @@ setup(
     package_dir={"fairseq_kerbs.configs": "configs"},  # an installed package has them inside
     package_data={
         "fairseq_kerbs.configs": ["*.yaml", "*/*.yaml"],
-        "fairseq_kerbs": ["analysis/*.html", "corpora/*.yaml", "py.typed"],
+        "fairseq_kerbs": ["analysis/*.html", "data/*.yaml", "py.typed"],
     },
     # enough for the output layers in a PyTorch model of one's own
     install_requires=["numpy", "torch"],
@@ -34,6 +34,7 @@ setup(
         "fairseq": [
             # scripts/fairseq_wheel builds 0.12.2+kerbs3, which satisfies this.
             "fairseq==0.12.2",
+            "pooch>=1.8",
             "PyYAML",
             "sacrebleu>=2.4",
             # Its rules for prefixes and apostrophes change with the version, and BLEU with them.

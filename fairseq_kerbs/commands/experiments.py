@@ -305,27 +305,26 @@ def _run_translate(args: argparse.Namespace) -> int:
     'fairseq-kerbs prepare' made DATA. An empty line stays empty. A line that is too long for the
     model becomes an empty one: standard error names it, and the status is 1.
     """
-    from fairseq_kerbs.corpora import bpe, moses
-    from fairseq_kerbs.corpora.parallel import preparation_of
+    from fairseq_kerbs.data import prepare, tokens
     from fairseq_kerbs.tables.experiments import check_data, language_pair
     from fairseq_kerbs.utils.files import read_lines
 
     check_data(args.data)
     args.data = args.data.split(":")[0]
     source, target = language_pair(args.data)
-    reading, segment = preparation_of(Path(args.data), source)
-    writing, _ = preparation_of(Path(args.data), target)
+    reading, segment = prepare.preparation_of(Path(args.data), source)
+    writing, _ = prepare.preparation_of(Path(args.data), target)
     if sys.stdin.isatty():
         _say("type text, one sentence a line; Ctrl-D ends it")
     lines = read_lines("/dev/stdin")
-    texts = [segment(moses.tokenize(line, **reading)) for line in lines]
+    texts = [segment(tokens.tokenize(line, **reading)) for line in lines]
     _tell_unknown(texts, Path(args.data, f"dict.{source}.txt"))
     translated, senses = _generated(args, source, target, texts)
     results, long = [""] * len(lines), []
     for number, text in enumerate(texts):
         if text and number in translated:
-            words, rules = bpe.undo(translated[number]), writing["language"]
-            results[number] = moses.detokenize(words, language=rules, unescape=writing["escape"])
+            words, rules = tokens.join_subwords(translated[number]), writing["language"]
+            results[number] = tokens.detokenize(words, language=rules, unescape=writing["escape"])
             results[number] += f"\t{senses[number]}" if args.print_senses else ""
         elif lines[number].strip():
             long.append(str(number + 1))

@@ -129,7 +129,7 @@ def add_gold_mlt(commands: Subparsers) -> None:
 
 
 def _run_mlt(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.gold import gold_of_mlt, gold_text
+    from fairseq_kerbs.data.gold import gold_of_mlt, gold_text
 
     rows = gold_of_mlt(args.list, args.text)
     write_output(args.output, gold_text(rows), f"senses of {len(rows)} words in context")
@@ -153,7 +153,7 @@ def add_gold_coarsewsd(commands: Subparsers) -> None:
 
 
 def _run_coarsewsd(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.corpora.gold import gold_of_coarsewsd, gold_text
+    from fairseq_kerbs.data.gold import gold_of_coarsewsd, gold_text
 
     sentences, rows = gold_of_coarsewsd(args.folder, args.part)
     text = "".join(f"{sentence}\n" for sentence in sentences)

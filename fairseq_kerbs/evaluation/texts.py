@@ -12,7 +12,7 @@ from typing import Literal
 
 from tabulate import tabulate
 
-from fairseq_kerbs.corpora import bpe, moses
+from fairseq_kerbs.data.tokens import check_language, detokenize, join_subwords
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
@@ -71,9 +71,9 @@ def detokenize_lines(
 ) -> list[str]:
     """Raw text of fairseq-generate's output, or of tokenized text: BPE joined, Moses undone. Raises
     what `generated_part` does, and a UserError without Moses rules for the language (of `flag`)."""
-    moses.check_language(language, flag)
+    check_language(language, flag)
     tokens = generated_part(lines, "H", name) or lines
-    return [moses.detokenize(bpe.undo(t), language=language, unescape=unescape) for t in tokens]
+    return [detokenize(join_subwords(t), language=language, unescape=unescape) for t in tokens]
 
 
 def read_texts(path: Path, part: Part, language: str, unescape: bool = False) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import runpy
 import shlex
@@ -11,10 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -27,12 +24,7 @@ PLUGIN_FOLDER = Path(__file__).resolve().parent.parent
 UTF8 = {"PYTHONUTF8": "1", "PYTHONIOENCODING": "utf-8"}
 """Environment of our children: what they write is read as UTF-8, whatever the locale is."""
 
-LineFunction = Callable[[str], str]
-
-_CHUNK = 1000  # lines that a worker takes at a time
-_SMALL = 5000  # below, lines are done in this process: starting workers costs more
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
-_function: LineFunction  # of a worker
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _LIBC = ctypes.CDLL(None)
 
@@ -72,9 +64,11 @@ def replace_process(command: Sequence[str]) -> None:
 
 
 def run_program(
-    command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None
-) -> int:
-    """Run a program to its end and return its exit status; it ends with us, however we end."""
+    command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None,
+    folder: Path | None = None,
+) -> int:  # fmt: skip
+    """Run a program to its end, in a folder, and return its exit status; it ends with us, however
+    we end."""
     # a signal must not come between the program's start and what would stop it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
 
@@ -88,6 +82,7 @@ def run_program(
             list(command),
             stdout=stdout,
             stderr=stderr,
+            cwd=folder,
             preexec_fn=begin,
             process_group=0,
             env={**os.environ, **UTF8},
@@ -125,48 +120,9 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def parallel_map(
-    make: Callable[[], LineFunction], lines: Iterable[str], *,
-    total: int, workers: int, description: str,
-) -> Iterator[str]:  # fmt: skip
-    """The results of a function for each of ``total`` lines, in order, under a progress bar.
-
-    ``make`` builds the function, once in each process, and must be picklable; one worker, or a
-    small corpus, needs no process beside this one. Lines are read only a little ahead. Raises
-    BrokenProcessPool if a worker was killed.
-    """
-    alone = workers == 1 or total < _SMALL
-    results = map(make(), lines) if alone else _map_in_workers(make, lines, workers)
-    yield from progress(results, description, " lines", total)
-
-
 def progress(items: Iterable[Any], what: str, unit: str, total: int | None = None) -> Any:
     """The items under a progress bar, which only a terminal shows and which leaves nothing."""
     from tqdm import tqdm
 
-    tqdm.monitor_interval = 0  # no monitor thread: processes are forked beside it
+    tqdm.monitor_interval = 0  # no monitor thread: processes may be forked beside it
     return tqdm(items, what, total, unit=unit, leave=False, disable=None)
-
-
-def _map_in_workers(
-    make: Callable[[], LineFunction], lines: Iterable[str], workers: int
-) -> Iterator[str]:
-    context, stream = multiprocessing.get_context("fork"), iter(lines)
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (make,))
-    try:
-        while block := list(islice(stream, 4 * workers * _CHUNK)):
-            yield from pool.map(_apply, block, chunksize=_CHUNK)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker(make: Callable[[], LineFunction]) -> None:
-    global _function
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and stops the pool
-    _function = make()
-
-
-def _apply(line: str) -> str:
-    return _function(line)

@@ -14,7 +14,7 @@ from fairseq.data import LanguagePairDataset
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+from fairseq_kerbs.data.toy import write_toy_corpus
 from tests.helpers.fairseq_fixtures import dictionary, make_batch
 
 Refused = Callable[..., str]
@@ -76,7 +76,7 @@ def _train(data: Path, folder: Path, flags: str) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Two models after a few updates."""
     folder = tmp_path_factory.mktemp("trained")
-    write_synthetic_corpus(folder / "text", train=250, valid=10, test=30)
+    write_toy_corpus(folder / "text", train=250, valid=10, test=30)
     splits = [f"--{name}={folder / 'text' / name}" for name in ("train", "valid", "test")]
     languages = ["--source-lang", "de", "--target-lang", "en"]
     prepared = ["--merges", "300", "--dest", str(folder / "data"), "--workers", "1"]

@@ -107,6 +107,7 @@ def test_version_and_folder_are_told_without_fairseq(tmp_path: Path) -> None:
     [
         ("matplotlib", "plot kernels -o t.svg"),
         ("sklearn", "geometry none.pt --data none"),
+        ("pooch", "prepare-multi30k --dest m30k"),
         ("yaml", "train toy data save --dry-run"),
         ("shtab", "--print-completion bash"),
     ],
@@ -209,7 +210,7 @@ def test_toy_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["toy", str(folder), *options]) == 0
     assert f"wrote {folder}: train 30," in capsys.readouterr().out
     names = {f"{s}.{e}" for s in ("train", "valid", "test") for e in ("de", "en", "senses.tsv")}
-    assert {file.name for file in folder.iterdir()} == names
+    assert {file.name for file in folder.iterdir()} == {".lock", *names}
 
 
 def test_detokenize_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

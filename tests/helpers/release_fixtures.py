@@ -7,11 +7,11 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from fairseq_kerbs.corpora.released import Archive, ReleasedCorpus
+from fairseq_kerbs.data import released, releases
 
 
 def tgz(files: Mapping[str, bytes]) -> bytes:
@@ -34,18 +34,19 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def archive_of(content: bytes, name: str = "release.tgz", urls: tuple[str, ...] = ()) -> Archive:
-    """The description of a file."""
-    return Archive(name, urls, hashlib.sha256(content).hexdigest())
+def checksum_of(content: bytes) -> str:
+    """As releases.yaml writes it."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def expect(
-    monkeypatch: pytest.MonkeyPatch,
-    kind: type[ReleasedCorpus],
-    path: Path,
-    counts: Mapping[str, int],
-) -> None:
-    """Let a corpus expect the file at `path`, which is also its only address."""
-    archive = archive_of(path.read_bytes(), path.name, (path.as_uri(),))
-    monkeypatch.setattr(kind, "archives", (archive,))
-    monkeypatch.setattr(kind, "counts", counts)
+    monkeypatch: pytest.MonkeyPatch, name: str, files: Mapping[str, bytes],
+    counts: Mapping[str, int], *urls: str,
+) -> None:  # fmt: skip
+    """Let a corpus expect files, at addresses that end in their names."""
+    archives = {
+        file: [checksum_of(content), *(f"{url}/{file}" for url in urls or ["http://127.0.0.1:1"])]
+        for file, content in files.items()
+    }
+    release = replace(releases.release_of(name), archives=archives, counts=counts)
+    monkeypatch.setattr(released, "release_of", lambda _: release)

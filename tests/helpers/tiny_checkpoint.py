@@ -15,7 +15,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (registers)
-from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.files import read_lines
 
 LANGUAGES = ("de", "en")
@@ -70,7 +70,7 @@ def fairseq_train(*arguments: object) -> None:
 
 def binarized_corpus(folder: Path, sizes: dict[str, int] = SIZES) -> Path:
     """The synthetic corpus in ``text``, and its binarized form in ``bin``, which is returned."""
-    write_synthetic_corpus(folder / "text", **sizes)
+    write_toy_corpus(folder / "text", **sizes)
     texts: dict[str, Any] = {
         f"{split}.{language}": read_lines(folder / "text" / f"{split}.{language}")
         for split in sizes

@@ -52,9 +52,9 @@ def binarize(folder: Path, pairs: int = 60, valid: int = 8) -> Path:
     from fairseq import options
     from fairseq_cli import preprocess
 
-    from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+    from fairseq_kerbs.data.toy import write_toy_corpus
 
-    write_synthetic_corpus(folder / "text", train=pairs, valid=valid, test=1)
+    write_toy_corpus(folder / "text", train=pairs, valid=valid, test=1)
     flags = ["-s", "de", "-t", "en", "--destdir", str(folder / "bin"), "--workers", "1"]
     flags += [f"--{split}pref={folder / 'text' / split}" for split in ("train", "valid")]
     preprocess.main(options.get_preprocessing_parser().parse_args(flags))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora.synthetic import write_synthetic_corpus
+from fairseq_kerbs.data.toy import write_toy_corpus
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ columns:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_synthetic_corpus(tmp_path / "raw" / "toy", train=300, valid=20, test=20)
+    write_toy_corpus(tmp_path / "raw" / "toy", train=300, valid=20, test=20)
     tables = tmp_path / "tables"
     tables.mkdir()
     pair = "{softmax: softmax.yaml, kerbs: kerbs.yaml}"

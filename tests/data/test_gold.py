@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora.gold import gold_of_mlt
+from fairseq_kerbs.data.gold import gold_of_mlt
 from fairseq_kerbs.utils.errors import UserError
 
 LIST = """\

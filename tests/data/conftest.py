@@ -5,24 +5,25 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Sequence
-from contextlib import redirect_stderr
+from contextlib import chdir, redirect_stderr
+from pathlib import Path
 from typing import IO
 from unittest import mock
 
 import pytest
 
-from fairseq_kerbs.corpora import pipeline
+from fairseq_kerbs.data import prepare
 
 
 @pytest.fixture(autouse=True)
 def _preprocess_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "run_program", _run)
+    monkeypatch.setattr(prepare, "run_program", _run)
 
 
-def _run(command: Sequence[str], stdout: IO[str], stderr: int) -> int:
+def _run(command: Sequence[str], stdout: IO[str], stderr: int, folder: Path) -> int:
     from fairseq_cli import preprocess
 
-    with mock.patch("sys.argv", command), redirect_stderr(stdout):
+    with mock.patch("sys.argv", command), redirect_stderr(stdout), chdir(folder):
         try:
             preprocess.cli_main()
         except BaseException:

@@ -1,0 +1,358 @@
+"""Released corpora: fetched, checked, unpacked and read into ``DEST/raw``, then prepared as usual.
+
+Nothing is taken on trust: an archive with another checksum, or text with another number of lines
+than the release has, is refused.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+from xml.etree import ElementTree
+
+from fairseq_kerbs.data import prepare, tokens
+from fairseq_kerbs.data.prepare import ParallelText, Report
+from fairseq_kerbs.data.releases import Release, fetch, find_files, release_of, unpacked
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import has_endless_word, iter_lines, put_in_place, read_lines
+from fairseq_kerbs.utils.steps import fingerprint
+
+Texts = dict[str, list[str]]
+"""Lines of each file of ``DEST/raw``, by its name."""
+
+Read = Callable[[Path], tuple[Texts, list[str]]]
+"""The text of a folder, and what to report; raises a UserError if it is not the release's."""
+
+
+def _prepare(
+    release: Release, dest: Path, source: Path | None, read: Read, text: ParallelText | int,
+    workers: int, report: Report, **options: Any,
+) -> None:  # fmt: skip
+    """Fetch and read a corpus, then the usual steps: of parallel text, or of text for language
+    models with so many words. A UserError if the source is missing or not the release's."""
+    if source and not (source.is_dir() if release.divided else source.exists()):
+        what = "folder" if release.divided else "file or folder"
+        raise UserError(f"{source}: no such {what}; name one with the released text")
+    if source and source.is_file():
+        release.check_archive(source)
+    flags = text.flags if isinstance(text, ParallelText) else {"words": text}
+    options |= {"command": f"prepare {release.title}", "source": source and fingerprint(source)}
+    with prepare.working_folder(dest, {**flags, **options}, report):
+        raw = dest / "raw"
+        if prepare.is_due(report, f"read {release.title}", raw):
+            with unpacked(release, source or fetch(release, dest, report), dest) as folder:
+                texts, lines = read(folder)
+            temporary = prepare.fresh_folder(raw)
+            for name, sentences in texts.items():
+                prepare.write_lines(temporary / name, sentences)
+            put_in_place(temporary, raw)
+            report("  " + "\n  ".join(lines))
+        if isinstance(text, ParallelText):
+            text.check()
+            prepare.parallel_steps(text, dest, workers, report)
+        else:
+            splits = {split: raw / split for split in prepare.SPLITS}
+            prepare.language_steps(splits, dest, text, workers, report)
+
+
+def read_unchanged(
+    folder: Path, release: Release, names: Mapping[str, str]
+) -> tuple[Texts, list[str]]:
+    """Texts that become files of ``DEST/raw`` as they are, by their names in the release."""
+    texts = {}
+    for role, path in find_files(folder, names).items():
+        if path.suffix == ".gz":
+            release.check_archive(path)
+            content = gzip.decompress(path.read_bytes()).decode("utf-8")
+            texts[role] = content.removesuffix("\n").split("\n")
+        else:
+            texts[role] = read_lines(path)
+        release.check_count(role.partition(".")[0], len(texts[role]))
+    return texts, [f"{split}: {lines} lines" for split, lines in release.counts.items()]
+
+
+def prepare_multi30k(
+    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, *, merges: int
+) -> None:
+    """Multi30k De-En to fairseq data.
+
+    Reads the German-English text of Multi30k, task 1 (test set 2016, Flickr), then goes on as
+    'prepare': the data of our results on Multi30k. SOURCE is a folder that has train, val and
+    test_2016_flickr with the endings .de and .en, or these compressed (.gz) as in a checkout of
+    github.com/multi30k/dataset. Text goes to DEST/raw, data to DEST/bin.
+    """
+    release, names = release_of("multi30k"), dict[str, str]()
+    for split, part in {"train": "train", "valid": "val", "test": "test_2016_flickr"}.items():
+        names |= {f"{split}.{language}": f"{part}.{language}" for language in ("de", "en")}
+    text = ParallelText(**_raw(dest), source_lang="de", target_lang="en", merges=merges)
+    read = partial(read_unchanged, release=release, names=names)
+    _prepare(release, dest, source, read, text, workers, report)
+
+
+def prepare_wikitext2(
+    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, *, words: int
+) -> None:
+    """WikiText-2 to fairseq data.
+
+    Reads WikiText-2 (word level), then goes on as 'prepare-lm': the data of our results on
+    WikiText-2. SOURCE is wikitext-2-v1.zip or a folder with wiki.{train,valid,test}.tokens. Text
+    goes to DEST/raw, data to DEST/bin.
+    """
+    release, names = release_of("wikitext2"), {s: f"wiki.{s}.tokens" for s in prepare.SPLITS}
+    read = partial(read_unchanged, release=release, names=names)
+    _prepare(release, dest, source, read, words, workers, report)
+
+
+def _raw(dest: Path, tests: int = 1) -> dict[str, Any]:
+    """Where `ParallelText` finds what was read."""
+    names = [f"{dest}/raw/test{i or ''}" for i in range(tests)]
+    return {"train": f"{dest}/raw/train", "valid": f"{dest}/raw/valid", "test": tuple(names)}
+
+
+# Lines of the training files that are about a talk; all others are its sentences.
+_TAG = re.compile(
+    r"\s*</?(?:url|keywords|speaker|talkid|title|description|reviewer|translator|doc)\b"
+)
+_ENTITY = re.compile(r"&(?:[A-Za-z]+|#[0-9]+|#x[0-9A-Fa-f]+);")
+
+
+def prepare_iwslt16(
+    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, *,
+    valid: str, test: Sequence[str], **flags: Any,
+) -> None:  # fmt: skip
+    """IWSLT'16 De-En of the WIT3 release to fairseq data.
+
+    Reads IWSLT'16 German-English from the WIT3 release 2016-01 (its checksum and numbers of lines
+    are checked) or from a folder, then goes on as 'prepare'. SOURCE is 2016-01.tgz, its de-en.tgz,
+    that archive unpacked, or a folder of plain text with train*.de and IWSLT16.TED.SET.de-en.de,
+    say. Text goes to DEST/raw, data to DEST/bin.
+
+    The KerBS paper does not say which sets it validates and tests on. A UserError unless the sets
+    are known and differ.
+    """
+    release = release_of("iwslt16")
+    sets = {"train": "train", "valid": valid}
+    sets |= {f"test{i or ''}": name for i, name in enumerate(test)}
+    if not set(sets.values()) <= set(release.counts):
+        known = ", ".join(list(release.counts)[1:])
+        raise UserError(f"--valid and --test must be of {known}")
+    if len(set(sets.values())) < len(sets):
+        raise UserError("--valid and --test must name different sets")
+    text = ParallelText(**_raw(dest, len(test)), source_lang="de", target_lang="en", **flags)
+    read = partial(read_iwslt16, sets=sets)
+    _prepare(release, dest, source, read, text, workers, report, sets=sets)
+
+
+def read_iwslt16(folder: Path, sets: Mapping[str, str]) -> tuple[Texts, list[str]]:
+    """The text of every split, which is a set of the release, and the number of pairs of each."""
+    release = release_of("iwslt16")
+    patterns = {split: f"IWSLT16.TED.{part}.de-en.{{}}*" for split, part in sets.items()}
+    patterns["train"] = "train*.{}"
+    names = {f"{s}.{side}": patterns[s].format(side) for s in patterns for side in ("de", "en")}
+    files = find_files(folder, names)
+    texts = {role: read_sentences(path) for role, path in files.items()}
+    whole = files["train.de"].name.startswith("train.tags.")
+    for role, sentences in texts.items():
+        part = sets[role.partition(".")[0]]
+        if part != "train" or whole:
+            release.check_count(part, len(sentences))
+    sizes = {split: len(texts[f"{split}.de"]) for split in sets}
+    lines = [f"{split}: {sizes[split]} pairs of {part}" for split, part in sets.items()]
+    if not whole:
+        share = sizes["train"] / release.counts["train"]
+        lines.append(
+            f"note: {share:.1%} of the release's {release.counts['train']} training pairs; "
+            "scores will not compare with published ones"
+        )
+    return texts, lines
+
+
+def read_sentences(path: Path) -> list[str]:
+    """Sentences of training text, XML or plain text: entities decoded, single spaces."""
+    if path.suffix == ".xml":
+        try:
+            sentences = [segment.text or "" for segment in ElementTree.parse(path).iter("seg")]
+        except ElementTree.ParseError as error:
+            raise UserError(f"{path} is not the release's XML ({error})") from None
+    else:
+        tagged = path.name.startswith("train.tags.")
+        lines = [line for line in read_lines(path) if not (tagged and _TAG.match(line))]
+        sentences = [_ENTITY.sub(lambda match: html.unescape(match[0]), line) for line in lines]
+    return [" ".join(sentence.split()) for sentence in sentences]
+
+
+_PARTS = {"train": "train", "valid": "validation", "test": "test"}  # of the release
+_SEPARATOR = "__eou__"
+_ASCII = str.maketrans({"’": "'", "‘": "'", "′": "'", "“": '"', "”": '"'})
+# What follows the apostrophe of a contraction or genitive. The text has ’Ve for ’ve throughout.
+_CLITIC = re.compile(r"(?<=\w) ?' ?(s|t|m|re|ve|ll|d)\b", re.IGNORECASE)
+_INSIDE = (
+    (re.compile(r"\b([o0]) ' clock\b", re.IGNORECASE), r"\1'clock"),
+    (re.compile(r"\b(ma) ' am\b", re.IGNORECASE), r"\1'am"),
+    (re.compile(r"\b(O) ' (?=[A-Z][a-z])"), r"\1'"),
+)
+
+
+def prepare_dailydialog(
+    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, **flags: Any
+) -> None:
+    """DailyDialog to fairseq data.
+
+    Makes pairs of adjacent utterances of DailyDialog, removes training pairs that also occur in
+    validation or test, then goes on as 'prepare' with one vocabulary. SOURCE is
+    ijcnlp_dailydialog.zip or a folder with dialogues_{train,validation,test}.txt. Source and target
+    are called context and en. Text goes to DEST/raw, data to DEST/bin.
+
+    The target is called en, because its name tells the commands its language.
+    """
+    sides: dict[str, Any] = {"source_lang": "context", "target_lang": "en", "source_moses": "en"}
+    text = ParallelText(**_raw(dest), **sides, joined_dictionary=True, **flags)
+
+    read = partial(read_dailydialog, workers=workers)
+    _prepare(release_of("dailydialog"), dest, source, read, text, workers, report)
+
+
+def read_dailydialog(folder: Path, workers: int = 1) -> tuple[Texts, list[str]]:
+    """The pairs of every split, and counts. A training pair is left out if the validation or the
+    test set has it too, in whatever case (Section 5 of the KerBS paper)."""
+    files = find_files(folder, {part: f"dialogues_{part}.txt" for part in _PARTS.values()})
+    dialogues = {part: read_dialogues(path, part) for part, path in files.items()}
+    utterances = list({text: "" for part in dialogues.values() for texts in part for text in texts})
+    natural = tokens.run_parallel(natural_text, utterances, workers)
+    written = dict(zip(utterances, natural, strict=True))
+    pairs, lines = {}, []
+    for part, texts in dialogues.items():
+        pairs[part] = [(written[a], written[b]) for turns in texts for a, b in pairwise(turns)]
+        for what, count in ((f"{part} dialogues", len(texts)), (part, len(pairs[part]))):
+            release_of("dailydialog").check_count(what, count)
+        lines.append(f"{part}: {len(pairs[part])} pairs of {len(texts)} dialogues")
+    others = {_key(pair) for part in ("validation", "test") for pair in pairs[part]}
+    left = [pair for pair in pairs["train"] if _key(pair) not in others]
+    lines.append(
+        f"{len(pairs['train']) - len(left)} training pairs removed that also occur in validation "
+        f"or test; {len(left)} left"
+    )
+    pairs["train"] = left
+    return {
+        f"{split}.{language}": [pair[side] for pair in pairs[part]]
+        for split, part in _PARTS.items()
+        for side, language in enumerate(("context", "en"))
+    }, lines
+
+
+def _key(pair: tuple[str, str]) -> tuple[str, str]:
+    return pair[0].casefold(), pair[1].casefold()
+
+
+def read_dialogues(path: Path, part: str) -> list[list[str]]:
+    """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance.
+    Raises a UserError if a line has another form, or a word of text not for training is endless."""
+    lines = prepare.checked_lines(path, training=part == "train")
+    dialogues = []
+    for number, line in enumerate(lines, start=1):
+        *utterances, rest = (" ".join(piece.split()) for piece in line.split(_SEPARATOR))
+        if rest or not utterances:
+            raise UserError(f"{path}, line {number}: a dialogue must end with {_SEPARATOR}")
+        if not all(utterances):
+            raise UserError(f"{path}, line {number}: an utterance is empty")
+        dialogues.append(utterances)
+    return dialogues
+
+
+def natural_text(text: str) -> str:
+    """An utterance of the release, tokens between spaces, as people write it: detokenized by Moses,
+    as hypotheses are that are compared with it."""
+    if has_endless_word(text):
+        return text  # hours for Moses, and its pair is dropped
+    text = _CLITIC.sub(lambda match: "'" + match[1].replace("Ve", "ve"), text.translate(_ASCII))
+    for pattern, replacement in _INSIDE:
+        text = pattern.sub(replacement, text)
+    return tokens.detokenize(tokens.tokenize(text, language="en"), language="en")
+
+
+_TRAINING = "training-monolingual.tokenized.shuffled"  # a folder of the release
+
+
+def prepare_lm1b(
+    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, *,
+    train: int, valid: int, test: int, seed: int, words: int,
+) -> None:  # fmt: skip
+    """Sentences of the One-Billion-Word benchmark to fairseq data.
+
+    Draws sentences of the One-Billion-Word benchmark with a seed and without replacement, then goes
+    on as 'prepare-lm'. SOURCE is 1-billion-word-language-modeling-benchmark-r13output.tar.gz, that
+    archive unpacked, or a folder of files with train, dev or test in their names; without a
+    training file all sentences are drawn from one pool. Text goes to DEST/raw, data to DEST/bin.
+
+    The KerBS paper has as many, and does not say which. Here training sentences come from the
+    benchmark's training text and the others from its held-out text.
+    """
+    sizes = {"train": train, "valid": valid, "test": test}
+
+    read = partial(draw_sentences, sizes=sizes, seed=seed)
+    _prepare(release_of("lm1b"), dest, source, read, words, workers, report, sizes=sizes, seed=seed)
+
+
+def draw_sentences(folder: Path, sizes: Mapping[str, int], seed: int) -> tuple[Texts, list[str]]:
+    """The sentences drawn for every split from an unpacked release, or from files whose names say
+    what they are; how many there were, and how many are shared.
+
+    Each sentence gets a random number from the seed, its file's name and its place in the file, and
+    those with the lowest numbers are drawn: the order of the files does not matter, and a smaller
+    sample is the beginning of a larger one. Without a training file all come from one pool.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and _pool(path))
+    if "held-out" not in map(_pool, files):
+        raise UserError(
+            f"{folder} has no text of the benchmark: files with train, dev or test in their "
+            "names, or the unpacked release"
+        )
+    pools = {"training": ["train"], "held-out": ["valid", "test"]}
+    if "training" not in map(_pool, files):
+        pools = {"all": ["train", "valid", "test"]}
+    totals = dict.fromkeys(pools, 0)
+    lowest: dict[str, list[tuple[float, str, int, str]]] = {pool: [] for pool in pools}
+    for path in files:
+        pool = "all" if "all" in pools else _pool(path)
+        numbers = Random(f"{seed} {path.name}")
+        sentences = [
+            (numbers.random(), path.name, place, line)
+            for place, line in enumerate(iter_lines(path))
+            if line and not line.isspace()
+        ]
+        totals[pool] += len(sentences)
+        lowest[pool] = sorted(lowest[pool] + sentences)[: sum(sizes[s] for s in pools[pool])]
+    drawn: Texts = {}
+    for pool, splits in pools.items():
+        if any(path.parent.name == _TRAINING for path in files):
+            release_of("lm1b").check_count(pool, totals[pool])
+        if totals[pool] < sum(sizes[split] for split in splits):
+            flags = " and ".join(f"--{split} {sizes[split]}" for split in splits)
+            raise UserError(
+                f"there are {totals[pool]} sentences ({pool}), fewer than {flags} ask for; give "
+                "smaller numbers"
+            )
+        texts = (" ".join(line.split()) for *_, line in lowest[pool])
+        drawn |= {split: list(islice(texts, sizes[split])) for split in splits}
+    lines = [f"{pool}: {total} sentences to draw from" for pool, total in totals.items()]
+    known = set(drawn["train"])
+    shared = sum(sentence in known for sentence in drawn["valid"] + drawn["test"])
+    lines.append(f"{shared} validation and test sentences are also in the training text")
+    if "all" in pools:
+        lines.append("note: there is no training text; all three are drawn from one pool")
+    return drawn, lines
+
+
+def _pool(path: Path) -> str:
+    """``training`` or ``held-out``, by the words of a name or the release's folder; "" if none."""
+    words = set(re.split(r"[._-]", path.name))
+    if words & {"valid", "validation", "dev", "test", "heldout"}:
+        return "held-out"
+    return "training" if "train" in words or path.parent.name == _TRAINING else ""

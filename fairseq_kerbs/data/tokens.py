@@ -1,0 +1,104 @@
+"""Tokens of Moses, by sacremoses, and byte pair encoding, by subword-nmt; and their undoing.
+
+Text is not escaped by default: fairseq needs no XML entities, and what was never escaped cannot be
+left escaped. Detokenization undoes entities only where tokenization made them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write, has_endless_word, iter_lines
+from fairseq_kerbs.utils.processes import progress
+
+SMALL = 5000
+"""Lines that are done before other processes have started."""
+
+
+def check_language(language: str, flag: str) -> None:
+    """Raise a UserError that names `flag` if sacremoses has no rules for the language."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    known = {*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}
+    if language not in known:
+        raise UserError(
+            f"{flag}: Moses has no rules for language '{language}'; "
+            f"known are {' '.join(sorted(known))}"
+        )
+
+
+@cache
+def _moses(kind: str, language: str) -> Any:
+    import sacremoses  # slow to import
+
+    return getattr(sacremoses, kind)(lang=language)
+
+
+def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
+    """Tokens of a raw line, joined by spaces; lower-cased after tokenization if asked. A line with
+    an endless word, which Moses would need hours for, becomes an empty one."""
+    if has_endless_word(line):
+        return ""
+    text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
+    return text.lower() if lowercase else text
+
+
+def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
+    """The raw text of a line of tokens; `unescape` for text tokenized with `escape`."""
+    return _moses("MosesDetokenizer", language).detokenize(line.split(), unescape=unescape)
+
+
+def run_parallel(
+    function: Callable[[str], str], lines: Sequence[str], workers: int
+) -> Iterable[str]:
+    """The function of every line, by sacremoses's own processes if there are many lines."""
+    from sacremoses.util import parallelize_preprocess
+
+    return parallelize_preprocess(function, lines, workers if len(lines) > SMALL else 1)
+
+
+def learn_bpe(texts: Sequence[Path], codes: Path, merges: int) -> int:
+    """Learn merges on one or several tokenized texts together, as ``learn-bpe`` and
+    ``learn-joint-bpe-and-vocab`` of subword-nmt do; return how many were found, or raise a
+    UserError if no pair of characters occurs twice."""
+    from subword_nmt import learn_bpe
+
+    learn_bpe.tqdm = partial(progress, what="learn BPE", unit=" merges")
+    learned = io.StringIO()
+    with suppress(ValueError):  # which comes of text without a word of two characters
+        learn_bpe.learn_bpe(chain.from_iterable(map(iter_lines, texts)), learned, merges)
+    count = learned.getvalue().count("\n") - 1  # the first line is the version
+    if count < 1:
+        raise UserError("BPE needs a pair of characters that occurs twice; use --bpe none")
+    with atomic_write(codes) as stream:
+        stream.write(learned.getvalue())
+    return count
+
+
+def write_vocabulary(text: Path, codes: Path, vocabulary: Path) -> None:
+    """Count the subwords of a tokenized text, as ``get-vocab`` of subword-nmt does."""
+    from subword_nmt.get_vocab import get_vocab
+
+    with atomic_write(vocabulary) as stream:
+        get_vocab(map(load_bpe(codes).segment, iter_lines(text)), stream)
+
+
+def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) -> Any:
+    """subword-nmt's segmenter; with a vocabulary, units rarer than `threshold` are split more."""
+    from subword_nmt.apply_bpe import BPE, read_vocabulary
+
+    known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary else None
+    with codes.open(encoding="utf-8", newline="\n") as stream:
+        return BPE(stream, vocab=known)
+
+
+def join_subwords(line: str) -> str:
+    """Join subwords to words, as fairseq's ``--remove-bpe`` does."""
+    return (line + " ").replace("@@ ", "").rstrip(" ")

@@ -1,0 +1,145 @@
+"""The toy corpus: German-like sentences, their English, the gold sense of twelve ambiguous words.
+
+toy.yaml has templates of clauses; here they are filled and joined. The order of the draws is part
+of the corpus: a seed gives the same text for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+
+from fairseq_kerbs.data.gold import gold_text
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write
+from fairseq_kerbs.utils.steps import locked
+
+_TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+_ADJECTIVES = _TABLE["adjectives"] | _TABLE["fixed adjectives"]
+_NOUNS = {
+    name: [noun.split() for noun in text.split(", ")] for name, text in _TABLE["nouns"].items()
+}
+_NOUNS |= {noun[0].partition("+")[0]: [noun] for nouns in _NOUNS.values() for noun in nouns}
+PLAIN: list[str] = _TABLE["plain"].split("; ")
+SENSES: dict[str, list[str]] = {name: text.split("; ") for name, text in _TABLE["senses"].items()}
+"""Templates by the ambiguous English word and the German lemma behind it, "bank Ufer"."""
+
+
+class Composer:
+    """Draws sentences from one random stream; a tense is 0 for the present, 1 for the past."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng, self._tense = Random(seed), 0
+
+    def sentence(self, sense: str) -> tuple[str, str]:
+        """German and English, with the ambiguous word of a sense, or without any if it is ""."""
+        self._tense = self._rng.randrange(2)
+        frame = self._fill(self._rng.choices(*zip(*_TABLE["frames"], strict=True))[0])
+        clauses = [self._clause(self._rng.choice(SENSES.get(sense, PLAIN)))]
+        if "{b." in frame[0]:
+            clauses.append(self._clause(self._rng.choice(PLAIN)))
+            self._rng.shuffle(clauses)
+        german, english = (side.format(a=clauses[0], b=clauses[-1]) for side in frame)
+        for words, contracted in _TABLE["contractions"].items():
+            german = re.sub(rf"\b{words}\b", contracted, german)
+        return _written(german), _written(re.sub(r"\ba(?= [aeiou])", "an", english))
+
+    def _clause(self, template: str) -> SimpleNamespace:
+        """The English of a clause, and its German in three orders of words."""
+        german, english = self._fill(template)
+        subject, verb, rest, end = [*german.split(" / "), "", ""][:4]
+        time, when, first = "", "", False
+        if self._rng.random() < 0.4:
+            (time, when), first = self._fill(_TABLE["time"]), self._rng.random() < 0.4
+        begin = f"{time} {verb} {subject}" if first else f"{subject} {verb} {time}"
+        return SimpleNamespace(
+            english=f"{when} {english}" if first else f"{english} {when}",
+            main=f"{begin} {rest} {end.removesuffix('-')}",
+            inverted=f"{verb} {subject} {time} {rest} {end.removesuffix('-')}",
+            subordinate=f"{subject} {time} {rest} {end} {verb}".replace("- ", ""),
+        )
+
+    def _fill(self, template: str) -> tuple[str, str]:
+        """German and English with alternatives and tense chosen and slots filled."""
+        sides = template.split(" = ")
+        options = re.findall(r"\[(.*?)\]", sides[0])
+        choices = [self._rng.randrange(option.count("/") + 1) for option in options]
+        german, english = (_chosen(side, choices, self._tense) for side in sides)
+        for slot in re.findall("<(.*?)>", german):
+            phrase = self._phrase(slot)
+            german = german.replace(f"<{slot}>", phrase[0], 1)
+            english = english.replace("<>", phrase[1], 1)
+        return german, english
+
+    def _phrase(self, slot: str) -> tuple[str, str]:
+        """A noun phrase for what stands between < and > of a template."""
+        *adjectives, slot = slot.split()
+        classes, _, case = slot.partition(":")
+        nouns = [noun for name in classes.split(",") for noun in _NOUNS[name]]
+        german, gender, english = self._rng.choice(nouns)
+        lemma, _, ending = german.partition("+")
+        if gender == "-":
+            return lemma, english
+        if not adjectives and self._rng.random() < 0.25:
+            adjectives = [self._rng.choice(list(_TABLE["adjectives"]))]
+        article = self._rng.choices(*zip(*_TABLE["determiners"], strict=True))[0]
+        end, weak_end = article[gender].replace("_", "").split(" ")["-ad".index(case or "-") :: 3]
+        words = [article["de"] + end, *(adjective + weak_end for adjective in adjectives)]
+        translated = [article["en"], *(_ADJECTIVES[adjective] for adjective in adjectives), english]
+        return " ".join([*words, lemma + ending * bool(case)]), " ".join(translated)
+
+
+def _chosen(side: str, choices: list[int], tense: int) -> str:
+    """One side of a template with these of its alternatives, in a tense."""
+    parts = re.split(r"\[(.*?)\]", side)
+    for index, choice in enumerate(choices):
+        parts[2 * index + 1] = parts[2 * index + 1].split("/")[choice].split("|")[-tense]
+    return re.sub(r"\S+\|\S+", lambda forms: forms[0].split("|")[-tense], "".join(parts))
+
+
+def _written(text: str) -> str:
+    """A sentence without surplus blanks, with capitals."""
+    text = re.sub(" (?=[,.?])", "", " ".join(text.split()))
+    return re.sub(r'(^|: ")\w', lambda start: start[0].upper(), text)
+
+
+def toy_pairs(count: int, seed: int, taken: set[str]) -> Iterator[tuple[str, str, str]]:
+    """Sentence pairs, each with its sense or "", whose German and English both differ from all that
+    is in `taken`, which grows by them; a UserError if the templates cannot make so many."""
+    composer, rng = Composer(seed), Random(seed)
+    for sense in rng.choices(["", *SENSES], [7, *[1] * len(SENSES)], k=count):
+        for _ in range(2000):
+            german, english = composer.sentence(sense)
+            if taken.isdisjoint((german, english)):
+                break
+        else:
+            raise UserError(f"there are no {count} different pairs; ask for fewer (--train)")
+        taken |= {german, english}
+        yield german, english, sense
+
+
+def write_toy_corpus(
+    folder: Path | str, train: int = 20000, valid: int = 500, test: int = 500, seed: int = 1
+) -> None:
+    """Write ``{train,valid,test}.{de,en}`` and ``….senses.tsv``, which are as in `.gold`.
+
+    Test and validation sentences depend on `seed` and their own sizes alone, not on `train`. No
+    sentence, German or English, occurs twice. ``train.senses.tsv`` gets its name last: where it
+    is, the corpus is whole. A UserError if another run is writing to the folder.
+    """
+    folder, taken = Path(folder), set[str]()
+    with locked(folder, f"another run is writing to {folder}; wait for its end"):
+        for index, (split, size) in enumerate((("test", test), ("valid", valid), ("train", train))):
+            pairs = list(toy_pairs(size, 3 * seed + index, taken))
+            senses = [(line, sense.split()) for line, (*_, sense) in enumerate(pairs) if sense]
+            gold = gold_text((line, 0, word, lemma) for line, (word, lemma) in senses)
+            german, english = ("".join(pair[side] + "\n" for pair in pairs) for side in (0, 1))
+            for suffix, text in (("de", german), ("en", english), ("senses.tsv", gold)):
+                with atomic_write(folder / f"{split}.{suffix}") as stream:
+                    stream.write(text)

@@ -1,0 +1,603 @@
+"""Released corpora from archives in their layouts, and from folders: downloads, checks, readers."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.data import prepare, released
+from fairseq_kerbs.data.prepare import ParallelText, binarized_lines
+from fairseq_kerbs.data.released import natural_text, read_dialogues, read_sentences
+from fairseq_kerbs.data.releases import release_of
+from fairseq_kerbs.evaluation.bleu import score_file
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
+from tests.helpers.release_fixtures import expect, tgz, zipped
+
+
+def quiet(message: str) -> None:
+    pass
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def write_tree(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def raw_of(run: Callable[..., None], dest: Path, source: Path, **flags: Any) -> dict[str, bytes]:
+    """What a preparation without further steps reads into DEST/raw."""
+    run(dest, source, report=quiet, **flags)
+    return written(dest / "raw")
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop after the text was read."""
+    monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
+    monkeypatch.setattr(prepare, "language_steps", lambda *_: None)
+
+
+def test_entries_are_complete() -> None:
+    for name in ("iwslt16", "dailydialog", "lm1b", "multi30k", "wikitext2"):
+        release = release_of(name)
+        assert min(release.counts.values()) > 0
+        for file, (checksum, *urls) in release.archives.items():
+            assert re.fullmatch(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", checksum)
+            assert all(url.startswith("http") for url in urls)
+            assert urls
+            assert name != "multi30k" or urls[0].endswith(file)
+
+
+# --- downloads and archives, with WikiText-2
+
+TOKENS = {"train": " \n = a <unk> = \n b c , b\n" * 3, "valid": " \n a c\n", "test": " b b a\n"}
+WIKI = {f"wikitext-2/wiki.{split}.tokens": text.encode() for split, text in TOKENS.items()}
+WIKI_COUNTS = {"train": 9, "valid": 2, "test": 1}
+ARCHIVE = zipped(WIKI)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """/whole/… gives the file; the other folders go wrong, each in its own way."""
+
+    files: dict[str, bytes] = {"archive.zip": ARCHIVE}  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        _, folder, name = self.path.split("/")
+        content = self.files[name]
+        body = {"cut": content[:-1], "other": content[:-1] + b"!"}.get(folder, content)
+        self.send_response(404 if folder == "missing" else 200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        with suppress(OSError):  # the client may hang up after the headers
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of a local server."""
+    pytest.importorskip("requests")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+@pytest.mark.usefixtures("read_only")
+def test_download_tries_one_address_after_the_other(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = ["http://127.0.0.1:1/x", f"{server}/other", f"{server}/cut", f"{server}/whole"]
+    expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS, *urls)
+    lines: list[str] = []
+    released.prepare_wikitext2(tmp_path, words=3, report=lines.append)
+    assert written(tmp_path / "download") == {"archive.zip": ARCHIVE}
+    assert read_lines(tmp_path / "raw" / "test") == [" b b a"]
+    assert len([line for line in lines if line.startswith("download")]) == 4
+    lines.clear()
+    released.prepare_wikitext2(tmp_path, words=3, report=lines.append)
+    assert lines == ["read WikiText-2: already done"]
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"), [("cut", "IncompleteRead"), ("other", "hash"), ("missing", "404")]
+)
+def test_a_wrong_file_never_gets_the_name(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, reason: str
+) -> None:
+    expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS, f"{server}/{page}")
+    with pytest.raises(UserError, match=reason):
+        released.prepare_wikitext2(tmp_path, words=3, report=quiet)
+    assert list((tmp_path / "download").iterdir()) == []
+
+
+@pytest.mark.usefixtures("read_only")
+def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("requests")
+    expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS)
+    with pytest.raises(UserError) as raised:
+        released.prepare_wikitext2(tmp_path, words=3, report=quiet)
+    message, place = str(raised.value), tmp_path / "download" / "archive.zip"
+    assert "\n" not in message
+    assert message.startswith("WikiText-2 could not be downloaded (http://127.0.0.1:1/archive.zip")
+    assert f"put it at {place}, and run again" in message
+    place.write_bytes(ARCHIVE)
+    released.prepare_wikitext2(tmp_path, words=3, report=quiet)
+    assert read_lines(tmp_path / "raw" / "test") == [" b b a"]
+
+
+def test_wikitext2_is_what_prepare_lm_makes_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the archive under another name, and from its folder."""
+    folder, archive = write_tree(tmp_path, WIKI) / "wikitext-2", tmp_path / "renamed"
+    archive.write_bytes(ARCHIVE)
+    expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS)
+    flags = ["--words", "3", "--workers", "1", "--dest"]
+    assert main(["prepare-lm", str(folder), *flags, str(tmp_path / "a")]) == 0
+    for number, source in enumerate((archive, folder)):
+        dest = tmp_path / str(number)
+        assert main(["prepare-wikitext2", str(source), *flags, str(dest)]) == 0
+        assert written(dest / "bin") == written(tmp_path / "a" / "bin")
+        assert not list(dest.glob(".partial-*"))
+    (folder / "wiki.train.tokens").write_text("a\n")
+    with pytest.raises(UserError, match="train has 1 lines, expected 9; this is not the release"):
+        released.prepare_wikitext2(tmp_path / "b", folder, words=3, report=quiet)
+    archive.write_bytes(ARCHIVE[:-1])
+    with pytest.raises(UserError, match=r"renamed is not the released archive.zip of WikiText-2"):
+        released.prepare_wikitext2(tmp_path / "c", archive, words=3, report=quiet)
+    with pytest.raises(UserError, match="nowhere: no such file or folder"):
+        released.prepare_wikitext2(tmp_path / "c", Path("nowhere"), words=3, report=quiet)
+    assert not (tmp_path / "c").exists()
+
+
+# --- Multi30k, one archive a text
+
+SIZES = {"train": 30, "val": 3, "test_2016_flickr": 4}
+TEXTS = {
+    f"{part}.{language}": "".join(f"{language} Satz {n % 7}\u2028Nr.\n" for n in range(size))
+    for part, size in SIZES.items()
+    for language in ("de", "en")
+}
+PACKED = {f"{name}.gz": gzip.compress(text.encode()) for name, text in TEXTS.items()}
+
+
+@pytest.fixture
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of Multi30k that is expected."""
+    expect(monkeypatch, "multi30k", PACKED, {"train": 30, "valid": 3, "test": 4})
+    files = {f"data/task1/raw/{name}": content for name, content in PACKED.items()}
+    return write_tree(tmp_path / "dataset", files)
+
+
+def test_multi30k_is_what_prepare_makes_of_it(packed: Path, tmp_path: Path) -> None:
+    """From a checkout, and from plain text."""
+    plain = write_tree(tmp_path / "plain", {name: text.encode() for name, text in TEXTS.items()})
+    parts = zip(("train", "valid", "test"), SIZES, strict=True)
+    flags = [f"--{split}={plain / part}" for split, part in parts]
+    flags += ["--source-lang=de", "--target-lang=en", "--merges=9", f"--dest={tmp_path / 'a'}"]
+    assert main(["prepare", *flags]) == 0
+    for source in (packed, plain):
+        released.prepare_multi30k(tmp_path / "b", source, merges=9, report=quiet)
+        assert written(tmp_path / "b" / "bin") == written(tmp_path / "a" / "bin")
+
+
+@pytest.mark.usefixtures("read_only")
+def test_multi30k_is_downloaded_file_by_file(
+    server: str, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Handler, "files", PACKED)
+    counts = {"train": 30, "valid": 3, "test": 4}
+    expect(monkeypatch, "multi30k", PACKED, counts, f"{server}/whole")
+    released.prepare_multi30k(tmp_path / "a", merges=9, report=quiet)
+    assert written(tmp_path / "a" / "download") == PACKED
+    assert raw_of(released.prepare_multi30k, tmp_path / "b", packed, merges=9) == written(
+        tmp_path / "a" / "raw"
+    )
+
+
+@pytest.mark.usefixtures("read_only")
+def test_a_wrong_file_of_multi30k_is_refused(packed: Path, tmp_path: Path) -> None:
+    raw = packed / "data" / "task1" / "raw"
+
+    def refused(message: str, source: Path = packed) -> None:
+        with pytest.raises(UserError, match=message):
+            released.prepare_multi30k(tmp_path / "dest", source, merges=9, report=quiet)
+        assert not (tmp_path / "dest" / "raw").exists()
+
+    (raw / "val.de.gz").write_bytes((raw / "val.en.gz").read_bytes())
+    refused(r"val.de.gz is not the released val.de.gz of Multi30k, .*; fetch it again from http:")
+    (raw / "val.de.gz").unlink()
+    refused("dataset: one file val.de was expected, found none")
+    (raw / "val.de").write_text("eins\nzwei\n")
+    refused("valid has 2 lines, expected 3; this is not the release of Multi30k")
+    refused("train.en.gz: no such folder", raw / "train.en.gz")
+
+
+# --- IWSLT'16
+
+HEAD = """<url>http://www.ted.com/talks/somebody</url>
+<keywords>talks, AT&amp;T</keywords>
+<speaker>Some Body</speaker>
+<talkid>1</talkid>
+<title>Some Body: A title</title>
+<description>A description.</description>
+"""
+TAIL = """<reviewer href="http://www.ted.com/profiles/1">A Reviewer</reviewer>
+<translator href="http://www.ted.com/profiles/2">A Translator</translator>
+"""
+TALKS = {
+    "de": f"{HEAD} Guten Morgen &amp; danke.\n Eins &lt; zwei\u2028und drei.\n{TAIL}{HEAD} Ende.\n"
+    + " Wiederholung eins zwei.\n" * 20,
+    "en": f"{HEAD} Good morning & thanks.\n One &lt; two and &three.\n{TAIL}{HEAD} The end.\n"
+    + " Repetition one two.\n" * 20,
+}
+TALK_COUNTS = {"train": 23, "tst2010": 1, "tst2013": 2, "tst2014": 3}
+SETS: dict[str, Any] = {"valid": "tst2013", "test": ("tst2014",)}
+
+
+def xml(language: str, size: int) -> str:
+    """A set in the release's markup, its sentences in two talks."""
+    segments = [f'<seg id="{i}"> {language} Satz {i} &amp; mehr. </seg>\n' for i in range(1, size)]
+    kind = "srcset" if language == "de" else "refset"
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<mteval>\n<{kind} setid="iwslt2016-tst">\n'
+        f'<doc docid="1" genre="lectures">\n<talkid>1</talkid>\n{"".join(segments)}</doc>\n'
+        f'<doc docid="2" genre="lectures">\n<seg id="1"> Letzter\nSatz. </seg>\n</doc>\n'
+        f"</{kind}>\n</mteval>\n"
+    )
+
+
+def iwslt_files() -> dict[str, bytes]:
+    """The inner archive's files."""
+    files = {"de-en/README": b"notes", "de-en/._train.tags.de-en.de": b"\x00\x05\x16\x07"}
+    for language in ("de", "en"):
+        files[f"de-en/train.tags.de-en.{language}"] = TALKS[language].encode()
+        for name in ("tst2010", "tst2013", "tst2014"):
+            content = xml(language, TALK_COUNTS[name]).encode()
+            files[f"de-en/IWSLT16.TED.{name}.de-en.{language}.xml"] = content
+    return files
+
+
+def iwslt_archive(path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> Path:
+    """The outer archive, with another language pair, expected."""
+    other = tgz({"en-de/train.tags.de-en.de": b"not this\n"})
+    content = tgz({"texts/en/de/en-de.tgz": other, "texts/de/en/de-en.tgz": tgz(files)})
+    path.write_bytes(content)
+    expect(monkeypatch, "iwslt16", {path.name: content}, TALK_COUNTS)
+    return path
+
+
+def test_iwslt_archive_to_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, dest = iwslt_archive(tmp_path / "i.tgz", monkeypatch, iwslt_files()), tmp_path / "d"
+    command = ["prepare-iwslt16", str(archive), "--dest", str(dest), "--merges", "20"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "  test: 3 pairs of tst2014" in printed
+    assert "note:" not in printed
+    german = ["Guten Morgen & danke.", "Eins < zwei und drei.", "Ende."]
+    assert read_lines(dest / "raw" / "train.de")[:3] == german
+    assert read_lines(dest / "raw" / "train.en")[1] == "One < two and &three."
+    english = ["en Satz 1 & mehr.", "en Satz 2 & mehr.", "Letzter Satz."]
+    assert read_lines(dest / "raw" / "test.en") == english
+    for split, part in (("train", "train"), ("valid", "tst2013"), ("test", "tst2014")):
+        for language in ("de", "en"):
+            index = dest / "bin" / f"{split}.de-en.{language}.idx"
+            assert binarized_lines(index) == TALK_COUNTS[part]
+    assert main(command) == 0
+    assert not [line for line in capsys.readouterr().out.splitlines() if line.endswith("...")]
+    assert main([*command, "--test", "tst2010,tst2014", "--joined-dictionary"]) == 0
+    assert "other joined_dictionary, sets than before" in capsys.readouterr().out
+    assert binarized_lines(dest / "bin" / "test1.de-en.en.idx") == 3
+
+
+@pytest.mark.usefixtures("read_only")
+def test_iwslt_inner_archive_and_unpacked_release_give_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = released.prepare_iwslt16
+    outer = iwslt_archive(tmp_path / "i.tgz", monkeypatch, iwslt_files())
+    texts = [raw_of(run, tmp_path / "a", outer, **SETS)]
+    unpacked = write_tree(tmp_path / "unpacked", iwslt_files())
+    texts.append(raw_of(run, tmp_path / "b", unpacked, **SETS))
+    texts.append(raw_of(run, tmp_path / "c", unpacked / "de-en", **SETS))
+    (inner := tmp_path / "de-en.tgz").write_bytes(tgz(iwslt_files()))
+    expect(monkeypatch, "iwslt16", {"de-en.tgz": inner.read_bytes()}, TALK_COUNTS)
+    texts.append(raw_of(run, tmp_path / "d", inner, **SETS))
+    assert texts[0] == texts[1] == texts[2] == texts[3]
+    assert len(texts[0]) == 6
+
+
+@pytest.mark.usefixtures("read_only")
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("train.tags.de-en.de", b" Ende.\n", b"", "train has 22 lines, expected 23"),
+        ("train.tags.de-en.de", b"Ende", b"\xff", "train.tags.de-en.de, line 17: not valid UTF-8"),
+        ("IWSLT16.TED.tst2014.de-en.en.xml", b"</doc>", b"", "not the release's XML"),
+        ("IWSLT16.TED.tst2014.de-en.en.xml", b"", None, r"tst2014.de-en.en\* was expected, found"),
+    ],
+)
+def test_damaged_iwslt_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: bytes, new: bytes | None,
+    message: str,
+) -> None:  # fmt: skip
+    files = iwslt_files()
+    content = files.pop(f"de-en/{name}")
+    if new is not None:
+        files[f"de-en/{name}"] = content.replace(old, new, 1)
+    path = iwslt_archive(tmp_path / "i.tgz", monkeypatch, files)
+    with pytest.raises(UserError, match=message):
+        released.prepare_iwslt16(tmp_path / "dest", path, report=quiet, **SETS)
+    assert not (tmp_path / "dest" / "raw").exists()
+
+
+@pytest.mark.usefixtures("read_only")
+def test_folder_of_plain_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expect(monkeypatch, "iwslt16", {}, TALK_COUNTS)
+    folder = tmp_path / "text"
+    for language in ("de", "en"):
+        files = {f"train10pct.{language}": b"a &amp; b\n" * 4}
+        for name in ("tst2010", "tst2013"):
+            files[f"IWSLT16.TED.{name}.de-en.{language}"] = b"Satz\n" * TALK_COUNTS[name]
+        write_tree(folder, files)
+    lines: list[str] = []
+    sets: dict[str, Any] = {"valid": "tst2010", "test": ("tst2013",), "report": lines.append}
+    released.prepare_iwslt16(tmp_path / "dest", folder, **sets)
+    assert any("17.4% of the release's 23 training pairs" in line for line in lines)
+    assert read_lines(tmp_path / "dest" / "raw" / "train.de") == ["a & b"] * 4
+    (folder / "IWSLT16.TED.tst2013.de-en.de").write_text("ein Satz\n")  # the change is seen
+    with pytest.raises(UserError, match="tst2013 has 1 lines, expected 2"):
+        released.prepare_iwslt16(tmp_path / "dest", folder, **sets)
+    (folder / "train.de").write_text("x\n")
+    with pytest.raises(UserError, match=r"expected, found train.de, train10pct.de"):
+        released.prepare_iwslt16(tmp_path / "dest", folder, **sets)
+
+
+def test_only_lines_that_begin_with_a_tag_are_left_out(tmp_path: Path) -> None:
+    lines = "<title>x</title>\n a <title> b\n<i>c</i> d\n</doc>\n<urls> e\n\n <talkid>\n"
+    (tmp_path / "train.tags.de-en.de").write_text(lines)
+    sentences = read_sentences(tmp_path / "train.tags.de-en.de")
+    assert sentences == ["a <title> b", "<i>c</i> d", "<urls> e", ""]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--valid", "tst2015"], "--valid and --test must be of dev2010, "),
+        (["--test", "tst2014,"], "--test must be of"),
+        (["--test", "tst2013"], "must name different sets"),
+    ],
+)
+def test_wrong_sets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    assert main(["prepare-iwslt16", "--dest", str(tmp_path / "dest"), *flags]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "dest").exists()
+
+
+# --- DailyDialog
+
+DIALOGUES = {
+    "train": "Hello , Jim . __eou__ I ’ m fine . __eou__ I ’ Ve heard . __eou__\n"
+    "How much ? __eou__ It ' s £ 5 . __eou__\n"  # in the test set
+    "good bye ! __eou__ See you . __eou__\n"  # in the validation set, in another case
+    "Hello , Jim . __eou__ I'm fine . __eou__\n"  # repeats the first pair
+    "Alone . __eou__\n" + "We went home . __eou__ We stay home . __eou__\n" * 20,
+    "validation": "Good bye ! __eou__ See you . __eou__ Or not . __eou__\n",
+    "test": "How much ? __eou__ It’s £ 5 . __eou__\nDon ‘ t go ! __eou__ See you . __eou__\n",
+}
+DIALOGUE_COUNTS = {
+    "train dialogues": 25, "validation dialogues": 1, "test dialogues": 2,
+    "train": 25, "validation": 2, "test": 2,
+}  # fmt: skip
+
+
+def dialog_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: bytes) -> Path:
+    """A zip file with one a part, each with labels beside the text, as macOS packs them."""
+    files = {"ijcnlp_dailydialog/": b"", "ijcnlp_dailydialog/dialogues_text.txt": b"all of it"}
+    texts = {part: text.encode() for part, text in DIALOGUES.items()} | changed
+    for part, content in texts.items():
+        inner = {
+            f"{part}/": b"",
+            f"{part}/dialogues_{part}.txt": content,
+            f"{part}/dialogues_act_{part}.txt": b"1 2\n",
+            f"__MACOSX/{part}/._dialogues_{part}.txt": b"\x00\x05",
+        }
+        files[f"ijcnlp_dailydialog/{part}.zip"] = zipped(inner)
+        files[f"__MACOSX/ijcnlp_dailydialog/._{part}.zip"] = b"\x00\x05"
+    (path := tmp_path / "dialog.zip").write_bytes(zipped(files))
+    expect(monkeypatch, "dailydialog", {path.name: path.read_bytes()}, DIALOGUE_COUNTS)
+    return path
+
+
+def test_dialog_archive_to_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, dest = dialog_archive(tmp_path, monkeypatch), tmp_path / "dest"
+    command = ["prepare-dailydialog", str(archive), "--dest", str(dest), "--merges", "10"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "  train: 25 pairs of 25 dialogues" in printed
+    removed = "2 training pairs removed that also occur in validation or test; 23 left"
+    assert removed in printed
+    raw = dest / "raw"
+    pairs = list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en"), strict=True))
+    assert pairs[:3] == [
+        ("Hello, Jim.", "I'm fine."), ("I'm fine.", "I've heard."), ("Hello, Jim.", "I'm fine."),
+    ]  # fmt: skip
+    assert read_lines(raw / "test.context") == ["How much?", "Don't go!"]
+    assert read_lines(raw / "test.en") == ["It's £5.", "See you."]
+    for split, size in (("train", 23), ("valid", 2), ("test", 2)):
+        for side in ("context", "en"):
+            assert binarized_lines(dest / "bin" / f"{split}.context-en.{side}.idx") == size
+    assert read_lines(dest / "bin" / "dict.en.txt") == read_lines(dest / "bin" / "dict.context.txt")
+    # what the model is trained to say scores 100 against the reference
+    result = score_file(
+        dest / "bpe" / "test.en", [raw / "test.en"], language="en", max_ngram_order=1
+    )
+    assert result.score == pytest.approx(100)
+    for folder in (tmp_path / "flat", tmp_path / "deep" / "test"):
+        texts = {f"dialogues_{part}.txt": text.encode() for part, text in DIALOGUES.items()}
+        write_tree(folder, texts)
+        monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
+        assert raw_of(released.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
+
+
+@pytest.mark.usefixtures("read_only")
+@pytest.mark.parametrize(
+    ("part", "content", "message"),
+    [
+        ("test", b"a __eou__ \xff __eou__\n", r"dialogues_test.txt, line 1: not valid UTF-8"),
+        ("train", b"a __eou__\nc __eou__ d\n", "line 2: a dialogue must end with __eou__"),
+        ("train", b"a __eou__ __eou__ b __eou__\n", "line 1: an utterance is empty"),
+        ("validation", b"a __eou__\n" * 2, "validation dialogues has 2 lines, expected 1"),
+    ],
+)
+def test_damaged_dialogues_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, content: bytes, message: str
+) -> None:
+    path = dialog_archive(tmp_path, monkeypatch, **{part: content})
+    with pytest.raises(UserError, match=message):
+        released.prepare_dailydialog(tmp_path / "dest", path, report=quiet)
+
+
+@pytest.mark.parametrize(
+    ("text", "natural"),
+    [
+        ("I ’ m sure he ’ ll say it ’ s Tom ’ s .", "I'm sure he'll say it's Tom's."),
+        ("I ’ Ve been , you ' ve not , I'Ve too .", "I've been, you've not, I've too."),
+        ("I'm sure you don't .", "I'm sure you don't."),
+        ("Let ‘ s go , don ′ t stay .", "Let's go, don't stay."),
+        ("At 6 o ’ clock , ma ’ am , Mr . O ’ Neil .", "At 6 o'clock, ma'am, Mr. O'Neil."),
+        ("Say “ cheese ” !", 'Say "cheese"!'),
+        ("It is three minutes ' walk .", "It is three minutes' walk."),
+        ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
+    ],
+)
+def test_natural_text(text: str, natural: str) -> None:
+    assert natural_text(text) == natural
+    assert natural_text(natural) == natural
+
+
+def test_dialogues_have_any_number_of_utterances(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("a  b__eou__ c __eou__ d __eou__\ne __eou__\n")
+    assert read_dialogues(tmp_path / "f", "test") == [["a b", "c", "d"], ["e"]]
+
+
+# --- the One-Billion-Word benchmark
+
+ROOT = "1-billion-word-language-modeling-benchmark-r13output"
+TRAIN = f"{ROOT}/training-monolingual.tokenized.shuffled"
+HELDOUT = f"{ROOT}/heldout-monolingual.tokenized.shuffled"
+
+
+@pytest.fixture
+def lm1b(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An archive that is expected: shards out of order, and the held-out text once more."""
+    files = {
+        f"{ROOT}/README": b"notes\n",
+        f"{HELDOUT}/news.en-00000-of-00100": b"never drawn\n" * 9,
+    }
+    for shard in (2, 1, 3):
+        lines = "".join(f"Training sentence {shard} {i} .\n" for i in range(40))
+        files[f"{TRAIN}/news.en-{shard:05}-of-00100"] = lines.encode()
+    for shard in (0, 1):
+        lines = "".join(f"Held-out sentence {shard} {i} .\n" for i in range(15))
+        files[f"{HELDOUT}/news.en.heldout-{shard:05}-of-00050"] = lines.encode()
+    write_tree(tmp_path, files)
+    (path := tmp_path / "lm.tar.gz").write_bytes(tgz(files))
+    counts = {"training": 120, "held-out": 30}
+    expect(monkeypatch, "lm1b", {path.name: path.read_bytes()}, counts)
+    return path
+
+
+def sizes(train: int, valid: int, test: int) -> dict[str, Any]:
+    return {"train": train, "valid": valid, "test": test, "seed": 1, "words": 9}
+
+
+def test_lm1b_archive_to_data(
+    lm1b: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dest = tmp_path / "dest"
+    numbers = ["--train", "50", "--valid", "5", "--test", "20", "--words", "9"]
+    assert main(["prepare-lm1b", str(lm1b), "--dest", str(dest), *numbers]) == 0
+    printed = capsys.readouterr().out
+    assert "  training: 120 sentences to draw from" in printed
+    assert "0 validation and test sentences are also in the training text" in printed
+    for split, size in (("train", 50), ("valid", 5), ("test", 20)):
+        assert binarized_lines(dest / "bin" / f"{split}.idx") == size
+        lines = read_lines(dest / "raw" / split)
+        assert len(set(lines)) == size
+        assert all(line.startswith("Training" if split == "train" else "Held") for line in lines)
+    assert not set(read_lines(dest / "raw" / "valid")) & set(read_lines(dest / "raw" / "test"))
+    assert len(read_lines(dest / "bin" / "dict.txt")) == 9
+
+
+@pytest.mark.usefixtures("read_only")
+def test_draws(lm1b: Path, tmp_path: Path) -> None:
+    """The same of a folder; another with another seed; a smaller sample begins a larger one."""
+    run = released.prepare_lm1b
+    drawn = raw_of(run, tmp_path / "a", lm1b, **sizes(60, 6, 9))
+    assert raw_of(run, tmp_path / "b", tmp_path / ROOT, **sizes(60, 6, 9)) == drawn
+    assert raw_of(run, tmp_path / "c", lm1b, **sizes(60, 6, 9) | {"seed": 2}) != drawn
+    larger = raw_of(run, tmp_path / "d", lm1b, **sizes(90, 6, 9))["train"]
+    assert larger.startswith(drawn["train"])
+    shards = {line.split()[2] for line in drawn["train"].decode().splitlines()}
+    assert shards == {"1", "2", "3"}
+    with pytest.raises(UserError, match=r"30 sentences \(held-out\), fewer than --valid 20 and"):
+        run(tmp_path / "e", lm1b, report=quiet, **sizes(60, 20, 11))
+
+
+@pytest.mark.usefixtures("read_only", "lm1b")
+def test_lm1b_folders_without_training_text(tmp_path: Path) -> None:
+    (folder := tmp_path / "text").mkdir()
+    with pytest.raises(UserError, match="text has no text of the benchmark"):
+        released.prepare_lm1b(tmp_path / "d", folder, report=quiet, **sizes(3, 2, 1))
+    (folder / "1b_benchmark.dev.tokens").write_text("a b\n\n  \nc  d\n" * 2)
+    (folder / "1b_benchmark.test.tokens").write_text("e f\n" * 2)
+    lines: list[str] = []
+    released.prepare_lm1b(tmp_path / "d", folder, report=lines.append, **sizes(3, 2, 1))
+    assert "note: there is no training text; all three are drawn from one pool" in lines[2]
+    texts = written(tmp_path / "d" / "raw")
+    assert sorted(b"".join(texts.values()).decode().splitlines()) == sorted(
+        ["a b", "c d", "e f"] * 2
+    )
+
+
+def test_defaults_are_those_of_our_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(released, "_prepare", lambda *given, **_: calls.append(given[4]))
+    for name in ("multi30k", "wikitext2"):
+        assert main([f"prepare-{name}", "--dest", "d"]) == 0
+    assert calls == [
+        ParallelText(
+            train="d/raw/train", valid="d/raw/valid", test=("d/raw/test",),
+            source_lang="de", target_lang="en", merges=3000,
+        ),
+        10_000,
+    ]  # fmt: skip
