@@ -2,7 +2,7 @@
 
 A file of tensors and strings alone (see :mod:`.utils.checkpoint_file`) could still run a program:
 fairseq evaluates some of the strings when it builds a model, and opens files that others name. So
-literals are read in place of all evaluation (:mod:`.evaluated_settings`), and without trust only
+the edited fairseq reads literals in place of all evaluation, and without trust only
 those architectures and tasks are built whose settings are known to do nothing else.
 """
 

@@ -36,18 +36,15 @@ def suggestion(wrong: Iterable[str], known: Iterable[str]) -> str:
     return f"; did you mean {', '.join(near)}?" if near else ""
 
 
-def argument_error(
-    parser: argparse.ArgumentParser, message: str, flags: Iterable[str] = ()
-) -> NoReturn:
-    """End the program with argparse's message and what could have been meant, and exit status 2.
-    ``flags`` are others than those of the parser."""
+def argument_error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    """End the program with argparse's message and what could have been meant, and exit status 2."""
     said = ""
     if choice := re.search(r"invalid choice: '(.*)'( \(choose from (.*)\))", message):
         said = suggestion([choice[1]], re.findall(r"[^', ]+", choice[3]))
-        message = message.replace(choice[2], "") if said else message  # fairseq has 200 of some
+        message = message.replace(choice[2], "") if said else message
     elif message.startswith("unrecognized arguments: "):
         wrong = [word.partition("=")[0] for word in message.split() if word.startswith("--")]
-        said = suggestion(wrong, [*parser._option_string_actions, *flags])
+        said = suggestion(wrong, parser._option_string_actions)
     said = said or f"; see {parser.prog} --help"
     parser.exit(2, f"{parser.prog}: error: {message}{said}\n")
 
