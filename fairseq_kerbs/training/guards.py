@@ -11,6 +11,7 @@ import argparse
 import fcntl
 import logging
 import os
+import sys
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -47,12 +48,14 @@ def settings_of_program(args: Any) -> dict[str, Any]:
 
 
 def check_named_checkpoints() -> None:
-    """Refuse a damaged file that ``--path`` of a program names: torch reads flipped bits as they
-    are, for it was built without its check of the archive's sums."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--path", default="")
-    for path in map(Path, parser.parse_known_args()[0].path.split(os.pathsep)):
-        _check_file(path)
+    """Refuse a damaged file that ``--path`` of a program of fairseq's names: torch reads flipped
+    bits as they are, for it was built without its check of the archive's sums."""
+    program = Path(sys.argv[0])
+    if program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli":
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--path", default="")
+        for path in parser.parse_known_args()[0].path.split(os.pathsep):
+            _check_file(Path(path))
 
 
 def _check_file(path: Path) -> None:
@@ -133,7 +136,9 @@ def check_resumed(settings: dict[str, Any], task: Any, made: int, args: Any) -> 
     """Refuse, with a ProgramEnd, a checkpoint that is damaged, or whose words or scores are others
     than those of the training that goes on from it; say what begins anew where it has no state of
     the optimizer."""
-    file = Path(settings["save_dir"], settings.get("restore_file") or "checkpoint_last.pt")
+    file = Path(settings.get("restore_file") or "checkpoint_last.pt")
+    if file == Path("checkpoint_last.pt"):  # another name is not one in the save folder
+        file = Path(settings["save_dir"], file)
     if not file.is_file() and settings.get("finetune_from_model"):
         file = Path(settings["finetune_from_model"])
     if not file.is_file():
