@@ -108,7 +108,7 @@ def test_version_and_folder_are_told_without_fairseq(tmp_path: Path) -> None:
         ("scipy", "analysis", "human-eval score --key k.json --baseline a r1.csv r2.csv"),
         ("matplotlib", "analysis", "plot kernels -o t.svg"),
         ("sklearn", "analysis", "geometry none.pt --data none"),
-        ("snowballstemmer", "analysis", "gold-mlt mlt.tsv --text text/test -o gold.tsv"),
+        ("snowballstemmer", "analysis", "gold-noad noad.tsv --text text -o gold.tsv"),
         ("plotly", "analysis", "report none.pt --data none -o senses.html"),
         ("tqdm", "fairseq", "prepare-multi30k --dest m30k"),
         ("tabulate", "fairseq", "score --hypotheses a --reference b"),

@@ -276,7 +276,11 @@ MODELS = [
     ),
     Misuse(f"{SENSES} {MODEL} --split tset", ("--split", "tset", "name a split")),
     Misuse(f"{SENSES} {MODEL} --gold {{work}}/two", ("two, line 1: expected line, occurrence",)),
-    Misuse("gold-mlt {work}/two --text {work}/two -o {out}/gold", ("two, line 1: expected five",)),
+    Misuse(
+        "gold-mlt {work}/two --text {work}/two --source {work}/two -o {out}/gold",
+        ("two, line 1: expected five",),
+    ),
+    Misuse("gold-noad {work}/two --text {out}/text -o {out}/gold", ("two, line 1: expected",)),
     Misuse(
         "gold-coarsewsd {work} --text {out}/text -o {out}/gold", ("has no WORD/train.data.txt",)
     ),
