@@ -61,14 +61,12 @@ def count_words(task: Any, split: str) -> Tensor:
 
 
 @torch.no_grad()
-def sample_contexts(
-    model: Any, task: Any, split: str, sample: ContextSample, flag: str = "--split"
-) -> None:
+def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
     """Let a sample choose among all context vectors of a split. Raises what :func:`batches` and
     :func:`features_only` raise."""
     padding = task.target_dictionary.pad()
     with features_only(model):
-        for batch in batches(task, split, flag):
+        for batch in batches(task, split):
             real = batch["target"] != padding
             sample.add(batch["target"][real], model(**batch["net_input"])[0][real])
 

@@ -9,9 +9,10 @@ the contexts in cross-validation, trained on the labels, which is the ceiling.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +27,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tabulate import tabulate
 
-from fairseq_kerbs.analysis.context_vectors import sample_contexts
 from fairseq_kerbs.analysis.occurrences import Occurrence
-from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import progress
@@ -103,21 +102,23 @@ def by_word(occurrences: Iterable[Occurrence], gold: GoldSenses) -> dict[str, La
     return labelled
 
 
-def training_contexts(
-    model: Any, task: Any, words: Iterable[str], seed: int = 1
+def sample_contexts(
+    occurrences: Iterable[Occurrence], seed: int = 1
 ) -> dict[str, NDArray[np.float32]]:
-    """A random sample of the contexts [n, d] of words in the training data; a UserError if there
-    are no such data."""
-    dictionary = task.target_dictionary
-    numbers = {word: dictionary.index(word) for word in words}
-    wanted = torch.zeros(len(dictionary), dtype=torch.long)
-    for number in numbers.values():
-        wanted[number] = max(dictionary.count[number], LEAST_CONTEXTS)
-    dim = model.decoder.output.weight.shape[1]
-    room = 2 * dim * CONTEXTS * (len(numbers) + 1)
-    sample = ContextSample(wanted, dim, CONTEXTS, room, dictionary.nspecial, seed)
-    sample_contexts(model, task, "train", sample, "--train-data")
-    return {word: sample.contexts(number).numpy() for word, number in numbers.items()}
+    """At most :data:`CONTEXTS` contexts [n, d] of each word, drawn at random in one pass (Vitter's
+    algorithm R)."""
+    draw, seen = Random(seed), Counter[str]()
+    samples: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+    for occurrence in occurrences:
+        sample = samples[occurrence.word]
+        place = draw.randrange(seen[occurrence.word] + 1)
+        seen[occurrence.word] += 1
+        # a copy, since the context is a view of a whole batch
+        if len(sample) < CONTEXTS:
+            sample.append(occurrence.context.clone())
+        elif place < CONTEXTS:
+            sample[place] = occurrence.context.clone()
+    return {word: torch.stack(sample).numpy() for word, sample in samples.items()}
 
 
 def compare_with_gold(
@@ -129,7 +130,8 @@ def compare_with_gold(
     each, are left out.
 
     Args:
-        training: contexts of each word [m, d] for k-means; none give a single cluster.
+        training: contexts [m, d] of each word, which k-means is fitted on. A word without any has
+            a single cluster.
         seed: of permutations, k-means, folds and resampled words.
 
     Returns:
@@ -144,7 +146,8 @@ def compare_with_gold(
     for word, occurrences in progress(labelled.items(), "gold senses", " words"):
         counts = np.bincount(occurrences.gold)
         if counts.sum() >= LEAST_OCCURRENCES and (counts >= 2).sum() >= 2:
-            rows[word] = _compare_word(occurrences, training[word], seed)
+            contexts = training.get(word, occurrences.contexts[:0])
+            rows[word] = _compare_word(occurrences, contexts, seed)
     return {"words": rows, "all": _over_words(list(rows.values()), seed) if rows else {}}
 
 

@@ -41,7 +41,12 @@ class Occurrence:
 
 @torch.no_grad()
 def occurrences(
-    model: Any, task: Any, split: str, pieces: bool = False, words: Collection[str] = ()
+    model: Any,
+    task: Any,
+    split: str,
+    pieces: bool = False,
+    words: Collection[str] = (),
+    flag: str = "--split",
 ) -> Iterator[Occurrence]:
     """Every word of a split that is a single token, by teacher forcing, in no particular order; of
     ``words`` alone where they are given. With ``pieces`` every token, pieces of words too, and
@@ -49,7 +54,7 @@ def occurrences(
     dictionary, layer = task.target_dictionary, model.decoder.output
     table, mask = layer.table[:2]
     senses = [row[real].tolist() for row, real in zip(table, mask, strict=True)]  # of each word
-    for batch in batches(task, split):
+    for batch in batches(task, split, flag):
         features, _ = model(**batch["net_input"])
         target = batch["target"]  # [batch, len]
         # those of a word come first among the K

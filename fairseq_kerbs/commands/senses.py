@@ -27,7 +27,7 @@ def add_senses(commands: Subparsers) -> None:
     reading.add_model_flags(parser)
     parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help="words to report")
     text = "gold senses: number of the line, occurrence, word and sense between tabs"
-    parser.add_argument("--gold", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--gold", type=Path, metavar="GOLD.tsv", help=text)
     text = "with --gold: data whose training split k-means is fitted on [--data]"
     parser.add_argument("--train-data", type=Path, metavar="BIN", help=text)
     reading.add_numbers(
@@ -58,6 +58,8 @@ def _run_senses(args: argparse.Namespace) -> int:
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
+    if args.gold is None and args.train_data is not None:
+        raise UserError("--train-data is for use with --gold GOLD.tsv")
     reading.check_numbers(args, top=0, examples=0, nearest=0, words_each=1)
     gold = None if args.gold is None else gold_senses.read_gold_senses(args.gold)
     layer, dictionary, model, task = trained = reading.read_model(args)
@@ -80,7 +82,7 @@ def _run_senses(args: argparse.Namespace) -> int:
         nearest=args.nearest,
     )
     if gold is not None:
-        report["gold"] = _compare_with_gold(args, trained, found or (), gold)
+        report["gold"] = _compare_with_gold(args, found or (), gold)
     reading.write_files(args, report, sense_report.report_as_csv(report))
     if args.projector is not None:
         sense_report.write_projector(args.projector, layer, symbols, special)
@@ -97,18 +99,18 @@ def _run_senses(args: argparse.Namespace) -> int:
     return 0
 
 
-def _compare_with_gold(
-    args: argparse.Namespace, trained: reading.Trained, found: Iterable[Any], gold: Any
-) -> dict[str, Any]:
+def _compare_with_gold(args: argparse.Namespace, found: Iterable[Any], gold: Any) -> dict[str, Any]:
     from fairseq_kerbs.analysis import gold_senses
+    from fairseq_kerbs.analysis.occurrences import occurrences
 
     labelled = gold_senses.by_word(found, gold)
-    if args.train_data is not None:
-        args.data = args.train_data
-        trained = reading.read_model(args)
-        gold_senses.lines_as_samples(trained.task)
-    contexts = gold_senses.training_contexts(trained.model, trained.task, labelled)
-    return gold_senses.compare_with_gold(labelled, contexts)
+    if args.split != "train" or args.train_data is not None:
+        args.data = args.train_data or args.data
+        _, _, model, task = reading.read_model(args)
+        gold_senses.lines_as_samples(task)
+        found = occurrences(model, task, "train", words=labelled, flag="--train-data")
+    whole = (o for o in found if o.index >= 0 and o.word in labelled)
+    return gold_senses.compare_with_gold(labelled, gold_senses.sample_contexts(whole))
 
 
 def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> Callable[..., str]:

@@ -14,7 +14,7 @@ from fairseq_kerbs.analysis.gold_senses import Labelled
 from fairseq_kerbs.analysis.occurrences import Occurrence, occurrences
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.utils.errors import UserError
-from tests.analysis.conftest import BatchTask, Trained
+from tests.analysis.conftest import Trained
 
 
 @pytest.mark.parametrize(
@@ -117,24 +117,28 @@ def test_words_without_two_attested_senses_are_left_out() -> None:
     assert "no word has 5 occurrences" in gold_senses.comparison_as_text(nothing)
 
 
-def test_training_contexts_are_those_of_the_word(trained: Trained) -> None:
+def test_contexts_are_drawn_with_equal_chances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gold_senses, "CONTEXTS", 10)
+    seen = [occurrence(line, 0, "seal", 3) for line in range(40)] + [occurrence(0, 0, "a", 3)]
+    drawn = np.zeros(40)
+    for seed in range(200):
+        sample = gold_senses.sample_contexts(seen, seed)
+        assert sample["a"].shape == (1, 2)
+        assert len(set(sample["seal"][:, 0])) == 10
+        drawn[sample["seal"][:, 0].astype(int)] += 1
+    assert drawn.min() > 25  # 50 expected, with a deviation of 6
+    assert drawn.max() < 75
+
+
+def test_occurrences_of_some_words_are_those_among_all(trained: Trained) -> None:
     model, task = load_model_and_task(trained.kerbs, trained.data)
-    found = gold_senses.training_contexts(model, task, ["the", "bank"])
-    for word, contexts in found.items():
-        expected = [o.context for o in occurrences(model, task, "train", True, {word})]
-        assert 0 < len(expected) <= gold_senses.CONTEXTS
-        torch.testing.assert_close(
-            torch.from_numpy(contexts).sort(0).values,
-            torch.stack(expected).sort(0).values,
-            rtol=1e-3,
-            atol=1e-3,  # kept in half precision
-        )
-
-
-def test_training_contexts_need_training_data(trained: Trained) -> None:
-    model, _ = load_model_and_task(trained.kerbs, trained.data)
-    with pytest.raises(UserError, match="--train-data"):
-        gold_senses.training_contexts(model, BatchTask("test"), ["w1"])
+    words = {"the", "bank"}
+    some = list(occurrences(model, task, "test", words=words))
+    every = [o for o in occurrences(model, task, "test") if o.word in words]
+    assert [(o.line, o.index, o.senses) for o in some] == [
+        (o.line, o.index, o.senses) for o in every
+    ]
+    assert some
 
 
 def occurrence(line: int, index: int, word: str, row: int) -> Occurrence:
