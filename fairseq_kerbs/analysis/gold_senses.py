@@ -3,8 +3,8 @@ adjusted Rand index and adjusted mutual information (Vinh et al. 2010) of each w
 
 Beside the senses of the model stand, of the same occurrences: its senses permuted, which have what
 chance has; k-means with as many clusters as the word has senses, fitted on contexts of the training
-data, which is what the contexts offer without labels; and the predictions of a linear classifier of
-the contexts in cross-validation, trained on the labels, which is the ceiling.
+data, which is what the contexts offer without labels; and the predictions of a linear classifier
+(discriminants) of the contexts in cross-validation, trained on the labels, which is the ceiling.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 from sklearn.cluster import KMeans
-from sklearn.linear_model import LogisticRegression
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, v_measure_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from tabulate import tabulate
 
 from fairseq_kerbs.analysis.occurrences import Occurrence
@@ -190,7 +188,7 @@ def _probe(
     contexts: NDArray[np.float32], gold: NDArray[np.int64], folds: int, seed: int
 ) -> NDArray[np.int64]:
     """Gold senses as a linear classifier predicts them that has not seen them, [n]."""
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")  # Ledoit and Wolf
     parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
     predicted: NDArray[np.int64] = cross_val_predict(classifier, contexts, gold, cv=parts)
     return predicted
