@@ -134,7 +134,7 @@ def test_gold_senses_are_compared_with(
     trained: Trained, tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = trained.data.parents[1] / "text"
-    flags = ["--data", trained.data, "--top", "2", "--json", tmp_path / "a"]
+    flags: list[str | Path] = ["--data", trained.data, "--top", "2", "--json", tmp_path / "a"]
     flags += ["--split", "train", "--gold", text / "train.senses.tsv"]
     assert senses(trained.kerbs, *flags) == 0
     report = json.loads((tmp_path / "a").read_text())
