@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.corpora.gold import with_several_senses
+from fairseq_kerbs.corpora.gold import gold_of_translations, with_several_senses
 
 LIST = """\
 hat | hut | a man in a hat . | ein mann mit einem hut . | 1.jpg
@@ -83,6 +83,12 @@ def test_aligned_words_are_senses(tmp_path: Path) -> None:
     assert senses == {(word, other) for word in ("bank", "tree") for other in LEXICON[word]}
     senses = {row[2:] for row in translations(tmp_path, "--stemmer", "czech")}
     assert senses == {("bank", "bank"), ("bank", "břeh")}  # "strom" and "stromy" are one
+
+
+def test_words_aligned_with_none_or_with_punctuation_have_no_sense() -> None:
+    lines, others = [["the", "bank", ".", "bank"], []], [[".", "banka"], ["břeh"]]
+    assert gold_of_translations(lines, others, [-1, 1, 1, 0]) == [(0, 0, "bank", "banka")]
+    assert gold_of_translations(lines, others, [0, -1, 0, 2]) == [(0, 1, "bank", "břeh")]
 
 
 def test_rare_words_and_senses_are_left_out() -> None:
