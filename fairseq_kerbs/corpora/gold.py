@@ -87,13 +87,15 @@ def gold_of_noad(path: Path) -> tuple[list[str], list[GoldRow]]:
     for number, row in enumerate(read_lines(path), start=1):
         fields = row.split("\t")
         words = _numbered(fields[1].split()) if len(fields) == 3 else []
-        for place, _, sense in (label.partition(":") for label in fields[-1].split()):
-            if not (place.isdecimal() and int(place) < len(words) and sense):
-                raise UserError(
-                    f"{path}, line {number}: expected source, tokens and labels PLACE:SENSE of "
-                    "these between tabs"
-                )
-            gold.append((len(sentences), *words[int(place)], sense))
+        labels = [label.partition(":") for label in fields[-1].split()]
+        if not words or not all(
+            place.isdecimal() and int(place) < len(words) and sense for place, _, sense in labels
+        ):
+            raise UserError(
+                f"{path}, line {number}: expected source, tokens and labels PLACE:SENSE of these "
+                "between tabs"
+            )
+        gold += [(len(sentences), *words[int(place)], sense) for place, _, sense in labels]
         sentences.append(" ".join(word for _, word in words))
     return sentences, gold
 
