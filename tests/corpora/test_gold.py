@@ -142,7 +142,7 @@ def test_labelled_words_of_a_dictionary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["masc\ta bank\n", "masc\ta bank\t2:money\n", "masc\ta bank\t-1:money\n", "masc\ta bank\t1\n"],
+    ["\n", "masc\ta bank\n", "s\ta bank\t2:money\n", "s\ta bank\t-1:money\n", "s\ta bank\t1\n"],
 )
 def test_labels_without_a_word_are_refused(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
