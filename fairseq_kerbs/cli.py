@@ -18,6 +18,7 @@ from fairseq_kerbs.commands import (
     evaluation,
     experiments,
     geometry,
+    gold,
     human_eval,
     neighbours,
     plots,
@@ -61,8 +62,10 @@ human-eval export --source test.de --system a=a.txt --system b=b.txt --sheets DI
 human-eval score --key key.json --baseline a rater1.csv rater2.csv
 senses runs/toy/checkpoint_best.pt --data data/bin --word bank
 print-senses runs/toy/checkpoint_best.pt runs/toy/generate-test.txt --data data/bin
-gold-mlt mlt.tsv --text text/test -o gold.tsv
+gold-mlt mlt.txt --text clean/train.en --source clean/train.de -o gold.tsv
+gold-translations --text clean/train.en --other train.cs --stemmer czech -o gold.tsv
 gold-coarsewsd CoarseWSD-20 --text text -o gold.tsv
+gold-noad noad.tsv --text text -o gold.tsv
 report runs/toy/checkpoint_best.pt --data data/bin -o senses.html
 plot theta runs/toy/checkpoint_best.pt -o theta.svg --word bank
 geometry runs/toy/checkpoint_best.pt --data data/bin
@@ -86,8 +89,10 @@ COMMANDS = (
     human_eval.add_human_eval,
     senses.add_senses,
     printed_senses.add_print_senses,
-    senses.add_gold_mlt,
-    senses.add_gold_coarsewsd,
+    gold.add_gold_mlt,
+    gold.add_gold_translations,
+    gold.add_gold_coarsewsd,
+    gold.add_gold_noad,
     report.add_report,
     plots.add_plot,
     geometry.add_geometry,

@@ -48,7 +48,7 @@ senses() {
   rm -f senses.txt
   logged '' kerbs senses model/checkpoint_best.pt --data data/bin \
     --gold text/test.senses.tsv --json senses.json
-  grep -v '^wrote ' senses.txt | awk -v RS= -v ORS='\n\n' '/^bank:/ || /^word +n +true/'
+  grep -v '^wrote ' senses.txt | awk -v RS= -v ORS='\n\n' '/^bank:/ || /^word +n +gold/ || /^mean of/'
 }
 
 folder=${1:-$CHECKOUT/quickstart}

@@ -1,52 +1,63 @@
-"""Learned senses against true ones: V-measure, adjusted Rand index and purity of each word.
+"""Senses induced by a model against gold senses: V-measure (Rosenberg and Hirschberg 2007),
+adjusted Rand index and adjusted mutual information (Vinh et al. 2010) of each word.
 
-Beside them stand: one sense for all occurrences; the learned senses permuted among a word's
-occurrences; k-means on the same context vectors with as many clusters as true senses (a ceiling
-without labels); a linear classifier of the context vectors in cross-validation (one with labels).
+Beside the senses of the model stand, of the same occurrences: its senses permuted, which have what
+chance has; k-means with as many clusters as the word has senses, fitted on contexts of the training
+data, which is what the contexts offer without labels; and the predictions of a linear classifier
+(discriminants) of the contexts in cross-validation, trained on the labels, which is the ceiling.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 from sklearn.cluster import KMeans
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import adjusted_rand_score, v_measure_score
-from sklearn.metrics.cluster import contingency_matrix
-from sklearn.model_selection import StratifiedKFold, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, v_measure_score
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from tabulate import tabulate
 
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.processes import progress
 
 GoldSenses = Mapping[tuple[int, int, str], str]
-"""True senses by number of the line, occurrence of the word in it (both from 0), and word."""
+"""Gold senses by number of the line, occurrence of the word in it (both from 0), and word."""
 
-LEAST_OCCURRENCES = 5  # of a word, and two of each of at least two of its senses
-PERMUTATIONS = 100
+MEASURES = {
+    "v_measure": v_measure_score,
+    "ari": adjusted_rand_score,
+    "ami": adjusted_mutual_info_score,
+}
+PARTITIONS = ("senses", "permuted", "kmeans", "probe")
+LEAST_OCCURRENCES = 5  # of a word, and two of each of at least two of its gold senses
+PERMUTATIONS = 20
+RESAMPLES = 2000  # of words, for the intervals
+CONTEXTS = 1000  # of a word that k-means is fitted on, at most
 LEAST_USE = 0.01  # share of a word's occurrences below which a sense counts as unused
 FOLDS = 5
 
 
 class Labelled(NamedTuple):
-    """Occurrences of a word whose true senses are known, n in all."""
+    """Occurrences of a word whose gold senses are known, n in all."""
 
-    true: NDArray[np.int64]  # [n] number of the true sense
-    learned: NDArray[np.int64]  # [n] number of the model's most probable sense within the word
+    gold: NDArray[np.int64]  # [n] number of the gold sense
+    induced: NDArray[np.int64]  # [n] number of the model's most probable sense within the word
     contexts: NDArray[np.float32]  # [n, d]
     senses: int  # how many the model has of the word
 
 
 def read_gold_senses(path: Path) -> GoldSenses:
-    """True senses from lines of number of the line, occurrence, word and sense between tabs; a
+    """Gold senses from lines of number of the line, occurrence, word and sense between tabs; a
     UserError if there are none, or a line has another form."""
     gold: dict[tuple[int, int, str], str] = {}
     for number, row in enumerate(read_lines(path), start=1):
@@ -68,112 +79,164 @@ def lines_as_samples(task: Any) -> None:
 
 
 def by_word(occurrences: Iterable[Occurrence], gold: GoldSenses) -> dict[str, Labelled]:
-    """Occurrences of every word whose true senses are known, in the order of words; a UserError if
+    """Occurrences of every word whose gold senses are known, in the order of words; a UserError if
     there are none."""
     rows: defaultdict[str, list[tuple[str, Occurrence]]] = defaultdict(list)
-    for one in occurrences:
-        true = gold.get((one.line, one.index, one.word))
-        if true is not None:
-            rows[one.word].append((true, one))
+    for occurrence in occurrences:
+        sense = gold.get((occurrence.line, occurrence.index, occurrence.word))
+        if sense is not None:
+            rows[occurrence.word].append((sense, occurrence))
     if not rows:
         raise UserError(
             "--gold names no word of the split that is a single token of the model; name with "
             "--split the one that the file was made for"
         )
-    found = {}
+    labelled = {}
     for word, pairs in sorted(rows.items()):
-        names = np.unique([true for true, _ in pairs], return_inverse=True)[1]
-        learned = np.array([one.senses.index(one.sense) for _, one in pairs])
-        contexts = np.stack([one.context.numpy() for _, one in pairs])
-        found[word] = Labelled(names, learned, contexts, len(pairs[0][1].senses))
-    return found
+        senses = np.unique([sense for sense, _ in pairs], return_inverse=True)[1]
+        induced = np.array([o.senses.index(o.sense) for _, o in pairs])
+        contexts = torch.stack([o.context for _, o in pairs]).numpy()
+        labelled[word] = Labelled(senses, induced, contexts, len(pairs[0][1].senses))
+    return labelled
 
 
-def agreement(true: NDArray[np.int64], learned: NDArray[np.int64]) -> dict[str, float]:
-    """V-measure, adjusted Rand index and purity of learned senses [n] against true ones [n].
+def sample_contexts(
+    occurrences: Iterable[Occurrence], seed: int = 1
+) -> dict[str, NDArray[np.float32]]:
+    """At most :data:`CONTEXTS` contexts [n, d] of each word, drawn at random in one pass (Vitter's
+    algorithm R)."""
+    draw, seen = Random(seed), Counter[str]()
+    samples: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+    for occurrence in occurrences:
+        sample = samples[occurrence.word]
+        place = draw.randrange(seen[occurrence.word] + 1)
+        seen[occurrence.word] += 1
+        # a copy, since the context is a view of a whole batch
+        if len(sample) < CONTEXTS:
+            sample.append(occurrence.context.clone())
+        elif place < CONTEXTS:
+            sample[place] = occurrence.context.clone()
+    return {word: torch.stack(sample).numpy() for word, sample in samples.items()}
 
-    Purity is Σ_s max_g n(s, g) / n, with n(s, g) occurrences of learned sense s and true sense g.
-    More senses reach more even when they mean nothing: hold it against permuted senses.
-    """
-    return {
-        "v_measure": float(v_measure_score(true, learned)),
-        "ari": float(adjusted_rand_score(true, learned)),
-        "purity": float(contingency_matrix(true, learned).max(0).sum()) / len(true),
-    }
 
+def compare_with_gold(
+    labelled: Mapping[str, Labelled], training: Mapping[str, NDArray[np.float32]], seed: int = 1
+) -> dict[str, Any]:
+    """Agreement by word, and in all.
 
-def compare_with_gold(labelled: Mapping[str, Labelled], seed: int = 1) -> dict[str, Any]:
-    """Agreement by word, and in all; ``seed``: of permutations, k-means and folds.
-
-    Words with fewer than :data:`LEAST_OCCURRENCES`, or without two true senses of two occurrences
+    Words with fewer than :data:`LEAST_OCCURRENCES`, or without two gold senses of two occurrences
     each, are left out.
 
-    Returns "words": rows by word; "all": means over words (of purities and the probe's accuracy
-    over occurrences) and sums of counts. Both are empty where no word is left.
+    Args:
+        training: contexts [m, d] of each word, which k-means is fitted on. A word without any has
+            a single cluster.
+        seed: of permutations, k-means, folds and resampled words.
+
+    Returns:
+        "words": by word "occurrences", "gold" and "senses" (numbers of them), "used", and of each
+        of :data:`PARTITIONS` each of :data:`MEASURES`, such as "senses.ari". "all": sums of counts;
+        of each measure "mean" over words, "low" and "high", a 95 % interval by bootstrap over
+        words; and "sign.ari" etc., the sign test of senses against their permuted ones: words where
+        they are "higher", "of" how many where they differ, "p" (two-sided). Both are empty where no
+        word is left.
     """
     rows = {}
-    for word, one in labelled.items():
-        counts = np.bincount(one.true)
-        if len(one.true) >= LEAST_OCCURRENCES and (counts >= 2).sum() >= 2:
-            rows[word] = _compare_word(one, seed)
-    if not rows:
-        return {"words": {}, "all": {}}
-    names = [name for name in next(iter(rows.values())) if "." in name]
-    weights = np.array([row["occurrences"] for row in rows.values()], dtype=float)
-    means = {}
-    for name in names:
-        values = np.array([row[name] for row in rows.values()])
-        by_use = name.endswith(("purity", "accuracy"))
-        means[name] = float(np.average(values, weights=weights if by_use else None))
-    means |= {
-        key: sum(row[key] for row in rows.values()) for key in ("occurrences", "senses", "used")
-    }
-    return {"words": rows, "all": means}
+    for word, occurrences in progress(labelled.items(), "gold senses", " words"):
+        counts = np.bincount(occurrences.gold)
+        if counts.sum() >= LEAST_OCCURRENCES and (counts >= 2).sum() >= 2:
+            contexts = training.get(word, occurrences.contexts[:0])
+            rows[word] = _compare_word(occurrences, contexts, seed)
+    return {"words": rows, "all": _over_words(list(rows.values()), seed) if rows else {}}
 
 
-def _compare_word(one: Labelled, seed: int) -> dict[str, float]:
-    true, clusters = one.true, int(one.true.max()) + 1
+def _compare_word(
+    word: Labelled, training: NDArray[np.float32], seed: int
+) -> dict[str, int | float]:
+    gold, induced, contexts = word.gold, word.induced, word.contexts
     draw = np.random.default_rng(seed)
-    shuffled = [agreement(true, draw.permutation(one.learned)) for _ in range(PERMUTATIONS)]
-    clustered = KMeans(clusters, n_init=10, random_state=seed).fit_predict(one.contexts)
-    use = np.bincount(one.learned, minlength=one.senses) / len(true)
-    figures = {
-        "senses": agreement(true, one.learned),
-        "permuted": {name: float(np.mean([s[name] for s in shuffled])) for name in shuffled[0]},
-        "kmeans": agreement(true, clustered),
-        "one": {"purity": float(np.bincount(true).max()) / len(true)},
-        "probe": {"accuracy": _probe(one, seed)},
+    permuted = [agreement(gold, draw.permutation(induced)) for _ in range(PERMUTATIONS)]
+    clusters = np.zeros_like(gold)
+    if min(word.senses, len(training)) > 1:
+        kmeans = KMeans(min(word.senses, len(training)), n_init=10, random_state=seed)
+        clusters = kmeans.fit(training).predict(contexts)
+    known = np.bincount(gold)[gold] >= 2  # one is in no fold's training part
+    folds = min(FOLDS, int(np.bincount(gold[known])[gold[known]].min()))
+    partitions = {
+        "senses": agreement(gold, induced),
+        "permuted": {name: float(np.mean([p[name] for p in permuted])) for name in MEASURES},
+        "kmeans": agreement(gold, clusters),
+        "probe": agreement(gold[known], _probe(contexts[known], gold[known], folds, seed)),
     }
-    counts = {"occurrences": len(true), "true": clusters, "senses": one.senses}
-    flat = {f"{who}.{what}": value for who, row in figures.items() for what, value in row.items()}
-    return {**counts, "used": int((use >= LEAST_USE).sum()), **flat}
+    use = np.bincount(induced, minlength=word.senses) / len(gold)
+    figures: dict[str, int | float] = {
+        "occurrences": len(gold),
+        "gold": int(gold.max()) + 1,
+        "senses": word.senses,
+        "used": int((use >= LEAST_USE).sum()),
+    }
+    for partition, values in partitions.items():
+        figures |= {f"{partition}.{name}": value for name, value in values.items()}
+    return figures
 
 
-def _probe(one: Labelled, seed: int) -> float:
-    """Accuracy of a linear classifier in cross-validation; senses that occur once are left out."""
-    counts = np.bincount(one.true)
-    chosen = counts[one.true] >= 2
-    true, contexts = one.true[chosen], one.contexts[chosen]
-    folds = StratifiedKFold(
-        min(FOLDS, int(counts[counts >= 2].min())), shuffle=True, random_state=seed
-    )
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    return float(cross_val_score(classifier, contexts, true, cv=folds).mean())
+def agreement(gold: NDArray[np.int64], induced: NDArray[np.int64]) -> dict[str, float]:
+    """:data:`MEASURES` of induced senses [n] against gold ones [n]."""
+    return {name: float(measure(gold, induced)) for name, measure in MEASURES.items()}
+
+
+def _probe(
+    contexts: NDArray[np.float32], gold: NDArray[np.int64], folds: int, seed: int
+) -> NDArray[np.int64]:
+    """Gold senses as a linear classifier predicts them that has not seen them, [n]."""
+    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")  # Ledoit and Wolf
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    predicted: NDArray[np.int64] = cross_val_predict(classifier, contexts, gold, cv=parts)
+    return predicted
+
+
+def _over_words(rows: list[dict[str, int | float]], seed: int) -> dict[str, Any]:
+    counts = ("occurrences", "senses", "used")
+    summary: dict[str, Any] = {name: sum(row[name] for row in rows) for name in counts}
+    draws = np.random.default_rng(seed).integers(len(rows), size=(RESAMPLES, len(rows)))
+    for name in MEASURES:
+        values = {who: np.array([row[f"{who}.{name}"] for row in rows]) for who in PARTITIONS}
+        for partition, value in values.items():
+            low, high = np.quantile(value[draws].mean(1), (0.025, 0.975)).tolist()
+            mean = float(value.mean())
+            summary[f"{partition}.{name}"] = {"mean": mean, "low": low, "high": high}
+        difference = values["senses"] - values["permuted"]
+        higher, differ = int((difference > 0).sum()), int((difference != 0).sum())
+        p = float(binomtest(higher, differ).pvalue) if differ else 1.0
+        summary[f"sign.{name}"] = {"higher": higher, "of": differ, "p": p}
+    return summary
 
 
 def comparison_as_text(comparison: Mapping[str, Any]) -> str:
-    """A table with a line a word and one for all."""
+    """A table with a line a word, and one with a line a measure."""
     if not comparison["words"]:
         return (
-            f"no word has {LEAST_OCCURRENCES} occurrences in the split and two true senses with "
-            "two each, so that nothing is compared with true senses"
+            f"no word has {LEAST_OCCURRENCES} occurrences in the split and two gold senses with "
+            "two each, so that nothing is compared with gold senses"
         )
-    header = ["word", "n", "true", "senses", "used", "V", "V permuted", "V k-means", "ARI"]
-    header += ["ARI k-means", "purity", "one sense", "k-means", "linear probe"]
-    keys = ["occurrences", "true", "senses", "used", "senses.v_measure", "permuted.v_measure"]
-    keys += ["kmeans.v_measure", "senses.ari", "kmeans.ari", "senses.purity", "one.purity"]
-    keys += ["kmeans.purity", "probe.accuracy"]
-    rows = [[word, *(row.get(key) for key in keys)] for word, row in comparison["words"].items()]
-    rows.append([f"{len(rows)} words", *(comparison["all"].get(key) for key in keys)])
-    formats = ["", "d", "d", "d", "d"] + [".2f"] * 5 + [".3f"] * 4
-    return tabulate(rows, header, floatfmt=formats)
+    short = {"v_measure": "V", "ari": "ARI", "ami": "AMI"}
+    titles = {"senses": "", "kmeans": " k-means", "probe": " probe"}
+    header, keys = ["word", "n", "gold", "senses", "used"], []
+    for measure, name in short.items():
+        header += [name + title for title in titles.values()]
+        keys += [f"{partition}.{measure}" for partition in titles]
+    keys = ["occurrences", "gold", "senses", "used", *keys]
+    rows = [[word, *(row[key] for key in keys)] for word, row in comparison["words"].items()]
+    every = comparison["all"]
+    means = []
+    for measure, name in short.items():
+        figures = [every[f"{partition}.{measure}"] for partition in PARTITIONS]
+        cells = ["{mean:.3f} [{low:.3f}, {high:.3f}]".format(**figure) for figure in figures]
+        sign = "{higher} of {of}, p = {p:.2g}".format(**every[f"sign.{measure}"])
+        means.append([name, *cells, sign])
+    head = [f"mean of {len(rows)} words, {every['occurrences']} occurrences"]
+    head += ["senses", "permuted", "k-means, training contexts", "linear probe (ceiling)"]
+    parts = (
+        tabulate(rows, header, floatfmt=".3f"),
+        tabulate(means, [*head, "senses above permuted"], disable_numparse=True),
+    )
+    return "\n\n".join(parts)

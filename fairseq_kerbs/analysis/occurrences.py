@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
@@ -40,36 +40,47 @@ class Occurrence:
 
 
 @torch.no_grad()
-def occurrences(model: Any, task: Any, split: str, pieces: bool = False) -> Iterator[Occurrence]:
-    """Every word of a split that is a single token, by teacher forcing, in no particular order;
-    with ``pieces`` every token, pieces of words too, and sentences as tokens. Raises what
-    :func:`batches` raises."""
+def occurrences(
+    model: Any,
+    task: Any,
+    split: str,
+    pieces: bool = False,
+    words: Collection[str] = (),
+    flag: str = "--split",
+) -> Iterator[Occurrence]:
+    """Every word of a split that is a single token, by teacher forcing, in no particular order; of
+    ``words`` alone where they are given. With ``pieces`` every token, pieces of words too, and
+    sentences as tokens. Raises what :func:`batches` raises."""
     dictionary, layer = task.target_dictionary, model.decoder.output
     table, mask = layer.table[:2]
-    for batch in batches(task, split):
+    senses = [row[real].tolist() for row, real in zip(table, mask, strict=True)]  # of each word
+    for batch in batches(task, split, flag):
         features, _ = model(**batch["net_input"])
         target = batch["target"]  # [batch, len]
-        posterior = layer.posterior(layer.look_up(target), features)  # [batch, len, K]
+        # those of a word come first among the K
+        posterior = layer.posterior(layer.look_up(target), features).tolist()  # [batch, len, K]
         for row, line in enumerate(batch["id"].tolist()):
             columns, tokens = real_tokens(target[row], dictionary)
-            words, positions = joined_words(tokens)
+            joined, positions = joined_words(tokens)
             seen: Counter[str] = Counter()
             whole = {}  # by position of a token that is a whole word: its index and place
-            for place, (word, at) in enumerate(zip(words, positions, strict=True)):
+            for place, (word, at) in enumerate(zip(joined, positions, strict=True)):
                 if at is not None:
                     whole[at] = seen[word], place
                 seen[word] += 1
-            shown = tuple(tokens if pieces else words)
+            shown = tuple(tokens if pieces else joined)
             for position in range(len(tokens)) if pieces else whole:
+                token, column = tokens[position], columns[position]
+                if words and token not in words:
+                    continue
                 index, place = whole.get(position, (-1, position))
-                spot = row, columns[position]
-                senses, own = table[target[spot]], mask[target[spot]]  # [K]
+                rows = senses[target[row, column]]
                 yield Occurrence(
-                    *(line, index, tokens[position]),
-                    tuple(senses[own].tolist()),
-                    tuple(posterior[spot][own].tolist()),
+                    *(line, index, token),
+                    tuple(rows),
+                    tuple(posterior[row][column][: len(rows)]),
                     *(shown, position if pieces else place),
-                    features[spot].float(),
+                    features[row, column].float(),
                 )
 
 

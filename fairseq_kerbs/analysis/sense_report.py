@@ -42,8 +42,8 @@ def build_report(
         found: occurrences in the data; None where there are no data.
         symbols, counts: [V] entries of the dictionary, the ``special`` first of which are no words,
             and their occurrences in the training data (empty if unknown).
-        words: words to report; by default those with true senses (``gold``), or the ``top`` words
-            with most senses (of those that occur, where there are data; all with 0).
+        words: words to report; by default the ``top`` (all with 0) words with most gold senses
+            (``gold``), or with most senses of those that occur, where there are data.
         examples, nearest: contexts and neighbours of each sense.
 
     Returns:
@@ -57,7 +57,8 @@ def build_report(
     entries = {word: number for number, word in enumerate(symbols)}
     proper = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
     senses: list[int] = layer.senses_per_word().tolist()
-    wanted = list(dict.fromkeys(words)) or sorted({word for _, _, word in gold or ()})
+    labels = Counter(word for _, _, word in gold or ())
+    wanted = list(dict.fromkeys(words)) or [word for word, _ in labels.most_common(top or None)]
     if not wanted:
         times = {symbols[number]: counts[number] if counts else 0 for number in proper}
         if found is not None:

@@ -1,11 +1,12 @@
-"""``fairseq-kerbs senses``: what the senses of a trained model stand for; files of gold senses."""
+"""``fairseq-kerbs senses``: what the senses of a trained model stand for."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fairseq_kerbs.commands import OutputPath, Subparsers, reading, write_output
 from fairseq_kerbs.utils.errors import UserError
@@ -20,15 +21,18 @@ def add_senses(commands: Subparsers) -> None:
         "nearest senses by kernel; with --data also how often each is used in a split and the "
         "contexts in which it is used most surely, with the posterior. Then words by number of "
         "senses, and senses a word by deciles of frequency in the training data. With --gold also "
-        "how the learned senses agree with the true ones, beside k-means on the same contexts.",
+        "how the senses agree with gold senses: V-measure, adjusted Rand index and adjusted mutual "
+        "information, beside permuted senses, k-means and a linear classifier of contexts.",
     )
     reading.add_model_flags(parser)
     parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help="words to report")
-    text = "true senses: number of the line, occurrence, word and sense between tabs"
-    parser.add_argument("--gold", type=Path, metavar="FILE", help=text)
+    text = "gold senses: number of the line, occurrence, word and sense between tabs"
+    parser.add_argument("--gold", type=Path, metavar="GOLD.tsv", help=text)
+    text = "with --gold: data whose training split k-means is fitted on [--data]"
+    parser.add_argument("--train-data", type=Path, metavar="BIN", help=text)
     reading.add_numbers(
         parser,
-        ("--top", 20, "if no word is named: how many of those with most senses, 0 for all"),
+        ("--top", 20, "if no word is named: how many with most senses or labels, 0 for all"),
         ("--examples", 2, "contexts a sense"),
         ("--nearest", 3, "nearest senses of each"),
     )
@@ -52,6 +56,8 @@ def _run_senses(args: argparse.Namespace) -> int:
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
+    if args.gold is None and args.train_data is not None:
+        raise UserError("--train-data is for use with --gold GOLD.tsv")
     reading.check_numbers(args, top=0, examples=0, nearest=0, words_each=1)
     gold = None if args.gold is None else gold_senses.read_gold_senses(args.gold)
     layer, dictionary, model, task = trained = reading.read_model(args)
@@ -59,9 +65,10 @@ def _run_senses(args: argparse.Namespace) -> int:
     word_numbers(dictionary, args.word)  # which refuses those that are no entries
     if gold is not None:
         gold_senses.lines_as_samples(task)
+    words = {*args.word, *(word for _, _, word in gold or ())}
     found = None
     if task is not None:
-        found = list(occurrences(model, task, args.split, pieces=not args.joined))
+        found = list(occurrences(model, task, args.split, not args.joined, words))
     report = sense_report.build_report(
         *(found, layer, symbols),
         words=args.word,
@@ -73,8 +80,7 @@ def _run_senses(args: argparse.Namespace) -> int:
         nearest=args.nearest,
     )
     if gold is not None:
-        labelled = gold_senses.by_word(found or (), gold)
-        report["gold"] = gold_senses.compare_with_gold(labelled)
+        report["gold"] = _compare_with_gold(args, found or (), gold)
     reading.write_files(args, report, sense_report.report_as_csv(report))
     print(sense_report.report_as_text(report))
     if gold is not None:
@@ -86,6 +92,20 @@ def _run_senses(args: argparse.Namespace) -> int:
         if args.table is not None:
             write_output(args.table, drawn(csv=args.table.suffix == ".csv"))
     return 0
+
+
+def _compare_with_gold(args: argparse.Namespace, found: Iterable[Any], gold: Any) -> dict[str, Any]:
+    from fairseq_kerbs.analysis import gold_senses
+    from fairseq_kerbs.analysis.occurrences import occurrences
+
+    labelled = gold_senses.by_word(found, gold)
+    if args.split != "train" or args.train_data is not None:
+        args.data = args.train_data or args.data
+        _, _, model, task = reading.read_model(args)
+        gold_senses.lines_as_samples(task)
+        found = occurrences(model, task, "train", words=labelled, flag="--train-data")
+    whole = (o for o in found if o.index >= 0 and o.word in labelled)
+    return gold_senses.compare_with_gold(labelled, gold_senses.sample_contexts(whole))
 
 
 def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> Callable[..., str]:
@@ -111,52 +131,3 @@ def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> Call
         senses, dictionary.symbols, dictionary.nspecial, known, args.with_pieces
     )
     return partial(words.drawn_words, groups, args.words_each, args.seed)
-
-
-def add_gold_mlt(commands: Subparsers) -> None:
-    """Gold senses from translations."""
-    parser = commands.add_parser(
-        "gold-mlt",
-        help="gold senses of English words from a Multimodal Lexical Translation list",
-        description="The German translation of an English word is its sense; inflected forms are "
-        "joined.",
-    )
-    parser.add_argument("list", type=Path, metavar="LIST", help="such as ende_test2016.txt")
-    text = "tokenized English text of the split: tok/test.en of a prepared folder"
-    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help=text)
-    parser.add_argument("-o", "--output", type=OutputPath, required=True, metavar="GOLD.tsv")
-    parser.set_defaults(run=_run_mlt)
-
-
-def _run_mlt(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.data.gold import gold_of_mlt, gold_text
-
-    rows = gold_of_mlt(args.list, args.text)
-    write_output(args.output, gold_text(rows), f"senses of {len(rows)} words in context")
-    return 0
-
-
-def add_gold_coarsewsd(commands: Subparsers) -> None:
-    """Gold senses of CoarseWSD-20."""
-    parser = commands.add_parser(
-        "gold-coarsewsd",
-        help="gold senses and text of CoarseWSD-20, for language models",
-        description="Writes the sentences of all words to TEXT and their senses to GOLD.tsv. "
-        "Binarize TEXT with the dictionary of the language model: fairseq-preprocess --only-source "
-        "--srcdict DATA/dict.txt --testpref TEXT --destdir BIN.",
-    )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with a folder for each word")
-    parser.add_argument("--part", default="train", choices=("train", "test"), help="[%(default)s]")
-    parser.add_argument("--text", type=OutputPath, required=True, metavar="TEXT")
-    parser.add_argument("-o", "--output", type=OutputPath, required=True, metavar="GOLD.tsv")
-    parser.set_defaults(run=_run_coarsewsd)
-
-
-def _run_coarsewsd(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.data.gold import gold_of_coarsewsd, gold_text
-
-    sentences, rows = gold_of_coarsewsd(args.folder, args.part)
-    text = "".join(f"{sentence}\n" for sentence in sentences)
-    write_output(args.text, text, f"{len(sentences)} sentences")
-    write_output(args.output, gold_text(rows), f"senses of {len(rows)} words in context")
-    return 0

@@ -7,51 +7,97 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
-from snowballstemmer import stemmer
+import snowballstemmer
 
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 GoldRow = tuple[int, int, str, str]
 
+_TOKEN = re.compile(r"\w+|[^\w\s]")
 
-def gold_of_mlt(lists: Path, tokenized: Path) -> list[GoldRow]:
-    """Gold senses from a list of Multimodal Lexical Translation (Lala and Specia 2018).
 
-    A line of it is: English word | its German translation | English sentence | German sentence |
-    image. The German word is the sense; inflected forms are joined by Snowball's stemmer. A word
-    that stands in its sentence twice is left out, since the list does not say which is meant.
-    ``tokenized`` is the English side of the split (``tok/test.en`` of a prepared folder); a
-    UserError if no sentence of the list is in it, or a line of the list has another form.
+def gold_of_mlt(lists: Path, text: Path, source: Path) -> list[GoldRow]:
+    """Gold senses by the German words of a list of Multimodal Lexical Translation (Lala and Specia
+    2018), for any English text with its German source.
+
+    A line of the list is: English word | its German translation | English sentence | German
+    sentence | image. The stem of a German translation is the sense where it begins the stem of a
+    word of the source, compounds too, and no other translation of the English word does so.
+
+    Args:
+        text, source: tokenized, such as ``clean/train.en`` and ``clean/train.de`` of a prepared
+            folder. A UserError if these differ in length, or a line of the list has another form.
     """
-    tokens = [line.split() for line in read_lines(tokenized)]
-    lines = {_letters(" ".join(words)): number for number, words in enumerate(tokens)}
-    stem = stemmer("german").stemWord
-    found: defaultdict[tuple[int, str], set[str]] = defaultdict(set)
+    stem = stemmer("german")
+    senses: defaultdict[str, set[str]] = defaultdict(set)
     for number, row in enumerate(read_lines(lists), start=1):
-        fields = [field.strip() for field in row.split("|")]
+        fields = [field.strip().lower() for field in row.split("|")]
         if len(fields) < 4:
             raise UserError(f"{lists}, line {number}: expected five fields between vertical bars")
-        line = lines.get(_letters(fields[2]))
-        if line is None:
-            continue
-        forms = [word for word in tokens[line] if word.lower() == fields[0].lower()]
-        if len(forms) == 1:
-            found[line, forms[0]].add(stem(fields[1].lower()))
-    if not found:
-        raise UserError(
-            f"no sentence of {lists} is in {tokenized}; give the tokenized English text of the "
-            "split that the list was made from"
-        )
+        senses[fields[0]].add(stem(fields[1]))
+    rows = []
+    for line, (english, german) in enumerate(_parallel(text, source)):
+        stems = [stem(word.lower()) for word in german.split()]
+        for occurrence, word in _numbered(english.split()):
+            known = senses.get(word.lower(), ())
+            present = [sense for sense in known if any(s.startswith(sense) for s in stems)]
+            if len(present) == 1:
+                rows.append((line, occurrence, word, present[0]))
+    return rows
+
+
+def parallel_words(
+    text: Path, other: Path, language: str | None = None
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Words of a tokenized text, and of the same lines in another language, split at punctuation
+    and lower-cased, which Snowball's stemmer reduces to stems if it is named by its ``language``.
+    A UserError if the texts differ in length."""
+    stem = stemmer(language) if language else str
+    pairs = _parallel(text, other)
+    others = [[stem(word) for word in _TOKEN.findall(line.lower())] for _, line in pairs]
+    return [line.split() for line, _ in pairs], others
+
+
+def gold_of_translations(
+    lines: Sequence[Sequence[str]], others: Sequence[Sequence[str]], aligned: Iterable[int]
+) -> list[GoldRow]:
+    """Gold senses of the words of ``lines`` by the words of ``others`` that they are ``aligned``
+    with: numbers of these through all lines, negative for a word without one."""
+    senses = [word for words in others for word in words]
+    places = ((line, *word) for line, words in enumerate(lines) for word in _numbered(words))
     return [
-        (line, 0, word, senses.pop())
-        for (line, word), senses in sorted(found.items())
-        if len(senses) == 1
+        (*place, senses[number])
+        for place, number in zip(places, aligned, strict=True)
+        if number >= 0 and senses[number].isalpha() and any(map(str.isalpha, place[2]))
     ]
+
+
+def gold_of_noad(path: Path) -> tuple[list[str], list[GoldRow]]:
+    """Sentences and gold senses of the words that the New Oxford American Dictionary labels (Yuan
+    et al. 2016), from lines of source, tokens, and labels PLACE:SENSE, between tabs; places count
+    from 0. A UserError if a line has another form."""
+    sentences: list[str] = []
+    gold: list[GoldRow] = []
+    for number, row in enumerate(read_lines(path), start=1):
+        fields = row.split("\t")
+        words = _numbered(fields[1].split()) if len(fields) == 3 else []
+        labels = [label.partition(":") for label in fields[-1].split()]
+        if not words or not all(
+            place.isdecimal() and int(place) < len(words) and sense for place, _, sense in labels
+        ):
+            raise UserError(
+                f"{path}, line {number}: expected source, tokens and labels PLACE:SENSE of these "
+                "between tabs"
+            )
+        gold += [(len(sentences), *words[int(place)], sense) for place, _, sense in labels]
+        sentences.append(" ".join(word for _, word in words))
+    return sentences, gold
 
 
 def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], list[GoldRow]]:
@@ -74,19 +120,33 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
             raise UserError(f"{data} has {len(rows)} lines, its {part}.gold.txt {len(senses)}")
         for number, (row, sense) in enumerate(zip(rows, senses, strict=True), start=1):
             place, _, sentence = row.partition("\t")
-            words, sense = sentence.split(), sense.strip()
+            words, sense = _numbered(sentence.split()), sense.strip()
             if not (place.isdecimal() and int(place) < len(words) and sense in names):
                 raise UserError(
                     f"{data}, line {number}: the word number {place!r} is not in its sentence, or "
                     f"its sense {sense!r} not in {classes.name}"
                 )
-            word = words[int(place)]
-            occurrence = words[: int(place)].count(word)
-            gold.append((len(sentences), occurrence, word, names[sense]))
+            gold.append((len(sentences), *words[int(place)], names[sense]))
             sentences.append(sentence)
     if not sentences:
         raise UserError(f"{folder} has no WORD/{part}.data.txt; name the folder of CoarseWSD-20")
     return sentences, gold
+
+
+def with_several_senses(
+    rows: Iterable[GoldRow], least_count: int = 1, least_share: float = 0.0
+) -> list[GoldRow]:
+    """The rows of words with at least ``least_count`` rows and several senses, where a sense counts
+    that has at least ``least_share`` of them."""
+    senses: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for _, _, word, sense in rows:
+        senses[word][sense] += 1
+    chosen: dict[str, set[str]] = {}
+    for word, counts in senses.items():
+        frequent = {s for s, count in counts.items() if count >= least_share * counts.total()}
+        if counts.total() >= least_count and len(frequent) > 1:
+            chosen[word] = frequent
+    return [row for row in rows if row[3] in chosen.get(row[2], ())]
 
 
 def gold_text(rows: Iterable[GoldRow]) -> str:
@@ -94,6 +154,29 @@ def gold_text(rows: Iterable[GoldRow]) -> str:
     return "".join("\t".join(map(str, row)) + "\n" for row in sorted(rows))
 
 
-def _letters(sentence: str) -> str:
-    """What two tokenizations of a sentence have in common."""
-    return re.sub(r"\W|_", "", sentence.lower())
+def stemmer(language: str) -> Callable[[str], str]:
+    """Snowball's stemmer of a language; a UserError if it has none."""
+    if language not in snowballstemmer.algorithms():
+        known = ", ".join(snowballstemmer.algorithms())
+        raise UserError(f"Snowball has no stemmer for {language!r}, but for {known}")
+    return cache(snowballstemmer.stemmer(language).stemWord)
+
+
+def _parallel(text: Path, other: Path) -> list[tuple[str, str]]:
+    lines, others = read_lines(text), read_lines(other)
+    if len(lines) != len(others):
+        raise UserError(
+            f"{text} has {len(lines)} lines, {other} {len(others)}; give texts that are parallel "
+            "line by line"
+        )
+    return list(zip(lines, others, strict=True))
+
+
+def _numbered(words: Sequence[str]) -> list[tuple[int, str]]:
+    """Words, each with how often it stands before."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for word in words:
+        numbered.append((seen[word], word))
+        seen[word] += 1
+    return numbered

@@ -127,6 +127,29 @@ def test_report_with_data(
     assert not any("@@" in line for line in contexts if "[" in line)
 
 
+def test_gold_senses_are_compared_with(
+    trained: Trained, tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = trained.data.parents[1] / "text"
+    flags: list[str | Path] = ["--data", trained.data, "--top", "2", "--json", tmp_path / "a"]
+    flags += ["--split", "train", "--gold", text / "train.senses.tsv"]
+    assert senses(trained.kerbs, *flags) == 0
+    report = json.loads((tmp_path / "a").read_text())
+    rows, every = report["gold"]["words"], report["gold"]["all"]
+    most = sorted((row["occurrences"] for row in rows.values()), reverse=True)[:2]
+    assert [rows[word["word"]]["occurrences"] for word in report["words"]] == most
+    assert every["occurrences"] == sum(row["occurrences"] for row in rows.values())
+    assert f"mean of {len(rows)} words" in capsys.readouterr().out
+    # contexts of the same split, read once more
+    assert senses(trained.kerbs, *flags, "--train-data", trained.data) == 0
+    again = json.loads((tmp_path / "a").read_text())["gold"]["words"]
+    assert again.keys() == rows.keys()
+    assert all(again[word]["senses.ari"] == rows[word]["senses.ari"] for word in rows)
+    for file in [*trained.data.glob("dict.*"), *trained.data.glob("test.*")]:
+        shutil.copy(file, tmp_path)
+    refused("--train-data", "senses", trained.kerbs, *flags, "--train-data", tmp_path)
+
+
 def test_wrong_uses_are_one_sentence(
     trained: Trained, tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +175,7 @@ def test_wrong_uses_are_one_sentence(
         (moved, ["--dict", tmp_path / "absent.txt"], "no such file"),
         (moved, ["--dict", other, "--data", trained.data], "--dict is for use without data"),
         (moved, ["--gold", other], "give --data BIN as well"),
+        (moved, ["--train-data", trained.data], "--train-data is for use with --gold"),
         (moved, ["--top", "-1"], "--top is -1"),
         (moved, ["--nearest", "-2"], "--nearest is -2"),
     ):

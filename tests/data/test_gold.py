@@ -1,57 +1,155 @@
-"""Files of gold senses from other people's lists, in their own formats."""
+"""Files of gold senses from other people's lists and texts, in their own formats."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.data.gold import gold_of_mlt
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.data.gold import gold_of_translations, with_several_senses
 
 LIST = """\
 hat | hut | a man in a hat . | ein mann mit einem hut . | 1.jpg
+hat | mützen | two hats . | zwei mützen . | 1.jpg
 white | weißen | a dog in front of a white fence . | ein hund vor einem weißen zaun . | 2.jpg
-White | weiße | white cats and white dogs . | weiße katzen und weiße hunde . | 3.jpg
-fence | zaun | a dog in front of a white fence . | ein hund vor einem weißen zaun . | 2.jpg
-fence | gitter | a dog in front of a white fence . | ein hund vor einem weißen zaun . | 2.jpg
-coat | mäntel | two coat - racks . | zwei mäntel . | 4.jpg
-white | weißes | the white house | das weiße haus | 5.jpg
+White | hell | white cats and white dogs . | helle katzen und helle hunde . | 3.jpg
+rock | fels | a rock | ein fels | 4.jpg
+rock | stein | a rock | ein stein | 4.jpg
 """
 TEXT = """\
-A man in a hat .
-A dog in front of a white fence .
-White cats and white dogs .
-Two coat @-@ racks .
-The White house
+A man in a hat and a hat .
+hat and rock
+White cats and a white hat
+a rock
+a rock
+a rock
+nothing
+"""
+SOURCE = """\
+Ein Mann mit einem Hut und einem Hut .
+Mützen und Hüte auf Steinen
+Weiße Katzen und eine Mütze
+Eine Felswand
+ein Steinchen auf einem Fels
+Gestein
+Hut
 """
 
 
-def test_translations_are_senses(tmp_path: Path) -> None:
-    """Inflected forms are joined; a word that is there twice, or has two senses, is left out."""
-    (tmp_path / "list.txt").write_text(LIST)
-    (tmp_path / "test.en").write_text(TEXT)
-    arguments = ["gold-mlt", f"{tmp_path / 'list.txt'}", "--text", f"{tmp_path / 'test.en'}"]
-    assert main([*arguments, "-o", f"{tmp_path / 'gold.tsv'}"]) == 0
-    rows = [row.split("\t") for row in (tmp_path / "gold.tsv").read_text().splitlines()]
-    assert rows == [
-        ["0", "0", "hat", "hut"],
-        ["1", "0", "white", "weiss"],
-        ["3", "0", "coat", "mantel"],
-        ["4", "0", "White", "weiss"],
+def rows_of(path: Path) -> list[tuple[str, ...]]:
+    return [tuple(row.split("\t")) for row in path.read_text().splitlines()]
+
+
+def test_translations_in_the_source_are_senses(tmp_path: Path) -> None:
+    """Inflected forms and compounds count; two translations at once, or none, leave a word out."""
+    for name, text in (("list.txt", LIST), ("train.en", TEXT), ("train.de", SOURCE)):
+        (tmp_path / name).write_text(text)
+    texts = ["--text", f"{tmp_path / 'train.en'}", "--source", f"{tmp_path / 'train.de'}"]
+    out = tmp_path / "gold.tsv"
+    assert main(["gold-mlt", f"{tmp_path / 'list.txt'}", *texts, "-o", f"{out}"]) == 0
+    assert rows_of(out) == [
+        ("0", "0", "hat", "hut"),
+        ("0", "1", "hat", "hut"),
+        ("1", "0", "rock", "stein"),
+        ("2", "0", "hat", "mutz"),
+        ("3", "0", "rock", "fel"),
     ]
 
 
-def test_a_list_of_another_text_or_form_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "list.txt").write_text(LIST)
-    (tmp_path / "other.en").write_text("Nothing of it .\n")
-    (tmp_path / "bad.txt").write_text("hat | hut\n")
-    with pytest.raises(UserError, match=r"other\.en"):
-        gold_of_mlt(tmp_path / "list.txt", tmp_path / "other.en")
-    with pytest.raises(UserError, match="line 1"):
-        gold_of_mlt(tmp_path / "bad.txt", tmp_path / "other.en")
+LEXICON = {"bank": ("banka", "banky", "břeh"), "seal": ("tuleň",), "tree": ("strom", "stromy")}
+LEXICON |= {word: (word[::-1],) for word in ("one", "two", "three", "four", "five", "six")}
+
+
+def translations(folder: Path, *flags: str) -> list[tuple[str, ...]]:
+    """Gold senses of a text of words drawn from the lexicon, translated word by word."""
+    draw = Random(1)
+    lines = [[draw.choice([*LEXICON]) for _ in range(4)] for _ in range(400)]
+    others = [" ".join(draw.choice(LEXICON[word]) for word in reversed(line)) for line in lines]
+    (folder / "train.en").write_text("".join(f"{' '.join(line)} .\n" for line in lines))
+    (folder / "train.cs").write_text("".join(f"{line.capitalize()}.\n" for line in others))
+    texts = ["--text", f"{folder / 'train.en'}", "--other", f"{folder / 'train.cs'}"]
+    assert main(["gold-translations", *texts, "-o", f"{folder / 'gold.tsv'}", *flags]) == 0
+    rows = rows_of(folder / "gold.tsv")
+    for line, occurrence, word, _ in rows:
+        assert lines[int(line)].count(word) > int(occurrence)
+    return rows
+
+
+def test_aligned_words_are_senses(tmp_path: Path) -> None:
+    senses = {row[2:] for row in translations(tmp_path)}
+    assert senses == {(word, other) for word in ("bank", "tree") for other in LEXICON[word]}
+    senses = {row[2:] for row in translations(tmp_path, "--stemmer", "czech")}
+    assert senses == {("bank", "bank"), ("bank", "břeh")}  # "strom" and "stromy" are one
+
+
+def test_words_aligned_with_none_or_with_punctuation_have_no_sense() -> None:
+    lines, others = [["the", "bank", ".", "bank"], []], [[".", "banka"], ["břeh"]]
+    assert gold_of_translations(lines, others, [-1, 1, 1, 0]) == [(0, 0, "bank", "banka")]
+    assert gold_of_translations(lines, others, [0, -1, 0, 2]) == [(0, 1, "bank", "břeh")]
+
+
+def test_rare_words_and_senses_are_left_out() -> None:
+    rows = [(line, 0, "bank", "a" if line < 8 else "b") for line in range(10)]
+    rows += [(0, 0, "seal", "a"), (1, 0, "seal", "b"), (2, 0, "one", "a"), (10, 0, "bank", "c")]
+    assert {row[2] for row in with_several_senses(rows)} == {"bank", "seal"}
+    chosen = with_several_senses(rows, least_count=3, least_share=0.15)
+    assert {row[2:] for row in chosen} == {("bank", "a"), ("bank", "b")}
+    assert len(chosen) == 10
+    assert with_several_senses(rows, least_share=0.6) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "flags", "said"),
+    [
+        ("tady je banka", [], "has 2 lines"),
+        ("\n\n", [], "no word has two senses"),
+        ("banka\nbřeh", ["--stemmer", "klingon"], "no stemmer for 'klingon', but for"),
+        ("banka\nbřeh", ["--least-count", "99"], "--least-count 99"),
+    ],
+)
+def test_texts_that_give_no_senses_are_one_sentence(
+    tmp_path: Path, other: str, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.en").write_text("bank\nbank\n")
+    (tmp_path / "a.cs").write_text(other)
+    texts = ["--text", f"{tmp_path / 'a.en'}", "--other", f"{tmp_path / 'a.cs'}"]
+    assert main(["gold-translations", *texts, "-o", f"{tmp_path / 'gold.tsv'}", *flags]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "gold.tsv").exists()
+
+
+NOAD = "masc\tthe bank of the bank\t1:shore 4:money\nsemcor\ta bank\t1:money\n"
+
+
+def noad(folder: Path, content: str) -> int:
+    (folder / "noad.tsv").write_text(content)
+    files = ["--text", f"{folder / 'text'}", "-o", f"{folder / 'gold.tsv'}"]
+    return main(["gold-noad", f"{folder / 'noad.tsv'}", *files])
+
+
+def test_labelled_words_of_a_dictionary(tmp_path: Path) -> None:
+    assert noad(tmp_path, NOAD) == 0
+    assert (tmp_path / "text").read_text() == "the bank of the bank\na bank\n"
+    assert rows_of(tmp_path / "gold.tsv") == [
+        ("0", "0", "bank", "shore"), ("0", "1", "bank", "money"), ("1", "0", "bank", "money")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["\n", "masc\ta bank\n", "s\ta bank\t2:money\n", "s\ta bank\t-1:money\n", "s\ta bank\t1\n"],
+)
+def test_labels_without_a_word_are_refused(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert noad(tmp_path, content) == 2
+    assert "noad.tsv, line 1: expected source, tokens and labels" in capsys.readouterr().err
+    assert not (tmp_path / "text").exists()
 
 
 def coarsewsd(folder: Path) -> None:
@@ -74,7 +172,7 @@ def test_sentences_of_all_words_are_one_text(tmp_path: Path) -> None:
         "money at the bank .", "bank of the river bank .", "seal it ."
     ]  # fmt: skip
     assert (tmp_path / "gold.tsv").read_text().splitlines() == [
-        "0\t0\tbank\tbank_a", "1\t1\tbank\tbank_b", "2\t0\tseal\tseal_a"
+        "0\t0\tbank\tbank_a", "1\t1\tbank\tbank_b"
     ]  # fmt: skip
 
 
