@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from fairseq_kerbs import checkpoints
+from fairseq_kerbs.configurations import language_pair
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.tables.experiments import language_pair
 from fairseq_kerbs.utils.dictionaries import digest, digest_kept
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines

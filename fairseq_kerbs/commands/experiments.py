@@ -18,7 +18,7 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import OWN_FLAGS, PLUGIN_FOLDER
 
 if TYPE_CHECKING:
-    from fairseq_kerbs.tables.experiments import Experiment, Flags, SensesOnClusters
+    from fairseq_kerbs.configurations import Experiment, Flags, SensesOnClusters
 
 _BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, text), its senses
 
@@ -41,7 +41,7 @@ def _add_parser(commands: Subparsers, run: Any, **options: Any) -> argparse.Argu
 
 
 def _load_experiment(args: argparse.Namespace) -> Experiment:
-    from fairseq_kerbs.tables import experiments
+    from fairseq_kerbs import configurations as experiments
 
     os.environ[OWN_FLAGS] = " ".join(args.parser._option_string_actions)
     experiment = experiments.load_experiment(experiments.find_configuration(args.config))
@@ -77,9 +77,9 @@ class _TrainHelp(argparse.Action):
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
         from fairseq.dataclass.utils import gen_parser_from_dataclass
 
+        from fairseq_kerbs.configurations import configuration_names
         from fairseq_kerbs.criterions.kerbs_cross_entropy import KerbsCrossEntropyCriterionConfig
         from fairseq_kerbs.models import PRESETS, config
-        from fairseq_kerbs.tables.experiments import configuration_names
 
         shown = argparse.ArgumentParser(
             add_help=False, usage=argparse.SUPPRESS, formatter_class=_WithDefaults
@@ -105,7 +105,7 @@ def _run_train(args: argparse.Namespace) -> int:
     Print and run fairseq-train with the flags of CONFIG. Flags that are not listed here go to
     fairseq-train and replace those of CONFIG and of a preset.
     """
-    from fairseq_kerbs.tables.experiments import CONFIGS, load_experiment, program_arguments
+    from fairseq_kerbs.configurations import CONFIGS, load_experiment, program_arguments
     from fairseq_kerbs.utils.processes import find_program, quoted, replace_process
 
     experiment = _load_experiment(args)
@@ -129,7 +129,7 @@ def _give_senses(
     """Train a softmax in SAVE_DIR/softmax, and give it senses in SAVE_DIR, unless that has been
     done. Returns the flags with which training goes on there. Raises what `_check_recipe` does."""
     from fairseq_kerbs.checkpoints import read_checkpoint
-    from fairseq_kerbs.tables.experiments import program_arguments
+    from fairseq_kerbs.configurations import program_arguments
     from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
     given = _check_recipe(args, senses, flags)
@@ -161,7 +161,7 @@ def _check_recipe(
 ) -> argparse.Namespace:
     """What a training with senses has to know of its flags; a UserError if it cannot go with
     them, before anything is trained."""
-    from fairseq_kerbs.tables.experiments import program_arguments
+    from fairseq_kerbs.configurations import program_arguments
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("max-update", "save-dir", "lr-scheduler", "total-num-update"):
@@ -215,8 +215,8 @@ def _run_generate(args: argparse.Namespace) -> int:
     Print and run fairseq-generate with the flags of CONFIG. Flags that are not listed here go to
     fairseq-generate and replace those of CONFIG.
     """
+    from fairseq_kerbs import configurations as experiments
     from fairseq_kerbs.evaluation.bleu import score_file
-    from fairseq_kerbs.tables import experiments
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
@@ -269,9 +269,9 @@ def _run_translate(args: argparse.Namespace) -> int:
     'fairseq-kerbs prepare' made DATA. An empty line stays empty. A line that is too long for the
     model becomes an empty one: standard error names it, and the status is 1.
     """
+    from fairseq_kerbs.configurations import check_data, language_pair
     from fairseq_kerbs.corpora import bpe, moses
     from fairseq_kerbs.corpora.parallel import preparation_of
-    from fairseq_kerbs.tables.experiments import check_data, language_pair
     from fairseq_kerbs.utils.files import read_lines
 
     check_data(args.data)

@@ -41,7 +41,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fairseq_kerbs.tables.experiments import CONFIGS, check_flags, read_yaml
+from fairseq_kerbs.configurations import CONFIGS, check_flags, read_yaml
 from fairseq_kerbs.utils.errors import UserError
 
 TABLES = CONFIGS / "tables"

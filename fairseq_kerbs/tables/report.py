@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from fairseq_kerbs.configurations import CONFIGS
 from fairseq_kerbs.evaluation import examples
 from fairseq_kerbs.evaluation.bleu import SAMPLES
 from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.tables.description import Column, Kind, Metric, Table
-from fairseq_kerbs.tables.experiments import CONFIGS
 from fairseq_kerbs.tables.results import NOT_RUN, ORDERS, Result
 from fairseq_kerbs.tables.runs import HYPOTHESES, Paths
 from fairseq_kerbs.utils.files import atomic_write, partial_name, put_in_place, read_lines

@@ -12,8 +12,8 @@ from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
 
+from fairseq_kerbs.configurations import CONFIGS, Flags, flag_arguments, load_experiment
 from fairseq_kerbs.tables.description import DataSet, Kind, Metric, Table
-from fairseq_kerbs.tables.experiments import CONFIGS, Flags, flag_arguments, load_experiment
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write_bytes
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from fairseq_kerbs.tables.experiments import CONFIGS
+from fairseq_kerbs.configurations import CONFIGS
 from tests.helpers.commands import ROOT, run_program
 
 

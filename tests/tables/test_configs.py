@@ -17,9 +17,9 @@ from fairseq.optim import lr_scheduler
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (both register)
 from fairseq_kerbs.cli import main
+from fairseq_kerbs.configurations import CONFIGS, Flags, load_experiment, program_arguments
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 from fairseq_kerbs.tables.description import SCALES, TABLES, load_table
-from fairseq_kerbs.tables.experiments import CONFIGS, Flags, load_experiment, program_arguments
 from fairseq_kerbs.tables.runs import Paths, plan_runs, run_job
 from tests.helpers.fairseq_fixtures import make_batch
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.cli import build_parser
+from fairseq_kerbs.configurations import CONFIGS, load_experiment
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.tables.description import NAMES, SCALES, Metric, Table, load_table
-from fairseq_kerbs.tables.experiments import CONFIGS, load_experiment
 from fairseq_kerbs.tables.runs import Paths, data_job, plan_runs, run_job
 from fairseq_kerbs.utils.errors import UserError
 

@@ -13,8 +13,8 @@ import pytest
 from sacrebleu.significance import Result
 
 from fairseq_kerbs.cli import main
+from fairseq_kerbs.configurations import CONFIGS
 from fairseq_kerbs.tables.description import TABLES, Metric, load_table
-from fairseq_kerbs.tables.experiments import CONFIGS
 from fairseq_kerbs.tables.report import Report, _examples, strip_paths
 from fairseq_kerbs.tables.results import gather, perplexity_figures, read_training
 from fairseq_kerbs.tables.runner import Runner

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_kerbs.tables import experiments
+from fairseq_kerbs import configurations
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
@@ -21,7 +21,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def train(path: Path) -> list[str]:
-    return experiments.flag_arguments(experiments.load_experiment(path).train)
+    return configurations.flag_arguments(configurations.load_experiment(path).train)
 
 
 def test_kinds_of_values(tmp_path: Path) -> None:
@@ -84,20 +84,20 @@ def test_extending_file_wins_and_may_take_away(tmp_path: Path) -> None:
         "a.yaml",
         "extends: [base/more.yaml, other.yaml]\ntrain:\n  cpu: false\n  seed: 3\n",
     )
-    experiment = experiments.load_experiment(path)
-    assert experiments.flag_arguments(experiment.train) == [
+    experiment = configurations.load_experiment(path)
+    assert configurations.flag_arguments(experiment.train) == [
         "--lr", "2", "--clip-norm", "0.1", "--seed", "3",
     ]  # fmt: skip
-    assert experiments.flag_arguments(experiment.generate) == ["--beam", "5"]
+    assert configurations.flag_arguments(experiment.generate) == ["--beam", "5"]
     assert [file.name for file in experiment.files] == [
         "a.yaml", "more.yaml", "root.yaml", "other.yaml",
     ]  # fmt: skip
 
 
 def test_command_line_replaces_the_file() -> None:
-    flags: experiments.Flags = {"lr": "1", "max-update": "10", "seed": "1"}
+    flags: configurations.Flags = {"lr": "1", "max-update": "10", "seed": "1"}
     extra = ["--lr", "2", "--max-update=20", "-s", "de"]
-    assert experiments.program_arguments("data", flags, extra) == [
+    assert configurations.program_arguments("data", flags, extra) == [
         "data", "--user-dir", str(PLUGIN_FOLDER), "--seed", "1", *extra,
     ]  # fmt: skip
 
@@ -105,23 +105,23 @@ def test_command_line_replaces_the_file() -> None:
 def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy").mkdir()  # as 'fairseq-kerbs toy toy' would
-    toy = experiments.CONFIGS / "toy.yaml"
+    toy = configurations.CONFIGS / "toy.yaml"
     for name in ("toy", "toy.yaml", "configs/toy.yaml", str(toy)):
-        assert experiments.find_configuration(Path(name)) == toy
+        assert configurations.find_configuration(Path(name)) == toy
     own = write(tmp_path, "toy.yaml", "train:\n  seed: 5\n")
-    assert experiments.find_configuration(Path("toy.yaml")).samefile(own)
-    names = experiments.configuration_names()
+    assert configurations.find_configuration(Path("toy.yaml")).samefile(own)
+    names = configurations.configuration_names()
     for name in names:
-        assert experiments.load_experiment(experiments.find_configuration(Path(name))).files
+        assert configurations.load_experiment(configurations.find_configuration(Path(name))).files
     assert {"toy", "multi30k/lstm_kerbs", "wikitext2/gru_kerbs"} <= set(names)
     assert not [name for name in names if "base" in name or name.startswith(("tables", "paper"))]
     for name, near in (("multi30k/lstm_krebs", "mean multi30k/lstm_kerbs"), ("x", "train --help")):
         with pytest.raises(UserError, match=f"{name}: no such file, .*{near}"):
-            experiments.find_configuration(Path(name))
+            configurations.find_configuration(Path(name))
 
 
 def test_plugin_folder_is_this_package() -> None:
-    assert (PLUGIN_FOLDER / "tables" / "experiments.py").samefile(experiments.__file__)
+    assert (PLUGIN_FOLDER / "configurations.py").samefile(configurations.__file__)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_mistakes_are_one_sentence_that_names_the_file(
 ) -> None:
     path = write(tmp_path, "a.yaml", text)
     with pytest.raises(UserError, match=message) as caught:
-        experiments.load_experiment(path)
+        configurations.load_experiment(path)
     assert "\n" not in str(caught.value)
 
 
@@ -158,7 +158,7 @@ def test_circle_of_files(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", "extends: b.yaml\n")
     write(tmp_path, "b.yaml", "extends: a.yaml\n")
     with pytest.raises(UserError, match=r"extends itself, by way of b\.yaml"):
-        experiments.load_experiment(tmp_path / "a.yaml")
+        configurations.load_experiment(tmp_path / "a.yaml")
 
 
 def test_empty_file_is_an_empty_experiment(tmp_path: Path) -> None:
@@ -167,16 +167,16 @@ def test_empty_file_is_an_empty_experiment(tmp_path: Path) -> None:
 
 def test_data_are_looked_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"does not exist or has no dict\.\*\.txt"):
-        experiments.check_data(str(tmp_path))
+        configurations.check_data(str(tmp_path))
     (tmp_path / "dict.en.txt").touch()
-    experiments.check_data(str(tmp_path))
+    configurations.check_data(str(tmp_path))
     with pytest.raises(UserError, match=r"nowhere does not exist or"):
-        experiments.check_data(f"{tmp_path}:{tmp_path / 'nowhere'}")
+        configurations.check_data(f"{tmp_path}:{tmp_path / 'nowhere'}")
 
 
 def test_languages_of_data(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--target-lang"):
-        experiments.language_pair(str(tmp_path))
+        configurations.language_pair(str(tmp_path))
     for language in ("de", "en"):
         (tmp_path / f"train.de-en.{language}.idx").touch()
-    assert experiments.language_pair(str(tmp_path)) == ("de", "en")
+    assert configurations.language_pair(str(tmp_path)) == ("de", "en")
