@@ -304,7 +304,6 @@ def _generated(
 ) -> tuple[dict[int, str], dict[int, str]]:
     """What fairseq-generate makes of lines of subwords, and its senses, by number from 0. Raises
     SystemExit if it has failed, as it has said, and a UserError if it was told to print nothing."""
-    from fairseq_kerbs.tables.runner import environment
     from fairseq_kerbs.utils.files import read_lines
     from fairseq_kerbs.utils.processes import run_program
 
@@ -320,7 +319,8 @@ def _generated(
         command += ["-s", source, "-t", target, "--gen-subset", "test", "--dataset-impl", "raw"]
         command += ["--skip-invalid-size-inputs-valid-test"]
         command += ["--print-senses"] * args.print_senses
-        os.environ |= environment(jobs=1)  # of this checkout
+        paths = (str(PLUGIN_FOLDER.parent), os.environ.get("PYTHONPATH", ""))  # this checkout
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with log.open("w") as stderr, open(os.devnull, "w") as stdout:
             status = run_program(command, stdout, stderr.fileno())
         if status != 0:

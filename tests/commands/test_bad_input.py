@@ -39,7 +39,6 @@ from tests.helpers.bad_input_table import (
     PREPARE,
     SENSES,
     SUBCOMMANDS,
-    TABLES,
     TEXT,
     TRAINING,
     Misuse,
@@ -80,19 +79,6 @@ FILES = {
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
 }
 CHANGED = ("senses", "stock", "task", "turned", "nan", "negative")
-
-
-TABLE = """\
-title: own
-rows: {{a: A}}
-data:
-  {name}: {{folders: [toy], prepare: [prepare]}}
-columns:
-  mt:
-    metric: bleu4
-    small: {{data: {name}, configs: {{a: toy.yaml}}}}
-"""
-FILES["escape.yaml"] = TABLE.format(name="../../../two").encode()
 
 
 def _settings(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -346,7 +332,6 @@ WRITING = [
     f"{SENSES} {MODEL} --json {{out}}/report.json",
     f"{SENSES} {MODEL} --table {{out}}/table.csv",
     "plot kernels -o {out}/figure.svg",
-    f"{TABLES} --report-only",
 ]
 
 

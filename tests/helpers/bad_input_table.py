@@ -40,7 +40,6 @@ TEXT = "--train {work}/text/train --valid {work}/text/valid --test {work}/text/t
 LANGUAGE = "prepare-lm --valid {work}/two --test {work}/two --dest {out}/dest --workers 1"
 SENSES = "senses --data {work}/bin"
 MODEL = "{work}/model.pt"
-TABLES = "tables --table 2 --data {out}/data --work {out}/work --results {out}/results"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 EXAMPLES = "examples --source {work}/two --system a={work}/two"
 
@@ -161,21 +160,6 @@ EXPERIMENTS = [
     Misuse(
         f"generate {{work}}/good.yaml {{work}}/bin {{out}}/save --path {MODEL} --output {{out}}",
         ("cannot be written (Is a directory); name a file",),
-    ),
-    Misuse(f"{TABLES} --table 9", ("--table 9: there is 1, 2,",)),
-    Misuse(f"{TABLES} --table {{work}}/key.yaml", ("key.yaml: trian: Key 'trian' not in 'Table'",)),
-    Misuse(
-        f"{TABLES} --redo --table {{work}}/escape.yaml",
-        ("escape.yaml: '../../../two'", "letters, digits"),
-    ),
-    Misuse(f"{TABLES} --jobs 0", ("--jobs must be at least 1",)),
-    Misuse(f"{TABLES} --corpora {{out}}/file --dry-run", ("--corpora", "file is no folder")),
-    Misuse(f"{TABLES} --only nothing", ("--only nothing: no run matches",)),
-    Misuse(f"{TABLES} --report-only --work {{out}}/file", ("file", "a part of its path is a file")),
-    Misuse(
-        f"{TABLES} --report-only --results {{out}}/file/r",
-        ("file/r/table2_small.md", "a part of its path is a file"),
-        ("work/.lock",),
     ),
     Misuse("plot kernels -o {out}/figure.jpg", ("figure.jpg", ".png, .pdf, .svg")),
     Misuse("plot kernel -o {out}/figure.png", ("invalid choice: 'kernel'",)),
