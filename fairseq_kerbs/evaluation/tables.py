@@ -48,7 +48,7 @@ _METRICS = {
     "human": "human score",
 }
 _ORDERS = {"bleu4": 4, "bleu1": 1}
-_OUTPUTS = {"perplexity": "perplexity.txt", "valid_loss": "trained", "senses": "words.md"}
+_OUTPUTS = {"senses": "words.md", "perplexity": "perplexity.txt", "valid_loss": "trained"}
 _SHARED = ("task", "sample-break-mode", "tokens-per-sample")  # flags of training and eval-lm
 _PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
 _VALID = re.compile(r"\| valid \|.*?(?:\| nll_loss|\| loss(?!.*\| nll_loss)) ([0-9.]+) ")
@@ -157,11 +157,9 @@ def _plan_run(
     train = {**experiment.train, **flags}
     trained = json.dumps([train, experiment.senses], sort_keys=True).encode()
     name = str(config.relative_to(CONFIGS) if config.is_relative_to(CONFIGS) else config.name)
-    name = name.removesuffix(".yaml").replace("/", ".") + (f"_{row}" if flags else "")
+    name = re.sub(r"[^\w.-]", ".", name.removesuffix(".yaml")) + (f"_{row}" if flags else "")
     folder = f"cells/{scale['data']}/{name}-s{seed}-{hashlib.sha256(trained).hexdigest()[:6]}"
-    output = _OUTPUTS.get(
-        metric if table["kind"] == "figures" else table["kind"], "generate-test.txt"
-    )
+    output = _OUTPUTS.get(table["kind"]) or _OUTPUTS.get(metric, "generate-test.txt")
     return Run(
         *(table, column, row, seed, metric, config),
         flags=shlex.join(flag_arguments({**flags, "seed": str(seed)})),
