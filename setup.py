@@ -57,7 +57,14 @@ setup(
             "tabulate",
         ],
         # the papers' tables; beside "fairseq"
-        "tables": ["PyYAML", "sacrebleu>=2.4", "tabulate"],
+        "tables": [
+            "jsonschema",
+            "pandas>=2.2",
+            "snakemake>=9,<10",
+            # sends trainings to a cluster: configs/snakemake/slurm
+            "snakemake-executor-plugin-cluster-generic>=1.0.9",
+            "tabulate",
+        ],
         "dev": [
             # a training by Hugging Face's Trainer, which a test runs
             "accelerate",

@@ -26,7 +26,6 @@ from fairseq_kerbs.commands import (
     refuse_overwriting,
     report,
     senses,
-    tables,
 )
 from fairseq_kerbs.utils.errors import (
     UserError,
@@ -71,7 +70,6 @@ plot theta runs/toy/checkpoint_best.pt -o theta.svg --word bank
 geometry runs/toy/checkpoint_best.pt --data data/bin
 neighbours runs/toy/checkpoint_best.pt
 convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin --config on.yaml
-tables --table 2 --scale small --data corpora --dry-run
 """
 """Uses of every subcommand, for its ``--help``."""
 
@@ -98,7 +96,6 @@ COMMANDS = (
     geometry.add_geometry,
     neighbours.add_neighbours,
     convert.add_convert,
-    tables.add_tables,
 )
 """Each adds a subcommand or several to the parser that it is given."""
 

@@ -64,10 +64,10 @@ def _run_convert(args: argparse.Namespace) -> int:
     import yaml
 
     from fairseq_kerbs.checkpoints import load_dictionary, remembered_dictionary
+    from fairseq_kerbs.configurations import flag_arguments
     from fairseq_kerbs.conversion import model as conversion
     from fairseq_kerbs.conversion.flags import finetuning_flags
     from fairseq_kerbs.conversion.placed_senses import PlacedSenses
-    from fairseq_kerbs.tables.experiments import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
     source = conversion.read_softmax_model(args.checkpoint, args.trust_checkpoint)

@@ -18,7 +18,7 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
 if TYPE_CHECKING:
-    from fairseq_kerbs.tables.experiments import Experiment, Flags, SensesOnClusters
+    from fairseq_kerbs.configurations import Experiment, Flags, SensesOnClusters
 
 _BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, text), its senses
 
@@ -48,7 +48,7 @@ def _save_dir(text: str) -> str:
 
 
 def _load_experiment(args: argparse.Namespace) -> Experiment:
-    from fairseq_kerbs.tables import experiments
+    from fairseq_kerbs import configurations as experiments
 
     experiment = experiments.load_experiment(experiments.find_configuration(args.config))
     experiments.check_data(args.data)
@@ -83,9 +83,9 @@ class _TrainHelp(argparse.Action):
         logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
         from fairseq.dataclass.utils import gen_parser_from_dataclass
 
+        from fairseq_kerbs.configurations import configuration_names
         from fairseq_kerbs.criterions.kerbs_cross_entropy import KerbsCrossEntropyCriterionConfig
         from fairseq_kerbs.models import PRESETS, config
-        from fairseq_kerbs.tables.experiments import configuration_names
 
         shown = argparse.ArgumentParser(
             add_help=False, usage=argparse.SUPPRESS, formatter_class=_WithDefaults
@@ -111,7 +111,7 @@ def _run_train(args: argparse.Namespace) -> int:
     Print and run fairseq-train with the flags of CONFIG. Flags that are not listed here go to
     fairseq-train and replace those of CONFIG and of a preset.
     """
-    from fairseq_kerbs.tables.experiments import CONFIGS, load_experiment, program_arguments
+    from fairseq_kerbs.configurations import CONFIGS, load_experiment, program_arguments
     from fairseq_kerbs.utils.processes import find_program, quoted, replace_process
 
     experiment = _load_experiment(args)
@@ -136,7 +136,7 @@ def _give_senses(
     the flags of a training that begins with these, its rate, too. Raises what `_check_recipe` does.
     """
     from fairseq_kerbs.checkpoints import read_checkpoint
-    from fairseq_kerbs.tables.experiments import program_arguments
+    from fairseq_kerbs.configurations import program_arguments
     from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
     given = _check_recipe(args, senses, flags)
@@ -176,7 +176,7 @@ def _check_recipe(
 ) -> argparse.Namespace:
     """What a training with senses has to know of its flags; a UserError if it cannot go with
     them, before anything is trained."""
-    from fairseq_kerbs.tables.experiments import program_arguments
+    from fairseq_kerbs.configurations import program_arguments
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("max-update", "save-dir", "lr-scheduler", "total-num-update"):
@@ -232,9 +232,9 @@ def _run_generate(args: argparse.Namespace) -> int:
     Print and run fairseq-generate with the flags of CONFIG. Flags that are not listed here go to
     fairseq-generate and replace those of CONFIG. With --print-senses the output stays in subwords.
     """
+    from fairseq_kerbs import configurations as experiments
     from fairseq_kerbs.commands.printed_senses import text_with_senses
     from fairseq_kerbs.evaluation.bleu import score_file
-    from fairseq_kerbs.tables import experiments
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
@@ -305,8 +305,8 @@ def _run_translate(args: argparse.Namespace) -> int:
     'fairseq-kerbs prepare' made DATA. An empty line stays empty. A line that is too long for the
     model becomes an empty one: standard error names it, and the status is 1.
     """
+    from fairseq_kerbs.configurations import check_data, language_pair
     from fairseq_kerbs.data import prepare, tokens
-    from fairseq_kerbs.tables.experiments import check_data, language_pair
     from fairseq_kerbs.utils.files import read_lines
 
     check_data(args.data)
@@ -339,7 +339,6 @@ def _generated(
 ) -> tuple[dict[int, str], dict[int, str]]:
     """What fairseq-generate makes of lines of subwords, and its senses, by number from 0. Raises
     SystemExit if it has failed, as it has said, and a UserError if it was told to print nothing."""
-    from fairseq_kerbs.tables.runner import environment
     from fairseq_kerbs.utils.files import read_lines
     from fairseq_kerbs.utils.processes import run_program
 
@@ -355,7 +354,8 @@ def _generated(
         command += ["-s", source, "-t", target, "--gen-subset", "test", "--dataset-impl", "raw"]
         command += ["--skip-invalid-size-inputs-valid-test"]
         command += ["--print-senses"] * args.print_senses
-        os.environ |= environment(jobs=1)  # of this checkout
+        paths = (str(PLUGIN_FOLDER.parent), os.environ.get("PYTHONPATH", ""))  # this checkout
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with log.open("w") as stderr, open(os.devnull, "w") as stdout:
             status = run_program(command, stdout, stderr.fileno())
         if status != 0:

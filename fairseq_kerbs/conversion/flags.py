@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.tables.experiments import Flags, flag_arguments
+from fairseq_kerbs.configurations import Flags, flag_arguments
 from fairseq_kerbs.utils.errors import UserError
 
 _KEPT = {

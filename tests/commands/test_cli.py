@@ -192,16 +192,11 @@ def test_scripts_and_subcommands_have_the_same_names(capsys: pytest.CaptureFixtu
     named = [
         file.stem for file in (ROOT / "scripts").glob("*.sh") if "kerbs_or" in file.read_text()
     ]
-    assert len(set(named) - {"environment"}) == len(SCRIPTS) + 1
+    assert len(set(named) - {"environment"}) == len(SCRIPTS)
     for name in set(named) - {"environment"}:
         with pytest.raises(SystemExit, match="0"):
             main([name.replace("_", "-"), "--help"])
         assert "usage: fairseq-kerbs" in capsys.readouterr().out
-
-
-def test_raw_corpora_of_tables_have_a_flag_of_their_own() -> None:
-    for flag in ("--corpora", "--data"):
-        assert build_parser().parse_args(["tables", flag, "x"]).corpora == Path("x")
 
 
 def test_toy_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,11 @@ from torch import Tensor
 from fairseq_kerbs.analysis.similarity import nearest_senses
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
+from fairseq_kerbs.configurations import flag_arguments, load_experiment
 from fairseq_kerbs.conversion.sense_init import SPARE_SHARE, plan_senses, sense_rows
 from fairseq_kerbs.likelihood import kerbs_log_probs
 from fairseq_kerbs.reallocation import ReallocationSettings, propose_moves
 from fairseq_kerbs.senses import SenseInventory
-from fairseq_kerbs.tables.experiments import flag_arguments, load_experiment
 from tests.helpers.softmax_checkpoints import (
     CASES,
     SOURCE_WORDS,

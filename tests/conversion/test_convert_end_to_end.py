@@ -17,8 +17,8 @@ from fairseq_cli import generate
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
+from fairseq_kerbs.configurations import flag_arguments, load_experiment
 from fairseq_kerbs.conversion.sense_init import SPARE_SHARE
-from fairseq_kerbs.tables.experiments import flag_arguments, load_experiment
 from tests.helpers.tiny_checkpoint import SIZES, binarized_corpus, fairseq_train
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from fairseq_kerbs.tables.experiments import CONFIGS
+from fairseq_kerbs.configurations import CONFIGS
 from tests.helpers.commands import ROOT, run_program
 
 
@@ -29,7 +29,8 @@ def test_an_installed_package_has_the_configurations(tmp_path: Path) -> None:
         archive.extractall(installed)
     inside = installed / "fairseq_kerbs" / "configs"
     names = {path.relative_to(inside) for path in inside.rglob("*.yaml")}
-    assert names == {path.relative_to(CONFIGS) for path in CONFIGS.rglob("*.yaml")}
+    ours = {path.relative_to(CONFIGS) for path in CONFIGS.rglob("*.yaml")}
+    assert names == {path for path in ours if path.parts[0] != "snakemake"}  # goes with scripts/
     (tmp_path / "dict.en.txt").touch()
     program = (sys.executable, "-P", "-m", "fairseq_kerbs.cli")
     for name in ("multi30k/lstm_kerbs", "configs/multi30k/lstm_kerbs.yaml"):
@@ -39,5 +40,3 @@ def test_an_installed_package_has_the_configurations(tmp_path: Path) -> None:
         files = ", ".join(f"{inside}/{name}" for name in parts)
         assert said.splitlines()[0] == f"# flags: {files}; command line"
         assert f"--user-dir {installed}/fairseq_kerbs " in said
-    said = run_program(*program, "tables", "--table", 2, "--dry-run", PYTHONPATH=str(installed))
-    assert f"{inside}/multi30k/transformer_kerbs.yaml" in said

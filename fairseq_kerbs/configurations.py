@@ -151,7 +151,7 @@ def find_configuration(name: Path) -> Path:
 def configuration_names() -> list[str]:
     """The experiments that come with the package: ``toy``, ``multi30k/lstm_kerbs``, …"""
     paths = [path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.glob("**/*.yaml")]
-    other = ("tables", "paper")  # lists of experiments, and a preset of their flags
+    other = ("tables", "paper", "snakemake")  # lists of experiments, and a preset of their flags
     return sorted(str(p) for p in paths if "base" not in p.name and p.parts[0] not in other)
 
 

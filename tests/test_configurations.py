@@ -1,0 +1,376 @@
+"""Configurations: what they hold as argument lists; fairseq takes them, their models train."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fairseq import optim, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.optim import lr_scheduler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fairseq_kerbs.criterions
+import fairseq_kerbs.models  # noqa: F401  (both register)
+from fairseq_kerbs import configurations
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.configurations import CONFIGS, Flags, load_experiment, program_arguments
+from fairseq_kerbs.evaluation.tables import TABLES, Run, load_table, plan_runs
+from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
+from tests.helpers.fairseq_fixtures import make_batch
+
+WORDS = 40
+WIDTHS = ("embed-dim", "ffn-embed-dim")
+# sizes alone: layers, heads and what the configuration is about stay as they are
+SIZES = {
+    "transformer": [f"{side}-{name}" for side in ("encoder", "decoder") for name in WIDTHS],
+    "recurrent": ["hidden-size", "embed-dim"],
+    "transformer_lm": [f"decoder-{name}" for name in WIDTHS],
+}
+
+
+CONFIGURATIONS = [
+    path
+    for path in sorted(CONFIGS.glob("**/*.yaml"))
+    if path.relative_to(CONFIGS).parts[0] not in ("tables", "snakemake")
+]
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def train(path: Path) -> list[str]:
+    return configurations.flag_arguments(configurations.load_experiment(path).train)
+
+
+def test_kinds_of_values(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "a.yaml",
+        """
+description: all kinds
+train:
+  arch: transformer_kerbs
+  total-senses: 3.0
+  lr: 5e-4
+  seed: 010
+  adam-betas: (0.9, 0.98)
+  share-all-embeddings: true
+  fp16: false
+  restore-file: null
+  patience:
+  log-prob-threshold: -1e-5
+  list: [a, 2, 1.50]
+  eval-bleu-args: '{"beam": 5}'
+  word: "true"
+  flag: True
+""",
+    )
+    assert train(path) == [
+        "--arch", "transformer_kerbs",
+        "--total-senses", "3.0",
+        "--lr", "5e-4",
+        "--seed", "010",
+        "--adam-betas", "(0.9, 0.98)",
+        "--share-all-embeddings",
+        "--log-prob-threshold=-1e-5",
+        "--list", "a", "2", "1.50",
+        "--eval-bleu-args", '{"beam": 5}',
+        "--word", "true",
+        "--flag",
+    ]  # fmt: skip
+
+
+PLAIN = st.from_regex(r"[0-9a-zA-Z_.+]{1,12}", fullmatch=True)
+SPECIAL = {"true", "false", "null"}
+
+
+@settings(max_examples=40)
+@given(PLAIN.filter(lambda text: text.lower() not in SPECIAL))
+def test_plain_values_arrive_as_written(
+    tmp_path_factory: pytest.TempPathFactory, value: str
+) -> None:
+    path = write(tmp_path_factory.mktemp("yaml"), "a.yaml", f"train:\n  key: {value}\n")
+    assert train(path) == ["--key", value]
+
+
+def test_extending_file_wins_and_may_take_away(tmp_path: Path) -> None:
+    write(tmp_path, "base/root.yaml", "train:\n  lr: 1\n  cpu: true\ngenerate:\n  beam: 5\n")
+    write(tmp_path, "base/more.yaml", "extends: root.yaml\ntrain:\n  lr: 2\n  clip-norm: 1.0\n")
+    write(tmp_path, "other.yaml", "train:\n  clip-norm: 0.1\n")
+    path = write(
+        tmp_path,
+        "a.yaml",
+        "extends: [base/more.yaml, other.yaml]\ntrain:\n  cpu: false\n  seed: 3\n",
+    )
+    experiment = configurations.load_experiment(path)
+    assert configurations.flag_arguments(experiment.train) == [
+        "--lr", "2", "--clip-norm", "0.1", "--seed", "3",
+    ]  # fmt: skip
+    assert configurations.flag_arguments(experiment.generate) == ["--beam", "5"]
+    assert [file.name for file in experiment.files] == [
+        "a.yaml", "more.yaml", "root.yaml", "other.yaml",
+    ]  # fmt: skip
+
+
+def test_command_line_replaces_the_file() -> None:
+    flags: configurations.Flags = {"lr": "1", "max-update": "10", "seed": "1"}
+    extra = ["--lr", "2", "--max-update=20", "-s", "de"]
+    assert configurations.program_arguments("data", flags, extra) == [
+        "data", "--user-dir", str(PLUGIN_FOLDER), "--seed", "1", *extra,
+    ]  # fmt: skip
+
+
+def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy").mkdir()  # as 'fairseq-kerbs toy toy' would
+    toy = configurations.CONFIGS / "toy.yaml"
+    for name in ("toy", "toy.yaml", "configs/toy.yaml", str(toy)):
+        assert configurations.find_configuration(Path(name)) == toy
+    own = write(tmp_path, "toy.yaml", "train:\n  seed: 5\n")
+    assert configurations.find_configuration(Path("toy.yaml")).samefile(own)
+    names = configurations.configuration_names()
+    for name in names:
+        assert configurations.load_experiment(configurations.find_configuration(Path(name))).files
+    assert {"toy", "multi30k/lstm_kerbs", "wikitext2/gru_kerbs"} <= set(names)
+    assert not [name for name in names if "base" in name or name.startswith(("tables", "paper"))]
+    for name, near in (("multi30k/lstm_krebs", "mean multi30k/lstm_kerbs"), ("x", "train --help")):
+        with pytest.raises(UserError, match=f"{name}: no such file, .*{near}"):
+            configurations.find_configuration(Path(name))
+
+
+def test_plugin_folder_is_this_package() -> None:
+    assert (PLUGIN_FOLDER / "configurations.py").samefile(configurations.__file__)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("trian:\n  lr: 1\n", r"a.yaml: unknown key 'trian'; the top level has extends"),
+        ("train:\n  lr: 1\n  lr: 2\n", r"a.yaml, line 3: .*key 'lr' is there twice"),
+        ("train:\n  a: 1\ntrain:\n  b: 1\n", r"a.yaml, line 3: .*key 'train' is there twice"),
+        ("train:\n  --lr: 1\n", r"a.yaml: train: --lr: write the flag without leading dashes"),
+        ("train:\n  a: {b: 1}\n", r"train: a must be one value or a plain list"),
+        ("train:\n  a: [[1]]\n", r"train: a must be one value or a plain list"),
+        ("train:\n  a: [true]\n", r"train: a must be one value or a plain list"),
+        ("train: 3\n", r"a.yaml: train must hold flags"),
+        ("- a\n- b\n", r"a.yaml: the top level must be keys"),
+        ("train: [\n", r"a.yaml, line \d: not valid YAML: expected the node content"),
+        ("train:\n\tlr: 1\n", r"a.yaml, line 2: not valid YAML"),
+        ("a: 1\n---\nb: 2\n", r"a.yaml, line 2: not valid YAML"),
+        ("train:\n  a: \x01\n", r"a.yaml: not valid YAML: unacceptable character"),
+        ("train:\n  ? [a, b]\n  : 1\n", r"a.yaml, line 2: not valid YAML: found unhashable key"),
+        ("extends: nowhere.yaml\n", r"nowhere.yaml: no such file"),
+        ("extends: a.yaml\n", r"a.yaml extends itself"),
+    ],
+)
+def test_mistakes_are_one_sentence_that_names_the_file(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = write(tmp_path, "a.yaml", text)
+    with pytest.raises(UserError, match=message) as caught:
+        configurations.load_experiment(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_circle_of_files(tmp_path: Path) -> None:
+    write(tmp_path, "a.yaml", "extends: b.yaml\n")
+    write(tmp_path, "b.yaml", "extends: a.yaml\n")
+    with pytest.raises(UserError, match=r"extends itself, by way of b\.yaml"):
+        configurations.load_experiment(tmp_path / "a.yaml")
+
+
+def test_empty_file_is_an_empty_experiment(tmp_path: Path) -> None:
+    assert train(write(tmp_path, "a.yaml", "# nothing\n")) == []
+
+
+def test_data_are_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"does not exist or has no dict\.\*\.txt"):
+        configurations.check_data(str(tmp_path))
+    (tmp_path / "dict.en.txt").touch()
+    configurations.check_data(str(tmp_path))
+    with pytest.raises(UserError, match=r"nowhere does not exist or"):
+        configurations.check_data(f"{tmp_path}:{tmp_path / 'nowhere'}")
+
+
+def test_languages_of_data(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--target-lang"):
+        configurations.language_pair(str(tmp_path))
+    for language in ("de", "en"):
+        (tmp_path / f"train.de-en.{language}.idx").touch()
+    assert configurations.language_pair(str(tmp_path)) == ("de", "en")
+
+
+def complete_configurations() -> Iterator[Any]:
+    """Flags of all configurations but those that are only there to be extended."""
+    for path in CONFIGURATIONS:
+        train = load_experiment(path).train
+        if "arch" in train and path.stem not in ("base", "small_base"):
+            yield pytest.param(train, id=str(path.relative_to(CONFIGS).with_suffix("")))
+
+
+def rows_of_tables() -> Iterator[Any]:
+    """Flags of all rows of tables that change a configuration, each once."""
+    if find_spec("jsonschema") is None:
+        yield pytest.param({}, marks=pytest.mark.skip("jsonschema is missing: extra tables"))
+        return
+    runs = dict[str, Run]()
+    for path in sorted(TABLES.glob("*.yaml")):
+        for scale in ("full", "small") if path.stem not in ("data", "schema") else ():
+            runs |= {run.folder: run for run in plan_runs(load_table(str(path)), scale)}
+    for run in runs.values():
+        flags = load_experiment(run.config).train
+        *changed, _, seed = shlex.split(run.flags)
+        for word in changed:
+            if word.startswith("--"):
+                name, flags[word[2:]] = word[2:], True
+            else:
+                flags[name] = word
+        if changed and seed == "1":
+            yield pytest.param(flags, id=run.folder)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dictionaries of :data:`WORDS` words, fairseq's four specials included."""
+    folder = tmp_path_factory.mktemp("data")
+    text = "".join(f"w{number} {WORDS - number}\n" for number in range(WORDS - 4))
+    for name in ("dict.de.txt", "dict.en.txt", "dict.txt"):
+        (folder / name).write_text(text)
+    return folder
+
+
+def parse(train: Flags, data: Path) -> argparse.Namespace:
+    """The flags as fairseq-train reads them, with small sizes."""
+    arch = str(train["arch"])
+    kind = "recurrent"
+    if arch.startswith("transformer"):
+        kind = "transformer_lm" if arch.startswith("transformer_lm") else "transformer"
+    extra = [part for name in SIZES[kind] for part in (f"--{name}", "16")]
+    if train.get("task", "translation") == "translation":
+        extra += ["--source-lang", "de", "--target-lang", "en"]
+    arguments = program_arguments(str(data), train, ["--cpu", *extra])
+    return options.parse_args_and_arch(options.get_training_parser(), arguments)
+
+
+_OPTIMIZERS: dict[str, Any] = {}  # fairseq's configurations; making one takes half of a test
+
+
+def build_optimizer(flags: Flags, args: argparse.Namespace, parameters: list[Any]) -> Any:
+    """Optimizer with its learning rate after one update."""
+    names = ("optimizer", "lr", "adam-betas", "weight-decay", "warmup-updates", "task")
+    key = str([item for item in flags.items() if item[0] in names or item[0].startswith("lr-")])
+    if key not in _OPTIMIZERS:
+        _OPTIMIZERS[key] = convert_namespace_to_omegaconf(args)
+    config = _OPTIMIZERS[key]
+    optimizer = optim.build_optimizer(config.optimizer, parameters)
+    lr_scheduler.build_lr_scheduler(config.lr_scheduler, optimizer).step_update(1)
+    return optimizer
+
+
+def batch_for(args: argparse.Namespace) -> dict[str, Any]:
+    batch = make_batch((5, 3, 6), words=WORDS)
+    batch |= {"id": torch.arange(3), "nsentences": 3}
+    if args.task == "language_modeling":
+        target, inputs = batch["target"], batch["net_input"]
+        read = target if getattr(args, "self_target", False) else inputs["prev_output_tokens"]
+        batch["net_input"] = {"src_tokens": read, "src_lengths": target.ne(1).sum(1)}
+    return batch
+
+
+@pytest.mark.parametrize("train", [*complete_configurations(), *rows_of_tables()])
+def test_one_training_step_and_one_decoding(train: Flags, data: Path) -> None:
+    args = parse(train, data)
+    task = tasks.setup_task(args)
+    model, criterion = task.build_model(args), task.build_criterion(args)
+    optimizer = build_optimizer(train, args, list(model.parameters()))
+    batch = batch_for(args)
+    own = getattr(model.decoder, "output", None)
+    layer = model.decoder.output_projection if own is None else own  # fairseq's own model
+    before = layer.weight.detach().clone()
+    loss, size, _ = task.train_step(batch, model, criterion, optimizer, 0)
+    task.optimizer_step(optimizer, model=model, update_num=0)
+    assert loss.isfinite()
+    assert size == 14
+    assert layer.weight.isfinite().all()
+    assert not torch.equal(layer.weight, before)
+    if own is not None:
+        check_layer(own, args)
+    model.eval()
+    with torch.no_grad():
+        loss, _, _ = criterion(model, batch)
+    assert loss.isfinite()
+    if getattr(args, "self_target", False):  # a cloze model does not generate
+        return
+    generator = task.build_generator([model], argparse.Namespace(beam=5, max_len_b=4))
+    prefix = batch["target"][:, :2] if args.task == "language_modeling" else None
+    with torch.no_grad():
+        hypotheses = task.inference_step(generator, [model], batch, prefix_tokens=prefix)
+    assert [len(one) for one in hypotheses] == [5] * 3
+    assert all(one["score"].isfinite() for row in hypotheses for one in row)
+
+
+def check_layer(layer: OutputLayer, args: argparse.Namespace) -> None:
+    """The output layer is what the flags say."""
+    components = {
+        "mos": getattr(args, "mixture_components", 0),
+        "mixture": len(str(args.mixture_kernels).split(",")),
+    }
+    if args.output_layer in components:
+        assert layer.components == components[args.output_layer]
+    elif args.output_layer == "softmax":
+        assert (layer.kernel_name, layer.total_senses) == ("lin", WORDS)
+    else:
+        assert isinstance(layer, KerbsOutputLayer)
+        assert layer.kernel.name == args.kernel
+        assert layer.new_sense == args.new_sense
+        assert layer.total_senses == round(args.total_senses * WORDS)
+
+
+def test_generation_flags_are_fairseqs_own(data: Path) -> None:
+    seen: set[str] = set()
+    for path in CONFIGURATIONS:
+        experiment = load_experiment(path)
+        if str(experiment.generate) in seen or not experiment.generate:
+            continue
+        seen.add(str(experiment.generate))
+        arguments = program_arguments(str(data), {"path": "x.pt", **experiment.generate})
+        args = options.parse_args_and_arch(options.get_generation_parser(), arguments)
+        assert args.beam == 5
+    assert seen
+
+
+@pytest.mark.parametrize(("name", "cards"), [("one_gpu", 1), ("several_gpus", 4)])
+def test_a_dry_run_for_gpus_prints_what_fairseq_parses(
+    name: str, cards: int, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = CONFIGS / f"iwslt16/transformer_{name}.yaml"
+    assert main(["train", str(config), str(data), "runs/gpu", "--dry-run"]) == 0
+    program, *arguments = shlex.split(capsys.readouterr().out.splitlines()[1])
+    assert Path(program).name == "fairseq-train"
+    args = options.parse_args_and_arch(options.get_training_parser(), arguments)
+    cfg = convert_namespace_to_omegaconf(args)
+    assert cfg.common.fp16
+    assert cfg.dataset.batch_size * cards * cfg.optimization.update_freq[0] == 128  # the paper's
+    assert cfg.dataset.max_tokens * cards == 8192
+    assert cfg.dataset.num_workers == 4
+    assert cfg.distributed_training.ddp_backend == "pytorch_ddp"
+    plain = load_experiment(CONFIGS / "iwslt16/transformer_kerbs.yaml").train
+    changed = {"fp16", "max-tokens", "batch-size", "update-freq", "num-workers", "ddp-backend"}
+    differs = {
+        key for key, value in load_experiment(config).train.items() if plain.get(key) != value
+    }
+    assert differs == changed - (set() if cards > 1 else {"batch-size", "ddp-backend"})

@@ -1,0 +1,399 @@
+"""The papers' tables: their descriptions, small ones made by the script, and one on SLURM."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from fairseq import options
+from sacrebleu.metrics.bleu import BLEU
+
+from fairseq_kerbs.cli import build_parser
+from fairseq_kerbs.cli import main as kerbs
+from fairseq_kerbs.configurations import CONFIGS, load_experiment
+from fairseq_kerbs.evaluation import tables
+from fairseq_kerbs.evaluation.tables import NAMES, Run, load_table, main, plan_runs, select_runs
+from fairseq_kerbs.models import PRESETS
+from fairseq_kerbs.utils.errors import UserError
+from tests.helpers import HANGS
+from tests.helpers.slurm import running_slurm
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = [str(ROOT / "scripts" / "reproduce_tables.sh"), "--corpora", "raw", "--jobs", "2"]
+for package in ("pandas", "jsonschema", "snakemake"):
+    pytest.importorskip(package, reason=f"{package} is not installed; it is in the extra tables")
+
+# Typed from the papers, independently of the descriptions.
+PUBLISHED = {
+    ("1", "mt"): "softmax 25.91 mos 26.45 kerbs 27.28",
+    ("1", "lm"): "softmax 103.12 mos 102.72 kerbs 102.17",
+    ("1", "dialog"): "softmax 16.56 mos 13.73 kerbs 17.85",
+    ("1", "human"): "softmax 1.24 mos 1.04 kerbs 1.40",
+    ("2", "mt"): "softmax 29.61 mos 28.54 kerbs 30.90",
+    ("2", "dialog"): "softmax 10.61 mos 9.81 kerbs 10.90",
+    ("5", "mt"): "softmax 25.91 kerbs 27.28 no_kernel 26.79 single_sense 26.80 "
+    "no_reallocation 27.00",
+    ("gao1", "lm"): "lin 46.8 log 103.0 pow 46.8 pol 47.3 rbf 284.9 ssg 49.9 mog 46.7 "
+    "hpb 122.6 wav 289.7",
+    ("gao1", "mt"): "lin 34.3 log 0.4 pow 32.8 pol 31.7 rbf 0.0 ssg 34.6 mog 34.2 hpb 0.3 wav 0.0",
+    ("gao3", "lm"): "lin 46.8 mos 47.8 mix_big 47.1 mix_1 46.6 mix_2 46.5 mix_3 47.3 "
+    "mix_4 47.1 mix_5 46.7",
+}
+
+
+def runs_of(*names: str, scale: str = "small") -> list[Run]:
+    return [run for name in names for run in plan_runs(load_table(name), scale)]
+
+
+def test_published_figures() -> None:
+    papers = {
+        (name, column): " ".join(word for item in content["paper"].items() for word in item)
+        for name in NAMES
+        for column, content in load_table(name)["columns"].items()
+        if "paper" in content
+    }
+    assert papers == PUBLISHED
+
+
+@pytest.mark.parametrize("scale", ["full", "small"])
+def test_runs_have_the_flags_of_their_rows(scale: str) -> None:
+    preset = load_experiment(CONFIGS / "paper.yaml").train
+    for run in runs_of(*NAMES, scale=scale):
+        train, table = load_experiment(run.config).train, run.table["name"]
+        is_language_model = train.get("task") == "language_modeling"
+        assert is_language_model == (run.metric in ("perplexity", "valid_loss"))
+        if table in ("table1", "table2", "table3", "table4"):
+            assert train["output-layer"] == run.row
+        if table.startswith("table"):  # the paper's setting, but for what a row leaves out
+            assert preset.items() <= train.items()
+        if table.startswith("gao"):
+            model, presets = next(
+                (m, p[train["arch"]]) for m, p in PRESETS.items() if train["arch"] in p
+            )
+            default = presets.get("init_scale", model.flags().init_scale)
+            assert float(train.get("init-scale", default)) == 1.0, run.config
+            assert table == "gao3" or run.row == "lin" or f"--kernel {run.row} " in run.flags
+        if scale == "small":
+            assert 0 < run.minutes <= (90 if table == "layers" else 30)
+
+
+def test_tables_share_trainings() -> None:
+    figures = {run.folder for run in runs_of("1", "2")}
+    assert {run.folder for run in runs_of("3", "4", "6")} <= figures
+    assert len({run.folder for run in runs_of("5")} - figures) == 3
+    seeds = [run.seed for run in runs_of("2")]
+    assert seeds == [1] * 3 + [2] * 3 + [3] * 3
+    (kerbs_6,) = runs_of("6")
+    assert kerbs_6.output.endswith("/words.md")
+    assert [Path(run.output).name for run in runs_of("1")][3:6] == ["perplexity.txt"] * 3
+
+
+def test_commands_are_ones_that_the_parsers_take(tmp_path: Path) -> None:
+    for run in runs_of("1", scale="full"):
+        program, *words = shlex.split(run.preparation(tmp_path).partition(" && ")[0])
+        args, extra = build_parser().parse_known_args(words)
+        assert (program, extra, str(args.dest)) == ("fairseq-kerbs", [], run.prepared)
+        assert run.data["missing"]
+    run = next(run for run in runs_of("1") if run.metric == "perplexity")
+    words = ["data", "--path", "model.pt", *shlex.split(run.evaluation)]
+    args = options.parse_args_and_arch(options.get_eval_lm_parser(), words)
+    assert (args.task, args.tokens_per_sample) == ("language_modeling", 35)
+
+
+OWN = """
+title: own
+rows: {a: A, b: B}
+baseline: a
+data:
+  toy: {folders: [toy], prepare: "true"}
+columns:
+  mt:
+    metric: bleu4
+    small:
+      data: toy
+      configs: {a: toy.yaml, b: toy.yaml}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title: own", "titel: own", r"'titel' was unexpected|'title' is a required"),
+        ("title: own", "title: own\ntitle: x", r"key 'title' is there twice"),
+        ("baseline: a", "baseline: c", r"'c' is none of the rows a, b"),
+        ("baseline: a", "kind: plot", r"\$\.kind: 'plot' is not one of"),
+        ("bleu4", "bleu5", r"columns\.mt\.metric: 'bleu5' is not one of"),
+        ("data: toy", "data: tyo", r"unknown data set 'tyo'"),
+        ("{a: toy.yaml,", "{c: toy.yaml,", r"'c' is none of the rows a, b"),
+        ("{a: toy.yaml,", "{a: nowhere.yaml,", r"there is no configuration nowhere.yaml"),
+        ("data: toy", "data: toy\n      seeds: ['1.5']", r"seeds\[0\]: '1.5' does not match"),
+        ("  toy: {", "  ../../toy: {", r"'../../toy' does not match"),
+        ("  toy: {", '  "..": {', r"'\.\.' does not match"),
+        ("  toy: {", '  "toy\\n": {', r"'toy.n' does not match"),
+        ("prepare:", "language: /en, prepare:", r"'/en' does not match"),
+        ("rows: {", "rows: {../c: C, ", r"'../c' does not match"),
+        ("data:", "flags: {a: {fp16: false}}\ndata:", r"flags: a: no command line takes fp16 away"),
+        ("data: toy", "flags: {b: {lr: null}}\n      data: toy", r"flags: b: no command line"),
+        ("data:", "flags: {a: {--lr: 1}}\ndata:", r"flags: a: --lr: write the flag without"),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN)
+    assert len(runs_of(str(path))) == 2
+    path.write_text(OWN.replace(old, new, 1))
+    with pytest.raises(UserError, match=message) as caught:
+        runs_of(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--table 9", "--table 9: there is 1, 2, 3"),
+        ("--table data", "--table data: there is 1, 2, 3"),
+        ("--jobs 0", "--jobs must be at least 1, not 0"),
+        ("--only nothing", "--only nothing: no run matches; they are called table2/mt/softmax/s1"),
+        ("--corpora nowhere", "there is no run to make or to show"),
+        ("--report-only", "there is no run to make or to show"),
+    ],
+)
+def test_misuse_is_one_sentence_and_status_2(
+    words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "multi30k").mkdir(parents=True)
+    with pytest.raises(SystemExit, match="2"):
+        main(["--table", "2", *words.split()])
+    error = capsys.readouterr().err
+    assert error.startswith(f"reproduce_tables.sh: error: {sentence}")
+    assert error.count("\n") == 1
+    assert os.listdir(tmp_path) == ["data"]
+
+
+def test_patterns_select_rows_and_runs(tmp_path: Path) -> None:
+    def labels(*only: str, table: str = "2") -> list[str]:
+        (tmp_path / "multi30k").mkdir(exist_ok=True)
+        runs, _ = select_runs([table], "small", str(tmp_path), str(tmp_path), only)
+        return [run.label for run in runs]
+
+    assert labels("kerbs/s2") == ["table2/mt/kerbs/s2"]
+    assert labels("s3", "*/mos/*") == [
+        f"table2/mt/{each}" for each in ("mos/s1", "mos/s2", "softmax/s3", "mos/s3", "kerbs/s3")
+    ]
+    path = tmp_path / "own.yaml"
+    wild = "      flags: {'[!a]': {lr: 2, cpu: true}}\n      minutes: {'*': 3, b: 5}\n"
+    path.write_text(OWN.replace("data:", "flags: {'*': {lr: 1}}\ndata:", 1) + wild)
+    first, second = runs_of(str(path))
+    assert (first.flags, first.minutes) == ("--lr 1 --seed 1", 3)
+    assert (second.flags, second.minutes) == ("--lr 2 --cpu --seed 1", 5)
+    assert re.fullmatch(r"cells/toy/toy_b-s1-[0-9a-f]{6}", second.folder)
+    path.write_text(path.read_text().replace("lr: 2", "lr: 3"))
+    changed = [run.folder for run in runs_of(str(path))]
+    assert (changed[0] == first.folder, changed[1] == second.folder) == (True, False)
+
+
+LOG = """\
+2026 | INFO | fairseq_cli.train | num. shared model params: 1,234,567 (num.
+2026 | INFO | train_inner | epoch 1: loss=9, num_updates=150, train_wall=99, wall=60
+2026 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 4.5 | nll_loss 3.165 | ppl 9
+2026 | INFO | train_inner | epoch 1: loss=9, num_updates=150, train_wall=99, wall=20
+2026 | INFO | valid | epoch 002 | valid on 'valid' subset | loss 4.4 | nll_loss 3.2 | ppl 9
+2026 | INFO | valid | epoch 003 | valid on 'valid' subset | loss nan | nll_loss nan | ppl nan
+2026 | INFO | train | epoch 3 | loss 5.5 | train_wall 29 | wall 90
+"""
+TEXTS = {
+    ("a", 1): ["it is a dog", "hello world"],
+    ("b", 1): ["it is a dog", "hello world to you"],
+    ("a", 2): ["it is", "hello world to you"],
+    ("b", 2): ["it is", "hello world to you"],
+}
+
+
+def test_means_deviations_and_bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paper = "metric: bleu1\n    title: Words\n    paper: {a: 25, b: 26.5}"
+    content = OWN.replace("metric: bleu4", paper) + "      seeds: [1, 2]\n"
+    content += "      flags: {b: {lr: 1}}\n  people: {metric: human, paper: {a: 1.24}}\n"
+    Path("own.yaml").write_text(content)
+    Path("data/toy").mkdir(parents=True)
+    reference = ["it is a dog", "hello world to you"] * 20
+    Path("data/toy/reference").write_text("\n".join(reference))
+    runs, scores = runs_of(str(tmp_path / "own.yaml")), dict[str, list[float]]()
+    for run in runs:
+        Path(run.folder).mkdir(parents=True)
+        Path(run.folder, "train.log").write_text(LOG)
+        texts = TEXTS[run.row, run.seed] * 20
+        lines = (f"H-{number}\t-1\t{text}\n" for number, text in enumerate(texts))
+        Path(run.output).write_text("".join(lines))
+        score = BLEU(max_ngram_order=1).corpus_score(texts, [reference])
+        scores.setdefault(run.row, []).append(score.score)
+    tables.write_figures(runs, "own.csv")
+    tables.write_table(runs, "small", "own.csv", "own.md")
+    written = Path("own.md").read_text()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in written.splitlines()]
+    rows = {line[0]: line[1:] for line in cells if len(line) == 10}
+    means, deviations = (
+        {row: each(values) for row, values in scores.items()} for each in (fmean, stdev)
+    )
+    ours = {row: f"{means[row]:.2f} ± {deviations[row]:.2f}" for row in "ab"}
+    trained = ["3.165 ± 0.000", "1,234,567", "2.5"]  # 60 and 90 seconds
+    assert rows["A"] == [ours["a"], "2", "25", "", "", "", *trained]
+    gain, p = f"{means['b'] - means['a']:+.2f}", rows["B"][5].split(", ")
+    assert rows["B"] == [ours["b"], "2", "26.5", gain, "+1.50", ", ".join(p), *trained]
+    assert (0 < float(p[0]) < 0.05, p[1]) == (True, "1.000")  # the texts of seed 2 are equal
+    people = next(line for line in cells if "human score, ours" in line)
+    assert people == ["system", "human score, ours", "n", "paper", "ours − A", "paper's − A"]
+    assert "|order:1`" in written
+    Path(runs[0].output).write_text("H-0\t-1\tit is\n")
+    with pytest.raises(UserError, match="has 1 lines"):
+        tables.write_figures(runs, "own.csv")
+
+
+TINY = f"""
+extends: {ROOT}/configs/toy.yaml
+train:
+  encoder-embed-dim: 32
+  decoder-embed-dim: 32
+  encoder-ffn-embed-dim: 32
+  decoder-ffn-embed-dim: 32
+  max-update: 20
+  validate-interval: 100
+  save-interval: 100
+  save-interval-updates: 5
+  reallocation-interval: 10
+  num-workers: 0
+generate: {{beam: 2, max-len-b: 12, num-workers: 0}}
+"""
+DATA = """
+parallel:
+  folders: [toy]
+  prepare: >-
+    fairseq-kerbs prepare --train {raw}/train --valid {raw}/valid --test {raw}/test
+    --source-lang de --target-lang en --merges 300 --workers 1 --dest {dest}
+    && cp {raw}/test.en {dest}/reference
+  source_language: de
+"""
+PAIR = """
+title: Figures
+baseline: softmax
+rows: {softmax: Plain, kerbs: KerBS}
+columns:
+  mt:
+    metric: bleu4
+    paper: {softmax: 25, kerbs: 26}
+    small: {data: parallel, config: kerbs.yaml, flags: {softmax: {output-layer: softmax}}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A corpus, and tables of figures, translations, and words."""
+    sizes = ["--train", "300", "--valid", "20", "--test", "20"]
+    assert kerbs(["toy", str(tmp_path / "raw" / "toy"), *sizes]) == 0
+    texts = {"kerbs": TINY, "data": DATA, "pair": PAIR}
+    texts["side"] = PAIR.replace("baseline:", "kind: examples\nbaseline:")
+    texts["words"] = PAIR.replace("baseline:", "kind: senses\nbaseline:")
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    return tmp_path
+
+
+def script(folder: Path, *words: str, status: int = 0, environ: Any = os.environ) -> str:
+    """What the script prints in a folder."""
+    how: Any = {"cwd": folder, "env": environ, "text": True, "capture_output": True}
+    done = subprocess.run([*SCRIPT, *words], **how)
+    assert done.returncode == status, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def trained(said: str) -> list[str]:
+    return re.findall(r"training cells/parallel/(\S+)-s1-", said)
+
+
+@pytest.mark.slow
+def test_made_once_and_again_what_changed(folder: Path) -> None:
+    tables_of = [word for name in ("pair", "side", "words") for word in ("--table", f"{name}.yaml")]
+    planned = script(folder, *tables_of, "--dry-run")
+    assert sorted(trained(planned)) == ["kerbs", "kerbs_softmax"]
+    assert "fairseq-kerbs train " in planned
+    assert not (folder / "results").exists()
+
+    made = script(folder, *tables_of, "--only", "kerbs")
+    assert (trained(made), "%) done" in made) == (["kerbs"], True)
+    made = script(folder, *tables_of)
+    assert trained(made) == ["kerbs_softmax"]
+    results = folder / "results" / "tables"
+    assert re.search(r"\| KerBS +\| \d+\.\d\d +\| 1 ", (results / "pair_small.md").read_text())
+    assert "Source" in (results / "side_small.md").read_text()
+    assert "| drawn at random |" in (results / "words_small.md").read_text()
+
+    assert "Nothing to be done" in script(folder, *tables_of)
+    text = (folder / "pair.yaml").read_text()
+    changed = text.replace("flags: {", "flags: {kerbs: {lr: 1e-3}, ")
+    (folder / "pair.yaml").write_text(changed)
+    assert trained(script(folder, "--table", "pair.yaml")) == ["kerbs_kerbs"]
+    (folder / "pair.yaml").write_text(text)
+    assert trained(script(folder, "--table", "pair.yaml")) == []
+
+    # another text is other data: models of the former are not trained on
+    for language in ("de", "en"):
+        with (folder / "raw" / "toy" / f"train.{language}").open("a") as stream:
+            stream.write("Oslo.\n")
+    assert trained(script(folder, "--table", "pair.yaml", "--only", "kerbs")) == ["kerbs"]
+    cells = folder / "runs" / "tables" / "cells" / "parallel"
+    (log,) = cells.glob("kerbs-s1-*/train.log")
+    assert "Loaded checkpoint" not in log.read_text()
+
+
+@pytest.mark.slow
+def test_stopped_it_goes_on_and_failures_are_told(folder: Path) -> None:
+    text = (folder / "pair.yaml").read_text()
+    (folder / "pair.yaml").write_text(text.replace("flags: {", "flags: {kerbs: {arch: none}, "))
+    log = folder / "runs" / "tables" / "cells"
+    with subprocess.Popen([*SCRIPT, "--table", "pair.yaml"], cwd=folder) as first:
+        deadline = time.monotonic() + HANGS
+        while not list(log.glob("*/kerbs_softmax-s1-*/checkpoints/checkpoint_last.pt")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        first.send_signal(signal.SIGINT)
+        assert first.wait(HANGS) != 0
+    said = script(folder, "--table", "pair.yaml", status=1)
+    assert "Error in rule train" in said
+    (finished,) = log.glob("*/kerbs_softmax-s1-*/generate-test.txt")
+    assert "Loaded checkpoint" in (finished.parent / "train.log").read_text()
+    script(folder, "--table", "pair.yaml", "--report-only")
+    written = (folder / "results" / "tables" / "pair_small.md").read_text()
+    assert re.search(r"\| KerBS +\| +\| +\| 26 ", written)
+
+
+@pytest.mark.slow
+def test_every_training_is_a_job_of_slurm(folder: Path) -> None:
+    profile = ROOT / "configs" / "snakemake" / "slurm"
+    words = ["--table", "pair.yaml", "--profile", str(profile), "--set-threads"]
+    words += ["prepare=1", "train=1", "generate=1", "--seconds-between-status-checks", "1"]
+    with running_slurm() as environ:
+        said = script(folder, *words, environ=environ)
+        command = ["scontrol", "--oneliner", "show", "job"]
+        jobs = subprocess.run(command, env=environ, capture_output=True, text=True).stdout
+        unknown = subprocess.run(
+            [str(profile / "status.sh"), "999"], env=environ, capture_output=True, text=True
+        )
+    assert len(re.findall("Submitted job .* with external jobid", said)) == 5
+    assert "| KerBS" in (folder / "results" / "tables" / "pair_small.md").read_text()
+    states = re.findall(r"JobName=(\w+) .*JobState=(\w+)", jobs)
+    done = {"generate": 2, "prepare": 1, "train": 2}
+    assert sorted(states) == [(job, "COMPLETED") for job, n in done.items() for _ in range(n)]
+    asked = next(job for job in jobs.splitlines() if "JobName=train" in job)
+    for part in ("gres:gpu:1", "MinMemoryNode=32000M", "TimeLimit=1-00:00:00"):
+        assert part in asked
+    assert unknown.stdout == "failed\n"
