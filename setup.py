@@ -32,7 +32,7 @@ setup(
     extras_require={
         # training, preparing, generating and the command line
         "fairseq": [
-            # scripts/fairseq_wheel builds 0.12.2+kerbs3, which satisfies this.
+            # scripts/fairseq_wheel builds 0.12.2+kerbs4, which satisfies this.
             "fairseq==0.12.2",
             "pooch>=1.8",
             "PyYAML",

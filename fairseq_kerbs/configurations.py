@@ -71,12 +71,10 @@ class SensesOnClusters(NamedTuple):
     Attributes:
         at: share of --max-update, within (0, 1).
         total: the limit of senses, as a multiple of the vocabulary.
-        again: share of --max-update after which they are placed once more; 0 for never.
     """
 
     at: float
     total: float
-    again: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,8 +128,6 @@ def _senses(path: Path, content: Any) -> SensesOnClusters:
             f"{path}: senses: at must be between 0 and 1, and total at least 1, but they are "
             f"{senses.at} and {senses.total}"
         )
-    if senses.again and not senses.at < senses.again < 1.0:
-        raise UserError(f"{path}: senses: again must be between at and 1, but is {senses.again}")
     return senses
 
 

@@ -35,8 +35,7 @@ from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write
-from fairseq_kerbs.utils.steps import write_json
+from fairseq_kerbs.utils.files import atomic_write, write_json
 
 MOST_COSINE = 0.6
 UNSURE = 0.01  # 1 − P(y) from which on a word's likelihood still says something about θ

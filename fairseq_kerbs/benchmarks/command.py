@@ -18,8 +18,8 @@ from fairseq_kerbs.benchmarks import likelihood
 from fairseq_kerbs.benchmarks.comparison import Entries, compare, tables
 from fairseq_kerbs.benchmarks.memory import quiet
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import write_json
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions, load_average
-from fairseq_kerbs.utils.steps import write_json
 
 _LSTM = ("kerbs-lstm", "softmax-lstm")
 BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {

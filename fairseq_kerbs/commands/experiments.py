@@ -165,10 +165,7 @@ def _give_senses(
     if polynomial:
         args.extra += ["--total-num-update", rest]
     flags = {**flags, "output-layer": "kerbs", "total-senses": total, "sense-bias": True}
-    if not senses.again:
-        return flags | {"reallocation": "none"}
-    share = (senses.again - senses.at) / (1.0 - senses.at)
-    return flags | {"reallocation": "clusters", "reallocation-at": f"{share:.6g}"}
+    return flags | {"reallocation": "none"}
 
 
 def _check_recipe(

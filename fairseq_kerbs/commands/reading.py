@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fairseq_kerbs.commands import OutputPath, add_trust_flag, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.steps import write_json
+from fairseq_kerbs.utils.files import write_json
 
 
 def add_model_flags(

@@ -37,14 +37,16 @@ from fairseq_kerbs.utils.files import (
     atomic_write,
     has_endless_word,
     iter_lines,
+    locked,
     partial_name,
     put_in_place,
     read_lines,
+    read_object,
     sha256_of,
     without_endless_words,
+    write_json,
 )
 from fairseq_kerbs.utils.processes import find_program, quoted, run_program
-from fairseq_kerbs.utils.steps import locked, read_object, write_json
 
 NAME = "preparation.json"
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}

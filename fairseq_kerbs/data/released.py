@@ -21,8 +21,13 @@ from fairseq_kerbs.data import prepare, tokens
 from fairseq_kerbs.data.prepare import ParallelText, Report
 from fairseq_kerbs.data.releases import Release, fetch, find_files, release_of, unpacked
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import has_endless_word, iter_lines, put_in_place, read_lines
-from fairseq_kerbs.utils.steps import fingerprint
+from fairseq_kerbs.utils.files import (
+    fingerprint,
+    has_endless_word,
+    iter_lines,
+    put_in_place,
+    read_lines,
+)
 
 Texts = dict[str, list[str]]
 """Lines of each file of ``DEST/raw``, by its name."""

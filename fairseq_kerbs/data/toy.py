@@ -17,8 +17,7 @@ import yaml
 
 from fairseq_kerbs.data.gold import gold_text
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write
-from fairseq_kerbs.utils.steps import locked
+from fairseq_kerbs.utils.files import atomic_write, locked
 
 _TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 _ADJECTIVES = _TABLE["adjectives"] | _TABLE["fixed adjectives"]

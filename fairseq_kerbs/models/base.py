@@ -65,13 +65,12 @@ class KerbsModel(BaseFairseqModel, ABC):
         if OmegaConf.is_config(args):  # fairseq-hydra-train's, where null is left open
             for name in [name for name, value in args.items() if value is None]:
                 del args[name]
+        policy = getattr(args, "reallocation", None)
         values = {item.name: item.default for item in fields(cls.flags)} | (sizes or {})
-        known = args.items() if OmegaConf.is_config(args) else vars(args).items()
-        given = {name: value for name, value in known if value is not None}
-        config.fill_for_clusters(values, given)
         for name, value in ({"reallocation_at": None} | values).items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
+        config.fill_for_clusters(args, preset=policy is None)
         if hasattr(args, "input_embedding"):
             # whether input and output embeddings are the same rows is for another flag to say
             args.share_decoder_input_output_embed = args.input_embedding == "composed"

@@ -69,8 +69,10 @@ class KerbsConfig(FairseqDataclass):
     kernel_b: Optional[float] = _flag(None, "b of the kernel wav (100 if not given)")
     total_senses: float = _flag(3.0, "senses in all, as a multiple of the target vocabulary")
     max_senses: int = _flag(4, "most senses of one word")
-    sense_init: ChoiceEnum(output_layers.SENSE_INITS) = _flag(
-        "random", "first vectors: drawn alone (the paper), or around the word's first"
+    sense_init: Optional[ChoiceEnum(output_layers.SENSE_INITS)] = _flag(
+        None,
+        "first vectors: drawn alone (the paper), around the word's first, or idle until they are "
+        "placed; random if not given, with --reallocation clusters spare",
     )
     init_scale: float = _flag(1.0, INIT_SCALE)
     reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
@@ -136,15 +138,16 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     init_scale: float = _flag(1.73, INIT_SCALE)
 
 
-def fill_for_clusters(values: dict[str, Any], given: dict[str, Any]) -> None:
-    """Adapt ``values``, what flags are that are not ``given``, to the policy "clusters"."""
-    chosen = values | given
-    if chosen["output_layer"] != "kerbs" or chosen["reallocation"] != "clusters":
-        return
-    if chosen["kernel"] not in PLACED_KERNELS:
-        values["reallocation"] = "paper"
-    elif float(chosen["total_senses"]) > 1.0:
-        values |= {"sense_init": "spare", "sense_bias": True}
+def fill_for_clusters(args: Any, preset: bool) -> None:
+    """Complete filled flags by what the policy "clusters" needs. Where it is a ``preset`` of the
+    architecture, and not asked for, a kernel with which senses cannot be placed has another."""
+    clusters = args.output_layer == "kerbs" and args.reallocation == "clusters"
+    if clusters and preset and args.kernel not in PLACED_KERNELS:
+        args.reallocation = "paper"
+    elif clusters and float(args.total_senses) > 1.0:
+        args.sense_bias = True
+        args.sense_init = args.sense_init or "spare"
+    args.sense_init = args.sense_init or "random"
 
 
 def as_namespace(args: Any) -> argparse.Namespace:
@@ -294,6 +297,12 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
     """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
     kernels, biased = kernels_from_flags(args), bool(args.sense_bias)
+    placed = args.output_layer == "kerbs" and args.reallocation == "clusters"
+    if placed and args.kernel not in PLACED_KERNELS and float(args.total_senses) > 1.0:
+        raise ValueError(
+            f"--reallocation clusters places senses of --kernel {' or '.join(PLACED_KERNELS)}, not "
+            f"of {args.kernel}: give --reallocation paper, or another kernel."
+        )
     mixture = args.output_layer in ("mos", "mixture")
     if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):
         other = f"--output-layer {args.output_layer}" if mixture else f"--kernel {args.kernel}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -145,3 +147,40 @@ def sha256_of(path: Path | str) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fingerprint(path: Path) -> str | None:
+    """SHA-256 of a file, or of a folder's file names and contents; None where there is nothing."""
+    if path.is_dir():
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        listing = "\n".join(f"{file.relative_to(path)} {sha256_of(file)}" for file in files)
+        return hashlib.sha256(listing.encode()).hexdigest()
+    return sha256_of(path) if path.is_file() else None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one if there is none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a JSON file at once."""
+    with atomic_write(path) as stream:
+        json.dump(content, stream, indent=1, ensure_ascii=False)
+        stream.write("\n")
+
+
+@contextmanager
+def locked(folder: Path, refusal: str) -> Iterator[None]:
+    """Create a folder and keep other runs out of it; if one is using it, `refusal` is raised."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as lock:
+        try:  # a record lock: gone when this process is, and not inherited by its workers
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(refusal) from None
+        yield

@@ -18,8 +18,7 @@ from fairseq_kerbs.analysis.gold_senses import read_gold_senses
 from fairseq_kerbs.data import toy
 from fairseq_kerbs.data.toy import PLAIN, SENSES, write_toy_corpus
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import read_lines
-from fairseq_kerbs.utils.steps import locked
+from fairseq_kerbs.utils.files import locked, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("test", "valid", "train")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import PARTIAL, atomic_write, read_lines, sha256_of
+from fairseq_kerbs.utils.files import PARTIAL, atomic_write, locked, read_lines, sha256_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,3 +116,14 @@ def test_sha256(tmp_path: Path) -> None:
     assert sha256_of(tmp_path / "text") == (
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     )
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from fairseq_kerbs.utils.files import locked\n"
+    code += "with locked(Path(sys.argv[1]), 'another run works in it'): pass"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with locked(tmp_path, ""):
+        done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert "another run works in" in done.stderr
+    assert subprocess.run(command, env=environ).returncode == 0
