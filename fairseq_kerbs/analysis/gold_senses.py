@@ -22,6 +22,7 @@ from scipy.stats import binomtest
 from sklearn.cluster import KMeans
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, v_measure_score
+from sklearn.metrics.cluster import contingency_matrix
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from tabulate import tabulate
 
@@ -33,7 +34,14 @@ from fairseq_kerbs.utils.processes import progress
 GoldSenses = Mapping[tuple[int, int, str], str]
 """Gold senses by number of the line, occurrence of the word in it (both from 0), and word."""
 
+
+def purity(gold: NDArray[np.int64], induced: NDArray[np.int64]) -> float:
+    """Share of occurrences whose gold sense is the most frequent one of their induced sense."""
+    return float(contingency_matrix(gold, induced).max(0).sum() / len(gold))
+
+
 MEASURES = {
+    "purity": purity,
     "v_measure": v_measure_score,
     "ari": adjusted_rand_score,
     "ami": adjusted_mutual_info_score,
@@ -228,7 +236,7 @@ def comparison_as_text(comparison: Mapping[str, Any]) -> str:
     rows = [[word, *(row[key] for key in keys)] for word, row in comparison["words"].items()]
     every = comparison["all"]
     means = []
-    for measure, name in short.items():
+    for measure, name in {**short, "purity": "purity"}.items():
         figures = [every[f"{partition}.{measure}"] for partition in PARTITIONS]
         cells = ["{mean:.3f} [{low:.3f}, {high:.3f}]".format(**figure) for figure in figures]
         sign = "{higher} of {of}, p = {p:.2g}".format(**every[f"sign.{measure}"])

@@ -18,20 +18,21 @@ from tests.analysis.conftest import Trained
 
 
 @pytest.mark.parametrize(
-    ("induced", "v_measure", "ari"),
+    ("induced", "v_measure", "ari", "purity"),
     [
-        ([7, 7, 7, 2, 2, 2], 1.0, 1.0),
-        ([0, 0, 0, 0, 0, 0], 0.0, 0.0),
+        ([7, 7, 7, 2, 2, 2], 1.0, 1.0, 1.0),
+        ([0, 0, 0, 0, 0, 0], 0.0, 0.0, 0.5),
         # by hand. V: homogeneity 1, H(induced) = 1.0114 nats; ARI: 4 pairs agree of 6 and 4 of 15
-        ([0, 0, 1, 2, 2, 2], 2 * np.log(2) / (np.log(2) + 1.0114042647), 2.4 / 3.4),
+        ([0, 0, 1, 2, 2, 2], 2 * np.log(2) / (np.log(2) + 1.0114042647), 2.4 / 3.4, 1.0),
         # mutual information ⅓ ln ⅔ + ⅔ ln 4/3; 2 pairs agree of 6 and 6 of 15
-        ([0, 1, 1, 0, 0, 1], (np.log(2 / 3) + 2 * np.log(4 / 3)) / (3 * np.log(2)), -1 / 9),
+        ([0, 1, 1, 0, 0, 1], (np.log(2 / 3) + 2 * np.log(4 / 3)) / (3 * np.log(2)), -1 / 9, 2 / 3),
     ],
 )
-def test_agreement(induced: list[int], v_measure: float, ari: float) -> None:
+def test_agreement(induced: list[int], v_measure: float, ari: float, purity: float) -> None:
     found = gold_senses.agreement(np.array([0, 0, 0, 1, 1, 1]), np.array(induced))
     assert found["v_measure"] == pytest.approx(v_measure, abs=1e-6)
     assert found["ari"] == pytest.approx(ari, abs=1e-6)
+    assert found["purity"] == pytest.approx(purity)
     assert (found["ami"] == pytest.approx(1)) == (v_measure == 1)
     assert found["ami"] <= v_measure + 1e-9  # adjusted for chance
 
@@ -56,8 +57,8 @@ def test_what_stands_beside_the_senses() -> None:
     words = {"seal": labelled([0] * 20 + [1] * 12), "spring": labelled([1] * 32)}
     found = gold_senses.compare_with_gold(words, dict.fromkeys(words, TRAINING))
     seal, spring = found["words"]["seal"], found["words"]["spring"]
-    assert [seal[f"senses.{name}"] for name in gold_senses.MEASURES] == [1, 1, 1]
-    assert [spring[f"senses.{name}"] for name in gold_senses.MEASURES] == [0, 0, 0]
+    assert [seal[f"senses.{name}"] for name in gold_senses.MEASURES] == [1, 1, 1, 1]
+    assert [spring[f"senses.{name}"] for name in gold_senses.MEASURES] == [20 / 32, 0, 0, 0]
     assert (seal["senses"], seal["used"], spring["used"]) == (2, 2, 1)
     for row in (seal, spring):
         assert row["kmeans.ari"] == row["probe.ari"] == row["probe.ami"] == 1.0
