@@ -315,7 +315,7 @@ def _section(
         cells["paper"] = paper.map("{:g}".format)
     if base:
         cells[f"ours − {rows[base]}"] = gain(groups["value"].mean())
-        cells[f"paper's − {rows[base]}"] = gain(paper)
+        cells |= {f"paper's − {rows[base]}": gain(paper)} if len(paper) else {}
     if metric in _ORDERS:
         cells["p"] = groups["p"].agg(lambda ps: ", ".join(f"{p:.3f}" for p in ps.dropna()))
     if scale:
