@@ -5,6 +5,7 @@ from fairseq_kerbs.kernels.functional import (
     KERNELS,
     apply_kernel,
     build_kernel,
+    check_shapes,
     kerbs_kernel,
     kernel_logits,
 )
@@ -12,6 +13,6 @@ from fairseq_kerbs.kernels.kerbs import THETA_LIMIT, InnerProductKernel, KerbsKe
 
 __all__ = [
     "KERNELS", "THETA_LIMIT", "InnerProductKernel", "KerbsKernel", "Kernel", "apply_kernel",
-    "build_kernel", "compute_dtype", "kerbs_gain", "kerbs_kernel", "kernel_logits", "safe_inverse",
-    "safe_norm",
+    "build_kernel", "check_shapes", "compute_dtype", "kerbs_gain", "kerbs_kernel", "kernel_logits",
+    "safe_inverse", "safe_norm",
 ]  # fmt: skip

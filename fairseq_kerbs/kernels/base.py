@@ -26,16 +26,29 @@ class Kernel(ABC):
     name: ClassVar[str]  # its key in KERNELS
     options: ClassVar[tuple[str, ...]] = ()  # of its constructor, for a user to choose
     has_theta: ClassVar[bool] = True  # whether it reads θ
+    reads_norms: ClassVar[bool] = True  # whether it reads |h| and |w|
+    homogeneous: ClassVar[bool] = False  # whether the value grows as h does, and as w does
     theta_std: ClassVar[float] = 0.1  # θ begins as the paper's "random vector", normal with these
     theta_mean: ClassVar[float] = 0.0
 
     @abstractmethod
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
-        """Kernel value; all arguments broadcast and are float32 or float64."""
+        """Kernel value; all arguments broadcast and are float32 or float64.
+
+        ``theta`` is what :meth:`prepare` gives of θ.
+        """
 
     @abstractmethod
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        """Derivatives of :meth:`value` by x (norms fixed), |h|, |w| (x fixed) and θ."""
+        """Derivatives of :meth:`value` by x (norms fixed), |h|, |w| (x fixed) and θ itself.
+
+        A homogeneous kernel gives none by norms: |h| ∂s/∂|h| = |w| ∂s/∂|w| = s − x ∂s/∂x.
+        """
+
+    def prepare(self, theta: Tensor) -> Tensor:
+        """What the kernel needs of θ [...], once a sense: several functions of it, [C, ...], or as
+        such θ itself."""
+        return theta
 
     def bind(self, dim: int) -> Kernel:
         """This kernel for vectors of ``dim`` coordinates: itself, unless their number matters; a
@@ -70,10 +83,10 @@ def safe_inverse(norm: Tensor) -> Tensor:
 
 def polynomial(z: Tensor, coefficients: Sequence[float]) -> Tensor:
     """Σ_k coefficients[k]·z^k, by Horner's rule."""
-    result = torch.full_like(z, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        result.mul_(z).add_(coefficient)
-    return result
+    result = z * coefficients[-1]
+    for coefficient in reversed(coefficients[1:-1]):
+        result.add_(coefficient).mul_(z)
+    return result.add_(coefficients[0])
 
 
 _LN2 = {  # in two parts: n times the first is exact

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_norm
+from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.gao import GAO_KERNELS
 from fairseq_kerbs.kernels.kerbs import InnerProductKernel, KerbsKernel, ReleasedKerbsKernel
 
@@ -37,13 +37,19 @@ class _KernelFunction(torch.autograd.Function):
     def forward(ctx: Any, kernel: Kernel, *inputs: Tensor) -> Tensor:
         ctx.kernel = kernel
         ctx.save_for_backward(*inputs)
-        return kernel.value(*inputs)
+        x, h_norm, w_norm, theta = inputs
+        return kernel.value(x, h_norm, w_norm, kernel.prepare(theta))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        inputs = ctx.saved_tensors
-        partials = ctx.kernel.partials(*inputs)
+        inputs, kernel = ctx.saved_tensors, ctx.kernel
+        arguments = *inputs[:3], kernel.prepare(inputs[3])
+        partials = kernel.partials(*arguments)
+        if kernel.homogeneous:
+            rest = kernel.value(*arguments) - inputs[0] * partials.x
+            by_h, by_w = (rest * safe_inverse(norm) for norm in inputs[1:3])
+            partials = partials._replace(h_norm=by_h, w_norm=by_w)
         return None, *(
             _reduced(grad_output, partial, like) if need else None
             for partial, like, need in zip(
@@ -71,6 +77,19 @@ def apply_kernel(
     return _KernelFunction.apply(kernel, *inputs)
 
 
+def check_shapes(h: Tensor, w: Tensor, theta: Tensor) -> None:
+    """Raise a ValueError where these are not [..., d], [M, d] and [M]."""
+    if w.dim() != 2 or not h.dim() or h.shape[-1] != w.shape[1]:
+        raise ValueError(
+            f"`h` has shape {tuple(h.shape)} and `w` {tuple(w.shape)}; they must be [..., d] and "
+            "[M, d]."
+        )
+    if theta.shape != w.shape[:1]:
+        raise ValueError(
+            f"`theta` has shape {tuple(theta.shape)}, but there are {w.shape[0]} senses: it is [M]."
+        )
+
+
 def kernel_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str | Kernel = "kerbs") -> Tensor:
     """Kernel logits of every context vector against every sense.
 
@@ -86,15 +105,7 @@ def kernel_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str | Kernel = "k
     Raises:
         ValueError: shapes do not fit each other or the kernel, or no kernel has that name.
     """
-    if w.dim() != 2 or h.shape[-1] != w.shape[1]:
-        raise ValueError(
-            f"`h` has shape {tuple(h.shape)} and `w` {tuple(w.shape)}; they must be [..., d] and "
-            "[M, d]."
-        )
-    if theta.shape != w.shape[:1]:
-        raise ValueError(
-            f"`theta` has shape {tuple(theta.shape)}, but there are {w.shape[0]} senses: it is [M]."
-        )
+    check_shapes(h, w, theta)
     dtype = compute_dtype(h, w, theta)
     with torch.autocast(h.device.type, enabled=False):
         wide_h, wide_w = h.to(dtype), w.to(dtype)

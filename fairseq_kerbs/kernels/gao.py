@@ -127,7 +127,7 @@ class PolynomialKernel(Kernel):
 
     name = "pol"
     options = ("alpha", "offset", "power")
-    has_theta = False
+    has_theta = reads_norms = False
     alpha: float = 1.0 / 12.0
     offset: float = 2.0
     power: int = 3

@@ -18,23 +18,34 @@ THETA_LIMIT = 64.0
 """|θ| beyond which the KerBS kernel stays as it is at the limit: e^64 = 6e27 leaves float32 room
 for |h||w| to 1e9."""
 
-_PHI1_SLOPE = [k / math.factorial(k + 1) for k in range(1, 20)]  # φ1'(z) = Σ k z^(k−1)/(k+1)!
 _PHI2 = [1 / math.factorial(k + 2) for k in range(22)]  # φ2(z) = Σ z^k/(k+2)!
 _PHI2_SLOPE = [k / math.factorial(k + 2) for k in range(1, 22)]
 
+_LOG_SLOPE = {  # up to which |z|, and the coefficients c of B(z) = ½ + z Σ_k c_k z^2k
+    # the polynomial through the Chebyshev nodes, relative error 6e-8
+    torch.float32: (1.0, [0.08333330845, -0.0013884403565, 3.186304691e-05]),
+    # the power series, c_k = B_2k+2/(2k + 2)! of the Bernoulli numbers B
+    torch.float64: (
+        0.5,
+        [
+            1 / 12,
+            -1 / 720,
+            1 / 30240,
+            -1 / 1209600,
+            1 / 47900160,
+            -5.284190139e-10,
+            1.338253653e-11,
+        ],
+    ),
+}
 
-def _phi1(z: Tensor) -> Tensor:
-    """φ1(z) = (e^z − 1)/z with φ1(0) = 1, accurate to a few units in the last place."""
-    zero = z == 0
-    return torch.where(zero, 1.0, expm1(z) / torch.where(zero, 1.0, z))
 
-
-def _phi1_slope(z: Tensor, exp_z: Tensor, phi1: Tensor) -> Tensor:
-    """φ1'(z) = (e^z − φ1(z))/z; near 0, where that cancels, its series."""
-    threshold, terms = (1.0, 19) if z.dtype == torch.float64 else (0.3, 7)
-    small = z.abs() < threshold
-    series = polynomial(torch.where(small, z, 0.0), _PHI1_SLOPE[:terms])
-    return torch.where(small, series, (exp_z - phi1) / torch.where(small, 1.0, z))
+def _log_slope(z: Tensor, e: Tensor) -> Tensor:
+    """B(z) = d log φ1(z)/dz = e^z/(e^z − 1) − 1/z, in (0, 1), of z and e = e^z − 1, for
+    φ1(z) = (e^z − 1)/z; accurate to a few units in the last place, also at 0."""
+    limit, coefficients = _LOG_SLOPE[z.dtype]
+    series = z * polynomial(z.square(), coefficients) + 0.5
+    return torch.where(z.abs() < limit, series, (e + 1.0) / e - 1.0 / z)
 
 
 def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,38 +68,44 @@ def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
     return (0.5 / phi2).to(theta.dtype), gain_slope.to(theta.dtype)
 
 
-def _cosine(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> Tensor:
-    """cos(h, w) in [−1, 1]; 0 where one of the vectors is zero (there x = 0 as well)."""
-    return (x * safe_inverse(h_norm) * safe_inverse(w_norm)).clamp(-1.0, 1.0)
-
-
 class KerbsKernel(Kernel):
-    """K = |h||w| a(θ)(e^{−θc} − 1), c = cos(h, w), computed as x·g(θ)·φ1(−θc)  (Eq. 9).
+    """K = |h||w| a(θ)(e^{−θc} − 1), c = cos(h, w)  (Eq. 9).
 
-    With φ1(z) = (e^z − 1)/z and g(θ) = 1/(2 φ2(−θ)) nothing is 0/0 at θ = 0 (there K = h·w) nor at
-    c = 0. |θ| is bounded by :data:`THETA_LIMIT`: beyond it the kernel keeps its shape and ∂K/∂θ
-    is 0, so that the steepest logit, −|h||w| e^θ/2 at c = −1, stays finite in float32.
+    a(θ) = −g(θ)/θ, see :func:`kerbs_gain`, and θ = 0 stands for 1e-8 (1e-30 in float64). That near
+    to 0, K is h·w to the last bit, and the large a meets an e^{−θc} − 1 that is exact. |θ| is
+    bounded by :data:`THETA_LIMIT`: beyond it the kernel keeps its shape and ∂K/∂θ is 0, so that the
+    steepest logit, −|h||w| e^θ/2 at c = −1, stays finite in float32.
     """
 
     name = "kerbs"
+    homogeneous = True
+
+    def prepare(self, theta: Tensor) -> Tensor:
+        """θ without 0, a, g, g'/g, and the derivative of the bounded θ by θ, in this order."""
+        bounded = theta.double().clamp(-THETA_LIMIT, THETA_LIMIT)
+        tiny = 1e-30 if theta.dtype == torch.float64 else 1e-8
+        safe = torch.where(bounded.abs() < tiny, tiny, bounded)
+        gain, slope = kerbs_gain(bounded)
+        inside = (theta.abs() <= THETA_LIMIT).to(gain.dtype)
+        return torch.stack([safe, -gain / safe, gain, slope / gain, inside]).to(theta.dtype)
+
+    @staticmethod
+    def _exponent(x: Tensor, h_norm: Tensor, w_norm: Tensor, safe: Tensor) -> Tensor:
+        """z = −θc with c in [−1, 1]; 0 where one of the vectors is zero (there x = 0 as well)."""
+        z = x * (-safe * safe_inverse(w_norm)) * safe_inverse(h_norm)
+        return torch.minimum(torch.maximum(z, -safe.abs()), safe.abs())
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
-        bounded = theta.clamp(-THETA_LIMIT, THETA_LIMIT)
-        gain, _ = kerbs_gain(bounded)
-        return x * (gain * _phi1(-bounded * _cosine(x, h_norm, w_norm)))
+        safe, a, *_ = theta
+        return expm1(self._exponent(x, h_norm, w_norm, safe)) * (a * w_norm) * h_norm
 
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        bounded = theta.clamp(-THETA_LIMIT, THETA_LIMIT)
-        gain, gain_slope = kerbs_gain(bounded)
-        cosine = _cosine(x, h_norm, w_norm)
-        z = -bounded * cosine
-        exp_z, phi1 = torch.exp(z), _phi1(z)
-        phi1_slope = _phi1_slope(z, exp_z, phi1)
-        # s = |h||w|·k(c): at fixed x, growing norms only shrink c: ds = (k − c k') d(|h||w|)
-        by_norms = bounded * gain * cosine.square() * phi1_slope
-        by_theta = x * (gain_slope * phi1 - gain * cosine * phi1_slope)
-        by_theta = by_theta * (theta.abs() <= THETA_LIMIT)
-        return Partials(gain * exp_z, by_norms * w_norm, by_norms * h_norm, by_theta)
+        safe, a, gain, log_slope, inside = theta
+        z = self._exponent(x, h_norm, w_norm, safe)
+        e = expm1(z)
+        # K = x g(θ) φ1(z), so ∂ log K/∂θ = g'/g + B(z) z/θ
+        by_theta = (_log_slope(z, e) * (z / safe) + log_slope) * e * (a * inside * w_norm) * h_norm
+        return Partials(e * gain + gain, theta=by_theta)
 
 
 class ReleasedKerbsKernel(Kernel):
@@ -101,35 +118,33 @@ class ReleasedKerbsKernel(Kernel):
     """
 
     name = "kerbs_released"
+    homogeneous = True
     theta_mean = -1.0
     _curved: ClassVar[KerbsKernel] = KerbsKernel()
 
-    @staticmethod
-    def _paper_theta(theta: Tensor) -> tuple[Tensor, Tensor]:
-        """−t, and its derivative by θ."""
+    def prepare(self, theta: Tensor) -> Tensor:
+        """What the kernel of Eq. 9 prepares of −t, with the derivative of −t by θ in the end."""
         squashed = torch.tanh((theta + 0.5) / 4.5)
         paper_theta = -torch.exp(4.5 * squashed - 0.5)
-        return paper_theta, paper_theta * (1 - squashed.square())
+        chain = paper_theta * (1 - squashed.square())
+        return torch.cat([self._curved.prepare(paper_theta)[:-1], chain.unsqueeze(0)])
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
-        paper_theta, _ = self._paper_theta(theta)
         # c ≤ 0 is evaluated at c = 0, so the branch that is not taken cannot overflow
-        curved = self._curved.value(x.clamp_min(0.0), h_norm, w_norm, paper_theta)
+        curved = self._curved.value(x.clamp_min(0.0), h_norm, w_norm, theta)
         return torch.where(x > 0, curved, x)
 
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        paper_theta, chain = self._paper_theta(theta)
-        curved = self._curved.partials(x.clamp_min(0.0), h_norm, w_norm, paper_theta)
-        positive = (x > 0).to(x.dtype)
-        by_norms = curved.h_norm * positive, curved.w_norm * positive
-        return Partials(torch.where(x > 0, curved.x, 1.0), *by_norms, curved.theta * chain)
+        # at c = 0 the partial by θ is 0
+        curved = self._curved.partials(x.clamp_min(0.0), h_norm, w_norm, theta)
+        return curved._replace(x=torch.where(x > 0, curved.x, 1.0))
 
 
 class InnerProductKernel(Kernel):
     """K = h·w: plain softmax (Eq. 3), Gao's ``lin`` (Eq. 4), and the limit of Eq. 9 for θ → 0."""
 
     name = "lin"
-    has_theta = False
+    has_theta = reads_norms = False
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         return x

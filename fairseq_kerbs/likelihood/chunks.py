@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,18 +17,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.base import is_compiling
-from fairseq_kerbs.likelihood import compilation
-from fairseq_kerbs.likelihood.passes import (
-    KernelPasses,
-    Part,
-    Tensors,
-    gradients,
-    normalizers,
-    passes_of,
-    shared_words,
-    slices,
-    write_logits,
-)
+from fairseq_kerbs.likelihood import compilation, passes
 from fairseq_kerbs.senses import SenseTable
 
 STEP = 32  # tokens in a chunk are a multiple of it: rows of X begin where vectors of a CPU do
@@ -37,15 +26,14 @@ CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # of X, at most
 BLOCK = 1 << 18
 """Products that one operation goes through at a time where nothing is compiled."""
 
-KERNEL_PASSES: dict[str, KernelPasses] = {}  # operators take no objects: kernels by a key of each
+KERNELS_BY_KEY: dict[str, Kernel] = {}  # operators take no objects
 
 
 def kernel_key(kernel: Kernel) -> str:
     """A key under which :func:`run_chunks` finds a kernel; equal for kernels that do the same."""
     kind = type(kernel)
     key = f"{kind.__module__}.{kind.__qualname__}{sorted(vars(kernel).items())}"
-    if key not in KERNEL_PASSES:
-        KERNEL_PASSES[key] = passes_of(kernel)
+    KERNELS_BY_KEY.setdefault(key, kernel)
     return key
 
 
@@ -65,8 +53,6 @@ def check_words(target: Tensor, counted: Tensor, vocab_size: int) -> None:
 def _onednn() -> Callable[..., Tensor] | None:
     """oneDNN's a, b -> a bᵀ, which torch keeps for models that its compiler has frozen; None where
     this torch has none. On an AMD CPU it takes half the time of the BLAS behind torch.mm."""
-    if not torch.backends.mkldnn.is_available():
-        return None
     try:
         operator: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
         some = torch.ones(2, 3, device="cpu", dtype=torch.float32)
@@ -80,35 +66,43 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
     """a bᵀ of [m, k] and [n, k]."""
     plain = a.device.type == "cpu" and a.dtype == torch.float32 and a.numel() and b.numel()
     operator = _onednn() if plain and not is_compiling() else None
-    if operator is not None:
-        return operator(a, b, None, "none", [], "")
-    return a @ b.t()
+    return a @ b.t() if operator is None else operator(a, b, None, "none", [], "")
 
 
-class PreparedSenses:
-    """Senses as the products want them; see :class:`Senses`, :class:`.passes.KernelPasses`."""
+def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:
+    """The dtype of products; float64 stays float64 under autocast, as in torch's own products."""
+    common = torch.promote_types(h.dtype, w.dtype)
+    device = h.device.type
+    if common != torch.float64 and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return common
 
-    def __init__(
-        self, h: Tensor, w: Tensor, theta: Tensor, passes: KernelPasses, products: torch.dtype
-    ) -> None:
-        self.dtype, self.passes = compute_dtype(h, w, theta), passes
-        self.w = w.to(products)
-        self.wide_w = w.to(self.dtype)
-        self.w_norm = safe_norm(self.wide_w).squeeze(-1)  # [M]
-        self.columns = passes.columns(self.w_norm, theta.to(self.dtype))
+
+class PreparedSenses(NamedTuple):
+    """Senses as the products and passes want them."""
+
+    kernel: Kernel
+    w: Tensor  # [M, d] in the dtype of products
+    w_norm: Tensor  # [M, 1] in the compute dtype
+    theta: Tensor  # what the kernel prepares of θ, [..., M, 1]
+
+    @classmethod
+    def of(
+        cls, h: Tensor, w: Tensor, theta: Tensor, kernel: Kernel, products: torch.dtype
+    ) -> PreparedSenses:
+        """Prepare senses for context vectors like h, and a dtype of the products."""
+        dtype = compute_dtype(h, w, theta)
+        theta = kernel.prepare(theta.to(dtype)).unsqueeze(-1)
+        return cls(kernel, w.to(products), safe_norm(w.to(dtype)), theta)
 
     def contexts(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """What the products X take of context vectors [..., d], and their norms [...]."""
-        wide = h.to(self.dtype)
-        h_norm = safe_norm(wide)
-        contexts = self.passes.kernel.map_contexts(wide)
-        if self.passes.unit_contexts:
-            contexts = contexts * safe_inverse(h_norm)
-        return contexts.to(self.w.dtype), h_norm.squeeze(-1)
+        """What the products take of context vectors [n, d], and their norms [n]."""
+        wide = h.to(self.w_norm.dtype)
+        return self.kernel.map_contexts(wide).to(self.w.dtype), safe_norm(wide).squeeze(-1)
 
     def products(self, contexts: Tensor) -> Tensor:
         """X [M, n] of contexts [n, d], in the compute dtype."""
-        x = multiply(self.w, contexts).to(self.dtype)
+        x = multiply(self.w, contexts).to(self.w_norm.dtype)
         if self.w.dtype == torch.float16:  # norms of 256 and 256 reach its end
             x.clamp_(torch.finfo(torch.float16).min, torch.finfo(torch.float16).max)
         return x
@@ -117,25 +111,27 @@ class PreparedSenses:
         """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
         and vectors ``rows`` [..., K, d]."""
         contexts, h_norm = self.contexts(h)
-        x = torch.einsum("...d,...kd->...k", contexts.to(self.dtype), rows.to(self.dtype))
-        return self.passes.logits(x, h_norm.unsqueeze(-1), self.columns_of(senses))
+        dtype = h_norm.dtype
+        x = torch.einsum("...d,...kd->...k", contexts.to(dtype), rows.to(dtype))
+        return self.kernel.value(x, h_norm.unsqueeze(-1), *self.columns_of(senses))
 
-    def columns_at(self, rows: slice) -> Tensors:
-        """The columns of some rows."""
-        return tuple(column[rows] for column in self.columns)
+    def columns_of(self, senses: Tensor) -> tuple[Tensor, Tensor]:
+        """What the kernel takes of some senses [...]."""
+        return self.w_norm[senses, 0], self.theta[..., senses, 0]
 
-    def columns_of(self, senses: Tensor) -> Tensors:
-        """The columns at some senses [...]."""
-        return tuple(column.squeeze(1)[senses] for column in self.columns)
+    def inputs(self, x: Tensor, h_norm: Tensor, rows: slice) -> list[Any]:
+        """Leading arguments of a pass over some rows of X."""
+        return [self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]]
 
 
-def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:
-    """The dtype of products; float64 stays float64 under autocast, as in torch's own products."""
-    found = torch.promote_types(h.dtype, w.dtype)
-    device = h.device.type
-    if found != torch.float64 and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return found
+def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
+    """The rows of [m, n] that go through the passes together: operation after operation, they stay
+    in the cache of a CPU only if they are few."""
+    count, width = values.shape
+    if whole or values.is_cuda or is_compiling():
+        return [slice(0, count)]
+    most = max(1, BLOCK // max(1, width))
+    return [slice(i, min(i + most, count)) for i in range(0, count, most)]
 
 
 def chunk_size(tokens: int, w: Tensor, compiled: bool) -> int:
@@ -155,7 +151,7 @@ def chunk_size(tokens: int, w: Tensor, compiled: bool) -> int:
     if compiled and not w.is_cuda:
         return most
     even = -(-tokens // max(1, -(-tokens // most)))
-    return -(-even // STEP) * STEP
+    return max(STEP, -(-even // STEP) * STEP)
 
 
 def run_chunks(
@@ -177,12 +173,12 @@ def run_chunks(
 
     Args:
         h, w, theta: context vectors [N, d], sense embeddings [M, d], kernel parameters [M].
-        table: the four tensors of a :class:`SenseTable`.
+        table: the tensors of a :class:`SenseTable`.
         target, counted: target words and which of them count, [N] each.
         weight: the gradient of the result by each token's loss, [N].
         smoothing: weights in the loss of the nll, and of each word's −log P.
         needs: whether gradients by h, w and θ are wanted.
-        kernel: a key of :data:`KERNEL_PASSES`.
+        kernel: a key of :data:`KERNELS_BY_KEY`.
         chunk_tokens: tokens in a chunk; 0 for :func:`chunk_size`.
         products: dtype of the products.
         compiled: whether the passes may be compiled.
@@ -194,36 +190,34 @@ def run_chunks(
     words = SenseTable(*table)
     check_words(target, counted, len(words.senses))
     with torch.no_grad(), torch.autocast(h.device.type, enabled=False):
-        senses = PreparedSenses(h, w, theta, KERNEL_PASSES[kernel], products)
+        senses = PreparedSenses.of(h, w, theta, KERNELS_BY_KEY[kernel], products)
         compiled = compiled and any(needs) and compilation.worthwhile(len(w))
         size = chunk_size(len(h), w, compiled)
         if chunk_tokens:
             size = min(chunk_tokens, max(STEP, -(-len(h) // STEP) * STEP))
-        evaluation = _Evaluation(senses, words, (smoothing[0], smoothing[1]), needs, compiled)
         contexts, h_norm = senses.contexts(h)
-        target = torch.where(counted, target, 0)
-        weight = torch.where(counted, weight.to(senses.dtype), 0.0)
-        if compiled and not h.is_cuda:  # all chunks of one size: the last counts for less
-            pad = (0, -len(h) % size)
-            h_norm, target, weight = (F.pad(value, pad) for value in (h_norm, target, weight))
-        found, by_h = [], []
-        for start in range(0, len(h), max(1, size)):
-            at = slice(start, start + size)
-            tokens = (h[at], contexts[at], h_norm[at], target[at], weight[at])
-            losses, gradient = evaluation.chunk(*tokens)
-            found.append(losses)
-            by_h.append(gradient)
-        width = words.senses.shape[1]
-        empty = [h_norm.new_zeros(0), h_norm.new_zeros(0), h_norm.new_zeros(0, width)]
-        whole = [torch.cat(parts)[: len(h)] for parts in zip(empty, *found, strict=True)]
-        for values in whole:
-            values[~counted] = 0.0
-        dh = torch.cat([h_norm.new_zeros(0, h.shape[1] if needs[0] else 0), *by_h])
-        return whole[0], whole[1], whole[2], dh, *evaluation.sense_gradients()
+        new = h_norm.new_zeros
+        losses = new(len(h)), new(len(h)), new(len(h), words.senses.shape[1])
+        dh = new(h.shape if needs[0] else (0, 0))
+        evaluation = _Evaluation(senses, words, (smoothing[0], smoothing[1]), needs, compiled)
+        inputs = h_norm, torch.where(counted, target, 0), torch.where(counted, weight, 0.0)
+        for start in range(0, len(h), size):
+            at = slice(start, min(start + size, len(h)))
+            # compiled on a CPU all chunks have one size: what the last one lacks has no weight
+            lack = start + size - at.stop if compiled and not h.is_cuda else 0
+            tokens = [F.pad(value[at], (0, lack)) for value in inputs]
+            *values, by_h = evaluation.chunk(h[at], contexts[at], *tokens)
+            for loss, value in zip(losses, values, strict=True):
+                loss[at] = value[: at.stop - start]
+            if needs[0]:
+                dh[at] = by_h
+        for loss in losses:
+            loss[~counted] = 0.0
+        return *losses, dh, *evaluation.sense_gradients(w)
 
 
 class _Evaluation:
-    """Sums of gradients over chunks of tokens."""
+    """Losses of chunks of tokens, and sums of gradients over the chunks."""
 
     def __init__(
         self,
@@ -234,12 +228,10 @@ class _Evaluation:
         compiled: bool,
     ) -> None:
         self.senses, self.table, self.smoothing, self.needs = senses, table, smoothing, needs
-        self.compiled = compiled
-        self.run = compilation.call if compiled else _plainly
+        self.compiled, self.run = compiled, compilation.call if compiled else _plainly
         self.rooms: dict[str, Tensor] = {}
-        self.sums = senses.w_norm.new_zeros(2, len(senses.w))
-        # dθ of the KerBS kernel, too, is read off the product P h
-        self.dw = torch.zeros_like(senses.wide_w) if needs[1] or needs[2] else None
+        self.dw = senses.w_norm.new_zeros(senses.w.shape if needs[1] else 0)
+        self.sums = senses.w_norm.new_zeros(2, len(senses.w))  # by |w| and by θ
 
     def room(self, name: str, rows: int, tokens: int) -> Tensor:
         """A matrix that all chunks use: fresh pages would take as long as the passes."""
@@ -250,135 +242,131 @@ class _Evaluation:
 
     def chunk(
         self, h: Tensor, contexts: Tensor, h_norm: Tensor, target: Tensor, weight: Tensor
-    ) -> tuple[Tensors, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d].
 
-        The last three may be longer than ``h`` and ``contexts``, with weights of 0.
+        The last three arguments may be longer than the others, with weights of 0.
         """
-        senses, passes, run = self.senses, self.senses.passes, self.run
-        count, width = len(senses.w), len(target)
-        x, logits = senses.products(contexts), self.room("logits", count, width)
-        if width > len(h):
-            x = F.pad(x, (0, width - len(h)))
-        own, mask = self.table.senses[target], self.table.mask[target]  # [n, K]
-        tokens = torch.arange(width, device=target.device)
-        own_x, columns = x[own, tokens.unsqueeze(1)], senses.columns_of(own)
-        at_target = (h_norm.unsqueeze(1), columns)
-        # operation after operation, rows stay in the cache of a CPU only if they are few
-        rows = count if self.compiled or x.is_cuda else max(1, BLOCK // max(1, width))
-        parts = slices(count, rows)
-        for at in parts:
-            run(write_logits, passes, x[at], h_norm, senses.columns_at(at), logits[at])
-        table = self.table if self.smoothing[1] else None
-        log_z, along_h, uniform, log_mass = self._normalize(x, h_norm, logits, table, rows)
-        own_logits = passes.logits(own_x, *at_target)
-        there = own_logits.masked_fill(~mask, -torch.inf)
+        table, (by_nll, by_each), count = self.table, self.smoothing, len(target)
+        x = self.senses.products(contexts)
+        if count > len(h):
+            x = F.pad(x, (0, count - len(h)))
+        logits, sums = self.room("logits", len(x), count), []
+        for rows in row_blocks(x, self.compiled):
+            self.run(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
+            sums.append(self.run(passes.log_sum, logits[rows]))
+        log_z = torch.stack(sums).logsumexp(0)
+        own = table.senses[target], torch.arange(count, device=target.device).unsqueeze(1)
+        there = logits[own].masked_fill(~table.mask[target], -torch.inf)  # of the target's senses
         # rounded alone, a word that is all but certain could get a probability above 1
-        nll = (log_z - there.logsumexp(1)).clamp_min(0.0)
-        loss = nll if uniform is None else self.smoothing[0] * nll + self.smoothing[1] * uniform
+        loss = nll = (log_z - there.logsumexp(1)).clamp_min(0.0)
         joint = (there - log_z.unsqueeze(1)).exp().clamp_max(1.0)
+        masses = self._word_masses(logits) if by_each else None
+        if masses is not None:
+            loss = by_nll * nll + by_each * (len(masses) * log_z - masses.sum(0))
         if not any(self.needs):
-            return (loss, nll, joint), nll.new_zeros(0, 0)
-        weight_z = weight * self._whole
-        for at in parts:
-            own_table = table and table._replace(place=table.place[at])
-            sums = run(
-                gradients, passes, x[at], h_norm, senses.columns_at(at), logits[at], own_table,
-                self._each, log_z, log_mass, weight_z,
+            return loss, nll, joint, h_norm.new_zeros(0, 0)
+        by_word = weight * by_each if by_each else None
+        by_sense = weight * (by_nll + len(table.senses) * by_each)
+        of_target = there.softmax(1) * (-by_nll * weight).unsqueeze(1)
+        if masses is logits:
+            masses = None  # each sense is all of its word
+        along_h = self._pull_back(
+            x, h_norm, logits, own, of_target, (log_z, by_sense, by_word, masses)
+        )
+        at = slice(0, len(h))
+        return loss, nll, joint, self._multiply(logits[:, at], h, contexts, h_norm[at], along_h[at])
+
+    def _word_masses(self, logits: Tensor) -> Tensor:
+        """Log of the unnormalized probabilities of all words, [M, n] -> [V, n]."""
+        senses, mask = self.table.senses, self.table.mask
+        if len(senses) == len(logits):
+            return logits  # in whatever order
+        masses = self.room("masses", len(senses), logits.shape[1])
+        for at in row_blocks(masses, self.compiled):
+            self.run(passes.write_word_masses, logits, senses[at], mask[at], masses[at])
+        return masses
+
+    def _pull_back(
+        self, x: Tensor, h_norm: Tensor, logits: Tensor, own: tuple[Tensor, Tensor],
+        of_target: Tensor, rest: tuple[Any, ...],
+    ) -> Tensor:  # fmt: skip
+        """P over the logits; what :func:`.passes.pull_back` gives by |h|, summed over senses, [n].
+
+        ``of_target`` is what the target's senses have in G alone, at ``own`` of X, [n, K]; ``rest``
+        is what :func:`.passes.write_gradients` takes.
+        """
+        senses, (numbers, _) = self.senses, own
+        by_x, by_h, *by_senses = passes.pull_back(
+            senses.kernel, x[own], h_norm.unsqueeze(1), *senses.columns_of(numbers), logits[own],
+            of_target,
+        )  # fmt: skip
+        along_h = torch.zeros_like(h_norm) if by_h is None else by_h.sum(1)
+        for rows in row_blocks(x, self.compiled):
+            along, *sums = self.run(
+                passes.write_gradients, *senses.inputs(x, h_norm, rows), self.table.words[rows],
+                *rest, logits[rows],
             )  # fmt: skip
+            along_h += along
             for total, part in zip(self.sums, sums, strict=True):
-                total[at] += part
-        # the target's own senses: −target weight · P(m | y)
-        grad = there.softmax(1) * (-self.smoothing[0] * weight).unsqueeze(1)
-        by_x, *others = passes.pull_back(grad, own_x, own_logits, *at_target)
-        logits.view(-1).index_add_(0, (own * width + tokens.unsqueeze(1)).flatten(), by_x.flatten())
-        along_h = along_h * weight_z
-        along_h += (grad * passes.along_h(own_x, own_logits, *at_target)).sum(1)
-        for total, part in zip(self.sums, others, strict=True):
-            if isinstance(part, Tensor):
-                total.index_add_(0, own.flatten(), part.flatten())
-        kept = slice(0, len(h))
-        by_h = self._multiply(logits[:, kept], h, h_norm[kept], along_h[kept])
-        return (loss, nll, joint), by_h
+                total[rows] += part
+        logits.index_put_(own, by_x, accumulate=True)
+        for total, part in zip(self.sums, by_senses, strict=True):
+            if part is not None:
+                total.index_add_(0, numbers.flatten(), part.flatten())
+        return along_h
 
-    @property
-    def _whole(self) -> float:
-        """Weight of log Z in the loss of a token."""
-        return self.smoothing[0] + len(self.table.senses) * self.smoothing[1]
-
-    @property
-    def _each(self) -> float:
-        return self.smoothing[1] / self._whole
-
-    def _normalize(
-        self, x: Tensor, h_norm: Tensor, logits: Tensor, table: SenseTable | None, rows: int
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """log Z [n], what ``h_gradient`` wants but for the target's senses [n]; with label
-        smoothing Σ_i −log P(word i) [n], and the log mass of words with several senses [U, n]."""
-        arguments = (self.senses.passes, x, h_norm, self.senses.columns, logits)
-        found: Part | None = None  # compiled, it is found on the way
-        if not self.compiled:
-            found = self.senses.passes.along_h(x, logits, h_norm, self.senses.columns)
-        if not any(self.needs):
-            found = 0.0
-        log_z, mean, alone, along = self.run(normalizers, *arguments, found, table, rows)
-        if table is None:
-            return log_z, mean, None, None
-        log_mass, count = None, len(table.shared)
-        if count:
-            log_mass, means = (self.room(name, count, len(h_norm)) for name in ("words", "means"))
-            for at in slices(count, rows):
-                some = table._replace(shared=table.shared[at])
-                self.run(shared_words, *arguments, found, some, log_mass[at], means[at])
-            alone = alone + log_mass.sum(0)
-            along = along + means.sum(0)
-        return log_z, mean - self._each * along, len(table.senses) * log_z - alone, log_mass
-
-    def _multiply(self, p: Tensor, h: Tensor, h_norm: Tensor, along_h: Tensor) -> Tensor:
+    def _multiply(
+        self, p: Tensor, h: Tensor, contexts: Tensor, h_norm: Tensor, along_h: Tensor
+    ) -> Tensor:
         """Take P into dW; the gradient by h."""
-        senses, kernel = self.senses, self.senses.passes.kernel
-        wide_h = h.to(senses.dtype)
-        mapped = kernel.map_contexts(wide_h).to(senses.w.dtype)
-        unscale: Tensor | None = None
+        senses, scale = self.senses, None
         if senses.w.dtype == torch.float16 and p.numel():
-            scale = _float16_scale(p, senses.w, mapped)
-            p, unscale = p * scale, 1.0 / scale
+            scale = _float16_scale(p, senses.w, contexts)
+            p = p * scale
+
+        def product(a: Tensor, b: Tensor) -> Tensor:
+            result = multiply(a, b).to(h_norm.dtype)
+            return result if scale is None else result / scale
+
         p = p.to(senses.w.dtype)
-
-        def wide(product: Tensor) -> Tensor:
-            product = product.to(senses.dtype)
-            return product if unscale is None else product * unscale
-
-        if self.dw is not None:
-            self.dw += wide(multiply(p, mapped.t()))
+        if self.needs[1]:
+            self.dw += product(p, contexts.t())
         if not self.needs[0]:
             return h_norm.new_zeros(0, 0)
-        product = wide(multiply(p.t(), senses.w.t()))
-        return senses.passes.h_gradient(product, along_h, wide_h, h_norm)
+        by_h = senses.kernel.map_contexts(product(p.t(), senses.w.t()))
+        return _with_norms(senses.kernel, by_h, h, h_norm, along_h)
 
-    def sense_gradients(self) -> tuple[Tensor, Tensor]:
+    def sense_gradients(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients by w and θ in the compute dtype; empty where they are not wanted."""
-        senses, empty = self.senses, self.sums.new_zeros(0)
-        if self.dw is None:
-            return empty, empty.clone()
-        dw, dtheta = senses.passes.sense_gradients(
-            self.dw, self.sums, senses.wide_w, senses.w_norm, senses.columns
-        )
-        return dw if self.needs[1] else empty, dtheta.clone() if self.needs[2] else empty.clone()
+        dw, (by_w_norm, by_theta) = self.dw, self.sums
+        if self.needs[1]:
+            norm = self.senses.w_norm.squeeze(1)
+            dw = _with_norms(self.senses.kernel, dw, w, norm, by_w_norm)
+        return dw, by_theta.clone() if self.needs[2] else by_theta.new_zeros(0)
 
 
 def _plainly(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def _float16_scale(p: Tensor, w: Tensor, h: Tensor) -> Tensor:
+def _with_norms(
+    kernel: Kernel, product: Tensor, rows: Tensor, norm: Tensor, by_norm: Tensor
+) -> Tensor:
+    """The gradient by h or w [·, d], in the place of the product Pᵀ W or P h, from it and the sums
+    of :func:`.passes.write_gradients` [·]."""
+    inverse, rows = safe_inverse(norm), rows.to(product.dtype)
+    if kernel.homogeneous:  # of the gradient along h or w alone
+        by_norm = by_norm * inverse - torch.einsum("id,id->i", product, rows) * inverse
+    return product.addcmul_(rows, (by_norm * inverse).unsqueeze(1))
+
+
+def _float16_scale(p: Tensor, w: Tensor, contexts: Tensor) -> Tensor:
     """Factor that takes P = G·∂s/∂x as high in float16's range as Pᵀ W and P h allow.
 
     Most entries of G are probabilities of one in many thousand senses, which float16 would round
     to a few bits or to 0; those at −1 times a steep kernel may pass its upper end.
     """
-    size = p.abs()
-    tokens = size.sum(0).amax() * w.abs().amax().to(size.dtype).clamp_min(1.0)
-    senses = size.sum(1).amax() * h.abs().amax().to(size.dtype).clamp_min(1.0)
-    largest = torch.maximum(tokens, senses)
-    return torch.where(largest > 0, 32768.0 / largest, 1.0)
+    sums = ((0, w), (1, contexts))  # over senses, over tokens
+    bounds = [p.abs().sum(dim).amax() * v.abs().amax().clamp_min(1.0) for dim, v in sums]
+    return 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(p.dtype).tiny)

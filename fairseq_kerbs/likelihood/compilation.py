@@ -6,12 +6,11 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-
-from fairseq_kerbs.senses import SenseTable
+from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -22,14 +21,15 @@ LEAST_SENSES = 4096
 """Senses from which on a training saves more time than compiling takes."""
 
 _works = True  # whether compiling has not failed yet
+_called: set[Any] = set()  # functions, and what they were called with, that are compiled
 
 
 def worthwhile(senses: int) -> bool:
     """Whether the passes over chunks with so many senses are to be compiled."""
     asked = os.environ.get(SWITCH, "")
-    if asked == "0" or not _works or not hasattr(torch, "compile"):
+    if asked == "0" or not _works or torch_version() < (2, 4):
         return False
-    return torch_version() >= (2, 4) and (asked == "1" or senses >= LEAST_SENSES)
+    return asked == "1" or senses >= LEAST_SENSES
 
 
 @functools.cache
@@ -41,31 +41,12 @@ def torch_version() -> tuple[int, ...]:
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     # what lies between inputs and results is to be computed again where it is used, and not kept
-    options: Any = {"realize_opcount_threshold": 1000, "realize_reads_threshold": 1000}
+    limits = ("realize_opcount_threshold", "realize_reads_threshold", "realize_acc_reads_threshold")
+    options: Any = dict.fromkeys(limits, 1000)
     contract = "enable_floating_point_contract_flag"
     if isinstance(getattr(torch._inductor.config.cpp, contract, None), str):  # fused multiply-add
         options[f"cpp.{contract}"] = "fast"
     return torch.compile(function, options=options, dynamic=False)
-
-
-def _varying(arguments: Iterable[Any]) -> Iterator[tuple[torch.Tensor, int]]:
-    """Tensors with a size that is not the same in all calls, and its dimension: a number of words
-    with several senses (as of the table's tensors, and all after it), on a GPU one of tokens."""
-    shared = -1
-    for value in arguments:
-        if isinstance(value, SenseTable):
-            shared = len(value.shared)
-            yield value.shared, 0
-        elif isinstance(value, tuple):
-            yield from _varying(value)
-        elif isinstance(value, torch.Tensor) and value.dim():
-            if value.is_cuda:
-                yield value, value.dim() - 1
-            if value.dim() == 2 and len(value) == shared:
-                yield value, 0
-
-
-_called: set[Any] = set()  # functions, and what they were called with, that are compiled
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -73,10 +54,11 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     global _works
     if not _works:
         return function(*arguments)
-    known = (function, arguments[0], arguments[1].dtype, any(value is None for value in arguments))
+    known = (function, *(v.dtype if isinstance(v, Tensor) else v for v in arguments))
     started = time.perf_counter()
-    for tensor, dimension in _varying(arguments):  # one compilation for all
-        torch._dynamo.maybe_mark_dynamic(tensor, dimension)
+    for value in arguments:  # on a GPU the number of tokens varies: one compilation for all
+        if isinstance(value, Tensor) and value.is_cuda:
+            torch._dynamo.maybe_mark_dynamic(value, value.dim() - 1)
     try:
         result = _compiled(function)(*arguments)
     except torch.cuda.OutOfMemoryError:

@@ -51,16 +51,12 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     Raises:
         ValueError: shapes, dtypes or devices do not fit, or a target is outside the vocabulary.
     """
-    contexts, w, log_weights, kernels, thetas = mixture
-    if contexts.dim() != 3 or w.dim() != 2 or contexts.shape[2] != w.shape[1]:
+    contexts, w, log_weights = mixture[:3]
+    sizes = [tuple(value.shape) for value in mixture[:3]]
+    if contexts.dim() != 3 or w.dim() != 2 or sizes[0] != (*sizes[2], w.shape[1]):
         raise ValueError(
-            f"`contexts` has shape {tuple(contexts.shape)} and `w` {tuple(w.shape)}; they must be "
-            "[N, K, d] and [V, d]."
-        )
-    if log_weights.shape != contexts.shape[:2]:
-        raise ValueError(
-            f"`log_weights` has shape {tuple(log_weights.shape)}; it must be [N, K], "
-            f"{tuple(contexts.shape[:2])}."
+            f"`contexts` has shape {sizes[0]}, `w` {sizes[1]} and `log_weights` {sizes[2]}; they "
+            "must be [N, K, d], [V, d] and [N, K]."
         )
     check_target(target, contexts)
     counted = target != options.ignore_index
@@ -69,24 +65,25 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     dtype, products = compute_dtype(contexts, w), product_dtype(contexts, w)
     target = torch.where(counted, target, 0)
     contexts = torch.where(counted[:, None, None], contexts, 0.0)  # may hold anything there
-    wide_w = w.to(dtype)  # gradients of all chunks are added up in this dtype
+    mixture = mixture._replace(w=w.to(dtype))  # gradients of chunks are added up in this dtype
     weights = options.smoothing_weights(len(w))
-    each, plain = [contexts.new_zeros(0, dtype=dtype)], [contexts.new_zeros(0, dtype=dtype)]
     size = options.chunk_tokens or chunk_size(mixture)
-    for start in range(0, max(1, len(target)), size):  # a loss of no tokens has a gradient, too
-        at = slice(start, start + size)
-        part = Mixture(contexts[at], wide_w, log_weights[at], kernels, thetas)
-        loss, nll = checkpoint(
-            _chunk_losses, *part, target[at], weights, products,
-            use_reentrant=False, preserve_rng_state=False,
-        )  # fmt: skip
-        each.append(loss)
-        plain.append(nll.detach())
-    losses, nlls = (torch.where(counted, torch.cat(parts), 0.0) for parts in (each, plain))
-    if options.reduction == "none":
-        return losses, nlls
-    divisor = counted.sum().clamp_min(1) if options.reduction == "mean" else 1
-    return losses.sum() / divisor, nlls
+    chunks = zip(*(value.split(size) for value in (contexts, log_weights, target)), strict=True)
+    parts = [
+        checkpoint(
+            _chunk_losses, mixture._replace(contexts=part, log_weights=shares), words, weights,
+            products, use_reentrant=False, preserve_rng_state=False,
+        )
+        for part, shares, words in chunks
+    ]  # fmt: skip
+    losses, nlls = (
+        torch.where(counted, torch.cat(values), 0.0) for values in zip(*parts, strict=True)
+    )
+    if options.reduction != "none":
+        losses = losses.sum()
+    if options.reduction == "mean":
+        losses = losses / counted.sum().clamp_min(1)
+    return losses, nlls.detach()
 
 
 def chunk_size(mixture: Mixture) -> int:
@@ -95,22 +92,17 @@ def chunk_size(mixture: Mixture) -> int:
 
 
 def _chunk_losses(
-    contexts: Tensor, w: Tensor, log_weights: Tensor, kernels: Sequence[Kernel],
-    thetas: Sequence[Tensor], target: Tensor, weights: tuple[float, float], products: torch.dtype,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    mixture: Mixture, target: Tensor, weights: tuple[float, float], products: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Loss and plain nll of a chunk, [n] each; ``weights`` of the nll and of each word's −log P."""
-    mixture = Mixture(contexts, w, log_weights, kernels, thetas)
     index = target.unsqueeze(1)
     if weights[1]:
         log_probs = _log_probs(mixture, products)
         nll = -log_probs.gather(1, index).squeeze(1).clamp_max(0.0)
         return weights[0] * nll - weights[1] * log_probs.sum(1).clamp_max(0.0), nll
-    joint = []
-    for k in range(len(kernels)):
-        logits = _logits(mixture, k, products)
-        joint.append(logits.gather(1, index).squeeze(1) - logits.logsumexp(1))
-    log_p = (torch.stack(joint, 1) + log_weights).logsumexp(1)
-    nll = -log_p.clamp_max(0.0)
+    logits = (_logits(mixture, k, products) for k in range(len(mixture.kernels)))
+    joint = [part.gather(1, index).squeeze(1) - part.logsumexp(1) for part in logits]
+    nll = -(torch.stack(joint, 1) + mixture.log_weights).logsumexp(1).clamp_max(0.0)
     return nll, nll
 
 
@@ -139,15 +131,11 @@ def _log_probs(mixture: Mixture, products: torch.dtype) -> Tensor:
 def mixture_log_probs(mixture: Mixture) -> Tensor:
     """Log-probabilities of all words (Gao et al. 2019, Eq. 1), differentiable: [..., V] in float32,
     or float64 where an input is float64; exp of it sums to 1."""
-    contexts, log_weights = mixture.contexts, mixture.log_weights
-    lead, products = log_weights.shape[:-1], product_dtype(contexts, mixture.w)
-    contexts = contexts.reshape(-1, *contexts.shape[-2:])
-    log_weights = log_weights.reshape(-1, log_weights.shape[-1])
-    chunks = zip(
-        *(value.split(chunk_size(mixture)) for value in (contexts, log_weights)), strict=True
-    )
+    products, size = product_dtype(mixture.contexts, mixture.w), chunk_size(mixture)
+    flat = mixture.contexts, mixture.log_weights
+    flat = flat[0].reshape(-1, *flat[0].shape[-2:]), flat[1].reshape(-1, flat[1].shape[-1])
     parts = [
-        _log_probs(mixture._replace(contexts=part, log_weights=weights), products)
-        for part, weights in chunks
+        _log_probs(mixture._replace(contexts=contexts, log_weights=log_weights), products)
+        for contexts, log_weights in zip(*(value.split(size) for value in flat), strict=True)
     ]
-    return torch.cat(parts).view(*lead, len(mixture.w))
+    return torch.cat(parts).view(*mixture.log_weights.shape[:-1], len(mixture.w))

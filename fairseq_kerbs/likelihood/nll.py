@@ -18,18 +18,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype, kernel_logits
-from fairseq_kerbs.kernels.base import is_compiling
+from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype, kernel_logits
 from fairseq_kerbs.likelihood.chunks import (
-    BLOCK,
-    KERNEL_PASSES,
     PreparedSenses,
     chunk_size,
     kernel_key,
     product_dtype,
+    row_blocks,
     run_chunks,
 )
-from fairseq_kerbs.likelihood.passes import slices, word_logits, write_logits
+from fairseq_kerbs.likelihood.passes import word_masses, write_logits
 from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
 
@@ -232,16 +230,9 @@ def nll_with_evidence(
     """:func:`kerbs_nll` together with its by-products, which cost no further product: the plain nll
     of each token without smoothing, [N], and the evidence on the senses (Eq. 12–13), detached."""
     w, theta, table, kernel = senses
-    if h.dim() != 2 or w.dim() != 2 or h.shape[1] != w.shape[1]:
-        raise ValueError(
-            f"`h` has shape {tuple(h.shape)} and `w` {tuple(w.shape)}; they must be [N, d] and "
-            "[M, d]."
-        )
-    if theta.shape != w.shape[:1]:
-        raise ValueError(
-            f"`theta` has shape {tuple(theta.shape)}; it must be [M], M = {w.shape[0]}, the number "
-            "of senses."
-        )
+    check_shapes(h, w, theta)
+    if h.dim() != 2:
+        raise ValueError(f"`h` has shape {tuple(h.shape)}; it must be [N, d].")
     check_target(target, h)
     counted = target != options.ignore_index
     reads = (True, True, kernel.has_theta)
@@ -295,8 +286,9 @@ def kerbs_log_probs(
 
 def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
     """:func:`kerbs_log_probs` by autograd, all logits at once: [..., d] -> [..., V]."""
-    logits = kernel_logits(h, senses.w, senses.theta, senses.kernel)  # [..., M]
-    words = word_logits(logits.flatten(0, -2).t(), senses.table)  # [V, N]
+    w, theta, table, kernel = senses
+    logits = kernel_logits(h, w, theta, kernel).flatten(0, -2).t()  # [M, N]
+    words = word_masses(logits, table.senses, table.mask)  # [V, N]
     return words.log_softmax(0).t().unflatten(0, h.shape[:-1])
 
 
@@ -309,18 +301,18 @@ def score_words(
     ``prepared`` is what an earlier call with the same senses returned beside the [..., V]
     log-probabilities; it saves preparing them again.
     """
-    flat, words = h.reshape(-1, h.shape[-1]), len(senses.table.senses)
+    w, theta, table, kernel = senses
     if prepared is None:
-        passes = KERNEL_PASSES[kernel_key(senses.kernel.bind(senses.w.shape[1]))]
-        prepared = PreparedSenses(h, senses.w, senses.theta, passes, product_dtype(h, senses.w))
-    out = torch.empty(len(flat), words, dtype=prepared.dtype, device=h.device)
-    size = max(1, chunk_size(len(flat), senses.w, compiled=False))
+        bound = kernel.bind(w.shape[1])
+        prepared = PreparedSenses.of(h, w, theta, bound, product_dtype(h, w))
+    flat = h.reshape(-1, h.shape[-1])
+    out = prepared.w_norm.new_empty(len(flat), len(table.senses))
+    size = chunk_size(len(flat), w, compiled=False)
     with torch.autocast(h.device.type, enabled=False):
         for part, scores in zip(flat.split(size), out.split(size), strict=True):
             contexts, h_norm = prepared.contexts(part)
             x = prepared.products(contexts)
-            rows = len(x) if is_compiling() else max(1, BLOCK // max(1, len(part)))
-            for at in slices(len(x), rows):
-                write_logits(prepared.passes, x[at], h_norm, prepared.columns_at(at), x[at])
-            scores.copy_(word_logits(x, senses.table, rows).log_softmax(0).t())
-    return out.view(*h.shape[:-1], words), prepared
+            for rows in row_blocks(x):
+                write_logits(*[*prepared.inputs(x, h_norm, rows), x[rows]])
+            scores.copy_(word_masses(x, table.senses, table.mask).log_softmax(0).t())
+    return out.view(*h.shape[:-1], len(table.senses)), prepared

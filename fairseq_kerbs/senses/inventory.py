@@ -23,14 +23,12 @@ class SenseTable(NamedTuple):
     Attributes:
         senses: [V, K] sense numbers, ascending; padding repeats the word's first sense.
         mask: [V, K] True at real entries. K is the largest number of senses of a word.
-        shared: [U] the words that have several senses.
-        place: [M] where among these the word of a sense is; −1 where it has one sense.
+        words: [M] the word of each sense.
     """
 
     senses: Tensor
     mask: Tensor
-    shared: Tensor
-    place: Tensor
+    words: Tensor
 
 
 class Evidence(NamedTuple):
@@ -82,17 +80,14 @@ def build_sense_table(
     slot = torch.arange(width, device=word_of_sense.device)
     mask = slot < counts.unsqueeze(1)  # [V, K]
     position = first.unsqueeze(1) + torch.where(mask, slot, 0)
-    shared = (counts > 1).nonzero().squeeze(1)
-    place = torch.full_like(counts, -1)
-    place[shared] = torch.arange(len(shared), device=place.device)
-    return SenseTable(by_word[position], mask, shared, place[word_of_sense])
+    return SenseTable(by_word[position], mask, word_of_sense.clone())
 
 
 def single_senses(vocab_size: int, device: torch.device | None = None) -> SenseTable:
     """The table of V words that have one sense each, sense i for word i."""
     words = torch.arange(vocab_size, device=device)
     mask = torch.ones(vocab_size, 1, dtype=torch.bool, device=device)
-    return SenseTable(words.unsqueeze(1), mask, words[:0], torch.full_like(words, -1))
+    return SenseTable(words.unsqueeze(1), mask, words)
 
 
 def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:

@@ -207,9 +207,9 @@ def test_errors_are_sentences() -> None:
     mixture = Mixture(contexts, w, torch.zeros(4, 2), [build_kernel("lin")] * 2, [w[:, 0]] * 2)
     target = torch.zeros(4, dtype=torch.long)
     for change, wrong, message in (
-        ({"w": w[:, :2]}, target, r"\[N, K, d\] and \[V, d\]"),
-        ({"contexts": contexts[:, 0]}, target, r"\[N, K, d\] and \[V, d\]"),
-        ({"log_weights": torch.zeros(4, 3)}, target, r"`log_weights` .*\(4, 2\)"),
+        ({"w": w[:, :2]}, target, r"\[N, K, d\], \[V, d\]"),
+        ({"contexts": contexts[:, 0]}, target, r"\[N, K, d\], \[V, d\]"),
+        ({"log_weights": torch.zeros(4, 3)}, target, r"`log_weights` \(4, 3\)"),
         ({}, target[:3], "`target` .* N = 4"),
         ({}, target.int(), "`target` is torch.int32"),
         ({}, target + 5, "`target` holds 5, .* of 5 words"),
