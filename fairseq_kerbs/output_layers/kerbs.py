@@ -5,7 +5,6 @@ fairseq_kerbs/README.md shows whole trainings with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -80,8 +79,6 @@ class KerbsOutputLayer(KernelOutputLayer):
     Attributes:
         inventory: allocation of senses to words, and its statistics.
         sample: contexts of words, while they are sampled for the policy "clusters".
-        after_moves: functions that :meth:`reallocate` calls with the senses [K] that have begun
-            anew, for copies of the parameters.
 
     Raises:
         ValueError: the sense numbers do not fit each other, or a name is unknown.
@@ -111,7 +108,6 @@ class KerbsOutputLayer(KernelOutputLayer):
         self._bind(bound)
         self.inventory = inventory
         self.sample: ContextSample | None = None
-        self.after_moves: list[Callable[[Tensor], None]] = []
         if self.has_theta:
             self.theta = nn.Parameter(torch.empty(total_senses))
         self.reset_parameters()
@@ -138,12 +134,6 @@ class KerbsOutputLayer(KernelOutputLayer):
             self.weight[extra] = self.weight[self.word_of_sense[extra]]
             self.weight[extra, -1] -= SPARE_NATS
             self.theta[extra] = 0.0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"after_moves": []}  # a copy is followed by nothing
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"after_moves": [], **state})
 
     @property
     def word_of_sense(self) -> Tensor:
@@ -232,8 +222,6 @@ class KerbsOutputLayer(KernelOutputLayer):
             self.weight[rows] = moves.vectors.to(self.weight)
         if self.has_theta and moves.reset_theta:
             self.theta[rows] = reallocation.MOVED_THETA
-        for follow in self.after_moves if len(moves) else ():
-            follow(moves.senses)
 
     def reallocate(
         self, policy: str, settings: reallocation.ReallocationSettings | None = None

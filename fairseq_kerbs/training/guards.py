@@ -88,15 +88,13 @@ def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
     def guarded(sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int,
                 *more: Any, **options: Any) -> Any:  # fmt: skip
         if not held:
-            held.append(begin(task, model, optimizer, update_num, settings, args))
+            held.append(begin(task, model, update_num, settings, args))
         return train_step(sample, model, criterion, optimizer, update_num, *more, **options)
 
     task.train_step = guarded
 
 
-def begin(
-    task: Any, model: Any, optimizer: Any, made: int, settings: dict[str, Any], args: Any
-) -> Any:
+def begin(task: Any, model: Any, made: int, settings: dict[str, Any], args: Any) -> Any:
     """Before the first update of a process, when ``made`` have been made: what is held until its
     end, the lock of its folder. A SystemExit if there is nothing to do, or nothing may be done."""
     most, folder = settings.get("max_update") or 0, settings.get("save_dir")
