@@ -70,6 +70,8 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     if not (model and tensors and known):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     for name, value in model.items():
+        if name.endswith("._float_tensor"):  # fairseq reads its type alone
+            continue
         if value.is_floating_point() and not value.isfinite().all():
             raise UserError(
                 f"{path}: {name} holds NaN or infinity, so its training had diverged; take an "

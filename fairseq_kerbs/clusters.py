@@ -161,7 +161,7 @@ def cluster(contexts: Tensor, most: int, seed: int = 1) -> list[Clustering]:
     for k in range(2, most + 1):
         if len(points) < CONTEXTS_A_SENSE * k or not found[-1].distortion:
             break
-        means = KMeans(k, n_init=2, random_state=seed).fit(points)
+        means = KMeans(k, n_init=5, random_state=seed).fit(points)
         if len(np.unique(means.labels_)) < k:
             break
         distortion = float(means.inertia_) / len(points)

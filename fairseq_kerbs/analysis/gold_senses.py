@@ -47,7 +47,7 @@ MEASURES = {
     "ami": adjusted_mutual_info_score,
 }
 PARTITIONS = ("senses", "permuted", "kmeans", "probe")
-LEAST_OCCURRENCES = 5  # of a word, and two of each of at least two of its gold senses
+LEAST_OCCURRENCES = 6  # of a word, and three of each of at least two of its gold senses
 PERMUTATIONS = 20
 RESAMPLES = 2000  # of words, for the intervals
 CONTEXTS = 1000  # of a word that k-means is fitted on, at most
@@ -132,7 +132,7 @@ def compare_with_gold(
 ) -> dict[str, Any]:
     """Agreement by word, and in all.
 
-    Words with fewer than :data:`LEAST_OCCURRENCES`, or without two gold senses of two occurrences
+    Words with fewer than :data:`LEAST_OCCURRENCES`, or without two gold senses of three occurrences
     each, are left out.
 
     Args:
@@ -151,7 +151,7 @@ def compare_with_gold(
     rows = {}
     for word, occurrences in progress(labelled.items(), "gold senses", " words"):
         counts = np.bincount(occurrences.gold)
-        if counts.sum() >= LEAST_OCCURRENCES and (counts >= 2).sum() >= 2:
+        if counts.sum() >= LEAST_OCCURRENCES and (counts >= 3).sum() >= 2:
             contexts = training.get(word, occurrences.contexts[:0])
             rows[word] = _compare_word(occurrences, contexts, seed)
     return {"words": rows, "all": _over_words(list(rows.values()), seed) if rows else {}}
@@ -167,7 +167,7 @@ def _compare_word(
     if min(word.senses, len(training)) > 1:
         kmeans = KMeans(min(word.senses, len(training)), n_init=10, random_state=seed)
         clusters = kmeans.fit(training).predict(contexts)
-    known = np.bincount(gold)[gold] >= 2  # one is in no fold's training part
+    known = np.bincount(gold)[gold] >= 3  # two of each for every fold's training part
     folds = min(FOLDS, int(np.bincount(gold[known])[gold[known]].min()))
     partitions = {
         "senses": agreement(gold, induced),
@@ -224,7 +224,7 @@ def comparison_as_text(comparison: Mapping[str, Any]) -> str:
     if not comparison["words"]:
         return (
             f"no word has {LEAST_OCCURRENCES} occurrences in the split and two gold senses with "
-            "two each, so that nothing is compared with gold senses"
+            "three each, so that nothing is compared with gold senses"
         )
     short = {"v_measure": "V", "ari": "ARI", "ami": "AMI"}
     titles = {"senses": "", "kmeans": " k-means", "probe": " probe"}

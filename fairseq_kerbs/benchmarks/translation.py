@@ -49,6 +49,7 @@ def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str
     arguments = [
         "in-memory",  # the folder of the data, which nothing opens
         *("--task", "translation", "--dropout", "0.1", "--distributed-world-size", "1"),
+        "--no-save",
         *(("--cpu",) if device == "cpu" else ()),
         *flags,
         *MODELS[name].split(),
@@ -59,7 +60,7 @@ def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str
         arguments += [flag for side in ("encoder", "decoder")
                       for flag in _SIDE.format(side, **sizes).split()]  # fmt: skip
     if name.startswith("kerbs"):
-        arguments += ["--total-senses", str(sizes["senses_per_word"])]
+        arguments += ["--total-senses", str(sizes["senses_per_word"]), "--reallocation", "none"]
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
     cfg = convert_namespace_to_omegaconf(args)
     torch.manual_seed(seed)

@@ -134,6 +134,7 @@ class KerbsOutputLayer(KernelOutputLayer):
             self.weight[extra] = self.weight[self.word_of_sense[extra]]
             self.weight[extra, -1] -= SPARE_NATS
             self.theta[extra] = 0.0
+            self.inventory.usage[extra] = 0.0
 
     @property
     def word_of_sense(self) -> Tensor:

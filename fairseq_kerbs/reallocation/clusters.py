@@ -115,11 +115,11 @@ def place_on_clusters(
     words_placed = placement.word_of_sense[placed]
     added = torch.cat([placement.rows, placement.bias.unsqueeze(1)], dim=1)[placed].double()
 
-    rows = (~live | anew[owners]).nonzero().squeeze(1)  # that may be written
-    placed_rows, spare_rows = rows.split([len(added), len(rows) - len(added)])
-    spare_words = torch.arange(words).repeat_interleave(inventory.max_senses - after)
-    spare_words = spare_words[: len(spare_rows)]
-    new_words = torch.cat([words_placed, spare_words])
+    mine, spare = live & anew[owners], ~live
+    rows = torch.cat([mine.nonzero(), spare.nonzero()]).squeeze(1)  # that may be written
+    placed_rows, left = rows.split([len(added), len(rows) - len(added)])
+    spare_rows, spare_words = _places(left, spare[left], owners, inventory.max_senses - after)
+    rows, new_words = torch.cat([placed_rows, spare_rows]), torch.cat([words_placed, spare_words])
     usage = torch.zeros(words, dtype=torch.float64)
     usage.index_add_(0, owners, inventory.usage.double().cpu())
     weight[placed_rows] = joined[words_placed] + added
@@ -131,6 +131,20 @@ def place_on_clusters(
         usage=torch.cat([usage[words_placed] * placement.share[placed], spare_rows.double() * 0]),
         vectors=weight[rows].float(),
     )
+
+
+def _places(rows: Tensor, spare: Tensor, owners: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that cannot stay what and where they are, and the words that they go to as spare senses.
+    Of ``rows`` those stay that are ``spare`` already, if their word has ``room`` [V]."""
+    free = room.tolist()
+    leaving = []
+    for row, idle, word in zip(rows.tolist(), spare.tolist(), owners[rows].tolist(), strict=True):
+        if idle and free[word] > 0:
+            free[word] -= 1
+        else:
+            leaving.append(row)
+    words = torch.arange(len(free)).repeat_interleave(torch.tensor(free))[: len(leaving)]
+    return torch.tensor(leaving, dtype=torch.long), words
 
 
 def _spare_copies(

@@ -12,12 +12,16 @@ import fcntl
 import logging
 import os
 import sys
+import threading
 import zipfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import torch
+from fairseq.data.iterators import BackgroundConsumer
 from fairseq.distributed import utils as distributed_utils
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from omegaconf import OmegaConf
@@ -88,10 +92,25 @@ def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
     def guarded(sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int,
                 *more: Any, **options: Any) -> Any:  # fmt: skip
         if not held:
-            held.append(begin(task, model, update_num, settings, args))
+            try:
+                held.append(begin(task, model, update_num, settings, args))
+            except SystemExit:
+                stop_reading()
+                raise
         return train_step(sample, model, criterion, optimizer, update_num, *more, **options)
 
     task.train_step = guarded
+
+
+def stop_reading() -> None:
+    """End the threads in which fairseq reads batches ahead: the interpreter aborts (SIGABRT) if one
+    of them is at work when it ends."""
+    for thread in threading.enumerate():
+        while isinstance(thread, BackgroundConsumer) and thread.is_alive():
+            thread._max_len = 0  # the next batch is the last
+            with suppress(Empty):
+                thread._queue.get_nowait()
+            thread.join(0.01)
 
 
 def begin(task: Any, model: Any, made: int, settings: dict[str, Any], args: Any) -> Any:

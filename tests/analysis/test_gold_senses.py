@@ -69,7 +69,7 @@ def test_what_stands_beside_the_senses() -> None:
     assert every["sign.ari"] == {"higher": 1, "of": 1, "p": 1.0}  # "spring" does not differ
     assert every["occurrences"] == 64
     lines = gold_senses.comparison_as_text(found).splitlines()
-    assert "mean of 2 words, 64 occurrences" in lines[-5]
+    assert "mean of 2 words, 64 occurrences" in lines[-6]
     assert "0.500 [0.000, 1.000]" in lines[-2]
     assert "1 of 1, p = 1" in lines[-1]
 
@@ -115,7 +115,7 @@ def test_words_without_two_attested_senses_are_left_out() -> None:
     assert [*gold_senses.compare_with_gold(words, training)["words"]] == ["seal"]
     nothing = gold_senses.compare_with_gold({"few": few, "once": single}, training)
     assert nothing == {"words": {}, "all": {}}
-    assert "no word has 5 occurrences" in gold_senses.comparison_as_text(nothing)
+    assert "no word has 6 occurrences" in gold_senses.comparison_as_text(nothing)
 
 
 def test_contexts_are_drawn_with_equal_chances(monkeypatch: pytest.MonkeyPatch) -> None:

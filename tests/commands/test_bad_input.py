@@ -48,12 +48,11 @@ TEXT = "--train {work}/text/train --valid {work}/text/valid --test {work}/text/t
 LANGUAGE = "prepare-lm --valid {work}/two --test {work}/two --dest {out}/dest --workers 1"
 SENSES = "senses --data {work}/bin"
 MODEL = "{work}/model.pt"
-TABLES = "tables --table 2 --data {out}/data --work {out}/work --results {out}/results"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 EXAMPLES = "examples --source {work}/two --system a={work}/two"
 
 MISUSES = [
-    ("toy {out}/file", "file/"),
+    ("toy {out}/file", "file"),
     ("toy {out}/corpus --seed -1", "--seed"),
     (f"{PREPARE} {TEXT} --train {{work}}/bad", "bad.de, line 2"),
     (f"{PREPARE} {TEXT} --train {{work}}/unequal", "unequal.de"),
@@ -78,7 +77,6 @@ MISUSES = [
     (f"print-senses {MODEL} {{work}}/two --data {{work}}/bin", "two has no hypotheses"),
     ("architectures --sizes", "--sizes"),
     ("user-dir {work}", "unrecognized arguments"),
-    (f"{TABLES} --table 9", "--table"),
     ("plot kernels -o {out}/figure.jpg", "figure.jpg"),
     ("detokenize {work}/two --lang en -o {work}/two", "--output"),
     ("detokenize --lang xx {work}/two", "--lang"),
@@ -96,7 +94,9 @@ MISUSES = [
     (f"senses {MODEL} --data {{work}}/turned", "target dictionary"),
     (f"senses {MODEL} --dict {{work}}/turned/dict.en.txt", "dict.en.txt"),
     (f"{SENSES} {MODEL} --json {{out}}/file/r", "file/r"),
-    ("gold-mlt {work}/two --text {work}/two -o {out}/gold", "two, line 1"),
+    ("gold-mlt {work}/two --text {work}/two --source {work}/two -o {out}/gold", "two, line 1"),
+    ("gold-translations --text {work}/two --other {work}/one -o {out}/gold", "one"),
+    ("gold-noad {work}/two --text {out}/text -o {out}/gold", "two"),
     ("gold-coarsewsd {work} --text {out}/text -o {out}/gold", "train.data.txt"),
     (f"report {MODEL} --data {{work}}/bin -o {{out}}/file/r.html", "file/r.html"),
     (f"geometry {MODEL} --data {{work}}/text", "--data"),

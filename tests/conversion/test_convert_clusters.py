@@ -35,7 +35,6 @@ def trained(
     folder, flags = tmp_path_factory.mktemp("trained"), ["--arch", request.param]
     flags += MODELS[request.param]
     longer = ["--lr", 0.004, "--max-update", 150, "--max-epoch", 150]
-    longer = longer if request.param == "lstm" else []  # it begins slowly
     fairseq_train(data, "--save-dir", folder, *flags, *PLAIN, *TRAINED, *longer)
     return folder / "checkpoint_last.pt", flags
 

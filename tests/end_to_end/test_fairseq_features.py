@@ -79,8 +79,8 @@ def test_fairseqs_own_label_smoothing_trains_the_same_model(
           "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")  # fmt: skip
     theirs = load(tmp_path / "checkpoint_last.pt")["model"]
     for key, value in load(trained[arch])["model"].items():
-        # the second is fairseq's, which leaves it uninitialized
-        if ".inventory." not in key and not key.endswith("._float_tensor"):
+        # contexts are sampled by our criterion alone; fairseq leaves the last uninitialized
+        if not re.search(r"[.](inventory|sample_|_float_tensor)", key):
             torch.testing.assert_close(value, theirs[key], rtol=2e-3, atol=2e-4, msg=key)
 
 

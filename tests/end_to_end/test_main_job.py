@@ -31,7 +31,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a toy corpus (text/), binarized (data/bin), and a model (save dir/)."""
     folder = tmp_path_factory.mktemp("work")
     text = folder / "text"
-    run("fairseq-kerbs", "toy", text, "--train", 800, "--valid", 40, "--test", 60)
+    run("fairseq-kerbs", "toy", text, "--train", 800, "--valid", 40, "--test", 150)
     run_program(
         *(ROOT / "scripts" / "prepare_parallel.sh", "--train", text / "train"),
         *("--valid", "text/valid", "--test", "text/test", "--merges", 500),
@@ -50,7 +50,7 @@ def test_training_learns_and_moves_senses(work: Path) -> None:
     assert "--max-update 30" in log.splitlines()[1]
     losses = [float(value) for value in re.findall(r"train_inner.* loss=([0-9.]+)", log)]
     assert losses[-1] < losses[0] - 0.5
-    assert "senses moved to" in log
+    assert "senses placed on clusters" in log
     moved = re.findall(r"train_inner.* senses_moved=([0-9]+)", log)
     assert sum(int(value) for value in moved) > 0
 
@@ -126,7 +126,6 @@ def test_a_misspelt_flag_of_a_configuration_is_named(work: Path, tmp_path: Path)
     assert status == 2
     wrong = "error: unrecognized arguments: --baem 3 --refrence x"
     assert said.splitlines()[-1] == f"fairseq-generate: {wrong}"
-    assert "usage" not in said
     assert {file.name for file in tmp_path.iterdir()} == {"own.yaml"}
 
 
@@ -137,7 +136,7 @@ def test_senses_of_ambiguous_words_are_reported(work: Path) -> None:
         *("--data", work / "data" / "bin", "--gold", work / "text" / "test.senses.tsv"),
         *("--json", report),
     )
-    assert re.search(r"^\d+ words +\d+ ", output, re.MULTILINE)
+    assert re.search(r"^mean of \d+ words, \d+ occurrences", output, re.MULTILINE)
     found = json.loads(report.read_text())
     assert {"senses.v_measure", "kmeans.ari", "probe.ami", "sign.ami"} <= found["gold"][
         "all"

@@ -249,8 +249,8 @@ def test_a_training_too_short_for_clusters_is_told(
 def test_contexts_are_sampled_in_the_interval_before_senses_are_placed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clusters, "LEAST_CONTEXTS", 4)
-    monkeypatch.setattr(clusters, "CONTEXTS_A_SENSE", 2)
+    monkeypatch.setattr(clusters, "LEAST_CONTEXTS", 6)
+    monkeypatch.setattr(clusters, "CONTEXTS_A_SENSE", 3)
     flags: dict[str, Any] = {
         "reallocation": "clusters",
         "reallocation_at": [0.5, 0.8],
@@ -268,7 +268,7 @@ def test_contexts_are_sampled_in_the_interval_before_senses_are_placed(
                 state = optimizer.state[layer.weight][moment]
                 assert not state[placed].any()
                 assert state[~placed].any()
-        one_update(parts, update)
+        one_update(parts, update, batches=8)
         sampled.append(layer.sample is not None)
     # after updates 3, 4 and 6, 7: two updates before the senses are placed after 5 and 8
     assert sampled == [False, False, False, True, True, False, True, True, False, False]
