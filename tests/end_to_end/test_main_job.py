@@ -83,7 +83,7 @@ def test_translation_gives_bleu_and_a_command_that_can_be_pasted(
     assert pasted[-2:] == [">", "save dir/generate-test.txt"]
     again = run(Path(program).name, *pasted[:-2], cwd=work)
     expected = re.findall("^H-.*", output.read_text(), re.MULTILINE)
-    assert len(expected) == 60
+    assert len(expected) == 150
     assert re.findall("^H-.*", again, re.MULTILINE) == expected
 
 
@@ -100,7 +100,7 @@ def test_raw_text_is_translated_line_by_line(work: Path, generated: Path) -> Non
         env=os.environ | ENVIRONMENT,
     )
     unknown, long = done.stderr.splitlines()
-    assert re.fullmatch(r"fairseq-kerbs: the model reads <unk> for .*☃ \(line 62\)", unknown)
+    assert re.fullmatch(r"fairseq-kerbs: the model reads <unk> for .*☃ \(line 152\)", unknown)
     assert long == (
         "fairseq-kerbs: too long for the model and left empty: line 63, 64; divide the text"
     )
