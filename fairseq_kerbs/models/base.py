@@ -42,7 +42,8 @@ class KerbsModel(BaseFairseqModel, ABC):
         gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
         parser.add_argument(
             "--reallocation-at", type=float, nargs="+", metavar="SHARE",
-            help="shares of --max-update after which senses move, in place of every interval",
+            help="shares of --max-update (or numbers of updates) after which senses move, in place "
+            "of every interval; clusters: 0.2 if not given",
         )  # fmt: skip
 
     @classmethod

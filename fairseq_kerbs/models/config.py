@@ -41,6 +41,8 @@ def _flag(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+CLUSTERS_AT = 0.2
+"""Share of --max-update after which "clusters" places senses (results/README.md)."""
 PLACED_KERNELS = ("kerbs", "lin")
 """Kernels with which senses can be placed on clusters."""
 
@@ -87,7 +89,11 @@ class KerbsConfig(FairseqDataclass):
         "new word's most used sense",
     )
     max_moves: float = _flag(0.005, "released: most moves at a time, as a share of the vocabulary")
-    reallocation_interval: int = _flag(200, "updates between two reallocations (Q of Algorithm 1)")
+    reallocation_interval: int = _flag(
+        200,
+        "updates between two reallocations (Q of Algorithm 1); clusters: those before a placement, "
+        "whose contexts are clustered",
+    )
     cluster_gap: float = _flag(
         1.0, "clusters: bound of how strongly senses prefer their own clusters, in nats"
     )
@@ -251,17 +257,21 @@ def build_schedule(args: Any) -> SenseSchedule:
 
 
 def _moments(args: Any) -> frozenset[int]:
-    """The numbers of updates that --reallocation-at says."""
-    shares = [float(share) for share in args.reallocation_at or ()]
+    """The numbers of updates after which senses move; empty for every interval. "clusters" places
+    them once if nothing else is asked for: what a placement costs a training has to make good."""
+    given = [float(share) for share in args.reallocation_at or ()]
     updates = int(getattr(args, "max_update", None) or 0)
-    for share in shares:
-        if not 0.0 < share < 1.0:
+    if args.reallocation == "clusters" and not given:
+        given = [CLUSTERS_AT if updates else float(args.reallocation_interval)]
+    for share in given:
+        if not (0.0 < share < 1.0 or (share.is_integer() and share >= 1.0)):
             raise ValueError(
-                f"--reallocation-at {share:g}: it is a share of --max-update, between 0 and 1."
+                f"--reallocation-at {share:g}: give a share of --max-update, between 0 and 1, or a "
+                "number of updates."
             )
-    if shares and not updates:
-        raise ValueError("--reallocation-at takes shares of --max-update: give that, too.")
-    return frozenset(max(1, round(share * updates)) for share in shares)
+        if share < 1.0 and not updates:
+            raise ValueError("--reallocation-at takes shares of --max-update: give that, too.")
+    return frozenset(max(1, round(share * updates if share < 1.0 else share)) for share in given)
 
 
 def kernels_from_flags(args: Any) -> list[Kernel]:

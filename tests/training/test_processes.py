@@ -21,7 +21,14 @@ pytestmark = pytest.mark.slow
 
 ARCH = "transformer_kerbs"
 PRIOR = ["--composition", "prior", "--update-freq"]
-OFTEN = ["--reallocation-interval", "4", "--max-tokens", "600"]  # contexts enough for clusters
+OFTEN = [
+    "--reallocation-interval",
+    "4",
+    "--reallocation-at",
+    "4",
+    "--max-tokens",
+    "600",
+]  # contexts enough for clusters
 SAVING = ["--save-interval-updates", "3"]  # the sums over an interval are half complete
 TRAININGS = {
     "pytorch_ddp": (ARCH, "one", []),

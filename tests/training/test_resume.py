@@ -18,7 +18,7 @@ MODELS = {
     # the sample of contexts of an interval of four updates is half complete in checkpoints
     "gru_kerbs": [
         *("--hidden-size", "12", "--embed-dim", "12", "--reallocation", "clusters"),
-        *("--reallocation-interval", "4", "--max-tokens", "150"),
+        *("--reallocation-interval", "4", "--reallocation-at", "4", "8", "--max-tokens", "150"),
     ],
     # fairseq seeds by the number of the update, so dropout is as it would have been
     "transformer_kerbs": [

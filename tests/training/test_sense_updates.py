@@ -279,9 +279,23 @@ def test_contexts_are_sampled_in_the_interval_before_senses_are_placed(
 
 
 @pytest.mark.parametrize(
+    ("flags", "moments"),
+    [
+        ({"reallocation": "clusters", "max_update": 1000}, {200}),
+        ({"reallocation": "clusters"}, {2}),  # after the first interval
+        ({"reallocation": "clusters", "reallocation_at": [7.0, 0.5], "max_update": 40}, {7, 20}),
+        ({"reallocation": "paper", "max_update": 1000}, set()),  # every interval
+    ],
+)
+def test_when_senses_move(flags: dict[str, Any], moments: set[int]) -> None:
+    task = training(**flags)[0]
+    assert task._kerbs_updates.schedule.at == moments
+
+
+@pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"reallocation_at": [1.5], "max_update": 9}, "--reallocation-at 1.5: it is a share"),
+        ({"reallocation_at": [1.5], "max_update": 9}, "--reallocation-at 1.5: give a share"),
         ({"reallocation_at": [0.5]}, "shares of --max-update: give that, too"),
         ({"cluster_gap": 0.0}, "--cluster-gap is 0.0"),
     ],
