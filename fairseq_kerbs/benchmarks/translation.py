@@ -49,7 +49,6 @@ def set_up(name: str, sizes: dict[str, Any], device: str, seed: int, *flags: str
     arguments = [
         "in-memory",  # the folder of the data, which nothing opens
         *("--task", "translation", "--dropout", "0.1", "--distributed-world-size", "1"),
-        "--no-save",
         *(("--cpu",) if device == "cpu" else ()),
         *flags,
         *MODELS[name].split(),

@@ -124,7 +124,9 @@ def begin(task: Any, model: Any, made: int, settings: dict[str, Any], args: Any)
         logger.info(f"nothing to do: {made} updates are made and --max-update is {most}")
         raise SystemExit(0)
     task._kerbs_updates.check(model, most)
-    return take_folder(Path(str(folder))) if first and not settings.get("no_save") else None
+    # fairseq-train has made the folder; a trainer that others drive may have none
+    writes = first and not settings.get("no_save") and Path(str(folder)).is_dir()
+    return take_folder(Path(str(folder))) if writes else None
 
 
 def take_folder(folder: Path) -> Any:
