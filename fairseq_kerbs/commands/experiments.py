@@ -99,7 +99,10 @@ class _TrainHelp(argparse.Action):
             KerbsCrossEntropyCriterionConfig,
         ):
             title = (inspect.getdoc(kind) or "").rstrip(".").replace("`", "")
-            gen_parser_from_dataclass(shown.add_argument_group(title), kind())
+            group = shown.add_argument_group(title)
+            gen_parser_from_dataclass(group, kind())
+            if kind is config.KerbsConfig:
+                config.add_reallocation_at(group)
         shown.epilog = f"Configurations: {', '.join(configuration_names())}"
         print(f"{parser.format_help()}\n{shown.format_help()}", end="")
         parser.exit()

@@ -40,11 +40,7 @@ class KerbsModel(BaseFairseqModel, ABC):
         """Flags of fairseq's model, and ours."""
         super().add_args(parser)
         gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
-        parser.add_argument(
-            "--reallocation-at", type=float, nargs="+", metavar="SHARE",
-            help="shares of --max-update (or numbers of updates) after which senses move, in place "
-            "of every interval; clusters: 0.2 if not given",
-        )  # fmt: skip
+        config.add_reallocation_at(parser)
 
     @classmethod
     def hydra_flags(cls) -> type[FairseqDataclass]:

@@ -114,6 +114,15 @@ class KerbsConfig(FairseqDataclass):
     )
 
 
+def add_reallocation_at(parser: Any) -> None:
+    """Add the flag that takes several values, which fairseq makes of no dataclass."""
+    parser.add_argument(
+        "--reallocation-at", type=float, nargs="+", metavar="SHARE",
+        help="shares of --max-update (or numbers of updates) after which senses move, in place of "
+        "every interval; with clusters 0.2 if not given",
+    )  # fmt: skip
+
+
 @dataclass
 class SeparableKerbsConfig(KerbsConfig):
     """Flags of decoders whose input embedding need not be composed of senses."""
