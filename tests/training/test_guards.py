@@ -132,8 +132,8 @@ def test_a_training_does_not_go_on_from_flipped_bits(
     copy.write_bytes(content)
     if flag:
         monkeypatch.chdir(copy.parent)
-        copy = copy.rename(copy.with_name("other.pt"))
-        flag = [*flag, copy.name]
+        copy = copy.rename("other.pt")
+        flag = [*flag, copy.name, "--save-dir", "save"]
     assert f"{copy.name} is no whole checkpoint" in refusal(resume, work, copy, *flag)
     assert copy.read_bytes() == content
 
@@ -205,7 +205,7 @@ def test_averages_of_moving_senses_are_refused(work: Path, copy: Path) -> None:
 def test_what_begins_anew_without_the_optimizer_is_said(
     work: Path, copy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    resume(work, copy)
+    resume(work, copy, "--reset-optimizer")
     assert "no state of the optimizer" not in caplog.text
     resume(work, copy, "--max-update", 5, "--no-save-optimizer-state")
     resume(work, copy, "--max-update", 3)
