@@ -287,9 +287,9 @@ def kerbs_log_probs(
 def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
     """:func:`kerbs_log_probs` by autograd, all logits at once: [..., d] -> [..., V]."""
     w, theta, table, kernel = senses
-    logits = kernel_logits(h, w, theta, kernel).flatten(0, -2).t()  # [M, N]
+    logits = kernel_logits(h.reshape(-1, h.shape[-1]), w, theta, kernel).t()  # [M, N]
     words = word_masses(logits, table.senses, table.mask)  # [V, N]
-    return words.log_softmax(0).t().unflatten(0, h.shape[:-1])
+    return words.log_softmax(0).t().reshape(*h.shape[:-1], len(table.senses))
 
 
 @torch.no_grad()

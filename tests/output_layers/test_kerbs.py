@@ -24,6 +24,19 @@ def make(name: str, dim: int = 8, vocab_size: int = 30, total: int = 75) -> Outp
 LAYERS = ["softmax", "kerbs", "kerbs_released", "lin"]
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0), (2, 3)])
+def test_scores_of_any_number_of_contexts(shape: tuple[int, ...]) -> None:
+    """One context without a batch, none at all; with gradient and without the same."""
+    layer = KerbsOutputLayer(5, 7, 14)
+    h = torch.randn(*shape, 5, requires_grad=True)
+    scores = layer.log_probs(h)
+    assert scores.shape == (*shape, 7)
+    with torch.no_grad():
+        torch.testing.assert_close(layer.log_probs(h), scores)
+    scores.sum().backward()
+    assert h.grad is not None
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_log_probs_nll_and_predict_agree(name: str) -> None:
     layer = make(name).eval()
