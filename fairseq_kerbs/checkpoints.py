@@ -27,10 +27,9 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.utils.checkpoint_file import check_whole, damaged
 from fairseq_kerbs.utils.dictionaries import digest, digest_kept
 from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
-from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.files import check_whole, damaged, read_lines
 
 MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
 """fairseq's models that are built without trust, each with all of its presets, besides ours."""

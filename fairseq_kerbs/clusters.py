@@ -45,6 +45,10 @@ CONTEXTS_A_SENSE = 20
 """Contexts of a word that each of its senses asks for."""
 
 
+STARTS = 5
+"""Starts of k-means: with 2 some words were divided by less than what divides them most."""
+
+
 class ContextSample:
     """A random sample of the contexts of each word, gathered in one pass (Vitter's algorithm R).
 
@@ -161,7 +165,7 @@ def cluster(contexts: Tensor, most: int, seed: int = 1) -> list[Clustering]:
     for k in range(2, most + 1):
         if len(points) < CONTEXTS_A_SENSE * k or not found[-1].distortion:
             break
-        means = KMeans(k, n_init=5, random_state=seed).fit(points)
+        means = KMeans(k, n_init=STARTS, random_state=seed).fit(points)
         if len(np.unique(means.labels_)) < k:
             break
         distortion = float(means.inertia_) / len(points)

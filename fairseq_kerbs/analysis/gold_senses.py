@@ -9,10 +9,10 @@ data, which is what the contexts offer without labels; and the predictions of a 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from tabulate import tabulate
 
 from fairseq_kerbs.analysis.occurrences import Occurrence
+from fairseq_kerbs.clusters import ContextSample
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import progress
@@ -109,22 +110,19 @@ def by_word(occurrences: Iterable[Occurrence], gold: GoldSenses) -> dict[str, La
 
 
 def sample_contexts(
-    occurrences: Iterable[Occurrence], seed: int = 1
+    occurrences: Iterable[Occurrence], words: Sequence[str], seed: int = 1
 ) -> dict[str, NDArray[np.float32]]:
-    """At most :data:`CONTEXTS` contexts [n, d] of each word, drawn at random in one pass (Vitter's
-    algorithm R)."""
-    draw, seen = Random(seed), Counter[str]()
-    samples: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
-    for occurrence in occurrences:
-        sample = samples[occurrence.word]
-        place = draw.randrange(seen[occurrence.word] + 1)
-        seen[occurrence.word] += 1
-        # a copy, since the context is a view of a whole batch
-        if len(sample) < CONTEXTS:
-            sample.append(occurrence.context.clone())
-        elif place < CONTEXTS:
-            sample[place] = occurrence.context.clone()
-    return {word: torch.stack(sample).numpy() for word, sample in samples.items()}
+    """At most :data:`CONTEXTS` contexts [n, d] of each of some words, drawn at random."""
+    numbers = {word: number for number, word in enumerate(words)}
+    sample: ContextSample | None = None
+    whole = (o for o in occurrences if o.index >= 0 and o.word in numbers)
+    while part := list(islice(whole, 1000)):
+        contexts = torch.stack([o.context for o in part])
+        if sample is None:
+            room, dim = torch.full((len(words),), CONTEXTS), contexts.shape[1]
+            sample = ContextSample(room, dim, CONTEXTS, 2 * dim * int(room.sum()), 0, seed)
+        sample.add(torch.tensor([numbers[o.word] for o in part]), contexts)
+    return {} if sample is None else {w: sample.contexts(n).numpy() for w, n in numbers.items()}
 
 
 def compare_with_gold(

@@ -66,3 +66,8 @@ def write_output(path: Path | None, content: str, what: str = "") -> None:
 def say_written(path: Path, what: str = "") -> None:
     """The line about a file or folder that a command has written."""
     print(f"wrote {path}" + (f": {what}" if what else ""))
+
+
+def announce(files: tuple[Path, ...], command: str) -> None:
+    """Print the command, ready to be pasted, under a line that says where its flags come from."""
+    print(f"# flags: {', '.join(map(str, files))}; command line\n{command}", flush=True)

@@ -104,8 +104,8 @@ def _compare_with_gold(args: argparse.Namespace, found: Iterable[Any], gold: Any
         _, _, model, task = reading.read_model(args)
         gold_senses.lines_as_samples(task)
         found = occurrences(model, task, "train", words=labelled, flag="--train-data")
-    whole = (o for o in found if o.index >= 0 and o.word in labelled)
-    return gold_senses.compare_with_gold(labelled, gold_senses.sample_contexts(whole))
+    training = gold_senses.sample_contexts(found, list(labelled))
+    return gold_senses.compare_with_gold(labelled, training)
 
 
 def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> Callable[..., str]:

@@ -17,16 +17,18 @@ A third way, ``clusters``, changes probabilities a little: see :mod:`fairseq_ker
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fairseq_kerbs.clusters import Placement
+from fairseq_kerbs.reallocation.clusters import SPARE_NATS
 from fairseq_kerbs.senses import build_sense_table
 
-SPARE_SHARE = 2.0**-20
-"""Share of a spare sense: small beside rounding in float32, and a logarithm of −14 only."""
+SPARE_SHARE = math.exp(-SPARE_NATS)
+"""Share of a spare sense, the one that they have in training, too."""
 
 
 @dataclass(frozen=True)

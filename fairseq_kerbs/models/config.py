@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from fairseq_kerbs import output_layers
 from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
+from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import ProgramEnd
@@ -43,8 +44,6 @@ def _flag(default: Any, help: str) -> Any:
 
 CLUSTERS_AT = 0.2
 """Share of --max-update after which "clusters" places senses (results/README.md)."""
-PLACED_KERNELS = ("kerbs", "lin")
-"""Kernels with which senses can be placed on clusters."""
 
 
 @dataclass

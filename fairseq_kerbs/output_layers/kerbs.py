@@ -17,7 +17,7 @@ from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dt
 from fairseq_kerbs.kernels.base import is_compiling
 from fairseq_kerbs.likelihood import NllOptions
 from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp, Losses
-from fairseq_kerbs.reallocation.clusters import SPARE_NATS, place_on_clusters
+from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS, SPARE_NATS, place_on_clusters
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
 from fairseq_kerbs.senses import SenseInventory, SenseTable
 from fairseq_kerbs.senses.moves import check_choice
@@ -26,7 +26,6 @@ SENSE_INITS = ("random", "shared", "spare")
 SHARED_COSINE = 0.95
 SAMPLED_CONTEXTS, SAMPLE_MEMORY = 600, 2 << 30
 """Contexts of a word that :meth:`KerbsOutputLayer.start_sampling` keeps, and the bytes of all."""
-
 
 SAMPLE = "sample_"
 """With what the names begin that :attr:`KerbsOutputLayer.sample` has in a checkpoint."""
@@ -260,7 +259,8 @@ class KerbsOutputLayer(KernelOutputLayer):
 
 def check_biased(biased: bool, kernel: Kernel) -> None:
     """Raise a ValueError where senses cannot be placed on clusters."""
-    if not biased or kernel.name not in ("kerbs", "lin"):
+    if not biased or kernel.name not in PLACED_KERNELS:
         raise ValueError(
-            f"`policy` clusters needs `sense_bias`, and `kernel` kerbs or lin, not {kernel.name}."
+            f"`policy` clusters needs `sense_bias`, and `kernel` {' or '.join(PLACED_KERNELS)}, "
+            f"not {kernel.name}."
         )

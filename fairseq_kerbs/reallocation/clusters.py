@@ -32,8 +32,11 @@ from torch import Tensor
 
 from fairseq_kerbs.clusters import ContextSample, place_senses
 from fairseq_kerbs.kernels import Kernel, kernel_logits
-from fairseq_kerbs.senses import SenseInventory
+from fairseq_kerbs.senses import SenseInventory, build_sense_table
 from fairseq_kerbs.senses.moves import Moves
+
+PLACED_KERNELS = ("kerbs", "lin")
+"""Kernels with which senses can be placed: the inner product at θ = 0."""
 
 SPARE_NATS = 30.0
 """How far the bias of a spare sense lies below that of its word: Adam sees no gradient so small."""
@@ -95,6 +98,7 @@ def place_on_clusters(
         that has a place for them.
     """
     owners, words = inventory.word_of_sense.cpu(), inventory.vocab_size
+    table = build_sense_table(owners, words)
     weight, theta = weight.detach().double().cpu(), theta.detach().double().cpu()
     live = ~spare_senses(weight, owners, words)
     before = torch.bincount(owners[live], minlength=words)  # [V] live senses
@@ -103,7 +107,8 @@ def place_on_clusters(
     gaps = torch.full((words,), gap, dtype=torch.float64)
     for word in sample.enough.nonzero().squeeze(1).tolist():
         contexts = F.pad(sample.contexts(word).double(), (0, 1), value=1.0)
-        senses = live & (owners == word)
+        senses = table.senses[word][table.mask[word]]
+        senses = senses[live[senses]]
         joined[word], apart = joined_senses(contexts, weight[senses], theta[senses], kernel)
         gaps[word] = max(gap, apart)
     placement = place_senses(sample, total, inventory.max_senses, gaps)
@@ -123,12 +128,20 @@ def place_on_clusters(
     usage = torch.zeros(words, dtype=torch.float64)
     usage.index_add_(0, owners, inventory.usage.double().cpu())
     weight[placed_rows] = joined[words_placed] + added
-    weight[spare_rows] = _spare_copies(weight, owners, live, rows, placed_rows, new_words)
+    owners_after, live[rows], live[placed_rows] = owners.clone(), False, True
+    owners_after[rows] = new_words
+    senses = live.nonzero().squeeze(1)
+    first = torch.full((words,), len(owners)).scatter_reduce(
+        0, owners_after[senses], senses, "amin"
+    )  # [V] a live sense of each word
+    weight[spare_rows] = weight[first[spare_words]]
+    weight[spare_rows, -1] -= SPARE_NATS
+    share = torch.cat([placement.share[placed], torch.zeros(len(spare_rows))])
     return Moves(
         senses=rows,
         sources=owners[rows],
         words=new_words,
-        usage=torch.cat([usage[words_placed] * placement.share[placed], spare_rows.double() * 0]),
+        usage=usage[new_words] * share,
         vectors=weight[rows].float(),
     )
 
@@ -145,17 +158,3 @@ def _places(rows: Tensor, spare: Tensor, owners: Tensor, room: Tensor) -> tuple[
             leaving.append(row)
     words = torch.arange(len(free)).repeat_interleave(torch.tensor(free))[: len(leaving)]
     return torch.tensor(leaving, dtype=torch.long), words
-
-
-def _spare_copies(
-    weight: Tensor, owners: Tensor, live: Tensor, rows: Tensor, placed: Tensor, words: Tensor
-) -> Tensor:
-    """Spare vectors for the rows after those ``placed``, of the words that receive ``rows``."""
-    owners, live = owners.clone(), live.clone()
-    owners[rows], live[rows], live[placed] = words, False, True
-    numbers = live.nonzero().squeeze(1)
-    first = torch.zeros(int(owners.max()) + 1, dtype=torch.long)
-    first[owners[numbers.flip(0)]] = numbers.flip(0)  # the lowest number is written last
-    copies = weight[first[words[len(placed) :]]].clone()
-    copies[:, -1] -= SPARE_NATS
-    return copies

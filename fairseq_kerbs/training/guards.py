@@ -8,13 +8,13 @@ been written, so a refusal there leaves everything as it was.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import logging
 import os
 import sys
 import threading
 import zipfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -27,9 +27,9 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from omegaconf import OmegaConf
 from torch import nn
 
-from fairseq_kerbs.utils.checkpoint_file import check_whole
 from fairseq_kerbs.utils.dictionaries import check_dictionaries
 from fairseq_kerbs.utils.errors import ProgramEnd, UserError
+from fairseq_kerbs.utils.files import check_whole, lock_folder
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +63,15 @@ def check_named_checkpoints() -> None:
 
 
 def _check_file(path: Path) -> None:
-    try:
+    with _as_program_end():
         if path.is_file():
             check_whole(path)
+
+
+@contextmanager
+def _as_program_end() -> Iterator[None]:
+    try:
+        yield
     except UserError as error:
         raise ProgramEnd(f"{error}.") from None
 
@@ -130,25 +136,13 @@ def begin(task: Any, model: Any, made: int, settings: dict[str, Any], args: Any)
 
 
 def take_folder(folder: Path) -> Any:
-    """The open lock of a save folder; a ProgramEnd if another training has it.
-
-    A record lock (POSIX) ends with the process, is not inherited by its workers, and holds between
-    machines whose common file system has locks.
-    """
-    lock = (folder / ".lock").open("a")
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        raise ProgramEnd(
+    """The open lock of a save folder; a ProgramEnd if another training has it."""
+    with _as_program_end():
+        return lock_folder(
+            folder,
             f"--save-dir {folder} is in use by another training: wait for its end, or name another "
-            "folder."
-        ) from None
-    except OSError as error:
-        logger.warning(
-            f"{folder} cannot be locked ({error.strerror}): nothing keeps another training from "
-            "writing there at the same time"
+            "folder",
         )
-    return lock
 
 
 def check_resumed(settings: dict[str, Any], task: Any, made: int, args: Any) -> None:

@@ -6,14 +6,18 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from fairseq_kerbs.utils.errors import UserError, system_cause, system_refusal
+from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_cause, system_refusal
+
+logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial-"
 """Prefix of the temporary name that a file or folder has while it is being written."""
@@ -174,13 +178,58 @@ def write_json(path: Path, content: Any) -> None:
         stream.write("\n")
 
 
+def lock_folder(folder: Path, refusal: str) -> TextIO:
+    """The open lock of a folder; a UserError with a ``refusal`` if another process holds it.
+
+    A record lock (POSIX) ends with the process, is not inherited by its workers, and holds between
+    machines whose common file system has locks; without these there is a warning.
+    """
+    lock = (folder / ".lock").open("a")
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise UserError(refusal) from None
+    except OSError as error:
+        logger.warning(
+            f"{folder} cannot be locked ({error.strerror}): nothing keeps another process from "
+            "writing there at the same time"
+        )
+    return lock
+
+
 @contextmanager
 def locked(folder: Path, refusal: str) -> Iterator[None]:
-    """Create a folder and keep other runs out of it; if one is using it, `refusal` is raised."""
+    """Create a folder and keep other runs out of it, as :func:`lock_folder` does."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as lock:
-        try:  # a record lock: gone when this process is, and not inherited by its workers
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(refusal) from None
+    with lock_folder(folder, refusal):
         yield
+
+
+def check_whole(path: Path) -> None:
+    """Raise a UserError, without loading it, if a checkpoint was cut off or a checksum is wrong:
+    torch was built without looking at these."""
+    try:
+        with path.open("rb") as stream:
+            if stream.read(1) == b"\x80":  # pickle of a torch before 1.6: has no checksums
+                return
+        with zipfile.ZipFile(path) as archive:
+            # torch reads nothing of an entry that is marked as a folder (0x10), and compresses none
+            odd = any(
+                entry.external_attr & 0x10 or entry.compress_type != zipfile.ZIP_STORED
+                for entry in archive.infolist()
+            )
+            sound = not odd and archive.testzip() is None
+    except Exception as error:  # of every kind, where the archive's list of contents is damaged
+        if refused_by_system(error):
+            raise system_refusal(error, path, "read") from None
+        sound = False
+    if not sound:
+        raise damaged(path)
+
+
+def damaged(path: Path | str) -> UserError:
+    """What is said of a checkpoint that cannot be read."""
+    return UserError(
+        f"{path} is no whole checkpoint of fairseq-train (cut off, damaged, or another kind of "
+        "file); take another copy or another checkpoint"
+    )

@@ -118,17 +118,15 @@ def test_words_without_two_attested_senses_are_left_out() -> None:
     assert "no word has 6 occurrences" in gold_senses.comparison_as_text(nothing)
 
 
-def test_contexts_are_drawn_with_equal_chances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gold_senses, "CONTEXTS", 10)
-    seen = [occurrence(line, 0, "seal", 3) for line in range(40)] + [occurrence(0, 0, "a", 3)]
-    drawn = np.zeros(40)
-    for seed in range(200):
-        sample = gold_senses.sample_contexts(seen, seed)
-        assert sample["a"].shape == (1, 2)
-        assert len(set(sample["seal"][:, 0])) == 10
-        drawn[sample["seal"][:, 0].astype(int)] += 1
-    assert drawn.min() > 25  # 50 expected, with a deviation of 6
-    assert drawn.max() < 75
+def test_contexts_of_whole_words_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gold_senses, "CONTEXTS", 40)
+    seen = [occurrence(line, 0, "seal", 3) for line in range(90)]
+    seen += [occurrence(0, 0, "a", 3), occurrence(1, 0, "b", 3), occurrence(2, -1, "a", 3)]
+    sample = gold_senses.sample_contexts(seen, ["seal", "a", "none"])
+    assert len(set(sample["seal"][:, 0])) == 40
+    assert sample["a"].tolist() == [[0.0, 0.0]]
+    assert sample["none"].shape == (0, 2)
+    assert gold_senses.sample_contexts([], ["seal"]) == {}
 
 
 def test_occurrences_of_some_words_are_those_among_all(trained: Trained) -> None:

@@ -23,7 +23,7 @@ from torch import nn
 
 import fairseq_kerbs
 from fairseq_kerbs.training import guards
-from fairseq_kerbs.utils.checkpoint_file import check_whole
+from fairseq_kerbs.utils.files import check_whole
 from tests.helpers import HANGS
 from tests.helpers.commands import ENVIRONMENT, PROGRAMS
 from tests.helpers.fairseq_fixtures import make_model
