@@ -68,7 +68,9 @@ def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) ->
     with features_only(model):
         for batch in batches(task, split):
             real = batch["target"] != padding
-            sample.add(batch["target"][real], model(**batch["net_input"])[0][real])
+            contexts = model(**batch["net_input"])[0][real]
+            # without the 1 that a model with --sense-bias appends
+            sample.add(batch["target"][real], contexts[:, : sample.kept.shape[1]])
 
 
 @torch.no_grad()

@@ -178,6 +178,7 @@ def convert(
     # Algorithm 1 alone has been tried on converted models; with its old vector a spare sense would
     # lie idle at the word that receives it, too. Senses on clusters have their places.
     settings.reallocation = "paper" if placement is None else "none"
+    settings.reallocation_at = None
     settings.new_sense = "split" if plan.words and placement is None else "keep"
     refused = f"{source.checkpoint} cannot be converted: "
     with one_sentence(source.checkpoint, f"fits no --arch {settings.arch}", "take another model"):

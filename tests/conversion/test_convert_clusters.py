@@ -132,6 +132,26 @@ def test_other_data_and_other_models_are_refused(
     assert not (tmp_path / "twice.pt").exists()
 
 
+def test_a_softmax_of_ours_with_biases_gets_senses(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its context vectors end with a 1, which is no part of the clusters."""
+    command = recipe(tmp_path, **{"output-layer": "softmax", "reallocation-at": "[0.2, 0.9]"})
+    text = (tmp_path / "recipe.yaml").read_text().partition("\n")[2]  # without the senses
+    (tmp_path / "recipe.yaml").write_text(text)
+    done = subprocess.run(
+        [*command, str(data), str(tmp_path / "save"), "--sense-bias"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    out = tmp_path / "k.pt"
+    assert main(convert(tmp_path / "save" / "checkpoint_last.pt", out, data)) == 0
+    assert "--reallocation none" in capsys.readouterr().out
+    rows = read_checkpoint(out)["model"][ROWS]
+    assert rows.shape[1] == 17
+    assert len(rows) > int(read_checkpoint(out)["model"][OWNERS].max()) + 1
+
+
 # --------------------------------------------------------------------- senses within one training
 
 
