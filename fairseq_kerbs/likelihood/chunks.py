@@ -22,9 +22,7 @@ from fairseq_kerbs.senses import SenseTable
 
 STEP = 32  # tokens in a chunk are a multiple of it: rows of X begin where vectors of a CPU do
 CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # of X, at most
-
-BLOCK = 1 << 18
-"""Products that one operation goes through at a time where nothing is compiled."""
+BLOCK = 1 << 18  # products that one operation goes through at a time where nothing is compiled
 
 KERNELS_BY_KEY: dict[str, Kernel] = {}  # operators take no objects
 
@@ -37,9 +35,9 @@ def kernel_key(kernel: Kernel) -> str:
     return key
 
 
-def check_words(target: Tensor, counted: Tensor, vocab_size: int) -> None:
-    """Raise a ValueError where a target that counts is no word; on a GPU it fails later there."""
-    valid = (target >= 0) & (target < vocab_size) | ~counted
+def check_words(target: Tensor, vocab_size: int) -> None:
+    """Raise a ValueError where a target is no word; on a GPU it fails later there."""
+    valid = (target >= 0) & (target < vocab_size)
     if target.is_cuda:  # a question here would be a pause for the card
         torch._assert_async(valid.all(), "a target is outside the vocabulary")
     elif not bool(valid.all()):
@@ -155,92 +153,74 @@ def chunk_size(tokens: int, w: Tensor, compiled: bool) -> int:
 
 
 def run_chunks(
-    h: Tensor,
-    w: Tensor,
-    theta: Tensor,
-    table: Sequence[Tensor],
-    target: Tensor,
-    counted: Tensor,
-    weight: Tensor,
-    smoothing: Sequence[float],
-    needs: Sequence[bool],
-    kernel: str,
-    chunk_tokens: int,
-    products: torch.dtype,
-    compiled: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor, weight: Tensor,
+    smoothing: Sequence[float], gradients: bool, kernel: str, products: torch.dtype, compiled: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Losses of all tokens and, at once, the gradients of their weighted sum.
 
     Args:
         h, w, theta: context vectors [N, d], sense embeddings [M, d], kernel parameters [M].
         table: the tensors of a :class:`SenseTable`.
-        target, counted: target words and which of them count, [N] each.
-        weight: the gradient of the result by each token's loss, [N].
+        target, weight: target words, and the gradient of the result by each one's loss, [N] each.
         smoothing: weights in the loss of the nll, and of each word's −log P.
-        needs: whether gradients by h, w and θ are wanted.
+        gradients: whether gradients are wanted.
         kernel: a key of :data:`KERNELS_BY_KEY`.
-        chunk_tokens: tokens in a chunk; 0 for :func:`chunk_size`.
         products: dtype of the products.
         compiled: whether the passes may be compiled.
 
     Returns:
-        losses and plain nlls [N], P(s_t = m) of the target's senses [N, K], and the gradients by h,
-        w and θ, empty where they are not wanted; all in the compute dtype.
+        losses and plain nlls [N], P(s_t = m) of the target's senses [N, K], 0 where a weight is;
+        gradients by h, w and θ, empty where they are not wanted; all in the compute dtype.
     """
     words = SenseTable(*table)
-    check_words(target, counted, len(words.senses))
+    check_words(target, len(words.senses))
     with torch.no_grad(), torch.autocast(h.device.type, enabled=False):
         senses = PreparedSenses.of(h, w, theta, KERNELS_BY_KEY[kernel], products)
-        compiled = compiled and any(needs) and compilation.worthwhile(len(w))
+        compiled = compiled and gradients and compilation.worthwhile(len(w))
         size = chunk_size(len(h), w, compiled)
-        if chunk_tokens:
-            size = min(chunk_tokens, max(STEP, -(-len(h) // STEP) * STEP))
         contexts, h_norm = senses.contexts(h)
+        # compiled on a CPU all chunks have one size: what the last one lacks has no weight
+        lack = -len(h) % size if compiled and not h.is_cuda else 0
+        inputs = [F.pad(value, (0, lack)) for value in (h_norm, target, weight)]
         new = h_norm.new_zeros
         losses = new(len(h)), new(len(h)), new(len(h), words.senses.shape[1])
-        dh = new(h.shape if needs[0] else (0, 0))
-        evaluation = _Evaluation(senses, words, (smoothing[0], smoothing[1]), needs, compiled)
-        inputs = h_norm, torch.where(counted, target, 0), torch.where(counted, weight, 0.0)
+        dh = new(h.shape if gradients else 0)
+        batch = _Batch(senses, words, smoothing, gradients, compiled)
         for start in range(0, len(h), size):
             at = slice(start, min(start + size, len(h)))
-            # compiled on a CPU all chunks have one size: what the last one lacks has no weight
-            lack = start + size - at.stop if compiled and not h.is_cuda else 0
-            tokens = [F.pad(value[at], (0, lack)) for value in inputs]
-            *values, by_h = evaluation.chunk(h[at], contexts[at], *tokens)
+            *values, by_h = batch.run_chunk(
+                h[at], contexts[at], *(value[start : start + size] for value in inputs)
+            )
             for loss, value in zip(losses, values, strict=True):
                 loss[at] = value[: at.stop - start]
-            if needs[0]:
+            if gradients:
                 dh[at] = by_h
         for loss in losses:
-            loss[~counted] = 0.0
-        return *losses, dh, *evaluation.sense_gradients(w)
+            loss[weight == 0.0] = 0.0
+        return *losses, dh, *batch.sense_gradients(w)
 
 
-class _Evaluation:
+class _Batch:
     """Losses of chunks of tokens, and sums of gradients over the chunks."""
 
     def __init__(
-        self,
-        senses: PreparedSenses,
-        table: SenseTable,
-        smoothing: tuple[float, float],
-        needs: Sequence[bool],
-        compiled: bool,
-    ) -> None:
-        self.senses, self.table, self.smoothing, self.needs = senses, table, smoothing, needs
-        self.compiled, self.run = compiled, compilation.call if compiled else _plainly
-        self.rooms: dict[str, Tensor] = {}
-        self.dw = senses.w_norm.new_zeros(senses.w.shape if needs[1] else 0)
-        self.sums = senses.w_norm.new_zeros(2, len(senses.w))  # by |w| and by θ
+        self, senses: PreparedSenses, table: SenseTable, smoothing: Sequence[float],
+        gradients: bool, compiled: bool,
+    ) -> None:  # fmt: skip
+        self.senses, self.table, self.smoothing = senses, table, smoothing
+        self.gradients, self.compiled = gradients, compiled
+        self.call = compilation.call if compiled else lambda function, *inputs: function(*inputs)
+        self.buffers: dict[str, Tensor] = {}  # one for all chunks: new memory is slow to touch
+        self.dw = senses.w_norm.new_zeros(senses.w.shape if gradients else 0)
+        self.sums = senses.w_norm.new_zeros(2, len(senses.w))  # of gradients by |w| and by θ
 
-    def room(self, name: str, rows: int, tokens: int) -> Tensor:
-        """A matrix that all chunks use: fresh pages would take as long as the passes."""
+    def _buffer(self, name: str, rows: int, tokens: int) -> Tensor:
         size = rows * tokens
-        if name not in self.rooms:
-            self.rooms[name] = self.senses.w_norm.new_empty(size)
-        return self.rooms[name][:size].view(rows, tokens)
+        if name not in self.buffers or self.buffers[name].numel() < size:
+            self.buffers[name] = self.senses.w_norm.new_empty(size)
+        return self.buffers[name][:size].view(rows, tokens)
 
-    def chunk(
+    def run_chunk(
         self, h: Tensor, contexts: Tensor, h_norm: Tensor, target: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d].
@@ -251,10 +231,10 @@ class _Evaluation:
         x = self.senses.products(contexts)
         if count > len(h):
             x = F.pad(x, (0, count - len(h)))
-        logits, sums = self.room("logits", len(x), count), []
+        logits, sums = self._buffer("logits", len(x), count), []
         for rows in row_blocks(x, self.compiled):
-            self.run(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
-            sums.append(self.run(passes.log_sum, logits[rows]))
+            self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
+            sums.append(self.call(passes.log_sum, logits[rows]))
         log_z = torch.stack(sums).logsumexp(0)
         own = table.senses[target], torch.arange(count, device=target.device).unsqueeze(1)
         there = logits[own].masked_fill(~table.mask[target], -torch.inf)  # of the target's senses
@@ -264,16 +244,29 @@ class _Evaluation:
         masses = self._word_masses(logits) if by_each else None
         if masses is not None:
             loss = by_nll * nll + by_each * (len(masses) * log_z - masses.sum(0))
-        if not any(self.needs):
-            return loss, nll, joint, h_norm.new_zeros(0, 0)
+        if not self.gradients:
+            return loss, nll, joint, loss
         by_word = weight * by_each if by_each else None
         by_sense = weight * (by_nll + len(table.senses) * by_each)
-        of_target = there.softmax(1) * (-by_nll * weight).unsqueeze(1)
-        if masses is logits:
-            masses = None  # each sense is all of its word
-        along_h = self._pull_back(
-            x, h_norm, logits, own, of_target, (log_z, by_sense, by_word, masses)
-        )
+        rest = log_z, by_sense, by_word, None if masses is logits else masses
+        # what the target's senses add, while their logits are there
+        by_x, by_h, *others = passes.pull_back(
+            self.senses.kernel, x[own], h_norm.unsqueeze(1), *self.senses.columns_of(own[0]),
+            logits[own], there.softmax(1) * (-by_nll * weight).unsqueeze(1),
+        )  # fmt: skip
+        along_h = torch.zeros_like(h_norm) if by_h is None else by_h.sum(1)
+        for rows in row_blocks(x, self.compiled):
+            inputs = self.senses.inputs(x, h_norm, rows)
+            along, *sums = self.call(
+                passes.write_gradients, *inputs, table.words[rows], *rest, logits[rows]
+            )
+            along_h += along
+            for total, part in zip(self.sums, sums, strict=True):
+                total[rows] += part
+        logits.index_put_(own, by_x, accumulate=True)
+        for total, part in zip(self.sums, others, strict=True):
+            if part is not None:
+                total.index_add_(0, own[0].flatten(), part.flatten())
         at = slice(0, len(h))
         return loss, nll, joint, self._multiply(logits[:, at], h, contexts, h_norm[at], along_h[at])
 
@@ -282,72 +275,37 @@ class _Evaluation:
         senses, mask = self.table.senses, self.table.mask
         if len(senses) == len(logits):
             return logits  # in whatever order
-        masses = self.room("masses", len(senses), logits.shape[1])
+        masses = self._buffer("masses", len(senses), logits.shape[1])
         for at in row_blocks(masses, self.compiled):
-            self.run(passes.write_word_masses, logits, senses[at], mask[at], masses[at])
+            self.call(passes.write_word_masses, logits, senses[at], mask[at], masses[at])
         return masses
-
-    def _pull_back(
-        self, x: Tensor, h_norm: Tensor, logits: Tensor, own: tuple[Tensor, Tensor],
-        of_target: Tensor, rest: tuple[Any, ...],
-    ) -> Tensor:  # fmt: skip
-        """P over the logits; what :func:`.passes.pull_back` gives by |h|, summed over senses, [n].
-
-        ``of_target`` is what the target's senses have in G alone, at ``own`` of X, [n, K]; ``rest``
-        is what :func:`.passes.write_gradients` takes.
-        """
-        senses, (numbers, _) = self.senses, own
-        by_x, by_h, *by_senses = passes.pull_back(
-            senses.kernel, x[own], h_norm.unsqueeze(1), *senses.columns_of(numbers), logits[own],
-            of_target,
-        )  # fmt: skip
-        along_h = torch.zeros_like(h_norm) if by_h is None else by_h.sum(1)
-        for rows in row_blocks(x, self.compiled):
-            along, *sums = self.run(
-                passes.write_gradients, *senses.inputs(x, h_norm, rows), self.table.words[rows],
-                *rest, logits[rows],
-            )  # fmt: skip
-            along_h += along
-            for total, part in zip(self.sums, sums, strict=True):
-                total[rows] += part
-        logits.index_put_(own, by_x, accumulate=True)
-        for total, part in zip(self.sums, by_senses, strict=True):
-            if part is not None:
-                total.index_add_(0, numbers.flatten(), part.flatten())
-        return along_h
 
     def _multiply(
         self, p: Tensor, h: Tensor, contexts: Tensor, h_norm: Tensor, along_h: Tensor
     ) -> Tensor:
-        """Take P into dW; the gradient by h."""
-        senses, scale = self.senses, None
-        if senses.w.dtype == torch.float16 and p.numel():
-            scale = _float16_scale(p, senses.w, contexts)
+        """Take P = G·∂s/∂x [M, n] into dW; the gradient by h, [n, d]."""
+        w, dtype, scale = self.senses.w, h_norm.dtype, None
+        if w.dtype == torch.float16 and p.numel():
+            # Most entries of G are probabilities of one in many thousand senses, of which float16
+            # would leave nothing; so P is as large as its sums over senses and tokens allow.
+            sums = ((0, w), (1, contexts))
+            bounds = [p.abs().sum(dim).amax() * v.abs().amax().clamp_min(1.0) for dim, v in sums]
+            scale = 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(dtype).tiny)
             p = p * scale
-
-        def product(a: Tensor, b: Tensor) -> Tensor:
-            result = multiply(a, b).to(h_norm.dtype)
-            return result if scale is None else result / scale
-
-        p = p.to(senses.w.dtype)
-        if self.needs[1]:
-            self.dw += product(p, contexts.t())
-        if not self.needs[0]:
-            return h_norm.new_zeros(0, 0)
-        by_h = senses.kernel.map_contexts(product(p.t(), senses.w.t()))
-        return _with_norms(senses.kernel, by_h, h, h_norm, along_h)
+        p = p.to(w.dtype)
+        products = [multiply(*pair).to(dtype) for pair in ((p, contexts.t()), (p.t(), w.t()))]
+        if scale is not None:
+            products = [product / scale for product in products]
+        self.dw += products[0]
+        by_h = self.senses.kernel.map_contexts(products[1])
+        return _with_norms(self.senses.kernel, by_h, h, h_norm, along_h)
 
     def sense_gradients(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients by w and θ in the compute dtype; empty where they are not wanted."""
-        dw, (by_w_norm, by_theta) = self.dw, self.sums
-        if self.needs[1]:
-            norm = self.senses.w_norm.squeeze(1)
-            dw = _with_norms(self.senses.kernel, dw, w, norm, by_w_norm)
-        return dw, by_theta.clone() if self.needs[2] else by_theta.new_zeros(0)
-
-
-def _plainly(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
+        """Gradients by w and θ in the compute dtype; empty where none are wanted."""
+        if not self.gradients:
+            return self.dw, self.dw.clone()
+        norm, (by_w_norm, by_theta) = self.senses.w_norm.squeeze(1), self.sums
+        return _with_norms(self.senses.kernel, self.dw, w, norm, by_w_norm), by_theta.clone()
 
 
 def _with_norms(
@@ -359,14 +317,3 @@ def _with_norms(
     if kernel.homogeneous:  # of the gradient along h or w alone
         by_norm = by_norm * inverse - torch.einsum("id,id->i", product, rows) * inverse
     return product.addcmul_(rows, (by_norm * inverse).unsqueeze(1))
-
-
-def _float16_scale(p: Tensor, w: Tensor, contexts: Tensor) -> Tensor:
-    """Factor that takes P = G·∂s/∂x as high in float16's range as Pᵀ W and P h allow.
-
-    Most entries of G are probabilities of one in many thousand senses, which float16 would round
-    to a few bits or to 0; those at −1 times a steep kernel may pass its upper end.
-    """
-    sums = ((0, w), (1, contexts))  # over senses, over tokens
-    bounds = [p.abs().sum(dim).amax() * v.abs().amax().clamp_min(1.0) for dim, v in sums]
-    return 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(p.dtype).tiny)

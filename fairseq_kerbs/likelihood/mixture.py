@@ -60,14 +60,14 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
         )
     check_target(target, contexts)
     counted = target != options.ignore_index
-    if not is_compiling():
-        check_words(target, counted, len(w))
-    dtype, products = compute_dtype(contexts, w), product_dtype(contexts, w)
     target = torch.where(counted, target, 0)
+    if not is_compiling():
+        check_words(target, len(w))
+    dtype, products = compute_dtype(contexts, w), product_dtype(contexts, w)
     contexts = torch.where(counted[:, None, None], contexts, 0.0)  # may hold anything there
     mixture = mixture._replace(w=w.to(dtype))  # gradients of chunks are added up in this dtype
     weights = options.smoothing_weights(len(w))
-    size = options.chunk_tokens or chunk_size(mixture)
+    size = chunk_size(mixture)
     chunks = zip(*(value.split(size) for value in (contexts, log_weights, target)), strict=True)
     parts = [
         checkpoint(

@@ -49,7 +49,6 @@ class NllOptions:
         label_smoothing: ε; the loss of a token is (1 − ε − ε')·nll + ε' Σ_i −log P(word i) with
             ε' = ε/(V − 1), as fairseq's label smoothing.
         reduction: "sum", "mean" (over tokens that count) or "none" ([N], 0 where ignored).
-        chunk_tokens: tokens in one chunk; by default what :func:`chunk_size` finds right.
         compile: False never calls ``torch.compile``.
 
     Raises:
@@ -59,7 +58,6 @@ class NllOptions:
     ignore_index: int = -100
     label_smoothing: float = 0.0
     reduction: str = "sum"
-    chunk_tokens: int = 0
     compile: bool = True
 
     def __post_init__(self) -> None:
@@ -94,15 +92,13 @@ def check_target(target: Tensor, h: Tensor) -> None:
 
 
 def _shapes(
-    h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor,
-    counted: Tensor, weight: Tensor, smoothing: Sequence[float], needs: Sequence[bool],
-    *_: Any,
+    h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor, weight: Tensor,
+    smoothing: Sequence[float], gradients: bool, *_: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Results like those of :func:`run_chunks`, without values."""
-    new, tokens, width = weight.new_empty, h.shape[0], table[0].shape[1]
-    dh = new(h.shape) if needs[0] else new(0, 0)
-    dw, dtheta = new(w.shape if needs[1] else 0), new(theta.shape if needs[2] else 0)
-    return new(tokens), new(tokens), new(tokens, width), dh, dw, dtheta
+    new, tokens = weight.new_empty, h.shape[0]
+    wanted = (new(value.shape if gradients else 0) for value in (h, w, theta))
+    return new(tokens), new(tokens), new(tokens, table[0].shape[1]), *wanted
 
 
 _run: Callable[..., tuple[Tensor, ...]] = run_chunks
@@ -111,15 +107,15 @@ if hasattr(torch.library, "custom_op"):  # torch.compile and torch.export take i
         "fairseq_kerbs::nll",
         run_chunks,
         mutates_args=(),
-        schema="(Tensor h, Tensor w, Tensor theta, Tensor[] table, Tensor target, Tensor counted, "
-        "Tensor weight, float[] smoothing, bool[] needs, str kernel, SymInt chunk_tokens, "
-        "ScalarType products, bool compiled) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        schema="(Tensor h, Tensor w, Tensor theta, Tensor[] table, Tensor target, Tensor weight, "
+        "float[] smoothing, bool gradients, str kernel, ScalarType products, bool compiled) -> "
+        "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     )
     _run.register_fake(_shapes)
 
 
 class _Nll(torch.autograd.Function):
-    """Loss whose gradient is ready when its value is; see the head of this file.
+    """Losses of tokens, or their weighted sum, whose gradient is ready when its value is.
 
     Gradients wait for backward in the compute dtype: the scale that mixed-precision training puts
     on the loss arrives there, before they are rounded to the parameters' dtype. For reduction
@@ -129,50 +125,42 @@ class _Nll(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, how: tuple[Any, ...], each: bool, needs: tuple[bool, ...], weight: Tensor,
-        counted: Tensor, target: Tensor, h: Tensor, w: Tensor, theta: Tensor, *table: Tensor,
+        ctx: Any, how: tuple[Any, ...], each: bool, gradients: bool, weight: Tensor,
+        target: Tensor, h: Tensor, w: Tensor, theta: Tensor, *table: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """``how`` ends the arguments of :func:`run_chunks`; ``each``: reduction "none"."""
+        """``how``: smoothing and the end of :func:`run_chunks`; ``each``: reduction "none"."""
         smoothing, *rest = how
-        now = [need and not each for need in needs]
-        loss, nll, joint, *gradients = _run(
-            h, w, theta, table, target, counted, weight, smoothing, now, *rest
+        loss, nll, joint, *found = _run(
+            h, w, theta, table, target, weight, smoothing, gradients and not each, *rest
         )
-        ctx.how, ctx.each, ctx.needs = how, each, needs
-        ctx.dtypes, ctx.tables = (h.dtype, w.dtype, theta.dtype), len(table)
-        if each:
-            ctx.save_for_backward(counted, target, h, w, theta, *table)
-        else:
-            ctx.save_for_backward(*gradients)
+        ctx.how, ctx.each, ctx.dtypes = how, each, (h.dtype, w.dtype, theta.dtype)
+        ctx.save_for_backward(*((weight, target, h, w, theta, *table) if each else found))
         ctx.mark_non_differentiable(nll, joint)
         return loss if each else loss.sum(), nll, joint
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        factor: Tensor | None = grad_loss
+        gradients, factor = ctx.saved_tensors, grad_loss
         if ctx.each:
-            counted, target, h, w, theta, *table = ctx.saved_tensors
+            weight, target, h, w, theta, *table = ctx.saved_tensors
             smoothing, *rest = ctx.how
-            gradients = _run(
-                h, w, theta, table, target, counted, grad_loss, smoothing, ctx.needs, *rest
-            )[3:]
-            factor = None
-        else:
-            gradients = ctx.saved_tensors
+            weight, factor = weight * grad_loss, 1.0
+            gradients = _run(h, w, theta, table, target, weight, smoothing, True, *rest)[3:]
+        needs = ctx.needs_input_grad[5:]  # of h, w, θ and the table
         narrowed = (
             _narrow(gradient, factor, dtype) if need else None
-            for need, gradient, dtype in zip(ctx.needs, gradients, ctx.dtypes, strict=True)
+            for need, gradient, dtype in zip(needs[:3], gradients, ctx.dtypes, strict=True)
         )
-        return *[None] * 6, *narrowed, *[None] * ctx.tables
+        return *[None] * 5, *narrowed, *[None] * len(needs[3:])
 
 
-def _narrow(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _narrow(gradient: Tensor, factor: Tensor | float, dtype: torch.dtype) -> Tensor:
     """Gradient times ``factor`` in ``dtype``; only the factor, a loss scale, may overflow it."""
-    if torch.finfo(dtype).max < torch.finfo(gradient.dtype).max:
-        limits = torch.finfo(dtype)
+    limits = torch.finfo(dtype)
+    if limits.max < torch.finfo(gradient.dtype).max:
         gradient = gradient.clamp(limits.min, limits.max)
-    return (gradient if factor is None else gradient * factor).to(dtype)
+    return (gradient * factor).to(dtype)
 
 
 # ------------------------------------------------------------------------ what others call
@@ -190,7 +178,6 @@ def kerbs_nll(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: str = "sum",
-    chunk_tokens: int = 0,
     compile: bool = True,
 ) -> Tensor:
     """Exact negative log-likelihood of target words (Eq. 4, 5, 11), in nats.
@@ -203,7 +190,7 @@ def kerbs_nll(
         target: target words, [N], int64.
         kernel: name of a kernel, or a kernel.
         table: senses of every word, where the caller has them already.
-        ignore_index, label_smoothing, reduction, chunk_tokens, compile: see :class:`NllOptions`.
+        ignore_index, label_smoothing, reduction, compile: see :class:`NllOptions`.
 
     Returns:
         A scalar, or [N] for "none": float32, or float64 where an input is float64.
@@ -220,7 +207,7 @@ def kerbs_nll(
             f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = "
             f"{w.shape[0]}, the number of senses."
         )
-    options = NllOptions(ignore_index, label_smoothing, reduction, chunk_tokens, compile)
+    options = NllOptions(ignore_index, label_smoothing, reduction, compile)
     return nll_with_evidence(h, Senses(w, theta, table, build_kernel(kernel)), target, options)[0]
 
 
@@ -235,24 +222,19 @@ def nll_with_evidence(
         raise ValueError(f"`h` has shape {tuple(h.shape)}; it must be [N, d].")
     check_target(target, h)
     counted = target != options.ignore_index
-    reads = (True, True, kernel.has_theta)
-    needs = [
-        value.requires_grad and read and torch.is_grad_enabled()
-        for value, read in zip((h, w, theta), reads, strict=True)
-    ]
+    weight, words = counted.to(compute_dtype(h, w, theta)), torch.where(counted, target, 0)
     how = (
         options.smoothing_weights(len(table.senses)), kernel_key(kernel.bind(w.shape[1])),
-        options.chunk_tokens, product_dtype(h, w), options.compile,
+        product_dtype(h, w), options.compile,
     )  # fmt: skip
-    weight = counted.to(compute_dtype(h, w, theta))
-    each = options.reduction == "none"
+    inputs = h, w, theta if kernel.has_theta else theta.detach()
+    gradients = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
     loss, token_nll, joint = _Nll.apply(
-        how, each, tuple(needs), weight, counted, target, h, w, theta, *table
+        how, options.reduction == "none", gradients, weight, words, *inputs, *table
     )
     if options.reduction == "mean":
         loss = loss / counted.sum().clamp_min(1)
-    own = table.senses[torch.where(counted, target, 0)]
-    return loss, token_nll, Evidence(-token_nll, own, joint, counted)
+    return loss, token_nll, Evidence(-token_nll, table.senses[words], joint, counted)
 
 
 # ------------------------------------------------------------------------ scores of all words

@@ -21,6 +21,7 @@ from fairseq_kerbs.output_layers.kerbs import posterior_weights
 from tests.helpers.fairseq_fixtures import make_batch, make_model
 from tests.helpers.gao_reference import exact, plain_logits
 from tests.helpers.reference import Problem, as_leaves, make_problem, naive_word_log_probs
+from tests.likelihood.test_nll import chunks_of
 
 NINE = ["lin", "log", "pow", "pol", "rbf", "ssg", "mog", "hpb", "wav"]
 
@@ -107,16 +108,9 @@ def test_gradcheck_of_logits_and_likelihood(name: str, options: dict[str, Any]) 
         return kernel_logits(h, w, theta, kernel)
 
     def nll(h: Tensor, w: Tensor) -> Tensor:
-        return kerbs_nll(
-            h,
-            w,
-            theta,
-            p.word_of_sense,
-            p.target,
-            kernel=kernel,
-            label_smoothing=0.1,
-            chunk_tokens=2,
-        )
+        options = {"kernel": kernel, "label_smoothing": 0.1}
+        with chunks_of(2):
+            return kerbs_nll(h, w, theta, p.word_of_sense, p.target, **options)  # type: ignore[arg-type]
 
     for function in (logits, nll):
         assert torch.autograd.gradcheck(function, (p.h, p.w), eps=1e-6, atol=1e-7, rtol=1e-5)
@@ -160,7 +154,8 @@ def test_chunks_give_what_plain_autograd_gives(name: str, options: dict[str, Any
         for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
             p, kernel = wide.to(dtype), build_kernel(name, **options)
             arguments = (p.h, p.w, p.theta, p.word_of_sense, p.target)
-            loss = kerbs_nll(*arguments, kernel=kernel, label_smoothing=smoothing, chunk_tokens=10)
+            with chunks_of(10):
+                loss = kerbs_nll(*arguments, kernel=kernel, label_smoothing=smoothing)
             assert loss.item() == pytest.approx(truth.item(), rel=tolerance)
             each = kerbs_nll(*arguments, kernel=kernel, label_smoothing=smoothing, reduction="none")
             for result in (loss, each.sum()):

@@ -21,6 +21,7 @@ from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOu
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import Problem, make_problem
+from tests.likelihood.test_nll import chunks_of
 
 DIM, WORDS = 8, 20
 
@@ -104,7 +105,8 @@ def test_passes_are_compiled_only_where_that_pays(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(compilation, "_compiled", note)
     assert run(many) == run(few, "1") == passes
     assert run(few) == run(many, "0") == run(many, compile=False) == []
-    assert run(few, "1", chunk_tokens=15) == 2 * passes
+    with chunks_of(15):
+        assert run(few, "1") == 2 * passes
     with torch.no_grad():
         assert run(many, "1") == []
     layer = KerbsOutputLayer(7, 11, 29)
@@ -116,12 +118,12 @@ def test_passes_are_compiled_only_where_that_pays(monkeypatch: pytest.MonkeyPatc
     assert run(many, "1") == []
 
 
-@pytest.mark.parametrize("needs", [[True] * 3, [False] * 3, [True, False, True]])
-def test_the_operator_is_one_that_torch_accepts(needs: list[bool]) -> None:
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_operator_is_one_that_torch_accepts(wanted: bool) -> None:
     p, key = make_problem(9), kernel_key(build_kernel("kerbs").bind(7))
-    tables, counted = [*build_sense_table(p.word_of_sense, p.vocab_size)], p.target != 3
-    inputs = (*(value.detach() for value in p.leaves), tables, p.target, counted, counted.double())
-    arguments = (*inputs, [0.8, 0.01], needs, key, 4, torch.float64, False)
+    tables, weight = [*build_sense_table(p.word_of_sense, p.vocab_size)], (p.target != 3).double()
+    inputs = (*(value.detach() for value in p.leaves), tables, p.target, weight)
+    arguments = (*inputs, [0.8, 0.01], wanted, key, torch.float64, False)
     torch.library.opcheck(torch.ops.fairseq_kerbs.nll.default, arguments)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS, build_kernel
-from fairseq_kerbs.likelihood import NllOptions
+from fairseq_kerbs.likelihood import NllOptions, mixture
 from fairseq_kerbs.likelihood.mixture import Mixture, mixture_nll
 from fairseq_kerbs.output_layers import SoftmaxOutputLayer
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
@@ -47,8 +47,9 @@ def reference(layer: Any, h: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_and_all_gradients_are_those_of_the_reference(
-    kernels: list[str], dtype: torch.dtype, smoothing: float
+    kernels: list[str], dtype: torch.dtype, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mixture, "chunk_size", lambda _: 7)
     layer = make(kernels, dtype)
     exact = copy.deepcopy(layer).double()
     h, target = torch.randn(37, 6, dtype=dtype, requires_grad=True), torch.randint(13, (37,))
@@ -59,7 +60,6 @@ def test_loss_and_all_gradients_are_those_of_the_reference(
     factors = torch.rand(37, dtype=torch.float64)
     tolerance = 1e-10 if dtype == torch.float64 else 2e-5
     options: dict[str, Any] = {"ignore_index": 1000, "label_smoothing": smoothing}
-    options["chunk_tokens"] = 7
     names = ["h", *(name for name, _ in layer.named_parameters())]
     for reduction, right in (
         ("sum", expected.sum()),
@@ -134,9 +134,9 @@ def test_probabilities_below_the_least_float_keep_their_gradient(smoothing: floa
     leaves = [x.requires_grad_() for x in (contexts, w, log_weights)]
     wide = [x.detach().double().requires_grad_() for x in leaves]
     kernels = [build_kernel("lin")] * 2
-    mixture = Mixture(leaves[0], leaves[1], leaves[2], kernels, [w[:, 0]] * 2)
+    sharp = Mixture(leaves[0], leaves[1], leaves[2], kernels, [w[:, 0]] * 2)
     target = torch.tensor([2, 0])
-    loss, _ = mixture_nll(mixture, target, NllOptions(label_smoothing=smoothing))
+    loss, _ = mixture_nll(sharp, target, NllOptions(label_smoothing=smoothing))
     log_probs = naive_mixture_log_probs(wide[0], wide[1], wide[2], ["lin"] * 2, [w, w])
     expected = naive_smoothed_losses(log_probs, target, smoothing).sum()
     assert expected > 1000
@@ -189,22 +189,24 @@ def test_low_precision_and_autocast_sum_in_float32(smoothing: float) -> None:
 
 
 @pytest.mark.parametrize("kernels", [["lin"] * 3, ["lin", "log", "kerbs"]], ids=",".join)
-def test_nothing_of_size_tokens_by_words_is_made(kernels: list[str]) -> None:
+def test_nothing_of_size_tokens_by_words_is_made(
+    kernels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokens, words, dim, chunk = 80, 500, 6, 2
-    options = NllOptions(label_smoothing=0.1, chunk_tokens=chunk)
+    monkeypatch.setattr(mixture, "chunk_size", lambda _: chunk)
     contexts, w = torch.randn(tokens, 3, dim, requires_grad=True), torch.randn(words, dim)
     log_weights, target = torch.randn(tokens, 3).log_softmax(1), torch.randint(words, (tokens,))
     built = [build_kernel(name).bind(dim) for name in kernels]
     with Memory() as memory:
-        mixture = Mixture(contexts, w, log_weights, built, [torch.zeros(words)] * 3)
-        mixture_nll(mixture, target, options)[0].backward()
+        drawn = Mixture(contexts, w, log_weights, built, [torch.zeros(words)] * 3)
+        mixture_nll(drawn, target, NllOptions(label_smoothing=0.1))[0].backward()
     assert 2 * chunk * words <= memory.largest <= max(3 * chunk * words, 3 * tokens * dim)
     assert memory.peak <= 4 * tokens * words  # by autograd it would be K such matrices, and more
 
 
 def test_errors_are_sentences() -> None:
     contexts, w = torch.randn(4, 2, 3), torch.randn(5, 3)
-    mixture = Mixture(contexts, w, torch.zeros(4, 2), [build_kernel("lin")] * 2, [w[:, 0]] * 2)
+    right = Mixture(contexts, w, torch.zeros(4, 2), [build_kernel("lin")] * 2, [w[:, 0]] * 2)
     target = torch.zeros(4, dtype=torch.long)
     for change, wrong, message in (
         ({"w": w[:, :2]}, target, r"\[N, K, d\], \[V, d\]"),
@@ -215,7 +217,7 @@ def test_errors_are_sentences() -> None:
         ({}, target + 5, "`target` holds 5, .* of 5 words"),
     ):
         with pytest.raises(ValueError, match=message):
-            mixture_nll(mixture._replace(**change), wrong, NllOptions())  # type: ignore[arg-type]
+            mixture_nll(right._replace(**change), wrong, NllOptions())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kernels", KERNEL_LISTS[1:], ids=",".join)
