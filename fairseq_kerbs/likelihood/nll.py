@@ -141,12 +141,13 @@ class _Nll(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, factor = ctx.saved_tensors, grad_loss
+        gradients, factor = ctx.saved_tensors, None if ctx.each else grad_loss
         if ctx.each:
             weight, target, h, w, theta, *table = ctx.saved_tensors
             smoothing, *rest = ctx.how
-            weight, factor = weight * grad_loss, 1.0
-            gradients = _run(h, w, theta, table, target, weight, smoothing, True, *rest)[3:]
+            gradients = _run(
+                h, w, theta, table, target, weight * grad_loss, smoothing, True, *rest
+            )[3:]
         needs = ctx.needs_input_grad[5:]  # of h, w, θ and the table
         narrowed = (
             _narrow(gradient, factor, dtype) if need else None
@@ -155,12 +156,12 @@ class _Nll(torch.autograd.Function):
         return *[None] * 5, *narrowed, *[None] * len(needs[3:])
 
 
-def _narrow(gradient: Tensor, factor: Tensor | float, dtype: torch.dtype) -> Tensor:
+def _narrow(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Gradient times ``factor`` in ``dtype``; only the factor, a loss scale, may overflow it."""
     limits = torch.finfo(dtype)
     if limits.max < torch.finfo(gradient.dtype).max:
         gradient = gradient.clamp(limits.min, limits.max)
-    return (gradient * factor).to(dtype)
+    return (gradient if factor is None else gradient * factor).to(dtype)
 
 
 # ------------------------------------------------------------------------ what others call
