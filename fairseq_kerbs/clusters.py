@@ -2,8 +2,11 @@
 
 A trained softmax has one output vector a word, and the contexts in which the word is right form
 clusters, one for each of its meanings. Here every cluster gets a sense, in four steps: a sample of
-the contexts of each word (:class:`ContextSample`), k-means on it, numbers of senses under one limit
-(:func:`allocate`), and the senses (:func:`place_word`).
+the contexts of each word (:class:`ContextSample`), k-means on it (:func:`cluster`), numbers of
+senses under one limit (:func:`allocate`), and the senses (:func:`place_word`).
+
+k-means measures distances after :func:`whiten`. Directions in which the contexts of any word vary,
+as they do with syntax and position, count less there than they do in contexts as they are.
 
 The senses of a word are the linear discriminants of its clusters, added to its vector and bias.
 With c_k the center of cluster k, m the mean and π_k the shares of the clusters, S the scatter
@@ -24,12 +27,13 @@ A special symbol keeps one sense, and so does a word with few contexts.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -47,6 +51,9 @@ CONTEXTS_A_SENSE = 20
 
 STARTS = 5
 """Starts of k-means: with 2 some words were divided by less than what divides them most."""
+
+WHITENING = 0.5
+"""How far :func:`whiten` draws the scatter of contexts towards a multiple of the identity."""
 
 
 class ContextSample:
@@ -146,10 +153,26 @@ def _even_share(wanted: Tensor, room: int) -> int:
     return low
 
 
+def whiten(sample: ContextSample) -> Tensor:
+    """A map [d, d] of contexts, x -> x A, after which the scatter of contexts around the mean of
+    their word is about the same in all directions: AᵀCA = I with C the scatter, drawn towards a
+    multiple of the identity by :data:`WHITENING`."""
+    dim = sample.kept.shape[1]
+    scatter, eye = torch.zeros(dim, dim, dtype=torch.float64), torch.eye(dim, dtype=torch.float64)
+    for word in sample.enough.nonzero().squeeze(1).tolist():
+        contexts = sample.contexts(word).double()
+        aside = contexts - contexts.mean(0)
+        scatter += aside.t() @ aside
+    level = scatter.trace() / dim
+    if not level > 0:
+        return eye.float()
+    values, vectors = torch.linalg.eigh(torch.lerp(scatter / level, eye, WHITENING))
+    return (vectors * values.rsqrt()).float()
+
+
 class Clustering(NamedTuple):
     """k-means of a word's contexts."""
 
-    centers: NDArray[np.float32]  # [k, d]
     labels: NDArray[np.int32]  # [n] cluster of each context
     distortion: float  # mean square distance of a context from its center
 
@@ -159,58 +182,55 @@ def cluster(contexts: Tensor, most: int, seed: int = 1) -> list[Clustering]:
     from sklearn.cluster import KMeans
 
     points = contexts.numpy()
-    center = points.mean(0, keepdims=True)
-    spread = float(np.square(points - center).sum(1).mean())
-    found = [Clustering(center, np.zeros(len(points), np.int32), spread)]
+    rounding = 1e-10 * float(np.square(points).sum(1).mean())
+    spread = float(np.square(points - points.mean(0)).sum(1).mean())
+    clusterings = [Clustering(np.zeros(len(points), np.int32), spread)]
     for k in range(2, most + 1):
-        if len(points) < CONTEXTS_A_SENSE * k or not found[-1].distortion:
+        if len(points) < CONTEXTS_A_SENSE * k or clusterings[-1].distortion <= rounding:
             break
         means = KMeans(k, n_init=STARTS, random_state=seed).fit(points)
         if len(np.unique(means.labels_)) < k:
             break
-        distortion = float(means.inertia_) / len(points)
-        found.append(Clustering(means.cluster_centers_, means.labels_, distortion))
-    return found
+        clusterings.append(Clustering(means.labels_, float(means.inertia_) / len(points)))
+    return clusterings
 
 
-def allocate(falls: Mapping[int, list[float]], extra: int) -> dict[int, int]:
+def allocate(
+    falls: Mapping[int, Sequence[float] | NDArray[np.float64]], extra: int
+) -> Counter[int]:
     """Extra senses by word, ``extra`` in all at most.
 
     ``falls[word][j]`` is how far the distortion of all the word's occurrences falls by its extra
     sense j. One sense after the other goes where that falls most, ties to the smaller number; none
     goes where it does not fall.
     """
-    waiting = [(-fall[0], word) for word, fall in falls.items() if fall and fall[0] > 0]
-    heapq.heapify(waiting)
-    given: dict[int, int] = {}
-    for _ in range(extra):
-        if not waiting:
-            break
-        _, word = heapq.heappop(waiting)
-        given[word] = given.get(word, 0) + 1
-        if given[word] < len(falls[word]) and falls[word][given[word]] > 0:
-            heapq.heappush(waiting, (-falls[word][given[word]], word))
-    return given
+    steps = [
+        (-lowest, word)  # no sense before the one that the word gets first
+        for word, fall in falls.items()
+        for lowest in np.minimum.accumulate(fall)
+        if lowest > 0
+    ]
+    return Counter(word for _, word in sorted(steps)[: max(0, extra)])
 
 
 def place_word(
-    contexts: Tensor, clustering: Clustering, gap: float
+    contexts: Tensor, labels: NDArray[np.int32], gap: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What is added to a word's vector and bias for each of its senses, and their shares.
 
     Args:
         contexts: those of the word, [n, d].
-        clustering: of these contexts, in k clusters.
+        labels: the cluster of each, one of k, [n].
         gap: bound of f·(c_k − m)ᵀP(c_k − m), in nats: how far from flat the senses may be.
 
     Returns:
         [k, d], [k] and [k], float64; the shares sum to 1.
     """
     points = contexts.double()
-    centers = torch.from_numpy(clustering.centers).double()
-    labels = torch.from_numpy(clustering.labels).long()
-    share = torch.bincount(labels, minlength=len(centers)).double() / len(points)
-    inside = points - centers[labels]
+    members = F.one_hot(torch.from_numpy(labels).long()).double()  # [n, k]
+    share = members.mean(0)
+    centers = members.t() @ points / members.sum(0).unsqueeze(1)
+    inside = points - members @ centers
     scatter = inside.t() @ inside / len(points)
     ridge = torch.eye(len(scatter), dtype=torch.float64) * scatter.trace() / len(scatter)
     mean = points.mean(0)
@@ -261,15 +281,15 @@ def place_senses(
     words, dim = len(sample.size), sample.kept.shape[1]
     if total_senses < words:
         raise ValueError(f"`total_senses` is {total_senses}; each of {words} words needs a sense.")
-    clustered = sample.enough.nonzero().squeeze(1).tolist()
-    found = {
-        word: cluster(sample.contexts(word), max_senses, seed)
+    clustered, basis = sample.enough.nonzero().squeeze(1).tolist(), whiten(sample)
+    clusterings = {
+        word: cluster(sample.contexts(word) @ basis, max_senses, seed)
         for word in progress(clustered, "clusters", " words")
     }
-    falls = {}
-    for word, several in found.items():
-        levels = np.array([one.distortion for one in several])
-        falls[word] = (-np.diff(levels) * int(sample.seen[word])).tolist()
+    falls = {
+        word: -np.diff([clustering.distortion for clustering in by_k]) * int(sample.seen[word])
+        for word, by_k in clusterings.items()
+    }
     given = allocate(falls, total_senses - words)
     gaps = torch.as_tensor(gap).expand(words)
     owner = [*range(words), *(word for word in sorted(given) for _ in range(given[word]))]
@@ -279,7 +299,7 @@ def place_senses(
     for word in sorted(given):
         at = [word, *range(start, start + given[word])]
         rows[at], bias[at], share[at] = place_word(
-            sample.contexts(word), found[word][given[word]], float(gaps[word])
+            sample.contexts(word), clusterings[word][given[word]].labels, float(gaps[word])
         )
         start += given[word]
     return Placement(rows.float(), bias.float(), torch.tensor(owner), share.float())

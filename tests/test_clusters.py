@@ -11,12 +11,13 @@ from torch import Tensor
 
 from fairseq_kerbs.clusters import (
     SHRINKAGE,
-    Clustering,
+    WHITENING,
     ContextSample,
     allocate,
     cluster,
     place_senses,
     place_word,
+    whiten,
 )
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 
@@ -104,17 +105,20 @@ def test_senses_go_where_distortion_falls_most(falls: dict[int, list[float]], ex
 # ---------------------------------------------------------------------------------- the placement
 
 
-def by_hand(points: np.ndarray, found: Clustering, gap: float) -> tuple[np.ndarray, np.ndarray]:
+def by_hand(points: np.ndarray, labels: np.ndarray, gap: float) -> tuple[np.ndarray, np.ndarray]:
     """The formulas, term by term in numpy."""
-    centers, mean = found.centers.astype(float), points.mean(0)
-    inside = points - centers[found.labels]
+    centers, mean = (
+        np.stack([points[labels == k].mean(0) for k in np.unique(labels)]),
+        points.mean(0),
+    )
+    inside = points - centers[labels]
     scatter = inside.T @ inside / len(points)
     dim = len(scatter)
     ridge = SHRINKAGE * np.trace(scatter) / dim * np.eye(dim)
     inverse = np.linalg.inv((1 - SHRINKAGE) * scatter + ridge)
     ahead = max((c - mean) @ inverse @ (c - mean) for c in centers)
     flat = min(1.0, gap / ahead)
-    share = np.bincount(found.labels) / len(points)
+    share = np.bincount(labels) / len(points)
     rows = np.stack([flat * inverse @ (c - mean) for c in centers])
     bias = np.array([
         flat * (0.5 * (mean @ inverse @ mean - c @ inverse @ c) + np.log(p))
@@ -130,22 +134,22 @@ def test_a_placement_is_the_formula_and_keeps_the_mean_log_mass(
     seed: int, senses: int, gap: float
 ) -> None:
     points = blobs(seed)
-    found = cluster(points, 4)[senses - 1]
-    rows, bias, share = place_word(points, found, gap)
-    right = by_hand(points.double().numpy(), found, gap)
+    labels = cluster(points, 4)[senses - 1].labels
+    rows, bias, share = place_word(points, labels, gap)
+    right = by_hand(points.double().numpy(), labels, gap)
     np.testing.assert_allclose(rows.numpy(), right[0], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(bias.numpy(), right[1], rtol=1e-6, atol=1e-7)
     logits = points.double() @ rows.t() + bias
     assert logits.logsumexp(1).mean().item() == pytest.approx(0.0, abs=1e-9)
     assert share.sum().item() == pytest.approx(1.0)
-    whole = place_word(points, found, 1e9)
+    whole = place_word(points, labels, 1e9)
     unscaled = (points.double() @ whole[0].t() + whole[1]).argmax(1)
     assert torch.equal(logits.argmax(1), unscaled)
 
 
 def test_one_cluster_changes_nothing() -> None:
     points = blobs(1)
-    rows, bias, share = place_word(points, cluster(points, 1)[0], 1.0)
+    rows, bias, share = place_word(points, cluster(points, 1)[0].labels, 1.0)
     torch.testing.assert_close(rows, torch.zeros_like(rows), rtol=0, atol=1e-5)
     torch.testing.assert_close(bias, torch.zeros_like(bias), rtol=0, atol=1e-5)
     assert share.tolist() == [1.0]
@@ -156,9 +160,36 @@ def test_equal_contexts_get_one_sense() -> None:
     twice = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(50, 1)
     several = cluster(twice, 4)
     assert len(several) == 2
-    rows, bias, _ = place_word(twice, several[1], 1.0)
+    rows, bias, _ = place_word(twice, several[1].labels, 1.0)
     assert torch.isfinite(rows).all()
     assert (twice.double() @ rows.t() + bias).argmax(1).unique().tolist() == [0, 1]
+
+
+def test_directions_in_which_all_words_vary_part_no_senses() -> None:
+    """A word has two meanings, and the contexts of all words vary more along something else."""
+    draw = torch.Generator().manual_seed(1)
+    noise = torch.tensor([0.5, 0.5, 3.0, 0.5])
+    contexts = {word: torch.randn(100, 4, generator=draw) * noise for word in range(4, 9)}
+    contexts[4][:50, 0] += 4.0
+    sample = sample_of(contexts, 9)
+    basis = whiten(sample)
+    aside = torch.cat([x - x.mean(0) for x in map(sample.contexts, contexts)]).double()
+    scatter = aside.t() @ aside
+    level = scatter.trace() / 4 * torch.eye(4, dtype=torch.float64)
+    met = basis.double().t() @ ((1 - WHITENING) * scatter + WHITENING * level) @ basis.double()
+    torch.testing.assert_close(met / met[0, 0], torch.eye(4).double(), rtol=1e-4, atol=1e-4)
+
+    def parted(points: Tensor) -> bool:
+        labels = cluster(points, 2)[1].labels
+        return bool((labels[:50] == labels[0]).all() and (labels[50:] != labels[0]).all())
+
+    assert parted(sample.contexts(4) @ basis)
+    assert not parted(sample.contexts(4))
+    assert torch.equal(whiten(sample_of({4: torch.ones(60, 3)}, 9)), torch.eye(3))
+    placed = place_senses(sample, 10)
+    assert placed.word_of_sense[-1] == 4
+    logits = sample.contexts(4) @ placed.rows[[4, 9]].t() + placed.bias[[4, 9]]
+    assert logits[:50].argmax(1).unique().tolist() != logits[50:].argmax(1).unique().tolist()
 
 
 def test_two_parted_words_get_two_senses_that_win_their_own() -> None:
