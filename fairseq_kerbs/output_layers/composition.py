@@ -68,13 +68,20 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         found = self.layer.look_up(words)
         return found._replace(mask=found.mask & words.ne(self.padding_idx).unsqueeze(-1))
 
-    def compose(self, found: LookedUp, contexts: Tensor | None = None) -> Tensor:
-        """As :meth:`forward`, of words that are looked up already: Σ_j q^j w^j without biases."""
+    def compose(
+        self, found: LookedUp, contexts: Tensor | None = None, alone: Tensor | None = None
+    ) -> Tensor:
+        """As :meth:`forward`, of words that are looked up already: Σ_j q^j w^j without biases.
+
+        Words at the places of ``alone`` [...] are composed with the prior all the same.
+        """
         weights = found.prior
         if contexts is not None and self.posterior:
             # the padding word has no sense at all: any finite weights will do for it
             some = found.mask | ~found.mask.any(-1, keepdim=True)
             weights = self.layer.posterior(found._replace(mask=some), contexts)
+            if alone is not None:
+                weights = torch.where(alone.unsqueeze(-1), found.prior, weights)
         rows = found.rows[..., : self.embedding_dim]
         weights = (weights * found.mask).unsqueeze(-2)
         return (weights.to(rows.dtype) @ rows).squeeze(-2)
@@ -96,14 +103,11 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         position t − 1 in an earlier pass, [batch, len, d]. The first position, and one that follows
         padding, is composed with the prior, as are all without features.
         """
-        if features is None or not self.posterior or words.shape[1] < 2:
+        if features is None or not self.posterior:
             return self(words)
-        first = self(words[:, :1])  # [batch, 1, e]
-        rest = self(words[:, 1:], features[:, :-1])  # [batch, len − 1, e]
-        after_padding = words[:, :-1].eq(self.padding_idx)
-        if after_padding.any():
-            rest = torch.where(after_padding.unsqueeze(-1), self(words[:, 1:]), rest)
-        return torch.cat([first, rest], dim=1)
+        before = F.pad(features[:, :-1], (0, 0, 1, 0))  # [batch, len, d]
+        alone = F.pad(words[:, :-1].eq(self.padding_idx), (1, 0), value=True)
+        return self.compose(self.look_up(words), before, alone)
 
 
 class SeparateEmbedding(_OfLayer, nn.Embedding):

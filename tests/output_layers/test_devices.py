@@ -1,0 +1,75 @@
+"""Everything is made where the layer lies: on torch's device "meta", which has no values, a tensor
+of the CPU among the others is an error, and so is a question that would have to wait for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_kerbs.likelihood import chunks, mixture
+from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding
+from fairseq_kerbs.senses import SenseTable
+
+META = torch.device("meta")
+LAYERS: dict[str, Callable[[], Any]] = {
+    "kerbs": lambda: KerbsOutputLayer(8, 20, 50, biased=True),
+    "released": lambda: KerbsOutputLayer(8, 20, 50, kernel="kerbs_released"),
+    "rbf": lambda: KerbsOutputLayer(8, 20, 50, kernel="rbf"),
+    "softmax": lambda: SoftmaxOutputLayer(8, 20),
+    "mixture": lambda: MixtureOutputLayer(8, 20, ["lin", "kerbs", "log"]),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast knows no device "meta"; targets are looked at, on a GPU without waiting."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
+    for module in (chunks, mixture):
+        monkeypatch.setattr(module, "check_words", lambda *_: None)
+
+
+def on_meta(kind: str, dtype: torch.dtype = torch.float32) -> Any:
+    layer = LAYERS[kind]()
+    table = layer.table
+    layer = layer.to(META, dtype)
+    if hasattr(layer, "inventory"):  # of which values are needed to build one
+        layer.inventory._table = SenseTable(*(value.to(META) for value in table))
+    return layer
+
+
+@pytest.mark.parametrize("kind", list(LAYERS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_layer_trains_and_scores_on_its_device(kind: str, dtype: torch.dtype) -> None:
+    layer = on_meta(kind, dtype)
+    h = torch.randn(30, 8, device=META, dtype=dtype, requires_grad=True)
+    target = torch.randint(20, (30,), device=META)
+    for reduction in ("sum", "mean", "none"):
+        layer.nll(h, target, label_smoothing=0.1, reduction=reduction).sum().backward()
+    assert h.grad is not None
+    assert all(p.grad is not None and p.grad.device == META for p in layer.parameters())
+    layer(h, target).loss.backward()
+    layer.log_probs(h).sum().backward()
+    with torch.no_grad():
+        layer.eval()
+        for _ in range(2):  # what was prepared serves again
+            assert layer.log_probs(h).device == META
+        assert layer.predict(h).device == META
+    if hasattr(layer, "inventory"):
+        assert layer.update_statistics(0.1).device == META
+
+
+@pytest.mark.parametrize("kind", ["kerbs", "softmax"])
+def test_words_are_composed_on_the_device_of_their_senses(kind: str) -> None:
+    layer = on_meta(kind)
+    embed = ComposedEmbedding(layer, 1, sense_bias=layer.biased)
+    words = torch.zeros(4, 6, dtype=torch.long, device=META)
+    features = torch.randn(4, 6, 8, device=META)
+    for value in (embed(words), embed(words, features), embed.embed_sequence(words, features)):
+        assert value.shape == (4, 6, embed.embedding_dim)
+        assert value.device == META
