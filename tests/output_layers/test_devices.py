@@ -1,5 +1,6 @@
-"""Everything is made where the layer lies: on torch's device "meta", which has no values, a tensor
-of the CPU among the others is an error, and so is a question that would have to wait for a GPU."""
+"""Everything is made where the layer lies. On torch's device "meta", which has no values, most
+operations refuse a tensor of the CPU among the others, and a question that would have to wait for a
+GPU is an error."""
 
 from __future__ import annotations
 
