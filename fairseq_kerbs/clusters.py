@@ -115,7 +115,7 @@ class ContextSample:
         """Take contexts [n, d] of words [n]."""
         words = words.cpu()
         generator = torch.Generator().manual_seed(self.seed + int(self.seen.sum()))
-        order = torch.argsort(words, stable=True)
+        order = torch.sort(words, stable=True).indices
         words = words[order]
         number = torch.arange(len(words)) - torch.searchsorted(words, words)  # within its word
         number += self.seen[words]

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype, kernel_logits
 from fairseq_kerbs.likelihood.chunks import (
     PreparedSenses,
@@ -106,7 +107,7 @@ def _shapes(
 
 
 _run: Callable[..., tuple[Tensor, ...]] = run_chunks
-if hasattr(torch.library, "custom_op"):  # torch.compile and torch.export take it as it is
+if torch_compat.COMPILES:  # torch.compile and torch.export take it as it is
     _run = torch.library.custom_op(
         "fairseq_kerbs::nll",
         run_chunks,
@@ -162,7 +163,7 @@ class _Nll(torch.autograd.Function):
             gradients = ctx.saved_tensors
         narrowed = (
             _narrow(gradient, factor, dtype) if need else None
-            for need, gradient, dtype in zip(ctx.needs, gradients, ctx.dtypes, strict=True)
+            for need, gradient, dtype in zip(ctx.needs, gradients, ctx.dtypes)
         )
         return *[None] * 6, *narrowed, *[None] * ctx.tables
 
@@ -238,7 +239,7 @@ def nll_with_evidence(
     reads = (True, True, kernel.has_theta)
     needs = [
         value.requires_grad and read and torch.is_grad_enabled()
-        for value, read in zip((h, w, theta), reads, strict=True)
+        for value, read in zip((h, w, theta), reads)
     ]
     how = (
         options.smoothing_weights(len(table.senses)), kernel_key(kernel.bind(w.shape[1])),
@@ -309,7 +310,7 @@ def score_words(
     out = prepared.w_norm.new_empty(len(flat), len(table.senses))
     size = chunk_size(len(flat), w, compiled=False)
     with torch.autocast(h.device.type, enabled=False):
-        for part, scores in zip(flat.split(size), out.split(size), strict=True):
+        for part, scores in zip(flat.split(size), out.split(size)):
             contexts, h_norm = prepared.contexts(part)
             x = prepared.products(contexts)
             for rows in row_blocks(x):
