@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -149,28 +149,46 @@ def _even_share(wanted: Tensor, room: int) -> int:
 class Clustering(NamedTuple):
     """k-means of a word's contexts."""
 
-    centers: NDArray[np.float32]  # [k, d]
-    labels: NDArray[np.int32]  # [n] cluster of each context
+    centers: NDArray[Any]  # [k, d]
+    labels: NDArray[Any]  # [n] cluster of each context
     distortion: float  # mean square distance of a context from its center
 
 
 def cluster(contexts: Tensor, most: int, seed: int = 1) -> list[Clustering]:
     """Contexts [n, d] in 1, 2 … ``most`` clusters, or as many as they suffice for."""
-    from sklearn.cluster import KMeans
-
     points = contexts.numpy()
     center = points.mean(0, keepdims=True)
     spread = float(np.square(points - center).sum(1).mean())
-    found = [Clustering(center, np.zeros(len(points), np.int32), spread)]
+    found = [Clustering(center, np.zeros(len(points), int), spread)]
     for k in range(2, most + 1):
         if len(points) < CONTEXTS_A_SENSE * k or not found[-1].distortion:
             break
-        means = KMeans(k, n_init=STARTS, random_state=seed).fit(points)
-        if len(np.unique(means.labels_)) < k:
+        draw = np.random.RandomState(seed)  # the same in every version of numpy
+        starts = (_k_means(points - center, k, draw) for _ in range(STARTS))
+        means = min(starts, key=lambda means: means.distortion)
+        if len(np.unique(means.labels)) < k:
             break
-        distortion = float(means.inertia_) / len(points)
-        found.append(Clustering(means.cluster_centers_, means.labels_, distortion))
+        found.append(means._replace(centers=means.centers + center))
     return found
+
+
+def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> Clustering:
+    """Lloyd's algorithm in points around 0, with first centers by k-means++."""
+    squares, centers = np.square(points).sum(1), points[[draw.randint(len(points))]]
+    before = np.full(len(points), -1)
+    for _ in range(300):
+        to_each = np.square(centers).sum(1) - 2 * (points @ centers.T)  # [n, k], less the squares
+        labels, nearest = to_each.argmin(1), (to_each.min(1) + squares).clip(1e-30).astype(float)
+        if len(centers) < k:
+            place = draw.choice(len(points), p=nearest / nearest.sum())
+            centers = np.concatenate([centers, points[[place]]])
+        elif np.array_equal(labels, before):
+            break
+        else:
+            before, members = labels, (labels == np.arange(k)[:, None]).astype(points.dtype)
+            count = members.sum(1, keepdims=True)  # of each cluster; an empty one stays
+            centers = np.where(count, members @ points / count.clip(1), centers)
+    return Clustering(centers, labels, float(nearest.mean()))
 
 
 def allocate(falls: Mapping[int, list[float]], extra: int) -> dict[int, int]:
