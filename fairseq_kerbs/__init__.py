@@ -13,6 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+LOWEST = {"Python": "3.9", "torch": "1.12"}
+"""The lowest versions that this package runs with; setup.py reads them, too."""
 
 if TYPE_CHECKING:
     from fairseq_kerbs.likelihood import kerbs_nll
@@ -48,4 +50,5 @@ def __dir__() -> list[str]:
 
 # fairseq takes seconds to import: who has not asked for it does not wait for it
 if "fairseq" in sys.modules:
+    import fairseq_kerbs.torch_compat  # noqa: F401  (first: it refuses versions too old)
     from fairseq_kerbs import criterions, models  # noqa: F401

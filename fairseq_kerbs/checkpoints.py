@@ -122,7 +122,7 @@ def _settings(*roots: Any) -> Iterator[tuple[Any, Any, Any]]:
         holder, name, value = left.pop()
         value = vars(value) if isinstance(value, argparse.Namespace) else value
         yield holder, name, value
-        if isinstance(value, Mapping | list | tuple) and id(value) not in seen:
+        if isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
             seen.add(id(value))  # a pickle can hold circles
             items = value.items() if isinstance(value, Mapping) else ((name, one) for one in value)
             left += [(value, key, one) for key, one in items]
@@ -271,7 +271,7 @@ def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespa
     from fairseq.data import Dictionary
 
     dictionaries = Dictionary(), Dictionary()
-    for entries, dictionary in zip((source, target), dictionaries, strict=True):
+    for entries, dictionary in zip((source, target), dictionaries):
         for number in range(entries - len(dictionary)):
             dictionary.add_symbol(f"word{number}")
     return SimpleNamespace(

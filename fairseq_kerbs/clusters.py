@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -122,7 +122,7 @@ class ContextSample:
         """Take contexts [n, d] of words [n]."""
         words = words.cpu()
         generator = torch.Generator().manual_seed(self.seed + int(self.seen.sum()))
-        order = torch.argsort(words, stable=True)
+        order = torch.sort(words, stable=True).indices
         words = words[order]
         number = torch.arange(len(words)) - torch.searchsorted(words, words)  # within its word
         number += self.seen[words]
@@ -173,26 +173,44 @@ def whiten(sample: ContextSample) -> Tensor:
 class Clustering(NamedTuple):
     """k-means of a word's contexts."""
 
-    labels: NDArray[np.int32]  # [n] cluster of each context
+    labels: NDArray[Any]  # [n] cluster of each context
     distortion: float  # mean square distance of a context from its center
 
 
 def cluster(contexts: Tensor, most: int, seed: int = 1) -> list[Clustering]:
     """Contexts [n, d] in 1, 2 … ``most`` clusters, or as many as they suffice for."""
-    from sklearn.cluster import KMeans
-
-    points = contexts.numpy()
-    rounding = 1e-10 * float(np.square(points).sum(1).mean())
-    spread = float(np.square(points - points.mean(0)).sum(1).mean())
-    clusterings = [Clustering(np.zeros(len(points), np.int32), spread)]
+    points = contexts.numpy() - contexts.numpy().mean(0)
+    rounding = 1e-10 * float(contexts.square().sum(1).mean())
+    clusterings = [Clustering(np.zeros(len(points), int), float(np.square(points).sum(1).mean()))]
     for k in range(2, most + 1):
         if len(points) < CONTEXTS_A_SENSE * k or clusterings[-1].distortion <= rounding:
             break
-        means = KMeans(k, n_init=STARTS, random_state=seed).fit(points)
-        if len(np.unique(means.labels_)) < k:
+        draw = np.random.RandomState(seed)  # the same in every version of numpy
+        starts = [_k_means(points, k, draw) for _ in range(STARTS)]
+        best = min(starts, key=lambda clustering: clustering.distortion)
+        if len(np.unique(best.labels)) < k:
             break
-        clusterings.append(Clustering(means.labels_, float(means.inertia_) / len(points)))
+        clusterings.append(best)
     return clusterings
+
+
+def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> Clustering:
+    """Lloyd's algorithm in points [n, d] around 0, with first centers by k-means++."""
+    squares, centers = np.square(points).sum(1), points[[draw.randint(len(points))]]
+    before = np.full(len(points), -1)
+    for _ in range(300):
+        to_each = np.square(centers).sum(1) - 2 * (points @ centers.T)  # [n, k], less the squares
+        labels, nearest = to_each.argmin(1), (to_each.min(1) + squares).clip(1e-30).astype(float)
+        if len(centers) < k:
+            place = draw.choice(len(points), p=nearest / nearest.sum())
+            centers = np.concatenate([centers, points[[place]]])
+        elif np.array_equal(labels, before):
+            break
+        else:
+            before, members = labels, (labels == np.arange(k)[:, None]).astype(points.dtype)
+            count = members.sum(1, keepdims=True)  # of each cluster; an empty one stays
+            centers = np.where(count, members @ points / count.clip(1), centers)
+    return Clustering(labels, float(nearest.mean()))
 
 
 def allocate(
@@ -213,9 +231,7 @@ def allocate(
     return Counter(word for _, word in sorted(steps)[: max(0, extra)])
 
 
-def place_word(
-    contexts: Tensor, labels: NDArray[np.int32], gap: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tensor, Tensor, Tensor]:
     """What is added to a word's vector and bias for each of its senses, and their shares.
 
     Args:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -24,7 +24,7 @@ if not CONFIGS.is_dir():
     CONFIGS = PLUGIN_FOLDER.parent / "configs"  # of a checkout
 _TOP_LEVEL = ("extends", "description", "train", "generate", "senses")
 
-Value = str | bool | None | list[str]
+Value = Union[str, bool, None, list[str]]
 Flags = dict[str, Value]
 
 
@@ -60,7 +60,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         where = f"{path}, line {mark.line + 1}" if mark else path
         what = getattr(error, "problem", None) or " ".join(str(error).split())
         raise UserError(f"{where}: not valid YAML: {what}") from None
-    if not isinstance(content, dict | None):
+    if not isinstance(content, (dict, type(None))):
         raise UserError(f"{path}: the top level must be keys, one 'name: value' a line")
     return content or {}
 
@@ -154,13 +154,13 @@ def configuration_names() -> list[str]:
 def check_flags(where: str, content: Any) -> Flags:
     """The flags of a section, which `where` names; a UserError if it is no mapping, a flag has
     dashes, or a value is neither a scalar nor a list."""
-    if not isinstance(content, dict | None):
+    if not isinstance(content, (dict, type(None))):
         raise UserError(f"{where} must hold flags, one 'name: value' a line")
     for name, value in (content or {}).items():
         if str(name).startswith("-"):
             raise UserError(f"{where}: {name}: write the flag without leading dashes")
         texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        if not texts and not isinstance(value, str | bool | None):
+        if not texts and not isinstance(value, (str, bool, type(None))):
             raise UserError(
                 f"{where}: {name} must be one value or a plain list; put JSON or Python values in "
                 "quotes"

@@ -83,7 +83,7 @@ def loss_in_bits(model: Any, task: Any, split: str, flag: str = "--split") -> fl
         for batch in batches(task, split, flag):
             real = batch["target"] != dictionary.pad()
             features, words = model(**batch["net_input"])[0][real], batch["target"][real]
-            for h, target in zip(features.split(rows), words.split(rows), strict=True):
+            for h, target in zip(features.split(rows), words.split(rows)):
                 scores = log_probs(model, output_layer, h)
                 loss -= float(scores.gather(1, target.unsqueeze(1)).double().sum())
             tokens += len(words)

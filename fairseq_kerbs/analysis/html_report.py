@@ -85,7 +85,7 @@ def html_page(
         config=_CONFIG,
         with_data=report["with_data"],
         theta=layer.kernel_name if layer.has_theta else None,
-        signs=[(text, color) for (_, text), color in zip(SIGNS, COLORS, strict=True)],
+        signs=[(text, color) for (_, text), color in zip(SIGNS, COLORS)],
     )
 
 
@@ -100,7 +100,7 @@ def context_traces(
     plane = project(torch.stack([one.context for one in found]), layer.as_contexts(vectors))
     points = plane.contexts.numpy().round(4).tolist()
     traces = []
-    for index, (sense, (x, y)) in enumerate(zip(senses, plane.senses.tolist(), strict=True)):
+    for index, (sense, (x, y)) in enumerate(zip(senses, plane.senses.tolist())):
         own = [place for place, one in enumerate(found) if one.sense == sense["row"]]
         name, sizes = escape(sense["name"]), [18] + [8] * len(own)
         symbol, color = SIGNS[index % 4][0], COLORS[index % 4]

@@ -193,7 +193,7 @@ def learn_theta(
     values = torch.stack([layer.theta.detach(), weight.norm(dim=1), cosine, unsure])  # [4, V]
     means = values.view(4, len(widths), words_each).mean(2).T
     names = ("width", "theta", "norm", "cosine", "unsure")
-    return [dict(zip(names, row, strict=True)) for row in np.column_stack([widths, means]).tolist()]
+    return [dict(zip(names, row)) for row in np.column_stack([widths, means]).tolist()]
 
 
 def theta_correlation(found: Sequence[Row], least_unsure: float = -1.0) -> float:
@@ -210,7 +210,7 @@ def _means(rows: list[Row], *by: str) -> str:
         groups[tuple(row[name] for name in by)].append(row)
     names = [name for name in rows[0] if name not in ("lemma", "seed", *by)]
     means = [[np.mean([row[name] for row in own]) for name in names] for own in groups.values()]
-    table = [[*key, *own] for key, own in zip(groups, means, strict=True)]
+    table = [[*key, *own] for key, own in zip(groups, means)]
     return tabulate(table, [*by, *names], floatfmt=".3g")
 
 

@@ -108,7 +108,7 @@ class _Text:
             for name, one in predictions.items()
         }
         names = list(predictions)
-        self._other = dict(zip(names, names[::-1], strict=True)) if len(names) == 2 else {}
+        self._other = dict(zip(names, names[::-1])) if len(names) == 2 else {}
 
     def count(self, inside: Tensor) -> Figures:
         """Of the occurrences ``inside`` [N]."""
@@ -136,7 +136,7 @@ class _Text:
                 chosen = inside & self._within[name]
                 margin = model.guessed[:, 0] - model.probability
             where = chosen.nonzero()[:, 0]
-            best = where[margin[where].argsort(descending=True, stable=True)[:most]]
+            best = where[margin[where].sort(descending=True, stable=True).indices[:most]]
             found += [{"right": other and name, **self._example(at)} for at in best.tolist()]
         return found
 

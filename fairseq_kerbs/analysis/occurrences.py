@@ -53,7 +53,7 @@ def occurrences(
     sentences as tokens. Raises what :func:`batches` raises."""
     dictionary, layer = task.target_dictionary, model.decoder.output
     table, mask = layer.table[:2]
-    senses = [row[real].tolist() for row, real in zip(table, mask, strict=True)]  # of each word
+    senses = [row[real].tolist() for row, real in zip(table, mask)]  # of each word
     for batch in batches(task, split, flag):
         features, _ = model(**batch["net_input"])
         target = batch["target"]  # [batch, len]
@@ -64,7 +64,7 @@ def occurrences(
             joined, positions = joined_words(tokens)
             seen: Counter[str] = Counter()
             whole = {}  # by position of a token that is a whole word: its index and place
-            for place, (word, at) in enumerate(zip(joined, positions, strict=True)):
+            for place, (word, at) in enumerate(zip(joined, positions)):
                 if at is not None:
                     whole[at] = seen[word], place
                 seen[word] += 1

@@ -59,7 +59,7 @@ def _panels(
     """A figure of a size in inches with panels side by side: title, label of x, label of y."""
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(1, len(labels), squeeze=False)[0]
-    for axes, (title, x_label, y_label) in zip(panels, labels, strict=True):
+    for axes, (title, x_label, y_label) in zip(panels, labels):
         axes.spines[["top", "right"]].set_visible(False)
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
     return figure, panels
@@ -136,9 +136,9 @@ def plot_theta(
     the more used, the larger the mark."""
     title = "Kernel parameter of each sense\n(size: usage; bar: mean by usage)"
     figure, (axes,) = _panels(max(4.0, 1.6 + 0.62 * len(words)), 3.9, (title, "word", "θ"))
-    for place, (values, shares) in enumerate(zip(theta, usage, strict=True)):
+    for place, (values, shares) in enumerate(zip(theta, usage)):
         axes.vlines(place, min(values), max(values), color="0.75", zorder=1)
-        for index, (value, share) in enumerate(zip(values, shares, strict=True)):
+        for index, (value, share) in enumerate(zip(values, shares)):
             axes.scatter([place], [value], zorder=2, **_mark(index, 20 + 160 * share))
         mean = float(np.dot(values, shares))
         axes.hlines(mean, place - 0.3, place + 0.3, color="0.4", linewidth=2, zorder=3)
@@ -188,7 +188,7 @@ def plot_history(series: Series) -> Figure:
     charts = history_charts(series)
     labels = [(title, "updates", label) for title, label, _ in charts]
     figure, panels = _panels(4.2 * len(charts), 3.9, *labels)
-    for axes, (_, _, lines) in zip(panels, charts, strict=True):
+    for axes, (_, _, lines) in zip(panels, charts):
         axes.set_prop_cycle(color=COLORS * 2, linestyle=DASHES * 2, marker=MARKS)
         for name, (updates, values) in lines.items():
             every = max(1, len(updates) // 8)

@@ -75,7 +75,7 @@ def collect_predictions(model: Any, task: Any, split: str, joined: bool = False)
                     columns.append((*(name[part] for name in names), words[part], *scored))
     if not columns:
         raise UserError(f"--split {split}: there is no word in it; name another split")
-    lines, at, *rest = (torch.cat(parts) for parts in zip(*columns, strict=True))
+    lines, at, *rest = (torch.cat(parts) for parts in zip(*columns))
     order = (lines * (int(at.max()) + 1) + at).argsort()
     return Predictions(sentences, *(column[order] for column in (lines, at, *rest)))
 

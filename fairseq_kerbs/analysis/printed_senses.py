@@ -43,7 +43,7 @@ def with_senses(lines: Sequence[str], model: Any, task: Any, name: str) -> list[
     hypotheses = sorted(read_hypotheses(lines, name), key=lambda each: len(each.words))
     added: dict[int, str] = {}
     for batch in progress(list(_batches(hypotheses)), "senses", " batches"):
-        for hypothesis, entries in zip(batch, _entries(batch, model, task), strict=True):
+        for hypothesis, entries in zip(batch, _entries(batch, model, task)):
             sentence = lines[hypothesis.line].partition("\t")[0][2:]
             added[hypothesis.line] = f"K-{sentence}\t{' '.join(entries)}"
     return [
@@ -103,8 +103,8 @@ def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[str]]:
     source = collate_tokens(sources, read.pad(), left_pad=left_pad)
     senses = hypothesis_senses(model, None if is_lm else source, rows, start, written.pad())
     return [
-        [f"{written[token]}#{n}:{share:.4f}" for token, (n, share) in zip(row, own, strict=True)]
-        for row, own in zip((row.tolist() for row in rows), senses, strict=True)
+        [f"{written[token]}#{n}:{share:.4f}" for token, (n, share) in zip(row, own)]
+        for row, own in zip((row.tolist() for row in rows), senses)
     ]
 
 
@@ -136,6 +136,6 @@ def hypothesis_senses(
     sense = layer.table.senses[words].gather(-1, slot.unsqueeze(-1)).squeeze(-1)
     number = number_senses(layer.word_of_sense, layer.usage)[sense]
     return [
-        list(zip(number[i, : len(row)].tolist(), share[i, : len(row)].tolist(), strict=True))
+        list(zip(number[i, : len(row)].tolist(), share[i, : len(row)].tolist()))
         for i, row in enumerate(hypotheses)
     ]

@@ -95,7 +95,7 @@ def _summarize(
     layer, ``usage`` (Eq. 13, a share of the word's), ``theta``, ``count`` (where it is the most
     probable), ``true_senses`` (numbers of these) and ``examples`` (the surest)."""
     senses, rows = [], sense_numbers(layer, number)
-    for row, usage in zip(rows, usage_shares(layer, rows).tolist(), strict=True):
+    for row, usage in zip(rows, usage_shares(layer, rows).tolist()):
         used = [(max(o.posterior), o.line, o) for o in where if o.sense == row]
         true = Counter(gold[at] for _, line, o in used if (at := (line, o.index, word)) in gold)
         used.sort(key=lambda one: (-one[0], one[1]))
@@ -122,7 +122,7 @@ def _add_names(
         return {"word": word, "sense": number, "name": f"{word}#{number}", "row": row}
 
     found = nearest_senses(layer, [sense["row"] for sense in senses], most, ignored)
-    for sense, near in zip(senses, found, strict=True):
+    for sense, near in zip(senses, found):
         sense.update(names(sense["row"]))
         sense["nearest"] = [names(row) | {"score": score} for row, score in near]
 

@@ -56,8 +56,8 @@ def nearest_senses(
         logits[:, left_out] = -torch.inf
         logits.scatter_(1, part.unsqueeze(1), -torch.inf)  # itself
         scores, found = logits.topk(number, dim=1)
-        for row in zip(found.tolist(), scores.tolist(), strict=True):
-            yield list(zip(*row, strict=True))
+        for row in zip(found.tolist(), scores.tolist()):
+            yield list(zip(*row))
 
 
 class VectorSimilarity:
@@ -69,7 +69,7 @@ class VectorSimilarity:
         totals = torch.zeros(layer.vocab_size).index_add_(0, owners, usage)
         used = usage >= LEAST_USAGE * totals[owners]
         senses = (used & words[owners]).nonzero()[:, 0]
-        self._senses = senses[owners[senses].argsort(stable=True)]  # a word's senses side by side
+        self._senses = senses[owners[senses].sort(stable=True).indices]  # by word
         self._layer, self._word = layer, owners[self._senses]  # [M]
         count = len(senses)
         self._rows = max(1, _SCORES // max(1, count))
@@ -147,7 +147,7 @@ def cluster_words(
     """
     sums: dict[int, dict[int, float]] = defaultdict(dict)  # of groups, over pairs of their words
     queue = []
-    for one, other, value in zip(*map(np.ndarray.tolist, sparse.find(graph)), strict=True):
+    for one, other, value in zip(*map(np.ndarray.tolist, sparse.find(graph))):
         sums[one][other] = value
         if one < other and value >= least:
             queue.append((-value, one, other))

@@ -115,7 +115,7 @@ def words_by_number_of_senses(
     default all but pieces that end in ``@@``.
     """
     words: dict[int, list[str]] = {number: [] for number in range(1, max(senses) + 1)}
-    for index, (symbol, number) in enumerate(zip(symbols, senses, strict=True)):
+    for index, (symbol, number) in enumerate(zip(symbols, senses)):
         begins = symbol.endswith(BPE_MARK)
         ends = not begins and known is not None and symbol not in known
         if (begins or ends) and not with_pieces:
@@ -132,7 +132,7 @@ def drawn_words(
     has a row: number of senses, how many words have it, word."""
     draws = [Random(seed).sample(own, min(number, len(own))) for own in groups.values()]
     if csv:
-        drawn = zip(groups.items(), draws, strict=True)
+        drawn = zip(groups.items(), draws)
         cells = [(senses, len(own), word) for (senses, own), words in drawn for word in words]
         return table_as_csv(["senses", "words_in_all", "word"], cells)
     head = ["", *(f"{senses} sense{'s' if senses > 1 else ''}" for senses in groups)]

@@ -168,7 +168,7 @@ def _run(args: argparse.Namespace) -> None:
     how["repetitions"] = inputs.pop("repetitions")
     document: dict[str, Any] = {
         "benchmark": args.benchmark,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "complete": False,
         "machine": describe_machine(args.device),
         "versions": describe_versions(),

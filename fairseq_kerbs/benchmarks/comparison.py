@@ -95,7 +95,7 @@ def compare(
 def _ratio(contestants: Mapping[str, Any], of: str, over: str) -> dict[str, Any]:
     """Quotients of times that were taken in the same repetition, and of peak memory."""
     mine, theirs = contestants[of], contestants[over]
-    values = [a / b for a, b in zip(mine["seconds"], theirs["seconds"], strict=True)]
+    values = [a / b for a, b in zip(mine["seconds"], theirs["seconds"])]
     memory = None
     if mine["peak_bytes"] and theirs["peak_bytes"]:
         memory = mine["peak_bytes"] / theirs["peak_bytes"]

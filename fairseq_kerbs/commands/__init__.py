@@ -12,10 +12,13 @@ from collections.abc import Iterator, Mapping
 from itertools import permutations
 from os.path import realpath
 from pathlib import Path, PosixPath
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -35,7 +38,7 @@ def refuse_overwriting(given: Mapping[str, object]) -> None:
 
 def _paths(value: object) -> Iterator[Path]:
     """The paths of an argument, which may be a list of them or of NAME=FILE."""
-    for one in value if isinstance(value, list | tuple) else (value,):
+    for one in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(one, Path):
             yield one
         elif isinstance(one, str) and "=" in one:

@@ -92,7 +92,7 @@ def _run_score(args: argparse.Namespace) -> int:
             continue
         fields = asdict(scores[0]) | {"max_ngram_order": args.max_ngram_order}
         shown = {"bleu": fields.pop("score"), **fields}
-        for name, score in zip(("chrf", "ter"), scores[1:], strict=True):
+        for name, score in zip(("chrf", "ter"), scores[1:]):
             shown |= {name: score.score, f"{name}_signature": score.signature}
         print(json.dumps(shown))
     return 0
@@ -109,7 +109,7 @@ def _print_comparison(
     if form == "json":
         rows: list[dict[str, Any]] = [{"system": name} for name in names]
         for metric, found in results.items():
-            for row, result in zip(rows, found, strict=True):
+            for row, result in zip(rows, found):
                 row[metric] = vars(result)
         print(json.dumps({"signatures": signatures, "systems": rows}, default=float))
         return

@@ -330,7 +330,7 @@ def _run_architectures(_: argparse.Namespace) -> int:
             rows.append([arch, *map(str, sizes)])
             kinds.append((inspect.getdoc(model) or "").splitlines()[0].rstrip("."))
     head = ["--arch", "embedding", "hidden", "feed-forward", "layers", "heads", "dropout"]
-    for line, kind in zip(as_lines(head, rows), kinds, strict=True):
+    for line, kind in zip(as_lines(head, rows), kinds):
         print(f"{line}  {kind}")
     return 0
 

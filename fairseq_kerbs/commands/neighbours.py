@@ -46,7 +46,7 @@ def _run_neighbours(args: argparse.Namespace) -> int:
     names = args.names or model_names(paths)
     if len(set(names)) != len(paths) or len(names) != len(paths):
         raise UserError(f"--names: give as many names as checkpoints, {len(paths)}, that differ")
-    layers, predictions, dictionary = _read(args, dict(zip(names, paths, strict=True)))
+    layers, predictions, dictionary = _read(args, dict(zip(names, paths)))
     compared = [
         is_word(word, number, dictionary.nspecial)
         and dictionary.count[number] >= args.least

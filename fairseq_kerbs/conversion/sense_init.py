@@ -50,7 +50,7 @@ def plan_senses(
     fairseq-preprocess ranks them. The ``special`` first entries, which are no words, come last.
     """
     ranked = counts if counts is not None else torch.arange(vocab_size, 0, -1)
-    order = torch.argsort(ranked, descending=True, stable=True)
+    order = torch.sort(ranked, descending=True, stable=True).indices
     words = order[order >= special].tolist()
     if how == "spare":
         words.reverse()

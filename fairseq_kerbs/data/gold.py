@@ -73,7 +73,7 @@ def gold_of_translations(
     places = ((line, *word) for line, words in enumerate(lines) for word in _numbered(words))
     return [
         (*place, senses[number])
-        for place, number in zip(places, aligned, strict=True)
+        for place, number in zip(places, aligned)
         if number >= 0 and senses[number].isalpha() and any(map(str.isalpha, place[2]))
     ]
 
@@ -118,7 +118,7 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
         rows, senses = read_lines(data), read_lines(data.parent / f"{part}.gold.txt")
         if len(rows) != len(senses):
             raise UserError(f"{data} has {len(rows)} lines, its {part}.gold.txt {len(senses)}")
-        for number, (row, sense) in enumerate(zip(rows, senses, strict=True), start=1):
+        for number, (row, sense) in enumerate(zip(rows, senses), start=1):
             place, _, sentence = row.partition("\t")
             words, sense = _numbered(sentence.split()), sense.strip()
             if not (place.isdecimal() and int(place) < len(words) and sense in names):
@@ -169,7 +169,7 @@ def _parallel(text: Path, other: Path) -> list[tuple[str, str]]:
             f"{text} has {len(lines)} lines, {other} {len(others)}; give texts that are parallel "
             "line by line"
         )
-    return list(zip(lines, others, strict=True))
+    return list(zip(lines, others))
 
 
 def _numbered(words: Sequence[str]) -> list[tuple[int, str]]:

@@ -59,7 +59,7 @@ _SPECIAL = 4  # symbols that fairseq's dictionaries begin with
 Report = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ParallelText:
     """Parallel text and how to prepare it; a prefix stands for PREFIX.de and PREFIX.en, say."""
 
@@ -208,7 +208,7 @@ def tokenize_file(raw: Path, target: Path, text: ParallelText, workers: int) -> 
 def filter_pairs(sources: Sequence[Path], longest: int) -> str:
     """Write the pairs whose sides both have 1 to `longest` words to ``clean`` beside their folder;
     return a sentence of counts. A UserError if there is none."""
-    pairs = list(zip(*map(iter_lines, sources), strict=True))
+    pairs = list(zip(*map(iter_lines, sources)))
     whole = [pair for pair in pairs if all(side.split() for side in pair)]
     short = [pair for pair in whole if max(len(side.split()) for side in pair) <= longest]
     if not short:
@@ -217,7 +217,7 @@ def filter_pairs(sources: Sequence[Path], longest: int) -> str:
         )
     target = sources[0].parent.with_name("clean")
     temporary = fresh_folder(target)
-    for source, side in zip(sources, zip(*short, strict=True), strict=True):
+    for source, side in zip(sources, zip(*short)):
         write_lines(temporary / source.name, side)
     put_in_place(temporary, target)
     long, empty = len(whole) - len(short), len(pairs) - len(whole)

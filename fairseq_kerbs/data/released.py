@@ -11,7 +11,7 @@ import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -231,10 +231,10 @@ def read_dailydialog(folder: Path, workers: int = 1) -> tuple[Texts, list[str]]:
     dialogues = {part: read_dialogues(path, part) for part, path in files.items()}
     utterances = list({text: "" for part in dialogues.values() for texts in part for text in texts})
     natural = tokens.run_parallel(natural_text, utterances, workers)
-    written = dict(zip(utterances, natural, strict=True))
+    written = dict(zip(utterances, natural))
     pairs, lines = {}, []
     for part, texts in dialogues.items():
-        pairs[part] = [(written[a], written[b]) for turns in texts for a, b in pairwise(turns)]
+        pairs[part] = [(written[a], written[b]) for one in texts for a, b in zip(one, one[1:])]
         for what, count in ((f"{part} dialogues", len(texts)), (part, len(pairs[part]))):
             release_of("dailydialog").check_count(what, count)
         lines.append(f"{part}: {len(pairs[part])} pairs of {len(texts)} dialogues")

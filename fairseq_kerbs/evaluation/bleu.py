@@ -149,9 +149,9 @@ def paired_bootstrap(
     named = [(str(number), texts) for number, texts in enumerate(systems)]
     test = PairedTest(named, metrics, references, test_type="bs", n_samples=samples)
     signatures, results = test()
-    found: dict[str, list[Any]] = dict(zip(metrics, list(results.values())[1:], strict=True))
+    found: dict[str, list[Any]] = dict(zip(metrics, list(results.values())[1:]))
     for number, texts in enumerate(systems[1:], start=1):
         if list(texts) == list(systems[0]):
             for one in found.values():
                 one[number].p_value = 1.0
-    return dict(zip(metrics, map(str, signatures.values()), strict=True)), found
+    return dict(zip(metrics, map(str, signatures.values()))), found

@@ -86,7 +86,7 @@ def side_by_side(
     elif choose == "random":
         chosen = sorted(Random(seed).sample(range(len(sources)), min(number, len(sources))))
     else:
-        answers = zip(*systems.values(), strict=True)
+        answers = zip(*systems.values())
         distinct = [len({shown(text) for text in line}) for line in answers]
         lines = [index for index, count in enumerate(distinct) if count > 1]
         Random(seed).shuffle(lines)
@@ -111,7 +111,7 @@ def _gains(
     metric: Metric,
 ) -> dict[int, dict[str, float]]:
     """Scores of a system and the baseline by line, where it gains most, best first."""
-    for flag, name in zip(("--of", "--baseline"), pair, strict=True):
+    for flag, name in zip(("--of", "--baseline"), pair):
         if name not in systems:
             raise UserError(f"{flag} {name} is none of the systems {', '.join(systems)}")
     if references is None:

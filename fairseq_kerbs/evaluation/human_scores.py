@@ -61,7 +61,7 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
     return {
         "systems": [
             _figures(name, own, None if name == baseline else reference)
-            for name, own in zip(key.systems, scores, strict=True)
+            for name, own in zip(key.systems, scores)
         ],
         "baseline": baseline,
         "items": scores.shape[1],

@@ -100,7 +100,7 @@ def make_key(
     for item, index in enumerate(rng.sample(filled, items), start=1):
         order = list(systems)
         rng.shuffle(order)
-        for letter, system in zip(ascii_uppercase[: len(order)], order, strict=True):
+        for letter, system in zip(ascii_uppercase[: len(order)], order):
             texts = shown(sources[index]), shown(systems[system][index])
             if max(map(len, texts)) > LONGEST:
                 raise UserError(

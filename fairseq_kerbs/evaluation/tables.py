@@ -212,7 +212,7 @@ def write_figures(runs: Sequence[Run], path: str) -> None:
     from pandas import DataFrame
 
     figures = [_figures(run) for run in runs]
-    for (run, row), base in product(zip(runs, figures, strict=True), runs):
+    for (run, row), base in product(zip(runs, figures), runs):
         same = (base.column, base.seed) == (run.column, run.seed)
         if same and run.metric in _ORDERS and base.row == run.table["baseline"] != run.row:
             systems, metrics = [_texts(base), _texts(run)], {"BLEU": _bleu(run)}
@@ -235,7 +235,7 @@ def _bleu(run: Run) -> BLEU:
 def _figures(run: Run) -> dict[str, Any]:
     log = Path(run.folder, "train.log").read_text("utf-8", "replace")
     walls = [int(seconds) for seconds in _WALL.findall(log)]  # falls where an attempt begins
-    attempts = [now for now, later in zip(walls, [*walls[1:], 0], strict=True) if later < now]
+    attempts = [now for now, later in zip(walls, [*walls[1:], 0]) if later < now]
     parameters, loss = _PARAMETERS.search(log), min(map(float, _VALID.findall(log)), default=None)
     value, signature = loss, None
     if run.metric == "perplexity":

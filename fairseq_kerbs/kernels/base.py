@@ -10,6 +10,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.torch_compat import is_compiling
+
 
 class Partials(NamedTuple):
     """Partial derivatives of a kernel value, each broadcastable to the value's shape."""
@@ -125,9 +127,3 @@ def _reduced(z: Tensor) -> tuple[Tensor, Tensor]:
     if z.dtype == torch.float64:
         return torch.exp2(n), inside
     return ((n.to(torch.int32) + 127) << 23).view(torch.float32), inside
-
-
-def is_compiling() -> bool:
-    """Whether torch.compile or torch.export reads the code instead of running it."""
-    asked = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-    return asked is not None and bool(asked())

@@ -52,10 +52,8 @@ class _KernelFunction(torch.autograd.Function):
             partials = partials._replace(h_norm=by_h, w_norm=by_w)
         return None, *(
             _reduced(grad_output, partial, like) if need else None
-            for partial, like, need in zip(
-                partials, inputs, ctx.needs_input_grad[1:], strict=True
-            )
-        )  # fmt: skip
+            for partial, like, need in zip(partials, inputs, ctx.needs_input_grad[1:])
+        )
 
 
 def _reduced(grad: Tensor, partial: Tensor | float, like: Tensor) -> Tensor:

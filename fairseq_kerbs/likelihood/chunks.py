@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, safe_inverse, safe_norm
-from fairseq_kerbs.kernels.base import is_compiling
 from fairseq_kerbs.likelihood import compilation, passes
 from fairseq_kerbs.senses import SenseTable
+from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 
 STEP = 32  # tokens in a chunk are a multiple of it: rows of X begin where vectors of a CPU do
 CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # of X, at most
@@ -70,10 +70,7 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:
     """The dtype of products; float64 stays float64 under autocast, as in torch's own products."""
     common = torch.promote_types(h.dtype, w.dtype)
-    device = h.device.type
-    if common != torch.float64 and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return common
+    return common if common == torch.float64 else autocast_dtype(h.device.type) or common
 
 
 class PreparedSenses(NamedTuple):
@@ -191,7 +188,7 @@ def run_chunks(
             *values, by_h = batch.run_chunk(
                 h[at], contexts[at], *(value[start : start + size] for value in inputs)
             )
-            for loss, value in zip(losses, values, strict=True):
+            for loss, value in zip(losses, values):
                 loss[at] = value[: at.stop - start]
             if gradients:
                 dh[at] = by_h
@@ -261,10 +258,10 @@ class _Batch:
                 passes.write_gradients, *inputs, table.words[rows], *rest, logits[rows]
             )
             along_h += along
-            for total, part in zip(self.sums, sums, strict=True):
+            for total, part in zip(self.sums, sums):
                 total[rows] += part
         logits.index_put_(own, by_x, accumulate=True)
-        for total, part in zip(self.sums, others, strict=True):
+        for total, part in zip(self.sums, others):
             if part is not None:
                 total.index_add_(0, own[0].flatten(), part.flatten())
         at = slice(0, len(h))

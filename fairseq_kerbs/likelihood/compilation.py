@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_kerbs import torch_compat
+
 logger = logging.getLogger(__name__)
 
 SWITCH = "FAIRSEQ_KERBS_COMPILE"
@@ -27,15 +29,9 @@ _called: set[Any] = set()  # functions, and what they were called with, that are
 def worthwhile(senses: int) -> bool:
     """Whether the passes over chunks with so many senses are to be compiled."""
     asked = os.environ.get(SWITCH, "")
-    if asked == "0" or not _works or torch_version() < (2, 4):
+    if asked == "0" or not _works or not torch_compat.COMPILES:
         return False
     return asked == "1" or senses >= LEAST_SENSES
-
-
-@functools.cache
-def torch_version() -> tuple[int, ...]:
-    """Major and minor version of torch."""
-    return tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 @functools.cache
@@ -61,7 +57,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
             torch._dynamo.maybe_mark_dynamic(value, value.dim() - 1)
     try:
         result = _compiled(function)(*arguments)
-    except torch.cuda.OutOfMemoryError:
+    except torch_compat.OUT_OF_MEMORY:
         raise
     except Exception as error:  # of dynamo, of Inductor, of the compiler it calls
         if known in _called:  # it runs already, and may have written

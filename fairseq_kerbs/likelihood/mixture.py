@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_kerbs.kernels import Kernel, apply_kernel, compute_dtype, safe_norm
-from fairseq_kerbs.kernels.base import is_compiling
 from fairseq_kerbs.likelihood.chunks import check_words, product_dtype
 from fairseq_kerbs.likelihood.nll import NllOptions, check_target
+from fairseq_kerbs.torch_compat import is_compiling
 
 CHUNK_BYTES = 16 << 20  # of the logits of all components
 
@@ -68,7 +68,7 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     mixture = mixture._replace(w=w.to(dtype))  # gradients of chunks are added up in this dtype
     weights = options.smoothing_weights(len(w))
     size = chunk_size(mixture)
-    chunks = zip(*(value.split(size) for value in (contexts, log_weights, target)), strict=True)
+    chunks = zip(*(value.split(size) for value in (contexts, log_weights, target)))
     parts = [
         checkpoint(
             _chunk_losses, mixture._replace(contexts=part, log_weights=shares), words, weights,
@@ -76,9 +76,7 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
         )
         for part, shares, words in chunks
     ]  # fmt: skip
-    losses, nlls = (
-        torch.where(counted, torch.cat(values), 0.0) for values in zip(*parts, strict=True)
-    )
+    losses, nlls = (torch.where(counted, torch.cat(values), 0.0) for values in zip(*parts))
     if options.reduction != "none":
         losses = losses.sum()
     if options.reduction == "mean":
@@ -136,6 +134,6 @@ def mixture_log_probs(mixture: Mixture) -> Tensor:
     flat = flat[0].reshape(-1, *flat[0].shape[-2:]), flat[1].reshape(-1, flat[1].shape[-1])
     parts = [
         _log_probs(mixture._replace(contexts=contexts, log_weights=log_weights), products)
-        for contexts, log_weights in zip(*(value.split(size) for value in flat), strict=True)
+        for contexts, log_weights in zip(*(value.split(size) for value in flat))
     ]
     return torch.cat(parts).view(*mixture.log_weights.shape[:-1], len(mixture.w))

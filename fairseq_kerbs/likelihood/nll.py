@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype, kernel_logits
 from fairseq_kerbs.likelihood.chunks import (
     PreparedSenses,
@@ -102,7 +103,7 @@ def _shapes(
 
 
 _run: Callable[..., tuple[Tensor, ...]] = run_chunks
-if hasattr(torch.library, "custom_op"):  # torch.compile and torch.export take it as it is
+if torch_compat.COMPILES:  # torch.compile and torch.export take it as it is
     _run = torch.library.custom_op(
         "fairseq_kerbs::nll",
         run_chunks,
@@ -151,7 +152,7 @@ class _Nll(torch.autograd.Function):
         needs = ctx.needs_input_grad[5:]  # of h, w, θ and the table
         narrowed = (
             _narrow(gradient, factor, dtype) if need else None
-            for need, gradient, dtype in zip(needs[:3], gradients, ctx.dtypes, strict=True)
+            for need, gradient, dtype in zip(needs[:3], gradients, ctx.dtypes)
         )
         return *[None] * 5, *narrowed, *[None] * len(needs[3:])
 
@@ -292,7 +293,7 @@ def score_words(
     out = prepared.w_norm.new_empty(len(flat), len(table.senses))
     size = chunk_size(len(flat), w, compiled=False)
     with torch.autocast(h.device.type, enabled=False):
-        for part, scores in zip(flat.split(size), out.split(size), strict=True):
+        for part, scores in zip(flat.split(size), out.split(size)):
             contexts, h_norm = prepared.contexts(part)
             x = prepared.products(contexts)
             for rows in row_blocks(x):

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel
-from fairseq_kerbs.kernels.base import exp, is_compiling
+from fairseq_kerbs.kernels.base import exp
+from fairseq_kerbs.torch_compat import is_compiling
 
 ROWS = 64
 """Rows of X that :func:`log_sum` takes at a time where it is compiled."""
@@ -64,7 +65,7 @@ def word_masses(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
     there = mask.t().unsqueeze(2).to(logits.dtype)  # [K, V, 1]
     peak = functools.reduce(torch.maximum, rows)
     # not by exp of the kernels, which takes torch.compile minutes here
-    shares = [torch.exp(row - peak) * real for row, real in zip(rows, there, strict=True)]
+    shares = [torch.exp(row - peak) * real for row, real in zip(rows, there)]
     return peak + functools.reduce(torch.add, shares).log()
 
 

@@ -38,7 +38,7 @@ _SIZED = {"dropout": 0.1} | _CLUSTERS
 
 def _transformer(embed: int, ffn: int, layers: int, heads: int, *sides: str) -> dict[str, Any]:
     names = ("embed_dim", "ffn_embed_dim", "layers", "attention_heads")
-    values = dict(zip(names, (embed, ffn, layers, heads), strict=True))
+    values = dict(zip(names, (embed, ffn, layers, heads)))
     return {f"{side}_{name}": value for side in sides for name, value in values.items()}
 
 

@@ -6,7 +6,7 @@ an optional number is no union.
 """
 
 # mypy: disable-error-code=valid-type
-# ruff: noqa: RUF009, UP045
+# ruff: noqa: RUF009
 
 import argparse
 import re
@@ -309,7 +309,7 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
                 f"{reader}: leave it out."
             )
     read = ({key: given[key] for key in KERNELS[name].options if key in given} for name in names)
-    return [build_kernel(name, **own) for name, own in zip(names, read, strict=True)]
+    return [build_kernel(name, **own) for name, own in zip(names, read)]
 
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:

@@ -34,9 +34,9 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
         projections = (self.encoder_hidden_proj, self.encoder_cell_proj)
         finals = (
             [final if project is None else project(final) for final in given.unbind(0)]
-            for given, project in zip(encoder_out[1:3], projections, strict=True)
+            for given, project in zip(encoder_out[1:3], projections)
         )
-        return Memory(tuple(zip(*finals, strict=True)), zero, None)
+        return Memory(tuple(zip(*finals)), zero, None)
 
     def step(
         self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
@@ -45,7 +45,7 @@ class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
         if memory.fed is not None:
             below = torch.cat([below, memory.fed], dim=1)
         states = []
-        for layer, old in zip(self.layers, memory.states, strict=True):
+        for layer, old in zip(self.layers, memory.states):
             states.append(layer(below, old))
             below = self.dropout_out_module(states[-1][0])
             if self.residuals:

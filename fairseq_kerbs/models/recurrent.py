@@ -127,7 +127,7 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
             yield from self.embed_tokens(words).unbind(1)
             return
         parts = (part.unbind(1) for part in self.embed_tokens.look_up(words))
-        for step in zip(*parts, strict=True):
+        for step in zip(*parts):
             yield LookedUp(*step)
 
     def max_positions(self) -> int:
@@ -158,7 +158,7 @@ def run_layers(
 ) -> tuple[tuple[Tensor, ...], ...]:
     """New states of all layers (Eq. 2); each cell takes its input and its state, as torch's do."""
     new: list[tuple[Tensor, ...]] = []
-    for cell, state in zip(cells, states, strict=True):
+    for cell, state in zip(cells, states):
         if new:
             below = dropout(new[-1][0])
         found = cell(below, state if len(state) > 1 else state[0])
@@ -223,7 +223,7 @@ class RecurrentKerbsDecoder(SteppingDecoder):
         self.dropout = nn.Dropout(args.dropout)
 
     def first_memory(self, batch: int, encoder_out: EncoderOut) -> Memory:
-        states = tuple(zip(*(state.unbind(0) for state in encoder_out.states), strict=True))
+        states = tuple(zip(*(state.unbind(0) for state in encoder_out.states)))
         return Memory(states, torch.zeros_like(states[0][0]), None)
 
     def step(

@@ -6,14 +6,13 @@ Embeddings, models, criterions, analysis and conversion ask a layer for nothing 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
-from fairseq_kerbs.kernels.base import is_compiling
 from fairseq_kerbs.likelihood import (
     NllOptions,
     Senses,
@@ -23,11 +22,12 @@ from fairseq_kerbs.likelihood import (
     word_log_probs,
 )
 from fairseq_kerbs.senses import Evidence, SenseTable, single_senses
+from fairseq_kerbs.torch_compat import is_compiling
 
 PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
 
 
-Losses = tuple[Tensor, Tensor, Evidence | None]
+Losses = tuple[Tensor, Tensor, Optional[Evidence]]
 """Loss, plain nll of each token (detached), and the evidence on the senses; None for a mixture."""
 
 

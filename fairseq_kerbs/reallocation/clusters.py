@@ -151,7 +151,7 @@ def _places(rows: Tensor, spare: Tensor, owners: Tensor, room: Tensor) -> tuple[
     Of ``rows`` those stay that are ``spare`` already, if their word has ``room`` [V]."""
     free = room.tolist()
     leaving = []
-    for row, idle, word in zip(rows.tolist(), spare.tolist(), owners[rows].tolist(), strict=True):
+    for row, idle, word in zip(rows.tolist(), spare.tolist(), owners[rows].tolist()):
         if idle and free[word] > 0:
             free[word] -= 1
         else:

@@ -43,7 +43,7 @@ def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: st
     check_choice("new_sense", how, NEW_SENSES)
     if how == "keep" or not len(moves):
         return None
-    last = dict(zip(moves.senses.tolist(), moves.words.tolist(), strict=True))
+    last = dict(zip(moves.senses.tolist(), moves.words.tolist()))
     words = torch.tensor([last[sense] for sense in moves.senses.tolist()], device=weight.device)
     base = weight[most_used_senses(inventory, words)]  # [K, d]
     base = base if base.dtype == torch.float64 else base.float()

@@ -33,7 +33,7 @@ class _LeastUsed:
         self.counts: list[int] = inventory.senses_per_word().tolist()
         self.moves: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._word: list[int] = inventory.word_of_sense.tolist()
-        self._heap = list(zip(usage.double().tolist(), range(len(usage)), strict=True))
+        self._heap = list(zip(usage.double().tolist(), range(len(usage))))
         heapq.heapify(self._heap)
         self._only: dict[int, list[tuple[float, int]]] = {}  # last senses, by word
 
@@ -56,7 +56,7 @@ class _LeastUsed:
                 found = entry
         if found is not None:
             used, sense = found
-            for values, value in zip(self.moves, (sense, self._word[sense], receiver), strict=True):
+            for values, value in zip(self.moves, (sense, self._word[sense], receiver)):
                 values.append(value)
             self.counts[self._word[sense]] -= 1
             self.counts[receiver] += 1
@@ -98,14 +98,14 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     Vectors, θ and usage stay.
     """
     count, prob = inventory.interval_count.double(), inventory.interval_prob.double()
-    half = torch.argsort(count, descending=True, stable=True)[: inventory.vocab_size // 2]
+    half = torch.sort(count, descending=True, stable=True).indices[: inventory.vocab_size // 2]
     may_receive = torch.zeros_like(count, dtype=torch.bool)
     may_receive[half] = True
     may_receive &= (count > 0) & (inventory.senses_per_word() < inventory.max_senses)
     rank = (count / prob.clamp_min(1e-300)) / count.clamp_min(1.0).sqrt()
     rank = torch.where(may_receive, rank, torch.inf)
     most = max(1, int(settings.max_moves * inventory.vocab_size))
-    needy = torch.argsort(rank, stable=True)[: min(most, int(may_receive.sum()))].tolist()
+    needy = torch.sort(rank, stable=True).indices[: min(most, int(may_receive.sum()))].tolist()
     pool = _LeastUsed(inventory, inventory.interval_usage)
     for word in needy:
         # its usage in the new place is unknown until the next interval: it does not move twice
@@ -137,7 +137,7 @@ def apply_moves(inventory: SenseInventory, moves: Moves) -> None:
     """Make moves in the inventory: words of senses and usage; a new interval begins."""
     inventory.start_interval()  # while its sums are of the words that senses had
     inventory.move(moves.senses, moves.words)
-    last = dict(zip(moves.senses.tolist(), moves.usage.tolist(), strict=True))
+    last = dict(zip(moves.senses.tolist(), moves.usage.tolist()))
     inventory.usage[list(last)] = inventory.usage.new_tensor(list(last.values()))
 
 

@@ -9,7 +9,7 @@ and sums over the interval since the last reallocation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ def build_sense_table(
         raise ValueError(
             f"Word {int(counts.argmax())} has {most} senses; at most {width} are allowed."
         )
-    by_word = torch.argsort(word_of_sense, stable=True)  # [M] senses grouped by word
+    by_word = torch.sort(word_of_sense, stable=True).indices  # [M] senses grouped by word
     first = counts.cumsum(0) - counts  # [V] where each word's group begins
     slot = torch.arange(width, device=word_of_sense.device)
     mask = slot < counts.unsqueeze(1)  # [V, K]
@@ -99,8 +99,8 @@ def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
         word_of_sense: [M] word of each sense.
         usage: [M] U of Eq. 13.
     """
-    rows = usage.argsort(descending=True, stable=True)
-    rows = rows[word_of_sense[rows].argsort(stable=True)]  # word by word, the most used first
+    rows = usage.sort(descending=True, stable=True).indices
+    rows = rows[word_of_sense[rows].sort(stable=True).indices]  # word by word, the most used first
     words = word_of_sense[rows]
     numbers = torch.empty_like(rows)
     places = torch.arange(len(rows), device=rows.device)
@@ -232,7 +232,7 @@ class SenseInventory(nn.Module):
                 is changed then.
         """
         allocation = self.word_of_sense.clone()
-        last = dict(zip(senses.tolist(), words.tolist(), strict=True))
+        last = dict(zip(senses.tolist(), words.tolist()))
         allocation[list(last)] = allocation.new_tensor(list(last.values()))
         self._table = build_sense_table(allocation, self.vocab_size, self.max_senses)
         self.word_of_sense.copy_(allocation)
@@ -247,7 +247,7 @@ class SenseInventory(nn.Module):
 
     def _sums(self) -> dict[str, Tensor]:
         """Views of what is pending, by name."""
-        return dict(zip(self._sizes, self.pending.split([*self._sizes.values()]), strict=True))
+        return dict(zip(self._sizes, self.pending.split([*self._sizes.values()])))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -329,9 +329,9 @@ class SenseInventory(nn.Module):
         for name in self._names:
             self.get_buffer(f"interval_{name}").zero_()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SenseInventory:
+    def _apply(self, *args: Any, **options: Any) -> SenseInventory:
         exact = dict(self.named_buffers())
-        super()._apply(fn, recurse)
+        super()._apply(*args, **options)
         for name, buffer in exact.items():
             moved = self.get_buffer(name)
             if moved.dtype != buffer.dtype:

@@ -20,13 +20,13 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-import torch
 from fairseq.data.iterators import BackgroundConsumer
 from fairseq.distributed import utils as distributed_utils
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from omegaconf import OmegaConf
 from torch import nn
 
+from fairseq_kerbs import torch_compat
 from fairseq_kerbs.utils.dictionaries import check_dictionaries
 from fairseq_kerbs.utils.errors import ProgramEnd, UserError
 from fairseq_kerbs.utils.files import check_whole, lock_folder
@@ -157,8 +157,7 @@ def check_resumed(settings: dict[str, Any], task: Any, made: int, args: Any) -> 
     if not file.is_file():
         return
     _check_file(file)
-    mapped: dict[str, Any] = {"mmap": True} if zipfile.is_zipfile(file) else {}
-    state = torch.load(file, map_location="cpu", weights_only=False, **mapped)
+    state = torch_compat.load(file, weights_only=False, mmap=zipfile.is_zipfile(file))
     check_dictionaries(state, task)
     trained = (state.get("cfg") or {}).get("model") or {}
     trained = trained if isinstance(trained, dict) else vars(trained)

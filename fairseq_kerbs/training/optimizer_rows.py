@@ -28,7 +28,7 @@ class OptimizerRows:
         if self._masters is None:
             return parameter, rows
         if not isinstance(self._masters, dict):
-            pairs = zip(self._copied, self._masters, strict=True)
+            pairs = zip(self._copied, self._masters)
             return next(master for copied, master in pairs if copied is parameter), rows
         together = [copied for copied in self._copied if copied.device == parameter.device]
         number = next(n for n, copied in enumerate(together) if copied is parameter)

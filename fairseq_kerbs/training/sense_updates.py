@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings
+from fairseq_kerbs.torch_compat import OUT_OF_MEMORY
 from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
 
@@ -161,7 +162,7 @@ class SenseUpdates:
                 none = self.schedule.policy == "none"
                 try:
                     moved = 0 if none else self._reallocate(optimizer, layer, update_num)
-                except torch.OutOfMemoryError as error:  # fairseq would go on, with half the moves
+                except OUT_OF_MEMORY as error:  # fairseq would go on, with half the moves
                     raise MemoryError(
                         "the accelerator has no memory left to move senses."
                     ) from error

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import shorten
-from typing import TypeGuard
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 
 class UserError(Exception):

@@ -12,6 +12,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -113,7 +114,7 @@ def _atomic(path: Path, **how: Any) -> Iterator[Any]:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         # torch's archive writer ends in an error of its own where the disk has refused
-        refusal = system_cause(error) if isinstance(error, OSError | RuntimeError) else None
+        refusal = system_cause(error) if isinstance(error, (OSError, RuntimeError)) else None
         # an error that names another file is about what the writer reads
         if refusal is not None and refusal.filename in (None, name):
             raise system_refusal(refusal, path) from None
@@ -150,7 +151,10 @@ def _sync(path: Path) -> None:
 def sha256_of(path: Path | str) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        for part in iter(partial(stream.read, 1 << 20), b""):
+            digest.update(part)
+        return digest.hexdigest()
 
 
 def fingerprint(path: Path) -> str | None:

@@ -73,6 +73,7 @@ def run_program(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
 
     def begin() -> None:
+        os.setpgrp()
         end_with_parent()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -84,7 +85,6 @@ def run_program(
             stderr=stderr,
             cwd=folder,
             preexec_fn=begin,
-            process_group=0,
             env={**os.environ, **UTF8},
         )
         try:

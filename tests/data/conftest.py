@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Sequence
-from contextlib import chdir, redirect_stderr
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import IO
 from unittest import mock
@@ -23,13 +23,16 @@ def _preprocess_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def _run(command: Sequence[str], stdout: IO[str], stderr: int, folder: Path) -> int:
     from fairseq_cli import preprocess
 
-    with mock.patch("sys.argv", command), redirect_stderr(stdout), chdir(folder):
+    patch = pytest.MonkeyPatch()
+    patch.chdir(folder)
+    with mock.patch("sys.argv", command), redirect_stderr(stdout):
         try:
             preprocess.cli_main()
         except BaseException:
             traceback.print_exc(file=stdout)
             return 1
         finally:
+            patch.undo()
             for handler in list(preprocess.logger.handlers):
                 preprocess.logger.removeHandler(handler)
                 if isinstance(handler, logging.FileHandler):

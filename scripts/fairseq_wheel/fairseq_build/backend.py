@@ -5,7 +5,6 @@ pip and uv take the metadata from the wheel, since there is no hook for them alo
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -32,7 +31,8 @@ def build_wheel(
     if message := missing_tool():
         raise BuildError(message)
     target = os.path.abspath(wheel_directory)
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(edited_source(Path(folder))):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(edited_source(Path(folder)))  # of this process of pip's alone
         return build_meta.build_wheel(target)
 
 

@@ -1,0 +1,63 @@
+"""What torch calls differently from version to version: each row with the versions and the reason.
+
+No other module asks for a version of torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairseq_kerbs import LOWEST
+from fairseq_kerbs.utils.errors import ProgramEnd
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+VERSION = _numbers(torch.__version__)
+
+for _name, _found in {"Python": sys.version_info[:2], "torch": VERSION}.items():
+    if _found < _numbers(LOWEST[_name]):
+        raise ProgramEnd(f"{_name} {'.'.join(map(str, _found))} is older than {LOWEST[_name]}.")
+
+COMPILES = VERSION >= (2, 4)
+"""Whether ``torch.compile`` may be used: ``torch.library.custom_op``, by which it takes the
+likelihood as one operation, came with 2.4."""
+
+READS_PLAIN = VERSION >= (2, 5)
+"""Whether :func:`load` can be kept to tensors and named classes: ``safe_globals`` came with 2.5."""
+
+OUT_OF_MEMORY: Any = ()
+"""What an accelerator without memory raises: a class of its own since 1.13, renamed in 2.5; before,
+a RuntimeError like any other, of which nothing is caught."""
+if VERSION >= (1, 13):
+    OUT_OF_MEMORY = torch.OutOfMemoryError if VERSION >= (2, 5) else torch.cuda.OutOfMemoryError
+
+
+def is_compiling() -> bool:
+    """Whether ``torch.compile`` or ``torch.export`` reads the code instead of running it; before
+    2.3 nothing says so, and nothing here is compiled."""
+    return VERSION >= (2, 3) and torch.compiler.is_compiling()
+
+
+def autocast_dtype(device: str) -> torch.dtype | None:
+    """The dtype of autocast on a kind of device; None where it is off. Functions that take the
+    device came with 2.4."""
+    if VERSION >= (2, 4):
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if device == "cpu":
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
+
+
+def load(path: Path, **options: Any) -> Any:
+    """``torch.load`` on the CPU with options as far as this torch has them: ``weights_only`` came
+    with 1.13 and ``mmap`` with 2.1; what they do is what earlier ones do or do without."""
+    since = {"weights_only": (1, 13), "mmap": (2, 1)}
+    known = {name: value for name, value in options.items() if since[name] <= VERSION}
+    return torch.load(path, map_location="cpu", **known)
