@@ -31,11 +31,10 @@ def add_convert(commands: Subparsers) -> None:
     add("--total-senses", type=float, default=1.5, metavar="F",
         help="senses in all, as a multiple of the target vocabulary [%(default)s]")  # fmt: skip
     add("--max-senses", type=int, default=4, metavar="N", help="most senses of one word [4]")
-    add("--extra-senses", choices=("spare", "split", "clusters"), default="spare",
+    add("--extra-senses", choices=("spare", "clusters"), default="spare",
         help="where senses beyond one a word go: beside rare words, with next to no share of their "
-        "probability, for reallocation to take; to the frequent words, in equal shares; or on the "
-        "clusters of each word's contexts in --data, where --total-senses is a limit "
-        "[%(default)s]")  # fmt: skip
+        "probability, for reallocation to take; or on the clusters of each word's contexts in "
+        "--data, where --total-senses is a limit [%(default)s]")  # fmt: skip
     clusters = parser.add_argument_group("with --extra-senses clusters")
     clusters.add_argument("--split", default="train", help="split of --data [%(default)s]")
     clusters.add_argument("--contexts", type=int, default=600, metavar="N",
@@ -47,10 +46,6 @@ def add_convert(commands: Subparsers) -> None:
         help="most memory for contexts [%(default)s]")  # fmt: skip
     clusters.add_argument("--valid-split", default="valid", metavar="SPLIT",
         help="split of --data for the loss before and after [%(default)s]")  # fmt: skip
-    add("--split-noise", type=float, default=0.0, metavar="S",
-        help="part the senses of a split word by this much, relative to their length. 0 is exact, "
-        "but equal senses stay equal in training until reallocation moves them "
-        "[%(default)s]")  # fmt: skip
     counts = parser.add_mutually_exclusive_group()
     counts.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
     counts.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
@@ -77,13 +72,12 @@ def _run_convert(args: argparse.Namespace) -> int:
         path = remembered_dictionary(args.checkpoint, source.config, args.data)
     if path is not None:
         dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
-    sizes = args.total_senses, args.max_senses
     placed = None
     if args.extra_senses == "clusters":
         placed = PlacedSenses(source, args, dictionary)
     placement = placed.placement if placed else None
     converted = conversion.convert(
-        source, *sizes, args.extra_senses, args.split_noise, dictionary, placement
+        source, args.total_senses, args.max_senses, dictionary, placement
     )
     summary = placed.summary(converted) if placed else []
     flags = finetuning_flags(source.config, converted.settings, args.output)
@@ -99,11 +93,7 @@ def _run_convert(args: argparse.Namespace) -> int:
         print("\n".join(summary))
     else:
         if extra:
-            kind = "least" if args.extra_senses == "spare" else "most"
-            print(
-                f"extra senses ({args.extra_senses}): {total - words}, of the {extra} {kind} "
-                f"frequent words by {by}"
-            )
+            print(f"spare senses: {total - words}, of the {extra} least frequent words by {by}")
         print(
             "largest difference of log-probabilities on random sentences: "
             f"{converted.difference:.2g} nats"
@@ -125,12 +115,9 @@ def _check_flags(args: argparse.Namespace) -> None:
         ("contexts", args.contexts >= 40, "at least 40"),
         ("gap", args.gap > 0, "above 0"),
         ("memory", 0 < args.memory < 1e6, "above 0"),
-        ("split_noise", 0 <= args.split_noise < 1, "within [0, 1)"),
     ):
         if not right:
             flag = name.replace("_", "-")
             raise UserError(f"--{flag} is {getattr(args, name)}, but must be {range_}")
     if args.extra_senses == "clusters" and args.data is None:
         raise UserError("--extra-senses clusters reads contexts: give --data BIN")
-    if args.split_noise and args.extra_senses != "split":
-        raise UserError("--split-noise parts senses of --extra-senses split; give both or neither")

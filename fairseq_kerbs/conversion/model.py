@@ -142,8 +142,6 @@ def convert(
     source: SoftmaxModel,
     total_senses: float,
     max_senses: int,
-    extra_senses: str,
-    split_noise: float = 0.0,
     dictionary: Any = None,
     placement: Placement | None = None,
 ) -> Converted:
@@ -152,10 +150,9 @@ def convert(
 
     Args:
         total_senses, max_senses: in all, as a multiple of the vocabulary; most of one word.
-        extra_senses: where senses beyond one a word go, see `.sense_init`.
-        split_noise: relative size of the difference between split senses.
         dictionary: fairseq's target dictionary with the counts of words, where they are known.
-        placement: senses on clusters of contexts, for ``extra_senses`` "clusters".
+        placement: senses on clusters of contexts; without, those beyond one a word are spare, see
+            `.sense_init`.
 
     Raises a UserError if its settings mean something that ours do not, or predictions would differ.
     """
@@ -166,8 +163,8 @@ def convert(
     if dictionary is not None:
         counts, special = torch.tensor(dictionary.count), dictionary.nspecial
     if placement is None:
-        plan = plan_senses(len(source.weight), total, extra_senses, counts, special)
-        rows = sense_rows(source.weight, source.bias, plan, split_noise)
+        plan = plan_senses(len(source.weight), total, counts, special)
+        rows = sense_rows(source.weight, source.bias, plan)
     else:
         total = len(placement.word_of_sense)
         plan = placed_plan(placement, len(source.weight), counts)
@@ -196,7 +193,7 @@ def convert(
     new[f"{_OUTPUT}inventory.usage"] = plan.usage
     model.load_state_dict(new, strict=True)
     difference = largest_difference(source.model, model.eval(), source.task)
-    if not split_noise and not difference <= ALLOWED:
+    if not difference <= ALLOWED:
         raise UserError(
             f"{refused}log-probabilities would differ by {difference:.3g}; its settings ask for "
             f"something that --arch {settings.arch} has not"

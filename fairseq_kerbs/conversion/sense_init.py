@@ -2,17 +2,13 @@
 
 At θ = 0 the kernel is the inner product (Eq. 9), so a word with one sense has the logit it had.
 A word with several equal senses keeps its probability (Eq. 4) where each has a share of it, added
-to its logit as log(share): the bias of ``--sense-bias``. Shares of a word sum to 1. Two ways:
+to its logit as log(share): the bias of ``--sense-bias``. Shares of a word sum to 1. An extra sense
+takes a share of :data:`SPARE_SHARE` of a word that is rarely used, and has usage 0: it does next to
+nothing where it is, and reallocation takes it first. Frequent words, the first to be found badly
+predicted (Eq. 12), keep room for other senses. Policies break ties by the lower number: the last
+sense of a word is the one that carries it.
 
-``spare``
-    An extra sense takes a share of :data:`SPARE_SHARE` of a word that is rarely used, and has usage
-    0: it does next to nothing where it is, and reallocation takes it first. Frequent words, the
-    first to be found badly predicted (Eq. 12), keep room for other senses. Policies break ties by
-    the lower number: the last sense of a word is the one that carries it.
-``split``
-    The extra senses go to the most frequent words, whose senses then have equal shares.
-
-A third way, ``clusters``, changes probabilities a little: see :mod:`fairseq_kerbs.clusters`.
+Senses on clusters change probabilities a little: see :mod:`fairseq_kerbs.clusters`.
 """
 
 from __future__ import annotations
@@ -21,11 +17,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_kerbs.clusters import Placement
 from fairseq_kerbs.reallocation.clusters import SPARE_NATS
-from fairseq_kerbs.senses import build_sense_table
 
 SPARE_SHARE = math.exp(-SPARE_NATS)
 """Share of a spare sense, the one that they have in training, too."""
@@ -42,29 +37,23 @@ class SensePlan:
 
 
 def plan_senses(
-    vocab_size: int, total_senses: int, how: str, counts: Tensor | None = None, special: int = 4
+    vocab_size: int, total_senses: int, counts: Tensor | None = None, special: int = 4
 ) -> SensePlan:
-    """Give V words M senses: one each, and extra senses one after the other (``how``: see above).
+    """Give V words M senses: one each, and spare ones to the rarest words, one after the other.
 
     ``counts`` [V] are occurrences in the training data; None takes the order of the words, in which
     fairseq-preprocess ranks them. The ``special`` first entries, which are no words, come last.
     """
     ranked = counts if counts is not None else torch.arange(vocab_size, 0, -1)
     order = torch.sort(ranked, descending=True, stable=True).indices
-    words = order[order >= special].tolist()
-    if how == "spare":
-        words.reverse()
-    words += range(min(special, vocab_size))
+    words = [*order[order >= special].tolist()[::-1], *range(min(special, vocab_size))]
     extra = [words[number % vocab_size] for number in range(total_senses - vocab_size)]
     allocation = [*range(vocab_size), *extra]
     word_of_sense = torch.tensor(allocation)
     senses = torch.bincount(word_of_sense, minlength=vocab_size)  # [V]
-    if how == "split":
-        share = 1.0 / senses[word_of_sense].double()
-    else:
-        last = {word: sense for sense, word in enumerate(allocation)}
-        share = torch.full((total_senses,), SPARE_SHARE, dtype=torch.float64)
-        share[list(last.values())] = 1.0 - SPARE_SHARE * (senses - 1).double()
+    last = {word: sense for sense, word in enumerate(allocation)}
+    share = torch.full((total_senses,), SPARE_SHARE, dtype=torch.float64)
+    share[list(last.values())] = 1.0 - SPARE_SHARE * (senses - 1).double()
     usage = _usage(counts, word_of_sense, share)
     usage[share == SPARE_SHARE] = 0.0
     return SensePlan(word_of_sense, share, usage.float(), list(dict.fromkeys(extra)))
@@ -96,26 +85,15 @@ def placed_rows(weight: Tensor, bias: Tensor | None, placement: Placement) -> Te
     return torch.cat([rows, column.unsqueeze(1)], dim=1)
 
 
-def sense_rows(weight: Tensor, bias: Tensor | None, plan: SensePlan, noise: float = 0.0) -> Tensor:
+def sense_rows(weight: Tensor, bias: Tensor | None, plan: SensePlan) -> Tensor:
     """Sense vectors with the probabilities of a softmax, float32.
 
-    Vectors of words are [V, d], biases of their logits [V]. With ``noise`` the senses of a word
-    part in pairs, w ± noise·|w|·u with a random direction u of each pair: what that does to
-    probabilities is of second order in ``noise``.
+    Vectors of words are [V, d], biases of their logits [V].
 
     Returns [M, d], or [M, d + 1] with the biases in the last column where some are not 0.
     """
     owners = plan.word_of_sense
     rows = weight.float()[owners]
-    if noise:
-        table, mask = build_sense_table(owners, len(weight))[:2]
-        drawn = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
-        drawn = nn.functional.normalize(drawn, dim=1)
-        directions = torch.zeros_like(rows)  # of a sense without another to part from
-        for slot in range(0, table.shape[1] - 1, 2):
-            first, second = table[mask[:, slot + 1], slot : slot + 2].unbind(1)
-            directions[first], directions[second] = drawn[first], -drawn[first]
-        rows = rows + noise * rows.norm(dim=1, keepdim=True) * directions
     if bias is None and len(owners) == len(weight):
         return rows
     column = plan.share.log() + (0.0 if bias is None else bias.double()[owners])

@@ -15,8 +15,7 @@ from fairseq_kerbs.analysis.similarity import nearest_senses
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import flag_arguments, load_experiment
-from fairseq_kerbs.conversion.sense_init import SPARE_SHARE, plan_senses, sense_rows
-from fairseq_kerbs.likelihood import kerbs_log_probs
+from fairseq_kerbs.conversion.sense_init import SPARE_SHARE, plan_senses
 from fairseq_kerbs.reallocation import ReallocationSettings, propose_moves
 from fairseq_kerbs.senses import SenseInventory
 from tests.helpers.softmax_checkpoints import (
@@ -64,12 +63,9 @@ def converted(tmp_path: Path, case: str, *flags: str, **stock: Any) -> tuple[Any
     return model, out
 
 
-@pytest.mark.parametrize(
-    ("case", "how"),
-    [*((case, "spare") for case in CASES), ("transformer_tied", "split"), ("lstm", "split")],
-)
-def test_predictions_and_decoding_are_the_same(case: str, how: str, tmp_path: Path) -> None:
-    stock, out = converted(tmp_path, case, "--extra-senses", how, "--total-senses", "2.3")
+@pytest.mark.parametrize("case", list(CASES))
+def test_predictions_and_decoding_are_the_same(case: str, tmp_path: Path) -> None:
+    stock, out = converted(tmp_path, case, "--total-senses", "2.3")
     model = load(out)
     layer = model.decoder.output
     assert (layer.vocab_size, layer.total_senses) == (WORDS, round(2.3 * WORDS))
@@ -131,9 +127,11 @@ def test_a_dictionary_alone_gives_the_counts(
 ) -> None:
     path = tmp_path / "words.txt"
     path.write_text("".join(f"w{n} {n + 1}\n" for n in range(WORDS - 4)))
-    _, out = converted(tmp_path, "lstm", "--dict", str(path), "--extra-senses", "split")
-    assert f"most frequent words by the counts of {path}" in capsys.readouterr().out
-    assert load(out).decoder.output.inventory.senses_per_word()[-1] > 1
+    _, out = converted(tmp_path, "lstm", "--dict", str(path), "--total-senses", "1.2")
+    assert f"least frequent words by the counts of {path}" in capsys.readouterr().out
+    senses = load(out).decoder.output.inventory.senses_per_word()
+    assert senses[4] > 1
+    assert senses[-1] == 1
 
 
 def test_the_file_holds_nothing_of_the_training_before(tmp_path: Path) -> None:
@@ -170,24 +168,17 @@ def counted(words: int = 12) -> Tensor:
 
 
 def test_spare_senses_sit_beside_the_least_frequent_words() -> None:
-    plan = plan_senses(12, 17, "spare", counted())
+    plan = plan_senses(12, 17, counted())
     assert plan.words == [6, 11, 9, 4, 7]
     assert plan.word_of_sense.tolist() == [*range(12), *plan.words]
-    assert plan_senses(12, 17, "spare").words == [11, 10, 9, 8, 7]
-    assert plan_senses(12, 32, "spare").word_of_sense.bincount().tolist() == [2] * 4 + [3] * 8
+    assert plan_senses(12, 17).words == [11, 10, 9, 8, 7]
+    assert plan_senses(12, 32).word_of_sense.bincount().tolist() == [2] * 4 + [3] * 8
     assert plan.share[12:].tolist() == pytest.approx([1 - SPARE_SHARE] * 5, abs=1e-12)
     assert plan.usage[plan.words].eq(0).all()
     assert plan.usage[12:].gt(0).all()
     assert float(plan.usage.sum()) == pytest.approx(1.0)
-
-
-def test_split_senses_go_to_the_most_frequent_words() -> None:
-    plan = plan_senses(12, 21, "split", counted())
-    assert plan.words == [5, 8, 10, 7, 4, 9, 11, 6, 0]
-    assert plan_senses(12, 15, "split").words == [4, 5, 6]
-    for one in (plan, plan_senses(12, 40, "split"), plan_senses(12, 40, "spare", counted())):
-        sums = torch.zeros(12).double().index_add(0, one.word_of_sense, one.share)
-        torch.testing.assert_close(sums, torch.ones(12).double())
+    sums = torch.zeros(12).double().index_add(0, plan.word_of_sense, plan.share)
+    torch.testing.assert_close(sums, torch.ones(12).double())
 
 
 @pytest.mark.parametrize(
@@ -197,7 +188,7 @@ def test_split_senses_go_to_the_most_frequent_words() -> None:
 @pytest.mark.parametrize("known", [True, False])
 def test_reallocation_takes_spare_senses_first(policy: str, extra: int, known: bool) -> None:
     """Also from words that did not occur; the others are never touched while there are spares."""
-    plan = plan_senses(12, 12 + extra, "spare", counted() if known else None)
+    plan = plan_senses(12, 12 + extra, counted() if known else None)
     inventory = SenseInventory(12, 12 + extra, 4)
     state = inventory.state_dict() | {"word_of_sense": plan.word_of_sense, "usage": plan.usage}
     inventory.load_state_dict(state)
@@ -209,26 +200,6 @@ def test_reallocation_takes_spare_senses_first(policy: str, extra: int, known: b
     moves = propose_moves(inventory, policy, ReallocationSettings(max_moves=1.0))
     assert len(moves) > 0
     assert plan.share[moves.senses].eq(SPARE_SHARE).all()
-
-
-def test_noise_is_of_second_order() -> None:
-    torch.manual_seed(5)
-    weight, h = torch.randn(12, 6), torch.randn(50, 6)
-    plan = plan_senses(12, 30, "split")
-    contexts = torch.cat([h, torch.ones(50, 1)], 1)
-    exact = (h @ weight.t()).log_softmax(1)
-
-    def error(noise: float) -> float:
-        rows = sense_rows(weight, None, plan, noise).double()
-        theta = torch.zeros(30, dtype=torch.float64)
-        found = kerbs_log_probs(contexts.double(), rows, theta, plan.word_of_sense, 12)
-        return float((found - exact).abs().max())
-
-    assert error(0.0) < 1e-5
-    assert error(0.02) / error(0.01) == pytest.approx(4.0, rel=0.05)
-    rows = sense_rows(weight, None, plan, 0.1)
-    moved = (rows[:, :6] != weight[plan.word_of_sense]).any(1)
-    assert moved.sum() == 30 - 6  # of three senses one stays
 
 
 # ------------------------------------------------------------------- what is refused
