@@ -2,11 +2,13 @@
 
 In fairseq-generate's output a line ``K-<id>`` follows the ``P-`` line of every hypothesis, with one
 entry for each of its tokens, the end of the sentence included: ``word#sense:posterior``, with the
-number of the sense within its word (`number_senses`) and the posterior of Eq. 7.
+number of the sense within its word (`number_senses`) and the posterior of Eq. 7. Behind a tab stand
+the names of the senses of content words that have several: ``bank#1=Ufer; light#2=hellblau``.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq.models import FairseqLanguageModel
 from torch import Tensor
 
+from fairseq_kerbs.analysis.names import SenseNames, is_function_word
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
@@ -33,7 +36,9 @@ class Hypothesis(NamedTuple):
     words: list[str]
 
 
-def with_senses(lines: Sequence[str], model: Any, task: Any, name: str) -> list[str]:
+def with_senses(
+    lines: Sequence[str], model: Any, task: Any, name: str, names: SenseNames | None = None
+) -> list[str]:
     """The lines of fairseq-generate's output, those of senses among them; earlier ones give way.
 
     Raises a UserError, which has the ``name`` of the output, if it has no hypotheses, or its words
@@ -42,10 +47,24 @@ def with_senses(lines: Sequence[str], model: Any, task: Any, name: str) -> list[
     lines = [line for line in lines if not line.startswith("K-")]
     hypotheses = sorted(read_hypotheses(lines, name), key=lambda each: len(each.words))
     added: dict[int, str] = {}
+    layer, indices = model.decoder.output, task.target_dictionary.indices
+    numbers = number_senses(layer.word_of_sense, layer.usage).tolist()
+
+    @functools.cache
+    def named(word: str) -> dict[str, str]:
+        if names is None or is_function_word(word):
+            return {}
+        of_rows = names.names(indices.get(word, -1))
+        found = {f"{word}#{numbers[row]}": sense.short for row, sense in of_rows.items()}
+        return found if len(found) > 1 else {}
+
     for batch in progress(list(_batches(hypotheses)), "senses", " batches"):
         for hypothesis, entries in zip(batch, _entries(batch, model, task)):
             sentence = lines[hypothesis.line].partition("\t")[0][2:]
-            added[hypothesis.line] = f"K-{sentence}\t{' '.join(entries)}"
+            shown = dict.fromkeys(entry.rpartition(":")[0] for entry in entries)
+            known = {sense: named(sense.rpartition("#")[0]).get(sense) for sense in shown}
+            text = "; ".join(f"{sense}={short}" for sense, short in known.items() if short)
+            added[hypothesis.line] = "\t".join([f"K-{sentence}", " ".join(entries), text]).rstrip()
     return [
         text
         for number, line in enumerate(lines)

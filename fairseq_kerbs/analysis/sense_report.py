@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from tabulate import tabulate
 
 from fairseq_kerbs.analysis.context_vectors import sense_numbers, usage_shares
+from fairseq_kerbs.analysis.names import NO_NAME, SenseName, SenseNames
 from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.similarity import nearest_senses
-from fairseq_kerbs.analysis.words import in_context, is_word, senses_by_frequency
+from fairseq_kerbs.analysis.words import in_context, is_word, printable, senses_by_frequency
 from fairseq_kerbs.evaluation.texts import as_lines, table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
@@ -28,6 +30,7 @@ def build_report(
     layer: OutputLayer,
     symbols: Sequence[str],
     *,
+    names: SenseNames | None = None,
     words: Sequence[str] = (),
     gold: Mapping[tuple[int, int, str], str] | None = None,
     top: int = 20,
@@ -42,8 +45,10 @@ def build_report(
         found: occurrences in the data; None where there are no data.
         symbols, counts: [V] entries of the dictionary, the ``special`` first of which are no words,
             and their occurrences in the training data (empty if unknown).
+        names: what their senses translate and stand beside, where there are data.
         words: words to report; by default the ``top`` (all with 0) words with most gold senses
-            (``gold``), or with most senses of those that occur, where there are data.
+            (``gold``), or those whose senses are clearest (``names``), or without data those with
+            most senses.
         examples, nearest: contexts and neighbours of each sense.
 
     Returns:
@@ -59,16 +64,16 @@ def build_report(
     senses: list[int] = layer.senses_per_word().tolist()
     labels = Counter(word for _, _, word in gold or ())
     wanted = list(dict.fromkeys(words)) or [word for word, _ in labels.most_common(top or None)]
-    if not wanted:
+    if not wanted and names is not None:
+        wanted = names.clearest(top, special)
+    elif not wanted:
         times = {symbols[number]: counts[number] if counts else 0 for number in proper}
-        if found is not None:
-            times = {word: len(own) for word, own in by_word.items()}
         several = [word for word in times if senses[entries[word]] > 1]
         several.sort(key=lambda word: (-senses[entries[word]], -times[word], word))
         wanted = several[: top or None]
     known = [word for word in wanted if word in entries]
     summaries = [
-        _summarize(layer, entries[word], by_word[word], word, gold or {}, examples)
+        _summarize(layer, entries[word], by_word[word], word, gold or {}, examples, names)
         | {"frequency": counts[entries[word]] if counts else None}
         for word in progress(known, "senses", " words")
     ]
@@ -90,11 +95,14 @@ def _summarize(
     word: str,
     gold: Mapping[tuple[int, int, str], str],
     examples: int,
+    names: SenseNames | None,
 ) -> Figures:
-    """``word``, ``log_prob`` (Eq. 12), and of its ``senses``, the most used first, ``row`` in the
-    layer, ``usage`` (Eq. 13, a share of the word's), ``theta``, ``count`` (where it is the most
-    probable), ``true_senses`` (numbers of these) and ``examples`` (the surest)."""
+    """``word``, ``log_prob`` (Eq. 12), ``clarity`` (:meth:`SenseNames.clarity`), and of its
+    ``senses``, the most used first, ``row`` in the layer, ``usage`` (Eq. 13, a share of the
+    word's), ``theta``, ``count`` (where it is the most probable), ``true_senses`` (numbers of
+    these), ``examples`` (the surest), and what :class:`SenseName` has."""
     senses, rows = [], sense_numbers(layer, number)
+    by_row = {} if names is None else names.names(number)
     for row, usage in zip(rows, usage_shares(layer, rows).tolist()):
         used = [(max(o.posterior), o.line, o) for o in where if o.sense == row]
         true = Counter(gold[at] for _, line, o in used if (at := (line, o.index, word)) in gold)
@@ -105,8 +113,11 @@ def _summarize(
         ]
         theta = layer.theta[row].item() if layer.has_theta else None
         figures = {"row": row, "usage": usage, "theta": theta, "count": len(used)}
-        senses.append(figures | {"true_senses": dict(true.most_common()), "examples": shown})
-    return {"word": word, "log_prob": float(layer.log_prob[number]), "senses": senses}
+        figures |= {"true_senses": dict(true.most_common()), "examples": shown}
+        senses.append(figures | by_row.get(row, NO_NAME)._asdict())
+    clarity = None if names is None else names.clarity(number)
+    figures = {"word": word, "log_prob": float(layer.log_prob[number]), "clarity": clarity}
+    return figures | {"senses": senses}
 
 
 def _add_names(
@@ -135,11 +146,15 @@ def report_as_csv(report: Figures) -> str:
             true = "; ".join(f"{name} {count}" for name, count in one["true_senses"].items())
             near = "; ".join("{name} {score:.6g}".format(**near) for near in one["nearest"])
             figures = [word["word"], len(word["senses"]), word["frequency"], word["log_prob"]]
+            figures += [word["clarity"]]
             figures += [one[name] for name in ("sense", "row", "usage", "theta")]
+            name = name_of(one)
+            figures += [one["times"], one["share"], name.translates, name.beside]
             figures += [one["count"] if report["with_data"] else None, true, near]
             contexts = [[example["posterior"], example["text"]] for example in one["examples"]]
             rows += [[*figures, *context] for context in contexts or [[None, None]]]
-    head = "word senses frequency log_prob sense row usage theta count true_senses nearest"
+    head = "word senses frequency log_prob clarity sense row usage theta times share translates "
+    head += "beside count true_senses nearest"
     return table_as_csv([*head.split(), "posterior", "example"], rows, digits=6)
 
 
@@ -163,22 +178,36 @@ def report_as_text(report: Figures) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
+def name_of(sense: Figures) -> SenseName:
+    """The name of a sense in a report."""
+    return SenseName(*(sense[field] for field in SenseName._fields))
+
+
 def _word_lines(word: Figures, with_data: bool) -> list[str]:
     number = f"{len(word['senses'])} sense{'s' if len(word['senses']) > 1 else ''}"
-    head = f"{word['word']}: {number}, log P {word['log_prob']:.3g}"
+    head = f"{word['word']}: {number}"
     if word["frequency"] is not None:
         head += f", {word['frequency']} times in the training data"
-    wide = max(len(one["name"]) for one in word["senses"])
-    times = f"{'times':>7}" if with_data else ""
-    lines = [head, f"  {'sense':<{wide}}{times}{'usage':>7}{'θ':>8}  nearest senses by kernel"]
+    rows, wide = [], max(len(one["name"]) for one in word["senses"])
     for one in word["senses"]:
-        count = f"{one['count']:>7}" if with_data else ""
         theta = "–" if one["theta"] is None else f"{one['theta']:+.3f}"
-        near = ", ".join("{name} {score:.2f}".format(**near) for near in one["nearest"])
-        row = f"  {one['name']:<{wide}}{count}{one['usage']:>7.0%}{theta:>8}  {near}"
-        lines.append(row.rstrip())
+        name, share = name_of(one), one["share"] if with_data else one["usage"]
+        rows.append([f"{one['name']:<{wide}}", f"{share:.0%}", theta, name.translates, name.beside])
+    columns = ["sense", "share" if with_data else "usage", "θ", "translates", "beside"]
+    used = [at for at in range(5) if at < 3 or any(row[at] for row in rows)]
+    table = tabulate(
+        [[row[at] for at in used] for row in rows], [columns[at] for at in used],
+        tablefmt="plain", disable_numparse=True,
+        colalign=["left", "right", "right", "left", "left"][: len(used)],
+    ).splitlines()  # fmt: skip
+    lines = [head, f"  {table[0]}"]
+    for one, row in zip(word["senses"], table[1:]):
+        lines.append(f"  {row}")
         if one["true_senses"]:
             true = ", ".join(f"{name} {count}" for name, count in one["true_senses"].items())
             lines.append(f"      true: {true}")
+        if one["nearest"]:
+            near = ", ".join("{name} {score:.2f}".format(**near) for near in one["nearest"])
+            lines.append(f"      nearest: {near}")
         lines += ["      {posterior:.2f}  {text}".format(**example) for example in one["examples"]]
-    return lines
+    return [printable(line.rstrip()) for line in lines]

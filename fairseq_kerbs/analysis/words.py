@@ -67,6 +67,11 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
     return " ".join([*before, f"[{tokens[place]}]", *after])
 
 
+def printable(text: str) -> str:
+    """A text without control characters, which would steer a terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np.int64]]:
     """Indices of words in groups of equal size (give or take one), from frequent to rare. Words
     with a count of 0, such as fairseq's special symbols, belong to none."""

@@ -215,7 +215,8 @@ def _in_subwords(flags: Flags, extra: list[str]) -> Flags:
 def add_translate(commands: Subparsers) -> None:
     """Raw text in, raw text out."""
     parser = _add_parser(commands, _run_translate)
-    text = "after each translation a tab, and word#sense:posterior for each of its subwords"
+    text = "after each translation a tab, word#sense:posterior for each of its subwords, another "
+    text += "tab, and what the senses of its content words translate in the training data"
     parser.add_argument("--print-senses", action="store_true", help=text)
 
 
@@ -265,8 +266,10 @@ def _generated(
     from fairseq_kerbs.utils.processes import run_program
 
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as folder:
-        for file in Path(args.data).glob("dict.*.txt"):
-            Path(folder, file.name).symlink_to(file.resolve())
+        # the training split names senses
+        for kind in ("dict.*.txt", *["train.*"] * args.print_senses):
+            for file in Path(args.data).glob(kind):
+                Path(folder, file.name).symlink_to(file.resolve())
         # one more, so that there is something to translate
         content = "".join(f"{text or '.'}\n" for text in [*texts, "."])
         Path(folder, f"test.{source}-{target}.{source}").write_text(content, encoding="utf-8")

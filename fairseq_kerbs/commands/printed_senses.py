@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from fairseq_kerbs.commands import OutputPath, Subparsers, write_output
-from fairseq_kerbs.commands.reading import add_model_flags, read_model
+from fairseq_kerbs.commands.reading import add_model_flags, read_model, read_names
 
 
 def add_print_senses(commands: Subparsers) -> None:
@@ -15,7 +15,8 @@ def add_print_senses(commands: Subparsers) -> None:
         "print-senses",
         help="the sense of every token of fairseq-generate's output",
         description="Write fairseq-generate's output, made without --remove-bpe, with a line K-ID "
-        "under the scores of each hypothesis: word#sense:posterior for each of its tokens.",
+        "under the scores of each hypothesis: word#sense:posterior for each of its tokens, and "
+        "after a tab what the senses of its content words translate in the training data.",
     )
     add_model_flags(parser, needs_data=True, split=False)
     text = "what fairseq-generate wrote with this model"
@@ -37,5 +38,6 @@ def text_with_senses(args: argparse.Namespace, generated: Path) -> str:
     from fairseq_kerbs.utils.files import read_lines
 
     lines, trained = read_lines(generated), read_model(args)
-    found = with_senses(lines, trained.model, trained.task, str(generated))
+    names = read_names(trained.model, trained.task)
+    found = with_senses(lines, trained.model, trained.task, str(generated), names)
     return "".join(f"{line}\n" for line in found)

@@ -76,6 +76,21 @@ def read_model(
     return Trained(layer, task.target_dictionary, model, task)
 
 
+def read_names(model: Any, task: Any, otherwise: str | None = None) -> Any:
+    """Names of senses (:class:`.analysis.names.SenseNames`) by the training split, or, if the data
+    have none, by another one; None without another."""
+    from fairseq_kerbs.analysis.names import SenseNames, read_text
+
+    split: str | None = "train"
+    try:
+        task.load_dataset(split)
+    except FileNotFoundError:
+        split = otherwise
+    if split is None:
+        return None
+    return SenseNames(read_text(model, task, split), task.target_dictionary.symbols)
+
+
 def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:
     """Write what ``--json`` and ``--csv`` ask for."""
     if args.json is not None:

@@ -16,11 +16,12 @@ def add_senses(commands: Subparsers) -> None:
     """Report on senses."""
     parser = commands.add_parser(
         "senses",
-        help="senses of words, with usage, theta, nearest senses and example contexts",
-        description="For each word its senses, the most used first: usage, kernel parameter and "
-        "nearest senses by kernel; with --data also how often each is used in a split and the "
-        "contexts in which it is used most surely, with the posterior. Then words by number of "
-        "senses, and senses a word by deciles of frequency in the training data. With --gold also "
+        help="senses of words: what they translate, what they stand beside, example contexts",
+        description="For each word its senses, the most used first. With --data: their shares of "
+        "the word's occurrences in the training data, the source words that they translate and how "
+        "often, neighbours that set them apart, and the contexts of a split in which each is most "
+        "probable. Without it usage and kernel parameter alone. Then words by number of senses, "
+        "and senses a word by deciles of frequency in the training data. With --gold also "
         "how the senses agree with gold senses: V-measure, adjusted Rand index and adjusted mutual "
         "information, beside permuted senses, k-means and a linear classifier of contexts.",
     )
@@ -32,12 +33,17 @@ def add_senses(commands: Subparsers) -> None:
     parser.add_argument("--train-data", type=Path, metavar="BIN", help=text)
     reading.add_numbers(
         parser,
-        ("--top", 20, "if no word is named: how many with most senses or labels, 0 for all"),
-        ("--examples", 2, "contexts a sense"),
-        ("--nearest", 3, "nearest senses of each"),
+        (
+            "--top",
+            20,
+            "if no word is named: how many whose senses are clearest, or that have most "
+            "labels, or without data most senses; 0 for all",
+        ),
+        ("--examples", 1, "contexts a sense"),
+        ("--nearest", 0, "nearest senses of each by kernel"),
     )
-    text = "whole words only, and contexts with BPE pieces joined"
-    parser.add_argument("--joined", action="store_true", help=text)
+    text = "pieces of words, too, and contexts in tokens"
+    parser.add_argument("--pieces", action="store_true", help=text)
     reading.add_files(parser)
     table = parser.add_argument_group("words by number of senses (Table 6 of the paper)")
     text = "also print words drawn at random for every number of senses, as Markdown"
@@ -65,12 +71,15 @@ def _run_senses(args: argparse.Namespace) -> int:
     word_numbers(dictionary, args.word)  # which refuses those that are no entries
     if gold is not None:
         gold_senses.lines_as_samples(task)
-    words = {*args.word, *(word for _, _, word in gold or ())}
-    found = None
+    found = names = None
+    words = [*args.word] or list(dict.fromkeys(word for _, _, word in gold or ()))
     if task is not None:
-        found = list(occurrences(model, task, args.split, not args.joined, words))
+        names = reading.read_names(model, task, args.split)
+        words = words or names.clearest(args.top, special)
+        found = list(occurrences(model, task, args.split, args.pieces, words))
     report = sense_report.build_report(
         *(found, layer, symbols),
+        names=names,
         words=args.word,
         gold=gold,
         top=args.top,

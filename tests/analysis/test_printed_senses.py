@@ -104,7 +104,7 @@ def test_every_hypothesis_has_its_senses(name: str, tmp_path: Path) -> None:
     assert len(scored) == 12
     read: Any = {line.split("\t")[0]: line.split("\t")[1] for line in lines if line[:2] == "S-"}
     for number in scored:
-        identity, entries = lines[number + 1].split("\t")
+        identity, entries, *_ = lines[number + 1].split("\t")
         assert identity == f"K-{lines[number].split()[0][2:]}"
         senses = [re.fullmatch(r"(\S+)#(\d):([01]\.\d{4})", entry) for entry in entries.split()]
         parts = [match.groups() for match in senses if match]
