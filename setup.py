@@ -50,7 +50,6 @@ setup(
         "analysis": [
             "Jinja2",
             "matplotlib>=3.8",
-            "plotly>=6",
             "scikit-learn>=1.4",
             "scipy",
             "snowballstemmer",

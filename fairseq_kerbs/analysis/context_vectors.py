@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -141,16 +142,51 @@ def sense_of(layer: OutputLayer, word: int, contexts: Tensor) -> Tensor:
 
 
 class Projection(NamedTuple):
-    """Context vectors of a word in a plane, and its sense vectors in the same plane."""
+    """Context vectors of a word in a plane, and a mark of each of its senses there."""
 
-    contexts: Tensor  # [n, 2] along the first two principal components, mean 0
-    senses: Tensor  # [K, 2] sense vectors scaled to the mean length of the contexts
-    share: tuple[float, float]  # of the contexts' variance, along the two components
+    contexts: Tensor  # [n, 2] along two axes, mean 0
+    senses: Tensor  # [K, 2]; NaN for a sense without a mark
+    axes: tuple[str, str]  # what they are, with the share of the variance that they show
+
+
+def discriminate(contexts: Tensor, labels: Tensor, senses: int) -> Projection:
+    """Context vectors [n, d] on the directions that part their senses most, by linear discriminants
+    (Fisher 1936; covariance after Ledoit and Wolf 2004).
+
+    Args:
+        labels: the sense of each, one of ``senses``, [n]. Where only two occur, the second axis is
+            the first principal component of what the discriminant leaves. The marks are means.
+
+    Raises:
+        ValueError: there are fewer than two contexts, or all are of one sense.
+    """
+    points, kinds = contexts.double().numpy(), labels.numpy()
+    present = np.unique(kinds)
+    if len(points) < 2 or len(present) < 2:
+        raise ValueError("discriminants need contexts of at least two senses")
+    model = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(points, kinds)
+    plane = model.transform(points)[:, :2]
+    between = model.explained_variance_ratio_[: len(present) - 1]
+    shares = between / between.sum()  # of what parts the senses
+    axes = [
+        f"{name} discriminant ({share:.0%})" for name, share in zip(("first", "second"), shares)
+    ]
+    if plane.shape[1] < 2:
+        direction = model.scalings_[:, :1] / np.linalg.norm(model.scalings_[:, :1])
+        rest = points - points @ direction @ direction.T
+        plane = np.concatenate([plane, PCA(1).fit_transform(rest)], 1)
+        axes.append("first principal component of the rest")
+    plane = plane - plane.mean(0)
+    marks = np.full((senses, 2), np.nan)
+    for kind in present:
+        marks[kind] = plane[kinds == kind].mean(0)
+    return Projection(torch.from_numpy(plane), torch.from_numpy(marks), (axes[0], axes[1]))
 
 
 def project(contexts: Tensor, senses: Tensor) -> Projection:
-    """Principal components of context vectors [n, d], and sense vectors [K, d] on them, scaled
-    since a kernel compares directions; a ValueError if there are fewer than two contexts."""
+    """Principal components of context vectors [n, d], and sense vectors [K, d] on them, scaled to
+    the contexts' mean length, since a kernel compares directions; a ValueError if there are fewer
+    than two contexts."""
     if len(contexts) < 2:
         raise ValueError("a projection needs at least two context vectors")
     scaled = normalize(senses.double()) * contexts.double().norm(dim=1).mean()
@@ -160,4 +196,5 @@ def project(contexts: Tensor, senses: Tensor) -> Projection:
         found = PCA(2, svd_solver="full").fit(points)
     plane = [torch.from_numpy(found.transform(each)) for each in (points, marks)]
     first, second = np.nan_to_num(found.explained_variance_ratio_).tolist()
-    return Projection(plane[0], plane[1], (first, second))
+    axes = f"first principal component ({first:.0%} of the variance)", f"second ({second:.0%})"
+    return Projection(plane[0], plane[1], axes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ _METADATA: dict[str, dict[str, None]] = {
     ".pdf": {"CreationDate": None},
     ".svg": {"Date": None},
 }
-COLORS = ("#000000", "#b03a2e", "#2471a3", "#7d8a2e")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito: for the colour-blind, too
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _BARS: dict[str, Any] = {"color": "#5f7285", "edgecolor": "white"}
@@ -112,15 +113,23 @@ def _mark(index: int, size: float) -> dict[str, Any]:
     return {"marker": MARKS[index % 8], "s": size, "edgecolors": color, "facecolors": face}
 
 
-def plot_contexts(word: str, plane: Projection, sense_of: Tensor) -> Figure:
-    """Context vectors of a word in a plane, its sense vectors on top (Figure 1 of the paper);
-    ``sense_of`` [n] is the most probable sense of each context, from 0 in the order of numbers."""
-    title = f"Contexts of “{_plain(word)}”, with its senses (in circles)"
-    label = f"first principal component ({plane.share[0]:.0%} of the variance)"
-    figure, (axes,) = _panels(7.2, 3.9, (title, label, f"second ({plane.share[1]:.0%})"))
+def plot_contexts(
+    word: str, plane: Projection, sense_of: Tensor, names: Sequence[str] = ()
+) -> Figure:
+    """Context vectors of a word in a plane, with marks of its senses (Figure 1 of the paper).
+
+    Args:
+        sense_of: [n] the most probable sense of each context, from 0 in the order of numbers.
+        names: of each sense, for the legend.
+    """
+    title = f"Contexts of “{_plain(word)}” by sense"
+    figure, (axes,) = _panels(8.4, 4.2, (title, *plane.axes))
     for index, (x, y) in enumerate(plane.senses.tolist()):
         own = plane.contexts[sense_of == index]
-        label = f"{_plain(word)}#{index + 1}: {len(own)} contexts"
+        label = f"{_plain(word)}#{index + 1} ({len(own)})"
+        if names and names[index]:
+            lines = (fill(line, 40) for line in names[index].splitlines())
+            label += "\n" + _plain("\n".join(lines))
         axes.scatter(*own.T.tolist(), label=label, alpha=0.75, linewidths=1.0, **_mark(index, 26))
         axes.scatter([x], [y], s=330, facecolors="white", edgecolors="black", zorder=3)
         axes.scatter([x], [y], zorder=4, **_mark(index, 90))
@@ -180,6 +189,13 @@ def plot_usage(usage: Tensor, word_of_sense: Tensor) -> Figure:
     left.hist(np.log10(numbers[numbers > 0]), bins=30, **_BARS)
     share = numbers / np.maximum(np.bincount(words, weights=numbers)[words], 1e-300)
     right.hist(share[np.bincount(words)[words] > 1], bins=20, range=(0, 1), **_BARS)
+    return figure
+
+
+def plot_theta_histogram(theta: Sequence[float]) -> Figure:
+    """How θ is spread over senses."""
+    figure, (axes,) = _panels(4.6, 3.6, ("Kernel parameter", "θ", "senses"))
+    axes.hist(theta, bins=30, **_BARS)
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from fairseq_kerbs.commands import OutputPath, Subparsers, reading, say_written
 from fairseq_kerbs.utils.errors import UserError
 
 FIGURES = {
-    "contexts": "context vectors of a word in a split of the data, on their two principal "
-    "components, by their most probable sense; sense vectors on top (Figure 1 of the paper)",
+    "contexts": "context vectors of a word in a split of the data, in the plane that parts its "
+    "senses most or on two principal components, with the names of senses (Figure 1 of the paper)",
     "theta": "theta of the senses of words, with the mean by usage (Figure 3 of the paper)",
     "frequency": "the number of senses of each word over its frequency in the training data",
     "usage": "histograms of usage over all senses, and of its shares within words",
@@ -44,7 +45,12 @@ def add_plot(commands: Subparsers) -> None:
             nargs, text = (1 if contexts else "+"), "entry of the dictionary"
             figure.add_argument("--word", nargs=nargs, required=True, metavar="WORD", help=text)
         if contexts:
-            reading.add_numbers(figure, ("--most", 500, "contexts, at most"))
+            figure.set_defaults(split="train")
+            reading.add_numbers(figure, ("--most", 300, "contexts, at most, drawn at random"))
+            text = "plane: linear discriminants of the senses, marks at their means; or principal "
+            text += "components, marks at the sense vectors [%(default)s]"
+            ways = ("discriminants", "pca")
+            figure.add_argument("--projection", choices=ways, default=ways[0], help=text)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -86,12 +92,33 @@ def _of_model(args: argparse.Namespace, layer: Any, dictionary: Any, model: Any,
     if args.figure == "theta":
         shares = [vectors.usage_shares(layer, own).tolist() for own in senses]
         return plots.plot_theta(args.word, [layer.theta[own].tolist() for own in senses], shares)
-    found = vectors.context_vectors(model, task, args.split, words, args.most)
-    if (times := len(found.get(words[0], ()))) < 2:
+    return _contexts(args, layer, model, task, words[0], senses[0])
+
+
+def _contexts(
+    args: argparse.Namespace, layer: Any, model: Any, task: Any, word: int, senses: list[int]
+) -> Any:
+    import torch
+
+    from fairseq_kerbs.analysis import context_vectors as vectors
+    from fairseq_kerbs.analysis import plots
+    from fairseq_kerbs.analysis.names import NO_NAME
+
+    found = vectors.context_vectors(model, task, args.split, [word], sys.maxsize)
+    if (times := len(found.get(word, ()))) < 2:
         raise UserError(
             f"--word: {args.word[0]} occurs {times} times in split {args.split}, but at least 2 "
             "contexts are needed; name a more frequent word or another --split"
         )
-    contexts, weight = found[words[0]], layer.weight[senses[0]].detach().float()
-    plane = vectors.project(contexts, layer.as_contexts(weight))
-    return plots.plot_contexts(args.word[0], plane, vectors.sense_of(layer, words[0], contexts))
+    drawn = torch.randperm(times, generator=torch.Generator().manual_seed(1))[: args.most]
+    contexts = found[word][drawn]
+    sense_of = vectors.sense_of(layer, word, contexts)
+    if args.projection == "pca" or len(sense_of.unique()) < 2:
+        weight = layer.weight[senses].detach().float()
+        plane = vectors.project(contexts, layer.as_contexts(weight))
+    else:
+        plane = vectors.discriminate(contexts, sense_of, len(senses))
+    by_row = reading.read_names(model, task, args.split).names(word)
+    named = [by_row.get(row, NO_NAME) for row in senses]
+    text = ["\n".join(filter(None, (name.translates, name.beside))) for name in named]
+    return plots.plot_contexts(args.word[0], plane, sense_of, text)

@@ -14,8 +14,9 @@ def add_report(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "report",
         help="all senses of a model as one HTML file",
-        description="Write a single HTML file in which to search a word and see its senses, their "
-        "theta, usage, nearest senses, contexts and plots. It needs no network and no other file.",
+        description="Write a single HTML file that opens with the words whose senses are clearest, "
+        "and in which to search a word: what its senses translate and stand beside, contexts, "
+        "theta and usage. It needs no network and no other file.",
     )
     reading.add_model_flags(parser)
     text = "the .html file to write"
@@ -25,15 +26,15 @@ def add_report(commands: Subparsers) -> None:
     parser.add_argument("--log", type=Path, metavar="LOG", help=text)
     reading.add_numbers(
         parser,
-        ("--examples", 3, "contexts a sense"),
-        ("--nearest", 5, "nearest senses of each; 0 saves the time, minutes for 60,000 senses"),
+        ("--examples", 1, "contexts a sense"),
+        ("--nearest", 0, "nearest senses of each by kernel; minutes for 60,000 senses"),
     )
     parser.set_defaults(run=_run_report)
 
 
 def _run_report(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.history import read_history
-    from fairseq_kerbs.analysis.html_report import html_page
+    from fairseq_kerbs.analysis.html_report import CARDS, html_page
     from fairseq_kerbs.analysis.occurrences import occurrences
     from fairseq_kerbs.analysis.sense_report import build_report
     from fairseq_kerbs.analysis.words import is_word
@@ -45,22 +46,26 @@ def _run_report(args: argparse.Namespace) -> int:
     layer, dictionary, model, task = reading.read_model(args)
     facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint), "kernel": layer.kernel_name}
     facts |= {"entries of the dictionary": layer.vocab_size, "senses": layer.total_senses}
-    found = None
+    found = names = None
     if task is not None:
-        found = list(occurrences(model, task, args.split, pieces=True))
+        names = reading.read_names(model, task, args.split)
+        found = list(occurrences(model, task, args.split))
         facts |= {"data": f"{args.data}, split {args.split}"}
         facts |= {"sentences": len(task.dataset(args.split))}
     symbols, special = dictionary.symbols, dictionary.nspecial
+    counts = [0] * special + dictionary.count[special:]
     report = build_report(
         *(found, layer, symbols),
+        names=names,
         words=[word for number, word in enumerate(symbols) if is_word(word, number, special)],
         examples=args.examples,
-        counts=[0] * special + dictionary.count[special:],
+        counts=counts,
         special=special,
         nearest=args.nearest,
     )
     title = args.title or f"Senses of {args.checkpoint.name}"
-    page = html_page(title, facts, report, layer, found=found or (), history=history)
+    clearest = names.clearest(CARDS, special) if names else []
+    page = html_page(title, facts, report, layer, counts=counts, clearest=clearest, history=history)
     senses = sum(len(word["senses"]) for word in report["words"])
     write_output(args.output, page, f"{len(report['words'])} words, {senses} senses")
     return 0

@@ -16,6 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.context_vectors import (
     context_vectors,
+    discriminate,
     project,
     sense_numbers,
     sense_of,
@@ -45,7 +46,7 @@ def test_projection_is_that_of_the_covariance() -> None:
     values, axes = np.linalg.eigh(np.cov(contexts.double().numpy().T))
     for number in (0, 1):
         axis, value = axes[:, -1 - number], values[-1 - number]
-        assert plane.share[number] == pytest.approx(value / values.sum())
+        assert f"({value / values.sum():.0%}" in plane.axes[number]
         expected = (contexts.double().numpy() - contexts.double().mean(0).numpy()) @ axis
         found = plane.contexts[:, number].numpy()
         sign = np.sign(found @ expected)
@@ -64,6 +65,25 @@ def test_projection_of_few_or_equal_contexts() -> None:
         assert plane.contexts.shape == (len(contexts), 2)
         assert plane.contexts.isfinite().all()
         assert plane.senses.isfinite().all()
+
+
+@pytest.mark.parametrize("senses", [2, 3, 4])
+def test_discriminants_part_senses_that_the_widest_directions_do_not(senses: int) -> None:
+    labels = torch.arange(40 * senses) % senses
+    contexts = torch.randn(len(labels), 8) * torch.tensor([5.0, 5.0, *[0.3] * 6])
+    contexts[:, 2:] += 3 * torch.eye(4, 6)[labels]
+    plane = discriminate(contexts, labels, senses + 1)
+    assert plane.contexts.mean(0).abs().max() < 1e-6
+    assert plane.senses[senses].isnan().all()
+    used = min(2, senses - 1)
+    nearest = torch.cdist(plane.contexts[:, :used], plane.senses[:senses, :used]).argmin(1)
+    assert (nearest == labels).double().mean() > (0.95 if senses < 4 else 0.7)
+    drawn = project(contexts, contexts[:senses]).contexts
+    means = torch.stack([drawn[labels == k].mean(0) for k in range(senses)])
+    assert (torch.cdist(drawn, means).argmin(1) == labels).double().mean() < 0.7
+    for few in (contexts[:1], contexts[labels == 0]):
+        with pytest.raises(ValueError, match="at least two senses"):
+            discriminate(few, torch.zeros(len(few), dtype=torch.long), senses)
 
 
 def test_senses_of_contexts_are_those_of_the_likelihood(trained: Trained) -> None:
@@ -155,11 +175,13 @@ def labelled(figure: Any) -> None:
 
 def test_contexts_have_a_mark_for_each_sense() -> None:
     plane = project(torch.randn(12, 5), torch.randn(4, 5))
-    figure: Any = plots.plot_contexts("US$", plane, torch.tensor([0, 1, 2] * 4))
+    names = ["Dollar 3", "", "Geld 2\nin US$", ""]
+    figure: Any = plots.plot_contexts("US$", plane, torch.tensor([0, 1, 2] * 4), names)
     labelled(figure)
     (axes,) = figure.axes
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert legend == [f"US\\$#{n}: {k} contexts" for n, k in ((1, 4), (2, 4), (3, 4), (4, 0))]
+    named = "US\\$#1 (4)\nDollar 3", "US\\$#2 (4)", "US\\$#3 (4)\nGeld 2\nin US\\$", "US\\$#4 (0)"
+    assert legend == [*named]
     drawn = axes.collections[::3]
     for one, other in itertools.combinations(drawn, 2):  # told apart without colour
         shapes = [c.get_paths()[0].vertices.round(6).tolist() for c in (one, other)]
@@ -211,6 +233,7 @@ def test_the_commands_draw(
     checkpoint, data = str(trained.kerbs), str(trained.data)
     for command in (
         ["contexts", checkpoint, "--data", data, "--word", "the"],
+        ["contexts", checkpoint, "--data", data, "--word", "the", "--projection", "pca"],
         ["theta", checkpoint, "--dict", str(trained.dictionary), "--word", "the", "a", "."],
         ["frequency", checkpoint, "--data", data],
         ["usage", checkpoint],

@@ -48,13 +48,18 @@ def test_all_outputs_name_a_sense_alike(
     assert main(["report", *given, "--nearest", "0", "-o", str(files["html"])]) == 0
     page = words_of(files["html"].read_text(encoding="utf-8"))["the"]
     assert {one["name"]: one["row"] for one in page["senses"]} == names
-    legend = [f"{name}: {count} contexts" for name, count in counts.items()]
-    assert [trace["name"] for trace in page["dots"]] == legend
+    assert [one["translates"] for one in page["senses"]] == [
+        ", ".join(f"{word} {times}" for word, times in one["sources"]) for one in figures["senses"]
+    ]
 
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
-    assert main(["plot", "contexts", *given, "--word", "the", "-o", "a.png"]) == 0
-    assert [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()] == legend
+    given_plot = [*given, "--split", "test", "--word", "the", "-o", "a.png"]
+    assert main(["plot", "contexts", *given_plot]) == 0
+    legend = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
+    assert [text.split("\n")[0] for text in legend] == [f"{n} ({k})" for n, k in counts.items()]
+    for text, one in zip(legend, page["senses"], strict=True):
+        assert one["translates"].split(",")[0] in text
 
     printed: Counter[str] = Counter()
     for batch in batches(task, "test"):

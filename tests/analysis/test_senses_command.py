@@ -112,7 +112,7 @@ def test_report_with_data(
     text = capsys.readouterr().out
     (word,) = json.loads((tmp_path / "a").read_text())["words"]
     model, task = load_model_and_task(trained.kerbs, trained.data)
-    found = [o for o in occurrences(model, task, "test", pieces=True) if o.word == "the"]
+    found = [o for o in occurrences(model, task, "test") if o.word == "the"]
     assert sum(sense["count"] for sense in word["senses"]) == len(found)
     for sense in word["senses"]:
         sure = sorted((max(o.posterior) for o in found if o.sense == sense["row"]), reverse=True)
@@ -120,11 +120,13 @@ def test_report_with_data(
         assert all("[the]" in example["text"] for example in sense["examples"])
     rows = list(csv.DictReader((tmp_path / "b").read_text().splitlines()))
     assert len(rows) == sum(max(1, len(sense["examples"])) for sense in word["senses"])
-    assert "@@ " in text
-    assert senses(trained.kerbs, "--data", trained.data, "--joined", "--top", "0") == 0
+    assert "@@" not in text
+    sources = {source for sense in word["senses"] for source, _ in sense["sources"]}
+    assert sources
+    assert all(source in text for source in sources)
+    assert senses(trained.kerbs, "--data", trained.data, "--pieces", "--top", "0") == 0
     contexts = [line for line in capsys.readouterr().out.splitlines() if line[:6] == " " * 6]
-    assert any("[" in line for line in contexts)
-    assert not any("@@" in line for line in contexts if "[" in line)
+    assert any("@@ " in line for line in contexts)
 
 
 def test_gold_senses_are_compared_with(
