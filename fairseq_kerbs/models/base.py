@@ -110,10 +110,10 @@ class KerbsModel(BaseFairseqModel, ABC):
         """Refuse parameters that are missing or not finite, with a ProgramEnd; fairseq calls this
         before it loads them."""
         super().upgrade_state_dict(state_dict)
-        for key in self.state_dict().keys() - state_dict.keys():
+        if missing := self.state_dict().keys() - state_dict.keys():
             raise ProgramEnd(
-                f"the checkpoint has no {key}: give the architecture, the numbers of layers and "
-                "the other flags that it was trained with."
+                f"the checkpoint has no {min(missing)}: give the architecture, the numbers "
+                "of layers and the other flags that it was trained with."
             )
         for key, value in state_dict.items():
             # fairseq leaves the value of some buffers, whose type alone it reads, uninitialized
