@@ -2,7 +2,7 @@
 PYTHON = .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install lint fast test bench
+.PHONY: install lint fast test compatibility bench
 
 install:  ## .venv with everything that the tests need
 	scripts/install.sh --extras dev
@@ -19,6 +19,9 @@ fast:  ## the mathematics alone
 
 test:  ## all that CI runs
 	scripts/test.sh
+
+compatibility:  ## the plugin beside an untouched fairseq, on older Pythons and torches
+	$(PYTHON) -m pytest -q -rs tests/compatibility
 
 bench:  ## figures of the likelihood on this machine; alone on it
 	$(PYTHON) scripts/benchmark.py likelihood --quick

@@ -1,23 +1,23 @@
 """Package description of fairseq_kerbs; scripts/install.sh installs it with a working fairseq."""
 
-import re
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
-PACKAGE = Path(__file__).parent / "fairseq_kerbs"
-VERSION = re.findall('^__version__ = "(.+)"$', (PACKAGE / "__init__.py").read_text(), re.M)[0]
+ABOUT = runpy.run_path(str(Path(__file__).parent / "fairseq_kerbs" / "__init__.py"))
+LOWEST = ABOUT["LOWEST"]
 
 setup(
     name="fairseq_kerbs",
-    version=VERSION,
+    version=ABOUT["__version__"],
     description="Kernelized Bayesian Softmax for fairseq: every word may have several senses",
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author="The fairseq_kerbs authors",
     license="MIT",
     license_files=["LICENSE"],
-    python_requires=">=3.11,<3.14",
+    python_requires=f">={LOWEST['Python']}",
     packages=[
         *find_packages(include=["fairseq_kerbs", "fairseq_kerbs.*"]),
         "fairseq_kerbs.configs",
@@ -28,7 +28,7 @@ setup(
         "fairseq_kerbs": ["analysis/*.html", "data/*.yaml", "py.typed"],
     },
     # enough for the output layers in a PyTorch model of one's own
-    install_requires=["numpy", "torch"],
+    install_requires=["numpy", f"torch>={LOWEST['torch']}"],
     extras_require={
         # training, preparing, generating and the command line
         "fairseq": [
@@ -59,9 +59,9 @@ setup(
         "tables": [
             "jsonschema",
             "pandas>=2.2",
-            "snakemake>=9,<10",
+            "snakemake>=9,<10; python_version >= '3.11'",
             # sends trainings to a cluster: configs/snakemake/slurm
-            "snakemake-executor-plugin-cluster-generic>=1.0.9",
+            "snakemake-executor-plugin-cluster-generic>=1.0.9; python_version >= '3.11'",
             "tabulate",
         ],
         "dev": [

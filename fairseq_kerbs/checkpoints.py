@@ -22,11 +22,12 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-import torch
 from torch import Tensor
 
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.torch_compat import load, load_plain
 from fairseq_kerbs.utils.dictionaries import digest, digest_kept
 from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
 from fairseq_kerbs.utils.files import check_whole, damaged, read_lines
@@ -94,7 +95,7 @@ def _load(path: Path, trust: bool) -> Any:
     import numpy as np
 
     # validation figures of --eval-bleu are arrays; numpy 2 has moved what rebuilds them
-    arrays = np._core.multiarray  # type: ignore[attr-defined]
+    arrays = getattr(np, "_core" if hasattr(np, "_core") else "core").multiarray
     plain: list[Any] = [argparse.Namespace, np.ndarray, np.dtype]
     for name, core in product(("_reconstruct", "scalar"), ("_core", "core")):
         plain.append((getattr(arrays, name), f"numpy.{core}.multiarray.{name}"))
@@ -102,9 +103,11 @@ def _load(path: Path, trust: bool) -> Any:
     plain += [type(np.dtype(kind)) for kind in kinds]
     check_whole(path)
     try:
-        with torch.serialization.safe_globals(plain), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what is refused below
-            return torch.load(path, map_location="cpu", weights_only=not trust)
+            return load(path, weights_only=False) if trust else load_plain(path, plain)
+    except UserError:
+        raise
     except pickle.UnpicklingError as error:
         named = _OBJECT.search(str(error))
         if trust or not named:
@@ -168,7 +171,6 @@ def settings_of(path: Path, state: dict[str, Any], data: Path | None = None) -> 
     in the place of the folder of its training; a UserError if there are none."""
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import overwrite_args_by_name
-    from omegaconf import OmegaConf
 
     import fairseq_kerbs.criterions
     import fairseq_kerbs.models  # noqa: F401  (both register)
@@ -176,13 +178,24 @@ def settings_of(path: Path, state: dict[str, Any], data: Path | None = None) -> 
     with one_sentence(path, "has no settings of fairseq", "take the file that fairseq-train wrote"):
         state = dict(state)
         if state.get("cfg") is not None:
-            state["cfg"] = OmegaConf.create(state["cfg"], flags={"allow_objects": True})
+            state["cfg"] = _configuration(state["cfg"])
         config = checkpoint_utils._upgrade_state_dict(state)["cfg"]
         for part in (config.model, config.task):  # which all that follows takes for granted
             vars(part) if isinstance(part, argparse.Namespace) else part.keys()
         if data is not None:
             overwrite_args_by_name(config, {"data": str(data)})
     return config
+
+
+def _configuration(settings: Any) -> Any:
+    """A configuration that holds namespaces."""
+    from omegaconf import OmegaConf, _utils
+
+    if not hasattr(_utils, "is_primitive_type"):
+        return OmegaConf.create(settings, flags={"allow_objects": True})
+    # omegaconf 2.0, which fairseq pins, has no such flag: fairseq does the same
+    with mock.patch.object(_utils, "is_primitive_type", return_value=True):
+        return OmegaConf.create(settings)
 
 
 def registered_model(settings: Any) -> tuple[Any, bool]:

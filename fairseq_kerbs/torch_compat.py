@@ -1,18 +1,20 @@
-"""What torch calls differently from version to version: each row with the versions and the reason.
+"""What torch and numpy call differently from version to version: each with versions and reason.
 
-No other module asks for a version of torch.
+No other module asks for a version of these.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fairseq_kerbs import LOWEST
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import ProgramEnd, UserError
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -28,9 +30,6 @@ for _name, _found in {"Python": sys.version_info[:2], "torch": VERSION}.items():
 COMPILES = VERSION >= (2, 4)
 """Whether ``torch.compile`` may be used: ``torch.library.custom_op``, by which it takes the
 likelihood as one operation, came with 2.4."""
-
-READS_PLAIN = VERSION >= (2, 5)
-"""Whether :func:`load` can be kept to tensors and named classes: ``safe_globals`` came with 2.5."""
 
 OUT_OF_MEMORY: Any = ()
 """What an accelerator without memory raises: a class of its own since 1.13, renamed in 2.5; before,
@@ -60,4 +59,23 @@ def load(path: Path, **options: Any) -> Any:
     with 1.13 and ``mmap`` with 2.1; what they do is what earlier ones do or do without."""
     since = {"weights_only": (1, 13), "mmap": (2, 1)}
     known = {name: value for name, value in options.items() if since[name] <= VERSION}
-    return torch.load(path, map_location="cpu", **known)
+    return torch.load(str(path), map_location="cpu", **known)  # 2.1 maps no Path
+
+
+def load_plain(path: Path, plain: Sequence[Any]) -> Any:
+    """:func:`load` of tensors and such classes alone, or a pair of one and the name that it has in
+    the file. ``safe_globals`` came with 2.5, pairs in it with 2.6."""
+    if VERSION < (2, 5):
+        raise UserError(
+            f"{path}: torch {torch.__version__} cannot read a checkpoint without running what it "
+            "holds; add --trust-checkpoint if you trust its maker, or take torch 2.5 or later"
+        )
+    single = [one[0] if isinstance(one, tuple) and VERSION < (2, 6) else one for one in plain]
+    with torch.serialization.safe_globals(single):
+        return load(path, weights_only=True)
+
+
+if not hasattr(np, "_core"):
+    # where checkpoints of numpy 2 find the figures of --eval-bleu; before 1.26 there is no such
+    # module (numpy._core itself stays away: Cython's modules would take it for numpy 2's)
+    sys.modules["numpy._core.multiarray"] = np.core.multiarray  # type: ignore[attr-defined]

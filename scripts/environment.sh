@@ -14,7 +14,7 @@ usage() {
 find_python() {
   PYTHON=$CHECKOUT/.venv/bin/python
   [ -x "$PYTHON" ] || PYTHON=$(command -v python3 || true)
-  if ! "$PYTHON" -P -c \
+  if ! PYTHONSAFEPATH=1 "$PYTHON" -c \
       'import importlib.util as u, sys; sys.exit(u.find_spec("fairseq") is None)' 2>/dev/null; then
     echo "$(basename -- "$0"): no fairseq found; run $CHECKOUT/scripts/install.sh first" >&2
     exit 1
@@ -25,7 +25,7 @@ find_python() {
 kerbs() {
   find_python
   export PYTHONPATH="$CHECKOUT${PYTHONPATH:+:$PYTHONPATH}"
-  exec "$PYTHON" -P -m fairseq_kerbs.cli "$@"
+  PYTHONSAFEPATH=1 exec "$PYTHON" -m fairseq_kerbs.cli "$@"  # nothing here hides a module
 }
 
 # logged EXPRESSION COMMAND...: add all that COMMAND prints to the file LOG, and show what the

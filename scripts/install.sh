@@ -4,12 +4,12 @@
 #
 # usage: scripts/install.sh [--python PROGRAM] [--extras dev]
 #
-#   --python PROGRAM   the Python (3.11 to 3.13) that .venv is made with (default: the first of
-#                      python3, python3.13, python3.12, python3.11 that will do)
+#   --python PROGRAM   the Python (3.9 to 3.13) that .venv is made with (default: the first of
+#                      python3, python3.13, python3.12, … that will do)
 #   --extras dev       also install what scripts/test.sh needs
 #
-# TORCH=REQUIREMENT    the torch to install (default: torch==2.13.0); without it, a torch that is
-#                      already in .venv is kept
+# TORCH=REQUIREMENT    the torch to install (default: torch==2.13.0, or 2.8.0, the last for Python
+#                      3.9); without it, a torch that is already in .venv is kept
 # FAIRSEQ_SDIST=FILE   use this copy of fairseq-0.12.2.tar.gz instead of downloading it
 # INSTALL_LOG=FILE     where all that pip prints goes (default: .venv/install.log)
 
@@ -53,7 +53,7 @@ lacks() {
 make_venv() {
   local candidate problem found='' first=''
   local candidates=("$python")
-  [[ -n $python ]] || candidates=(python3 python3.13 python3.12 python3.11)
+  [[ -n $python ]] || candidates=(python3 python3.13 python3.12 python3.11 python3.10 python3.9)
   for candidate in "${candidates[@]}"; do
     if problem=$(lacks "$candidate"); then
       found=$candidate
@@ -87,7 +87,8 @@ fi
 # What one call of pip has to install, so that everything is resolved together.
 requirements=()
 if [[ -n ${TORCH:-} || -z $(version_of torch) ]]; then
-  requirements+=("${TORCH:-torch==2.13.0}")
+  newest=$("$venv_python" -c 'import sys; print("2.13.0" if sys.version_info >= (3, 10) else "2.8.0")')
+  requirements+=("${TORCH:-torch==$newest}")
 fi
 wanted=$(with_build "$venv_python" -c 'from fairseq_build.edits import VERSION; print(VERSION)' 2>>"$LOG")
 if [[ $(version_of fairseq) != "$wanted" ]]; then
@@ -111,7 +112,7 @@ fi
 say "checking"
 logged '' "$venv_python" -m pip check
 # -P: the installed packages are imported, and not what lies in the checkout
-logged '/^.install./p' "$venv_python" -P -W ignore - <<'PY'
+PYTHONSAFEPATH=1 logged '/^.install./p' "$venv_python" -W ignore - <<'PY'
 import logging
 
 logging.disable(logging.INFO)  # fairseq recommends packages that nothing here needs

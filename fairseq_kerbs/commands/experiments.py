@@ -263,7 +263,7 @@ def _generated(
     """What fairseq-generate makes of lines of subwords, and its senses, by number from 0. Raises
     SystemExit if it has failed, as it has said, and a UserError if it was told to print nothing."""
     from fairseq_kerbs.utils.files import read_lines
-    from fairseq_kerbs.utils.processes import run_program
+    from fairseq_kerbs.utils.processes import SAFE, run_program
 
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as folder:
         # the training split names senses
@@ -274,7 +274,7 @@ def _generated(
         content = "".join(f"{text or '.'}\n" for text in [*texts, "."])
         Path(folder, f"test.{source}-{target}.{source}").write_text(content, encoding="utf-8")
         output, log = Path(folder, "output"), Path(folder, "log")
-        command = [sys.executable, "-P", "-m", "fairseq_kerbs.cli", "generate", str(args.config)]
+        command = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "generate", str(args.config)]
         command += [folder, args.save_dir, *args.extra, "--output", str(output)]
         command += ["-s", source, "-t", target, "--gen-subset", "test", "--dataset-impl", "raw"]
         command += ["--skip-invalid-size-inputs-valid-test"]

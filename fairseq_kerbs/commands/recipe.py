@@ -11,7 +11,7 @@ from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.commands import announce
 from fairseq_kerbs.configurations import Flags, SensesOnClusters, program_arguments
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import find_program, quoted, run_program
+from fairseq_kerbs.utils.processes import SAFE, find_program, quoted, run_program
 
 
 def give_senses(
@@ -30,17 +30,17 @@ def give_senses(
     if polynomial and given.total_num_update is None:
         extra += ["--total-num-update", given.max_update]  # of the whole training
     train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
-    convert = [sys.executable, "-P", "-m", "fairseq_kerbs.cli", "convert"]
+    convert = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
     convert += [str(softmax / "checkpoint_last.pt"), "-o", str(placed), "--data", args.data]
     convert += ["--extra-senses", "clusters", "--total-senses", str(senses.total)]
-    convert += ["--max-senses", given.max_senses]
+    convert += ["--max-senses", given.max_senses, "--trust-checkpoint"]
     total = str(senses.total)
     for command in (train, convert) if args.dry_run or not placed.exists() else ():
         announce(files, quoted(command))
         if not args.dry_run and (status := run_program(command)) != 0:
             raise SystemExit(status)
     if placed.exists():
-        total = str(read_checkpoint(placed)["cfg"]["model"].total_senses)
+        total = str(read_checkpoint(placed, trust=True)["cfg"]["model"].total_senses)
     rest = str(int(given.max_update) - updates)
     args.extra = [*args.extra, "--max-update", rest, "--finetune-from-model", str(placed)]
     if polynomial:

@@ -107,9 +107,14 @@ class KerbsModel(BaseFairseqModel, ABC):
         """The model, from flags that have been checked."""
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Refuse parameters that are not finite, with a ProgramEnd; fairseq calls this before it
-        loads them."""
+        """Refuse parameters that are missing or not finite, with a ProgramEnd; fairseq calls this
+        before it loads them."""
         super().upgrade_state_dict(state_dict)
+        if missing := self.state_dict().keys() - state_dict.keys():
+            raise ProgramEnd(
+                f"the checkpoint has no {min(missing)}: give the architecture, the numbers "
+                "of layers and the other flags that it was trained with."
+            )
         for key, value in state_dict.items():
             # fairseq leaves the value of some buffers, whose type alone it reads, uninitialized
             if not (key.endswith("._float_tensor") or value.isfinite().all()):

@@ -24,6 +24,9 @@ PLUGIN_FOLDER = Path(__file__).resolve().parent.parent
 UTF8 = {"PYTHONUTF8": "1", "PYTHONIOENCODING": "utf-8"}
 """Environment of our children: what they write is read as UTF-8, whatever the locale is."""
 
+SAFE = ("-P",) if sys.version_info >= (3, 11) else ()
+"""Flags of a Python that is to import nothing from the working folder; older ones have none."""
+
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 _LIBC = ctypes.CDLL(None)

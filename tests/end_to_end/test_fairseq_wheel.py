@@ -166,7 +166,7 @@ def test_missing_tools_are_named_with_their_debian_package(
         "there is no C++ compiler (no-such-compiler): install the Debian package g++"
     )
     monkeypatch.setattr("fairseq_build.toolchain.NEWEST", (3, 0))
-    assert f"is Python {version}: use Python 3.11 to 3.0" in toolchain.missing_tool()
+    assert f"is Python {version}: use Python 3.9 to 3.0" in toolchain.missing_tool()
 
 
 def test_the_version_satisfies_the_plugin() -> None:

@@ -337,3 +337,9 @@ def assigned(tree: ast.AST) -> list[str]:
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     targets += [call.args[0] for call in calls if ast.unparse(call.func) == "setattr"]  # type: ignore[misc]
     return [text for text in map(ast.unparse, targets) if text.split(".")[0] in imported]
+
+
+def test_a_missing_parameter_is_named_with_the_likely_reason() -> None:
+    model, deeper = make_model("transformer"), make_model("transformer", encoder_layers=3)
+    with pytest.raises(SystemExit, match=r"no encoder\.layers\.2\.\S+: give .* layers"):
+        deeper.load_state_dict(model.state_dict())

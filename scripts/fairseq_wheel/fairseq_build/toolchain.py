@@ -10,7 +10,7 @@ import shutil
 import sys
 import sysconfig
 
-OLDEST, NEWEST = (3, 11), (3, 13)
+OLDEST, NEWEST = (3, 9), (3, 13)
 
 
 def missing_tool() -> str:

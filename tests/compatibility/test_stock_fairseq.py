@@ -1,0 +1,140 @@
+"""The plugin beside an untouched fairseq 0.12.2: what README promises, by fairseq's own commands.
+
+``make compatibility`` runs these tests, and nothing else does: see the head of ``conftest.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
+from tests.compatibility.conftest import TINY, Environment
+
+SIZES = [f"--{side}-{size}" for size in ("embed-dim=64", "ffn-embed-dim=128", "layers=2",
+         "attention-heads=4") for side in ("encoder", "decoder")]  # fmt: skip
+TRANSFORMER = ("--arch", "transformer_kerbs", *SIZES, "--total-senses", 1.25)
+RECURRENT = ("--hidden-size", 64, "--embed-dim", 64, "--total-senses", 1.25)
+MODELS = {
+    "transformer": TRANSFORMER,
+    "lstm": ("--arch", "lstm_kerbs", *RECURRENT),
+    "gru": ("--arch", "gru_kerbs", *RECURRENT),
+}
+CLUSTERS = ("--reallocation-interval", 5, "--reallocation-at", 6)
+PAPER = ("--reallocation", "paper", "--reallocation-interval", 6, "--log-prob-threshold", -1)
+LANGUAGE = ("--task", "language_modeling", "--tokens-per-sample", 64, *PAPER)
+
+
+class Reference(NamedTuple):
+    """A model trained with our own wheel, what it translates, and how its training goes on."""
+
+    checkpoint: Path
+    translations: list[str]
+    losses: list[float]
+
+
+# fairseq-train, which prints each loss before it is rounded to three digits
+EXACT = """
+from fairseq.logging import metrics
+from fairseq_cli.train import cli_main
+log = metrics.log_scalar
+def log_scalar(name, value, *args, **kwargs):
+    if name == "loss":
+        print("exact", float(value))
+    log(name, value, *args, **kwargs)
+metrics.log_scalar = log_scalar
+cli_main()
+"""
+
+
+def go_on(where: Environment, checkpoint: Path) -> list[float]:
+    """Losses of 20 updates from a checkpoint, without dropout, whose draws differ."""
+    fresh = [f"--reset-{part}" for part in ("optimizer", "meters", "dataloader", "lr-scheduler")]
+    flags = ("--restore-file", checkpoint, *fresh, "--dropout", 0, "--max-update", 20, "--no-save",
+             "--disable-validation", "--reallocation-at", 100)  # fmt: skip
+    command = ("-c", EXACT, "bin", *TINY, *TRANSFORMER, *flags, "--user-dir", PLUGIN_FOLDER)
+    said = where.run("python", *command)
+    losses = [float(line[6:]) for line in said.splitlines() if line.startswith("exact ")]
+    assert len(losses) == 20
+    return losses
+
+
+@pytest.fixture(scope="session")
+def reference(ours: Environment) -> Reference:
+    ours.train("model", *TRANSFORMER, "--max-update", 600, "--dropout", 0.1)
+    checkpoint = ours.folder / "model" / "checkpoint_best.pt"
+    return Reference(checkpoint, ours.translate(checkpoint), go_on(ours, checkpoint))
+
+
+@pytest.fixture(params=MODELS)
+def trained(request: pytest.FixtureRequest, stock: Environment) -> Path:
+    """The checkpoint of a training that moves senses, and was interrupted once."""
+    return _train(stock, request.param)
+
+
+@cache
+def _train(stock: Environment, model: str) -> Path:
+    flags = (*MODELS[model], *(PAPER if model == "gru" else CLUSTERS))
+    first = stock.train(model, *flags, "--max-update", 8)
+    second = stock.train(model, *flags, "--max-update", 12)
+    assert (len(first), len(second)) == (8, 4)
+    assert first[0] > second[-1]
+    return stock.folder / model / "checkpoint_last.pt"
+
+
+def test_trains_moves_senses_resumes_validates_and_translates(
+    stock: Environment, trained: Path
+) -> None:
+    assert "| loss " in stock.run(
+        "fairseq-validate", "bin", "--task", "translation", "--path", trained, "--batch-size", 100
+    )
+    assert len(stock.translate(trained)) == 500
+
+
+@pytest.mark.parametrize("arch", ["gru_lm_kerbs_small", "transformer_lm_kerbs_small"])
+def test_language_models(stock: Environment, arch: str) -> None:
+    losses = stock.train(arch, "--arch", arch, *LANGUAGE, "--max-update", 8, data="lm")
+    assert losses[-1] < losses[0]
+    flags = ("--path", f"{arch}/checkpoint_best.pt", "--tokens-per-sample", 64, "--batch-size", 32)
+    said = stock.run("fairseq-eval-lm", "lm", "--gen-subset", "valid", *flags)
+    assert "Perplexity: " in said
+
+
+def test_sampling_ensembles_interactive_and_eval_bleu(stock: Environment) -> None:
+    models = _train(stock, "transformer"), _train(stock, "lstm")
+    sampling = ("--beam", 2, "--nbest", 2, "--sampling", "--sampling-topk", 5)
+    assert len(stock.translate(models[0], *sampling)) == 1000
+    assert len(stock.translate(Path(f"{models[0]}:{models[1]}"))) == 500
+    said = stock.run("fairseq-interactive", "bin", "--path", models[0], stdin="der mann\n")
+    assert re.search(r"^H-0\t", said, re.MULTILINE)
+    bleu = ("--eval-bleu", "--eval-bleu-remove-bpe", "--best-checkpoint-metric", "bleu")
+    stock.train("bleu", *TRANSFORMER, *bleu, "--reallocation", "none", "--max-update", 2)
+
+
+def test_our_checkpoint_there(stock: Environment, reference: Reference) -> None:
+    assert stock.translate(reference.checkpoint) == reference.translations
+    assert go_on(stock, reference.checkpoint) == pytest.approx(reference.losses, abs=1e-4)
+
+
+def test_their_checkpoint_here(stock: Environment, ours: Environment) -> None:
+    checkpoint = _train(stock, "transformer")
+    assert ours.translate(checkpoint) == stock.translate(checkpoint)
+    flags = ("--restore-file", checkpoint, *CLUSTERS, "--max-update", 14)
+    assert len(ours.train(f"on-{stock.name}", *TRANSFORMER, *flags)) == 2
+
+
+def test_senses_of_the_output_and_what_is_missing(stock: Environment) -> None:
+    checkpoint = _train(stock, "transformer")
+    (stock.folder / "out").write_text(
+        stock.run("fairseq-generate", "bin", "--path", checkpoint, "--batch-size", 100)
+    )
+    told = stock.kerbs("print-senses", checkpoint, "out", "--data", "bin", "--trust-checkpoint")
+    assert re.search(r"^K-0\t\S+#1:[01]\.\d{4} ", told, re.MULTILINE)
+    text = ("--train", "a", "--valid", "a", "--test", "a", "--source-lang", "de")
+    told = stock.kerbs("prepare", *text, "--target-lang", "en", "--dest", "d", succeeds=False)
+    assert "pip install 'fairseq_kerbs[" in told
+    assert "Traceback" not in told
