@@ -228,14 +228,15 @@ def _run_translate(args: argparse.Namespace) -> int:
     model becomes an empty one: standard error names it, and the status is 1.
     """
     from fairseq_kerbs.configurations import check_data, language_pair
-    from fairseq_kerbs.data import prepare, tokens
+    from fairseq_kerbs.data import tokens
+    from fairseq_kerbs.data.parallel import preparation_of
     from fairseq_kerbs.utils.files import read_lines
 
     check_data(args.data)
     args.data = args.data.split(":")[0]
     source, target = language_pair(args.data)
-    reading, segment = prepare.preparation_of(Path(args.data), source)
-    writing, _ = prepare.preparation_of(Path(args.data), target)
+    reading, segment = preparation_of(Path(args.data), source)
+    writing, _ = preparation_of(Path(args.data), target)
     if sys.stdin.isatty():
         _say("type text, one sentence a line; Ctrl-D ends it")
     lines = read_lines("/dev/stdin")

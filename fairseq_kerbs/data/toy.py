@@ -39,7 +39,7 @@ class Composer:
     def sentence(self, sense: str) -> tuple[str, str]:
         """German and English, with the ambiguous word of a sense, or without any if it is ""."""
         self._tense = self._rng.randrange(2)
-        frame = self._fill(self._rng.choices(*zip(*_TABLE["frames"], strict=True))[0])
+        frame = self._fill(self._rng.choices(*zip(*_TABLE["frames"]))[0])
         clauses = [self._clause(self._rng.choice(SENSES.get(sense, PLAIN)))]
         if "{b." in frame[0]:
             clauses.append(self._clause(self._rng.choice(PLAIN)))
@@ -87,7 +87,7 @@ class Composer:
             return lemma, english
         if not adjectives and self._rng.random() < 0.25:
             adjectives = [self._rng.choice(list(_TABLE["adjectives"]))]
-        article = self._rng.choices(*zip(*_TABLE["determiners"], strict=True))[0]
+        article = self._rng.choices(*zip(*_TABLE["determiners"]))[0]
         end, weak_end = article[gender].replace("_", "").split(" ")["-ad".index(case or "-") :: 3]
         words = [article["de"] + end, *(adjective + weak_end for adjective in adjectives)]
         translated = [article["en"], *(_ADJECTIVES[adjective] for adjective in adjectives), english]

@@ -6,7 +6,7 @@ an optional number is no union.
 """
 
 # mypy: disable-error-code=valid-type
-# ruff: noqa: RUF009, UP045
+# ruff: noqa: RUF009
 
 import argparse
 import re

@@ -323,8 +323,6 @@ def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--system", "x"], "write NAME=FILE"),
         (["--system", "soft=f"], "--system soft is there twice"),
         (["--system", f"x={tmp_path / 'no'}"], "no: no such file"),
-        (["--lang", "xx", "--source-lang", "en"], "--lang: Moses has no rules"),
-        (["--source-lang", "xx"], "--source-lang: Moses has no rules"),
         (["--items", "13"], "--items is 13"),
         (["--raters", "0"], "--raters is 0"),
         (["--sheets", str(tmp_path / "raw")], "cannot be written"),
