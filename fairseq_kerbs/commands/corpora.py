@@ -9,20 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.commands import Subparsers, say_written
+from fairseq_kerbs.commands import Subparsers, say_written, whole_number
 from fairseq_kerbs.data import language_text, parallel, released
 from fairseq_kerbs.utils.processes import usable_cores
-
-
-def whole_number(least: int) -> Callable[[str], int]:
-    """argparse's type of whole numbers that are at least `least`."""
-
-    def integer(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
-        return int(text)
-
-    return integer
 
 
 def _number(what: str, default: int, least: int = 1) -> dict[str, Any]:

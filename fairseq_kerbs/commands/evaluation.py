@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import OutputPath, Subparsers, write_output
+from fairseq_kerbs.commands import OutputPath, Subparsers, whole_number, write_output
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
@@ -63,7 +63,7 @@ def add_score(commands: Subparsers) -> None:
     case.add_argument("--lowercase", action="store_true", help="ignore case, as TER always does")
     case.add_argument("--both-cases", action="store_true",
                       help="one score with case, and one without")  # fmt: skip
-    parser.add_argument("--max-ngram-order", type=int, default=4, metavar="N",
+    parser.add_argument("--max-ngram-order", type=whole_number(1), default=4, metavar="N",
                         help="longest n-grams: 1 gives BLEU-1 [%(default)s]")  # fmt: skip
     parser.add_argument("--tokenize", metavar="NAME",
                         help="sacreBLEU's tokenizer [by language; 13a for most]")  # fmt: skip
@@ -92,7 +92,7 @@ def _run_score(args: argparse.Namespace) -> int:
             continue
         fields = asdict(scores[0]) | {"max_ngram_order": args.max_ngram_order}
         shown = {"bleu": fields.pop("score"), **fields}
-        for name, score in zip(("chrf", "ter"), scores[1:], strict=True):
+        for name, score in zip(("chrf", "ter"), scores[1:]):
             shown |= {name: score.score, f"{name}_signature": score.signature}
         print(json.dumps(shown))
     return 0
@@ -109,7 +109,7 @@ def _print_comparison(
     if form == "json":
         rows: list[dict[str, Any]] = [{"system": name} for name in names]
         for metric, found in results.items():
-            for row, result in zip(rows, found, strict=True):
+            for row, result in zip(rows, found):
                 row[metric] = vars(result)
         print(json.dumps({"signatures": signatures, "systems": rows}, default=float))
         return

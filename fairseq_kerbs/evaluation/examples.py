@@ -70,13 +70,11 @@ def side_by_side(
         metric: of ``best``, the sentence score.
 
     Returns examples in the order of the test set; for ``best``, the largest gain first, gains only.
-    Raises a UserError if numbers of lines differ, `number` is below 1, the name is unknown, or
-    ``best`` has no references.
+    Raises a UserError if numbers of lines differ, the name is unknown, or ``best`` has no
+    references.
     """
     texts = {"--source": sources, **{f"--system {name}": own for name, own in systems.items()}}
     check_lengths(texts if references is None else {**texts, "--reference": references})
-    if number < 1:
-        raise UserError(f"--number is {number}, but must be at least 1")
     scores: dict[int, dict[str, float]] = {}
     if choose == "best":
         names = list(systems)
@@ -86,7 +84,7 @@ def side_by_side(
     elif choose == "random":
         chosen = sorted(Random(seed).sample(range(len(sources)), min(number, len(sources))))
     else:
-        answers = zip(*systems.values(), strict=True)
+        answers = zip(*systems.values())
         distinct = [len({shown(text) for text in line}) for line in answers]
         lines = [index for index, count in enumerate(distinct) if count > 1]
         Random(seed).shuffle(lines)
@@ -111,7 +109,7 @@ def _gains(
     metric: Metric,
 ) -> dict[int, dict[str, float]]:
     """Scores of a system and the baseline by line, where it gains most, best first."""
-    for flag, name in zip(("--of", "--baseline"), pair, strict=True):
+    for flag, name in zip(("--of", "--baseline"), pair):
         if name not in systems:
             raise UserError(f"{flag} {name} is none of the systems {', '.join(systems)}")
     if references is None:
