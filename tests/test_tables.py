@@ -20,7 +20,7 @@ from fairseq_kerbs.cli import build_parser
 from fairseq_kerbs.cli import main as kerbs
 from fairseq_kerbs.configurations import CONFIGS, load_experiment
 from fairseq_kerbs.evaluation import tables
-from fairseq_kerbs.evaluation.tables import NAMES, Run, load_table, main, plan_runs, select_runs
+from fairseq_kerbs.evaluation.runs import NAMES, Run, load_table, plan_runs, select_runs
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import HANGS
@@ -160,7 +160,6 @@ def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: 
     [
         ("--table 9", "--table 9: there is 1, 2, 3"),
         ("--table data", "--table data: there is 1, 2, 3"),
-        ("--jobs 0", "--jobs must be at least 1, not 0"),
         ("--only nothing", "--only nothing: no run matches; they are called table2/mt/softmax/s1"),
         ("--corpora nowhere", "there is no run to make or to show"),
         ("--report-only", "there is no run to make or to show"),
@@ -173,7 +172,7 @@ def test_misuse_is_one_sentence_and_status_2(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data" / "multi30k").mkdir(parents=True)
     with pytest.raises(SystemExit, match="2"):
-        main(["--table", "2", *words.split()])
+        tables.main(["--table", "2", *words.split()])
     error = capsys.readouterr().err
     assert error.startswith(f"reproduce_tables.sh: error: {sentence}")
     assert error.count("\n") == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
 from os.path import realpath
 from pathlib import Path, PosixPath
@@ -43,6 +43,17 @@ def _paths(value: object) -> Iterator[Path]:
             yield one
         elif isinstance(one, str) and "=" in one:
             yield Path(one.partition("=")[2])
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """argparse's type of whole numbers that are at least `least`."""
+
+    def integer(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
+        return int(text)
+
+    return integer
 
 
 def add_trust_flag(parser: argparse.ArgumentParser) -> None:

@@ -9,20 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.commands import Subparsers, say_written
-from fairseq_kerbs.data import prepare, released
+from fairseq_kerbs.commands import Subparsers, say_written, whole_number
+from fairseq_kerbs.data import language_text, parallel, released
 from fairseq_kerbs.utils.processes import usable_cores
-
-
-def whole_number(least: int) -> Callable[[str], int]:
-    """argparse's type of whole numbers that are at least `least`."""
-
-    def integer(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
-        return int(text)
-
-    return integer
 
 
 def _number(what: str, default: int, least: int = 1) -> dict[str, Any]:
@@ -52,7 +41,7 @@ _SOURCE |= {"nargs": "?", "type": Path}
 _RULES = "language of the Moses rules [--{}-lang]"
 
 _FLAGS: dict[str, tuple[Callable[..., None], dict[str, dict[str, Any]]]] = {
-    "prepare": (prepare.prepare_parallel, {
+    "prepare": (parallel.prepare_parallel, {
         "--train": _text("training text", "PREFIX", required=True),
         "--valid": _text("validation text", "PREFIX", required=True),
         "--test": _text("test text", "PREFIX[,PREFIX...]", type=_several, required=True),
@@ -74,7 +63,7 @@ _FLAGS: dict[str, tuple[Callable[..., None], dict[str, dict[str, Any]]]] = {
         ),
         "--joined-dictionary": _JOINED,
     }),
-    "prepare-lm": (prepare.prepare_language, {
+    "prepare-lm": (language_text.prepare_language, {
         "folder": {"nargs": "?", "type": Path, "help": "folder of the text"},
         "--train": _text("training text", "FILE", type=Path),
         "--valid": _text("validation text", "FILE", type=Path),
@@ -152,6 +141,5 @@ def add_preparations(commands: Subparsers) -> None:
 
 
 def _run(run: Callable[..., None], names: Sequence[str], args: argparse.Namespace) -> int:
-    # a log shows each step as it starts
-    run(**{name: getattr(args, name) for name in names}, report=partial(print, flush=True))
+    run(**{name: getattr(args, name) for name in names})
     return 0

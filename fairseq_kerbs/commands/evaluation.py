@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import OutputPath, Subparsers, write_output
+from fairseq_kerbs.commands import OutputPath, Subparsers, whole_number, write_output
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
@@ -63,7 +63,7 @@ def add_score(commands: Subparsers) -> None:
     case.add_argument("--lowercase", action="store_true", help="ignore case, as TER always does")
     case.add_argument("--both-cases", action="store_true",
                       help="one score with case, and one without")  # fmt: skip
-    parser.add_argument("--max-ngram-order", type=int, default=4, metavar="N",
+    parser.add_argument("--max-ngram-order", type=whole_number(1), default=4, metavar="N",
                         help="longest n-grams: 1 gives BLEU-1 [%(default)s]")  # fmt: skip
     parser.add_argument("--tokenize", metavar="NAME",
                         help="sacreBLEU's tokenizer [by language; 13a for most]")  # fmt: skip

@@ -156,7 +156,7 @@ def _run_generate(args: argparse.Namespace) -> int:
     """
     from fairseq_kerbs import configurations as experiments
     from fairseq_kerbs.commands.printed_senses import text_with_senses
-    from fairseq_kerbs.evaluation.bleu import score_file
+    from fairseq_kerbs.evaluation import bleu
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
@@ -199,8 +199,10 @@ def _run_generate(args: argparse.Namespace) -> int:
         with atomic_write(output) as stream:
             stream.write(text)
     if args.reference is not None:
-        result = score_file(output, [args.reference], language=language, unescape=args.unescape)
-        print(result.details)
+        how = {"language": language, "unescape": args.unescape}
+        systems, references = bleu.read_systems([output], [args.reference], **how)
+        metrics = {"BLEU": bleu.bleu_metric(language=language)}
+        print(bleu.corpus_scores(systems[str(output)], references, metrics)[0].details)
     return 0
 
 
@@ -229,14 +231,15 @@ def _run_translate(args: argparse.Namespace) -> int:
     model becomes an empty one: standard error names it, and the status is 1.
     """
     from fairseq_kerbs.configurations import check_data, language_pair
-    from fairseq_kerbs.data import prepare, tokens
+    from fairseq_kerbs.data import tokens
+    from fairseq_kerbs.data.parallel import preparation_of
     from fairseq_kerbs.utils.files import read_lines
 
     check_data(args.data)
     args.data = args.data.split(":")[0]
     source, target = language_pair(args.data)
-    reading, segment = prepare.preparation_of(Path(args.data), source)
-    writing, _ = prepare.preparation_of(Path(args.data), target)
+    reading, segment = preparation_of(Path(args.data), source)
+    writing, _ = preparation_of(Path(args.data), target)
     if sys.stdin.isatty():
         _say("type text, one sentence a line; Ctrl-D ends it")
     lines = read_lines("/dev/stdin")

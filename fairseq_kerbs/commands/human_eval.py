@@ -7,7 +7,14 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from fairseq_kerbs.commands import OutputPath, Subparsers, reading, say_written, write_output
+from fairseq_kerbs.commands import (
+    OutputPath,
+    Subparsers,
+    reading,
+    say_written,
+    whole_number,
+    write_output,
+)
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -39,7 +46,7 @@ def _add_text_flags(parser: argparse.ArgumentParser) -> None:
 
 def _read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[str]]]:
     """Sources, and each system's answers by name."""
-    from fairseq_kerbs.evaluation.texts import check_lengths, read_texts
+    from fairseq_kerbs.evaluation.texts import read_texts
 
     paths: dict[str, Path] = {}
     for option in args.system:
@@ -51,7 +58,6 @@ def _read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[s
         paths[name] = Path(file)
     sources = read_texts(args.source, "S", args.source_lang or args.lang, args.unescape)
     systems = {n: read_texts(path, "H", args.lang, args.unescape) for n, path in paths.items()}
-    check_lengths({str(args.source): sources} | {str(paths[n]): systems[n] for n in paths})
     return sources, systems
 
 
@@ -69,7 +75,8 @@ def _add_export(steps: Subparsers) -> None:
     add("--sheets", required=True, type=Path, metavar="DIR", help="for the raters")
     add("--key", required=True, type=OutputPath, metavar="FILE", help="JSON file outside DIR")
     for flag, default in (("--items", 50), ("--raters", 3), ("--seed", 1)):
-        add(flag, type=int, default=default, metavar="N", help="[%(default)s]")
+        kind = int if flag == "--seed" else whole_number(1)
+        add(flag, type=kind, default=default, metavar="N", help="[%(default)s]")
     add("--delimiter", choices=("comma", "semicolon", "tab"), default="comma",
         help="semicolon for spreadsheet programs with a decimal comma [%(default)s]")  # fmt: skip
     add("--force", action="store_true", help="replace files that are there")
@@ -141,7 +148,7 @@ def add_examples(commands: Subparsers) -> None:
     add("--choose", choices=("differing", "best", "random"), default="differing",
         help="drawn from the lines with the most different answers, where one system gains most "
         "over the baseline, or drawn from all [%(default)s]")  # fmt: skip
-    add("--number", type=int, default=5, metavar="N", help="lines [%(default)s]")
+    add("--number", type=whole_number(1), default=5, metavar="N", help="lines [%(default)s]")
     add("--seed", type=int, default=1, metavar="S", help="[%(default)s]")
     best = parser.add_argument_group("--choose best")
     best.add_argument("--of", metavar="NAME", help="system whose gain counts [the last]")

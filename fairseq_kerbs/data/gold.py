@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -37,10 +38,9 @@ def gold_of_mlt(lists: Path, text: Path, source: Path) -> list[GoldRow]:
     stem = stemmer("german")
     senses: defaultdict[str, set[str]] = defaultdict(set)
     for number, row in enumerate(read_lines(lists), start=1):
-        fields = [field.strip().lower() for field in row.split("|")]
-        if len(fields) < 4:
-            raise UserError(f"{lists}, line {number}: expected five fields between vertical bars")
-        senses[fields[0]].add(stem(fields[1]))
+        with _expecting("five fields between vertical bars", lists, number):
+            english, german, *_ = (field.strip().lower() for field in row.split("|"))
+            senses[english].add(stem(german))
     rows = []
     for line, (english, german) in enumerate(_parallel(text, source)):
         stems = [stem(word.lower()) for word in german.split()]
@@ -85,18 +85,12 @@ def gold_of_noad(path: Path) -> tuple[list[str], list[GoldRow]]:
     sentences: list[str] = []
     gold: list[GoldRow] = []
     for number, row in enumerate(read_lines(path), start=1):
-        fields = row.split("\t")
-        words = _numbered(fields[1].split()) if len(fields) == 3 else []
-        labels = [label.partition(":") for label in fields[-1].split()]
-        if not words or not all(
-            place.isdecimal() and int(place) < len(words) and sense for place, _, sense in labels
-        ):
-            raise UserError(
-                f"{path}, line {number}: expected source, tokens and labels PLACE:SENSE of these "
-                "between tabs"
-            )
-        gold += [(len(sentences), *words[int(place)], sense) for place, _, sense in labels]
-        sentences.append(" ".join(word for _, word in words))
+        with _expecting("source, tokens and labels PLACE:SENSE between tabs", path, number):
+            _, tokens, labels = row.split("\t")
+            words = _numbered(tokens.split())
+            for place, sense in (label.split(":", 1) for label in labels.split()):
+                gold.append((len(sentences), *words[int(place)], sense))
+            sentences.append(" ".join(word for _, word in words))
     return sentences, gold
 
 
@@ -110,27 +104,30 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
     sentences: list[str] = []
     gold: list[GoldRow] = []
     for data in sorted(folder.glob(f"*/{part}.data.txt")):
-        classes = data.parent / "classes_map.txt"
-        try:
-            names = dict(json.loads("\n".join(read_lines(classes))))
-        except (TypeError, ValueError):
-            raise UserError(f"{classes} is no JSON object of senses") from None
-        rows, senses = read_lines(data), read_lines(data.parent / f"{part}.gold.txt")
-        if len(rows) != len(senses):
-            raise UserError(f"{data} has {len(rows)} lines, its {part}.gold.txt {len(senses)}")
-        for number, (row, sense) in enumerate(zip(rows, senses), start=1):
-            place, _, sentence = row.partition("\t")
-            words, sense = _numbered(sentence.split()), sense.strip()
-            if not (place.isdecimal() and int(place) < len(words) and sense in names):
-                raise UserError(
-                    f"{data}, line {number}: the word number {place!r} is not in its sentence, or "
-                    f"its sense {sense!r} not in {classes.name}"
-                )
-            gold.append((len(sentences), *words[int(place)], names[sense]))
-            sentences.append(sentence)
+        with _expecting("a JSON object of senses", data.parent / "classes_map.txt"):
+            names = json.loads((data.parent / "classes_map.txt").read_text("utf-8"))
+        senses = read_lines(data.parent / f"{part}.gold.txt")
+        for number, row in enumerate(read_lines(data)):
+            with _expecting(
+                "a place, a sentence, and a sense in the other files", data, number + 1
+            ):
+                place, sentence = row.split("\t", 1)
+                word = _numbered(sentence.split())[int(place)]
+                gold.append((len(sentences), *word, names[senses[number].strip()]))
+                sentences.append(sentence)
     if not sentences:
         raise UserError(f"{folder} has no WORD/{part}.data.txt; name the folder of CoarseWSD-20")
     return sentences, gold
+
+
+@contextmanager
+def _expecting(form: str, path: Path, number: int | None = None) -> Iterator[None]:
+    """Name the file, and the line of it, whose content has another form."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError):
+        where = f"{path}, line {number}" if number else f"{path}"
+        raise UserError(f"{where}: expected {form}") from None
 
 
 def with_several_senses(
@@ -143,8 +140,9 @@ def with_several_senses(
         senses[word][sense] += 1
     chosen: dict[str, set[str]] = {}
     for word, counts in senses.items():
-        frequent = {s for s, count in counts.items() if count >= least_share * counts.total()}
-        if counts.total() >= least_count and len(frequent) > 1:
+        total = sum(counts.values())
+        frequent = {sense for sense, count in counts.items() if count >= least_share * total}
+        if total >= least_count and len(frequent) > 1:
             chosen[word] = frequent
     return [row for row in rows if row[3] in chosen.get(row[2], ())]
 

@@ -17,28 +17,28 @@ from random import Random
 from typing import Any
 from xml.etree import ElementTree
 
-from fairseq_kerbs.data import prepare, tokens
-from fairseq_kerbs.data.prepare import ParallelText, Report
+from fairseq_kerbs.data import language_text, parallel, tokens
+from fairseq_kerbs.data.parallel import ParallelText
+from fairseq_kerbs.data.prepare import (
+    SPLITS,
+    checked_lines,
+    is_due,
+    new_folder,
+    report,
+    working_folder,
+    write_lines,
+)
 from fairseq_kerbs.data.releases import Release, fetch, find_files, release_of, unpacked
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import (
-    fingerprint,
-    has_endless_word,
-    iter_lines,
-    put_in_place,
-    read_lines,
-)
+from fairseq_kerbs.utils.files import fingerprint, has_endless_word, iter_lines, read_lines
 
 Texts = dict[str, list[str]]
 """Lines of each file of ``DEST/raw``, by its name."""
 
-Read = Callable[[Path], tuple[Texts, list[str]]]
-"""The text of a folder, and what to report; raises a UserError if it is not the release's."""
-
 
 def _prepare(
-    release: Release, dest: Path, source: Path | None, read: Read, text: ParallelText | int,
-    workers: int, report: Report, **options: Any,
+    release: Release, dest: Path, source: Path | None, read: Callable[[Path], Texts],
+    text: ParallelText | int, workers: int, **options: Any,
 ) -> None:  # fmt: skip
     """Fetch and read a corpus, then the usual steps: of parallel text, or of text for language
     models with so many words. A UserError if the source is missing or not the release's."""
@@ -48,28 +48,24 @@ def _prepare(
     if source and source.is_file():
         release.check_archive(source)
     flags = text.flags if isinstance(text, ParallelText) else {"words": text}
-    options |= {"command": f"prepare {release.title}", "source": source and fingerprint(source)}
-    with prepare.working_folder(dest, {**flags, **options}, report):
+    options.update(command=f"prepare {release.title}", source=source and fingerprint(source))
+    with working_folder(dest, {**flags, **options}):
         raw = dest / "raw"
-        if prepare.is_due(report, f"read {release.title}", raw):
-            with unpacked(release, source or fetch(release, dest, report), dest) as folder:
-                texts, lines = read(folder)
-            temporary = prepare.fresh_folder(raw)
-            for name, sentences in texts.items():
-                prepare.write_lines(temporary / name, sentences)
-            put_in_place(temporary, raw)
-            report("  " + "\n  ".join(lines))
+        if is_due(f"read {release.title}", raw):
+            with unpacked(release, source or fetch(release, dest), dest) as folder:
+                texts = read(folder)
+            with new_folder(raw) as temporary:
+                for name, sentences in texts.items():
+                    write_lines(temporary / name, sentences)
         if isinstance(text, ParallelText):
             text.check()
-            prepare.parallel_steps(text, dest, workers, report)
+            parallel.parallel_steps(text, dest, workers)
         else:
-            splits = {split: raw / split for split in prepare.SPLITS}
-            prepare.language_steps(splits, dest, text, workers, report)
+            splits = {split: raw / split for split in SPLITS}
+            language_text.language_steps(splits, dest, text, workers)
 
 
-def read_unchanged(
-    folder: Path, release: Release, names: Mapping[str, str]
-) -> tuple[Texts, list[str]]:
+def read_unchanged(folder: Path, release: Release, names: Mapping[str, str]) -> Texts:
     """Texts that become files of ``DEST/raw`` as they are, by their names in the release."""
     texts = {}
     for role, path in find_files(folder, names).items():
@@ -80,11 +76,11 @@ def read_unchanged(
         else:
             texts[role] = read_lines(path)
         release.check_count(role.partition(".")[0], len(texts[role]))
-    return texts, [f"{split}: {lines} lines" for split, lines in release.counts.items()]
+    return texts
 
 
 def prepare_multi30k(
-    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, *, merges: int
+    dest: Path, source: Path | None = None, workers: int = 1, *, merges: int
 ) -> None:
     """Multi30k De-En to fairseq data.
 
@@ -98,11 +94,11 @@ def prepare_multi30k(
         names |= {f"{split}.{language}": f"{part}.{language}" for language in ("de", "en")}
     text = ParallelText(**_raw(dest), source_lang="de", target_lang="en", merges=merges)
     read = partial(read_unchanged, release=release, names=names)
-    _prepare(release, dest, source, read, text, workers, report)
+    _prepare(release, dest, source, read, text, workers)
 
 
 def prepare_wikitext2(
-    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, *, words: int
+    dest: Path, source: Path | None = None, workers: int = 1, *, words: int
 ) -> None:
     """WikiText-2 to fairseq data.
 
@@ -110,9 +106,9 @@ def prepare_wikitext2(
     WikiText-2. SOURCE is wikitext-2-v1.zip or a folder with wiki.{train,valid,test}.tokens. Text
     goes to DEST/raw, data to DEST/bin.
     """
-    release, names = release_of("wikitext2"), {s: f"wiki.{s}.tokens" for s in prepare.SPLITS}
+    release, names = release_of("wikitext2"), {s: f"wiki.{s}.tokens" for s in SPLITS}
     read = partial(read_unchanged, release=release, names=names)
-    _prepare(release, dest, source, read, words, workers, report)
+    _prepare(release, dest, source, read, words, workers)
 
 
 def _raw(dest: Path, tests: int = 1) -> dict[str, Any]:
@@ -129,7 +125,7 @@ _ENTITY = re.compile(r"&(?:[A-Za-z]+|#[0-9]+|#x[0-9A-Fa-f]+);")
 
 
 def prepare_iwslt16(
-    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, *,
+    dest: Path, source: Path | None = None, workers: int = 1, *,
     valid: str, test: Sequence[str], **flags: Any,
 ) -> None:  # fmt: skip
     """IWSLT'16 De-En of the WIT3 release to fairseq data.
@@ -144,19 +140,17 @@ def prepare_iwslt16(
     """
     release = release_of("iwslt16")
     sets = {"train": "train", "valid": valid}
-    sets |= {f"test{i or ''}": name for i, name in enumerate(test)}
-    if not set(sets.values()) <= set(release.counts):
-        known = ", ".join(list(release.counts)[1:])
-        raise UserError(f"--valid and --test must be of {known}")
-    if len(set(sets.values())) < len(sets):
-        raise UserError("--valid and --test must name different sets")
+    sets.update({f"test{i or ''}": name for i, name in enumerate(test)})
+    known = list(release.counts)
+    if not set(sets.values()) <= set(known) or len(set(sets.values())) < len(sets):
+        raise UserError(f"--valid and --test must name different sets of {', '.join(known[1:])}")
     text = ParallelText(**_raw(dest, len(test)), source_lang="de", target_lang="en", **flags)
     read = partial(read_iwslt16, sets=sets)
-    _prepare(release, dest, source, read, text, workers, report, sets=sets)
+    _prepare(release, dest, source, read, text, workers, sets=sets)
 
 
-def read_iwslt16(folder: Path, sets: Mapping[str, str]) -> tuple[Texts, list[str]]:
-    """The text of every split, which is a set of the release, and the number of pairs of each."""
+def read_iwslt16(folder: Path, sets: Mapping[str, str]) -> Texts:
+    """The text of every split, which is a set of the release."""
     release = release_of("iwslt16")
     patterns = {split: f"IWSLT16.TED.{part}.de-en.{{}}*" for split, part in sets.items()}
     patterns["train"] = "train*.{}"
@@ -168,24 +162,18 @@ def read_iwslt16(folder: Path, sets: Mapping[str, str]) -> tuple[Texts, list[str
         part = sets[role.partition(".")[0]]
         if part != "train" or whole:
             release.check_count(part, len(sentences))
-    sizes = {split: len(texts[f"{split}.de"]) for split in sets}
-    lines = [f"{split}: {sizes[split]} pairs of {part}" for split, part in sets.items()]
     if not whole:
-        share = sizes["train"] / release.counts["train"]
-        lines.append(
-            f"note: {share:.1%} of the release's {release.counts['train']} training pairs; "
-            "scores will not compare with published ones"
+        report(
+            f"  note: {len(texts['train.de'])} of the release's {release.counts['train']} training "
+            "pairs; scores will not compare with published ones"
         )
-    return texts, lines
+    return texts
 
 
 def read_sentences(path: Path) -> list[str]:
     """Sentences of training text, XML or plain text: entities decoded, single spaces."""
     if path.suffix == ".xml":
-        try:
-            sentences = [segment.text or "" for segment in ElementTree.parse(path).iter("seg")]
-        except ElementTree.ParseError as error:
-            raise UserError(f"{path} is not the release's XML ({error})") from None
+        sentences = [segment.text or "" for segment in ElementTree.parse(path).iter("seg")]
     else:
         tagged = path.name.startswith("train.tags.")
         lines = [line for line in read_lines(path) if not (tagged and _TAG.match(line))]
@@ -194,7 +182,6 @@ def read_sentences(path: Path) -> list[str]:
 
 
 _PARTS = {"train": "train", "valid": "validation", "test": "test"}  # of the release
-_SEPARATOR = "__eou__"
 _ASCII = str.maketrans({"’": "'", "‘": "'", "′": "'", "“": '"', "”": '"'})
 # What follows the apostrophe of a contraction or genitive. The text has ’Ve for ’ve throughout.
 _CLITIC = re.compile(r"(?<=\w) ?' ?(s|t|m|re|ve|ll|d)\b", re.IGNORECASE)
@@ -206,7 +193,7 @@ _INSIDE = (
 
 
 def prepare_dailydialog(
-    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, **flags: Any
+    dest: Path, source: Path | None = None, workers: int = 1, **flags: Any
 ) -> None:
     """DailyDialog to fairseq data.
 
@@ -221,35 +208,33 @@ def prepare_dailydialog(
     text = ParallelText(**_raw(dest), **sides, joined_dictionary=True, **flags)
 
     read = partial(read_dailydialog, workers=workers)
-    _prepare(release_of("dailydialog"), dest, source, read, text, workers, report)
+    _prepare(release_of("dailydialog"), dest, source, read, text, workers)
 
 
-def read_dailydialog(folder: Path, workers: int = 1) -> tuple[Texts, list[str]]:
-    """The pairs of every split, and counts. A training pair is left out if the validation or the
-    test set has it too, in whatever case (Section 5 of the KerBS paper)."""
+def read_dailydialog(folder: Path, workers: int = 1) -> Texts:
+    """The pairs of every split. A training pair is left out if the validation or the test set has
+    it too, in whatever case (Section 5 of the KerBS paper)."""
     files = find_files(folder, {part: f"dialogues_{part}.txt" for part in _PARTS.values()})
     dialogues = {part: read_dialogues(path, part) for part, path in files.items()}
     utterances = list({text: "" for part in dialogues.values() for texts in part for text in texts})
-    natural = tokens.run_parallel(natural_text, utterances, workers)
-    written = dict(zip(utterances, natural))
-    pairs, lines = {}, []
+    written = dict(zip(utterances, tokens.run_parallel(natural_text, utterances, workers)))
+    pairs = {}
     for part, texts in dialogues.items():
-        pairs[part] = [(written[a], written[b]) for one in texts for a, b in zip(one, one[1:])]
+        pairs[part] = [
+            (written[a], written[b]) for turns in texts for a, b in zip(turns, turns[1:])
+        ]
         for what, count in ((f"{part} dialogues", len(texts)), (part, len(pairs[part]))):
             release_of("dailydialog").check_count(what, count)
-        lines.append(f"{part}: {len(pairs[part])} pairs of {len(texts)} dialogues")
     others = {_key(pair) for part in ("validation", "test") for pair in pairs[part]}
     left = [pair for pair in pairs["train"] if _key(pair) not in others]
-    lines.append(
-        f"{len(pairs['train']) - len(left)} training pairs removed that also occur in validation "
-        f"or test; {len(left)} left"
-    )
+    removed = len(pairs["train"]) - len(left)
+    report(f"  {removed} training pairs removed that also occur in validation or test")
     pairs["train"] = left
     return {
         f"{split}.{language}": [pair[side] for pair in pairs[part]]
         for split, part in _PARTS.items()
         for side, language in enumerate(("context", "en"))
-    }, lines
+    }
 
 
 def _key(pair: tuple[str, str]) -> tuple[str, str]:
@@ -258,17 +243,11 @@ def _key(pair: tuple[str, str]) -> tuple[str, str]:
 
 def read_dialogues(path: Path, part: str) -> list[list[str]]:
     """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance.
-    Raises a UserError if a line has another form, or a word of text not for training is endless."""
-    lines = prepare.checked_lines(path, training=part == "train")
-    dialogues = []
-    for number, line in enumerate(lines, start=1):
-        *utterances, rest = (" ".join(piece.split()) for piece in line.split(_SEPARATOR))
-        if rest or not utterances:
-            raise UserError(f"{path}, line {number}: a dialogue must end with {_SEPARATOR}")
-        if not all(utterances):
-            raise UserError(f"{path}, line {number}: an utterance is empty")
-        dialogues.append(utterances)
-    return dialogues
+    Raises a UserError if a word of text that is not for training is endless."""
+    return [
+        [" ".join(utterance.split()) for utterance in line.split("__eou__")[:-1]]
+        for line in checked_lines(path, training=part == "train")
+    ]
 
 
 def natural_text(text: str) -> str:
@@ -286,7 +265,7 @@ _TRAINING = "training-monolingual.tokenized.shuffled"  # a folder of the release
 
 
 def prepare_lm1b(
-    dest: Path, source: Path | None = None, workers: int = 1, report: Report = print, *,
+    dest: Path, source: Path | None = None, workers: int = 1, *,
     train: int, valid: int, test: int, seed: int, words: int,
 ) -> None:  # fmt: skip
     """Sentences of the One-Billion-Word benchmark to fairseq data.
@@ -302,57 +281,47 @@ def prepare_lm1b(
     sizes = {"train": train, "valid": valid, "test": test}
 
     read = partial(draw_sentences, sizes=sizes, seed=seed)
-    _prepare(release_of("lm1b"), dest, source, read, words, workers, report, sizes=sizes, seed=seed)
+    _prepare(release_of("lm1b"), dest, source, read, words, workers, sizes=sizes, seed=seed)
 
 
-def draw_sentences(folder: Path, sizes: Mapping[str, int], seed: int) -> tuple[Texts, list[str]]:
+def draw_sentences(folder: Path, sizes: Mapping[str, int], seed: int) -> Texts:
     """The sentences drawn for every split from an unpacked release, or from files whose names say
-    what they are; how many there were, and how many are shared.
+    what they are.
 
     Each sentence gets a random number from the seed, its file's name and its place in the file, and
     those with the lowest numbers are drawn: the order of the files does not matter, and a smaller
     sample is the beginning of a larger one. Without a training file all come from one pool.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file() and _pool(path))
-    if "held-out" not in map(_pool, files):
-        raise UserError(
-            f"{folder} has no text of the benchmark: files with train, dev or test in their "
-            "names, or the unpacked release"
-        )
     pools = {"training": ["train"], "held-out": ["valid", "test"]}
     if "training" not in map(_pool, files):
         pools = {"all": ["train", "valid", "test"]}
-    totals = dict.fromkeys(pools, 0)
-    lowest: dict[str, list[tuple[float, str, int, str]]] = {pool: [] for pool in pools}
-    for path in files:
-        pool = "all" if "all" in pools else _pool(path)
-        numbers = Random(f"{seed} {path.name}")
-        sentences = [
-            (numbers.random(), path.name, place, line)
-            for place, line in enumerate(iter_lines(path))
-            if line and not line.isspace()
-        ]
-        totals[pool] += len(sentences)
-        lowest[pool] = sorted(lowest[pool] + sentences)[: sum(sizes[s] for s in pools[pool])]
-    drawn: Texts = {}
+        report("  note: there is no training text; all three are drawn from one pool")
+    released = any(path.parent.name == _TRAINING for path in files)
+    texts: Texts = {}
     for pool, splits in pools.items():
-        if any(path.parent.name == _TRAINING for path in files):
-            release_of("lm1b").check_count(pool, totals[pool])
-        if totals[pool] < sum(sizes[split] for split in splits):
+        total, size = 0, sum(sizes[split] for split in splits)
+        lowest: list[tuple[float, str, int, str]] = []
+        for path in (path for path in files if pool in ("all", _pool(path))):
+            numbers = Random(f"{seed} {path.name}")
+            sentences = [
+                (numbers.random(), path.name, place, line)
+                for place, line in enumerate(iter_lines(path))
+                if line and not line.isspace()
+            ]
+            total += len(sentences)
+            lowest = sorted(lowest + sentences)[:size]
+        if released:
+            release_of("lm1b").check_count(pool, total)
+        if total < size:
             flags = " and ".join(f"--{split} {sizes[split]}" for split in splits)
-            raise UserError(
-                f"there are {totals[pool]} sentences ({pool}), fewer than {flags} ask for; give "
-                "smaller numbers"
-            )
-        texts = (" ".join(line.split()) for *_, line in lowest[pool])
-        drawn |= {split: list(islice(texts, sizes[split])) for split in splits}
-    lines = [f"{pool}: {total} sentences to draw from" for pool, total in totals.items()]
-    known = set(drawn["train"])
-    shared = sum(sentence in known for sentence in drawn["valid"] + drawn["test"])
-    lines.append(f"{shared} validation and test sentences are also in the training text")
-    if "all" in pools:
-        lines.append("note: there is no training text; all three are drawn from one pool")
-    return drawn, lines
+            raise UserError(f"{folder} has {total} sentences ({pool}), fewer than {flags} ask for")
+        drawn = (" ".join(line.split()) for *_, line in lowest)
+        texts.update({split: list(islice(drawn, sizes[split])) for split in splits})
+    known = set(texts["train"])
+    shared = sum(sentence in known for sentence in texts["valid"] + texts["test"])
+    report(f"  {shared} validation and test sentences are also in the training text")
+    return texts
 
 
 def _pool(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fairseq_kerbs.data.prepare import Report, fresh_folder
+from fairseq_kerbs.data.prepare import report
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import PARTIAL
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,7 @@ def find_files(folder: Path, names: Mapping[str, str]) -> dict[str, Path]:
     .gz; a UserError where there is none, or several."""
     files = {}
     for role, name in names.items():
-        paths = [*folder.rglob(name)] or [*folder.rglob(f"{name}.gz")]
-        matching = sorted(path for path in paths if path.is_file())
+        matching = sorted(folder.rglob(name)) or sorted(folder.rglob(f"{name}.gz"))
         if len(matching) != 1:
             listing = ", ".join(path.name for path in matching) or "none"
             raise UserError(f"{folder}: one file {name} was expected, found {listing}")
@@ -69,50 +70,53 @@ def find_files(folder: Path, names: Mapping[str, str]) -> dict[str, Path]:
     return files
 
 
-def fetch(release: Release, dest: Path, report: Report) -> Path:
+def fetch(release: Release, dest: Path) -> Path:
     """An archive in ``DEST/download``, fetched if need be, or that folder with all of them. A
     UserError says what to fetch by other means where no address has it with its checksum."""
+    folder = dest / "download"
+    if release.divided:
+        for name in release.archives:
+            _fetch_one(release, [name], folder)
+        return folder
+    names = sorted(release.archives, key=lambda name: not (folder / name).exists())
+    return _fetch_one(release, names, folder)
+
+
+def _fetch_one(release: Release, names: Sequence[str], folder: Path) -> Path:
+    """The first of several archives that an address has."""
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
-    folder, headers = dest / "download", {"User-Agent": "fairseq-kerbs"}
+    headers = {"User-Agent": "fairseq-kerbs"}
     load = pooch.HTTPDownloader(headers=headers, timeout=30, progressbar=sys.stderr.isatty())
-    known = sorted(release.archives, key=lambda name: not (folder / name).exists())
-    for names in [[name] for name in known] if release.divided else [known]:
-        failures = []
-        for name, url in [(key, url) for key in names for url in release.archives[key][1:]]:
-            if not (folder / name).exists():
-                report(f"download {url} ...")
-            try:  # pooch leaves a file that is there and right
-                checksum = release.archives[name][0]
-                path = Path(pooch.retrieve(url, checksum, name, folder, downloader=load))
-                break
-            except (OSError, ValueError) as error:  # no answer, or another checksum
-                failures.append(f"{url}: {error}")
-        else:
-            first = names[0]
-            raise UserError(
-                f"{release.title} could not be downloaded ({'; '.join(failures)}); fetch {first} "
-                f"(checksum {release.archives[first][0]}) elsewhere, put it at {folder / first}, "
-                "and run again"
-            )
-    return folder if release.divided else path
+    failures = []
+    for name, url in ((key, url) for key in names for url in release.archives[key][1:]):
+        if not (folder / name).exists():
+            report(f"download {url} ...")
+        try:  # pooch leaves a file that is there and right
+            checksum = release.archives[name][0]
+            return Path(pooch.retrieve(url, checksum, name, folder, downloader=load))
+        except (OSError, ValueError) as error:  # no answer, or another checksum
+            failures.append(f"{url}: {error}")
+    raise UserError(
+        f"{release.title} could not be downloaded ({'; '.join(failures)}); fetch {names[0]} "
+        f"(checksum {release.archives[names[0]][0]}) elsewhere, put it at {folder / names[0]}, "
+        "and run again"
+    )
 
 
 @contextmanager
 def unpacked(release: Release, source: Path, dest: Path) -> Iterator[Path]:
-    """The folder itself, or an archive's content in a temporary folder."""
+    """The folder itself, or an archive's content in a temporary folder below ``dest``."""
     if source.is_dir():
         yield source
         return
-    folder = fresh_folder(dest / "unpacked")
-    try:
+    with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=dest) as name:
+        folder = Path(name)
         _unpack(source, folder)
         for inner in [path for name in release.nested for path in folder.rglob(name)]:
             _unpack(inner, inner.with_name(inner.stem))
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unpack(archive: Path, folder: Path) -> None:

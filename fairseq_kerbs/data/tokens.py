@@ -6,32 +6,17 @@ left escaped. Detokenization undoes entities only where tokenization made them.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, has_endless_word, iter_lines
 from fairseq_kerbs.utils.processes import progress
 
 SMALL = 5000
 """Lines that are done before other processes have started."""
-
-
-def check_language(language: str, flag: str) -> None:
-    """Raise a UserError that names `flag` if sacremoses has no rules for the language."""
-    from sacremoses.corpus import NonbreakingPrefixes
-
-    known = {*NonbreakingPrefixes().available_langs.values(), "ja", "ko"}
-    if language not in known:
-        raise UserError(
-            f"{flag}: Moses has no rules for language '{language}'; "
-            f"known are {' '.join(sorted(known))}"
-        )
 
 
 @cache
@@ -64,22 +49,14 @@ def run_parallel(
     return parallelize_preprocess(function, lines, workers if len(lines) > SMALL else 1)
 
 
-def learn_bpe(texts: Sequence[Path], codes: Path, merges: int) -> int:
+def learn_bpe(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn merges on one or several tokenized texts together, as ``learn-bpe`` and
-    ``learn-joint-bpe-and-vocab`` of subword-nmt do; return how many were found, or raise a
-    UserError if no pair of characters occurs twice."""
+    ``learn-joint-bpe-and-vocab`` of subword-nmt do."""
     from subword_nmt import learn_bpe
 
     learn_bpe.tqdm = partial(progress, what="learn BPE", unit=" merges")
-    learned = io.StringIO()
-    with suppress(ValueError):  # which comes of text without a word of two characters
-        learn_bpe.learn_bpe(chain.from_iterable(map(iter_lines, texts)), learned, merges)
-    count = learned.getvalue().count("\n") - 1  # the first line is the version
-    if count < 1:
-        raise UserError("BPE needs a pair of characters that occurs twice; use --bpe none")
     with atomic_write(codes) as stream:
-        stream.write(learned.getvalue())
-    return count
+        learn_bpe.learn_bpe(chain.from_iterable(map(iter_lines, texts)), stream, merges)
 
 
 def write_vocabulary(text: Path, codes: Path, vocabulary: Path) -> None:

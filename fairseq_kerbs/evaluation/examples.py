@@ -70,13 +70,11 @@ def side_by_side(
         metric: of ``best``, the sentence score.
 
     Returns examples in the order of the test set; for ``best``, the largest gain first, gains only.
-    Raises a UserError if numbers of lines differ, `number` is below 1, the name is unknown, or
-    ``best`` has no references.
+    Raises a UserError if numbers of lines differ, the name is unknown, or ``best`` has no
+    references.
     """
     texts = {"--source": sources, **{f"--system {name}": own for name, own in systems.items()}}
     check_lengths(texts if references is None else {**texts, "--reference": references})
-    if number < 1:
-        raise UserError(f"--number is {number}, but must be at least 1")
     scores: dict[int, dict[str, float]] = {}
     if choose == "best":
         names = list(systems)

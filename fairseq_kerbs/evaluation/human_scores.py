@@ -35,9 +35,9 @@ def score_array(key: Key, sheets: Sequence[Sheet]) -> Scores:
             )
     items = max(answer.item for answer in key.answers)
     scores = np.zeros((len(key.systems), items, len(sheets)), dtype=np.int64)
-    for one in key.answers:
-        given = [by_rater[rater].scores[one.item, one.letter] for rater in sorted(by_rater)]
-        scores[key.systems.index(one.system), one.item - 1] = given
+    for answer in key.answers:
+        given = [by_rater[rater].scores[answer.item, answer.letter] for rater in sorted(by_rater)]
+        scores[key.systems.index(answer.system), answer.item - 1] = given
     return scores
 
 

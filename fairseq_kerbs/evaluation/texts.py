@@ -12,7 +12,7 @@ from typing import Literal
 
 from tabulate import tabulate
 
-from fairseq_kerbs.data.tokens import check_language, detokenize, join_subwords
+from fairseq_kerbs.data.tokens import detokenize, join_subwords
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
@@ -67,11 +67,10 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
 
 
 def detokenize_lines(
-    lines: list[str], *, language: str, name: str, unescape: bool = False, flag: str = "--lang"
+    lines: list[str], *, language: str, name: str, unescape: bool = False
 ) -> list[str]:
     """Raw text of fairseq-generate's output, or of tokenized text: BPE joined, Moses undone. Raises
-    what `generated_part` does, and a UserError without Moses rules for the language (of `flag`)."""
-    check_language(language, flag)
+    what `generated_part` does."""
     tokens = generated_part(lines, "H", name) or lines
     return [detokenize(join_subwords(t), language=language, unescape=unescape) for t in tokens]
 
@@ -82,7 +81,7 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
     Of fairseq-generate's output the lines of `part` are taken, joined from subwords and
     detokenized; `unescape` undoes XML entities of text that was prepared with ``--escape``. Any
     other file is raw text already, and stays as it is. Raises a UserError if the file is missing,
-    empty or not UTF-8, has no rules for its language, lacks sentences, or holds subwords but is not
+    empty or not UTF-8, lacks sentences, or holds subwords but is not
     fairseq-generate's output.
     """
     lines, name = read_lines(path), str(path)
@@ -96,8 +95,7 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
                 "it is, or raw text made by 'fairseq-kerbs detokenize'"
             )
         return lines
-    flag = "--source-lang" if part == "S" else "--lang"
-    return detokenize_lines(tokens, language=language, name=name, unescape=unescape, flag=flag)
+    return detokenize_lines(tokens, language=language, name=name, unescape=unescape)
 
 
 def check_lengths(texts: Mapping[str, Sequence[str]]) -> None:

@@ -14,22 +14,25 @@ from typing import Any
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.data import prepare, released
-from fairseq_kerbs.data.prepare import ParallelText, binarized_lines
+from fairseq_kerbs.data import language_text, parallel, released
+from fairseq_kerbs.data.parallel import ParallelText
 from fairseq_kerbs.data.released import natural_text, read_dialogues, read_sentences
 from fairseq_kerbs.data.releases import release_of
-from fairseq_kerbs.evaluation.bleu import score_file
+from fairseq_kerbs.evaluation.bleu import read_systems
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from tests.helpers.release_fixtures import expect, tgz, zipped
 
 
-def quiet(message: str) -> None:
-    pass
-
-
 def written(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def size_of(prefix: Path) -> int:
+    """Number of lines of a binarized text."""
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    return len(MMapIndexedDataset(str(prefix)))
 
 
 def write_tree(folder: Path, files: dict[str, bytes]) -> Path:
@@ -41,15 +44,15 @@ def write_tree(folder: Path, files: dict[str, bytes]) -> Path:
 
 def raw_of(run: Callable[..., None], dest: Path, source: Path, **flags: Any) -> dict[str, bytes]:
     """What a preparation without further steps reads into DEST/raw."""
-    run(dest, source, report=quiet, **flags)
+    run(dest, source, **flags)
     return written(dest / "raw")
 
 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop after the text was read."""
-    monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
-    monkeypatch.setattr(prepare, "language_steps", lambda *_: None)
+    monkeypatch.setattr(parallel, "parallel_steps", lambda *_: None)
+    monkeypatch.setattr(language_text, "language_steps", lambda *_: None)
 
 
 def test_entries_are_complete() -> None:
@@ -104,18 +107,16 @@ def server() -> Iterator[str]:
 
 @pytest.mark.usefixtures("read_only")
 def test_download_tries_one_address_after_the_other(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     urls = ["http://127.0.0.1:1/x", f"{server}/other", f"{server}/cut", f"{server}/whole"]
     expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS, *urls)
-    lines: list[str] = []
-    released.prepare_wikitext2(tmp_path, words=3, report=lines.append)
+    released.prepare_wikitext2(tmp_path, words=3)
     assert written(tmp_path / "download") == {"archive.zip": ARCHIVE}
     assert read_lines(tmp_path / "raw" / "test") == [" b b a"]
-    assert len([line for line in lines if line.startswith("download")]) == 4
-    lines.clear()
-    released.prepare_wikitext2(tmp_path, words=3, report=lines.append)
-    assert lines == ["read WikiText-2: already done"]
+    assert capsys.readouterr().out.count("download http") == 4
+    released.prepare_wikitext2(tmp_path, words=3)
+    assert capsys.readouterr().out == "read WikiText-2: already done\n"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_a_wrong_file_never_gets_the_name(
 ) -> None:
     expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS, f"{server}/{page}")
     with pytest.raises(UserError, match=reason):
-        released.prepare_wikitext2(tmp_path, words=3, report=quiet)
+        released.prepare_wikitext2(tmp_path, words=3)
     assert list((tmp_path / "download").iterdir()) == []
 
 
@@ -137,13 +138,13 @@ def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(
     pytest.importorskip("requests")
     expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS)
     with pytest.raises(UserError) as raised:
-        released.prepare_wikitext2(tmp_path, words=3, report=quiet)
+        released.prepare_wikitext2(tmp_path, words=3)
     message, place = str(raised.value), tmp_path / "download" / "archive.zip"
     assert "\n" not in message
     assert message.startswith("WikiText-2 could not be downloaded (http://127.0.0.1:1/archive.zip")
     assert f"put it at {place}, and run again" in message
     place.write_bytes(ARCHIVE)
-    released.prepare_wikitext2(tmp_path, words=3, report=quiet)
+    released.prepare_wikitext2(tmp_path, words=3)
     assert read_lines(tmp_path / "raw" / "test") == [" b b a"]
 
 
@@ -163,12 +164,12 @@ def test_wikitext2_is_what_prepare_lm_makes_of_it(
         assert not list(dest.glob(".partial-*"))
     (folder / "wiki.train.tokens").write_text("a\n")
     with pytest.raises(UserError, match="train has 1 lines, expected 9; this is not the release"):
-        released.prepare_wikitext2(tmp_path / "b", folder, words=3, report=quiet)
+        released.prepare_wikitext2(tmp_path / "b", folder, words=3)
     archive.write_bytes(ARCHIVE[:-1])
     with pytest.raises(UserError, match=r"renamed is not the released archive.zip of WikiText-2"):
-        released.prepare_wikitext2(tmp_path / "c", archive, words=3, report=quiet)
+        released.prepare_wikitext2(tmp_path / "c", archive, words=3)
     with pytest.raises(UserError, match="nowhere: no such file or folder"):
-        released.prepare_wikitext2(tmp_path / "c", Path("nowhere"), words=3, report=quiet)
+        released.prepare_wikitext2(tmp_path / "c", Path("nowhere"), words=3)
     assert not (tmp_path / "c").exists()
 
 
@@ -194,12 +195,12 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_multi30k_is_what_prepare_makes_of_it(packed: Path, tmp_path: Path) -> None:
     """From a checkout, and from plain text."""
     plain = write_tree(tmp_path / "plain", {name: text.encode() for name, text in TEXTS.items()})
-    parts = zip(("train", "valid", "test"), SIZES, strict=True)
+    parts = zip(("train", "valid", "test"), SIZES)
     flags = [f"--{split}={plain / part}" for split, part in parts]
     flags += ["--source-lang=de", "--target-lang=en", "--merges=9", f"--dest={tmp_path / 'a'}"]
     assert main(["prepare", *flags]) == 0
     for source in (packed, plain):
-        released.prepare_multi30k(tmp_path / "b", source, merges=9, report=quiet)
+        released.prepare_multi30k(tmp_path / "b", source, merges=9)
         assert written(tmp_path / "b" / "bin") == written(tmp_path / "a" / "bin")
 
 
@@ -210,7 +211,7 @@ def test_multi30k_is_downloaded_file_by_file(
     monkeypatch.setattr(Handler, "files", PACKED)
     counts = {"train": 30, "valid": 3, "test": 4}
     expect(monkeypatch, "multi30k", PACKED, counts, f"{server}/whole")
-    released.prepare_multi30k(tmp_path / "a", merges=9, report=quiet)
+    released.prepare_multi30k(tmp_path / "a", merges=9)
     assert written(tmp_path / "a" / "download") == PACKED
     assert raw_of(released.prepare_multi30k, tmp_path / "b", packed, merges=9) == written(
         tmp_path / "a" / "raw"
@@ -223,7 +224,7 @@ def test_a_wrong_file_of_multi30k_is_refused(packed: Path, tmp_path: Path) -> No
 
     def refused(message: str, source: Path = packed) -> None:
         with pytest.raises(UserError, match=message):
-            released.prepare_multi30k(tmp_path / "dest", source, merges=9, report=quiet)
+            released.prepare_multi30k(tmp_path / "dest", source, merges=9)
         assert not (tmp_path / "dest" / "raw").exists()
 
     (raw / "val.de.gz").write_bytes((raw / "val.en.gz").read_bytes())
@@ -295,9 +296,7 @@ def test_iwslt_archive_to_data(
     archive, dest = iwslt_archive(tmp_path / "i.tgz", monkeypatch, iwslt_files()), tmp_path / "d"
     command = ["prepare-iwslt16", str(archive), "--dest", str(dest), "--merges", "20"]
     assert main(command) == 0
-    printed = capsys.readouterr().out
-    assert "  test: 3 pairs of tst2014" in printed
-    assert "note:" not in printed
+    assert "note:" not in capsys.readouterr().out
     german = ["Guten Morgen & danke.", "Eins < zwei und drei.", "Ende."]
     assert read_lines(dest / "raw" / "train.de")[:3] == german
     assert read_lines(dest / "raw" / "train.en")[1] == "One < two and &three."
@@ -305,13 +304,12 @@ def test_iwslt_archive_to_data(
     assert read_lines(dest / "raw" / "test.en") == english
     for split, part in (("train", "train"), ("valid", "tst2013"), ("test", "tst2014")):
         for language in ("de", "en"):
-            index = dest / "bin" / f"{split}.de-en.{language}.idx"
-            assert binarized_lines(index) == TALK_COUNTS[part]
+            assert size_of(dest / "bin" / f"{split}.de-en.{language}") == TALK_COUNTS[part]
     assert main(command) == 0
     assert not [line for line in capsys.readouterr().out.splitlines() if line.endswith("...")]
     assert main([*command, "--test", "tst2010,tst2014", "--joined-dictionary"]) == 0
     assert "other joined_dictionary, sets than before" in capsys.readouterr().out
-    assert binarized_lines(dest / "bin" / "test1.de-en.en.idx") == 3
+    assert size_of(dest / "bin" / "test1.de-en.en") == 3
 
 
 @pytest.mark.usefixtures("read_only")
@@ -337,7 +335,6 @@ def test_iwslt_inner_archive_and_unpacked_release_give_the_same_text(
     [
         ("train.tags.de-en.de", b" Ende.\n", b"", "train has 22 lines, expected 23"),
         ("train.tags.de-en.de", b"Ende", b"\xff", "train.tags.de-en.de, line 17: not valid UTF-8"),
-        ("IWSLT16.TED.tst2014.de-en.en.xml", b"</doc>", b"", "not the release's XML"),
         ("IWSLT16.TED.tst2014.de-en.en.xml", b"", None, r"tst2014.de-en.en\* was expected, found"),
     ],
 )
@@ -351,12 +348,14 @@ def test_damaged_iwslt_text_is_refused(
         files[f"de-en/{name}"] = content.replace(old, new, 1)
     path = iwslt_archive(tmp_path / "i.tgz", monkeypatch, files)
     with pytest.raises(UserError, match=message):
-        released.prepare_iwslt16(tmp_path / "dest", path, report=quiet, **SETS)
+        released.prepare_iwslt16(tmp_path / "dest", path, **SETS)
     assert not (tmp_path / "dest" / "raw").exists()
 
 
 @pytest.mark.usefixtures("read_only")
-def test_folder_of_plain_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_plain_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     expect(monkeypatch, "iwslt16", {}, TALK_COUNTS)
     folder = tmp_path / "text"
     for language in ("de", "en"):
@@ -364,10 +363,9 @@ def test_folder_of_plain_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         for name in ("tst2010", "tst2013"):
             files[f"IWSLT16.TED.{name}.de-en.{language}"] = b"Satz\n" * TALK_COUNTS[name]
         write_tree(folder, files)
-    lines: list[str] = []
-    sets: dict[str, Any] = {"valid": "tst2010", "test": ("tst2013",), "report": lines.append}
+    sets: dict[str, Any] = {"valid": "tst2010", "test": ("tst2013",)}
     released.prepare_iwslt16(tmp_path / "dest", folder, **sets)
-    assert any("17.4% of the release's 23 training pairs" in line for line in lines)
+    assert "note: 4 of the release's 23 training pairs" in capsys.readouterr().out
     assert read_lines(tmp_path / "dest" / "raw" / "train.de") == ["a & b"] * 4
     (folder / "IWSLT16.TED.tst2013.de-en.de").write_text("ein Satz\n")  # the change is seen
     with pytest.raises(UserError, match="tst2013 has 1 lines, expected 2"):
@@ -387,8 +385,8 @@ def test_only_lines_that_begin_with_a_tag_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--valid", "tst2015"], "--valid and --test must be of dev2010, "),
-        (["--test", "tst2014,"], "--test must be of"),
+        (["--valid", "tst2015"], "--valid and --test must name different sets of dev2010, "),
+        (["--test", "tst2014,"], "must name different sets"),
         (["--test", "tst2013"], "must name different sets"),
     ],
 )
@@ -441,12 +439,9 @@ def test_dialog_archive_to_data(
     archive, dest = dialog_archive(tmp_path, monkeypatch), tmp_path / "dest"
     command = ["prepare-dailydialog", str(archive), "--dest", str(dest), "--merges", "10"]
     assert main(command) == 0
-    printed = capsys.readouterr().out
-    assert "  train: 25 pairs of 25 dialogues" in printed
-    removed = "2 training pairs removed that also occur in validation or test; 23 left"
-    assert removed in printed
+    assert "  2 training pairs removed that also occur" in capsys.readouterr().out
     raw = dest / "raw"
-    pairs = list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en"), strict=True))
+    pairs = list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en")))
     assert pairs[:3] == [
         ("Hello, Jim.", "I'm fine."), ("I'm fine.", "I've heard."), ("Hello, Jim.", "I'm fine."),
     ]  # fmt: skip
@@ -454,17 +449,15 @@ def test_dialog_archive_to_data(
     assert read_lines(raw / "test.en") == ["It's £5.", "See you."]
     for split, size in (("train", 23), ("valid", 2), ("test", 2)):
         for side in ("context", "en"):
-            assert binarized_lines(dest / "bin" / f"{split}.context-en.{side}.idx") == size
+            assert size_of(dest / "bin" / f"{split}.context-en.{side}") == size
     assert read_lines(dest / "bin" / "dict.en.txt") == read_lines(dest / "bin" / "dict.context.txt")
-    # what the model is trained to say scores 100 against the reference
-    result = score_file(
-        dest / "bpe" / "test.en", [raw / "test.en"], language="en", max_ngram_order=1
-    )
-    assert result.score == pytest.approx(100)
+    # what the model is trained to say is the reference
+    systems, references = read_systems([dest / "bpe/test.en"], [raw / "test.en"], language="en")
+    assert [*systems.values()] == references
     for folder in (tmp_path / "flat", tmp_path / "deep" / "test"):
         texts = {f"dialogues_{part}.txt": text.encode() for part, text in DIALOGUES.items()}
         write_tree(folder, texts)
-        monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
+        monkeypatch.setattr(parallel, "parallel_steps", lambda *_: None)
         assert raw_of(released.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
 
 
@@ -473,8 +466,6 @@ def test_dialog_archive_to_data(
     ("part", "content", "message"),
     [
         ("test", b"a __eou__ \xff __eou__\n", r"dialogues_test.txt, line 1: not valid UTF-8"),
-        ("train", b"a __eou__\nc __eou__ d\n", "line 2: a dialogue must end with __eou__"),
-        ("train", b"a __eou__ __eou__ b __eou__\n", "line 1: an utterance is empty"),
         ("validation", b"a __eou__\n" * 2, "validation dialogues has 2 lines, expected 1"),
     ],
 )
@@ -483,7 +474,7 @@ def test_damaged_dialogues_are_refused(
 ) -> None:
     path = dialog_archive(tmp_path, monkeypatch, **{part: content})
     with pytest.raises(UserError, match=message):
-        released.prepare_dailydialog(tmp_path / "dest", path, report=quiet)
+        released.prepare_dailydialog(tmp_path / "dest", path)
 
 
 @pytest.mark.parametrize(
@@ -547,10 +538,9 @@ def test_lm1b_archive_to_data(
     numbers = ["--train", "50", "--valid", "5", "--test", "20", "--words", "9"]
     assert main(["prepare-lm1b", str(lm1b), "--dest", str(dest), *numbers]) == 0
     printed = capsys.readouterr().out
-    assert "  training: 120 sentences to draw from" in printed
     assert "0 validation and test sentences are also in the training text" in printed
     for split, size in (("train", 50), ("valid", 5), ("test", 20)):
-        assert binarized_lines(dest / "bin" / f"{split}.idx") == size
+        assert size_of(dest / "bin" / split) == size
         lines = read_lines(dest / "raw" / split)
         assert len(set(lines)) == size
         assert all(line.startswith("Training" if split == "train" else "Held") for line in lines)
@@ -570,19 +560,22 @@ def test_draws(lm1b: Path, tmp_path: Path) -> None:
     shards = {line.split()[2] for line in drawn["train"].decode().splitlines()}
     assert shards == {"1", "2", "3"}
     with pytest.raises(UserError, match=r"30 sentences \(held-out\), fewer than --valid 20 and"):
-        run(tmp_path / "e", lm1b, report=quiet, **sizes(60, 20, 11))
+        run(tmp_path / "e", lm1b, **sizes(60, 20, 11))
 
 
 @pytest.mark.usefixtures("read_only", "lm1b")
-def test_lm1b_folders_without_training_text(tmp_path: Path) -> None:
+def test_lm1b_folders_without_training_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder := tmp_path / "text").mkdir()
-    with pytest.raises(UserError, match="text has no text of the benchmark"):
-        released.prepare_lm1b(tmp_path / "d", folder, report=quiet, **sizes(3, 2, 1))
+    with pytest.raises(UserError, match=r"text has 0 sentences \(all\)"):
+        released.prepare_lm1b(tmp_path / "d", folder, **sizes(3, 2, 1))
     (folder / "1b_benchmark.dev.tokens").write_text("a b\n\n  \nc  d\n" * 2)
     (folder / "1b_benchmark.test.tokens").write_text("e f\n" * 2)
-    lines: list[str] = []
-    released.prepare_lm1b(tmp_path / "d", folder, report=lines.append, **sizes(3, 2, 1))
-    assert "note: there is no training text; all three are drawn from one pool" in lines[2]
+    released.prepare_lm1b(tmp_path / "d", folder, **sizes(3, 2, 1))
+    assert "note: there is no training text; all three are drawn from one pool" in (
+        capsys.readouterr().out
+    )
     texts = written(tmp_path / "d" / "raw")
     assert sorted(b"".join(texts.values()).decode().splitlines()) == sorted(
         ["a b", "c d", "e f"] * 2

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.data.tokens import (
-    check_language,
     detokenize,
     join_subwords,
     learn_bpe,
@@ -17,7 +16,6 @@ from fairseq_kerbs.data.tokens import (
     write_vocabulary,
 )
 from fairseq_kerbs.data.toy import write_toy_corpus
-from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import iter_lines, read_lines
 from fairseq_kerbs.utils.processes import find_program
 
@@ -76,12 +74,6 @@ def test_toy_corpus_survives_the_round_trip(corpus: Path, language: str) -> None
             assert detokenize(tokens, language=language, unescape=escape) == line
 
 
-def test_unknown_language_names_the_flag() -> None:
-    check_language("de", "--source-moses")
-    with pytest.raises(UserError, match="--source-moses: Moses has no rules for language 'xx'"):
-        check_language("xx", "--source-moses")
-
-
 def subword_nmt(*arguments: object) -> None:
     """Run subword-nmt's command line."""
     command = [find_program("subword-nmt"), *map(str, arguments)]
@@ -97,7 +89,7 @@ def test_codes_vocabulary_and_threshold_equal_the_command_s(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = [corpus / "train.de", corpus / "train.en"]
-    assert learn_bpe(texts, tmp_path / "ours", 400) == 400
+    learn_bpe(texts, tmp_path / "ours", 400)
     assert capsys.readouterr().err == ""  # no bar into a file
     vocabularies = [tmp_path / "theirs.de", tmp_path / "theirs.en"]
     subword_nmt(
@@ -124,13 +116,3 @@ def test_joined_subwords_are_the_words(corpus: Path, tmp_path: Path) -> None:
     assert [segment(line) for line in lines] != lines
     assert [join_subwords(segment(line)) for line in lines] == lines
     assert join_subwords("Früh@@ ling is@@") == "Frühling is"  # a hypothesis may end within a word
-
-
-@pytest.mark.parametrize("text", ["", "\n\n", "a b c\n"])
-def test_text_without_anything_to_merge(tmp_path: Path, text: str) -> None:
-    (tmp_path / "text").write_text(text)
-    with pytest.raises(UserError, match="use --bpe none"):
-        learn_bpe([tmp_path / "text"], tmp_path / "codes", 50)
-    assert not (tmp_path / "codes").exists()
-    (tmp_path / "text").write_text("ab ab\nab\n")
-    assert learn_bpe([tmp_path / "text"], tmp_path / "codes", 50) == 1

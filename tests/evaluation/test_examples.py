@@ -104,7 +104,6 @@ def test_refusals() -> None:
     refused("--source has 5 lines but --system a has 1", systems={"a": ["x"]})
     refused("--source has 5 lines but --reference has 1", references=["x"])
     refused("needs --reference", references=None)
-    refused("--number is 0", number=0)
     refused("--baseline x is none of the systems softmax, MoS, kerbs", baseline="x")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+from fractions import Fraction
+from itertools import permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,9 +15,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy import stats
 
-from fairseq_kerbs.evaluation.human_scores import as_csv, as_text, evaluate, score_array
+from fairseq_kerbs.evaluation.human_scores import (
+    agreement,
+    as_csv,
+    as_text,
+    evaluate,
+    score_array,
+)
 from fairseq_kerbs.evaluation.sheets import Key, Sheet, make_key
 from fairseq_kerbs.utils.errors import UserError
 
@@ -86,7 +95,7 @@ def test_blinding_is_undone_whatever_the_seed_and_the_order_of_sheets(data: st.D
     key, sheets = filled(scores, seed=data.draw(st.integers(0, 99)))
     lines = [next(a.line for a in key.answers if a.item == n) - 1 for n in range(1, items + 1)]
     shuffled = data.draw(st.permutations(sheets))
-    for name, own in zip(key.systems, score_array(key, shuffled), strict=True):
+    for name, own in zip(key.systems, score_array(key, shuffled)):
         assert own.tolist() == [scores[name][line] for line in lines]
 
 
@@ -112,14 +121,6 @@ def test_reports(worked_example: dict[str, Any]) -> None:
     assert float(kerbs["t"]) == pytest.approx(math.sqrt(6))
 
 
-def test_agreement_is_over_items_and_systems() -> None:
-    key, sheets = filled({"a": [[0, 0], [1, 1]], "b": [[2, 2], [0, 2]]})
-    result = evaluate(key, sheets)
-    assert result["fleiss_kappa"] == pytest.approx(13 / 21)  # as in test_agreement
-    assert result["krippendorff_alpha"] == pytest.approx(5 / 12)
-    assert (result["raters"], result["rater_means"]) == ([1, 2], [0.75, 1.25])
-
-
 def test_refusals() -> None:
     key, sheets = filled({"a": [[0, 1]], "b": [[2, 1]]})
     with pytest.raises(UserError, match="--baseline c is none of the systems a, b"):
@@ -127,3 +128,72 @@ def test_refusals() -> None:
     twin = Sheet(Path("copy.csv"), 2, sheets[1].scores)
     with pytest.raises(UserError, match=r"r2.csv and copy.csv are both the sheet of rater 2"):
         evaluate(key, [*sheets, twin])
+
+
+# --- agreement between raters, against loops over pairs
+
+Units = list[list[int]]
+
+
+def counts(units: Units) -> NDArray[np.int64]:
+    """How often each value from 0 to 5 was given to each unit."""
+    return np.array([[unit.count(v) for v in range(6)] for unit in units]).reshape(-1, 6)
+
+
+def slow_kappa(units: Units) -> Fraction:
+    """Fleiss' kappa as shares of equal pairs, counted one by one."""
+    values = [value for unit in units for value in unit]
+    shares = [[a == b for a, b in permutations(unit, 2)] for unit in units]
+    observed = sum((Fraction(sum(own), len(own)) for own in shares), Fraction()) / len(units)
+    expected = Fraction(sum(a == b for a in values for b in values), len(values) ** 2)
+    return (observed - expected) / (1 - expected)
+
+
+def slow_alpha(units: Units) -> Fraction:
+    """Alpha with Krippendorff's own sum for the ordinal distance, pair by pair."""
+    units = [unit for unit in units if len(unit) > 1]
+    values = [value for unit in units for value in unit]
+
+    def distance(a: int, b: int) -> Fraction:
+        low, high = min(a, b), max(a, b)
+        between = sum(values.count(g) for g in range(low, high + 1))
+        return (between - Fraction(values.count(a) + values.count(b), 2)) ** 2
+
+    observed = sum(
+        sum((distance(a, b) for a, b in permutations(unit, 2)), Fraction()) / (len(unit) - 1)
+        for unit in units
+    )
+    expected = sum((distance(a, b) for a, b in permutations(values, 2)), Fraction())
+    return 1 - observed * (len(values) - 1) / expected
+
+
+def test_hand_worked_agreement() -> None:
+    """Scores 0, 1, 2 occur 3, 2, 3 times; their ranks' middles are 1.5, 4, 6.5.
+
+    kappa = (3/4 − 22/64) / (1 − 22/64); alpha = 1 − 7 · 2·25 / (2·(6·6.25 + 6·6.25 + 9·25)).
+    """
+    expected = pytest.approx((13 / 21, 5 / 12), rel=1e-12)
+    assert agreement(counts([[0, 0], [1, 1], [2, 2], [0, 2]])) == expected
+    result = evaluate(*filled({"a": [[0, 0], [1, 1]], "b": [[2, 2], [0, 2]]}))  # items and systems
+    assert (result["fleiss_kappa"], result["krippendorff_alpha"]) == expected
+    assert (result["raters"], result["rater_means"]) == ([1, 2], [0.75, 1.25])
+
+
+@given(st.data(), st.integers(2, 4))
+def test_equals_the_sums_over_pairs(data: st.DataObject, raters: int) -> None:
+    unit = st.lists(st.integers(0, 2), min_size=raters, max_size=raters)
+    units = data.draw(st.lists(unit, min_size=1, max_size=12))
+    if len({value for row in units for value in row}) == 1:
+        assert agreement(counts(units)) == (None, None)
+        return
+    expected = float(slow_kappa(units)), float(slow_alpha(units))
+    assert agreement(counts(units)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_limits() -> None:
+    assert agreement(counts([[0, 0, 0], [2, 2, 2], [1, 1, 1]])) == pytest.approx((1, 1))
+    for nothing in ([[1], [2]], [[2, 2], [2, 2]]):
+        assert agreement(counts(nothing)) == (None, None)
+    # far apart is worse than close for alpha, the same for kappa
+    near, far = [[0, 1], [1, 1], [2, 2], [0, 0]], [[0, 2], [1, 1], [2, 2], [0, 0]]
+    assert (agreement(counts(near))[1] or 0) > (agreement(counts(far))[1] or 0) + 0.1

@@ -198,7 +198,6 @@ def test_spoilt_sheets_are_refused(
 def test_files_that_are_no_sheet(tmp_path: Path) -> None:
     key, (path, other) = write_sheets(tmp_path)
     fill(other)
-    whole = path.read_bytes()
     elsewhere = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=2)
     with pytest.raises(UserError, match=rf"of another key: it says {key.identity}, the key"):
         read_sheet(other, elsewhere)
@@ -206,8 +205,6 @@ def test_files_that_are_no_sheet(tmp_path: Path) -> None:
         (b"PK\x03\x04\xff...", "not valid UTF-8"),
         (b"", "is no sheet of"),
         (b'"1,A,[x],[y],2"\r\n', "is no sheet of"),
-        (whole + b"1,A,[x\ry],[z],2\r\n", "cannot be read as CSV"),
-        (whole + b"1,A,[x],[" + b"y" * 131_100 + b"],2\r\n", "cannot be read as CSV"),
     ):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
@@ -230,19 +227,6 @@ def test_keys(tmp_path: Path) -> None:
             read_key(path)
 
 
-@pytest.mark.parametrize(
-    ("answers", "items", "message"),
-    [
-        (5, 1, "--source has 6 lines but --system a has 5"),
-        (6, 6, "must lie between 1 and 5, the number of lines with a source"),
-        (6, 0, "--items is 0"),
-    ],
-)
-def test_what_cannot_be_drawn(answers: int, items: int, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_key(SOURCES, {"a": ["x"] * answers}, items=items, raters=1, seed=1)
-
-
 def _write_texts(folder: Path, lines: int = 12) -> list[str]:
     """Files of a test set, one of them fairseq-generate's output; the flags that name them."""
     inputs = [f"S-{i}\tques@@ tion {i} ?\nH-{i}\t-1\tan@@ swer {i} .\n" for i in range(lines)]
@@ -254,13 +238,6 @@ def _write_texts(folder: Path, lines: int = 12) -> list[str]:
         *("--source", generated, "--system", f"soft={generated}"),
         *("--system", f"kerbs={folder / 'raw'}"),
     ]
-
-
-def test_what_a_cell_cannot_hold_is_refused() -> None:
-    systems = {"long": ["a" * 30_000, "b" * 30_001]}
-    make_key(["x", ""], systems, items=1, raters=1, seed=1)
-    with pytest.raises(UserError, match="line 2 has more than 30000 characters"):
-        make_key(["x", "y"], systems, items=2, raters=1, seed=1)
 
 
 def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,24 +286,19 @@ def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     (tmp_path / "short").write_text("a\n")
     (tmp_path / "empty").write_text("")
     (tmp_path / "bpe").write_text("a@b\nun@@ done\n" * 6)
-    many = [f"--system={n}={tmp_path / 'raw'}" for n in range(25)]
     sheets, key = tmp_path / "sheets", tmp_path / "key.json"
     cases = [
         (
             ["--key", str(sheets / "key.json")],
             "lies in --sheets; put it where raters do not see it",
         ),
-        (["--system", f"x={tmp_path / 'short'}"], "12 lines but .*short has 1"),
+        (["--system", f"x={tmp_path / 'short'}"], "12 lines but --system x has 1"),
         (["--system", f"x={tmp_path / 'empty'}"], "empty is empty"),
         (["--system", f"x={tmp_path / 'bpe'}"], r"bpe, line 2 has subword marks \(@@\)"),
-        (many, "--system: 27 systems, but there are only 26 letters"),
         (["--system", "x"], "write NAME=FILE"),
         (["--system", "soft=f"], "--system soft is there twice"),
         (["--system", f"x={tmp_path / 'no'}"], "no: no such file"),
-        (["--lang", "xx", "--source-lang", "en"], "--lang: Moses has no rules"),
-        (["--source-lang", "xx"], "--source-lang: Moses has no rules"),
-        (["--items", "13"], "--items is 13"),
-        (["--raters", "0"], "--raters is 0"),
+        (["--items", "13"], "--items is 13, but only 12 lines have a source"),
         (["--sheets", str(tmp_path / "raw")], "cannot be written"),
     ]
     base = ["human-eval", "export", *flags, "--sheets", str(sheets), "--key", str(key)]

@@ -59,11 +59,6 @@ def test_output_that_cannot_be_scored(lines: list[str], message: str) -> None:
         generated_part(lines, "H", "out")
 
 
-def test_unknown_language() -> None:
-    with pytest.raises(UserError, match="--lang: Moses has no rules for language 'xx'"):
-        detokenize_lines(["a"], language="xx", name="out")
-
-
 def test_parts_of_generated_output(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_text(
