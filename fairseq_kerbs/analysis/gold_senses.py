@@ -9,7 +9,7 @@ data, which is what the contexts offer without labels; and the predictions of a 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -85,6 +85,17 @@ def lines_as_samples(task: Any) -> None:
     """Let a language model's splits come a line a sample, since gold senses count lines."""
     if hasattr(getattr(task, "args", None), "sample_break_mode"):
         task.args.sample_break_mode = "eos"
+
+
+def labels_of_senses(
+    occurrences: Iterable[Occurrence], gold: GoldSenses
+) -> dict[int, Counter[str]]:
+    """How often each gold sense is met with each sense of the model, by its row."""
+    found: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for occurrence in occurrences:
+        if (at := (occurrence.line, occurrence.index, occurrence.word)) in gold:
+            found[occurrence.sense][gold[at]] += 1
+    return found
 
 
 def by_word(occurrences: Iterable[Occurrence], gold: GoldSenses) -> dict[str, Labelled]:

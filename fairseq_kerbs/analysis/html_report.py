@@ -51,6 +51,7 @@ def html_page(
         by_number=report["by_number"],
         charts=[_image(figure) for figure in _charts(report, layer, counts, history or {})],
         with_data=report["with_data"],
+        nearest=any(sense["nearest"] for word in report["words"] for sense in word["senses"]),
         theta=layer.kernel_name if layer.has_theta else None,
         signs=list(zip(SIGNS, plots.COLORS)),
     )
@@ -61,7 +62,7 @@ def _word(word: Figures) -> Figures:
     senses = []
     for sense in word["senses"]:
         name = name_of(sense)
-        shown = {key: sense[key] for key in ("name", "row", "count", "examples")}
+        shown = {key: sense[key] for key in ("name", "row", "times", "examples")}
         shown |= {key: sense[key] and round(sense[key], 4) for key in ("usage", "theta", "share")}
         shown |= {"translates": name.translates, "beside": name.beside}
         near = [(other["name"], round(other["score"], 2)) for other in sense["nearest"]]

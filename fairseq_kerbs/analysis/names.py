@@ -29,6 +29,7 @@ from fairseq_kerbs.utils.errors import UserError
 
 LEAST_OCCURRENCES = 40  # of a word that can be among the clearest
 LEAST_SHARE = 0.05  # of a sense's occurrences that a source word has to have
+LEAST_TIMES = 2  # that a source word or a neighbour has to be met: one is chance
 LEAST_Z = 1.96
 MOST = 3  # source words, neighbours and words of the turn before, of each sense
 PERMUTATIONS = 5
@@ -77,6 +78,7 @@ class Text(NamedTuple):
     place: Numbers  # [N] in the line's words
     entry: Numbers  # [N] number of the word in the dictionary
     sense: Numbers  # [N] row of the most probable sense
+    posterior: NDArray[np.float64]  # [N] its share of the word (Eq. 7)
 
 
 @torch.no_grad()
@@ -87,13 +89,13 @@ def read_text(model: Any, task: Any, split: str) -> Text:
     read = getattr(task, "source_dictionary", None)
     two_sided = hasattr(model, "encoder")
     lines: dict[int, tuple[list[str], list[str]]] = {}
-    parts = []
+    parts, shares = [], []
     for number, batch in enumerate(batches(task, split)):
         if number % max(1, round(len(task.dataset(split)) / LINES)):
             continue
         target = batch["target"]  # [batch, len]
         posterior = layer.posterior(layer.look_up(target), model(**batch["net_input"])[0])
-        slot = posterior.argmax(-1, keepdim=True)
+        share, slot = posterior.max(-1, keepdim=True)
         sense = layer.table.senses[target].gather(-1, slot).squeeze(-1)  # [batch, len]
         sources = batch["net_input"]["src_tokens"]
         for row, line in enumerate(batch["id"].tolist()):
@@ -106,6 +108,7 @@ def read_text(model: Any, task: Any, split: str) -> Text:
                 places, at = torch.tensor(single).t()
                 of_line = torch.full_like(places, line)
                 parts.append(torch.stack([of_line, places, target[row, at], sense[row, at]]))
+                shares.append(share[row, at, 0].double())
     if not parts:
         raise UserError(f"--split {split}: there is no word in it; name another split")
     line, place, entry, senses = torch.cat(parts, 1).numpy()
@@ -113,7 +116,17 @@ def read_text(model: Any, task: Any, split: str) -> Text:
     line = np.searchsorted(order, line)
     sides = [lines[number] for number in order]
     source_side = [source for _, source in sides] if two_sided else None
-    return Text([words for words, _ in sides], source_side, line, place, entry, senses)
+    words = [words for words, _ in sides]
+    posterior = torch.cat(shares).numpy()
+    return Text(words, source_side, line, place, entry, senses, posterior)
+
+
+class Example(NamedTuple):
+    """A context of a sense."""
+
+    posterior: float  # of the sense (Eq. 7)
+    words: list[str]  # of the line
+    place: int  # of the word among them
 
 
 class Association(NamedTuple):
@@ -235,13 +248,27 @@ class SenseNames:
                 causes = self._cause[where[senses == number]]
                 kinds, met = np.unique(causes[causes >= 0], return_counts=True)
                 for best in np.argsort(-met, kind="stable")[:MOST]:
-                    if met[best] >= LEAST_SHARE * counts[number]:
+                    if met[best] >= max(LEAST_TIMES, LEAST_SHARE * counts[number]):
                         sources.append((self._causes[kinds[best]], int(met[best])))
             neighbours = best_words([*before[number], *after[number]])
             turn = best_words(turns[number])
             times = int(counts[number])
             found[row] = SenseName(times, times / len(where), sources, neighbours, turn)
         return found
+
+    def examples(self, row: int, entry: int, most: int) -> list[Example]:
+        """The surest contexts of a sense of a word, at most ``most``, the surest first."""
+        where = self._where.get(entry, np.empty(0, np.int64))
+        where = where[self._text.sense[where] == row]
+        best = where[np.argsort(-self._text.posterior[where], kind="stable")[:most]]
+        return [
+            Example(
+                float(self._text.posterior[at]),
+                self._text.words[self._text.line[at]],
+                int(self._text.place[at]),
+            )
+            for at in best
+        ]
 
     def _apart(self, senses: Numbers, feature: Numbers, form: str) -> list[list[Association]]:
         """Of each sense the words that set it apart, and these put into a form."""
@@ -294,7 +321,7 @@ def log_odds(table: NDArray[np.float64]) -> NDArray[np.float64]:
     other_rest = other.sum(1, keepdims=True) - other
     odds = np.log((table + 0.5) / (own_rest + 0.5)) - np.log((other + 0.5) / (other_rest + 0.5))
     scores: NDArray[np.float64] = odds / np.sqrt(1 / (table + 0.5) + 1 / (other + 0.5))
-    return np.where(table >= 2, scores, 0.0)
+    return np.where(table >= LEAST_TIMES, scores, 0.0)
 
 
 def mutual_information(first: Numbers, second: Numbers) -> float:

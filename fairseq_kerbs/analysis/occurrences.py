@@ -25,11 +25,11 @@ class Occurrence:
     """One token of a reference, and the senses that predicted it."""
 
     line: int  # number of the sentence in its file, from 0
-    index: int  # number of this word form in the sentence, from 0; −1 for a piece of a word
-    word: str  # the token: a word, or a piece such as ``ban@@``
+    index: int  # number of this word form in the sentence, from 0
+    word: str  # the token: the word
     senses: tuple[int, ...]  # rows of its senses in the output layer
     posterior: tuple[float, ...]  # P(sense | word, context) of each (Eq. 7), adds up to 1
-    tokens: tuple[str, ...]  # the sentence, subwords joined unless pieces were asked for
+    tokens: tuple[str, ...]  # the sentence, subwords joined
     position: int  # where in ``tokens`` the word stands
     context: Tensor  # [d] the context vector h that predicted it
 
@@ -44,13 +44,11 @@ def occurrences(
     model: Any,
     task: Any,
     split: str,
-    pieces: bool = False,
     words: Collection[str] = (),
     flag: str = "--split",
 ) -> Iterator[Occurrence]:
     """Every word of a split that is a single token, by teacher forcing, in no particular order; of
-    ``words`` alone where they are given. With ``pieces`` every token, pieces of words too, and
-    sentences as tokens. Raises what :func:`batches` raises."""
+    ``words`` alone where they are given. Raises what :func:`batches` raises."""
     dictionary, layer = task.target_dictionary, model.decoder.output
     table, mask = layer.table[:2]
     senses = [row[real].tolist() for row, real in zip(table, mask)]  # of each word
@@ -63,23 +61,18 @@ def occurrences(
             columns, tokens = real_tokens(target[row], dictionary)
             joined, positions = joined_words(tokens)
             seen: Counter[str] = Counter()
-            whole = {}  # by position of a token that is a whole word: its index and place
             for place, (word, at) in enumerate(zip(joined, positions)):
-                if at is not None:
-                    whole[at] = seen[word], place
+                index = seen[word]
                 seen[word] += 1
-            shown = tuple(tokens if pieces else joined)
-            for position in range(len(tokens)) if pieces else whole:
-                token, column = tokens[position], columns[position]
-                if words and token not in words:
+                if at is None or (words and word not in words):
                     continue
-                index, place = whole.get(position, (-1, position))
+                column = columns[at]
                 rows = senses[target[row, column]]
                 yield Occurrence(
-                    *(line, index, token),
+                    *(line, index, word),
                     tuple(rows),
                     tuple(posterior[row][column][: len(rows)]),
-                    *(shown, position if pieces else place),
+                    *(tuple(joined), place),
                     features[row, column].float(),
                 )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from tabulate import tabulate
 
 from fairseq_kerbs.analysis.context_vectors import sense_numbers, usage_shares
 from fairseq_kerbs.analysis.names import NO_NAME, SenseName, SenseNames
-from fairseq_kerbs.analysis.occurrences import Occurrence
 from fairseq_kerbs.analysis.similarity import nearest_senses
 from fairseq_kerbs.analysis.words import in_context, is_word, printable, senses_by_frequency
 from fairseq_kerbs.evaluation.texts import as_lines, table_as_csv
@@ -26,13 +24,12 @@ _CONTEXT = 6  # words shown on either side
 
 
 def build_report(
-    found: Iterable[Occurrence] | None,
+    names: SenseNames | None,
     layer: OutputLayer,
     symbols: Sequence[str],
     *,
-    names: SenseNames | None = None,
     words: Sequence[str] = (),
-    gold: Mapping[tuple[int, int, str], str] | None = None,
+    gold: Mapping[int, Mapping[str, int]] | None = None,
     top: int = 20,
     examples: int = 2,
     counts: Sequence[int] = (),
@@ -42,13 +39,12 @@ def build_report(
     """Summarize the senses of some words.
 
     Args:
-        found: occurrences in the data; None where there are no data.
+        names: what senses translate and stand beside; None where there are no data.
         symbols, counts: [V] entries of the dictionary, the ``special`` first of which are no words,
             and their occurrences in the training data (empty if unknown).
-        names: what their senses translate and stand beside, where there are data.
-        words: words to report; by default the ``top`` (all with 0) words with most gold senses
-            (``gold``), or those whose senses are clearest (``names``), or without data those with
-            most senses.
+        words: words to report; by default the ``top`` (all with 0) whose senses are clearest, or
+            without data those with most senses.
+        gold: how often each gold sense is met, by row of the sense.
         examples, nearest: contexts and neighbours of each sense.
 
     Returns:
@@ -56,14 +52,10 @@ def build_report(
         ``deciles``, see `senses_by_frequency`; ``by_number``, words with 1, 2, … senses;
         ``with_data``. What is not known is None or empty.
     """
-    by_word: dict[str, list[Occurrence]] = defaultdict(list)
-    for occurrence in found or ():
-        by_word[occurrence.word].append(occurrence)
     entries = {word: number for number, word in enumerate(symbols)}
     proper = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
     senses: list[int] = layer.senses_per_word().tolist()
-    labels = Counter(word for _, _, word in gold or ())
-    wanted = list(dict.fromkeys(words)) or [word for word, _ in labels.most_common(top or None)]
+    wanted = list(dict.fromkeys(words))
     if not wanted and names is not None:
         wanted = names.clearest(top, special)
     elif not wanted:
@@ -73,7 +65,7 @@ def build_report(
         wanted = several[: top or None]
     known = [word for word in wanted if word in entries]
     summaries = [
-        _summarize(layer, entries[word], by_word[word], word, gold or {}, examples, names)
+        _summarize(layer, entries[word], word, gold or {}, examples, names)
         | {"frequency": counts[entries[word]] if counts else None}
         for word in progress(known, "senses", " words")
     ]
@@ -84,36 +76,34 @@ def build_report(
         "missing": [word for word in wanted if word not in entries],
         "deciles": senses_by_frequency(senses, counts) if counts else [],
         "by_number": np.bincount([senses[n] for n in proper], minlength=1)[1:].tolist(),
-        "with_data": found is not None,
+        "with_data": names is not None,
     }
 
 
 def _summarize(
     layer: OutputLayer,
     number: int,
-    where: Sequence[Occurrence],
     word: str,
-    gold: Mapping[tuple[int, int, str], str],
+    gold: Mapping[int, Mapping[str, int]],
     examples: int,
     names: SenseNames | None,
 ) -> Figures:
     """``word``, ``log_prob`` (Eq. 12), ``clarity`` (:meth:`SenseNames.clarity`), and of its
     ``senses``, the most used first, ``row`` in the layer, ``usage`` (Eq. 13, a share of the
-    word's), ``theta``, ``count`` (where it is the most probable), ``true_senses`` (numbers of
-    these), ``examples`` (the surest), and what :class:`SenseName` has."""
+    word's), ``theta``, ``true_senses`` (how often each is met), ``examples`` (the surest),
+    and what :class:`SenseName` has."""
     senses, rows = [], sense_numbers(layer, number)
     by_row = {} if names is None else names.names(number)
     for row, usage in zip(rows, usage_shares(layer, rows).tolist()):
-        used = [(max(o.posterior), o.line, o) for o in where if o.sense == row]
-        true = Counter(gold[at] for _, line, o in used if (at := (line, o.index, word)) in gold)
-        used.sort(key=lambda one: (-one[0], one[1]))
+        contexts = [] if names is None else names.examples(row, number, examples)
         shown = [
-            {"text": in_context(o.tokens, o.position, _CONTEXT), "posterior": share, "line": line}
-            for share, line, o in used[:examples]
+            {"text": in_context(words, place, _CONTEXT), "posterior": posterior}
+            for posterior, words, place in contexts
         ]
         theta = layer.theta[row].item() if layer.has_theta else None
-        figures = {"row": row, "usage": usage, "theta": theta, "count": len(used)}
-        figures |= {"true_senses": dict(true.most_common()), "examples": shown}
+        true = dict(sorted(gold.get(row, {}).items(), key=lambda pair: -pair[1]))
+        figures = {"row": row, "usage": usage, "theta": theta}
+        figures |= {"true_senses": true, "examples": shown}
         senses.append(figures | by_row.get(row, NO_NAME)._asdict())
     clarity = None if names is None else names.clarity(number)
     figures = {"word": word, "log_prob": float(layer.log_prob[number]), "clarity": clarity}
@@ -150,11 +140,11 @@ def report_as_csv(report: Figures) -> str:
             figures += [one[name] for name in ("sense", "row", "usage", "theta")]
             name = name_of(one)
             figures += [one["times"], one["share"], name.translates, name.beside]
-            figures += [one["count"] if report["with_data"] else None, true, near]
+            figures += [true, near]
             contexts = [[example["posterior"], example["text"]] for example in one["examples"]]
             rows += [[*figures, *context] for context in contexts or [[None, None]]]
     head = "word senses frequency log_prob clarity sense row usage theta times share translates "
-    head += "beside count true_senses nearest"
+    head += "beside true_senses nearest"
     return table_as_csv([*head.split(), "posterior", "example"], rows, digits=6)
 
 

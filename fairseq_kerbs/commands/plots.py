@@ -40,12 +40,11 @@ def add_plot(commands: Subparsers) -> None:
             text = "output of fairseq-train, or its --tensorboard-logdir"
             figure.add_argument("log", type=Path, metavar="LOG", help=text)
         elif name != "kernels":
-            reading.add_model_flags(figure, needs_data=contexts, split=contexts)
+            reading.add_model_flags(figure, needs_data=contexts, split="train" if contexts else "")
         if name in ("contexts", "theta"):
             nargs, text = (1 if contexts else "+"), "entry of the dictionary"
             figure.add_argument("--word", nargs=nargs, required=True, metavar="WORD", help=text)
         if contexts:
-            figure.set_defaults(split="train")
             reading.add_numbers(figure, ("--most", 300, "contexts, at most, drawn at random"))
             text = "plane: linear discriminants of the senses, marks at their means; or principal "
             text += "components, marks at the sense vectors [%(default)s]"
@@ -118,7 +117,7 @@ def _contexts(
         plane = vectors.project(contexts, layer.as_contexts(weight))
     else:
         plane = vectors.discriminate(contexts, sense_of, len(senses))
-    by_row = reading.read_names(model, task, args.split).names(word)
+    by_row = reading.read_names(model, task, "train", args.split).names(word)
     named = [by_row.get(row, NO_NAME) for row in senses]
     text = ["\n".join(filter(None, (name.translates, name.beside))) for name in named]
     return plots.plot_contexts(args.word[0], plane, sense_of, text)

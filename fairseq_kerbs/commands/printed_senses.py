@@ -18,7 +18,7 @@ def add_print_senses(commands: Subparsers) -> None:
         "under the scores of each hypothesis: word#sense:posterior for each of its tokens, and "
         "after a tab what the senses of its content words translate in the training data.",
     )
-    add_model_flags(parser, needs_data=True, split=False)
+    add_model_flags(parser, needs_data=True, split="")
     text = "what fairseq-generate wrote with this model"
     parser.add_argument("generated", type=Path, metavar="GENERATED", help=text)
     text = "file [standard output]"
@@ -38,6 +38,6 @@ def text_with_senses(args: argparse.Namespace, generated: Path) -> str:
     from fairseq_kerbs.utils.files import read_lines
 
     lines, trained = read_lines(generated), read_model(args)
-    names = read_names(trained.model, trained.task)
+    names = read_names(trained.model, trained.task, "train", None)
     found = with_senses(lines, trained.model, trained.task, str(generated), names)
     return "".join(f"{line}\n" for line in found)

@@ -12,9 +12,10 @@ from fairseq_kerbs.utils.files import write_json
 
 
 def add_model_flags(
-    parser: argparse.ArgumentParser, *, needs_data: bool = False, split: bool = True
+    parser: argparse.ArgumentParser, *, needs_data: bool = False, split: str = "test"
 ) -> None:
-    """The checkpoint, and where its dictionary or data are; with ``split`` which part of them."""
+    """The checkpoint, where its dictionary or data are, and which ``split`` of them by default; ""
+    for no such flag."""
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
     text = "binarized data" if needs_data else "binarized data [none: the checkpoint alone]"
     parser.add_argument("--data", type=Path, required=needs_data, metavar="BIN", help=text)
@@ -22,7 +23,7 @@ def add_model_flags(
         text = "without --data: the target language's dict.*.txt [where the model was trained]"
         parser.add_argument("--dict", type=Path, metavar="FILE", help=text)
     if split:
-        parser.add_argument("--split", default="test", help="split of the data [%(default)s]")
+        parser.add_argument("--split", default=split, help="split of the data [%(default)s]")
     add_trust_flag(parser)
 
 
@@ -76,18 +77,18 @@ def read_model(
     return Trained(layer, task.target_dictionary, model, task)
 
 
-def read_names(model: Any, task: Any, otherwise: str | None = None) -> Any:
-    """Names of senses (:class:`.analysis.names.SenseNames`) by the training split, or, if the data
-    have none, by another one; None without another."""
+def read_names(model: Any, task: Any, split: str, otherwise: str | None = "") -> Any:
+    """Names of senses (:class:`.analysis.names.SenseNames`) by a split, or, if the data have no
+    such split, by another one; None if the other is None. Raises what :func:`read_text` raises."""
     from fairseq_kerbs.analysis.names import SenseNames, read_text
 
-    split: str | None = "train"
-    try:
-        task.load_dataset(split)
-    except FileNotFoundError:
-        split = otherwise
-    if split is None:
-        return None
+    if otherwise != "":
+        try:
+            task.load_dataset(split)
+        except FileNotFoundError:
+            if otherwise is None:
+                return None
+            split = otherwise
     return SenseNames(read_text(model, task, split), task.target_dictionary.symbols)
 
 

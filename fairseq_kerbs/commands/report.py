@@ -18,7 +18,7 @@ def add_report(commands: Subparsers) -> None:
         "and in which to search a word: what its senses translate and stand beside, contexts, "
         "theta and usage. It needs no network and no other file.",
     )
-    reading.add_model_flags(parser)
+    reading.add_model_flags(parser, split="train")
     text = "the .html file to write"
     parser.add_argument("-o", "--output", type=OutputPath, required=True, metavar="FILE", help=text)
     parser.add_argument("--title", help="title of the page [name of the checkpoint]")
@@ -34,8 +34,7 @@ def add_report(commands: Subparsers) -> None:
 
 def _run_report(args: argparse.Namespace) -> int:
     from fairseq_kerbs.analysis.history import read_history
-    from fairseq_kerbs.analysis.html_report import CARDS, html_page
-    from fairseq_kerbs.analysis.occurrences import occurrences
+    from fairseq_kerbs.analysis.html_report import html_page
     from fairseq_kerbs.analysis.sense_report import build_report
     from fairseq_kerbs.analysis.words import is_word
 
@@ -46,25 +45,24 @@ def _run_report(args: argparse.Namespace) -> int:
     layer, dictionary, model, task = reading.read_model(args)
     facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint), "kernel": layer.kernel_name}
     facts |= {"entries of the dictionary": layer.vocab_size, "senses": layer.total_senses}
-    found = names = None
+    names = None
     if task is not None:
         names = reading.read_names(model, task, args.split)
-        found = list(occurrences(model, task, args.split))
         facts |= {"data": f"{args.data}, split {args.split}"}
         facts |= {"sentences": len(task.dataset(args.split))}
     symbols, special = dictionary.symbols, dictionary.nspecial
     counts = [0] * special + dictionary.count[special:]
+    clearest = names.clearest(0, special) if names else []
+    words = [word for number, word in enumerate(symbols) if is_word(word, number, special)]
     report = build_report(
-        *(found, layer, symbols),
-        names=names,
-        words=[word for number, word in enumerate(symbols) if is_word(word, number, special)],
+        *(names, layer, symbols),
+        words=[*clearest, *words],
         examples=args.examples,
         counts=counts,
         special=special,
         nearest=args.nearest,
     )
     title = args.title or f"Senses of {args.checkpoint.name}"
-    clearest = names.clearest(CARDS, special) if names else []
     page = html_page(title, facts, report, layer, counts=counts, clearest=clearest, history=history)
     senses = sum(len(word["senses"]) for word in report["words"])
     write_output(args.output, page, f"{len(report['words'])} words, {senses} senses")

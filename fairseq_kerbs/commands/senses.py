@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,18 @@ def add_senses(commands: Subparsers) -> None:
         "senses",
         help="senses of words: what they translate, what they stand beside, example contexts",
         description="For each word its senses, the most used first. With --data: their shares of "
-        "the word's occurrences in the training data, the source words that they translate and how "
-        "often, neighbours that set them apart, and the contexts of a split in which each is most "
-        "probable. Without it usage and kernel parameter alone. Then words by number of senses, "
+        "the word's occurrences in a split, the source words that they translate and how often, "
+        "neighbours that set them apart, and the contexts in which each is most probable. Of a "
+        "long split every second, third … batch is read. Without data usage and kernel parameter "
+        "alone. Then words by number of senses, "
         "and senses a word by deciles of frequency in the training data. With --gold also "
         "how the senses agree with gold senses: V-measure, adjusted Rand index and adjusted mutual "
         "information, beside permuted senses, k-means and a linear classifier of contexts.",
     )
-    reading.add_model_flags(parser)
+    reading.add_model_flags(parser, split="")
+    text = "split of the data: where names and contexts are from [train]; with --gold where the "
+    text += "labelled words are [test], and names are from the training data"
+    parser.add_argument("--split", help=text)
     parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help="words to report")
     text = "gold senses: number of the line, occurrence, word and sense between tabs"
     parser.add_argument("--gold", type=Path, metavar="GOLD.tsv", help=text)
@@ -42,8 +47,6 @@ def add_senses(commands: Subparsers) -> None:
         ("--examples", 1, "contexts a sense"),
         ("--nearest", 0, "nearest senses of each by kernel"),
     )
-    text = "pieces of words, too, and contexts in tokens"
-    parser.add_argument("--pieces", action="store_true", help=text)
     reading.add_files(parser)
     table = parser.add_argument_group("words by number of senses (Table 6 of the paper)")
     text = "also print words drawn at random for every number of senses, as Markdown"
@@ -71,17 +74,19 @@ def _run_senses(args: argparse.Namespace) -> int:
     word_numbers(dictionary, args.word)  # which refuses those that are no entries
     if gold is not None:
         gold_senses.lines_as_samples(task)
-    found = names = None
-    words = [*args.word] or list(dict.fromkeys(word for _, _, word in gold or ()))
-    if task is not None:
-        names = reading.read_names(model, task, args.split)
-        words = words or names.clearest(args.top, special)
-        found = list(occurrences(model, task, args.split, args.pieces, words))
+    names, found, words = None, [], args.word
+    if gold is not None:
+        args.split = args.split or "test"
+        labels = Counter(word for _, _, word in gold)
+        found = list(occurrences(model, task, args.split, labels))
+        words = words or [word for word, _ in labels.most_common(args.top or None)]
+        names = reading.read_names(model, task, "train", args.split)
+    elif task is not None:
+        names = reading.read_names(model, task, args.split or "train")
     report = sense_report.build_report(
-        *(found, layer, symbols),
-        names=names,
-        words=args.word,
-        gold=gold,
+        *(names, layer, symbols),
+        words=words,
+        gold=gold_senses.labels_of_senses(found, gold or {}),
         top=args.top,
         examples=args.examples,
         counts=[0] * special + dictionary.count[special:],
@@ -89,7 +94,7 @@ def _run_senses(args: argparse.Namespace) -> int:
         nearest=args.nearest,
     )
     if gold is not None:
-        report["gold"] = _compare_with_gold(args, found or (), gold)
+        report["gold"] = _compare_with_gold(args, found, gold)
     reading.write_files(args, report, sense_report.report_as_csv(report))
     print(sense_report.report_as_text(report))
     if gold is not None:

@@ -100,8 +100,8 @@ def test_variance_of_a_word() -> None:
     ("command", "bars"),
     [
         ("geometry --top 2 --least 3", ("split test", "clusters")),
-        ("senses --top 2", ("split test", "senses", "nearest senses")),
-        ("report -o {}/r.html", ("split train", "split test", "senses")),
+        ("senses --top 2", ("split train", "senses", "nearest senses")),
+        ("report -o {}/r.html", ("split train", "senses")),
     ],
 )
 def test_long_readings_show_bars_to_a_terminal_alone(

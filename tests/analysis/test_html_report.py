@@ -13,13 +13,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import fairseq_kerbs
 from fairseq_kerbs.analysis.context_vectors import sense_numbers
 from fairseq_kerbs.analysis.html_report import html_page
-from fairseq_kerbs.analysis.occurrences import Occurrence
+from fairseq_kerbs.analysis.names import SenseNames, Text
 from fairseq_kerbs.analysis.sense_report import build_report
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer
@@ -72,16 +73,15 @@ def hostile() -> str:
     torch.manual_seed(1)
     symbols = ["<s>", "<pad>", "</s>", "<unk>", *HOSTILE]
     layer = KerbsOutputLayer(3, len(symbols), 4 * len(symbols))
-    found = []
-    for number in range(4, len(symbols)):
-        rows = tuple(sense_numbers(layer, number))
-        posterior = (1.0, *[0.0] * (len(rows) - 1))
-        sentence = ("a", symbols[number], "piec@@", "es", *HOSTILE)
-        for line in range(5):
-            at = (line, 0, symbols[number], rows, posterior, sentence, 1)
-            found.append(Occurrence(*at, torch.randn(3)))
+    numbers = np.arange(4, len(symbols)).repeat(5)
+    sentences = [["a", symbols[number], "b", *HOSTILE] for number in numbers]
+    senses = np.array([sense_numbers(layer, number)[0] for number in numbers])
+    line, place, posterior = np.arange(len(numbers)), np.ones_like(numbers), np.ones(len(numbers))
+    text = Text(sentences, None, line, place, numbers, senses, posterior)
     options: dict[str, Any] = {"words": HOSTILE, "special": 4, "nearest": 2}
-    report = build_report(found, layer, symbols, counts=[1] * len(symbols), **options)
+    report = build_report(
+        SenseNames(text, symbols), layer, symbols, counts=[1] * len(symbols), **options
+    )
     title = "</title><script>document.title='caught'</script>"
     facts = {"checkpoint": "</script><b>.pt"}
     return html_page(title, facts, report, layer, counts=[1] * len(symbols), clearest=HOSTILE)
@@ -136,7 +136,7 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
     shown = words["the"]
     assert shown["log_prob"] == expected["log_prob"]
     for one, sense in zip(shown["senses"], expected["senses"], strict=True):
-        for name in ("name", "row", "count", "examples"):
+        for name in ("name", "row", "times", "examples"):
             assert one[name] == sense[name]
         sources = ", ".join(f"{word} {times}" for word, times in sense["sources"])
         assert one["translates"] == sources

@@ -65,11 +65,13 @@ def text_of(sides: str, same: bool = False) -> Text:
     lines += [["the", "dog", "."]] * len(lines)  # without bank, for the alignment
     source += [["das", "Hund"]] * len(source)
     line, place, entry, sense = np.array(found).T
-    return Text(lines, None if sides == "one" else source, line, place, entry, sense)
+    posterior = draw.uniform(0.5, 1.0, len(sense))
+    return Text(lines, None if sides == "one" else source, line, place, entry, sense, posterior)
 
 
 def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
-    names = SenseNames(text_of("two"), SYMBOLS)
+    text = text_of("two")
+    names = SenseNames(text, SYMBOLS)
     money, river = names.names(4)[40], names.names(4)[41]
     assert (money.sources, river.sources) == ([("Geldhaus", 80)], [("Ufer", 80)])
     assert (money.neighbours, river.neighbours) == (["money bank"], ["river bank"])
@@ -77,6 +79,11 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     assert (river.translates, river.short) == ("Ufer 80", "Ufer")
     assert names.clarity(4) == pytest.approx(np.log(2), rel=0.02)
     assert names.names(6) == {}
+    assert names.examples(40, 6, 9) == []
+    found = names.examples(40, 4, 3)
+    assert [words[place - 1 : place + 1] for _, words, place in found] == [["money", "bank"]] * 3
+    posteriors = sorted(text.posterior[text.sense == 40], reverse=True)
+    assert [posterior for posterior, *_ in found] == posteriors[:3]
     assert names.clarity(6) == 0.0
     assert names.clarity(8) < 0.02
 

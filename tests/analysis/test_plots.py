@@ -90,7 +90,7 @@ def test_senses_of_contexts_are_those_of_the_likelihood(trained: Trained) -> Non
     model, task = load_model_and_task(trained.kerbs, trained.data)
     layer, dictionary = model.decoder.output, task.target_dictionary
     model.decoder.output.theta.data.normal_(std=4.0)
-    found = list(occurrences(model, task, "test", pieces=True))
+    found = list(occurrences(model, task, "test"))
     for word in ("the", "."):
         number = dictionary.index(word)
         own = sense_numbers(layer, number)

@@ -43,7 +43,7 @@ def test_all_outputs_name_a_sense_alike(
     assert [one["sense"] for one in figures["senses"]] == [*range(1, len(rows) + 1)]
     table = csv.DictReader(files["csv"].read_text().splitlines())
     assert {f"the#{one['sense']}": int(one["row"]) for one in table} == names
-    counts = {one["name"]: one["count"] for one in figures["senses"]}
+    counts = {one["name"]: one["times"] for one in figures["senses"]}
 
     assert main(["report", *given, "--nearest", "0", "-o", str(files["html"])]) == 0
     page = words_of(files["html"].read_text(encoding="utf-8"))["the"]
@@ -54,7 +54,7 @@ def test_all_outputs_name_a_sense_alike(
 
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
-    given_plot = [*given, "--split", "test", "--word", "the", "-o", "a.png"]
+    given_plot = [*given, "--most", "100000", "--word", "the", "-o", "a.png"]
     assert main(["plot", "contexts", *given_plot]) == 0
     legend = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
     assert [text.split("\n")[0] for text in legend] == [f"{n} ({k})" for n, k in counts.items()]
@@ -62,7 +62,7 @@ def test_all_outputs_name_a_sense_alike(
         assert one["translates"].split(",")[0] in text
 
     printed: Counter[str] = Counter()
-    for batch in batches(task, "test"):
+    for batch in batches(task, "train"):
         targets = [row[row != 1] for row in batch["target"]]
         found = hypothesis_senses(model, batch["net_input"]["src_tokens"], targets, 2, 1)
         for target, senses in zip(targets, found, strict=True):

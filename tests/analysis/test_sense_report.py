@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from fairseq_kerbs.analysis.context_vectors import sense_numbers
+from fairseq_kerbs.analysis.gold_senses import labels_of_senses
+from fairseq_kerbs.analysis.names import SenseNames, Text
 from fairseq_kerbs.analysis.occurrences import Occurrence, occurrences
 from fairseq_kerbs.analysis.sense_report import build_report, report_as_text
 from fairseq_kerbs.analysis.words import joined_words, senses_by_frequency
@@ -46,20 +49,31 @@ def test_posteriors_are_those_of_the_output_layer(left_pad_target: bool) -> None
     assert not found
 
 
-def _occurrence(layer: OutputLayer, line: int, number: int) -> Occurrence:
-    rows = tuple(sense_numbers(layer, 7))
-    posterior = tuple(0.9 if place == number else 0.1 for place, _ in enumerate(rows, start=1))
-    return Occurrence(line, 0, "w3", rows, posterior, ("a", "w3", "b"), 1, torch.zeros(1))
+def _names(layer: OutputLayer, *numbers: int) -> SenseNames:
+    """Names of a text "a w3 b" a line, each with a sense of w3 by its number."""
+    rows = sense_numbers(layer, 7)
+    count = len(numbers)
+    senses = np.array([rows[number - 1] for number in numbers])
+    columns = np.arange(count), np.ones(count, int), np.full(count, 7), senses, np.full(count, 0.9)
+    return SenseNames(Text([["a", "w3", "b"]] * count, None, *columns), SYMBOLS)
 
 
 def test_report_counts_senses_and_true_ones() -> None:
     layer = make_model("lstm").decoder.output
-    found = [_occurrence(layer, line, 2 if line < 4 else 1) for line in range(6)]
+    rows = tuple(sense_numbers(layer, 7))
+    found = [
+        Occurrence(line, 0, "w3", rows, posterior, ("a", "w3", "b"), 1, torch.zeros(1))
+        for line in range(6)
+        for posterior in [(0.1, 0.9) if line < 4 else (0.9, 0.1)]
+    ]
     gold = {(line, 0, "w3"): "x" if line < 3 else "y" for line in range(6)}
-    report = build_report(found, layer, SYMBOLS, gold=gold)
+    labels = labels_of_senses(found, gold)
+    report = build_report(
+        _names(layer, 2, 2, 2, 2, 1, 1), layer, SYMBOLS, gold=labels, words=["w3"]
+    )
     (word,) = report["words"]
     senses = word["senses"]
-    assert [(s["name"], s["sense"], s["count"], s["true_senses"]) for s in senses[:2]] == [
+    assert [(s["name"], s["sense"], s["times"], s["true_senses"]) for s in senses[:2]] == [
         ("w3#1", 1, 2, {"y": 2}),
         ("w3#2", 2, 4, {"x": 3, "y": 1}),
     ]
@@ -71,7 +85,7 @@ def test_report_counts_senses_and_true_ones() -> None:
 
 def test_words_that_are_no_token_are_said() -> None:
     layer = make_model("lstm").decoder.output
-    report = build_report([_occurrence(layer, 0, 1)], layer, SYMBOLS, words=["w3", "absent"])
+    report = build_report(_names(layer, 1), layer, SYMBOLS, words=["w3", "absent"])
     assert report["missing"] == ["absent"]
     assert "absent" in report_as_text(report)
 
@@ -85,7 +99,7 @@ def test_senses_by_deciles_of_frequency() -> None:
     assert len(senses_by_frequency(senses, counts)) == 9  # fewer words than deciles
     layer = make_model("lstm").decoder.output
     counts = [0] * 4 + list(range(layer.vocab_size - 4, 0, -1))
-    report = build_report([_occurrence(layer, 0, 1)], layer, SYMBOLS, counts=counts)
+    report = build_report(_names(layer, 1), layer, SYMBOLS, counts=counts)
     mean = sum(group["words"] * group["senses"] for group in report["deciles"])
     assert mean == pytest.approx(float(layer.senses_per_word()[4:].sum()))
     assert "senses a word" in report_as_text(report)
