@@ -116,9 +116,8 @@ def read_text(model: Any, task: Any, split: str) -> Text:
     line = np.searchsorted(order, line)
     sides = [lines[number] for number in order]
     source_side = [source for _, source in sides] if two_sided else None
-    words = [words for words, _ in sides]
-    posterior = torch.cat(shares).numpy()
-    return Text(words, source_side, line, place, entry, senses, posterior)
+    posterior, text = torch.cat(shares).numpy(), [words for words, _ in sides]
+    return Text(text, source_side, line, place, entry, senses, posterior)
 
 
 class Example(NamedTuple):

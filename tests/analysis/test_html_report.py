@@ -75,7 +75,7 @@ def hostile() -> str:
     layer = KerbsOutputLayer(3, len(symbols), 4 * len(symbols))
     numbers = np.arange(4, len(symbols)).repeat(5)
     sentences = [["a", symbols[number], "b", *HOSTILE] for number in numbers]
-    senses = np.array([sense_numbers(layer, number)[0] for number in numbers])
+    senses = np.array([sense_numbers(layer, number)[0] for number in numbers.tolist()])
     line, place, posterior = np.arange(len(numbers)), np.ones_like(numbers), np.ones(len(numbers))
     text = Text(sentences, None, line, place, numbers, senses, posterior)
     options: dict[str, Any] = {"words": HOSTILE, "special": 4, "nearest": 2}

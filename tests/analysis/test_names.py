@@ -56,6 +56,8 @@ def text_of(sides: str, same: bool = False) -> Text:
         river = number % 2
         lines.append(["the", "river" if river else "money", "bank", ".", "dog"])
         foreign = ["das", "Ufer" if river else "Geldhaus", "Hund"]
+        if number == 7:  # once is chance
+            foreign[1] = "Flussufer"
         asked = ["the", "dog", "river", "money", "bank", "."]
         asked += ["swim", "wet"] if river else ["pay"]
         source.append(asked if same else foreign)
@@ -73,10 +75,10 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     text = text_of("two")
     names = SenseNames(text, SYMBOLS)
     money, river = names.names(4)[40], names.names(4)[41]
-    assert (money.sources, river.sources) == ([("Geldhaus", 80)], [("Ufer", 80)])
+    assert (money.sources, river.sources) == ([("Geldhaus", 80)], [("Ufer", 79)])
     assert (money.neighbours, river.neighbours) == (["money bank"], ["river bank"])
     assert (money.share, money.turn) == (0.5, [])
-    assert (river.translates, river.short) == ("Ufer 80", "Ufer")
+    assert (river.translates, river.short) == ("Ufer 79", "Ufer")
     assert names.clarity(4) == pytest.approx(np.log(2), rel=0.02)
     assert names.names(6) == {}
     assert names.examples(40, 6, 9) == []

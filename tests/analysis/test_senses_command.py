@@ -137,6 +137,10 @@ def test_wrong_uses_are_one_sentence(
 ) -> None:
     other = tmp_path / "dict.txt"
     other.write_text("one 1\n")
+    no_training = tmp_path / "bin"
+    no_training.mkdir()
+    for file in [*trained.data.glob("dict.*"), *trained.data.glob("test.*")]:
+        shutil.copy(file, no_training)
     junk = tmp_path / "junk.txt"
     junk.write_text("no number\n")
     moved = tmp_path / "moved.pt"
@@ -158,10 +162,14 @@ def test_wrong_uses_are_one_sentence(
         (moved, ["--dict", other, "--data", trained.data], "--dict is for use without data"),
         (moved, ["--gold", other], "give --data BIN as well"),
         (moved, ["--train-data", trained.data], "--train-data is for use with --gold"),
+        (trained.kerbs, ["--data", no_training, "--json", tmp_path / "a"], "not found: train"),
+        (trained.kerbs, ["--data", trained.data, "--split", "dev"], "name a split of the data"),
         (moved, ["--top", "-1"], "--top is -1"),
         (moved, ["--nearest", "-2"], "--nearest is -2"),
     ):
         refused(message, "senses", checkpoint, *flags)
+    assert not (tmp_path / "a").exists()
+    assert senses(trained.kerbs, "--data", no_training, "--split", "test") == 0
     assert senses(moved, "--dict", trained.dictionary, "--by-number-of-senses") == 0
     assert "| words in all " in capsys.readouterr().out
 
