@@ -130,6 +130,9 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
         assert title in page
     words = words_of(page)
     assert not {"</s>", "madeupword0000"} & set(words)
+    cards = json.JSONDecoder().raw_decode(page.partition("cards = ")[2])[0]
+    assert cards
+    assert list(words)[: len(cards)] == cards
     command = ["senses", str(trained.kerbs), *flags, "--word", "the", "--json", str(figures)]
     assert main(command) == 0
     (expected,) = json.loads(figures.read_text())["words"]

@@ -90,5 +90,5 @@ def test_the_senses_command_prints_the_table(
     assert main([*command, "--words-each", "0"]) == 2
     assert "--words-each is 0" in capsys.readouterr().err
     task.splits = ("test",)
-    assert main([*command, "--by-number-of-senses"]) == 2
+    assert main([*command, "--by-number-of-senses", "--split", "test"]) == 2
     assert "bin has no training data" in capsys.readouterr().err
