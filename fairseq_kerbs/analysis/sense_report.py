@@ -11,7 +11,7 @@ from tabulate import tabulate
 from fairseq_kerbs.analysis.context_vectors import sense_numbers, usage_shares
 from fairseq_kerbs.analysis.names import NO_NAME, SenseName, SenseNames
 from fairseq_kerbs.analysis.similarity import nearest_senses
-from fairseq_kerbs.analysis.words import in_context, is_word, printable, senses_by_frequency
+from fairseq_kerbs.analysis.words import in_context, is_word, senses_by_frequency
 from fairseq_kerbs.evaluation.texts import as_lines, table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
@@ -200,4 +200,4 @@ def _word_lines(word: Figures, with_data: bool) -> list[str]:
             near = ", ".join("{name} {score:.2f}".format(**near) for near in one["nearest"])
             lines.append(f"      nearest: {near}")
         lines += ["      {posterior:.2f}  {text}".format(**example) for example in one["examples"]]
-    return [printable(line.rstrip()) for line in lines]
+    return [line.rstrip() for line in lines]

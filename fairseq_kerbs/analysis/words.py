@@ -68,8 +68,8 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
 
 
 def printable(text: str) -> str:
-    """A text without control characters, which would steer a terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    """A text without control characters but ends of lines: others would steer a terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
 
 
 def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np.int64]]:

@@ -51,8 +51,8 @@ def _run_geometry(args: argparse.Namespace) -> int:
     result = {"words": measured, "few": few, "least": args.least}
     reading.write_files(args, result, geometry_as_csv(measured))
     if measured:
-        print(geometry_as_text(measured))
+        reading.show(geometry_as_text(measured))
     if few:
         counts = ", ".join(f"{word} ({count})" for word, count in few.items())
-        print(f"fewer than {args.least} contexts: {counts}")
+        reading.show(f"fewer than {args.least} contexts: {counts}")
     return 0

@@ -64,7 +64,7 @@ def _run_neighbours(args: argparse.Namespace) -> int:
         examples=args.examples,
     )
     reading.write_files(args, result, neighbours.neighbours_as_csv(result))
-    print(neighbours.neighbours_as_text(result))
+    reading.show(neighbours.neighbours_as_text(result))
     return 0
 
 

@@ -92,6 +92,13 @@ def read_names(model: Any, task: Any, split: str, otherwise: str | None = "") ->
     return SenseNames(read_text(model, task, split), task.target_dictionary.symbols)
 
 
+def show(text: str) -> None:
+    """Print a text that has words of a corpus in it."""
+    from fairseq_kerbs.analysis.words import printable
+
+    print(printable(text))
+
+
 def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:
     """Write what ``--json`` and ``--csv`` ask for."""
     if args.json is not None:

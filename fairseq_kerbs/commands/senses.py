@@ -96,13 +96,13 @@ def _run_senses(args: argparse.Namespace) -> int:
     if gold is not None:
         report["gold"] = _compare_with_gold(args, found, gold)
     reading.write_files(args, report, sense_report.report_as_csv(report))
-    print(sense_report.report_as_text(report))
+    reading.show(sense_report.report_as_text(report))
     if gold is not None:
-        print(f"\n{gold_senses.comparison_as_text(report['gold'])}")
+        reading.show(f"\n{gold_senses.comparison_as_text(report['gold'])}")
     if args.by_number_of_senses or args.table is not None:
         drawn = _words_by_senses(args, trained)
         if args.by_number_of_senses:
-            print(f"\n{drawn()}", end="")
+            reading.show(f"\n{drawn()}".removesuffix("\n"))
         if args.table is not None:
             write_output(args.table, drawn(csv=args.table.suffix == ".csv"))
     return 0

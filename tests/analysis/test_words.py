@@ -11,6 +11,7 @@ import torch
 
 from fairseq_kerbs.analysis.words import drawn_words, whole_words, words_by_number_of_senses
 from fairseq_kerbs.cli import main
+from fairseq_kerbs.commands import reading
 from tests.analysis.conftest import BatchTask
 from tests.helpers.fairseq_fixtures import make_model
 
@@ -92,3 +93,10 @@ def test_the_senses_command_prints_the_table(
     task.splits = ("test",)
     assert main([*command, "--by-number-of-senses", "--split", "test"]) == 2
     assert "bin has no training data" in capsys.readouterr().err
+
+
+def test_no_control_character_of_a_word_reaches_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reading.show("bank\x1b[2J\x9b\rü ▲\nspring")
+    assert capsys.readouterr().out == "bank\ufffd[2J\ufffd\ufffdü ▲\nspring\n"
