@@ -68,7 +68,7 @@ def _panels(
 
 def _draw_lines(axes: Axes, lines: dict[str, tuple[Tensor, Tensor]]) -> None:
     """Lines x and y by label, told apart without colour."""
-    for (label, (x, y)), color, dashes in zip(lines.items(), COLORS, DASHES, strict=False):
+    for (label, (x, y)), color, dashes in zip(lines.items(), COLORS, DASHES):
         axes.plot(x, y, label=label, color=color, linestyle=dashes)
     axes.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
     axes.legend(frameon=False, fontsize="small")

@@ -71,7 +71,7 @@ def _run_neighbours(args: argparse.Namespace) -> int:
 def model_names(paths: list[Path]) -> list[str]:
     """Names of checkpoints: the last part of their paths in which they differ."""
     parts = (path.resolve().with_suffix("").parts[::-1] for path in paths)
-    differing = (list(names) for names in zip(*parts, strict=False) if len({*names}) == len(paths))
+    differing = (list(names) for names in zip(*parts) if len({*names}) == len(paths))
     return next(differing, ["first", "second"])
 
 
