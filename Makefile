@@ -2,7 +2,7 @@
 PYTHON = .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install lint fast test compatibility bench
+.PHONY: install lint fast test compatibility bench release
 
 install:  ## .venv with everything that the tests need
 	scripts/install.sh --extras dev
@@ -25,3 +25,6 @@ compatibility:  ## the plugin beside an untouched fairseq, on older Pythons and 
 
 bench:  ## figures of the likelihood on this machine; alone on it
 	$(PYTHON) scripts/benchmark.py likelihood --quick
+
+release:  ## an sdist and a pure wheel in dist/; nothing is uploaded
+	$(PYTHON) -m build

@@ -67,6 +67,7 @@ setup(
         "dev": [
             # a training by Hugging Face's Trainer, which a test runs
             "accelerate",
+            "build",
             "hypothesis",
             "import-linter",
             "mpmath",
