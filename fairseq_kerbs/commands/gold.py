@@ -54,6 +54,9 @@ def _run_translations(args: argparse.Namespace) -> int:
     from fairseq_kerbs.data.gold import gold_of_translations, parallel_words
 
     lines, others = parallel_words(args.text, args.other, args.stemmer)
+    for flag, path, text in (("--text", args.text, lines), ("--other", args.other, others)):
+        if not any(text):
+            raise UserError(f"{flag}: {path} has no words; give the tokenized text of a split")
     aligned = align([[word.lower() for word in words] for words in lines], others).best
     return _write(args, gold_of_translations(lines, others, aligned.tolist()))
 

@@ -96,6 +96,7 @@ MISUSES = [
     (f"{SENSES} {MODEL} --json {{out}}/file/r", "file/r"),
     ("gold-mlt {work}/two --text {work}/two --source {work}/two -o {out}/gold", "two, line 1"),
     ("gold-translations --text {work}/two --other {work}/one -o {out}/gold", "one"),
+    ("gold-translations --text {work}/empty --other {work}/empty -o {out}/gold", "--text"),
     ("gold-noad {work}/two --text {out}/text -o {out}/gold", "two"),
     ("gold-coarsewsd {work} --text {out}/text -o {out}/gold", "train.data.txt"),
     (f"report {MODEL} --data {{work}}/bin -o {{out}}/file/r.html", "file/r.html"),
