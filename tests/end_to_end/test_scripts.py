@@ -72,10 +72,10 @@ def test_the_environment_of_a_moved_checkout_is_one_sentence(tmp_path: Path, how
 
 FAKE_PYTHON = r"""#!/usr/bin/env bash
 # Stands for the commands of the package: what they print, and much that nobody wants to see.
-[ "$2" = -m ] || exit 0
-[ "$4" = senses ] || echo "much of $4"
-[ "$4" != "${FAILS:-}" ] || { echo "the reason" >&2; exit 3; }
-case $4 in
+[ "$1" = -m ] || exit 0
+[ "$3" = senses ] || echo "much of $3"
+[ "$3" != "${FAILS:-}" ] || { echo "the reason" >&2; exit 3; }
+case $3 in
   toy) echo "wrote text: 9 pairs" ;;
   train)
     echo "… | train_inner | epoch 001:  100 / 171 loss=8.3, nll_loss=8.2, num_updates=100, lr=1"
