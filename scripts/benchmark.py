@@ -18,4 +18,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 if __name__ == "__main__":  # not in the processes that measure memory
     from fairseq_kerbs.benchmarks.command import main
 
-    sys.exit(main())
+    main()

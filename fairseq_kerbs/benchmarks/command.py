@@ -1,23 +1,20 @@
-"""The command line of ``scripts/benchmark.py``: flags, their defaults, and what makes sense."""
+"""The command line of ``scripts/benchmark.py``: flags, and the run of a benchmark."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from fairseq_kerbs.benchmarks import likelihood
-from fairseq_kerbs.benchmarks.comparison import Entries, compare, tables
-from fairseq_kerbs.benchmarks.memory import quiet
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.benchmarks.comparison import Entries, compare, quiet, tables
 from fairseq_kerbs.utils.files import write_json
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions, load_average
 
@@ -64,46 +61,24 @@ OVER = {
 }
 """What the time of a ratio is divided by."""
 
-_MODEL = ("step", "decode")
+_ALL, _MODEL = tuple(BENCHMARKS), ("step", "decode")
 COMPILE = "FAIRSEQ_KERBS_COMPILE"  # 0: the likelihood is not compiled
 
 
-class _Size(NamedTuple):
-    kind: type
-    least: float
-    text: str
-    default: Any
-    quick: Any  # default with --quick
-    benchmarks: tuple[str, ...] = tuple(BENCHMARKS)  # those that have it
-
-
-_SIZES = {
-    "dim": _Size(int, 2, "size d of context vectors and embeddings", 288, 64),
-    "vocab": _Size(int, 20, "words V of the vocabulary (source and target)", 10_000, 2000),
-    "senses_per_word": _Size(float, 1, "senses M as a multiple of V", 3.0, 3.0),
-    "ffn": _Size(int, 1, "inner width of the feed-forward layers", 507, 48, _MODEL),
-    "layers": _Size(int, 1, "layers of encoder and decoder", 5, 2, _MODEL),
-    "heads": _Size(int, 1, "attention heads", 2, 2, _MODEL),
-    "tokens": _Size(int, 16, "target tokens in a batch", 4096, 512,
-                    ("likelihood", "step", "scaling")),
-    "batch": _Size(int, 1, "sentences in a batch", 16, 4, ("decode",)),
-    "beam": _Size(int, 1, "size of the beam", 5, 5, ("decode",)),
-    "steps": _Size(int, 2, "decoding steps: all hypotheses are this long", 25, 5, ("decode",)),
-    "repetitions": _Size(int, 1, "how often everything is timed", 5, 3),
-}  # fmt: skip
-
-
-def _number(kind: type, least: float) -> Callable[[str], Any]:
-    """A type of argparse: numbers from ``least`` up."""
-
-    def parse(text: str) -> Any:
-        value = kind(text)
-        if not least <= value < math.inf:
-            raise argparse.ArgumentTypeError(f"{text} is not {least} or more")
-        return value
-
-    parse.__name__ = kind.__name__  # for argparse's own message
-    return parse
+_SIZES: dict[str, tuple[str, Any, Any, tuple[str, ...]]] = {
+    "dim": ("size d of context vectors and embeddings", 288, 64, _ALL),
+    "vocab": ("words V of the vocabulary (source and target)", 10_000, 2000, _ALL),
+    "senses_per_word": ("senses M as a multiple of V", 3.0, 3.0, _ALL),
+    "ffn": ("inner width of the feed-forward layers", 507, 48, _MODEL),
+    "layers": ("layers of encoder and decoder", 5, 2, _MODEL),
+    "heads": ("attention heads", 2, 2, _MODEL),
+    "tokens": ("target tokens in a batch", 4096, 512, ("likelihood", "step", "scaling")),
+    "batch": ("sentences in a batch", 16, 4, ("decode",)),
+    "beam": ("size of the beam", 5, 5, ("decode",)),
+    "steps": ("decoding steps: all hypotheses are this long", 25, 5, ("decode",)),
+    "repetitions": ("how often everything is timed", 5, 3, _ALL),
+}
+"""What each is, its default, its default with --quick, and the benchmarks that have it."""
 
 
 def build_parser(quick: bool = False) -> argparse.ArgumentParser:
@@ -117,17 +92,15 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
     for benchmark, (text, names) in BENCHMARKS.items():
         command = commands.add_parser(benchmark, help=text, description=text, allow_abbrev=False)
         add = command.add_argument
-        for name, size in _SIZES.items():
-            if benchmark not in size.benchmarks:
-                continue
-            add(f"--{name.replace('_', '-')}", type=_number(size.kind, size.least), metavar="N",
-                default=size.quick if quick else size.default,
-                help=f"{size.text} [%(default)s]")  # fmt: skip
+        for name, (what, full, small, benchmarks) in _SIZES.items():
+            if benchmark in benchmarks:
+                add(f"--{name.replace('_', '-')}", type=type(full), metavar="N",
+                    default=small if quick else full, help=f"{what} [%(default)s]")  # fmt: skip
         add("--device", choices=("cpu", "cuda"), default="cpu", help="[%(default)s]")
         add("--dtype", choices=tuple(likelihood.DTYPES), default="float32",
             help="of inputs and weights; in a training step float16 and bfloat16 are fairseq's "
             "--fp16 and --bf16 [%(default)s]")  # fmt: skip
-        add("--threads", type=_number(int, 1), metavar="N", default=torch.get_num_threads(),
+        add("--threads", type=int, metavar="N", default=torch.get_num_threads(),
             help="threads of torch [%(default)s]")  # fmt: skip
         add("--seed", type=int, default=1, help="of all random numbers [%(default)s]")
         if names:
@@ -142,23 +115,10 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a benchmark; return its exit status (2 for wrong input, with one sentence)."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a benchmark, print its tables and write its figures."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     args = build_parser("--quick" in arguments).parse_args(arguments)
-    try:
-        _run(args)
-    except UserError as error:
-        print(f"benchmark.py: error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _run(args: argparse.Namespace) -> None:
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch finds no CUDA device here; use --device cpu")
-    if args.benchmark in _MODEL and args.device == "cpu" and args.dtype != "float32":
-        raise UserError(f"--dtype {args.dtype}: on the CPU fairseq's models run in float32 only")
     quiet()
     torch.set_num_threads(args.threads)
     names = [name for name in (*_SIZES, "dtype", "device", "seed") if hasattr(args, name)]
@@ -169,20 +129,18 @@ def _run(args: argparse.Namespace) -> None:
     document: dict[str, Any] = {
         "benchmark": args.benchmark,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "complete": False,
         "machine": describe_machine(args.device),
         "versions": describe_versions(),
         "settings": {**inputs, **how, COMPILE: os.environ.get(COMPILE)},
     }
-    write_json(args.output, document)  # what stands in its way is told now, not after hours
     document |= compare(_entries(args, inputs), RATIOS, **how)
     document["machine"]["load_average_at_end"] = load_average()
-    document["complete"] = True
-    write_json(args.output, document)
     print(f"{args.benchmark}: {numbers}; {args.threads} threads\n")
     print(tables(document, OVER))
     start, end = (document["machine"][f"load_average{when}"][0] for when in ("", "_at_end"))
-    print(f"\nload average {start} at the start, {end} at the end\nwrote {args.output}")
+    print(f"\nload average {start} at the start, {end} at the end")
+    write_json(args.output, document)
+    print(f"wrote {args.output}")
 
 
 def _entries(args: argparse.Namespace, inputs: dict[str, Any]) -> Entries:

@@ -1,20 +1,34 @@
-"""Timing contestants next to each other: times, ratios of times, losses, memory."""
+"""Measuring contestants next to each other: times, ratios of times, losses, peak memory.
+
+On CUDA torch's allocator counts memory. On the CPU a call runs alone in a fresh process, whose
+resident memory includes buffers that no profiler of torch sees (those of the matrix library, for
+one). glibc is told to give every block back when it is freed, and MKL to keep none, or else what an
+earlier call left would be used again.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import logging
+import multiprocessing
+import os
+import sys
 import timeit
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tabulate import tabulate
 from torch import Tensor
 from torch.utils.benchmark import timer
 
-from fairseq_kerbs.benchmarks.memory import peak_memory
-from fairseq_kerbs.utils.processes import progress
+from fairseq_kerbs.utils.processes import end_with_parent, progress
 
 
 @dataclass
@@ -56,14 +70,9 @@ def alternate(workloads: Mapping[str, Workload], repetitions: int) -> dict[str, 
 
 
 def compare(
-    entries: Entries,
-    pairs: Iterable[tuple[str, str]],
-    *,
-    repetitions: int,
-    device: str = "cpu",
-    threads: int = 1,
-    memory: bool = True,
-) -> dict[str, Any]:
+    entries: Entries, pairs: Iterable[tuple[str, str]], *,
+    repetitions: int, device: str = "cpu", threads: int = 1, memory: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """Run all contestants next to each other, as ``threads`` threads where memory is measured.
 
     Returns:
@@ -104,28 +113,92 @@ def _ratio(contestants: Mapping[str, Any], of: str, over: str) -> dict[str, Any]
 
 def tables(result: Mapping[str, Any], over: Mapping[str, str]) -> str:
     """What `compare` returned, for a terminal: contestants, ratios, and what each is ``over``."""
-    contestants = result["contestants"]
+    contestants, ratios = result["contestants"], result["ratios"]
     unit = next(iter(contestants.values()))["unit"]
     header = ["contestant", "median s", "lowest", "highest", f"µs a {unit}", "loss", "peak MB", ""]
     rows = [
         [
-            *(name, one["median"], one["lowest"], one["highest"], 1e6 * one["seconds_per_unit"]),
-            *(one["loss"], one["peak_bytes"] and one["peak_bytes"] / 1e6, one["label"]),
+            *(name, entry["median"], entry["lowest"], entry["highest"]),
+            *(1e6 * entry["seconds_per_unit"], entry["loss"]),
+            *(entry["peak_bytes"] and entry["peak_bytes"] / 1e6, entry["label"]),
         ]
-        for name, one in contestants.items()
+        for name, entry in contestants.items()
     ]
     style: dict[str, Any] = {"tablefmt": "plain", "missingval": "–"}
     text = tabulate(rows, header, floatfmt=("", *[".4g"] * 4, ".5f", ".1f", ""), **style)
-    ratios = [
-        [f"{one['of']} ÷ {one['over']}"]
-        + [one[figure] for figure in ("median", "lowest", "highest", "memory")]
-        for one in result["ratios"]
-    ]
     if ratios:
+        figures = ("median", "lowest", "highest", "memory")
+        rows = [[f"{r['of']} ÷ {r['over']}", *(r[figure] for figure in figures)] for r in ratios]
         header = ["ratio", "time", "lowest", "highest", "peak memory"]
-        text += "\n\n" + tabulate(ratios, header, floatfmt=("", *[".2f"] * 3, ".3f"), **style)
-        text += "\n"
-    for one in result["ratios"]:
-        of, what = one["of"], over[one["over"]]
-        text += f"\n{of} ÷ {one['over']}: the time of {of} divided by that of {what}."
+        text += "\n\n" + tabulate(rows, header, floatfmt=("", *[".2f"] * 3, ".3f"), **style) + "\n"
+    for ratio in ratios:
+        of, what = ratio["of"], over[ratio["over"]]
+        text += f"\n{of} ÷ {ratio['over']}: the time of {of} divided by that of {what}."
     return text
+
+
+ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(64 << 10),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 10),
+    "MALLOC_MMAP_MAX_": str(1 << 20),
+    "MKL_DISABLE_FAST_MM": "1",
+}
+"""What processes that measure start with; it changes nothing in a process that runs already."""
+
+
+def peak_memory(make: Callable[[], Workload], threads: int, device: str) -> int | None:
+    """Bytes that one call takes at its peak beyond what was there before it, gradients included.
+
+    ``make`` is pickled. None where it could not be measured; the reason goes to stderr, so that
+    the times are kept.
+    """
+    if device == "cuda":
+        return _measure(make(), device)
+    os.environ.update(ENVIRONMENT)
+    try:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            return process.submit(_measure_alone, make, threads).result()
+    except Exception as error:  # one that is killed for want of memory, for instance
+        print(f"memory not measured: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
+
+
+def quiet() -> None:
+    """What torch and fairseq say about their own futures does not belong between the tables."""
+    warnings.filterwarnings("ignore")
+    logging.getLogger("fairseq").setLevel(logging.ERROR)
+
+
+def _measure_alone(make: Callable[[], Workload], threads: int) -> int:
+    end_with_parent()
+    quiet()
+    torch.set_num_threads(threads)
+    return _measure(make(), "cpu")
+
+
+def _measure(workload: Workload, device: str) -> int:
+    """Peak of one call in this process, which nothing else may be using. A first call, not
+    counted, loads code and makes what is made once."""
+    workload.run()
+    workload.reset()
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        workload.run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    before = _resident("VmRSS")
+    workload.run()
+    return _resident("VmHWM") - before
+
+
+def _resident(field: str) -> int:
+    """Resident memory of this process now (VmRSS) or at its peak (VmHWM), in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(field))

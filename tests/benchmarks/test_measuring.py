@@ -12,8 +12,15 @@ import pytest
 import torch
 
 from fairseq_kerbs.benchmarks import comparison, likelihood
-from fairseq_kerbs.benchmarks.comparison import Workload, alternate, compare, summary, tables
-from fairseq_kerbs.benchmarks.memory import ENVIRONMENT, peak_memory
+from fairseq_kerbs.benchmarks.comparison import (
+    ENVIRONMENT,
+    Workload,
+    alternate,
+    compare,
+    peak_memory,
+    summary,
+    tables,
+)
 
 MEGABYTE = 1_000_000
 FEW = 4 * MEGABYTE
