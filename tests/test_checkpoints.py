@@ -91,7 +91,7 @@ class Checkpoint:
         }
         if self.ours:
             found |= {
-                "senses": ["senses", self.path, *folder],
+                "senses": ["senses", self.path, *folder, "--split", "test"],
                 "report": ["report", self.path, *dictionary, "-o", out / "report.html"],
                 "plot": ["plot", "usage", self.path, *dictionary, "-o", out / "usage.svg"],
             }
