@@ -2,7 +2,7 @@
 
 In fairseq-generate's output a line ``K-<id>`` follows the ``P-`` line of every hypothesis, with one
 entry for each of its tokens, the end of the sentence included: ``word#sense:posterior``, with the
-number of the sense within its word (`number_senses`) and the posterior of Eq. 7. Behind a tab stand
+number of the sense within its word (`number_senses`) and the posterior of Eq. 7. Behind a tab may stand
 the names of the senses of content words that have several: ``bank#1=Ufer; light#2=hellblau``.
 """
 
@@ -11,18 +11,20 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from fairseq.data.data_utils import collate_tokens
 from fairseq.models import FairseqLanguageModel
 from torch import Tensor
 
-from fairseq_kerbs.analysis.names import SenseNames, is_function_word
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import progress
+
+if TYPE_CHECKING:
+    from fairseq_kerbs.analysis.names import SenseNames
 
 MAX_TOKENS = 4000  # of a batch
 _LINE = re.compile(r"([SHDP])-(\d+)\t(.*)", re.DOTALL)
@@ -52,7 +54,11 @@ def with_senses(
 
     @functools.cache
     def named(word: str) -> dict[str, str]:
-        if names is None or is_function_word(word):
+        if names is None:
+            return {}
+        from fairseq_kerbs.analysis.names import is_function_word
+
+        if is_function_word(word):
             return {}
         of_rows = names.names(indices.get(word, -1))
         found = {f"{word}#{numbers[row]}": sense.short for row, sense in of_rows.items()}
