@@ -54,6 +54,12 @@ def autocast_dtype(device: str) -> torch.dtype | None:
     return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
 
 
+def assert_later(holds: torch.Tensor, text: str) -> None:
+    """Fail on the accelerator if a scalar is false, without waiting for it; its text came with
+    2.1."""
+    torch._assert_async(*((holds, text) if VERSION >= (2, 1) else (holds,)))
+
+
 def load(path: Path, **options: Any) -> Any:
     """``torch.load`` on the CPU with options as far as this torch has them: ``weights_only`` came
     with 1.13 and ``mmap`` with 2.1; what they do is what earlier ones do or do without."""

@@ -34,7 +34,7 @@ LEAST_Z = 1.96
 MOST = 3  # source words, neighbours and words of the turn before, of each sense
 PERMUTATIONS = 5
 SAME_LANGUAGE = 0.5  # share of the target's words that the source has, too, from which on it is one
-LINES = 15_000  # of a split that are read, about; of a longer one every second, third … batch
+TOKENS = 250_000  # of a split that are read, about; of a longer one every second, third … batch
 COMMON = 0.25  # share of all tokens that the most frequent words make up, and so are no content
 
 Numbers = NDArray[np.int64]
@@ -83,7 +83,7 @@ class Text(NamedTuple):
 
 @torch.no_grad()
 def read_text(model: Any, task: Any, split: str) -> Text:
-    """Words and senses of a split, of about :data:`LINES` lines. Raises what
+    """Words and senses of a split, of about :data:`TOKENS` tokens. Raises what
     :func:`.occurrences.batches` raises; a UserError if there is no word in them."""
     layer, dictionary = model.decoder.output, task.target_dictionary
     read = getattr(task, "source_dictionary", None)
@@ -91,7 +91,8 @@ def read_text(model: Any, task: Any, split: str) -> Text:
     lines: dict[int, tuple[list[str], list[str]]] = {}
     parts, shares = [], []
     for number, batch in enumerate(batches(task, split)):
-        if number % max(1, round(len(task.dataset(split)) / LINES)):
+        sizes = np.asarray(task.dataset(split).sizes)
+        if number % max(1, round(sizes.reshape(len(sizes), -1).max(1).sum() / TOKENS)):
             continue
         target = batch["target"]  # [batch, len]
         posterior = layer.posterior(layer.look_up(target), model(**batch["net_input"])[0])
@@ -151,6 +152,13 @@ def best_words(associations: Iterable[Association]) -> list[str]:
     return [text for _, _, text in ranked[:MOST]]
 
 
+def numbered(lines: Sequence[Sequence[str]]) -> tuple[list[str], Numbers]:
+    """The kinds of words in lines, sorted, and the number of the kind of each word, [N]."""
+    kinds = sorted({word for words in lines for word in words})
+    numbers = {word: number for number, word in enumerate(kinds)}
+    return kinds, np.array([numbers[word] for words in lines for word in words], np.int64)
+
+
 class SenseNames:
     """Names of the senses in a text.
 
@@ -166,9 +174,7 @@ class SenseNames:
         self._where = dict(zip(entries.tolist(), np.split(order, starts[1:])))  # [n] of each word
         lengths = np.array([len(words) for words in text.words])
         at = (np.cumsum(lengths) - lengths)[text.line] + text.place  # [N] in all words
-        self._kinds, flat = np.unique(
-            [word for words in text.words for word in words], return_inverse=True
-        )
+        self._kinds, flat = numbered(text.words)
         first, last = text.place == 0, text.place == lengths[text.line] - 1
         # numbers of words before and after, [N]; −1 where there is none
         self._before = np.where(first, -1, flat[at - 1])
@@ -176,17 +182,16 @@ class SenseNames:
         self._causes: list[str] = []
         self._cause: Numbers | None = None  # [N] number of the source word; −1 for none
         self._turns: list[list[str]] | None = None
-        if text.source is None:
+        if text.source is None or not any(text.source):
             return
-        read = {word for words in text.source for word in words}
-        if len(read.intersection(self._kinds)) > SAME_LANGUAGE * len(self._kinds):
+        causes, numbers = numbered(text.source)
+        if len({*causes}.intersection(self._kinds)) > SAME_LANGUAGE * len(self._kinds):
             self._turns = text.source
             return
         best = align(text.words, text.source).best[at]
-        causes, numbers = np.unique(
-            [word for words in text.source for word in words], return_inverse=True
-        )
-        self._causes, self._cause = causes.tolist(), np.where(best < 0, -1, numbers[best])
+        letters = np.array([any(map(str.isalpha, cause)) for cause in causes])
+        known = (best >= 0) & letters[numbers[best]]  # punctuation names nothing
+        self._causes, self._cause = causes, np.where(known, numbers[best], -1)
 
     def clearest(self, most: int, special: int = 0) -> list[str]:
         """The words whose senses differ most surely: ``most`` of them, or all with 0. Words without
@@ -237,8 +242,8 @@ class SenseNames:
             return {}
         rows, senses = np.unique(self._text.sense[where], return_inverse=True)
         word, counts = self._symbols[entry], np.bincount(senses)
-        before = self._apart(senses, self._before[where], f"{{}} {word}")
-        after = self._apart(senses, self._after[where], f"{word} {{}}")
+        before = self._apart(senses, self._before[where], ("", f" {word}"))
+        after = self._apart(senses, self._after[where], (f"{word} ", ""))
         turns = self._turn_words(senses, where)
         found = {}
         for number, row in enumerate(rows.tolist()):
@@ -269,14 +274,16 @@ class SenseNames:
             for at in best
         ]
 
-    def _apart(self, senses: Numbers, feature: Numbers, form: str) -> list[list[Association]]:
-        """Of each sense the words that set it apart, and these put into a form."""
+    def _apart(
+        self, senses: Numbers, feature: Numbers, form: tuple[str, str]
+    ) -> list[list[Association]]:
+        """Of each sense the words that set it apart, shown between the two texts of a form."""
         there = feature >= 0
         kinds, kind = np.unique(feature[there], return_inverse=True)
         table = contingency(senses[there], kind, int(senses.max()) + 1)
         return [
             [
-                Association(float(z[at]), word, form.replace("{}", word))
+                Association(float(z[at]), word, word.join(form))
                 for at in np.flatnonzero(z > LEAST_Z)
                 for word in [str(self._kinds[kinds[at]])]
             ]

@@ -92,7 +92,10 @@ def batches(task: Any, split: str, flag: str = "--split") -> Iterator[dict[str, 
         found = task.get_batch_iterator(
             task.dataset(split), max_tokens=_MAX_TOKENS, max_positions=None
         ).next_epoch_itr(shuffle=False)
-        yield from progress(found, f"split {split}", " batches")
+        for batch in progress(found, f"split {split}", " batches"):
+            if batch.get("target") is None:
+                raise UserError(f"{flag} {split}: it has no target side; make the data again")
+            yield batch
     except FileNotFoundError as error:
         raise UserError(f"{flag}: {error}; name a split of the data") from error
     except (AssertionError, ValueError, struct.error) as error:

@@ -2,8 +2,8 @@
 
 In fairseq-generate's output a line ``K-<id>`` follows the ``P-`` line of every hypothesis, with one
 entry for each of its tokens, the end of the sentence included: ``word#sense:posterior``, with the
-number of the sense within its word (`number_senses`) and the posterior of Eq. 7. Behind a tab may stand
-the names of the senses of content words that have several: ``bank#1=Ufer; light#2=hellblau``.
+number of the sense within its word (`number_senses`) and the posterior of Eq. 7. Behind a tab may
+stand the names of the senses of content words that have several: ``bank#1=Ufer; light#2=hellblau``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fairseq.data.data_utils import collate_tokens
 from fairseq.models import FairseqLanguageModel
 from torch import Tensor
 
+from fairseq_kerbs.analysis.words import BPE_MARK
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
@@ -67,7 +68,12 @@ def with_senses(
     for batch in progress(list(_batches(hypotheses)), "senses", " batches"):
         for hypothesis, entries in zip(batch, _entries(batch, model, task)):
             sentence = lines[hypothesis.line].partition("\t")[0][2:]
-            shown = dict.fromkeys(entry.rpartition(":")[0] for entry in entries)
+            words = ["", *(entry.rpartition("#")[0] for entry in entries)]
+            shown = dict.fromkeys(  # an entry behind a marked one ends another word
+                entry.rpartition(":")[0]
+                for entry, before in zip(entries, words)
+                if not before.endswith(BPE_MARK)
+            )
             known = {sense: named(sense.rpartition("#")[0]).get(sense) for sense in shown}
             text = "; ".join(f"{sense}={short}" for sense, short in known.items() if short)
             added[hypothesis.line] = "\t".join([f"K-{sentence}", " ".join(entries), text]).rstrip()

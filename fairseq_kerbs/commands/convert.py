@@ -16,7 +16,8 @@ def add_convert(commands: Subparsers) -> None:
         help="make a trained softmax model a KerBS model with the same predictions",
         description="Turn a trained transformer, transformer_lm, lstm or lstm_lm of fairseq, or a "
         "model of fairseq_kerbs with --output-layer softmax, into a KerBS model with the same "
-        "predictions (theta = 0), to be trained on with fairseq-train --finetune-from-model.",
+        "predictions, or nearly the same with clusters (theta = 0), to be trained on with "
+        "fairseq-train --finetune-from-model.",
     )
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CHECKPOINT")
@@ -47,7 +48,12 @@ def add_convert(commands: Subparsers) -> None:
     clusters.add_argument("--valid-split", default="valid", metavar="SPLIT",
         help="split of --data for the loss before and after [%(default)s]")  # fmt: skip
     counts = parser.add_mutually_exclusive_group()
-    counts.add_argument("--data", type=Path, metavar="BIN", help="binarized data: word counts")
+    counts.add_argument(
+        "--data",
+        type=Path,
+        metavar="BIN",
+        help="binarized data: word counts, and contexts for clusters",
+    )
     counts.add_argument("--dict", type=Path, metavar="FILE", help="target dictionary: word counts")
     add("--config", type=OutputPath, metavar="FILE", help="write the flags for training on as YAML")
     add_trust_flag(parser)

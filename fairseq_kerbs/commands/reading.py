@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,6 +90,8 @@ def read_names(model: Any, task: Any, split: str, otherwise: str | None = "") ->
             if otherwise is None:
                 return None
             split = otherwise
+        except (AssertionError, ValueError, struct.error):
+            pass  # read_text says what is wrong with it
     return SenseNames(read_text(model, task, split), task.target_dictionary.symbols)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_kerbs.kernels import Kernel, compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.likelihood import compilation, passes
 from fairseq_kerbs.senses import SenseTable
-from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
+from fairseq_kerbs.torch_compat import assert_later, autocast_dtype, is_compiling
 
 STEP = 32  # tokens in a chunk are a multiple of it: rows of X begin where vectors of a CPU do
 CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # of X, at most
@@ -39,7 +39,7 @@ def check_words(target: Tensor, vocab_size: int) -> None:
     """Raise a ValueError where a target is no word; on a GPU it fails later there."""
     valid = (target >= 0) & (target < vocab_size)
     if target.is_cuda:  # a question here would be a pause for the card
-        torch._assert_async(valid.all(), "a target is outside the vocabulary")
+        assert_later(valid.all(), "a target is outside the vocabulary")
     elif not bool(valid.all()):
         raise ValueError(
             f"`target` holds {int(target[~valid][0])}, which is outside the vocabulary of "

@@ -224,6 +224,7 @@ def nll_with_evidence(
         raise ValueError(f"`h` has shape {tuple(h.shape)}; it must be [N, d].")
     check_target(target, h)
     counted = target != options.ignore_index
+    h = torch.where(counted.unsqueeze(1), h, 0.0)  # may hold anything where it is ignored
     weight, words = counted.to(compute_dtype(h, w, theta)), torch.where(counted, target, 0)
     how = (
         options.smoothing_weights(len(table.senses)), kernel_key(kernel.bind(w.shape[1])),

@@ -124,8 +124,11 @@ def usable_cores() -> int:
 
 
 def progress(items: Iterable[Any], what: str, unit: str, total: int | None = None) -> Any:
-    """The items under a progress bar, which only a terminal shows and which leaves nothing."""
-    from tqdm import tqdm
-
+    """The items under a progress bar, which only a terminal shows and which leaves nothing; without
+    tqdm, which the output layers do not need, the items alone."""
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        return items
     tqdm.monitor_interval = 0  # no monitor thread: processes may be forked beside it
     return tqdm(items, what, total, unit=unit, leave=False, disable=None)

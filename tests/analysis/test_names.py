@@ -108,3 +108,15 @@ def test_without_another_language_neighbours_and_the_turn_before_name_senses(sid
     assert sorted(river.turn) == ([] if sides == "one" else ["swim", "wet"])
     assert river.short.startswith("river bank")
     assert names.clarity(4) == pytest.approx(np.log(2), rel=0.02)
+
+
+def test_odd_texts_have_names_too() -> None:
+    """No source words at all; a word that looks like a form; a token that is very long."""
+    text = text_of("two")
+    empty = text._replace(source=[[]] * len(text.words))
+    assert SenseNames(empty, SYMBOLS).names(4)[41].short == "river bank"
+    odd = [["{}" if word == "bank" else word for word in words] for words in text.words]
+    symbols = ["{}" if word == "bank" else word for word in SYMBOLS]
+    odd[-1] = ["x" * 100_000]
+    names = SenseNames(text._replace(words=odd, source=None), symbols)
+    assert names.names(4)[41].neighbours == ["river {}"]

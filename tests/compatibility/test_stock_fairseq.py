@@ -136,6 +136,8 @@ def test_senses_of_the_output_and_what_is_missing(stock: Environment) -> None:
     )
     told = stock.kerbs("print-senses", checkpoint, "out", "--data", "bin", "--trust-checkpoint")
     assert re.search(r"^K-0\t\S+#1:[01]\.\d{4} ", told, re.MULTILINE)
+    for side in ("de", "en"):
+        (stock.folder / f"a.{side}").write_text("a b\n" * 9)
     text = ("--train", "a", "--valid", "a", "--test", "a", "--source-lang", "de")
     told = stock.kerbs("prepare", *text, "--target-lang", "en", "--dest", "d", succeeds=False)
     assert "pip install 'fairseq_kerbs[" in told

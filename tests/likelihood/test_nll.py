@@ -380,6 +380,14 @@ def test_autocast_multiplies_in_bfloat16_and_sums_in_float32() -> None:
         )
 
 
+def test_nothing_of_an_ignored_context_is_read() -> None:
+    p = make_problem(6)
+    p.target[2] = -100
+    right = gradients(nll(p), p)
+    p.h.data[2] = torch.nan
+    assert_same(gradients(nll(p), p), right, 0.0)
+
+
 @pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
 def test_backward_again_and_no_derivative_of_a_derivative(reduction: str) -> None:
     p = make_problem()
