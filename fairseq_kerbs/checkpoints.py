@@ -339,6 +339,8 @@ def remembered_dictionary(path: Path, config: Any, data: Path | None = None) -> 
     if not language and folder.is_dir():
         language = infer_language_pair(str(folder))[1]  # None: the data of a language model
     file = folder / (f"dict.{language}.txt" if language else "dict.txt")
+    if not file.is_file() and data is not None:
+        raise UserError(f"--data: {file} is not there; name the folder of fairseq-preprocess")
     if not file.is_file():
         raise UserError(
             f"{path} does not hold its dictionary, and {file} is not there; give --data BIN or "

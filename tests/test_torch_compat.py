@@ -18,7 +18,7 @@ from tests.helpers.tiny_checkpoint import ARCHITECTURE, FLAGS, binarized_corpus
 # what extras of ours bring, fairseq does not, and torch does not import
 FOREIGN = {
     *("sklearn", "scipy", "sacremoses", "subword_nmt", "pooch", "shtab", "matplotlib"),
-    *("plotly", "snowballstemmer", "pandas", "jsonschema", "snakemake"),
+    *("snowballstemmer", "pandas", "jsonschema", "snakemake"),
 }
 
 

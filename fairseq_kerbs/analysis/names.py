@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+from sklearn.metrics import mutual_info_score
 
 from fairseq_kerbs.analysis.alignment import align
 from fairseq_kerbs.analysis.occurrences import batches, real_tokens
@@ -90,10 +91,7 @@ def read_text(model: Any, task: Any, split: str) -> Text:
     two_sided = hasattr(model, "encoder")
     lines: dict[int, tuple[list[str], list[str]]] = {}
     parts, shares = [], []
-    for number, batch in enumerate(batches(task, split)):
-        sizes = np.asarray(task.dataset(split).sizes)
-        if number % max(1, round(sizes.reshape(len(sizes), -1).max(1).sum() / TOKENS)):
-            continue
+    for batch in batches(task, split, most=TOKENS):
         target = batch["target"]  # [batch, len]
         posterior = layer.posterior(layer.look_up(target), model(**batch["net_input"])[0])
         share, slot = posterior.max(-1, keepdim=True)
@@ -193,6 +191,11 @@ class SenseNames:
         known = (best >= 0) & letters[numbers[best]]  # punctuation names nothing
         self._causes, self._cause = causes, np.where(known, numbers[best], -1)
 
+    @property
+    def lines(self) -> int:
+        """Lines that were read."""
+        return len(self._text.words)
+
     def clearest(self, most: int, special: int = 0) -> list[str]:
         """The words whose senses differ most surely: ``most`` of them, or all with 0. Words without
         a letter and function words come last."""
@@ -229,10 +232,10 @@ class SenseNames:
         excess = []
         for feature in features:
             kinds = np.unique(feature[where], return_inverse=True)[1]
-            chance = [
-                mutual_information(draw.permutation(senses), kinds) for _ in range(PERMUTATIONS)
-            ]
-            excess.append(mutual_information(senses, kinds) - float(np.mean(chance)))
+            partitions = [senses, *(draw.permutation(senses) for _ in range(PERMUTATIONS))]
+            tables = (contingency(each, kinds, int(senses.max()) + 1) for each in partitions)
+            own, *chance = (mutual_info_score(None, None, contingency=each) for each in tables)
+            excess.append(own - float(np.mean(chance)))
         return max(0.0, *excess)
 
     def names(self, entry: int) -> dict[int, SenseName]:
@@ -328,11 +331,3 @@ def log_odds(table: NDArray[np.float64]) -> NDArray[np.float64]:
     odds = np.log((table + 0.5) / (own_rest + 0.5)) - np.log((other + 0.5) / (other_rest + 0.5))
     scores: NDArray[np.float64] = odds / np.sqrt(1 / (table + 0.5) + 1 / (other + 0.5))
     return np.where(table >= LEAST_TIMES, scores, 0.0)
-
-
-def mutual_information(first: Numbers, second: Numbers) -> float:
-    """Mutual information of two labels [n], in nats."""
-    joint = contingency(first, second, int(first.max()) + 1) / len(first)
-    chance = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
-    there = joint > 0
-    return float((joint[there] * np.log(joint[there] / chance[there])).sum())

@@ -6,6 +6,7 @@ import struct
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from textwrap import shorten
 from typing import Any
 
@@ -77,9 +78,12 @@ def occurrences(
                 )
 
 
-def batches(task: Any, split: str, flag: str = "--split") -> Iterator[dict[str, Any]]:
-    """Batches of a split, in no particular order; a UserError, which names its ``flag``, if the
-    data have no such split, it is damaged, or a sentence is too long."""
+def batches(
+    task: Any, split: str, flag: str = "--split", most: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Batches of a split, in no particular order; of one with more than ``most`` tokens only every
+    second, third …, with 0 all. A UserError, which names its ``flag``, if the data have no such
+    split or target side, it is damaged, or a sentence is too long."""
     try:
         task.load_dataset(split)
         sizes = np.asarray(task.dataset(split).sizes)
@@ -92,7 +96,8 @@ def batches(task: Any, split: str, flag: str = "--split") -> Iterator[dict[str, 
         found = task.get_batch_iterator(
             task.dataset(split), max_tokens=_MAX_TOKENS, max_positions=None
         ).next_epoch_itr(shuffle=False)
-        for batch in progress(found, f"split {split}", " batches"):
+        step = max(1, round(longest.sum() / most)) if most else 1
+        for batch in islice(progress(found, f"split {split}", " batches"), 0, None, step):
             if batch.get("target") is None:
                 raise UserError(f"{flag} {split}: it has no target side; make the data again")
             yield batch

@@ -215,5 +215,6 @@ def plot_history(series: Series) -> Figure:
 
 
 def _plain(word: str) -> str:
-    """A word that matplotlib does not take for mathematics."""
+    """A word that matplotlib takes neither for mathematics nor for a label to leave out."""
+    word = f"\N{ZERO WIDTH SPACE}{word}" if word.startswith("_") else word
     return word.replace("\\", "\\\\").replace("$", "\\$") if "$" in word else word

@@ -50,7 +50,7 @@ def build_report(
     Returns:
         ``words``, see `_summarize`; ``missing``, words that are no entry of the dictionary;
         ``deciles``, see `senses_by_frequency`; ``by_number``, words with 1, 2, … senses;
-        ``with_data``. What is not known is None or empty.
+        ``lines_read``, of the data, and ``with_data``. What is not known is None or empty.
     """
     entries = {word: number for number, word in enumerate(symbols)}
     proper = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
@@ -76,6 +76,7 @@ def build_report(
         "missing": [word for word in wanted if word not in entries],
         "deciles": senses_by_frequency(senses, counts) if counts else [],
         "by_number": np.bincount([senses[n] for n in proper], minlength=1)[1:].tolist(),
+        "lines_read": None if names is None else names.lines,
         "with_data": names is not None,
     }
 
@@ -162,6 +163,8 @@ def report_as_text(report: Figures) -> str:
         for number, ten in enumerate(report["deciles"], 1)
     ]
     parts.append(as_lines(["decile", "words", "occurrences", "senses a word"], rows))
+    if report["lines_read"] is not None:
+        parts.append([f"shares and names by {report['lines_read']} lines"])
     if missing := ", ".join(report["missing"]):
         text = f"no entry of the dictionary: {missing} (a word that BPE splits has none of its own;"
         parts.append([f"{text} its pieces have, such as ban@@)"])

@@ -49,7 +49,7 @@ def _run_report(args: argparse.Namespace) -> int:
     if task is not None:
         names = reading.read_names(model, task, args.split)
         facts |= {"data": f"{args.data}, split {args.split}"}
-        facts |= {"sentences": len(task.dataset(args.split))}
+        facts |= {"sentences read": names.lines, "in all": len(task.dataset(args.split))}
     symbols, special = dictionary.symbols, dictionary.nspecial
     counts = [0] * special + dictionary.count[special:]
     clearest = names.clearest(0, special) if names else []

@@ -81,6 +81,11 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
     config, tensors = settings_of(checkpoint, state), state["model"]
     name, own = registered_model(config.model)
     given = dict(vars(as_namespace(config.model)))
+    if not own and name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(
+            f"{checkpoint} has the architecture '{name}'; {known} of fairseq can be converted"
+        )
     _check_kind(checkpoint, own, given, tensors)
     model, task = build(checkpoint, state, config, None, False, any_model=True)
     settings = given | vars(as_namespace(config.model))  # fairseq's presets have filled in some

@@ -10,7 +10,7 @@ import logging
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -65,19 +65,6 @@ def has_endless_word(line: str) -> bool:
     return len(line) > LONGEST_WORD and any(len(word) > LONGEST_WORD for word in line.split())
 
 
-def without_endless_words(lines: Iterable[str], where: Path | str) -> Iterator[str]:
-    """The lines of validation or test text as they are; a UserError if one has a word of more than
-    :data:`LONGEST_WORD` characters."""
-    for number, line in enumerate(lines, start=1):
-        if has_endless_word(line):
-            raise UserError(
-                f"{where}, line {number}: a word has {max(map(len, line.split()))} characters, "
-                f"more than {LONGEST_WORD}; validation and test text must be whole, so divide the "
-                "word or remove the line"
-            )
-        yield line
-
-
 def atomic_write(path: Path | str) -> AbstractContextManager[TextIO]:
     r"""Open a UTF-8 text file (newline ``\n``) that appears under its name only when complete.
 
@@ -119,11 +106,6 @@ def _atomic(path: Path, **how: Any) -> Iterator[Any]:
         if refusal is not None and refusal.filename in (None, name):
             raise system_refusal(refusal, path) from None
         raise
-
-
-def partial_name(path: Path) -> Path:
-    """The name, of this process alone, under which a file or folder is written before its own."""
-    return path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
 
 
 def put_in_place(temporary: Path, path: Path) -> None:

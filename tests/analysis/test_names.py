@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import mutual_info_score
 
 from fairseq_kerbs.analysis.names import (
     LEAST_OCCURRENCES,
@@ -16,17 +15,9 @@ from fairseq_kerbs.analysis.names import (
     Text,
     contingency,
     log_odds,
-    mutual_information,
 )
 
 LABELS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=60)
-
-
-@given(LABELS)
-def test_mutual_information_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
-    first, second = np.array(pairs).T
-    right = mutual_info_score(first, second)
-    assert mutual_information(first, second) == pytest.approx(right, abs=1e-12)
 
 
 @given(LABELS)
