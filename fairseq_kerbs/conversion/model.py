@@ -81,7 +81,7 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
     config, tensors = settings_of(checkpoint, state), state["model"]
     name, own = registered_model(config.model)
     given = dict(vars(as_namespace(config.model)))
-    if not own and name not in ARCHITECTURES:
+    if trust and not own and name not in ARCHITECTURES:  # others are refused below
         known = ", ".join(ARCHITECTURES)
         raise UserError(
             f"{checkpoint} has the architecture '{name}'; {known} of fairseq can be converted"
