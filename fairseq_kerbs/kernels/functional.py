@@ -10,6 +10,7 @@ from torch import Tensor
 from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.gao import GAO_KERNELS
 from fairseq_kerbs.kernels.kerbs import InnerProductKernel, KerbsKernel, ReleasedKerbsKernel
+from fairseq_kerbs.kernels.prepared import widen
 
 _OURS: tuple[type[Kernel], ...] = (KerbsKernel, ReleasedKerbsKernel, InnerProductKernel)
 KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (*_OURS, *GAO_KERNELS)}
@@ -88,7 +89,13 @@ def check_shapes(h: Tensor, w: Tensor, theta: Tensor) -> None:
         )
 
 
-def kernel_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str | Kernel = "kerbs") -> Tensor:
+def kernel_logits(
+    h: Tensor,
+    w: Tensor,
+    theta: Tensor,
+    kernel: str | Kernel = "kerbs",
+    products: torch.dtype | None = None,
+) -> Tensor:
     """Kernel logits of every context vector against every sense.
 
     Args:
@@ -96,6 +103,7 @@ def kernel_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str | Kernel = "k
         w: sense embeddings, [M, d].
         theta: kernel parameters, [M] (not read by kernels without one).
         kernel: a name of :data:`KERNELS` or a kernel.
+        products: dtype of the products h·w; that of the result, if not given.
 
     Returns:
         [..., M] in float32, or float64 where an input is float64.
@@ -108,7 +116,8 @@ def kernel_logits(h: Tensor, w: Tensor, theta: Tensor, kernel: str | Kernel = "k
     with torch.autocast(h.device.type, enabled=False):
         wide_h, wide_w = h.to(dtype), w.to(dtype)
         bound = build_kernel(kernel).bind(w.shape[1])
-        x = bound.map_contexts(wide_h) @ wide_w.t()  # [..., M]
+        narrow = products or dtype
+        x = widen(bound.map_contexts(wide_h).to(narrow) @ w.to(narrow).t(), dtype)  # [..., M]
         return apply_kernel(bound, x, safe_norm(wide_h), safe_norm(wide_w).squeeze(-1), theta)
 
 

@@ -7,18 +7,18 @@ next chunk begins. What happens between the products is in :mod:`.likelihood.pas
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.kernels import Kernel, compute_dtype, safe_inverse, safe_norm
+from fairseq_kerbs.kernels import Kernel, safe_inverse
+from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply
 from fairseq_kerbs.likelihood import compilation, passes
 from fairseq_kerbs.senses import SenseTable
-from fairseq_kerbs.torch_compat import assert_later, autocast_dtype, is_compiling
+from fairseq_kerbs.torch_compat import assert_later, is_compiling
 
 STEP = 32  # tokens in a chunk are a multiple of it: rows of X begin where vectors of a CPU do
 CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # of X, at most
@@ -45,78 +45,6 @@ def check_words(target: Tensor, vocab_size: int) -> None:
             f"`target` holds {int(target[~valid][0])}, which is outside the vocabulary of "
             f"{vocab_size} words and not `ignore_index`."
         )
-
-
-@functools.cache
-def _onednn() -> Callable[..., Tensor] | None:
-    """oneDNN's a, b -> a bᵀ, which torch keeps for models that its compiler has frozen; None where
-    this torch has none. On an AMD CPU it takes half the time of the BLAS behind torch.mm."""
-    try:
-        operator: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
-        some = torch.ones(2, 3, device="cpu", dtype=torch.float32)
-        operator(some, some, None, "none", [], "")
-    except (AttributeError, RuntimeError, TypeError):
-        return None
-    return operator
-
-
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a bᵀ of [m, k] and [n, k]."""
-    plain = a.device.type == "cpu" and a.dtype == torch.float32 and a.numel() and b.numel()
-    operator = _onednn() if plain and not is_compiling() else None
-    return a @ b.t() if operator is None else operator(a, b, None, "none", [], "")
-
-
-def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:
-    """The dtype of products; float64 stays float64 under autocast, as in torch's own products."""
-    common = torch.promote_types(h.dtype, w.dtype)
-    return common if common == torch.float64 else autocast_dtype(h.device.type) or common
-
-
-class PreparedSenses(NamedTuple):
-    """Senses as the products and passes want them."""
-
-    kernel: Kernel
-    w: Tensor  # [M, d] in the dtype of products
-    w_norm: Tensor  # [M, 1] in the compute dtype
-    theta: Tensor  # what the kernel prepares of θ, [..., M, 1]
-
-    @classmethod
-    def of(
-        cls, h: Tensor, w: Tensor, theta: Tensor, kernel: Kernel, products: torch.dtype
-    ) -> PreparedSenses:
-        """Prepare senses for context vectors like h, and a dtype of the products."""
-        dtype = compute_dtype(h, w, theta)
-        theta = kernel.prepare(theta.to(dtype)).unsqueeze(-1)
-        return cls(kernel, w.to(products), safe_norm(w.to(dtype)), theta)
-
-    def contexts(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """What the products take of context vectors [n, d], and their norms [n]."""
-        wide = h.to(self.w_norm.dtype)
-        return self.kernel.map_contexts(wide).to(self.w.dtype), safe_norm(wide).squeeze(-1)
-
-    def products(self, contexts: Tensor) -> Tensor:
-        """X [M, n] of contexts [n, d], in the compute dtype."""
-        x = multiply(self.w, contexts).to(self.w_norm.dtype)
-        if self.w.dtype == torch.float16:  # norms of 256 and 256 reach its end
-            x.clamp_(torch.finfo(torch.float16).min, torch.finfo(torch.float16).max)
-        return x
-
-    def logits_of(self, senses: Tensor, rows: Tensor, h: Tensor) -> Tensor:
-        """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
-        and vectors ``rows`` [..., K, d]."""
-        contexts, h_norm = self.contexts(h)
-        dtype = h_norm.dtype
-        x = torch.einsum("...d,...kd->...k", contexts.to(dtype), rows.to(dtype))
-        return self.kernel.value(x, h_norm.unsqueeze(-1), *self.columns_of(senses))
-
-    def columns_of(self, senses: Tensor) -> tuple[Tensor, Tensor]:
-        """What the kernel takes of some senses [...]."""
-        return self.w_norm[senses, 0], self.theta[..., senses, 0]
-
-    def inputs(self, x: Tensor, h_norm: Tensor, rows: slice) -> list[Any]:
-        """Leading arguments of a pass over some rows of X."""
-        return [self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]]
 
 
 def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
@@ -175,26 +103,16 @@ def run_chunks(
         senses = PreparedSenses.of(h, w, theta, KERNELS_BY_KEY[kernel], products)
         compiled = compiled and gradients and compilation.worthwhile(len(w))
         size = chunk_size(len(h), w, compiled)
-        contexts, h_norm = senses.contexts(h)
-        # compiled on a CPU all chunks have one size: what the last one lacks has no weight
-        lack = -len(h) % size if compiled and not h.is_cuda else 0
-        inputs = [F.pad(value, (0, lack)) for value in (h_norm, target, weight)]
-        new = h_norm.new_zeros
-        losses = new(len(h)), new(len(h)), new(len(h), words.senses.shape[1])
-        dh = new(h.shape if gradients else 0)
-        batch = _Batch(senses, words, smoothing, gradients, compiled)
-        for start in range(0, len(h), size):
-            at = slice(start, min(start + size, len(h)))
-            *values, by_h = batch.run_chunk(
-                h[at], contexts[at], *(value[start : start + size] for value in inputs)
-            )
-            for loss, value in zip(losses, values):
-                loss[at] = value[: at.stop - start]
-            if gradients:
-                dh[at] = by_h
+        batch = _Batch(senses, words, smoothing, gradients, compiled, size)
+        inputs = h, *senses.contexts(h), target, weight
+        parts = [batch.run(*chunk) for chunk in zip(*(value.split(size) for value in inputs))]
+        *losses, dh = (torch.cat(values) for values in zip(*parts))
         for loss in losses:
             loss[weight == 0.0] = 0.0
-        return *losses, dh, *batch.sense_gradients(w)
+        dw, by_norm, by_theta = batch.by_senses
+        if gradients:
+            dw = _with_norms(senses.kernel, dw, w, senses.w_norm.squeeze(1), by_norm)
+        return losses[0], losses[1], losses[2], dh, dw, by_theta
 
 
 class _Batch:
@@ -202,107 +120,91 @@ class _Batch:
 
     def __init__(
         self, senses: PreparedSenses, table: SenseTable, smoothing: Sequence[float],
-        gradients: bool, compiled: bool,
+        gradients: bool, compiled: bool, size: int,
     ) -> None:  # fmt: skip
         self.senses, self.table, self.smoothing = senses, table, smoothing
-        self.gradients, self.compiled = gradients, compiled
+        self.gradients, self.compiled, self.size = gradients, compiled, size
         self.call = compilation.call if compiled else lambda function, *inputs: function(*inputs)
-        self.buffers: dict[str, Tensor] = {}  # one for all chunks: new memory is slow to touch
-        self.dw = senses.w_norm.new_zeros(senses.w.shape if gradients else 0)
-        self.sums = senses.w_norm.new_zeros(2, len(senses.w))  # of gradients by |w| and by θ
+        new, count = senses.w_norm, len(senses.w)
+        # for all chunks: new memory is slow to touch
+        self.logits, self.masses = new.new_empty(count, size), new.new_empty(0)
+        if smoothing[1] and len(table.senses) < count:
+            self.masses = new.new_empty(len(table.senses), size)
+        shapes = (senses.w.shape, count, count) if gradients else (0, 0, 0)
+        self.by_senses = [new.new_zeros(shape) for shape in shapes]  # dW, by |w|, by θ
 
-    def _buffer(self, name: str, rows: int, tokens: int) -> Tensor:
-        size = rows * tokens
-        if name not in self.buffers or self.buffers[name].numel() < size:
-            self.buffers[name] = self.senses.w_norm.new_empty(size)
-        return self.buffers[name][:size].view(rows, tokens)
-
-    def run_chunk(
+    def run(
         self, h: Tensor, contexts: Tensor, h_norm: Tensor, target: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d].
-
-        The last three arguments may be longer than the others, with weights of 0.
-        """
-        table, (by_nll, by_each), count = self.table, self.smoothing, len(target)
-        x = self.senses.products(contexts)
-        if count > len(h):
-            x = F.pad(x, (0, count - len(h)))
-        logits, sums = self._buffer("logits", len(x), count), []
+        """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d]."""
+        (by_nll, by_each), tokens, x = self.smoothing, len(h), self.senses.products(contexts)
+        if self.compiled and not h.is_cuda:  # tokens without weight fill up the last chunk
+            lack = (0, self.size - tokens)
+            x, h_norm, target, weight = (F.pad(v, lack) for v in (x, h_norm, target, weight))
+        logits, sums = self.logits[:, : len(target)], []
         for rows in row_blocks(x, self.compiled):
             self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
             sums.append(self.call(passes.log_sum, logits[rows]))
         log_z = torch.stack(sums).logsumexp(0)
-        own = table.senses[target], torch.arange(count, device=target.device).unsqueeze(1)
-        there = logits[own].masked_fill(~table.mask[target], -torch.inf)  # of the target's senses
+        column = torch.arange(len(target), device=target.device).unsqueeze(1)
+        there = logits[self.table.senses[target], column]
+        there = there.masked_fill(~self.table.mask[target], -torch.inf)  # of the target's senses
+        own = there.logsumexp(1)
         # rounded alone, a word that is all but certain could get a probability above 1
-        loss = nll = (log_z - there.logsumexp(1)).clamp_min(0.0)
+        loss = nll = (log_z - own).clamp_min(0.0)
         joint = (there - log_z.unsqueeze(1)).exp().clamp_max(1.0)
         masses = self._word_masses(logits) if by_each else None
         if masses is not None:
             loss = by_nll * nll + by_each * (len(masses) * log_z - masses.sum(0))
-        if not self.gradients:
-            return loss, nll, joint, loss
-        by_word = weight * by_each if by_each else None
-        by_sense = weight * (by_nll + len(table.senses) * by_each)
-        rest = log_z, by_sense, by_word, None if masses is logits else masses
-        # what the target's senses add, while their logits are there
-        by_x, by_h, *others = passes.pull_back(
-            self.senses.kernel, x[own], h_norm.unsqueeze(1), *self.senses.columns_of(own[0]),
-            logits[own], there.softmax(1) * (-by_nll * weight).unsqueeze(1),
-        )  # fmt: skip
-        along_h = torch.zeros_like(h_norm) if by_h is None else by_h.sum(1)
-        for rows in row_blocks(x, self.compiled):
-            inputs = self.senses.inputs(x, h_norm, rows)
-            along, *sums = self.call(
-                passes.write_gradients, *inputs, table.words[rows], *rest, logits[rows]
-            )
-            along_h += along
-            for total, part in zip(self.sums, sums):
-                total[rows] += part
-        logits.index_put_(own, by_x, accumulate=True)
-        for total, part in zip(self.sums, others):
-            if part is not None:
-                total.index_add_(0, own[0].flatten(), part.flatten())
-        at = slice(0, len(h))
-        return loss, nll, joint, self._multiply(logits[:, at], h, contexts, h_norm[at], along_h[at])
+        dh = h_norm.new_empty(0)
+        if self.gradients:
+            by_target, by_word = by_nll * weight, by_each * weight
+            dh = self._gradients(
+                h, contexts, h_norm, x, logits, target, log_z, own,
+                by_target + len(self.table.senses) * by_word, by_target,
+                by_word if by_each else None, None if masses is logits else masses,
+            )  # fmt: skip
+        return loss[:tokens], nll[:tokens], joint[:tokens], dh
 
     def _word_masses(self, logits: Tensor) -> Tensor:
         """Log of the unnormalized probabilities of all words, [M, n] -> [V, n]."""
-        senses, mask = self.table.senses, self.table.mask
-        if len(senses) == len(logits):
-            return logits  # in whatever order
-        masses = self._buffer("masses", len(senses), logits.shape[1])
+        if not self.masses.numel():
+            return logits  # every word has one sense, in whatever order
+        masses = self.masses[:, : logits.shape[1]]
         for at in row_blocks(masses, self.compiled):
-            self.call(passes.write_word_masses, logits, senses[at], mask[at], masses[at])
+            table = self.table.senses[at], self.table.mask[at]
+            self.call(passes.write_word_masses, logits, *table, masses[at])
         return masses
 
-    def _multiply(
-        self, p: Tensor, h: Tensor, contexts: Tensor, h_norm: Tensor, along_h: Tensor
+    def _gradients(
+        self, h: Tensor, contexts: Tensor, h_norm: Tensor, x: Tensor, logits: Tensor, *rest: Any
     ) -> Tensor:
-        """Take P = G·∂s/∂x [M, n] into dW; the gradient by h, [n, d]."""
-        w, dtype, scale = self.senses.w, h_norm.dtype, None
+        """Take a chunk into the gradients by the senses; the gradient by h, [n, d]. ``rest`` is of
+        :func:`.passes.write_gradients`."""
+        dw, by_norm, by_theta = self.by_senses
+        along_h = torch.zeros_like(h_norm)
+        for rows in row_blocks(x, self.compiled):
+            inputs = *self.senses.inputs(x, h_norm, rows), self.table.words[rows], *rest
+            sums = self.call(passes.write_gradients, *inputs, logits[rows])
+            along_h += sums[0]
+            by_norm[rows] += sums[1]
+            by_theta[rows] += sums[2]
+        at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, None
+        p = logits[:, at]
         if w.dtype == torch.float16 and p.numel():
             # Most entries of G are probabilities of one in many thousand senses, of which float16
             # would leave nothing; so P is as large as its sums over senses and tokens allow.
-            sums = ((0, w), (1, contexts))
-            bounds = [p.abs().sum(dim).amax() * v.abs().amax().clamp_min(1.0) for dim, v in sums]
+            factors = ((0, w), (1, contexts))
+            bounds = [p.abs().sum(dim).amax() * v.abs().amax().clamp_min(1.0) for dim, v in factors]
             scale = 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(dtype).tiny)
             p = p * scale
         p = p.to(w.dtype)
         products = [multiply(*pair).to(dtype) for pair in ((p, contexts.t()), (p.t(), w.t()))]
         if scale is not None:
             products = [product / scale for product in products]
-        self.dw += products[0]
+        dw += products[0]
         by_h = self.senses.kernel.map_contexts(products[1])
-        return _with_norms(self.senses.kernel, by_h, h, h_norm, along_h)
-
-    def sense_gradients(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients by w and θ in the compute dtype; empty where none are wanted."""
-        if not self.gradients:
-            return self.dw, self.dw.clone()
-        norm, (by_w_norm, by_theta) = self.senses.w_norm.squeeze(1), self.sums
-        return _with_norms(self.senses.kernel, self.dw, w, norm, by_w_norm), by_theta.clone()
+        return _with_norms(self.senses.kernel, by_h, h, h_norm[at], along_h[at])
 
 
 def _with_norms(

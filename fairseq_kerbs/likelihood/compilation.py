@@ -64,15 +64,14 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
             raise
         _works = False
         cause = error.__cause__ or error
-        lines = str(cause).strip().splitlines()
+        lines = [type(cause).__name__, *str(cause).strip().splitlines()]
         logger.warning(
-            "torch.compile failed, so the likelihood runs without it, which takes longer (%s: %s). "
-            "It needs a C++ compiler on a CPU; %s=0 does not try.",
-            *(type(cause).__name__, lines[0] if lines else "", SWITCH),
-        )
+            "torch.compile failed, so the likelihood runs without it, which takes longer (%s). "
+            "It needs a C++ compiler on a CPU; %s=0 does not try.", ": ".join(lines[:2]), SWITCH
+        )  # fmt: skip
         return function(*arguments)
     if known not in _called:
         _called.add(known)
-        seconds = time.perf_counter() - started
-        logger.info("compiled the likelihood's %s in %.1f s", function.__name__, seconds)
+        took = time.perf_counter() - started
+        logger.info("compiled the likelihood's %s in %.1f s", function.__name__, took)
     return result

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_kerbs.kernels import Kernel, apply_kernel, compute_dtype, safe_norm
-from fairseq_kerbs.likelihood.chunks import check_words, product_dtype
+from fairseq_kerbs.kernels import Kernel, compute_dtype, kernel_logits
+from fairseq_kerbs.kernels.prepared import product_dtype
+from fairseq_kerbs.likelihood.chunks import check_words
 from fairseq_kerbs.likelihood.nll import NllOptions, check_target
 from fairseq_kerbs.torch_compat import is_compiling
 
@@ -51,7 +52,7 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     Raises:
         ValueError: shapes, dtypes or devices do not fit, or a target is outside the vocabulary.
     """
-    contexts, w, log_weights = mixture[:3]
+    contexts, w = mixture[:2]
     sizes = [tuple(value.shape) for value in mixture[:3]]
     if contexts.dim() != 3 or w.dim() != 2 or sizes[0] != (*sizes[2], w.shape[1]):
         raise ValueError(
@@ -63,19 +64,17 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     target = torch.where(counted, target, 0)
     if not is_compiling():
         check_words(target, len(w))
-    dtype, products = compute_dtype(contexts, w), product_dtype(contexts, w)
-    contexts = torch.where(counted[:, None, None], contexts, 0.0)  # may hold anything there
-    mixture = mixture._replace(w=w.to(dtype))  # gradients of chunks are added up in this dtype
-    weights = options.smoothing_weights(len(w))
-    size = chunk_size(mixture)
-    chunks = zip(*(value.split(size) for value in (contexts, log_weights, target)))
+    products = product_dtype(contexts, w)
+    mixture = mixture._replace(
+        contexts=torch.where(counted[:, None, None], contexts, 0.0),  # may hold anything there
+        w=w.to(compute_dtype(contexts, w)),  # gradients of chunks are added up in this dtype
+    )
+    how = options.smoothing_weights(len(w)), products
+    chunks = _chunks(mixture)
     parts = [
-        checkpoint(
-            _chunk_losses, mixture._replace(contexts=part, log_weights=shares), words, weights,
-            products, use_reentrant=False, preserve_rng_state=False,
-        )
-        for part, shares, words in chunks
-    ]  # fmt: skip
+        checkpoint(_chunk_losses, part, words, *how, use_reentrant=False, preserve_rng_state=False)
+        for part, words in zip(chunks, target.split(len(chunks[0].contexts) or 1))
+    ]
     losses, nlls = (torch.where(counted, torch.cat(values), 0.0) for values in zip(*parts))
     if options.reduction != "none":
         losses = losses.sum()
@@ -87,6 +86,14 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
 def chunk_size(mixture: Mixture) -> int:
     """Number of tokens in a chunk."""
     return max(8, CHUNK_BYTES // (4 * len(mixture.kernels) * len(mixture.w)))
+
+
+def _chunks(mixture: Mixture) -> list[Mixture]:
+    """The mixture for a few tokens at a time."""
+    size, (contexts, _, shares, *_) = chunk_size(mixture), mixture
+    flat = contexts.reshape(-1, *contexts.shape[-2:]), shares.reshape(-1, shares.shape[-1])
+    parts = zip(*(value.split(size) for value in flat))
+    return [mixture._replace(contexts=part, log_weights=weights) for part, weights in parts]
 
 
 def _chunk_losses(
@@ -106,34 +113,21 @@ def _chunk_losses(
 
 def _logits(mixture: Mixture, k: int, products: torch.dtype) -> Tensor:
     """Logits of component k, [n, V]; ``products`` is the dtype of the products."""
-    contexts, w, _, kernels, thetas = mixture
-    dtype = compute_dtype(contexts, w)
-    with torch.autocast(w.device.type, enabled=False):
-        h, wide_w = contexts[:, k].to(dtype), w.to(dtype)
-        x = (kernels[k].map_contexts(h).to(products) @ w.to(products).t()).to(dtype)
-        if products == torch.float16:
-            x = x.clamp(torch.finfo(products).min, torch.finfo(products).max)
-        norms = safe_norm(h), safe_norm(wide_w).squeeze(-1)
-        return apply_kernel(kernels[k], x, *norms, thetas[k])
+    return kernel_logits(
+        mixture.contexts[:, k], mixture.w, mixture.thetas[k], mixture.kernels[k], products
+    )
 
 
 def _log_probs(mixture: Mixture, products: torch.dtype) -> Tensor:
     """Log-probabilities of all words, [n, V]."""
-    parts = [
-        _logits(mixture, k, products).log_softmax(1) + mixture.log_weights[:, k, None]
-        for k in range(len(mixture.kernels))
-    ]
-    return torch.stack(parts).logsumexp(0)
+    shares = mixture.log_weights.unsqueeze(2).unbind(1)
+    logits = (_logits(mixture, k, products) for k in range(len(shares)))
+    return torch.stack([part.log_softmax(1) + p for part, p in zip(logits, shares)]).logsumexp(0)
 
 
 def mixture_log_probs(mixture: Mixture) -> Tensor:
     """Log-probabilities of all words (Gao et al. 2019, Eq. 1), differentiable: [..., V] in float32,
     or float64 where an input is float64; exp of it sums to 1."""
-    products, size = product_dtype(mixture.contexts, mixture.w), chunk_size(mixture)
-    flat = mixture.contexts, mixture.log_weights
-    flat = flat[0].reshape(-1, *flat[0].shape[-2:]), flat[1].reshape(-1, flat[1].shape[-1])
-    parts = [
-        _log_probs(mixture._replace(contexts=contexts, log_weights=log_weights), products)
-        for contexts, log_weights in zip(*(value.split(size) for value in flat))
-    ]
+    products = product_dtype(mixture.contexts, mixture.w)
+    parts = [_log_probs(part, products) for part in _chunks(mixture)]
     return torch.cat(parts).view(*mixture.log_weights.shape[:-1], len(mixture.w))

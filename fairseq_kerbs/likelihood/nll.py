@@ -20,14 +20,8 @@ from torch import Tensor
 
 from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype, kernel_logits
-from fairseq_kerbs.likelihood.chunks import (
-    PreparedSenses,
-    chunk_size,
-    kernel_key,
-    product_dtype,
-    row_blocks,
-    run_chunks,
-)
+from fairseq_kerbs.kernels.prepared import PreparedSenses, product_dtype
+from fairseq_kerbs.likelihood.chunks import chunk_size, kernel_key, row_blocks, run_chunks
 from fairseq_kerbs.likelihood.passes import word_masses, write_logits
 from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
@@ -62,14 +56,11 @@ class NllOptions:
     compile: bool = True
 
     def __post_init__(self) -> None:
-        if self.reduction not in ("sum", "mean", "none"):
-            raise ValueError(
-                f"`reduction` is '{self.reduction}'; it must be 'sum', 'mean' or 'none'."
-            )
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise ValueError(
-                f"`label_smoothing` is {self.label_smoothing}; it must be within [0, 1)."
-            )
+        reduction, smoothing = self.reduction, self.label_smoothing
+        if reduction not in ("sum", "mean", "none"):
+            raise ValueError(f"`reduction` is '{reduction}'; it must be 'sum', 'mean' or 'none'.")
+        if not 0.0 <= smoothing < 1.0:
+            raise ValueError(f"`label_smoothing` is {smoothing}; it must be within [0, 1).")
 
     def smoothing_weights(self, vocab_size: int) -> tuple[float, float]:
         """Weights in the loss of a token's nll, and of each word's −log P."""
@@ -169,19 +160,10 @@ def _narrow(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tens
 
 
 def kerbs_nll(
-    h: Tensor,
-    w: Tensor,
-    theta: Tensor,
-    word_of_sense: Tensor,
-    target: Tensor,
-    *,
-    kernel: str | Kernel = "kerbs",
-    table: SenseTable | None = None,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    reduction: str = "sum",
-    compile: bool = True,
-) -> Tensor:
+    h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, target: Tensor, *,
+    kernel: str | Kernel = "kerbs", table: SenseTable | None = None, ignore_index: int = -100,
+    label_smoothing: float = 0.0, reduction: str = "sum", compile: bool = True,
+) -> Tensor:  # fmt: skip
     """Exact negative log-likelihood of target words (Eq. 4, 5, 11), in nats.
 
     Args:
@@ -244,14 +226,9 @@ def nll_with_evidence(
 
 
 def kerbs_log_probs(
-    h: Tensor,
-    w: Tensor,
-    theta: Tensor,
-    word_of_sense: Tensor,
-    vocab_size: int,
-    *,
+    h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, vocab_size: int, *,
     kernel: str | Kernel = "kerbs",
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Log-probabilities of all words (Eq. 4–5), differentiable.
 
     Where autograd is off this is :func:`score_words`, which is faster and needs less memory.
@@ -291,13 +268,12 @@ def score_words(
         bound = kernel.bind(w.shape[1])
         prepared = PreparedSenses.of(h, w, theta, bound, product_dtype(h, w))
     flat = h.reshape(-1, h.shape[-1])
-    out = prepared.w_norm.new_empty(len(flat), len(table.senses))
-    size = chunk_size(len(flat), w, compiled=False)
+    parts = []
     with torch.autocast(h.device.type, enabled=False):
-        for part, scores in zip(flat.split(size), out.split(size)):
+        for part in flat.split(chunk_size(len(flat), w, compiled=False)):
             contexts, h_norm = prepared.contexts(part)
             x = prepared.products(contexts)
             for rows in row_blocks(x):
                 write_logits(*[*prepared.inputs(x, h_norm, rows), x[rows]])
-            scores.copy_(word_masses(x, table.senses, table.mask).log_softmax(0).t())
-    return out.view(*h.shape[:-1], len(table.senses)), prepared
+            parts.append(word_masses(x, table.senses, table.mask).log_softmax(0).t())
+    return torch.cat(parts).view(*h.shape[:-1], len(table.senses)), prepared

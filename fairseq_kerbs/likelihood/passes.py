@@ -9,7 +9,6 @@ called for some of the senses alone, with the rows of these.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,9 +16,6 @@ from torch import Tensor
 from fairseq_kerbs.kernels import Kernel
 from fairseq_kerbs.kernels.base import exp
 from fairseq_kerbs.torch_compat import is_compiling
-
-ROWS = 64
-"""Rows of X that :func:`log_sum` takes at a time where it is compiled."""
 
 
 def write_logits(
@@ -37,20 +33,8 @@ def log_sum(logits: Tensor) -> Tensor:
     """logsumexp over senses, [M, n] -> [n] (the denominator of Eq. 5)."""
     if not is_compiling():
         return logits.logsumexp(0)
-    peak = _over_rows(torch.amax, logits)
-    return peak + _over_rows(torch.sum, exp(logits - peak)).log()
-
-
-def _over_rows(reduce: Callable[..., Tensor], values: Tensor) -> Tensor:
-    """``torch.sum`` or ``torch.amax`` of [M, n] over M, a few rows at a time, whose columns a CPU's
-    cache holds."""
-    if not is_compiling():
-        return reduce(values, 0)
-    whole = len(values) // ROWS * ROWS
-    parts = [reduce(values[:whole].unflatten(0, (-1, ROWS)), 1)] if whole else []
-    if whole < len(values):
-        parts.append(reduce(values[whole:], 0, keepdim=True))
-    return reduce(torch.cat(parts), 0)
+    peak = logits.amax(0)
+    return peak + exp(logits - peak).sum(0).log()
 
 
 def word_masses(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
@@ -74,48 +58,40 @@ def write_word_masses(logits: Tensor, senses: Tensor, mask: Tensor, masses: Tens
     masses.copy_(word_masses(logits, senses, mask))
 
 
-def pull_back(
-    kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, logits: Tensor,
-    grad: Tensor,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """The gradient of logits times their derivatives by x, |h|, |w| and θ, None where the kernel
-    does not read these; of a homogeneous kernel, times the logits in the place of those by norms.
-    All arguments broadcast."""
-    by_x, by_h, by_w, by_theta = kernel.partials(x, h_norm, w_norm, theta)
-    along_h = along_w = None
-    if kernel.homogeneous:
-        along_h = along_w = grad * logits
-    elif kernel.reads_norms:
-        along_h, along_w = grad * by_h, grad * by_w
-    return grad * by_x, along_h, along_w, grad * by_theta if kernel.has_theta else None
-
-
 def write_gradients(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, words: Tensor,
-    log_z: Tensor, weight: Tensor, by_word: Tensor | None, masses: Tensor | None, logits: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """P = G·∂s/∂x written over the logits s, but for what the target's senses add to G.
+    target: Tensor, log_z: Tensor, own: Tensor, weight: Tensor, by_target: Tensor,
+    by_word: Tensor | None, masses: Tensor | None, logits: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """G·∂s/∂x written over the logits s, with the gradient by the logits
+
+        G = weight·P(m) − by_target·P(m | y)·[L(m) = y] − by_word·P(m | L(m)).
 
     Args:
         kernel, x, h_norm, w_norm, theta: as of :func:`write_logits`.
-        words: the word of each sense L(m), [M].
-        log_z: logsumexp of all logits, [n].
-        weight, by_word: weights in G of P(m) and of −P(m | L(m)), [n]; None for 0.
+        words, target: the word of each sense L(m), [M]; the target words y, [n].
+        log_z, own: logsumexp of all logits, and of those of the target's senses, [n].
+        weight, by_target, by_word: [n]; None for 0.
         masses: :func:`word_masses` [V, n]; None where every word has one sense.
         logits: those of X.
 
     Returns:
-        sums of the other results of :func:`pull_back`: by |h| over senses [n], by |w| and by θ over
-        tokens [M]; 0 where there is no such result.
+        sums of G·∂s/∂|h| over senses [n], and of G·∂s/∂|w| and G·∂s/∂θ over tokens [M]; of a
+        homogeneous kernel G·s stands in the place of the first two.
     """
     grad = exp(logits - log_z) * weight
     if by_word is not None:
         grad = grad - (by_word if masses is None else by_word * exp(logits - masses[words]))
-    p, by_h, *others = pull_back(kernel, x, h_norm, w_norm, theta, logits, grad)
+    share = exp((logits - own).clamp_max(0.0)) * by_target
+    grad = grad - torch.where(words.unsqueeze(1) == target, share, 0.0)
+    by_x, by_h, by_w, by_theta = kernel.partials(x, h_norm, w_norm, theta)
+    if kernel.homogeneous:
+        by_h = by_w = logits
     zeros = torch.zeros_like(w_norm[:, 0])
     sums = (
-        torch.zeros_like(log_z) if by_h is None else _over_rows(torch.sum, by_h),
-        *(zeros if part is None else part.sum(1) for part in others),
+        (grad * by_h).sum(0) if kernel.reads_norms else torch.zeros_like(log_z),
+        (grad * by_w).sum(1) if kernel.reads_norms else zeros,
+        (grad * by_theta).sum(1) if kernel.has_theta else zeros,
     )
-    logits.copy_(p)
+    logits.copy_(grad * by_x)
     return sums

@@ -128,7 +128,9 @@ def test_two_processes_that_stop_in_an_interval_go_on_with_the_same_bits(
 
 
 def test_a_process_ends_with_an_error_when_another_one_has_died(done: Path) -> None:
-    assert "Connection closed by peer" in (done / "cut.log").read_text()
+    # as the operating system words it: which of these depends on the moment of the death
+    ends = r"Connection (closed|reset) by peer|Broken pipe|Socket Timeout|gloo.*error"
+    assert re.search(ends, (done / "cut.log").read_text(), re.IGNORECASE)
     assert load(done / "cut" / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == 3
     assert not list((done / "cut").glob("*.tmp"))
 

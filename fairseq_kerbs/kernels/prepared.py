@@ -1,0 +1,86 @@
+"""Senses prepared once, and scored against many context vectors without autograd."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_norm
+from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
+
+
+@functools.cache
+def _onednn() -> Callable[..., Tensor] | None:
+    """oneDNN's a, b -> a bᵀ, which torch keeps for models that its compiler has frozen; None where
+    this torch has none. On an AMD CPU it takes half the time of the BLAS behind torch.mm."""
+    try:
+        operator: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
+        some = torch.ones(2, 3, device="cpu", dtype=torch.float32)
+        operator(some, some, None, "none", [], "")
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    return operator
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """a bᵀ of [m, k] and [n, k]."""
+    plain = a.device.type == "cpu" and a.dtype == torch.float32 and a.numel() and b.numel()
+    operator = _onednn() if plain and not is_compiling() else None
+    return a @ b.t() if operator is None else operator(a, b, None, "none", [], "")
+
+
+def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:
+    """The dtype of products; float64 stays float64 under autocast, as in torch's own products."""
+    common = torch.promote_types(h.dtype, w.dtype)
+    return common if common == torch.float64 else autocast_dtype(h.device.type) or common
+
+
+def widen(products: Tensor, dtype: torch.dtype) -> Tensor:
+    """Products in the compute dtype; finite, since norms of 256 and 256 reach float16's end."""
+    if products.dtype != torch.float16:
+        return products.to(dtype)
+    limits = torch.finfo(products.dtype)
+    return products.to(dtype).clamp(limits.min, limits.max)
+
+
+class PreparedSenses(NamedTuple):
+    """Senses as the products and the kernel want them."""
+
+    kernel: Kernel
+    w: Tensor  # [M, d] in the dtype of products
+    w_norm: Tensor  # [M, 1] in the compute dtype
+    theta: Tensor  # what the kernel prepares of θ, [..., M, 1]
+
+    @classmethod
+    def of(
+        cls, h: Tensor, w: Tensor, theta: Tensor, kernel: Kernel, products: torch.dtype
+    ) -> PreparedSenses:
+        """Prepare senses for context vectors like h, and a dtype of the products."""
+        dtype = compute_dtype(h, w, theta)
+        theta = kernel.prepare(theta.to(dtype)).unsqueeze(-1)
+        return cls(kernel, w.to(products), safe_norm(w.to(dtype)), theta)
+
+    def contexts(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """What the products take of context vectors [n, d], and their norms [n]."""
+        wide = h.to(self.w_norm.dtype)
+        return self.kernel.map_contexts(wide).to(self.w.dtype), safe_norm(wide).squeeze(-1)
+
+    def products(self, contexts: Tensor) -> Tensor:
+        """X [M, n] of contexts [n, d], in the compute dtype."""
+        return widen(multiply(self.w, contexts), self.w_norm.dtype)
+
+    def inputs(self, x: Tensor, h_norm: Tensor, rows: slice) -> list[Any]:
+        """The kernel and its arguments for some rows of X."""
+        return [self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]]
+
+    def logits_of(self, senses: Tensor, rows: Tensor, h: Tensor) -> Tensor:
+        """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
+        and vectors ``rows`` [..., K, d]."""
+        contexts, h_norm = self.contexts(h)
+        x = torch.einsum("...d,...kd->...k", contexts.to(h_norm.dtype), rows.to(h_norm.dtype))
+        columns = self.w_norm[senses, 0], self.theta[..., senses, 0]
+        return self.kernel.value(x, h_norm.unsqueeze(-1), *columns)
