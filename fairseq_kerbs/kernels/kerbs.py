@@ -93,7 +93,7 @@ class KerbsKernel(Kernel):
     def _exponent(x: Tensor, h_norm: Tensor, w_norm: Tensor, safe: Tensor) -> Tensor:
         """z = −θc with c in [−1, 1]; 0 where one of the vectors is zero (there x = 0 as well)."""
         z = x * (-safe * safe_inverse(w_norm)) * safe_inverse(h_norm)
-        return torch.minimum(torch.maximum(z, -safe.abs()), safe.abs())
+        return z.clamp(-safe.abs(), safe.abs())
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         safe, a, *_ = theta

@@ -76,11 +76,3 @@ class PreparedSenses(NamedTuple):
     def inputs(self, x: Tensor, h_norm: Tensor, rows: slice) -> list[Any]:
         """The kernel and its arguments for some rows of X."""
         return [self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]]
-
-    def logits_of(self, senses: Tensor, rows: Tensor, h: Tensor) -> Tensor:
-        """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
-        and vectors ``rows`` [..., K, d]."""
-        contexts, h_norm = self.contexts(h)
-        x = torch.einsum("...d,...kd->...k", contexts.to(h_norm.dtype), rows.to(h_norm.dtype))
-        columns = self.w_norm[senses, 0], self.theta[..., senses, 0]
-        return self.kernel.value(x, h_norm.unsqueeze(-1), *columns)

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs import torch_compat
-from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype, kernel_logits
-from fairseq_kerbs.kernels.prepared import PreparedSenses, product_dtype
-from fairseq_kerbs.likelihood.chunks import chunk_size, kernel_key, row_blocks, run_chunks
-from fairseq_kerbs.likelihood.passes import word_masses, write_logits
+from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype
+from fairseq_kerbs.kernels.prepared import product_dtype
+from fairseq_kerbs.likelihood.chunks import kernel_key, run_chunks
 from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
 
@@ -220,60 +219,3 @@ def nll_with_evidence(
     if options.reduction == "mean":
         loss = loss / counted.sum().clamp_min(1)
     return loss, token_nll, Evidence(-token_nll, table.senses[words], joint, counted)
-
-
-# ------------------------------------------------------------------------ scores of all words
-
-
-def kerbs_log_probs(
-    h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, vocab_size: int, *,
-    kernel: str | Kernel = "kerbs",
-) -> Tensor:  # fmt: skip
-    """Log-probabilities of all words (Eq. 4–5), differentiable.
-
-    Where autograd is off this is :func:`score_words`, which is faster and needs less memory.
-
-    Args:
-        h: context vectors, [..., d].
-        w, theta, word_of_sense, kernel: as of :func:`kerbs_nll`.
-        vocab_size: number of words V.
-
-    Returns:
-        [..., V] in float32, or float64 where an input is float64; exp of it sums to 1.
-    """
-    table = build_sense_table(word_of_sense, vocab_size)
-    senses = Senses(w, theta, table, build_kernel(kernel))
-    return word_log_probs(h, senses) if torch.is_grad_enabled() else score_words(h, senses)[0]
-
-
-def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
-    """:func:`kerbs_log_probs` by autograd, all logits at once: [..., d] -> [..., V]."""
-    w, theta, table, kernel = senses
-    logits = kernel_logits(h.reshape(-1, h.shape[-1]), w, theta, kernel).t()  # [M, N]
-    words = word_masses(logits, table.senses, table.mask)  # [V, N]
-    return words.log_softmax(0).t().reshape(*h.shape[:-1], len(table.senses))
-
-
-@torch.no_grad()
-def score_words(
-    h: Tensor, senses: Senses, prepared: PreparedSenses | None = None
-) -> tuple[Tensor, PreparedSenses]:
-    """:func:`kerbs_log_probs` without gradient, a chunk of tokens at a time.
-
-    ``prepared`` is what an earlier call with the same senses returned beside the [..., V]
-    log-probabilities; it saves preparing them again.
-    """
-    w, theta, table, kernel = senses
-    if prepared is None:
-        bound = kernel.bind(w.shape[1])
-        prepared = PreparedSenses.of(h, w, theta, bound, product_dtype(h, w))
-    flat = h.reshape(-1, h.shape[-1])
-    parts = []
-    with torch.autocast(h.device.type, enabled=False):
-        for part in flat.split(chunk_size(len(flat), w, compiled=False)):
-            contexts, h_norm = prepared.contexts(part)
-            x = prepared.products(contexts)
-            for rows in row_blocks(x):
-                write_logits(*[*prepared.inputs(x, h_norm, rows), x[rows]])
-            parts.append(word_masses(x, table.senses, table.mask).log_softmax(0).t())
-    return torch.cat(parts).view(*h.shape[:-1], len(table.senses)), prepared

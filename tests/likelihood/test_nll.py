@@ -19,6 +19,7 @@ from fairseq_kerbs import likelihood
 from fairseq_kerbs.kernels import build_kernel, kernel_logits
 from fairseq_kerbs.likelihood import NllOptions, chunks, compilation, kerbs_log_probs, kerbs_nll
 from fairseq_kerbs.likelihood import nll as module
+from fairseq_kerbs.likelihood import scores as scoring
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import (
     Problem,
@@ -263,8 +264,8 @@ def test_scores_are_the_naive_ones_with_and_without_autograd(
     ours = kerbs_log_probs(h, p.w, p.theta, p.word_of_sense, 12, kernel=kernel)
     torch.testing.assert_close(ours, naive, rtol=1e-9, atol=1e-9)
     assert_same(gradients((ours * weight).sum(), p), gradients((naive * weight).sum(), p), 1e-9)
-    monkeypatch.setattr(module, "kernel_logits", None)  # all logits at once: for autograd only
-    monkeypatch.setattr(module, "chunk_size", lambda *_, **__: 5)
+    monkeypatch.setattr(scoring, "kernel_logits", None)  # all logits at once: for autograd only
+    monkeypatch.setattr(scoring, "chunk_size", lambda *_, **__: 5)
     with torch.no_grad():
         ours = kerbs_log_probs(h, p.w, p.theta, p.word_of_sense, 12, kernel=kernel)
     first, prepared = likelihood.score_words(h[0, 3], senses)
