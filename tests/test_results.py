@@ -66,5 +66,5 @@ def test_contributing_names_what_there_is() -> None:
         assert any(str(path).endswith(f"/{name}") for path in files), name
     for name in re.findall(r"`([A-Za-z_]\w*)\(\)`", text):
         assert f"def {name}(" in code, name
-    for name in re.findall(r"`([A-Z]\w*[a-z]\w*)`", text):
-        assert f"class {name}" in code or f"{name} = " in code, name
+    for name in re.findall(r"`([A-Z]\w+)`", text):
+        assert re.search(rf"^(class )?{name}\b", code, re.MULTILINE), name
