@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 install:  ## .venv with everything that the tests need
 	scripts/install.sh --extras dev
 
-lint:  ## style, types, and the contracts between the rooms
+lint:  ## style, types, and what may import what
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
