@@ -11,11 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
-PAGES = sorted(
-    path
-    for path in ROOT.rglob("*.md")
-    if not {".venv", "build", "runs", "quickstart"} & set(path.relative_to(ROOT).parts)
-)
+FOLDERS = [ROOT / name for name in ("configs", "fairseq_kerbs", "results", "scripts", "tests")]
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
 
 
 def anchors(page: Path) -> set[str]:
@@ -59,8 +56,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 def test_contributing_names_what_there_is() -> None:
     """Files and functions that CONTRIBUTING.md names in backticks."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rooms = [ROOT / room for room in ("fairseq_kerbs", "scripts", "tests")]
-    files = [ROOT / "setup.py", *(path for room in rooms for path in room.rglob("*.py"))]
+    files = [ROOT / "setup.py", *(path for folder in FOLDERS for path in folder.rglob("*.py"))]
     code = "".join(path.read_text(encoding="utf-8") for path in files)
     for name in re.findall(r"`([a-z_./]+\.py)`", text):
         assert any(str(path).endswith(f"/{name}") for path in files), name
