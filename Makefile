@@ -2,12 +2,12 @@
 PYTHON = .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install lint fast test compatibility bench release
+.PHONY: install lint fast test compatibility bench figures release
 
 install:  ## .venv with everything that the tests need
 	scripts/install.sh --extras dev
 
-lint:  ## style, types, and the contracts between the rooms
+lint:  ## style, types, and what may import what
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
@@ -25,6 +25,9 @@ compatibility:  ## the plugin beside an untouched fairseq, on older Pythons and 
 
 bench:  ## figures of the likelihood on this machine; alone on it
 	$(PYTHON) scripts/benchmark.py likelihood --quick
+
+figures:  ## results/figures, from the logs in results
+	$(PYTHON) scripts/figures.py
 
 release:  ## an sdist and a pure wheel in dist/; nothing is uploaded
 	$(PYTHON) -m build

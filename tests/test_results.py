@@ -1,0 +1,66 @@
+"""Every file of results/ belongs to a page, and what pages name is there."""
+
+from __future__ import annotations
+
+import csv
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+FOLDERS = [ROOT / name for name in ("configs", "fairseq_kerbs", "results", "scripts", "tests")]
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to headings."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in headings}
+
+
+def test_the_manifest_covers_every_file_and_nothing_else() -> None:
+    rows = list(csv.DictReader((RESULTS / "MANIFEST.tsv").open(), delimiter="\t"))
+    files = {
+        str(path.relative_to(RESULTS))
+        for path in RESULTS.rglob("*")
+        if path.is_file() and path.name not in ("README.md", "MANIFEST.tsv")
+    }
+    for row in rows:
+        assert any(fnmatchcase(file, row["files"]) for file in files), row["files"]
+        assert (RESULTS / row["page"]).is_file(), row["page"]
+    patterns = [row["files"] for row in rows]
+    assert not [file for file in files if not any(fnmatchcase(file, p) for p in patterns)]
+
+
+def test_results_stay_small() -> None:
+    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 5_000_000
+    assert len((RESULTS / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def test_contributing_names_what_there_is() -> None:
+    """Files and functions that CONTRIBUTING.md names in backticks."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    files = [ROOT / "setup.py", *(path for folder in FOLDERS for path in folder.rglob("*.py"))]
+    code = "".join(path.read_text(encoding="utf-8") for path in files)
+    for name in re.findall(r"`([a-z_./]+\.py)`", text):
+        assert any(str(path).endswith(f"/{name}") for path in files), name
+    for name in re.findall(r"`([A-Za-z_]\w*)\(\)`", text):
+        assert f"def {name}(" in code, name
+    for name in re.findall(r"`([A-Z]\w+)`", text):
+        assert re.search(rf"^(class )?{name}\b", code, re.MULTILINE), name
