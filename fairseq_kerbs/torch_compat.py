@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fairseq_kerbs import LOWEST
-from fairseq_kerbs.utils.errors import ProgramEnd, UserError
+from fairseq_kerbs.utils.errors import UserError
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -25,7 +25,7 @@ VERSION = _numbers(torch.__version__)
 
 for _name, _found in {"Python": sys.version_info[:2], "torch": VERSION}.items():
     if _found < _numbers(LOWEST[_name]):
-        raise ProgramEnd(f"{_name} {'.'.join(map(str, _found))} is older than {LOWEST[_name]}.")
+        raise UserError(f"{_name} {'.'.join(map(str, _found))} is older than {LOWEST[_name]}.")
 
 COMPILES = VERSION >= (2, 4)
 """Whether ``torch.compile`` may be used: ``torch.library.custom_op``, by which it takes the

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from fairseq_kerbs.conversion.sense_init import (
     sense_rows,
 )
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write_bytes
+from fairseq_kerbs.utils.files import atomic_write
 
 ALLOWED = 1e-3
 """Largest difference of log-probabilities, in nats, that rounding can explain."""
@@ -250,5 +251,7 @@ def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> 
         "last_optimizer_state": None,
         "task_state": source.state.get("task_state") or {},
     }
-    with atomic_write_bytes(path) as stream:
-        torch.save(state, stream)
+    content = io.BytesIO()
+    torch.save(state, content)  # which would hide that a disk is full
+    with atomic_write(path, "wb") as stream:
+        stream.write(content.getbuffer())

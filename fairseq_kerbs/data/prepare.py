@@ -25,8 +25,7 @@ from fairseq_kerbs.utils.files import (
     atomic_write,
     has_endless_word,
     iter_lines,
-    locked,
-    put_in_place,
+    lock_folder,
     read_object,
     write_json,
 )
@@ -85,7 +84,7 @@ def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
             f"{dest} exists and was not made by 'fairseq-kerbs prepare'; name another folder with "
             "--dest"
         )
-    with locked(dest, f"another run is preparing {dest}; wait for its end"):
+    with lock_folder(dest, f"another run is preparing {dest}; wait for its end"):
         for leftover in list(dest.rglob(f"{PARTIAL}*")) if earlier else ():
             if leftover.is_dir():
                 shutil.rmtree(leftover)
@@ -107,7 +106,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f"{PARTIAL}{target.name}")
     temporary.mkdir(parents=True)
     yield temporary
-    put_in_place(temporary, target)
+    temporary.replace(target)
 
 
 def binarize(dest: Path, flags: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from fairseq_kerbs.evaluation import examples
 from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_scores, paired_bootstrap
 from fairseq_kerbs.evaluation.runs import NAMES, TABLES, Run, select_runs
 from fairseq_kerbs.evaluation.texts import read_texts
-from fairseq_kerbs.utils.errors import UserError, missing_package
+from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.files import atomic_write, read_lines
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, run_program, usable_cores
@@ -220,7 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run_snakemake(args, extra)
     except (UserError, ModuleNotFoundError) as error:
-        sentence = missing_package(error) if isinstance(error, ImportError) else error
+        if not (sentence := sentence_of(error)):
+            raise
         parser.exit(2, f"reproduce_tables.sh: error: {sentence}\n")
 
 

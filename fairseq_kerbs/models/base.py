@@ -25,7 +25,7 @@ from fairseq_kerbs.output_layers.kerbs import SAMPLE
 from fairseq_kerbs.senses import build_sense_table, damaged_statistic
 from fairseq_kerbs.training import guards
 from fairseq_kerbs.training.sense_updates import install_hook
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import UserError
 
 
 class KerbsModel(BaseFairseqModel, ABC):
@@ -81,7 +81,7 @@ class KerbsModel(BaseFairseqModel, ABC):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
-        """Build the model and let its task reallocate senses; a ProgramEnd names wrong flags."""
+        """Build the model and let its task reallocate senses; a UserError names wrong flags."""
         guards.check_named_checkpoints()
         settings, args = guards.settings_of_program(args), config.as_namespace(args)
         cls.fill(args)
@@ -107,18 +107,18 @@ class KerbsModel(BaseFairseqModel, ABC):
         """The model, from flags that have been checked."""
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Refuse parameters that are missing or not finite, with a ProgramEnd; fairseq calls this
+        """Refuse parameters that are missing or not finite, with a UserError; fairseq calls this
         before it loads them."""
         super().upgrade_state_dict(state_dict)
         if missing := self.state_dict().keys() - state_dict.keys():
-            raise ProgramEnd(
+            raise UserError(
                 f"the checkpoint has no {min(missing)}: give the architecture, the numbers "
                 "of layers and the other flags that it was trained with."
             )
         for key, value in state_dict.items():
             # fairseq leaves the value of some buffers, whose type alone it reads, uninitialized
             if not (key.endswith("._float_tensor") or value.isfinite().all()):
-                raise ProgramEnd(
+                raise UserError(
                     f"{key} of the checkpoint is not finite: the file is damaged, or its training "
                     "had diverged; take an earlier checkpoint of that training."
                 )
@@ -198,32 +198,32 @@ class ScoredByOutputLayer:
 
 def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
     """Refuse a checkpoint with another layer, at ``prefix`` (with a final dot), than the model's,
-    with a ProgramEnd that names the flags, the data, or what is damaged."""
+    with a UserError that names the flags, the data, or what is damaged."""
     expected = layer.state_dict()
     held = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     held = {key: value for key, value in held.items() if not key.startswith(SAMPLE)}
     if held.keys() != expected.keys() or held["weight"].shape[1] != expected["weight"].shape[1]:
-        raise ProgramEnd(
+        raise UserError(
             "the checkpoint was trained with another --output-layer, --kernel, --mixture-kernels, "
             f"--sense-bias or size than this model (it has {', '.join(sorted(held))})."
         )
     senses, words = len(held["weight"]), len(held.get("inventory.log_prob", held["weight"]))
     if senses != layer.total_senses and words == layer.vocab_size:
-        raise ProgramEnd(
+        raise UserError(
             f"the checkpoint has {senses} senses, this model {layer.total_senses}: give the "
             f"--total-senses that it was trained with ({senses / words:.6g})."
         )
     if "inventory.usage" not in expected:
         return
     if damage := damaged_statistic(state_dict, f"{prefix}inventory."):
-        raise ProgramEnd(
+        raise UserError(
             f"{damage} of the checkpoint: the file is damaged, or its training had diverged; take "
             "an earlier checkpoint of that training."
         )
     try:
         build_sense_table(held["inventory.word_of_sense"], words, layer.max_senses)
     except (ValueError, RuntimeError) as error:
-        raise ProgramEnd(
+        raise UserError(
             f"the checkpoint's senses do not fit: {error} Give the --max-senses that it was "
             "trained with, or, if it is damaged, take another checkpoint of that training."
         ) from None

@@ -25,7 +25,7 @@ from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import UserError
 
 MOS_REACH = 4.0
 """r of the contexts r tanh(C_k h / r) of --output-layer mos: Eq. 3 has 1, but see its layer."""
@@ -180,7 +180,7 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ProgramEnd(in_flags(str(error))) from None
+        raise UserError(in_flags(str(error))) from None
 
 
 def in_flags(sentence: str) -> str:

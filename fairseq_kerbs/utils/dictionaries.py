@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import UserError
 
 STATE = "dictionaries"
 """The entry of the task's state: {"source": digest, "target": digest}."""
@@ -55,7 +55,7 @@ def check_dictionaries(state: dict[str, Any], task: Any) -> None:
         found = f"one of {len(dictionary)}"
         if words == str(len(dictionary)):
             found = "one of as many, but of other words or in another order"
-        raise ProgramEnd(
+        raise UserError(
             f"the checkpoint has a {side} dictionary of {words} words, the data has {found}: "
             "use the data that the model was trained on."
         )

@@ -18,7 +18,7 @@ from fairseq_kerbs.analysis.gold_senses import read_gold_senses
 from fairseq_kerbs.data import toy
 from fairseq_kerbs.data.toy import PLAIN, SENSES, write_toy_corpus
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import locked, read_lines
+from fairseq_kerbs.utils.files import lock_folder, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("test", "valid", "train")
@@ -127,7 +127,7 @@ def test_more_than_the_templates_can_make_is_refused(monkeypatch: pytest.MonkeyP
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     code = "import sys; from fairseq_kerbs.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "toy", str(tmp_path), "--train", "5"]
-    with locked(tmp_path, ""):
+    with lock_folder(tmp_path, ""):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2

@@ -46,6 +46,9 @@ def dictionary(words: int = 23) -> Dictionary:
 class MemoryTask(SimpleNamespace):
     """As much of a fairseq task as models and the hook ask for."""
 
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        pass
+
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         optimizer.step()
 

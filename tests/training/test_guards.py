@@ -23,7 +23,8 @@ from torch import nn
 
 import fairseq_kerbs
 from fairseq_kerbs.training import guards
-from fairseq_kerbs.utils.files import check_whole
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import check_whole, lock_folder
 from tests.helpers import HANGS
 from tests.helpers.commands import ENVIRONMENT, PROGRAMS
 from tests.helpers.fairseq_fixtures import make_model
@@ -59,7 +60,7 @@ def refusal(begin: Callable[..., Any], *arguments: Any) -> str:
     """The sentence that ends a program."""
     with pytest.raises(SystemExit) as refused:
         begin(*arguments)
-    sentence = str(refused.value)
+    sentence = str(refused.value.code)
     assert sentence.startswith("fairseq_kerbs: error: ")
     assert "\n" not in sentence
     return sentence
@@ -92,7 +93,7 @@ def test_a_flipped_bit_is_refused_or_means_nothing(tmp_path: Path, seed: int) ->
                 guards.check_named_checkpoints()
             found = load(path)["model"]
         except SystemExit as ended:
-            refused += f"error: {path} is no whole checkpoint" in str(ended)
+            refused += f"{path} is no whole checkpoint" in str(ended)
         except RuntimeError as error:  # torch finds some of what zipfile does not
             refused += "PytorchStreamReader" in str(error)
         else:
@@ -108,7 +109,7 @@ def test_an_entry_that_is_marked_as_a_folder_is_refused(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[content.rindex(b"data/0") - 8 - len("checkpoint_last/")] ^= 0x10
     path.write_bytes(content)
-    with pytest.raises(Exception, match="is no whole checkpoint"):
+    with pytest.raises(UserError, match="is no whole checkpoint"):
         check_whole(path)
 
 
@@ -117,7 +118,7 @@ def test_a_compressed_archive_is_refused_before_it_grows(tmp_path: Path) -> None
     path = tmp_path / "checkpoint_last.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("data/0", bytes(1 << 20))
-    with pytest.raises(Exception, match="is no whole checkpoint"):
+    with pytest.raises(UserError, match="is no whole checkpoint"):
         check_whole(path)
 
 
@@ -276,7 +277,7 @@ def test_a_file_system_without_locks_is_said(
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    guards.take_folder(tmp_path).close()
+    lock_folder(tmp_path, "").close()
     assert "cannot be locked (No locks available)" in caplog.text
 
 
@@ -290,7 +291,7 @@ def test_the_encoder_of_an_unedited_fairseq_has_no_copies() -> None:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.load_to_BT = False
-            for name in guards._COPIES:
+            for name in guards.COPIES:
                 setattr(self, name, nn.Parameter(torch.zeros(3)))
 
         def _load_from_state_dict(self, *_: Any) -> None:
