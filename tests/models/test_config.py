@@ -41,11 +41,6 @@ def test_parameters_become_flags_at_the_boundary(sentence: str, expected: str) -
     assert ended.value.code == f"fairseq_kerbs: error: {expected}"  # fairseq's programs end with 1
 
 
-def test_other_errors_pass() -> None:
-    with pytest.raises(TypeError), user_errors():
-        raise TypeError("a defect")
-
-
 def test_every_flag_of_the_table_exists() -> None:
     names = {item.name.replace("_", "-") for item in fields(SeparableKerbsConfig)}
     names |= {"hidden-size", "embed-dim", "layers", "dropout", "label-smoothing"}
