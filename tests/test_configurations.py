@@ -152,10 +152,6 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             configurations.find_configuration(Path(name))
 
 
-def test_plugin_folder_is_this_package() -> None:
-    assert (PLUGIN_FOLDER / "configurations.py").samefile(configurations.__file__)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -184,17 +180,6 @@ def test_mistakes_are_one_sentence_that_names_the_file(
     with pytest.raises(UserError, match=message) as caught:
         configurations.load_experiment(path)
     assert "\n" not in str(caught.value)
-
-
-def test_circle_of_files(tmp_path: Path) -> None:
-    write(tmp_path, "a.yaml", "extends: b.yaml\n")
-    write(tmp_path, "b.yaml", "extends: a.yaml\n")
-    with pytest.raises(UserError, match=r"extends itself, by way of b\.yaml"):
-        configurations.load_experiment(tmp_path / "a.yaml")
-
-
-def test_empty_file_is_an_empty_experiment(tmp_path: Path) -> None:
-    assert train(write(tmp_path, "a.yaml", "# nothing\n")) == []
 
 
 def test_data_are_looked_for(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 from functools import partial
 from typing import Any
 
@@ -109,16 +107,3 @@ def test_kerbs_takes_no_memory_for_tokens_times_senses() -> None:
     peak = peak_memory(partial(likelihood.workload, "kerbs", **inputs), 1, "cpu")
     assert peak is not None
     assert 4 * 16384 * 16 < peak < 4 * 16384 * 1200  # between dh and all logits
-
-
-def dying() -> Workload:
-    """Ends as the system ends who takes too much memory."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("environment")
-def test_a_process_that_was_killed_gives_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    assert peak_memory(dying, 1, "cpu") is None
-    assert "memory not measured: BrokenProcessPool" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.data import prepare
 from fairseq_kerbs.data.language_text import find_splits, prepare_language, write_clean
 from fairseq_kerbs.data.parallel import preparation_of, prepare_parallel
@@ -277,16 +276,6 @@ def test_folder_of_other_things_is_refused_untouched(tmp_path: Path) -> None:
         assert tree(tmp_path) == before
 
 
-def test_leftovers_of_a_killed_run_are_cleared(tmp_path: Path) -> None:
-    with working_folder(tmp_path, {"command": "prepare"}):
-        pass
-    for name in (f"tok/{PARTIAL}1-train.de", f"{PARTIAL}bin/dict.de.txt"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text("half")
-    with working_folder(tmp_path, {"command": "prepare"}):
-        assert not list(tmp_path.rglob(f"{PARTIAL}*"))
-
-
 def test_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
@@ -399,13 +388,3 @@ def test_splits_are_found_by_name_or_named(wiki: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none: no such file"):
         prepare_language(tmp_path / "dest", train=none, valid=none, test=none)
     assert not (tmp_path / "dest").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["raw", "--train", "x"], ["--train", "x", "--valid", "y"]]
-)
-def test_command_wants_a_folder_or_three_files(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["prepare-lm", *arguments, "--dest", "nowhere"]) == 2
-    assert "either a folder, or all of --train, --valid and --test" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import pytest
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data import language_text, parallel, released
 from fairseq_kerbs.data.parallel import ParallelText
-from fairseq_kerbs.data.released import natural_text, read_dialogues, read_sentences
+from fairseq_kerbs.data.released import natural_text, read_sentences
 from fairseq_kerbs.data.releases import release_of
 from fairseq_kerbs.evaluation.bleu import read_systems
 from fairseq_kerbs.utils.errors import UserError
@@ -461,22 +461,6 @@ def test_dialog_archive_to_data(
         assert raw_of(released.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
 
 
-@pytest.mark.usefixtures("read_only")
-@pytest.mark.parametrize(
-    ("part", "content", "message"),
-    [
-        ("test", b"a __eou__ \xff __eou__\n", r"dialogues_test.txt, line 1: not valid UTF-8"),
-        ("validation", b"a __eou__\n" * 2, "validation dialogues has 2 lines, expected 1"),
-    ],
-)
-def test_damaged_dialogues_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, content: bytes, message: str
-) -> None:
-    path = dialog_archive(tmp_path, monkeypatch, **{part: content})
-    with pytest.raises(UserError, match=message):
-        released.prepare_dailydialog(tmp_path / "dest", path)
-
-
 @pytest.mark.parametrize(
     ("text", "natural"),
     [
@@ -493,11 +477,6 @@ def test_damaged_dialogues_are_refused(
 def test_natural_text(text: str, natural: str) -> None:
     assert natural_text(text) == natural
     assert natural_text(natural) == natural
-
-
-def test_dialogues_have_any_number_of_utterances(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("a  b__eou__ c __eou__ d __eou__\ne __eou__\n")
-    assert read_dialogues(tmp_path / "f", "test") == [["a b", "c", "d"], ["e"]]
 
 
 # --- the One-Billion-Word benchmark

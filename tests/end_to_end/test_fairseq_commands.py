@@ -221,26 +221,12 @@ def test_checkpoint_of_an_unedited_fairseq(
     assert found == expected
 
 
-def test_amp(data: Path, tmp_path: Path) -> None:
-    output = run("fairseq-train", *training(data, "transformer", tmp_path), "--amp")
-    assert figure(r"num_updates (\d+)", output) == UPDATES
-
-
 def test_adaptive_softmax(data: Path, tmp_path: Path) -> None:
     run("fairseq-train", data, *COMMON, "--arch", "transformer", *TRANSFORMER,
         "--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "8,16",
         "--ddp-backend", "legacy_ddp", "--max-update", "2", "--save-dir", tmp_path)  # fmt: skip
     output = run("fairseq-generate", data, "--path", tmp_path / "checkpoint_last.pt", *DECODING)
     assert len(hypotheses(output)) == TEST_PAIRS
-
-
-def test_score(tmp_path: Path) -> None:
-    (tmp_path / "reference").write_text("one two three four five\nsix seven eight nine ten\n")
-    (tmp_path / "system").write_text("one two three four five\nsix seven eight nine eleven\n")
-    output = run("fairseq-score", "--sys", tmp_path / "system", "--ref", tmp_path / "reference")
-    # 9 of 10 words, 7 of 8 pairs, 5 of 6 triples, 3 of 4 quadruples; no brevity penalty
-    expected = 100 * (9 / 10 * 7 / 8 * 5 / 6 * 3 / 4) ** 0.25
-    assert figure(r"BLEU4 = ([\d.]+)", output) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.fixture(scope="module")

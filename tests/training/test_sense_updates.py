@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import metrics
 from fairseq.optim import build_optimizer
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
@@ -16,7 +15,6 @@ from fairseq_kerbs import clusters
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.reallocation import MOVED_THETA
 from fairseq_kerbs.reallocation.clusters import spare_senses
-from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 
 FLAGS: dict[str, Any] = {
@@ -127,14 +125,6 @@ def test_moves_with_new_vectors_lose_their_moments_too() -> None:
     for moment in ("exp_avg", "exp_avg_sq"):
         assert optimizer.state[layer.weight][moment][moved].abs().sum() == 0
     assert not layer.inventory.interval_usage.any()
-
-
-def test_senses_are_counted_in_the_log_of_the_first_update() -> None:
-    with metrics.aggregate(new_root=True) as logged:
-        one_update(training(reallocation_interval=50), 0)
-    found = logged.get_smoothed_values()
-    assert sum(int(found[f"words_with_{number}"]) for number in range(1, 5)) == 23
-    assert "senses_moved" not in found
 
 
 def test_no_more_senses_move_at_a_time_than_the_flag_allows() -> None:
@@ -366,18 +356,6 @@ def test_moves_reach_the_float32_master_copy_of_fp16_training(
     moments = _moments_of(optimizer, layer.weight)
     assert moments[moved].abs().sum() == 0
     assert moments[~moved].abs().sum() > 0
-
-
-def test_rows_of_a_plain_torch_optimizer() -> None:
-    weight = torch.nn.Parameter(torch.randn(4, 3))
-    optimizer = torch.optim.Adam([weight])
-    weight.sum().backward()
-    optimizer.step()
-    rows, before = OptimizerRows(optimizer), weight.detach().clone()
-    rows.zero_moments(weight, torch.tensor([2]))
-    rows.set_master_rows(weight, torch.tensor([2]), torch.ones(1, 3))  # there is no copy
-    assert optimizer.state[weight]["exp_avg"].any(1).tolist() == [True, True, False, True]
-    assert torch.equal(weight, before)
 
 
 def fp16_config(flatten: bool = False, bf16: bool = False) -> Any:
