@@ -130,19 +130,16 @@ def _check_task(task: Any, arch: str, target: str) -> None:
     if targets is None:
         raise ValueError(f"--arch {arch} is a language model: use --task language_modeling.")
     if list(targets) != [target]:
-        what = (
-            "each word from both of its sides: give --self-target, without --future-target and "
-            "--past-target"
-            if target == "self"
-            else "the next word: leave out --self-target, --past-target and --future-target "
-            "(--self-target is for --arch bilstm_lm_kerbs)"
+        flags = "give --self-target alone" if target == "self" else "leave out --self-target"
+        raise ValueError(
+            f"--arch {arch} predicts the {target} target: {flags}, without --past-target and "
+            "--future-target."
         )
-        raise ValueError(f"--arch {arch} predicts {what}.")
     if len(task.target_dictionary) != len(task.source_dictionary):
         raise ValueError(
-            "--output-dictionary-size does not go together with --arch "
-            f"{arch}: words are read and predicted with the same senses. Leave it out, and choose "
-            "the vocabulary with 'fairseq-kerbs prepare-lm --words'."
+            f"--output-dictionary-size does not go together with --arch {arch}, which reads and "
+            "predicts words with the same senses: leave it out, and choose the vocabulary with "
+            "'fairseq-kerbs prepare-lm --words'."
         )
 
 
