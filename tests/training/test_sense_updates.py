@@ -227,9 +227,6 @@ def test_a_training_too_short_for_clusters_is_told(
 ) -> None:
     task, model, *_ = training(reallocation=policy)
     task._kerbs_updates.check(model, length)
-    unread = "--log-prob-threshold is not read by --reallocation clusters: leave it out"
-    assert (unread in caplog.text) == (policy == "clusters")  # FLAGS have it
-    assert "--new-sense" not in caplog.text
     assert ("places no sense before update 2" in caplog.text) == said
     caplog.clear()
     task._kerbs_updates.check(make_model("lstm", output_layer="softmax"), length)
