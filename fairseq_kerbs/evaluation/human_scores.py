@@ -55,13 +55,13 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
     if baseline is not None and baseline not in key.systems:
         raise UserError(f"--baseline {baseline} is none of the systems {', '.join(key.systems)}")
     scores = score_array(key, sheets)
-    reference = None if baseline is None else scores[key.systems.index(baseline)]
+    by_system = dict(zip(key.systems, scores))
     given = np.stack([scores == score for score in SCORES], -1)  # [systems, items, raters, 3]
     kappa, alpha = agreement(given.sum(2).reshape(-1, len(SCORES)))
     return {
         "systems": [
-            _figures(name, own, None if name == baseline else reference)
-            for name, own in zip(key.systems, scores)
+            _figures(name, each, None if name == baseline else by_system.get(baseline or ""))
+            for name, each in by_system.items()
         ],
         "baseline": baseline,
         "items": scores.shape[1],
@@ -94,10 +94,9 @@ def _figures(name: str, own: Scores, reference: Scores | None) -> dict[str, Any]
 
 def _table(result: Mapping[str, Any], *counts: str) -> tuple[list[str], list[list[Any]]]:
     """Names of columns, with those of how often 0, 1 and 2 were given, and a row a system."""
-    first, last = ("system", "mean", "deviation", "n"), ("difference", "t", "p")
+    first, last = ["system", "mean", "deviation", "n"], ["difference", "t", "p"]
     rows = [
-        [*(one[name] for name in first), *one["counts"], *(one[name] for name in last)]
-        for one in result["systems"]
+        [*map(each.get, first), *each["counts"], *map(each.get, last)] for each in result["systems"]
     ]
     return [*first, *counts, *last], rows
 
@@ -106,8 +105,7 @@ def as_csv(result: Mapping[str, Any]) -> str:
     """What `evaluate` returned, one row a system; what is not defined is empty."""
     head, rows = _table(result, "zeros", "ones", "twos")
     names = ["baseline", "fleiss_kappa", "krippendorff_alpha"]
-    shared = [result[name] for name in names]
-    return table_as_csv([*head, *names], [[*row, *shared] for row in rows])
+    return table_as_csv([*head, *names], [[*row, *map(result.get, names)] for row in rows])
 
 
 def as_text(result: Mapping[str, Any]) -> str:

@@ -131,21 +131,6 @@ def test_parameters_that_are_not_finite_are_refused(work: Path, copy: Path) -> N
     assert f"{name} of the checkpoint is not finite" in refusal(resume, work, copy)
 
 
-@pytest.mark.slow
-def test_a_gradient_that_is_not_finite_ends_a_training(tmp_path: Path) -> None:
-    """The first update makes parameters of such a size that the second has no gradient."""
-    data, save, log = binarize(tmp_path), tmp_path / "save", tmp_path / "log"
-    flags = ["--lr", "1e30", "--clip-norm", "1", "--max-update", "5", "--lr-scheduler", "fixed"]
-    flags += ["--save-interval-updates", "1", "--disable-validation"]
-    assert trainings([run(data, save, "transformer_kerbs", *flags, log=str(log))]) == [1]
-    text = log.read_text()
-    assert re.search(r"(NaN|Inf) detected in output of \w+\.", text)  # where it began
-    assert text.rstrip().endswith("FloatingPointError: gradients are Nan/Inf")
-    last = load(save / "checkpoint_last.pt")
-    assert last["optimizer_history"][-1]["num_updates"] == 1
-    assert all(value.isfinite().all() for value in last["model"].values())
-
-
 # ------------------------------------------------------------------------------ another training
 
 
@@ -172,12 +157,6 @@ def test_scores_of_another_kind_are_refused(
     fairseq_train(work / "bin", "--save-dir", tmp_path, *first)
     sentence = refusal(resume, work, tmp_path / "checkpoint_last.pt", *flags)
     assert f"was trained with --{trained}, this training has " in sentence
-
-
-def test_averages_of_moving_senses_are_refused(work: Path, copy: Path) -> None:
-    assert "--store-ema would average senses that move" in refusal(
-        resume, work, copy, "--store-ema"
-    )
 
 
 def test_what_begins_anew_without_the_optimizer_is_said(

@@ -111,34 +111,6 @@ def test_moments_of_moved_rows_alone_are_forgotten() -> None:
     torch.testing.assert_close(layer.theta[moved], torch.full_like(layer.theta[moved], MOVED_THETA))
 
 
-def test_moves_with_new_vectors_lose_their_moments_too() -> None:
-    flags: dict[str, Any] = {"reallocation": "released", "max_moves": 0.5, "new_sense": "split"}
-    parts = training(**flags)
-    layer, optimizer = parts[1].decoder.output, parts[3].optimizer
-    for update in range(2):
-        one_update(parts, update)
-    before, weight = layer.inventory.word_of_sense.clone(), layer.weight.detach().clone()
-    move(parts, 2)
-    moved = layer.inventory.word_of_sense != before
-    assert 0 < int(moved.sum()) <= 0.5 * layer.vocab_size
-    assert (layer.weight.detach() - weight)[moved].abs().amax(1).min() > 0.1
-    for moment in ("exp_avg", "exp_avg_sq"):
-        assert optimizer.state[layer.weight][moment][moved].abs().sum() == 0
-    assert not layer.inventory.interval_usage.any()
-
-
-def test_no_more_senses_move_at_a_time_than_the_flag_allows() -> None:
-    for most in (1, 3):
-        parts = training(reallocation="released", max_moves=(most + 0.5) / 23)
-        inventory = parts[1].decoder.output.inventory
-        assert inventory.vocab_size == 23
-        for update in range(2):
-            one_update(parts, update)
-        before = inventory.word_of_sense.clone()
-        move(parts, 2)
-        assert int((inventory.word_of_sense != before).sum()) == most
-
-
 def test_checkpoints_of_another_policy_are_taken() -> None:
     flags: dict[str, Any] = {"sense_bias": True, "reallocation": "paper"}
     saved, model = make_model("lstm", **flags), make_model("lstm", reallocation="clusters")
