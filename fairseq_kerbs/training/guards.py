@@ -27,20 +27,18 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_whole, lock_folder
 
 logger = logging.getLogger(__name__)
-
+LAST = Path("checkpoint_last.pt")
 SCORING = ["output_layer", "kernel", "mixture_kernels", *map("kernel_{}".format, (
     "power", "alpha", "offset", "gamma", "a", "b"))]  # fmt: skip
 """Settings that change what parameters of the same names and shapes mean."""
-COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2")
-          for kind in ("weight", "bias")]  # fmt: skip
 
 
 def settings_of_program(args: Any) -> dict[str, Any]:
-    """All settings by name, of the ``args`` that fairseq builds a model by: a namespace has those
-    of the whole command line, a configuration of Hydra's is a part of all."""
+    """All settings by name: ``args``, by which fairseq builds a model, are those of the whole
+    command line, but a configuration of Hydra's is a part of all."""
     if not OmegaConf.is_config(args):
         return vars(args)
-    parts = (args._get_root().get(name) or {} for name in ("checkpoint", "optimization", "ema"))
+    parts = [args._get_root().get(name) or {} for name in ("checkpoint", "optimization", "ema")]
     return {name: value for part in parts for name, value in part.items()}
 
 
@@ -62,15 +60,15 @@ def leave_out_copies(model: nn.Module) -> None:
     weights stop distributed training."""
     for layer in model.modules():
         if isinstance(layer, TransformerEncoderLayerBase) and hasattr(layer, "load_to_BT"):
-            for name in COPIES:
+            for name, _ in [*layer.named_parameters(recurse=False)]:
                 delattr(layer, name)
             # the loader of fairseq's fills the copies, and switches the other computation on
             layer._load_from_state_dict = partial(nn.Module._load_from_state_dict, layer)
 
 
 def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
-    """Have a task look at its training before the first epoch of a process, and hold the lock of
-    its folder: two trainings would overwrite each other's checkpoints."""
+    """Have a task look at its training before the first epoch, and hold the lock of its folder:
+    two trainings would overwrite each other's checkpoints."""
     if settings.get("store_ema"):
         raise UserError("--store-ema would average senses that move to other words: leave it out.")
     begin_epoch, held = task.begin_epoch, list[Any]()
@@ -94,19 +92,18 @@ def begin(task: Any, model: Any, settings: dict[str, Any], args: Any) -> Any:
     task._kerbs_updates.check(model, most)
     if not folder or settings.get("no_save") or distributed_utils.get_global_rank() > 0:
         return None
-    refusal = f"--save-dir {folder} is in use by another training: wait for it, or name another."
-    return lock_folder(Path(str(folder)), refusal)
+    other = f"--save-dir {folder} is in use by another training: wait for it, or name another."
+    return lock_folder(Path(str(folder)), other)
 
 
 def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     """Refuse, with a UserError, a checkpoint that is damaged, or whose words or scores are others
     than those of the training that goes on from it; the number of updates that it goes on from."""
-    file = Path(settings.get("restore_file") or "checkpoint_last.pt")
-    if file == Path("checkpoint_last.pt"):  # another name is not one in the save folder
+    file, anew = Path(settings.get("restore_file") or LAST), bool(settings.get("reset_optimizer"))
+    if file == LAST:  # another name is not one in the save folder
         file = Path(settings["save_dir"], file)
-    resets = bool(settings.get("reset_optimizer"))
     if not file.is_file() and settings.get("finetune_from_model"):
-        file, resets = Path(settings["finetune_from_model"]), True
+        file, anew = Path(settings["finetune_from_model"]), True
     if not file.is_file():
         return 0
     check_whole(file)
@@ -115,18 +112,14 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     trained = (state.get("cfg") or {}).get("model") or {}
     trained = trained if isinstance(trained, dict) else vars(trained)
     for name in SCORING:
-        if name in trained and trained[name] != getattr(args, name, None):
-            flag = f"--{name.replace('_', '-')}"
-            raise UserError(
-                f"{file} was trained with {flag} {trained[name]}, this training has "
-                f"{getattr(args, name, None)}: give the {flag} that it was trained with."
-            )
+        if name in trained and trained[name] != (value := getattr(args, name, None)):
+            was = f"--{name.replace('_', '-')} {trained[name]}"
+            raise UserError(f"{file} was trained with {was}, this training has {value}: give it.")
     updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0))
     if updates and state.get("last_optimizer_state") is None:
+        anew = True
         logger.warning(
-            f"{file} has no state of the optimizer (--no-save-optimizer-state): parameters and the "
-            f"place in the data are its own, the count of updates ({updates}) and the schedule of "
-            "the learning rate begin anew"
+            f"{file} has no state of the optimizer (--no-save-optimizer-state): the schedule and "
+            f"the count of updates ({updates}) begin anew"
         )
-        return 0
-    return 0 if resets else updates
+    return 0 if anew else updates
