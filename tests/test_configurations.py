@@ -22,7 +22,7 @@ import fairseq_kerbs.models  # noqa: F401  (both register)
 from fairseq_kerbs import configurations
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import CONFIGS, Flags, load_experiment, program_arguments
-from fairseq_kerbs.evaluation.runs import TABLES, Run, load_table, plan_runs
+from fairseq_kerbs.evaluation.runs import TABLES, load_table, plan_runs
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
@@ -199,33 +199,35 @@ def test_languages_of_data(tmp_path: Path) -> None:
     assert configurations.language_pair(str(tmp_path)) == ("de", "en")
 
 
-def complete_configurations() -> Iterator[Any]:
-    """Flags of all configurations but those that are only there to be extended."""
+NUMBERS = ("lr", "seed", "dropout", "decay", "updates", "update", "max-tokens", "batch-size",
+           "dim", "size", "epoch", "interval", "threshold")  # fmt: skip
+
+
+def trainings() -> Iterator[Any]:
+    """Flags of all configurations but those that are only there to be extended, and of all rows of
+    tables that change one; those that differ in numbers alone once."""
+    named: dict[str, Flags] = {}
     for path in CONFIGURATIONS:
-        train = load_experiment(path).train
-        if "arch" in train and path.stem not in ("base", "small_base"):
-            yield pytest.param(train, id=str(path.relative_to(CONFIGS).with_suffix("")))
-
-
-def rows_of_tables() -> Iterator[Any]:
-    """Flags of all rows of tables that change a configuration, each once."""
-    if find_spec("jsonschema") is None:
-        yield pytest.param({}, marks=pytest.mark.skip("jsonschema is missing: extra tables"))
-        return
-    runs = dict[str, Run]()
-    for path in sorted(TABLES.glob("*.yaml")):
-        for scale in ("full", "small") if path.stem not in ("data", "schema") else ():
-            runs |= {run.folder: run for run in plan_runs(load_table(str(path)), scale)}
-    for run in runs.values():
-        flags = load_experiment(run.config).train
-        *changed, _, seed = shlex.split(run.flags)
-        for word in changed:
-            if word.startswith("--"):
-                name, flags[word[2:]] = word[2:], True
-            else:
-                flags[name] = word
-        if changed and seed == "1":
-            yield pytest.param(flags, id=run.folder)
+        flags = load_experiment(path).train
+        if "arch" in flags and path.stem not in ("base", "small_base"):
+            named[str(path.relative_to(CONFIGS).with_suffix(""))] = flags
+    tables = sorted(TABLES.glob("*.yaml")) if find_spec("jsonschema") else []  # extra tables
+    for path in (path for path in tables if path.stem not in ("data", "schema")):
+        for scale in ("full", "small"):
+            for run in plan_runs(load_table(str(path)), scale):
+                flags = load_experiment(run.config).train
+                for word in shlex.split(run.flags):
+                    if word.startswith("--"):
+                        name, flags[word[2:]] = word[2:], True
+                    else:
+                        flags[name] = word
+                named.setdefault(run.folder, flags)
+    seen: list[Flags] = []
+    for name, flags in named.items():
+        kind = {key: value for key, value in flags.items() if not key.endswith(NUMBERS)}
+        if kind not in seen:
+            seen.append(kind)
+            yield pytest.param(flags, id=name)
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +278,7 @@ def batch_for(args: argparse.Namespace) -> dict[str, Any]:
     return batch
 
 
-@pytest.mark.parametrize("train", [*complete_configurations(), *rows_of_tables()])
+@pytest.mark.parametrize("train", trainings())
 def test_one_training_step_and_one_decoding(train: Flags, data: Path) -> None:
     args = parse(train, data)
     task = tasks.setup_task(args)
