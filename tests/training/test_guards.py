@@ -180,6 +180,18 @@ def test_a_finished_training_makes_no_update(
     assert "nothing to do: 2 updates are made and --max-update is 2" in caplog.text
 
 
+@pytest.mark.parametrize("flag", ["--reset-optimizer", "--finetune-from-model"])
+def test_updates_that_do_not_count_are_made_again(flag: str, work: Path, copy: Path) -> None:
+    if flag == "--finetune-from-model":
+        copy.unlink()
+    values = [work / "model.pt"] if flag == "--finetune-from-model" else []
+    resume(work, copy, "--max-update", 2, flag, *values)
+    assert load(copy)["optimizer_history"][-1]["num_updates"] == 2
+    assert load(copy)["model"].keys() == load(work / "model.pt")["model"].keys()
+    moments = load(copy)["last_optimizer_state"]["state"]
+    assert float(moments[0]["step"]) == 2
+
+
 def test_settings_come_from_a_command_line_and_from_hydra() -> None:
     from omegaconf import OmegaConf
 
