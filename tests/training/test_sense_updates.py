@@ -296,7 +296,9 @@ def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
     assert "--criterion kerbs_cross_entropy" in caplog.text
 
 
-@pytest.mark.parametrize(("flatten", "new_sense"), [(True, "keep"), (False, "split")])
+@pytest.mark.parametrize(
+    ("flatten", "new_sense"), [(True, "keep"), (True, "split"), (False, "split")]
+)
 def test_moves_reach_the_float32_master_copy_of_fp16_training(
     flatten: bool, new_sense: str
 ) -> None:
