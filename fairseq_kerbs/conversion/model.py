@@ -80,20 +80,20 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
     from fairseq_kerbs.models.config import as_namespace
 
     config, tensors = settings_of(checkpoint, state), state["model"]
-    name, own = registered_model(config.model)
+    name, ours = registered_model(config.model)
     given = dict(vars(as_namespace(config.model)))
-    if trust and not own and name not in ARCHITECTURES:  # others are refused below
+    if trust and not ours and name not in ARCHITECTURES:  # others are refused below
         known = ", ".join(ARCHITECTURES)
         raise UserError(
             f"{checkpoint} has the architecture '{name}'; {known} of fairseq can be converted"
         )
-    _check_kind(checkpoint, own, given, tensors)
+    _check_kind(checkpoint, ours, given, tensors)
     model, task = build(checkpoint, state, config, None, False, any_model=True)
     settings = given | vars(as_namespace(config.model))  # fairseq's presets have filled in some
     loaded: dict[str, Tensor] = model.state_dict()
     names = (f"{_OUTPUT}weight", *STOCK_WEIGHTS)
     weight, bias = next(loaded[key] for key in names if key in loaded), loaded.get(_STOCK_BIAS)
-    if own:
+    if ours:
         arch = settings.get("arch", name)
         replaced = {key for key in loaded if key.startswith(_OUTPUT)}
         if settings.get("sense_bias"):
@@ -114,16 +114,16 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
 
 
 def _check_kind(
-    checkpoint: Path, own: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
+    checkpoint: Path, ours: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
     """Refuse what cannot be converted."""
     layer = settings.get("output_layer", "kerbs")
     unknown = [setting.replace("_", "-") for setting in _REFUSED if settings.get(setting)]
     if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
         unknown.append("adaptive-softmax-cutoff")
-    if own and layer == "kerbs":
+    if ours and layer == "kerbs":
         raise UserError(f"{checkpoint} is a KerBS model already: train on with it as it is")
-    if own and layer != "softmax":
+    if ours and layer != "softmax":
         raise UserError(
             f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become KerBS"
         )
@@ -220,11 +220,11 @@ def largest_difference(first: Any, second: Any, task: Any) -> float:
     batch = {"src_tokens": source, "src_lengths": torch.full((3,), 9)}
     if hasattr(first, "encoder"):
         batch["prev_output_tokens"] = target
-    found = [
+    scores = [
         model.get_normalized_probs(model(**batch), log_probs=True)  # [3, 9, V]
         for model in (first, second)
     ]
-    return float((found[0] - found[1]).abs().max())
+    return float((scores[0] - scores[1]).abs().max())
 
 
 def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> None:

@@ -49,12 +49,12 @@ class PlacedSenses:
         """What was placed, in lines, with the loss before and after."""
         counts = converted.plan.word_of_sense.bincount().bincount()[1:].tolist()
         words = ", ".join(f"{n} with {senses}" for senses, n in enumerate(counts, start=1))
-        seen, kept = int(self._sample.seen.sum()), self._sample.kept
+        seen, contexts = int(self._sample.seen.sum()), self._sample.kept
         after = loss_in_bits(converted.model, self._task, self._valid)
-        size = kept.numel() * kept.element_size() / 1e6
+        size = contexts.numel() * contexts.element_size() / 1e6
         return [
             f"words by number of senses: {words}",
-            f"contexts: {seen} seen, {len(kept)} kept ({size:.0f} MB), in "
+            f"contexts: {seen} seen, {len(contexts)} kept ({size:.0f} MB), in "
             f"{self._seconds[0]:.0f} s; clusters: {self._seconds[1]:.0f} s",
             f"loss of split {self._valid}: {self._before:.3f} bits a token before, "
             f"{after:.3f} after",

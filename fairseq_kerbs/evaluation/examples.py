@@ -61,7 +61,10 @@ def side_by_side(
     Raises a UserError if numbers of lines differ, the name is unknown, or ``best`` has no
     references.
     """
-    texts = {"--source": sources, **{f"--system {name}": own for name, own in systems.items()}}
+    texts = {
+        "--source": sources,
+        **{f"--system {name}": answers for name, answers in systems.items()},
+    }
     check_lengths(texts if references is None else {**texts, "--reference": references})
     scores: dict[int, dict[str, float]] = {}
     if choose == "best":

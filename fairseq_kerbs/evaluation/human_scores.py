@@ -73,19 +73,19 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
     }
 
 
-def _figures(name: str, own: Scores, reference: Scores | None) -> dict[str, Any]:
+def _figures(name: str, scores: Scores, reference: Scores | None) -> dict[str, Any]:
     """Figures of one system from its scores, [items, raters], and the baseline's."""
     figures: dict[str, Any] = {
         "system": name,
-        "mean": float(own.mean()),
-        "deviation": float(own.std(ddof=1)) if own.size > 1 else None,
-        "n": own.size,
-        "counts": [int((own == score).sum()) for score in SCORES],
+        "mean": float(scores.mean()),
+        "deviation": float(scores.std(ddof=1)) if scores.size > 1 else None,
+        "n": scores.size,
+        "counts": [int((scores == score).sum()) for score in SCORES],
         **dict.fromkeys(("difference", "t", "p")),
     }
     if reference is not None:
-        differences = own.sum(1) - reference.sum(1)  # [items]; whole numbers
-        figures["difference"] = float(differences.sum() / own.size)
+        differences = scores.sum(1) - reference.sum(1)  # [items]; whole numbers
+        figures["difference"] = float(differences.sum() / scores.size)
         if np.ptp(differences) > 0:
             test: Any = stats.ttest_1samp(differences, 0, alternative="greater")
             figures |= {"t": float(test.statistic), "p": float(test.pvalue)}

@@ -102,18 +102,18 @@ def write_table(runs: Sequence[Run], scale: str, figures: str, path: str) -> Non
     table = runs[0].table
     lines = [f"# {table['title']}", "", f"{table['source']}, {scale} scale.", ""]
     for name, column in table["columns"].items():
-        own = [run for run in runs if run.column == name]
+        shown = [run for run in runs if run.column == name]
         title = column.get("title", name)
         if table["kind"] == "figures":
             lines += [f"## {title}: {_METRICS[column['metric']]}", ""]
             of_column = read_csv(figures).query("column == @name")
             lines += [*_section(table, column, column.get(scale), of_column), ""]
         elif table["kind"] == "senses":
-            for run in own:
+            for run in shown:
                 lines += [f"## {title}, {table['rows'][run.row]}, seed {run.seed}", ""]
                 lines += [Path(run.output).read_text("utf-8")]
-        elif own:
-            lines += [f"## {title}", "", *_examples(own)]
+        elif shown:
+            lines += [f"## {title}", "", *_examples(shown)]
     own_file, name = table["file"].parent != TABLES, table["name"].removeprefix("table")
     given = table["file"].name if own_file else name
     lines.append(f"Made with `scripts/reproduce_tables.sh --table {given} --scale {scale}`")

@@ -52,8 +52,8 @@ class KerbsModel(BaseFairseqModel, ABC):
         for name in ("tokens_per_sample", "max_target_positions") if cls.target else ():
             stock[name] = f"${{oc.select:task.{name},null}}"
         stock["max_update"] = "${oc.select:optimization.max_update,null}"
-        own = cls.flags.__dataclass_fields__
-        added = [(name, Any, value) for name, value in stock.items() if name not in own]
+        ours = cls.flags.__dataclass_fields__
+        added = [(name, Any, value) for name, value in stock.items() if name not in ours]
         return make_dataclass(f"{cls.__name__}Flags", added, bases=(cls.flags,))
 
     @classmethod

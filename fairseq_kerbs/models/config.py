@@ -309,7 +309,7 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
                 f"{reader}: leave it out."
             )
     read = ({key: given[key] for key in KERNELS[name].options if key in given} for name in names)
-    return [build_kernel(name, **own) for name, own in zip(names, read)]
+    return [build_kernel(name, **options_of) for name, options_of in zip(names, read)]
 
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
