@@ -17,10 +17,10 @@ from random import Random
 from typing import Any
 from xml.etree import ElementTree
 
-from fairseq_kerbs.data import language_text, parallel, tokens
-from fairseq_kerbs.data.parallel import ParallelText
+from fairseq_kerbs.data import prepare, tokens
 from fairseq_kerbs.data.prepare import (
     SPLITS,
+    ParallelText,
     checked_lines,
     is_due,
     new_folder,
@@ -59,10 +59,10 @@ def _prepare(
                     write_lines(temporary / name, sentences)
         if isinstance(text, ParallelText):
             text.check()
-            parallel.parallel_steps(text, dest, workers)
+            prepare.parallel_steps(text, dest, workers)
         else:
             splits = {split: raw / split for split in SPLITS}
-            language_text.language_steps(splits, dest, text, workers)
+            prepare.language_steps(splits, dest, text, workers)
 
 
 def read_unchanged(folder: Path, release: Release, names: Mapping[str, str]) -> Texts:

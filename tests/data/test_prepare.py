@@ -14,9 +14,15 @@ from typing import Any
 import pytest
 
 from fairseq_kerbs.data import prepare
-from fairseq_kerbs.data.language_text import find_splits, prepare_language, write_clean
-from fairseq_kerbs.data.parallel import preparation_of, prepare_parallel
-from fairseq_kerbs.data.prepare import NAME, working_folder
+from fairseq_kerbs.data.prepare import (
+    NAME,
+    find_splits,
+    preparation_of,
+    prepare_language,
+    prepare_parallel,
+    working_folder,
+    write_clean,
+)
 from fairseq_kerbs.data.tokens import tokenize
 from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.errors import UserError

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.data import language_text, parallel, released
+from fairseq_kerbs.data import prepare, released
 from fairseq_kerbs.data.released import natural_text, read_sentences
 from fairseq_kerbs.data.releases import release_of
 from fairseq_kerbs.evaluation.bleu import read_systems
@@ -50,8 +50,8 @@ def raw_of(run: Callable[..., None], dest: Path, source: Path, **flags: Any) -> 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop after the text was read."""
-    monkeypatch.setattr(parallel, "parallel_steps", lambda *_: None)
-    monkeypatch.setattr(language_text, "language_steps", lambda *_: None)
+    monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
+    monkeypatch.setattr(prepare, "language_steps", lambda *_: None)
 
 
 def test_entries_are_complete() -> None:
@@ -433,7 +433,7 @@ def test_dialog_archive_to_data(
     for folder in (tmp_path / "flat", tmp_path / "deep" / "test"):
         texts = {f"dialogues_{part}.txt": text.encode() for part, text in DIALOGUES.items()}
         write_tree(folder, texts)
-        monkeypatch.setattr(parallel, "parallel_steps", lambda *_: None)
+        monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
         assert raw_of(released.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
 
 

@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from fairseq_kerbs.evaluation.human_scores import (
+from fairseq_kerbs.evaluation.human import (
+    Key,
+    Sheet,
     agreement,
     as_csv,
     as_text,
     evaluate,
+    make_key,
     score_array,
 )
-from fairseq_kerbs.evaluation.sheets import Key, Sheet, make_key
 from fairseq_kerbs.utils.errors import UserError
 
 Given = dict[str, list[list[int]]]  # system -> [items, raters]

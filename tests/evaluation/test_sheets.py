@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.evaluation.sheets import (
+from fairseq_kerbs.evaluation.human import (
     HEADER,
     STANDARD,
     Key,
