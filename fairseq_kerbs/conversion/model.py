@@ -165,8 +165,6 @@ def convert(
 
     Raises a UserError if its settings mean something that ours do not, or predictions would differ.
     """
-    from fairseq.models import build_model
-
     total = round(total_senses * len(source.weight))
     counts, special = None, 4
     if dictionary is not None:
@@ -186,30 +184,40 @@ def convert(
     settings.reallocation = "paper" if placement is None else "none"
     settings.reallocation_at = None
     settings.new_sense = "split" if plan.words and placement is None else "keep"
-    refused = f"{source.checkpoint} cannot be converted: "
+    model = _build(source, settings, rows, plan)
+    difference = largest_difference(source.model, model, source.task)
+    if not difference <= ALLOWED:
+        raise UserError(
+            f"{source.checkpoint} cannot be converted: log-probabilities would differ by "
+            f"{difference:.3g}; its settings ask for something that --arch {settings.arch} has not"
+        )
+    if placement is not None:
+        model.decoder.output.weight.data = placed_rows(source.weight, source.bias, placement)
+    return Converted(settings, model, plan, difference)
+
+
+def _build(
+    source: SoftmaxModel, settings: argparse.Namespace, rows: Tensor, plan: SensePlan
+) -> Any:
+    """The converted model with the parameters of the softmax's; a UserError if only one of the two
+    has some of them."""
+    from fairseq.models import build_model
+
     with one_sentence(source.checkpoint, f"fits no --arch {settings.arch}", "take another model"):
         model = build_model(copy.copy(settings), copy.copy(source.task))
     old, new = source.model.state_dict(), model.state_dict()
     read = {key for key in new if not key.startswith(_OUTPUT)}
     if other := (old.keys() - source.replaced - new.keys()) | (read - old.keys()):
         raise UserError(
-            f"{refused}only one of the two models has {min(other)}; its settings ask for something "
-            "that a model of fairseq_kerbs has not"
+            f"{source.checkpoint} cannot be converted: only one of the two models has "
+            f"{min(other)}; its settings ask for something that a model of fairseq_kerbs has not"
         )
     new |= {key: old[key] for key in read}
     new[f"{_OUTPUT}weight"], new[f"{_OUTPUT}theta"] = rows, torch.zeros(len(rows))
     new[f"{_OUTPUT}inventory.word_of_sense"] = plan.word_of_sense
     new[f"{_OUTPUT}inventory.usage"] = plan.usage
     model.load_state_dict(new, strict=True)
-    difference = largest_difference(source.model, model.eval(), source.task)
-    if not difference <= ALLOWED:
-        raise UserError(
-            f"{refused}log-probabilities would differ by {difference:.3g}; its settings ask for "
-            f"something that --arch {settings.arch} has not"
-        )
-    if placement is not None:
-        model.decoder.output.weight.data = placed_rows(source.weight, source.bias, placement)
-    return Converted(settings, model, plan, difference)
+    return model.eval()
 
 
 @torch.no_grad()

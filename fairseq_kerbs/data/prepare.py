@@ -69,11 +69,6 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         stream.writelines(f"{line}\n" for line in lines)
 
 
-def count_lines(path: Path) -> int:
-    """Number of lines of a text."""
-    return sum(1 for _ in iter_lines(path))
-
-
 def checked_lines(path: Path, *, training: bool) -> Iterator[str]:
     """The lines of a text; a UserError if one that is not for training has an endless word."""
     for number, line in enumerate(iter_lines(path), start=1):
@@ -285,7 +280,7 @@ def subwords(
                 vocabulary = codes.with_name(f"vocabulary.{language}")
                 write_vocabulary(texts[f"train.{language}"], codes, vocabulary)
             segmenter = load_bpe(codes, vocabulary, text.vocabulary_threshold)
-            processes = workers if count_lines(source) > SMALL else 1
+            processes = workers if sum(1 for _ in iter_lines(source)) > SMALL else 1
             with atomic_write(codes.with_name(name)) as stream:
                 segmenter.process_lines(str(source), stream, num_workers=processes)
     return {name: codes.with_name(name) for name in texts}
