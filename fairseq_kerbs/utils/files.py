@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.errors import UserError, sentence_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +63,8 @@ def has_endless_word(line: str) -> bool:
 def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     r"""Open a file (of text: UTF-8, newline ``\n``) that appears under its name only when complete.
 
-    After an exception an earlier file of that name is kept. A link of that name gives way. An
-    OSError of the disk, the name or the folder names the path.
+    After an exception an earlier file of that name is kept. A link of that name gives way. Raises a
+    UserError if the disk is full, or the name or folder cannot be written to.
     """
     path, name = Path(path), None
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
@@ -85,6 +85,8 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
         # an error with the name of another file is about what the writer reads
         if isinstance(error, OSError) and (name is None or error.filename in (None, name)):
             error.filename = str(path)
+            if sentence := sentence_of(error):
+                raise UserError(sentence) from None
         raise
 
 
