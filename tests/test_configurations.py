@@ -153,31 +153,32 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("trian:\n  lr: 1\n", r"a.yaml: unknown key 'trian'; the top level has extends"),
-        ("train:\n  lr: 1\n  lr: 2\n", r"a.yaml, line 3: .*key 'lr' is there twice"),
-        ("train:\n  a: 1\ntrain:\n  b: 1\n", r"a.yaml, line 3: .*key 'train' is there twice"),
-        ("train:\n  --lr: 1\n", r"a.yaml: train: --lr: write the flag without leading dashes"),
-        ("train:\n  a: {b: 1}\n", r"train: a must be one value or a plain list"),
-        ("train:\n  a: [[1]]\n", r"train: a must be one value or a plain list"),
-        ("train:\n  a: [true]\n", r"train: a must be one value or a plain list"),
-        ("train: 3\n", r"a.yaml: train must hold flags"),
-        ("- a\n- b\n", r"a.yaml: the top level must be keys"),
-        ("train: [\n", r"a.yaml, line \d: not valid YAML: expected the node content"),
-        ("train:\n\tlr: 1\n", r"a.yaml, line 2: not valid YAML"),
-        ("a: 1\n---\nb: 2\n", r"a.yaml, line 2: not valid YAML"),
-        ("train:\n  a: \x01\n", r"a.yaml: not valid YAML: unacceptable character"),
-        ("train:\n  ? [a, b]\n  : 1\n", r"a.yaml, line 2: not valid YAML: found unhashable key"),
-        ("extends: nowhere.yaml\n", r"nowhere.yaml: no such file"),
-        ("extends: a.yaml\n", r"a.yaml extends itself"),
+        ("trian:\n  lr: 1\n", "a.yaml.*trian"),
+        ("train:\n  lr: 1\n  lr: 2\n", "a.yaml, line 3: .*lr"),
+        ("train:\n  a: 1\ntrain:\n  b: 1\n", "a.yaml, line 3: .*train"),
+        ("train:\n  --lr: 1\n", "a.yaml: train: --lr"),
+        *(
+            (f"train:\n  a: {value}\n", "a.yaml: train: a ")
+            for value in ("{b: 1}", "[[1]]", "[true]")
+        ),
+        ("train: 3\n", "a.yaml: train"),
+        ("- a\n- b\n", "a.yaml"),
+        ("train: [\n", r"a.yaml, line \d"),
+        ("train:\n\tlr: 1\n", "a.yaml, line 2"),
+        ("a: 1\n---\nb: 2\n", "a.yaml, line 2"),
+        ("train:\n  a: \x01\n", "a.yaml"),
+        ("train:\n  ? [a, b]\n  : 1\n", "a.yaml, line 2"),
+        ("extends: nowhere.yaml\n", "nowhere.yaml"),
+        ("extends: a.yaml\n", "a.yaml"),
     ],
 )
 def test_mistakes_are_one_sentence_that_names_the_file(
-    tmp_path: Path, text: str, message: str
+    tmp_path: Path, text: str, named: str
 ) -> None:
     path = write(tmp_path, "a.yaml", text)
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=named) as caught:
         configurations.load_experiment(path)
     assert "\n" not in str(caught.value)
 
