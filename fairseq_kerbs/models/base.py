@@ -83,7 +83,7 @@ class KerbsModel(BaseFairseqModel, ABC):
     def build_model(cls, args: Any, task: Any) -> Any:
         """Build the model and let its task reallocate senses; a UserError names wrong flags."""
         guards.check_named_checkpoints()
-        settings, args = guards.settings_of_program(args), config.as_namespace(args)
+        settings, args = config.settings_of_program(args), config.as_namespace(args)
         cls.fill(args)
         with config.user_errors():
             if cls.target is not None:

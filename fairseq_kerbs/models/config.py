@@ -174,6 +174,15 @@ def as_namespace(args: Any) -> argparse.Namespace:
     return argparse.Namespace(**values)
 
 
+def settings_of_program(args: Any) -> dict[str, Any]:
+    """All settings by name: ``args``, by which fairseq builds a model, are those of the whole
+    command line, but a configuration of Hydra's is a part of all."""
+    if not OmegaConf.is_config(args):
+        return vars(args)
+    parts = [args._get_root().get(name) or {} for name in ("checkpoint", "optimization", "ema")]
+    return {name: value for part in parts for name, value in part.items()}
+
+
 @contextmanager
 def user_errors() -> Iterator[None]:
     """Turn a ValueError into one sentence about a flag, and a non-zero exit without a traceback."""

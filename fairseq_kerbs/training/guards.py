@@ -18,7 +18,6 @@ from typing import Any
 
 from fairseq.distributed import utils as distributed_utils
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from omegaconf import OmegaConf
 from torch import nn
 
 from fairseq_kerbs import torch_compat
@@ -28,18 +27,9 @@ from fairseq_kerbs.utils.files import check_whole, lock_folder
 
 logger = logging.getLogger(__name__)
 LAST = Path("checkpoint_last.pt")
-SCORING = ["output_layer", "kernel", "mixture_kernels", *map("kernel_{}".format, (
-    "power", "alpha", "offset", "gamma", "a", "b"))]  # fmt: skip
+SCORING = ("output_layer", "kernel", "mixture_kernels", "kernel_power", "kernel_alpha",
+           "kernel_offset", "kernel_gamma", "kernel_a", "kernel_b")  # fmt: skip
 """Settings that change what parameters of the same names and shapes mean."""
-
-
-def settings_of_program(args: Any) -> dict[str, Any]:
-    """All settings by name: ``args``, by which fairseq builds a model, are those of the whole
-    command line, but a configuration of Hydra's is a part of all."""
-    if not OmegaConf.is_config(args):
-        return vars(args)
-    parts = [args._get_root().get(name) or {} for name in ("checkpoint", "optimization", "ema")]
-    return {name: value for part in parts for name, value in part.items()}
 
 
 def check_named_checkpoints() -> None:
@@ -114,7 +104,7 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     for name in SCORING:
         if name in trained and trained[name] != (value := getattr(args, name, None)):
             was = f"--{name.replace('_', '-')} {trained[name]}"
-            raise UserError(f"{file} was trained with {was}, this training has {value}: give it.")
+            raise UserError(f"{file} was trained with {was}, not {value}: give {was}.")
     updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0))
     if updates and state.get("last_optimizer_state") is None:
         anew = True
