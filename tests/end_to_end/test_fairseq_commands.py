@@ -6,7 +6,6 @@ command that merely ends is not taken for one that works.
 
 from __future__ import annotations
 
-import functools
 import random
 import re
 import shlex
@@ -95,22 +94,6 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Binarized parallel text: each target word is its source word in capitals."""
-    folder = tmp_path_factory.mktemp("parallel")
-    lines = sources()
-    splits = {"train": lines[:-40], "valid": lines[-40:-20], "test": lines[-TEST_PAIRS:]}
-    for split, part in splits.items():
-        write_lines(folder / f"{split}.de", part)
-        write_lines(folder / f"{split}.en", [line.upper() for line in part])
-    flags = [f"--{split}pref={folder / split}" for split in splits]
-    output = run("fairseq-preprocess", "-s", "de", "-t", "en", *flags, "--destdir", folder / "bin",
-                 "--workers", "2")  # fmt: skip
-    assert f"test.en: {TEST_PAIRS} sents" in output
-    return folder / "bin"
-
-
 @dataclass(frozen=True)
 class Trained:
     """A model after its first updates: folder, checkpoint and what fairseq-train printed."""
@@ -121,19 +104,6 @@ class Trained:
     @property
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint_last.pt"
-
-
-@pytest.fixture(scope="module")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
-    """Trains an architecture, once."""
-
-    @functools.cache
-    def train(arch: str) -> Trained:
-        folder = tmp_path_factory.mktemp(arch)
-        log = ("--tensorboard-logdir", folder / "log")
-        return Trained(folder, run("fairseq-train", *training(data, arch, folder), *log))
-
-    return train
 
 
 @pytest.mark.parametrize("arch", FLAGS)
