@@ -152,9 +152,13 @@ def check_whole(path: Path) -> None:
             if stream.read(1) == b"\x80":  # pickle of a torch before 1.6: has no checksums
                 return
         with zipfile.ZipFile(path) as archive:
-            # torch reads nothing of an entry that is marked as a folder
-            marked = any(entry.external_attr & 0x10 for entry in archive.infolist())
-            whole = not marked and archive.testzip() is None
+            # torch reads nothing of an entry that is marked as a folder (0x10); it compresses none,
+            # but reads them, and a small file could hold gigabytes
+            odd = any(
+                entry.external_attr & 0x10 or entry.compress_type != zipfile.ZIP_STORED
+                for entry in archive.infolist()
+            )
+            whole = not odd and archive.testzip() is None
     except PermissionError:
         raise UserError(f"{path} cannot be read (Permission denied)") from None
     except Exception:  # of every kind, where the archive's list of contents is damaged

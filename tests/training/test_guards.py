@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import time
+import zipfile
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,15 @@ def test_an_entry_that_is_marked_as_a_folder_is_refused(tmp_path: Path) -> None:
     content[content.rindex(b"data/0") - 8 - len("checkpoint_last/")] ^= 0x10
     path.write_bytes(content)
     with pytest.raises(UserError, match="is no whole checkpoint"):
+        check_whole(path)
+
+
+def test_a_compressed_archive_is_refused_before_it_grows(tmp_path: Path) -> None:
+    """torch compresses nothing; a small file could hold gigabytes."""
+    path = tmp_path / "checkpoint_last.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/0", bytes(1 << 20))
+    with pytest.raises(UserError, match="checkpoint_last"):
         check_whole(path)
 
 
