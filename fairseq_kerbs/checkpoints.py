@@ -22,14 +22,13 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from torch import Tensor
 
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.torch_compat import load, load_plain
 from fairseq_kerbs.utils.dictionaries import digest, digest_kept
-from fairseq_kerbs.utils.errors import ProgramEnd, UserError, reason_of
+from fairseq_kerbs.utils.errors import UserError, reason_of
 from fairseq_kerbs.utils.files import check_whole, damaged, read_lines
 
 MODELS = ("transformer", "transformer_lm", "lstm", "lstm_lm")
@@ -53,6 +52,9 @@ _SET_ASIDE = {
 }
 
 
+# ------------------------------------------------------------------ what a file holds
+
+
 def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     """The content of a checkpoint of fairseq-train, on the CPU; settings that open files are set
     aside. With ``trust`` also of one that holds objects that run code when they are loaded.
@@ -65,14 +67,13 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     model, config, args = (
         state.get(name) if isinstance(state, dict) else None for name in ("model", "cfg", "args")
     )
-    known = isinstance(config, Mapping) or isinstance(args, argparse.Namespace)
-    tensors = isinstance(model, dict) and all(isinstance(one, Tensor) for one in model.values())
-    if not (model and tensors and known):
+    settings = isinstance(config, Mapping) or isinstance(args, argparse.Namespace)
+    tensors = isinstance(model, dict) and all(isinstance(each, Tensor) for each in model.values())
+    if not (model and tensors and settings):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     for name, value in model.items():
-        if name.endswith("._float_tensor"):  # fairseq reads its type alone
-            continue
-        if value.is_floating_point() and not value.isfinite().all():
+        # fairseq reads of some buffers the type alone
+        if not (name.endswith("._float_tensor") or value.isfinite().all()):
             raise UserError(
                 f"{path}: {name} holds NaN or infinity, so its training had diverged; take an "
                 "earlier checkpoint of that training"
@@ -92,29 +93,31 @@ def _load(path: Path, trust: bool) -> Any:
     """What a file of ``torch.save`` holds."""
     if not path.is_file():
         raise UserError(f"there is no checkpoint {path}; name a file that fairseq-train wrote")
+    check_whole(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about what is refused below
+            return load(path, weights_only=False) if trust else load_plain(path, _plain_classes())
+    except pickle.UnpicklingError as error:
+        refused = _OBJECT.search(str(error))
+        if trust or not refused:
+            raise damaged(path) from None
+        raise _refusal(path, "object", refused[1]) from None
+    except Exception:  # whatever a damaged file, or another program's, makes of the reader
+        raise damaged(path) from None
+
+
+def _plain_classes() -> list[Any]:
+    """What a checkpoint has beside tensors: settings, and arrays of numpy (figures of --eval-bleu),
+    whose functions numpy 2 has under another name."""
     import numpy as np
 
-    # validation figures of --eval-bleu are arrays; numpy 2 has moved what rebuilds them
     arrays = getattr(np, "_core" if hasattr(np, "_core") else "core").multiarray
     plain: list[Any] = [argparse.Namespace, np.ndarray, np.dtype]
     for name, core in product(("_reconstruct", "scalar"), ("_core", "core")):
         plain.append((getattr(arrays, name), f"numpy.{core}.multiarray.{name}"))
     kinds = ("int64", "int32", "float64", "float32", "bool")
-    plain += [type(np.dtype(kind)) for kind in kinds]
-    check_whole(path)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about what is refused below
-            return load(path, weights_only=False) if trust else load_plain(path, plain)
-    except UserError:
-        raise
-    except pickle.UnpicklingError as error:
-        named = _OBJECT.search(str(error))
-        if trust or not named:
-            raise damaged(path) from None
-        raise _refusal(path, "object", named[1]) from None
-    except Exception:  # whatever a damaged file, or another program's, makes of the reader
-        raise damaged(path) from None
+    return plain + [type(np.dtype(kind)) for kind in kinds]
 
 
 def _settings(*roots: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -127,8 +130,8 @@ def _settings(*roots: Any) -> Iterator[tuple[Any, Any, Any]]:
         yield holder, name, value
         if isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
             seen.add(id(value))  # a pickle can hold circles
-            items = value.items() if isinstance(value, Mapping) else ((name, one) for one in value)
-            left += [(value, key, one) for key, one in items]
+            items = value.items() if isinstance(value, Mapping) else ((name, v) for v in value)
+            left += [(value, key, each) for key, each in items]
 
 
 def _harmless(name: str, value: str) -> bool:
@@ -153,15 +156,16 @@ def _refusal(path: Path, what: str, value: Any) -> UserError:
     )
 
 
+# ------------------------------------------------------------------ the model
+
+
 @contextmanager
 def one_sentence(path: Path, wrong: str, advice: str) -> Iterator[None]:
     """Turn what fairseq raises about settings and sizes, errors of every kind, into a UserError."""
     try:
         yield
-    except UserError:
-        raise
-    except ProgramEnd as error:  # of our own models' check
-        raise UserError(f"{path}: {error.sentence}") from None
+    except UserError as error:  # of our own models' check
+        raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     except Exception as error:
         raise UserError(f"{path} {wrong} ({reason_of(error)}); {advice}") from error
 
@@ -170,7 +174,8 @@ def settings_of(path: Path, state: dict[str, Any], data: Path | None = None) -> 
     """Settings of what :func:`read_checkpoint` gave, as a configuration of fairseq, with ``data``
     in the place of the folder of its training; a UserError if there are none."""
     from fairseq import checkpoint_utils
-    from fairseq.dataclass.utils import overwrite_args_by_name
+    from fairseq.dataclass.utils import omegaconf_no_object_check, overwrite_args_by_name
+    from omegaconf import OmegaConf
 
     import fairseq_kerbs.criterions
     import fairseq_kerbs.models  # noqa: F401  (both register)
@@ -178,24 +183,14 @@ def settings_of(path: Path, state: dict[str, Any], data: Path | None = None) -> 
     with one_sentence(path, "has no settings of fairseq", "take the file that fairseq-train wrote"):
         state = dict(state)
         if state.get("cfg") is not None:
-            state["cfg"] = _configuration(state["cfg"])
+            with omegaconf_no_object_check():  # it holds namespaces
+                state["cfg"] = OmegaConf.create(state["cfg"])
         config = checkpoint_utils._upgrade_state_dict(state)["cfg"]
         for part in (config.model, config.task):  # which all that follows takes for granted
             vars(part) if isinstance(part, argparse.Namespace) else part.keys()
         if data is not None:
             overwrite_args_by_name(config, {"data": str(data)})
     return config
-
-
-def _configuration(settings: Any) -> Any:
-    """A configuration that holds namespaces."""
-    from omegaconf import OmegaConf, _utils
-
-    if not hasattr(_utils, "is_primitive_type"):
-        return OmegaConf.create(settings, flags={"allow_objects": True})
-    # omegaconf 2.0, which fairseq pins, has no such flag: fairseq does the same
-    with mock.patch.object(_utils, "is_primitive_type", return_value=True):
-        return OmegaConf.create(settings)
 
 
 def registered_model(settings: Any) -> tuple[Any, bool]:
@@ -208,21 +203,6 @@ def registered_model(settings: Any) -> tuple[Any, bool]:
     name = ARCH_MODEL_NAME_REGISTRY.get(given, given)
     module = str(getattr(MODEL_REGISTRY.get(name), "__module__", ""))
     return name, module.startswith("fairseq_kerbs.")
-
-
-def _check_kind(path: Path, config: Any, trust: bool, any_model: bool) -> bool:
-    """Refuse models and tasks that are not wanted or not known; whether a model is one of ours."""
-    name, own = registered_model(config.model)
-    if not (own or any_model):
-        raise UserError(
-            f"{path} holds no model of fairseq_kerbs; name a checkpoint of one of its architectures"
-        )
-    if not (own or trust or name in MODELS):
-        raise _refusal(path, "architecture", name)
-    for given in (getattr(config.task, part, None) for part in ("_name", "task")):
-        if not (trust or given is None or given in TASKS):
-            raise _refusal(path, "task", given)
-    return own
 
 
 def load_model_and_task(
@@ -246,18 +226,25 @@ def build(
     settings say, or does not fit the data or its own settings."""
     from fairseq import models, tasks
 
-    own = _check_kind(path, config, trust, any_model)
+    name, ours = registered_model(config.model)
+    if not (ours or any_model):
+        raise UserError(
+            f"{path} holds no model of fairseq_kerbs; name a checkpoint of one of its architectures"
+        )
+    if not (ours or trust or name in MODELS):
+        raise _refusal(path, "architecture", name)
+    for given in (getattr(config.task, part, None) for part in ("_name", "task")):
+        if not (trust or given is None or given in TASKS):
+            raise _refusal(path, "task", given)
     if data is not None and not any(data.glob("dict*.txt")):
         raise UserError(
             f"--data {data} is no folder with a dict.*.txt; name the folder that "
             "fairseq-preprocess wrote"
         )
-    fault = f"does not fit --data {data}"
-    if data is None:
-        fault = "has not the parameters of its settings"
+    fault = f"does not fit --data {data}" if data else "has not the parameters of its settings"
     with one_sentence(path, fault, "use the data and the file of the model's training"):
         if data is None:
-            task = _made_up_task(path, state["model"], config.task, own)
+            task = _made_up_task(path, state["model"], config.task, ours)
             model = models.build_model(config.model, task)
         else:
             task = tasks.setup_task(config.task)
@@ -267,8 +254,8 @@ def build(
     return model.eval(), task
 
 
-def _made_up_task(path: Path, tensors: dict[str, Tensor], settings: Any, own: bool) -> Any:
-    keys = ("decoder.output.inventory.log_prob", "decoder.output.weight") if own else STOCK_WEIGHTS
+def _made_up_task(path: Path, tensors: dict[str, Tensor], settings: Any, ours: bool) -> Any:
+    keys = ("decoder.output.inventory.log_prob", "decoder.output.weight") if ours else STOCK_WEIGHTS
     sizes = [len(tensors[key]) for key in keys if key in tensors]
     if not sizes:
         raise UserError(f"{path} has no whole output layer; take a whole model")
@@ -291,8 +278,11 @@ def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespa
         source_dictionary=dictionaries[0],
         **dict.fromkeys(("target_dictionary", "dictionary", "output_dictionary"), dictionaries[1]),
         targets=targets,
-        **dict.fromkeys(("optimizer_step", "train_step")),  # it trains nothing
+        **dict.fromkeys(("optimizer_step", "train_step", "begin_epoch")),  # it trains nothing
     )
+
+
+# ------------------------------------------------------------------ its output layer and words
 
 
 def load_layer(
@@ -359,8 +349,8 @@ def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
         dictionary = Dictionary.load(str(path))
     except (ValueError, RuntimeError) as error:
         raise UserError(f"{path} is no dictionary of fairseq ({error})") from None
-    kept = digest_kept(state, "target")
-    if len(dictionary) != words or kept not in (None, digest(dictionary)):
+    trained = digest_kept(state, "target")
+    if len(dictionary) != words or trained not in (None, digest(dictionary)):
         raise UserError(
             f"{path} is not the dictionary of {words} words in the order that the checkpoint was "
             "trained with; give that of the target language"

@@ -27,12 +27,7 @@ from fairseq_kerbs.commands import (
     report,
     senses,
 )
-from fairseq_kerbs.utils.errors import (
-    UserError,
-    missing_package,
-    refused_by_system,
-    system_refusal,
-)
+from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.processes import stop_on_signals
 
 EXAMPLES = """
@@ -117,10 +112,10 @@ class _Parser(argparse.ArgumentParser):
         self.epilog = "\n  ".join(["examples:", *lines])
 
     def parse_known_args(self, *given: Any, **options: Any) -> Any:
-        found: tuple[Any, list[str]] = super().parse_known_args(*given, **options)
-        if found[1] and not getattr(found[0], "passes_on", False):
-            self.error(f"unrecognized arguments: {' '.join(found[1])}")
-        return found
+        parsed: tuple[Any, list[str]] = super().parse_known_args(*given, **options)
+        if parsed[1] and not getattr(parsed[0], "passes_on", False):
+            self.error(f"unrecognized arguments: {' '.join(parsed[1])}")
+        return parsed
 
 
 class _PrintCompletion(argparse.Action):
@@ -174,15 +169,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 128 + signal.SIGPIPE
     except (UserError, OSError, ModuleNotFoundError) as error:
-        said = missing_package(error) if isinstance(error, ModuleNotFoundError) else error
-        if said is None:
+        sentence = sentence_of(error)
+        if sentence is None:
             raise
-        if isinstance(error, OSError):
-            if not refused_by_system(error):
-                raise
-            _drop_output()
-            said = system_refusal(error)
-        print(f"fairseq-kerbs: error: {said}", file=sys.stderr)
+        _drop_output()
+        print(f"fairseq-kerbs: error: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stopped:
         where = f" to go on from {stopped}" if str(stopped) else ""

@@ -187,8 +187,8 @@ def program_arguments(data: str, flags: Flags, extra: Sequence[str] = ()) -> lis
     """Arguments of fairseq-train or -generate; `extra` ones replace flags of the same name."""
     flags = {"user-dir": str(PLUGIN_FOLDER), **flags}
     given = {argument[2:].partition("=")[0] for argument in extra if argument.startswith("--")}
-    kept = {name: value for name, value in flags.items() if name not in given}
-    return [data, *flag_arguments(kept), *extra]
+    remaining = {name: value for name, value in flags.items() if name not in given}
+    return [data, *flag_arguments(remaining), *extra]
 
 
 def check_data(data: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fairseq_kerbs import LOWEST
-from fairseq_kerbs.utils.errors import ProgramEnd, UserError
+from fairseq_kerbs.utils.errors import UserError
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -23,9 +23,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 VERSION = _numbers(torch.__version__)
 
-for _name, _found in {"Python": sys.version_info[:2], "torch": VERSION}.items():
-    if _found < _numbers(LOWEST[_name]):
-        raise ProgramEnd(f"{_name} {'.'.join(map(str, _found))} is older than {LOWEST[_name]}.")
+for _name, _present in {"Python": sys.version_info[:2], "torch": VERSION}.items():
+    if _present < _numbers(LOWEST[_name]):
+        raise UserError(f"{_name} {'.'.join(map(str, _present))} is older than {LOWEST[_name]}.")
 
 COMPILES = VERSION >= (2, 4)
 """Whether ``torch.compile`` may be used: ``torch.library.custom_op``, by which it takes the
@@ -76,7 +76,9 @@ def load_plain(path: Path, plain: Sequence[Any]) -> Any:
             f"{path}: torch {torch.__version__} cannot read a checkpoint without running what it "
             "holds; add --trust-checkpoint if you trust its maker, or take torch 2.5 or later"
         )
-    single = [one[0] if isinstance(one, tuple) and VERSION < (2, 6) else one for one in plain]
+    single = [
+        entry[0] if isinstance(entry, tuple) and VERSION < (2, 6) else entry for entry in plain
+    ]
     with torch.serialization.safe_globals(single):
         return load(path, weights_only=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -26,6 +27,15 @@ hypothesis.settings.register_profile(
     "project", deadline=None, derandomize=True, database=None, max_examples=60
 )
 hypothesis.settings.load_profile("project")
+
+
+@pytest.fixture(scope="session")
+def tiny_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Toy text in ``text``, binarized in ``bin``, and ``model.pt``, a model of two updates; to be
+    read alone."""
+    from tests.helpers.tiny_checkpoint import make_work
+
+    return make_work(tmp_path_factory.mktemp("tiny") / "work")
 
 
 @pytest.fixture(autouse=True)

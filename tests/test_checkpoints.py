@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
+import io
 import os
 import pickle
 import sys
@@ -63,12 +65,19 @@ def _write_split(folder: Path, name: str, dictionary_name: str, entries: int) ->
     builder.finalize(str(folder / f"{name}.idx"))
 
 
+@functools.cache
+def written(name: str) -> bytes:
+    content = io.BytesIO()
+    softmax.write_softmax(content, CASES[name])
+    return content.getvalue()
+
+
 class Checkpoint:
     """A checkpoint of one architecture, written with other settings."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.path, self.ours = folder / f"{name}.pt", name.endswith("kerbs")
-        softmax.write_softmax(self.path, CASES[name])
+        self.path.write_bytes(written(name))
         self.state = torch.load(self.path, weights_only=False)
         self.kind = "language_modeling" if "language_modeling" in CASES[name] else "translation"
 

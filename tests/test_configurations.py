@@ -22,7 +22,7 @@ import fairseq_kerbs.models  # noqa: F401  (both register)
 from fairseq_kerbs import configurations
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import CONFIGS, Flags, load_experiment, program_arguments
-from fairseq_kerbs.evaluation.runs import TABLES, Run, load_table, plan_runs
+from fairseq_kerbs.evaluation.runs import TABLES, load_table, plan_runs
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
@@ -152,49 +152,35 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             configurations.find_configuration(Path(name))
 
 
-def test_plugin_folder_is_this_package() -> None:
-    assert (PLUGIN_FOLDER / "configurations.py").samefile(configurations.__file__)
-
-
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("trian:\n  lr: 1\n", r"a.yaml: unknown key 'trian'; the top level has extends"),
-        ("train:\n  lr: 1\n  lr: 2\n", r"a.yaml, line 3: .*key 'lr' is there twice"),
-        ("train:\n  a: 1\ntrain:\n  b: 1\n", r"a.yaml, line 3: .*key 'train' is there twice"),
-        ("train:\n  --lr: 1\n", r"a.yaml: train: --lr: write the flag without leading dashes"),
-        ("train:\n  a: {b: 1}\n", r"train: a must be one value or a plain list"),
-        ("train:\n  a: [[1]]\n", r"train: a must be one value or a plain list"),
-        ("train:\n  a: [true]\n", r"train: a must be one value or a plain list"),
-        ("train: 3\n", r"a.yaml: train must hold flags"),
-        ("- a\n- b\n", r"a.yaml: the top level must be keys"),
-        ("train: [\n", r"a.yaml, line \d: not valid YAML: expected the node content"),
-        ("train:\n\tlr: 1\n", r"a.yaml, line 2: not valid YAML"),
-        ("a: 1\n---\nb: 2\n", r"a.yaml, line 2: not valid YAML"),
-        ("train:\n  a: \x01\n", r"a.yaml: not valid YAML: unacceptable character"),
-        ("train:\n  ? [a, b]\n  : 1\n", r"a.yaml, line 2: not valid YAML: found unhashable key"),
-        ("extends: nowhere.yaml\n", r"nowhere.yaml: no such file"),
-        ("extends: a.yaml\n", r"a.yaml extends itself"),
+        ("trian:\n  lr: 1\n", "a.yaml.*trian"),
+        ("train:\n  lr: 1\n  lr: 2\n", "a.yaml, line 3: .*lr"),
+        ("train:\n  a: 1\ntrain:\n  b: 1\n", "a.yaml, line 3: .*train"),
+        ("train:\n  --lr: 1\n", "a.yaml: train: --lr"),
+        *(
+            (f"train:\n  a: {value}\n", "a.yaml: train: a ")
+            for value in ("{b: 1}", "[[1]]", "[true]")
+        ),
+        ("train: 3\n", "a.yaml: train"),
+        ("- a\n- b\n", "a.yaml"),
+        ("train: [\n", r"a.yaml, line \d"),
+        ("train:\n\tlr: 1\n", "a.yaml, line 2"),
+        ("a: 1\n---\nb: 2\n", "a.yaml, line 2"),
+        ("train:\n  a: \x01\n", "a.yaml"),
+        ("train:\n  ? [a, b]\n  : 1\n", "a.yaml, line 2"),
+        ("extends: nowhere.yaml\n", "nowhere.yaml"),
+        ("extends: a.yaml\n", "a.yaml"),
     ],
 )
 def test_mistakes_are_one_sentence_that_names_the_file(
-    tmp_path: Path, text: str, message: str
+    tmp_path: Path, text: str, named: str
 ) -> None:
     path = write(tmp_path, "a.yaml", text)
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=named) as caught:
         configurations.load_experiment(path)
     assert "\n" not in str(caught.value)
-
-
-def test_circle_of_files(tmp_path: Path) -> None:
-    write(tmp_path, "a.yaml", "extends: b.yaml\n")
-    write(tmp_path, "b.yaml", "extends: a.yaml\n")
-    with pytest.raises(UserError, match=r"extends itself, by way of b\.yaml"):
-        configurations.load_experiment(tmp_path / "a.yaml")
-
-
-def test_empty_file_is_an_empty_experiment(tmp_path: Path) -> None:
-    assert train(write(tmp_path, "a.yaml", "# nothing\n")) == []
 
 
 def test_data_are_looked_for(tmp_path: Path) -> None:
@@ -214,33 +200,35 @@ def test_languages_of_data(tmp_path: Path) -> None:
     assert configurations.language_pair(str(tmp_path)) == ("de", "en")
 
 
-def complete_configurations() -> Iterator[Any]:
-    """Flags of all configurations but those that are only there to be extended."""
+NUMBERS = ("lr", "seed", "dropout", "decay", "updates", "update", "max-tokens", "batch-size",
+           "dim", "size", "epoch", "interval", "threshold")  # fmt: skip
+
+
+def trainings() -> Iterator[Any]:
+    """Flags of all configurations but those that are only there to be extended, and of all rows of
+    tables that change one; those that differ in numbers alone once."""
+    named: dict[str, Flags] = {}
     for path in CONFIGURATIONS:
-        train = load_experiment(path).train
-        if "arch" in train and path.stem not in ("base", "small_base"):
-            yield pytest.param(train, id=str(path.relative_to(CONFIGS).with_suffix("")))
-
-
-def rows_of_tables() -> Iterator[Any]:
-    """Flags of all rows of tables that change a configuration, each once."""
-    if find_spec("jsonschema") is None:
-        yield pytest.param({}, marks=pytest.mark.skip("jsonschema is missing: extra tables"))
-        return
-    runs = dict[str, Run]()
-    for path in sorted(TABLES.glob("*.yaml")):
-        for scale in ("full", "small") if path.stem not in ("data", "schema") else ():
-            runs |= {run.folder: run for run in plan_runs(load_table(str(path)), scale)}
-    for run in runs.values():
-        flags = load_experiment(run.config).train
-        *changed, _, seed = shlex.split(run.flags)
-        for word in changed:
-            if word.startswith("--"):
-                name, flags[word[2:]] = word[2:], True
-            else:
-                flags[name] = word
-        if changed and seed == "1":
-            yield pytest.param(flags, id=run.folder)
+        flags = load_experiment(path).train
+        if "arch" in flags and path.stem not in ("base", "small_base"):
+            named[str(path.relative_to(CONFIGS).with_suffix(""))] = flags
+    tables = sorted(TABLES.glob("*.yaml")) if find_spec("jsonschema") else []  # extra tables
+    for path in (path for path in tables if path.stem not in ("data", "schema")):
+        for scale in ("full", "small"):
+            for run in plan_runs(load_table(str(path)), scale):
+                flags = load_experiment(run.config).train
+                for word in shlex.split(run.flags):
+                    if word.startswith("--"):
+                        name, flags[word[2:]] = word[2:], True
+                    else:
+                        flags[name] = word
+                named.setdefault(run.folder, flags)
+    seen: list[Flags] = []
+    for name, flags in named.items():
+        kind = {key: value for key, value in flags.items() if not key.endswith(NUMBERS)}
+        if kind not in seen:
+            seen.append(kind)
+            yield pytest.param(flags, id=name)
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +279,7 @@ def batch_for(args: argparse.Namespace) -> dict[str, Any]:
     return batch
 
 
-@pytest.mark.parametrize("train", [*complete_configurations(), *rows_of_tables()])
+@pytest.mark.parametrize("train", trainings())
 def test_one_training_step_and_one_decoding(train: Flags, data: Path) -> None:
     args = parse(train, data)
     task = tasks.setup_task(args)

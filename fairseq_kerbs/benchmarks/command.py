@@ -63,8 +63,6 @@ OVER = {
 
 _ALL, _MODEL = tuple(BENCHMARKS), ("step", "decode")
 COMPILE = "FAIRSEQ_KERBS_COMPILE"  # 0: the likelihood is not compiled
-
-
 _SIZES: dict[str, tuple[str, Any, Any, tuple[str, ...]]] = {
     "dim": ("size d of context vectors and embeddings", 288, 64, _ALL),
     "vocab": ("words V of the vocabulary (source and target)", 10_000, 2000, _ALL),
@@ -122,10 +120,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     quiet()
     torch.set_num_threads(args.threads)
     names = [name for name in (*_SIZES, "dtype", "device", "seed") if hasattr(args, name)]
-    inputs = {name: getattr(args, name) for name in names}
-    numbers = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in inputs.items())
-    how = {name: getattr(args, name) for name in ("device", "threads", "memory")}
-    how["repetitions"] = inputs.pop("repetitions")
+    inputs = {name: getattr(args, name) for name in names if name != "repetitions"}
+    numbers = ", ".join(f"{name.replace('_', ' ')} {getattr(args, name)}" for name in names)
+    how = {name: getattr(args, name) for name in ("device", "threads", "memory", "repetitions")}
     document: dict[str, Any] = {
         "benchmark": args.benchmark,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

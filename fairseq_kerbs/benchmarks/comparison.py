@@ -2,8 +2,7 @@
 
 On CUDA torch's allocator counts memory. On the CPU a call runs alone in a fresh process, whose
 resident memory includes buffers that no profiler of torch sees (those of the matrix library, for
-one). glibc is told to give every block back when it is freed, and MKL to keep none, or else what an
-earlier call left would be used again.
+one). glibc is told to give back what an earlier call left.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import ctypes
 import gc
 import logging
 import multiprocessing
-import os
 import sys
 import timeit
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from operator import truediv
 from pathlib import Path
 from typing import Any
 
@@ -79,36 +78,31 @@ def compare(
         ``contestants`` by name and the list ``ratios``, such as JSON can hold; of the ``pairs``
         (of, over) whose ratio is wanted those of absent contestants are left out.
     """
-    workloads, losses = {}, {}
-    for name, (_, make) in progress(entries.items(), "warming up", ""):
-        workloads[name] = make()
-        losses[name] = workloads[name].run()
+    workloads = {name: make() for name, (_, make) in entries.items()}
+    losses = {name: work.run() for name, work in progress(workloads.items(), "warming up", "")}
     times = alternate(workloads, repetitions)
     contestants: dict[str, Any] = {}
     for name, (label, make) in progress(entries.items(), "memory", ""):
-        workload, loss, figures = workloads[name], losses[name], summary(times[name])
-        measured = memory and not workload.reuses
+        work, loss, figures = workloads[name], losses[name], summary(times[name])
         contestants[name] = {
             "label": label,
             "seconds": times[name],
             **figures,
-            "unit": workload.unit,
-            "seconds_per_unit": figures["median"] / workload.amount,
+            "unit": work.unit,
+            "seconds_per_unit": figures["median"] / work.amount,
             "loss": None if loss is None else float(loss),
-            "peak_bytes": peak_memory(make, threads, device) if measured else None,
+            "peak_bytes": peak_memory(make, threads, device)
+            if memory and not work.reuses
+            else None,
         }
-    ratios = [_ratio(contestants, *pair) for pair in pairs if set(pair) <= set(contestants)]
+    ratios = []
+    for of, over in (pair for pair in pairs if {*pair} <= {*contestants}):
+        # of times that were taken in the same repetition
+        quotients = list(map(truediv, times[of], times[over]))
+        peaks = [contestants[name]["peak_bytes"] for name in (of, over)]
+        ratio = {"of": of, "over": over, "per_repetition": quotients, **summary(quotients)}
+        ratios.append(ratio | {"memory": peaks[0] / peaks[1] if all(peaks) else None})
     return {"contestants": contestants, "ratios": ratios}
-
-
-def _ratio(contestants: Mapping[str, Any], of: str, over: str) -> dict[str, Any]:
-    """Quotients of times that were taken in the same repetition, and of peak memory."""
-    mine, theirs = contestants[of], contestants[over]
-    values = [a / b for a, b in zip(mine["seconds"], theirs["seconds"])]
-    memory = None
-    if mine["peak_bytes"] and theirs["peak_bytes"]:
-        memory = mine["peak_bytes"] / theirs["peak_bytes"]
-    return {"of": of, "over": over, "per_repetition": values, **summary(values), "memory": memory}
 
 
 def tables(result: Mapping[str, Any], over: Mapping[str, str]) -> str:
@@ -131,20 +125,9 @@ def tables(result: Mapping[str, Any], over: Mapping[str, str]) -> str:
         rows = [[f"{r['of']} ÷ {r['over']}", *(r[figure] for figure in figures)] for r in ratios]
         header = ["ratio", "time", "lowest", "highest", "peak memory"]
         text += "\n\n" + tabulate(rows, header, floatfmt=("", *[".2f"] * 3, ".3f"), **style) + "\n"
-    for ratio in ratios:
-        of, what = ratio["of"], over[ratio["over"]]
-        text += f"\n{of} ÷ {ratio['over']}: the time of {of} divided by that of {what}."
+    for base in dict.fromkeys(ratio["over"] for ratio in ratios):
+        text += f"\n÷ {base}: divided by the time of {over[base]}."
     return text
-
-
-ENVIRONMENT = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(64 << 10),
-    "MALLOC_TRIM_THRESHOLD_": str(64 << 10),
-    "MALLOC_MMAP_MAX_": str(1 << 20),
-    "MKL_DISABLE_FAST_MM": "1",
-}
-"""What processes that measure start with; it changes nothing in a process that runs already."""
 
 
 def peak_memory(make: Callable[[], Workload], threads: int, device: str) -> int | None:
@@ -155,7 +138,6 @@ def peak_memory(make: Callable[[], Workload], threads: int, device: str) -> int 
     """
     if device == "cuda":
         return _measure(make(), device)
-    os.environ.update(ENVIRONMENT)
     try:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
             return process.submit(_measure_alone, make, threads).result()

@@ -59,21 +59,15 @@ def make_inputs(
         values = std * torch.randn(*shape, generator=generator)
         return values.to(device, DTYPES[dtype]).requires_grad_()
 
-    senses = round(senses_per_word * vocab)
-    most = max(4, math.ceil(senses_per_word))
+    senses, most = round(senses_per_word * vocab), max(4, math.ceil(senses_per_word))
     allocation = random_allocation(vocab, senses, most, generator).to(device)
     h, w = leaf(tokens, dim, std=1.0), leaf(senses, dim, std=dim**-0.5)
-    return Inputs(
-        h=h,
-        w=w,
-        words=w.detach()[:vocab].clone().requires_grad_(),
-        theta=leaf(senses, std=FRESH_STD),
-        trained_theta=leaf(senses, std=TRAINED_STD),
-        word_of_sense=allocation,
-        table=build_sense_table(allocation, vocab),
-        word_table=build_sense_table(torch.arange(vocab, device=device), vocab),
-        target=zipf_words(tokens, vocab, generator).to(device),
-    )
+    words = w.detach()[:vocab].clone().requires_grad_()
+    fresh, trained = leaf(senses, std=FRESH_STD), leaf(senses, std=TRAINED_STD)
+    table = build_sense_table(allocation, vocab)
+    word_table = build_sense_table(torch.arange(vocab, device=device), vocab)
+    target = zipf_words(tokens, vocab, generator).to(device)
+    return Inputs(h, w, words, fresh, trained, allocation, table, word_table, target)
 
 
 # ------------------------------------------------------------------ losses: sums of −log P(target)
@@ -82,23 +76,15 @@ def make_inputs(
 def kerbs(inputs: Inputs, smoothing: float = 0.0, trained: bool = False) -> Tensor:
     """KerBS by :func:`fairseq_kerbs.likelihood.kerbs_nll`."""
     theta = inputs.trained_theta if trained else inputs.theta
-    return kerbs_nll(
-        *(inputs.h, inputs.w, theta, inputs.word_of_sense, inputs.target),
-        ignore_index=PAD,
-        label_smoothing=smoothing,
-        table=inputs.table,
-    )
+    given = inputs.h, inputs.w, theta, inputs.word_of_sense, inputs.target
+    return kerbs_nll(*given, ignore_index=PAD, label_smoothing=smoothing, table=inputs.table)
 
 
 def lean_softmax(inputs: Inputs) -> Tensor:
     """A plain softmax over words on the code path of KerBS: inner product, one sense a word."""
     words = inputs.word_table.senses[:, 0]
-    return kerbs_nll(
-        *(inputs.h, inputs.words, inputs.words.new_zeros(len(words)), words, inputs.target),
-        ignore_index=PAD,
-        kernel="lin",
-        table=inputs.word_table,
-    )
+    given = inputs.h, inputs.words, inputs.words.new_zeros(len(words)), words, inputs.target
+    return kerbs_nll(*given, ignore_index=PAD, kernel="lin", table=inputs.word_table)
 
 
 def naive_kerbs(inputs: Inputs) -> Tensor:
@@ -192,9 +178,9 @@ def scaling_entries(inputs: dict[str, Any]) -> Entries:
     points += [(1.0, factor) for factor in (1 / 4, 1 / 2, 2.0, 4.0)]
     made = {}
     for share, factor in points:
-        one = {**inputs, "tokens": round(factor * inputs["tokens"])}
-        one["senses_per_word"] = max(1.0, share * inputs["senses_per_word"])
-        name = f"{round(one['senses_per_word'] * one['vocab'])} senses, {one['tokens']} tokens"
-        make = partial(workload, "kerbs", True, **one)
-        made[name] = CONTESTANTS["kerbs"][0], make
+        tokens = round(factor * inputs["tokens"])
+        ratio = max(1.0, share * inputs["senses_per_word"])
+        sizes = {**inputs, "tokens": tokens, "senses_per_word": ratio}
+        name = f"{round(ratio * inputs['vocab'])} senses, {tokens} tokens"
+        made[name] = CONTESTANTS["kerbs"][0], partial(workload, "kerbs", True, **sizes)
     return made

@@ -68,7 +68,6 @@ def _run_convert(args: argparse.Namespace) -> int:
     from fairseq_kerbs.configurations import flag_arguments
     from fairseq_kerbs.conversion import model as conversion
     from fairseq_kerbs.conversion.flags import finetuning_flags
-    from fairseq_kerbs.conversion.placed_senses import PlacedSenses
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
     source = conversion.read_softmax_model(args.checkpoint, args.trust_checkpoint)
@@ -80,7 +79,7 @@ def _run_convert(args: argparse.Namespace) -> int:
         dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
     placed = None
     if args.extra_senses == "clusters":
-        placed = PlacedSenses(source, args, dictionary)
+        placed = conversion.PlacedSenses(source, args, dictionary)
     placement = placed.placement if placed else None
     converted = conversion.convert(
         source, args.total_senses, args.max_senses, dictionary, placement

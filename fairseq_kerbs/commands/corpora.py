@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.commands import Subparsers, say_written, whole_number
-from fairseq_kerbs.data import language_text, parallel, released
+from fairseq_kerbs.data import prepare, released
 from fairseq_kerbs.utils.processes import usable_cores
 
 
@@ -41,7 +41,7 @@ _SOURCE |= {"nargs": "?", "type": Path}
 _RULES = "language of the Moses rules [--{}-lang]"
 
 _FLAGS: dict[str, tuple[Callable[..., None], dict[str, dict[str, Any]]]] = {
-    "prepare": (parallel.prepare_parallel, {
+    "prepare": (prepare.prepare_parallel, {
         "--train": _text("training text", "PREFIX", required=True),
         "--valid": _text("validation text", "PREFIX", required=True),
         "--test": _text("test text", "PREFIX[,PREFIX...]", type=_several, required=True),
@@ -63,7 +63,7 @@ _FLAGS: dict[str, tuple[Callable[..., None], dict[str, dict[str, Any]]]] = {
         ),
         "--joined-dictionary": _JOINED,
     }),
-    "prepare-lm": (language_text.prepare_language, {
+    "prepare-lm": (prepare.prepare_language, {
         "folder": {"nargs": "?", "type": Path, "help": "folder of the text"},
         "--train": _text("training text", "FILE", type=Path),
         "--valid": _text("validation text", "FILE", type=Path),

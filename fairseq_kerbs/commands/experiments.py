@@ -232,7 +232,7 @@ def _run_translate(args: argparse.Namespace) -> int:
     """
     from fairseq_kerbs.configurations import check_data, language_pair
     from fairseq_kerbs.data import tokens
-    from fairseq_kerbs.data.parallel import preparation_of
+    from fairseq_kerbs.data.prepare import preparation_of
     from fairseq_kerbs.utils.files import read_lines
 
     check_data(args.data)

@@ -84,7 +84,7 @@ def _add_export(steps: Subparsers) -> None:
 
 
 def _run_export(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.evaluation.sheets import DELIMITERS, make_key, sheet_text
+    from fairseq_kerbs.evaluation.human import DELIMITERS, make_key, sheet_text
     from fairseq_kerbs.utils.files import atomic_write
 
     sources, systems = _read_answers(args)
@@ -124,8 +124,7 @@ def _add_score(steps: Subparsers) -> None:
 
 
 def _run_score(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.evaluation.human_scores import as_csv, as_text, evaluate
-    from fairseq_kerbs.evaluation.sheets import read_key, read_sheet
+    from fairseq_kerbs.evaluation.human import as_csv, as_text, evaluate, read_key, read_sheet
 
     key = read_key(args.key)
     result = evaluate(key, [read_sheet(path, key) for path in args.sheets], args.baseline)

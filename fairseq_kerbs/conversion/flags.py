@@ -44,13 +44,13 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
     for part, names in _KEPT.items():
         wanted |= {name: getattr(getattr(config, part), name, None) for name in names}
     for part in ("optimizer", "lr_scheduler"):
-        found = vars(as_namespace(getattr(config, part, None) or argparse.Namespace()))
-        if found.get("_name"):
-            flags[part.replace("_", "-")] = str(found["_name"])
-            wanted |= {name: value for name, value in found.items() if name not in _ELSEWHERE}
+        chosen = vars(as_namespace(getattr(config, part, None) or argparse.Namespace()))
+        if chosen.get("_name"):
+            flags[part.replace("_", "-")] = str(chosen["_name"])
+            wanted |= {name: value for name, value in chosen.items() if name not in _ELSEWHERE}
     wanted = {name: value for name, value in wanted.items() if value is not None}
-    own, defaults = _model_flags(str(settings.arch))
-    wanted |= {name: value for name, value in vars(settings).items() if name in own}
+    settings_of_arch, defaults = _model_flags(str(settings.arch))
+    wanted |= {name: value for name, value in vars(settings).items() if name in settings_of_arch}
     while True:  # again: a size that is set may be the default of others
         parser = options.get_training_parser()
         given = options.parse_args_and_arch(parser, ["DATA", *flag_arguments(flags)])
@@ -83,17 +83,17 @@ def _model_flags(arch: str) -> tuple[set[str], dict[str, Any]]:
     from fairseq.models.transformer import TransformerConfig
     from fairseq.models.transformer_lm import TransformerLanguageModelConfig
 
-    own, stock = (argparse.ArgumentParser(allow_abbrev=False) for _ in range(2))
-    ARCH_MODEL_REGISTRY[arch].add_args(own)
+    parser, stock = (argparse.ArgumentParser(allow_abbrev=False) for _ in range(2))
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
     config = TransformerLanguageModelConfig() if "_lm" in arch else TransformerConfig()
     gen_parser_from_dataclass(stock, config, with_prefix="")
-    return {action.dest for action in own._actions} - {*_REPLACED}, vars(stock.parse_args([]))
+    return {action.dest for action in parser._actions} - {*_REPLACED}, vars(stock.parse_args([]))
 
 
-def _same(value: Any, found: Any) -> bool:
+def _same(value: Any, given: Any) -> bool:
     """Whether two settings mean the same; a switch that is off may also be absent."""
     off = (None, False)
-    return _written(value) == _written(found) or (value in off and found in off)
+    return _written(value) == _written(given) or (value in off and given in off)
 
 
 def _written(value: Any) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import copy
+import io
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.analysis.context_vectors import count_words, loss_in_bits, sample_contexts
 from fairseq_kerbs.checkpoints import (
     READ,
     STOCK_WEIGHTS,
     build,
+    load_model_and_task,
     one_sentence,
     read_checkpoint,
     registered_model,
     settings_of,
 )
-from fairseq_kerbs.clusters import Placement
+from fairseq_kerbs.clusters import ContextSample, Placement, place_senses
 from fairseq_kerbs.conversion.sense_init import (
     SensePlan,
     placed_plan,
@@ -33,7 +37,7 @@ from fairseq_kerbs.conversion.sense_init import (
     sense_rows,
 )
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write_bytes
+from fairseq_kerbs.utils.files import atomic_write
 
 ALLOWED = 1e-3
 """Largest difference of log-probabilities, in nats, that rounding can explain."""
@@ -79,20 +83,20 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
     from fairseq_kerbs.models.config import as_namespace
 
     config, tensors = settings_of(checkpoint, state), state["model"]
-    name, own = registered_model(config.model)
+    name, ours = registered_model(config.model)
     given = dict(vars(as_namespace(config.model)))
-    if trust and not own and name not in ARCHITECTURES:  # others are refused below
+    if trust and not ours and name not in ARCHITECTURES:  # others are refused below
         known = ", ".join(ARCHITECTURES)
         raise UserError(
             f"{checkpoint} has the architecture '{name}'; {known} of fairseq can be converted"
         )
-    _check_kind(checkpoint, own, given, tensors)
+    _check_kind(checkpoint, ours, given, tensors)
     model, task = build(checkpoint, state, config, None, False, any_model=True)
     settings = given | vars(as_namespace(config.model))  # fairseq's presets have filled in some
     loaded: dict[str, Tensor] = model.state_dict()
     names = (f"{_OUTPUT}weight", *STOCK_WEIGHTS)
     weight, bias = next(loaded[key] for key in names if key in loaded), loaded.get(_STOCK_BIAS)
-    if own:
+    if ours:
         arch = settings.get("arch", name)
         replaced = {key for key in loaded if key.startswith(_OUTPUT)}
         if settings.get("sense_bias"):
@@ -113,16 +117,16 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
 
 
 def _check_kind(
-    checkpoint: Path, own: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
+    checkpoint: Path, ours: bool, settings: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
     """Refuse what cannot be converted."""
     layer = settings.get("output_layer", "kerbs")
     unknown = [setting.replace("_", "-") for setting in _REFUSED if settings.get(setting)]
     if any(key.startswith("decoder.adaptive_softmax.") for key in tensors):
         unknown.append("adaptive-softmax-cutoff")
-    if own and layer == "kerbs":
+    if ours and layer == "kerbs":
         raise UserError(f"{checkpoint} is a KerBS model already: train on with it as it is")
-    if own and layer != "softmax":
+    if ours and layer != "softmax":
         raise UserError(
             f"{checkpoint} was trained with --output-layer {layer}; only a softmax can become KerBS"
         )
@@ -161,8 +165,6 @@ def convert(
 
     Raises a UserError if its settings mean something that ours do not, or predictions would differ.
     """
-    from fairseq.models import build_model
-
     total = round(total_senses * len(source.weight))
     counts, special = None, 4
     if dictionary is not None:
@@ -182,30 +184,40 @@ def convert(
     settings.reallocation = "paper" if placement is None else "none"
     settings.reallocation_at = None
     settings.new_sense = "split" if plan.words and placement is None else "keep"
-    refused = f"{source.checkpoint} cannot be converted: "
+    model = _build(source, settings, rows, plan)
+    difference = largest_difference(source.model, model, source.task)
+    if not difference <= ALLOWED:
+        raise UserError(
+            f"{source.checkpoint} cannot be converted: log-probabilities would differ by "
+            f"{difference:.3g}; its settings ask for something that --arch {settings.arch} has not"
+        )
+    if placement is not None:
+        model.decoder.output.weight.data = placed_rows(source.weight, source.bias, placement)
+    return Converted(settings, model, plan, difference)
+
+
+def _build(
+    source: SoftmaxModel, settings: argparse.Namespace, rows: Tensor, plan: SensePlan
+) -> Any:
+    """The converted model with the parameters of the softmax's; a UserError if only one of the two
+    has some of them."""
+    from fairseq.models import build_model
+
     with one_sentence(source.checkpoint, f"fits no --arch {settings.arch}", "take another model"):
         model = build_model(copy.copy(settings), copy.copy(source.task))
     old, new = source.model.state_dict(), model.state_dict()
     read = {key for key in new if not key.startswith(_OUTPUT)}
     if other := (old.keys() - source.replaced - new.keys()) | (read - old.keys()):
         raise UserError(
-            f"{refused}only one of the two models has {min(other)}; its settings ask for something "
-            "that a model of fairseq_kerbs has not"
+            f"{source.checkpoint} cannot be converted: only one of the two models has "
+            f"{min(other)}; its settings ask for something that a model of fairseq_kerbs has not"
         )
     new |= {key: old[key] for key in read}
     new[f"{_OUTPUT}weight"], new[f"{_OUTPUT}theta"] = rows, torch.zeros(len(rows))
     new[f"{_OUTPUT}inventory.word_of_sense"] = plan.word_of_sense
     new[f"{_OUTPUT}inventory.usage"] = plan.usage
     model.load_state_dict(new, strict=True)
-    difference = largest_difference(source.model, model.eval(), source.task)
-    if not difference <= ALLOWED:
-        raise UserError(
-            f"{refused}log-probabilities would differ by {difference:.3g}; its settings ask for "
-            f"something that --arch {settings.arch} has not"
-        )
-    if placement is not None:
-        model.decoder.output.weight.data = placed_rows(source.weight, source.bias, placement)
-    return Converted(settings, model, plan, difference)
+    return model.eval()
 
 
 @torch.no_grad()
@@ -219,11 +231,11 @@ def largest_difference(first: Any, second: Any, task: Any) -> float:
     batch = {"src_tokens": source, "src_lengths": torch.full((3,), 9)}
     if hasattr(first, "encoder"):
         batch["prev_output_tokens"] = target
-    found = [
+    scores = [
         model.get_normalized_probs(model(**batch), log_probs=True)  # [3, 9, V]
         for model in (first, second)
     ]
-    return float((found[0] - found[1]).abs().max())
+    return float((scores[0] - scores[1]).abs().max())
 
 
 def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> None:
@@ -250,5 +262,58 @@ def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> 
         "last_optimizer_state": None,
         "task_state": source.state.get("task_state") or {},
     }
-    with atomic_write_bytes(path) as stream:
-        torch.save(state, stream)
+    content = io.BytesIO()
+    torch.save(state, content)  # which would hide that a disk is full
+    with atomic_write(path, "wb") as stream:
+        stream.write(content.getbuffer())
+
+
+# ------------------------------------------------------------------ senses on clusters
+
+
+class PlacedSenses:
+    """A placement, and what is worth saying of it.
+
+    Args:
+        source: the model.
+        args: flags of ``fairseq-kerbs convert``.
+        dictionary: fairseq's target dictionary.
+
+    Raises what :func:`load_model_and_task` and :func:`batches` do; a UserError if ``--memory`` is
+    too little.
+    """
+
+    def __init__(self, source: SoftmaxModel, args: argparse.Namespace, dictionary: Any) -> None:
+        started = time.perf_counter()
+        model, self._task = load_model_and_task(
+            source.checkpoint, args.data, trust=args.trust_checkpoint, any_model=True
+        )
+        self._valid = args.valid_split
+        self._before = loss_in_bits(model, self._task, self._valid, "--valid-split")
+        counts = count_words(self._task, args.split)
+        words, dim = source.weight.shape
+        memory = int(args.memory * 1e9)
+        try:
+            self._sample = ContextSample(counts, dim, args.contexts, memory, dictionary.nspecial)
+        except ValueError as error:
+            raise UserError(f"--memory {args.memory}: {error}") from None
+        sample_contexts(model, self._task, args.split, self._sample)
+        collected = time.perf_counter()
+        total = round(args.total_senses * words)
+        self.placement = place_senses(self._sample, total, args.max_senses, args.gap)
+        self._seconds = collected - started, time.perf_counter() - collected
+
+    def summary(self, converted: Converted) -> list[str]:
+        """What was placed, in lines, with the loss before and after."""
+        counts = converted.plan.word_of_sense.bincount().bincount()[1:].tolist()
+        words = ", ".join(f"{n} with {senses}" for senses, n in enumerate(counts, start=1))
+        seen, contexts = int(self._sample.seen.sum()), self._sample.kept
+        after = loss_in_bits(converted.model, self._task, self._valid)
+        size = contexts.numel() * contexts.element_size() / 1e6
+        return [
+            f"words by number of senses: {words}",
+            f"contexts: {seen} seen, {len(contexts)} kept ({size:.0f} MB), in "
+            f"{self._seconds[0]:.0f} s; clusters: {self._seconds[1]:.0f} s",
+            f"loss of split {self._valid}: {self._before:.3f} bits a token before, "
+            f"{after:.3f} after",
+        ]

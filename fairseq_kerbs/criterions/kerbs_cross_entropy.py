@@ -16,7 +16,7 @@ from fairseq_kerbs.likelihood import NllOptions
 from fairseq_kerbs.models.config import user_errors
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import weight_variance
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import UserError
 
 RHO = "rho: weight of the variance of a token's mixture weights in training (Gao et al., Eq. 14)"
 
@@ -54,7 +54,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
             NllOptions(label_smoothing=label_smoothing)
         rho = self.mixture_regularization = mixture_regularization
         if not rho >= 0.0:
-            raise ProgramEnd(f"--mixture-regularization is {rho}; it must be 0 or more.")
+            raise UserError(f"--mixture-regularization is {rho}; it must be 0 or more.")
         self._mixture_log: dict[str, Tensor] = {}
 
     def forward(
@@ -91,7 +91,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
             weights = layer.component_weights(features)  # [batch, len, K]
             if weights is None:
                 if rho:
-                    raise ProgramEnd(
+                    raise UserError(
                         f"--mixture-regularization {rho} is for --output-layer mos and mixture: "
                         "leave it out for other output layers."
                     )
@@ -134,10 +134,10 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
 
 
 def output_layer_of(model: torch.nn.Module) -> OutputLayer:
-    """The output layer of a model; ProgramEnd where it is none of ours."""
+    """The output layer of a model; UserError where it is none of ours."""
     layer = getattr(getattr(model, "decoder", None), "output", None)
     if not isinstance(layer, OutputLayer):
-        raise ProgramEnd(
+        raise UserError(
             "--criterion kerbs_cross_entropy needs one of the architectures of fairseq_kerbs, say "
             "--arch transformer_kerbs, lstm_kerbs, or for language models transformer_lm_kerbs."
         )

@@ -1,4 +1,4 @@
-"""The folder in which text is made ready for fairseq, step by step.
+"""Text made ready for fairseq in a folder, step by step: parallel, or for language models.
 
 A step whose output is there is skipped; outputs get their names when they are whole. What the
 folder was made with is in DEST/preparation.json: with other text or flags all is made anew.
@@ -11,13 +11,24 @@ DEST/text  clean text for language models       DEST/bin    what fairseq-preproc
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fairseq_kerbs.data.tokens import (
+    SMALL,
+    learn_bpe,
+    load_bpe,
+    run_parallel,
+    tokenize,
+    write_vocabulary,
+)
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
     LONGEST_WORD,
@@ -25,9 +36,10 @@ from fairseq_kerbs.utils.files import (
     atomic_write,
     has_endless_word,
     iter_lines,
-    locked,
-    put_in_place,
+    lock_folder,
+    read_lines,
     read_object,
+    sha256_of,
     write_json,
 )
 from fairseq_kerbs.utils.processes import find_program, quoted, run_program
@@ -36,6 +48,7 @@ NAME = "preparation.json"
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
 """fairseq's name of each split, and what file names call it."""
 
+_SPECIALS = 4  # symbols that fairseq's dictionaries begin with
 _FOLDERS = ("raw", "tok", "clean", "bpe", "text", "bin")
 
 
@@ -54,11 +67,6 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write a text of these lines."""
     with atomic_write(path) as stream:
         stream.writelines(f"{line}\n" for line in lines)
-
-
-def count_lines(path: Path) -> int:
-    """Number of lines of a text."""
-    return sum(1 for _ in iter_lines(path))
 
 
 def checked_lines(path: Path, *, training: bool) -> Iterator[str]:
@@ -85,7 +93,7 @@ def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
             f"{dest} exists and was not made by 'fairseq-kerbs prepare'; name another folder with "
             "--dest"
         )
-    with locked(dest, f"another run is preparing {dest}; wait for its end"):
+    with lock_folder(dest, f"another run is preparing {dest}; wait for its end"):
         for leftover in list(dest.rglob(f"{PARTIAL}*")) if earlier else ():
             if leftover.is_dir():
                 shutil.rmtree(leftover)
@@ -107,7 +115,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f"{PARTIAL}{target.name}")
     temporary.mkdir(parents=True)
     yield temporary
-    put_in_place(temporary, target)
+    temporary.replace(target)
 
 
 def binarize(dest: Path, flags: Sequence[str]) -> None:
@@ -124,3 +132,250 @@ def binarize(dest: Path, flags: Sequence[str]) -> None:
                 raise UserError(f"fairseq-preprocess failed with status {status}; see {log}")
             (temporary / log.name).unlink()  # the same text
     report(f"data for fairseq-train: {target}")
+
+
+# ------------------------------------------------------------------ parallel text
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Parallel text and how to prepare it; a prefix stands for PREFIX.de and PREFIX.en, say."""
+
+    train: str
+    valid: str
+    test: tuple[str, ...]
+    source_lang: str
+    target_lang: str
+    source_moses: str = ""
+    target_moses: str = ""
+    lowercase: bool = False
+    escape: bool = False
+    max_words: int = 80
+    bpe: str = "joint"
+    merges: int = 10000
+    vocabulary_threshold: int = 0
+    joined_dictionary: bool = False
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target suffix."""
+        return self.source_lang, self.target_lang
+
+    @property
+    def raw(self) -> dict[str, Path]:
+        """The files by their names in DEST: test.de, …, train.en; the largest come last."""
+        splits = {f"test{i or ''}": prefix for i, prefix in enumerate(self.test)}
+        splits.update(valid=self.valid, train=self.train)
+        return {
+            f"{split}.{language}": Path(f"{prefix}.{language}")
+            for split, prefix in splits.items()
+            for language in self.languages
+        }
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """All but the places of the text."""
+        return {key: value for key, value in asdict(self).items() if key not in SPLITS}
+
+    def check(self) -> None:
+        """Raise a UserError if the languages are the same, a file is missing or not UTF-8, the two
+        sides of a split have no lines or not as many, or text not for training has an endless word.
+        """
+        if self.source_lang == self.target_lang:
+            raise UserError("--source-lang and --target-lang must differ: they name the two files")
+        sizes = {
+            path: sum(1 for _ in checked_lines(path, training=name.startswith("train.")))
+            for name, path in self.raw.items()
+        }
+        paths = list(sizes)
+        for source, target in zip(paths[::2], paths[1::2]):
+            if sizes[source] != sizes[target] or not sizes[source]:
+                raise UserError(
+                    f"{source} has {sizes[source]} lines and {target} has {sizes[target]}; "
+                    "parallel files need the same number, one sentence a line"
+                )
+
+
+def prepare_parallel(dest: Path, workers: int = 1, **flags: Any) -> None:
+    """Raw parallel text to fairseq data.
+
+    Tokenizes it (Moses), drops overlong training pairs, learns and applies BPE, and binarizes into
+    DEST/bin. PREFIX stands for PREFIX.de and PREFIX.en, say.
+
+    ``flags`` are the fields of `ParallelText`. Raises what its `check`, `working_folder` and
+    `parallel_steps` do.
+    """
+    text = ParallelText(**flags)
+    text.check()
+    inputs = {name: sha256_of(path) for name, path in text.raw.items()}
+    with working_folder(dest, {"command": "prepare", **text.flags, "inputs": inputs}):
+        parallel_steps(text, dest, workers)
+
+
+def parallel_steps(text: ParallelText, dest: Path, workers: int) -> None:
+    """Tokenize, filter, split into subwords, binarize. Raises a UserError if no training pair is
+    left, or fairseq-preprocess fails."""
+    for name, raw in text.raw.items():
+        if is_due(f"tokenize {name}", dest / "tok" / name):
+            rules = rules_of(text.flags, name.partition(".")[2])
+            run = partial(tokenize, language=rules, lowercase=text.lowercase, escape=text.escape)
+            write_lines(dest / "tok" / name, run_parallel(run, read_lines(raw), workers))
+    train = [f"train.{language}" for language in text.languages]
+    if is_due("filter train", dest / "clean"):
+        filter_pairs([dest / "tok" / name for name in train], text.max_words, dest / "clean")
+    texts = {name: dest / ("clean" if name in train else "tok") / name for name in text.raw}
+    if text.bpe == "joint":
+        texts = subwords(texts, train, dest / "bpe" / "codes", text, workers)
+    elif text.bpe == "separate":
+        for name in train:
+            language = name.partition(".")[2]
+            side = {key: path for key, path in texts.items() if key.endswith(f".{language}")}
+            texts |= subwords(side, [name], dest / "bpe" / f"codes.{language}", text, workers)
+    prefixes = {
+        name.partition(".")[0]: str(path.relative_to(dest).with_suffix(""))
+        for name, path in texts.items()
+    }
+    flags = ["--source-lang", text.source_lang, "--target-lang", text.target_lang]
+    flags += ["--trainpref", prefixes.pop("train"), "--validpref", prefixes.pop("valid")]
+    flags += ["--testpref", ",".join(prefixes.values()), "--workers", str(workers)]
+    binarize(dest, flags + ["--joined-dictionary"] * text.joined_dictionary)
+
+
+def rules_of(flags: Mapping[str, Any], language: str) -> str:
+    """Language of the Moses rules for a side, by the flags of a preparation."""
+    side = "source" if language == flags["source_lang"] else "target"
+    return str(flags[f"{side}_moses"] or language)
+
+
+def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
+    """Write the pairs whose sides both have 1 to `longest` words to a folder, and report how many
+    there are. A UserError if there is none."""
+    pairs = list(zip(*map(iter_lines, sources)))
+    whole = [pair for pair in pairs if all(side.split() for side in pair)]
+    short = [pair for pair in whole if max(len(side.split()) for side in pair) <= longest]
+    if not short:
+        raise UserError(
+            f"no pair of {sources[0]} is left after the filter; raise --max-words, or see the text"
+        )
+    with new_folder(target) as folder:
+        for source, side in zip(sources, zip(*short)):
+            write_lines(folder / source.name, side)
+    long, empty = len(whole) - len(short), len(pairs) - len(whole)
+    report(
+        f"  {len(short)} of {len(pairs)} training pairs kept; dropped {long} longer than {longest} "
+        f"words, {empty} with an empty side or a word of more than {LONGEST_WORD} characters"
+    )
+
+
+def subwords(
+    texts: Mapping[str, Path], train: Sequence[str], codes: Path, text: ParallelText, workers: int
+) -> dict[str, Path]:
+    """Learn BPE on the training texts together, apply it to all, beside the codes."""
+    if is_due(f"learn BPE {codes.name}", codes):
+        learn_bpe([texts[name] for name in train], codes, text.merges)
+    for name, source in texts.items():
+        if is_due(f"apply BPE {name}", codes.with_name(name)):
+            language, vocabulary = name.partition(".")[2], None
+            if text.vocabulary_threshold:
+                vocabulary = codes.with_name(f"vocabulary.{language}")
+                write_vocabulary(texts[f"train.{language}"], codes, vocabulary)
+            segmenter = load_bpe(codes, vocabulary, text.vocabulary_threshold)
+            processes = workers if sum(1 for _ in iter_lines(source)) > SMALL else 1
+            with atomic_write(codes.with_name(name)) as stream:
+                segmenter.process_lines(str(source), stream, num_workers=processes)
+    return {name: codes.with_name(name) for name in texts}
+
+
+def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[[str], str]]:
+    """How a language's text in a ``bin`` folder was made, by the record beside it: arguments of
+    `tokenize`, and the function from its lines to lines of subwords. A UserError if there is no
+    record of parallel text."""
+    dest = data.resolve().parent
+    flags = read_object(dest / NAME)
+    if language not in (flags.get("source_lang"), flags.get("target_lang")):
+        raise UserError(
+            f"{dest / NAME} does not tell how raw text became {data}; name the 'bin' folder that "
+            "'fairseq-kerbs prepare' made of parallel text"
+        )
+    choices = {"lowercase": flags["lowercase"], "escape": flags["escape"]}
+    rules = {"language": rules_of(flags, language), **choices}
+    if flags["bpe"] == "none":
+        return rules, str
+    codes = dest / "bpe" / ("codes" if flags["bpe"] == "joint" else f"codes.{language}")
+    threshold = flags["vocabulary_threshold"]
+    vocabulary = codes.with_name(f"vocabulary.{language}") if threshold else None
+    return rules, load_bpe(codes, vocabulary, threshold).segment
+
+
+# ------------------------------------------------------------------ text for language models
+
+
+def prepare_language(
+    dest: Path, workers: int = 1, *, folder: Path | None = None, words: int = 0,
+    **files: Path | None,
+) -> None:  # fmt: skip
+    """Tokenized text to fairseq data for language models.
+
+    Checks tokenized text (one sentence or paragraph a line, words between spaces), drops blank
+    lines, keeps the most frequent words, and binarizes into DEST/bin. The text is a folder with one
+    file each with train, valid (or dev) and test in its name, or three files.
+
+    Raises a UserError if the text is missing, not UTF-8 or without words, and what `working_folder`
+    and `binarize` do.
+    """
+    texts = {split: path for split, path in files.items() if path}
+    if len(texts) != (0 if folder else 3):
+        raise UserError("name either a folder, or all of --train, --valid and --test")
+    texts = find_splits(folder) if folder else texts
+    for path in texts.values():
+        next(iter_lines(path), None)  # which says what is wrong with the file
+    inputs = {split: sha256_of(path) for split, path in texts.items()}
+    with working_folder(dest, {"command": "prepare-lm", "words": words, "inputs": inputs}):
+        language_steps(texts, dest, words, workers)
+
+
+def language_steps(texts: Mapping[str, Path], dest: Path, words: int, workers: int) -> None:
+    """Clean every text and binarize with the most frequent ``words`` (0: all)."""
+    flags = ["--only-source", "--nwordssrc", str(words + _SPECIALS if words else -1)]
+    flags += ["--padding-factor", "1", "--workers", str(workers)]
+    for split, raw in texts.items():
+        target = dest / "text" / split
+        if is_due(f"clean {split}", target):
+            write_clean(raw, target, training=split == "train")
+        flags.append(f"--{split}pref=text/{split}")
+    binarize(dest, flags)
+
+
+def find_splits(folder: Path) -> dict[str, Path]:
+    """The text of each split in a folder, by file names such as wiki.train.tokens or valid.txt; a
+    UserError unless there is one file for each."""
+    files = [path for path in sorted(folder.glob("*")) if path.is_file()]
+    texts = {}
+    for split, names in SPLITS.items():
+        matching = [path for path in files if set(re.split(r"[._-]", path.name)) & set(names)]
+        if len(matching) != 1:
+            listing = ", ".join(path.name for path in matching) or "none"
+            raise UserError(
+                f"{folder}: one file for {split} was expected ({' or '.join(names)} in its name), "
+                f"found {listing}; name the files with --train, --valid and --test"
+            )
+        texts[split] = matching[0]
+    return texts
+
+
+def write_clean(raw: Path, target: Path, *, training: bool) -> None:
+    """Write the lines that have a word, words apart by one space, and report how many there are.
+
+    Training lines with an endless word are left out. Raises a UserError if no line has a word, or
+    one of other text is endless.
+    """
+    lines = [" ".join(line.split()) for line in checked_lines(raw, training=training)]
+    whole = [line for line in lines if line and not has_endless_word(line)]
+    if not whole:
+        raise UserError(f"{raw} has no text; it must hold one sentence or paragraph a line")
+    write_lines(target, whole)
+    words, blank = sum(line.count(" ") + 1 for line in whole), lines.count("")
+    report(
+        f"  {len(whole)} lines, {words} words; {blank} blank lines dropped, "
+        f"{len(lines) - len(whole) - blank} with a word of more than {LONGEST_WORD} characters"
+    )

@@ -17,10 +17,10 @@ from random import Random
 from typing import Any
 from xml.etree import ElementTree
 
-from fairseq_kerbs.data import language_text, parallel, tokens
-from fairseq_kerbs.data.parallel import ParallelText
+from fairseq_kerbs.data import prepare, tokens
 from fairseq_kerbs.data.prepare import (
     SPLITS,
+    ParallelText,
     checked_lines,
     is_due,
     new_folder,
@@ -30,7 +30,7 @@ from fairseq_kerbs.data.prepare import (
 )
 from fairseq_kerbs.data.releases import Release, fetch, find_files, release_of, unpacked
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import fingerprint, has_endless_word, iter_lines, read_lines
+from fairseq_kerbs.utils.files import has_endless_word, iter_lines, read_lines, sha256_of
 
 Texts = dict[str, list[str]]
 """Lines of each file of ``DEST/raw``, by its name."""
@@ -48,7 +48,7 @@ def _prepare(
     if source and source.is_file():
         release.check_archive(source)
     flags = text.flags if isinstance(text, ParallelText) else {"words": text}
-    options.update(command=f"prepare {release.title}", source=source and fingerprint(source))
+    options.update(command=f"prepare {release.title}", source=source and sha256_of(source))
     with working_folder(dest, {**flags, **options}):
         raw = dest / "raw"
         if is_due(f"read {release.title}", raw):
@@ -59,10 +59,10 @@ def _prepare(
                     write_lines(temporary / name, sentences)
         if isinstance(text, ParallelText):
             text.check()
-            parallel.parallel_steps(text, dest, workers)
+            prepare.parallel_steps(text, dest, workers)
         else:
             splits = {split: raw / split for split in SPLITS}
-            language_text.language_steps(splits, dest, text, workers)
+            prepare.language_steps(splits, dest, text, workers)
 
 
 def read_unchanged(folder: Path, release: Release, names: Mapping[str, str]) -> Texts:

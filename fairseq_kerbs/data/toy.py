@@ -17,7 +17,7 @@ import yaml
 
 from fairseq_kerbs.data.gold import gold_text
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write, locked
+from fairseq_kerbs.utils.files import atomic_write, lock_folder
 
 _TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 _ADJECTIVES = _TABLE["adjectives"] | _TABLE["fixed adjectives"]
@@ -133,7 +133,7 @@ def write_toy_corpus(
     is, the corpus is whole. A UserError if another run is writing to the folder.
     """
     folder, taken = Path(folder), set[str]()
-    with locked(folder, f"another run is writing to {folder}; wait for its end"):
+    with lock_folder(folder, f"another run is writing to {folder}; wait for its end"):
         for index, (split, size) in enumerate((("test", test), ("valid", valid), ("train", train))):
             pairs = list(toy_pairs(size, 3 * seed + index, taken))
             senses = [(line, sense.split()) for line, (*_, sense) in enumerate(pairs) if sense]

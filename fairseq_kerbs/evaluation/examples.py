@@ -22,6 +22,7 @@ from fairseq_kerbs.utils.errors import UserError
 
 Choice = Literal["differing", "best", "random"]
 Metric = Literal["chrf", "bleu"]
+Texts = Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,8 @@ class Example:
 
     def rows(self) -> list[tuple[str, str]]:
         """Names and texts, from the source to the last system, each text on one line."""
-        texts = [("Source", self.source)]
-        if self.reference is not None:
-            texts.append(("Reference", self.reference))
-        return [(name, shown(text)) for name, text in [*texts, *self.answers.items()]]
+        texts = [("Source", self.source), ("Reference", self.reference), *self.answers.items()]
+        return [(name, shown(text)) for name, text in texts if text is not None]
 
     def title(self) -> str:
         """The line's number, and the scores if any."""
@@ -48,66 +47,54 @@ class Example:
 
 
 def side_by_side(
-    sources: Sequence[str],
-    references: Sequence[str] | None,
-    systems: Mapping[str, Sequence[str]],
-    choose: Choice,
-    number: int,
-    seed: int,
-    *,
-    system: str | None = None,
-    baseline: str | None = None,
-    metric: Metric = "chrf",
-) -> list[Example]:
-    """Choose at most `number` lines by a rule and put the systems' answers side by side.
+    sources: Texts, references: Texts | None, systems: Mapping[str, Texts],
+    choose: Choice, number: int, seed: int, *,
+    system: str | None = None, baseline: str | None = None, metric: Metric = "chrf",
+) -> list[Example]:  # fmt: skip
+    """Choose at most ``number`` lines by a rule and put the systems' answers side by side.
 
-    Args:
-        sources, references, systems: raw texts, parallel to each other.
-        choose: the rule, see the head of this file.
-        number, seed: how many lines; what is drawn is drawn with the seed.
-        system, baseline: of ``best``, the one whose gain counts, and what it is compared with; by
-            default the last and the first.
-        metric: of ``best``, the sentence score.
+    Sources, references and systems are raw texts, parallel to each other. Of ``best``, ``system``
+    is the one whose gain counts in the sentence's ``metric``, ``baseline`` what it is compared
+    with; by default the last and the first.
 
     Returns examples in the order of the test set; for ``best``, the largest gain first, gains only.
     Raises a UserError if numbers of lines differ, the name is unknown, or ``best`` has no
     references.
     """
-    texts = {"--source": sources, **{f"--system {name}": own for name, own in systems.items()}}
+    texts = {
+        "--source": sources,
+        **{f"--system {name}": answers for name, answers in systems.items()},
+    }
     check_lengths(texts if references is None else {**texts, "--reference": references})
     scores: dict[int, dict[str, float]] = {}
     if choose == "best":
         names = list(systems)
-        pair = (system or names[-1], baseline or names[0])
+        pair = system or names[-1], baseline or names[0]
         scores = _gains(systems, references, number, pair, metric)
-        chosen = list(scores)
+        lines = list(scores)
     elif choose == "random":
-        chosen = sorted(Random(seed).sample(range(len(sources)), min(number, len(sources))))
+        lines = sorted(Random(seed).sample(range(len(sources)), min(number, len(sources))))
     else:
-        answers = zip(*systems.values())
-        distinct = [len({shown(text) for text in line}) for line in answers]
-        lines = [index for index, count in enumerate(distinct) if count > 1]
-        Random(seed).shuffle(lines)
-        chosen = sorted(sorted(lines, key=lambda index: -distinct[index])[:number])
+        distinct = [len(set(map(shown, answers))) for answers in zip(*systems.values())]
+        drawn = [line for line, count in enumerate(distinct) if count > 1]
+        Random(seed).shuffle(drawn)
+        lines = sorted(sorted(drawn, key=lambda line: -distinct[line])[:number])
     return [
         Example(
-            line=index + 1,
-            source=sources[index],
-            reference=None if references is None else references[index],
-            answers={name: own[index] for name, own in systems.items()},
-            scores=scores.get(index, {}),
+            line=line + 1,
+            source=sources[line],
+            reference=None if references is None else references[line],
+            answers={name: answers[line] for name, answers in systems.items()},
+            scores=scores.get(line, {}),
         )
-        for index in chosen
+        for line in lines
     ]
 
 
 def _gains(
-    systems: Mapping[str, Sequence[str]],
-    references: Sequence[str] | None,
-    number: int,
-    pair: tuple[str, str],
+    systems: Mapping[str, Texts], references: Texts | None, number: int, pair: tuple[str, str],
     metric: Metric,
-) -> dict[int, dict[str, float]]:
+) -> dict[int, dict[str, float]]:  # fmt: skip
     """Scores of a system and the baseline by line, where it gains most, best first."""
     for flag, name in zip(("--of", "--baseline"), pair):
         if name not in systems:
@@ -117,25 +104,23 @@ def _gains(
     # BLEU of a sentence needs the effective order
     scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
     scores = {
-        index: {n: scorer.sentence_score(systems[n][index], [reference]).score for n in pair}
-        for index, reference in enumerate(references)
+        line: {name: scorer.sentence_score(systems[name][line], [text]).score for name in pair}
+        for line, text in enumerate(references)
     }
-    system, baseline = pair
-    gains = {index: one[system] - one[baseline] for index, one in scores.items()}
-    best = sorted(gains, key=lambda index: -gains[index])[:number]
-    return {index: scores[index] for index in best if gains[index] > 0}
+    gains = {line: scores[line][pair[0]] - scores[line][pair[1]] for line in scores}
+    best = sorted(gains, key=lambda line: -gains[line])[:number]
+    return {line: scores[line] for line in best if gains[line] > 0}
 
 
 def rule_text(
     examples: Sequence[Example], lines: int, choose: Choice, seed: int, metric: Metric = "chrf"
 ) -> str:
-    """One sentence that says how `side_by_side` chose examples of `lines` lines."""
-    start = f"{len(examples)} of {lines} lines"
+    """One sentence that says how `side_by_side` chose examples of ``lines`` lines."""
+    start, score = f"{len(examples)} of {lines} lines", {"chrf": "chrF", "bleu": "BLEU"}[metric]
     if choose == "random":
         return f"{start}, drawn at random (seed {seed})."
     if choose == "differing":
         return f"{start}, drawn from those with the most different answers (seed {seed})."
-    score = {"chrf": "chrF", "bleu": "BLEU"}[metric]
     if not examples:
         return f"{start} have a gain in sentence {score}."
     system, baseline = examples[0].scores
@@ -145,24 +130,24 @@ def rule_text(
 def as_markdown(examples: Sequence[Example]) -> str:
     """One table an example, as on a page of the paper; markup in texts is made harmless."""
     tables = []
-    for one in examples:
-        cells = (map(escape_markdown, row) for row in one.rows())
-        rows = [f"| {name} | {text} |" for name, text in cells]
-        tables.append("\n".join([f"| | {one.title()} |", "| --- | --- |", *rows, ""]))
+    for example in examples:
+        rows = [f"| {' | '.join(map(escape_markdown, row))} |" for row in example.rows()]
+        tables.append("\n".join([f"| | {example.title()} |", "| --- | --- |", *rows, ""]))
     return "\n".join(tables)
 
 
 def as_text(examples: Sequence[Example]) -> str:
     """For a terminal."""
     blocks = []
-    for one in examples:
-        width = max(len(name) for name, _ in one.rows()) + 2
-        rows = [f"  {name:<{width}}{text}".rstrip() for name, text in one.rows()]
-        blocks.append("\n".join([one.title(), *rows, ""]))
+    for example in examples:
+        width = max(len(name) for name, _ in example.rows()) + 2
+        rows = [f"  {name:<{width}}{text}".rstrip() for name, text in example.rows()]
+        blocks.append("\n".join([example.title(), *rows, ""]))
     return "\n".join(blocks)
 
 
 def as_csv(examples: Sequence[Example]) -> str:
     """One row an example: line, source, reference if there is one, and each system's answer."""
-    head = ["line", *(name for one in examples[:1] for name, _ in one.rows())]
-    return table_as_csv(head, [[one.line, *(text for _, text in one.rows())] for one in examples])
+    head = ["line", *(name for each in examples[:1] for name, _ in each.rows())]
+    rows = [[each.line, *(text for _, text in each.rows())] for each in examples]
+    return table_as_csv(head, rows)

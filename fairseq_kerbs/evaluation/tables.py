@@ -17,7 +17,7 @@ from fairseq_kerbs.evaluation import examples
 from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_scores, paired_bootstrap
 from fairseq_kerbs.evaluation.runs import NAMES, TABLES, Run, select_runs
 from fairseq_kerbs.evaluation.texts import read_texts
-from fairseq_kerbs.utils.errors import UserError, missing_package
+from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.files import atomic_write, read_lines
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, run_program, usable_cores
@@ -102,18 +102,18 @@ def write_table(runs: Sequence[Run], scale: str, figures: str, path: str) -> Non
     table = runs[0].table
     lines = [f"# {table['title']}", "", f"{table['source']}, {scale} scale.", ""]
     for name, column in table["columns"].items():
-        own = [run for run in runs if run.column == name]
+        shown = [run for run in runs if run.column == name]
         title = column.get("title", name)
         if table["kind"] == "figures":
             lines += [f"## {title}: {_METRICS[column['metric']]}", ""]
             of_column = read_csv(figures).query("column == @name")
             lines += [*_section(table, column, column.get(scale), of_column), ""]
         elif table["kind"] == "senses":
-            for run in own:
+            for run in shown:
                 lines += [f"## {title}, {table['rows'][run.row]}, seed {run.seed}", ""]
                 lines += [Path(run.output).read_text("utf-8")]
-        elif own:
-            lines += [f"## {title}", "", *_examples(own)]
+        elif shown:
+            lines += [f"## {title}", "", *_examples(shown)]
     own_file, name = table["file"].parent != TABLES, table["name"].removeprefix("table")
     given = table["file"].name if own_file else name
     lines.append(f"Made with `scripts/reproduce_tables.sh --table {given} --scale {scale}`")
@@ -220,7 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run_snakemake(args, extra)
     except (UserError, ModuleNotFoundError) as error:
-        sentence = missing_package(error) if isinstance(error, ImportError) else error
+        if not (sentence := sentence_of(error)):
+            raise
         parser.exit(2, f"reproduce_tables.sh: error: {sentence}\n")
 
 

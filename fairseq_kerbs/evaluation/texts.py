@@ -36,34 +36,34 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
     Raises a UserError if a sentence is missing or was generated in two places, or the output ends
     before its last line, which fairseq-generate prints where it has references.
     """
-    found: dict[str, dict[int, str]] = {"S": {}, "T": {}, "H": {}}
+    parts: dict[str, dict[int, str]] = {"S": {}, "T": {}, "H": {}}
     lines = list(lines)
     latest = -1
     for match in filter(None, map(_LINE.fullmatch, lines)):
         kind, sentence = match[1] or match[3], int(match[2] or match[4])
         if kind == "H":
-            if sentence != latest and sentence in found["H"]:
+            if sentence != latest and sentence in parts["H"]:
                 raise UserError(
                     f"{name}: sentence {sentence} was generated twice; is this the output of two "
                     "runs?"
                 )
             latest = sentence
-        found[kind].setdefault(sentence, match[5])
-    if not found["H"]:
+        parts[kind].setdefault(sentence, match[5])
+    if not parts["H"]:
         return None
-    if found["S"] and found["T"] and not any(line.startswith("Generate ") for line in lines):
+    if parts["S"] and parts["T"] and not any(line.startswith("Generate ") for line in lines):
         raise UserError(
             f"{name} was cut off: fairseq-generate's last line ('Generate SUBSET with beam=…') is "
             "missing; generate all sentences again"
         )
-    sentences = range(max(found["H"]) + 1)
-    missing = [sentence for sentence in sentences if sentence not in found[part]]
+    sentences = range(max(parts["H"]) + 1)
+    missing = [sentence for sentence in sentences if sentence not in parts[part]]
     if missing:
         raise UserError(
             f"{name} has no line {part}-{missing[0]}, and lacks {len(missing)} of "
             f"{len(sentences)} in all; generate all sentences again, without --quiet"
         )
-    return [found[part][sentence] for sentence in sentences]
+    return [parts[part][sentence] for sentence in sentences]
 
 
 def detokenize_lines(

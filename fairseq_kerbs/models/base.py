@@ -25,7 +25,7 @@ from fairseq_kerbs.output_layers.kerbs import SAMPLE
 from fairseq_kerbs.senses import build_sense_table, damaged_statistic
 from fairseq_kerbs.training import guards
 from fairseq_kerbs.training.sense_updates import install_hook
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import UserError
 
 
 class KerbsModel(BaseFairseqModel, ABC):
@@ -52,8 +52,8 @@ class KerbsModel(BaseFairseqModel, ABC):
         for name in ("tokens_per_sample", "max_target_positions") if cls.target else ():
             stock[name] = f"${{oc.select:task.{name},null}}"
         stock["max_update"] = "${oc.select:optimization.max_update,null}"
-        own = cls.flags.__dataclass_fields__
-        added = [(name, Any, value) for name, value in stock.items() if name not in own]
+        ours = cls.flags.__dataclass_fields__
+        added = [(name, Any, value) for name, value in stock.items() if name not in ours]
         return make_dataclass(f"{cls.__name__}Flags", added, bases=(cls.flags,))
 
     @classmethod
@@ -81,9 +81,9 @@ class KerbsModel(BaseFairseqModel, ABC):
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
-        """Build the model and let its task reallocate senses; a ProgramEnd names wrong flags."""
+        """Build the model and let its task reallocate senses; a UserError names wrong flags."""
         guards.check_named_checkpoints()
-        settings, args = guards.settings_of_program(args), config.as_namespace(args)
+        settings, args = config.settings_of_program(args), config.as_namespace(args)
         cls.fill(args)
         with config.user_errors():
             if cls.target is not None:
@@ -107,18 +107,18 @@ class KerbsModel(BaseFairseqModel, ABC):
         """The model, from flags that have been checked."""
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Refuse parameters that are missing or not finite, with a ProgramEnd; fairseq calls this
+        """Refuse parameters that are missing or not finite, with a UserError; fairseq calls this
         before it loads them."""
         super().upgrade_state_dict(state_dict)
         if missing := self.state_dict().keys() - state_dict.keys():
-            raise ProgramEnd(
+            raise UserError(
                 f"the checkpoint has no {min(missing)}: give the architecture, the numbers "
                 "of layers and the other flags that it was trained with."
             )
         for key, value in state_dict.items():
             # fairseq leaves the value of some buffers, whose type alone it reads, uninitialized
             if not (key.endswith("._float_tensor") or value.isfinite().all()):
-                raise ProgramEnd(
+                raise UserError(
                     f"{key} of the checkpoint is not finite: the file is damaged, or its training "
                     "had diverged; take an earlier checkpoint of that training."
                 )
@@ -130,19 +130,16 @@ def _check_task(task: Any, arch: str, target: str) -> None:
     if targets is None:
         raise ValueError(f"--arch {arch} is a language model: use --task language_modeling.")
     if list(targets) != [target]:
-        what = (
-            "each word from both of its sides: give --self-target, without --future-target and "
-            "--past-target"
-            if target == "self"
-            else "the next word: leave out --self-target, --past-target and --future-target "
-            "(--self-target is for --arch bilstm_lm_kerbs)"
+        flags = "give --self-target alone" if target == "self" else "leave out --self-target"
+        raise ValueError(
+            f"--arch {arch} predicts the {target} target: {flags}, without --past-target and "
+            "--future-target."
         )
-        raise ValueError(f"--arch {arch} predicts {what}.")
     if len(task.target_dictionary) != len(task.source_dictionary):
         raise ValueError(
-            "--output-dictionary-size does not go together with --arch "
-            f"{arch}: words are read and predicted with the same senses. Leave it out, and choose "
-            "the vocabulary with 'fairseq-kerbs prepare-lm --words'."
+            f"--output-dictionary-size does not go together with --arch {arch}, which reads and "
+            "predicts words with the same senses: leave it out, and choose the vocabulary with "
+            "'fairseq-kerbs prepare-lm --words'."
         )
 
 
@@ -198,32 +195,32 @@ class ScoredByOutputLayer:
 
 def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
     """Refuse a checkpoint with another layer, at ``prefix`` (with a final dot), than the model's,
-    with a ProgramEnd that names the flags, the data, or what is damaged."""
+    with a UserError that names the flags, the data, or what is damaged."""
     expected = layer.state_dict()
     held = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     held = {key: value for key, value in held.items() if not key.startswith(SAMPLE)}
     if held.keys() != expected.keys() or held["weight"].shape[1] != expected["weight"].shape[1]:
-        raise ProgramEnd(
+        raise UserError(
             "the checkpoint was trained with another --output-layer, --kernel, --mixture-kernels, "
             f"--sense-bias or size than this model (it has {', '.join(sorted(held))})."
         )
     senses, words = len(held["weight"]), len(held.get("inventory.log_prob", held["weight"]))
     if senses != layer.total_senses and words == layer.vocab_size:
-        raise ProgramEnd(
+        raise UserError(
             f"the checkpoint has {senses} senses, this model {layer.total_senses}: give the "
             f"--total-senses that it was trained with ({senses / words:.6g})."
         )
     if "inventory.usage" not in expected:
         return
     if damage := damaged_statistic(state_dict, f"{prefix}inventory."):
-        raise ProgramEnd(
+        raise UserError(
             f"{damage} of the checkpoint: the file is damaged, or its training had diverged; take "
             "an earlier checkpoint of that training."
         )
     try:
         build_sense_table(held["inventory.word_of_sense"], words, layer.max_senses)
     except (ValueError, RuntimeError) as error:
-        raise ProgramEnd(
+        raise UserError(
             f"the checkpoint's senses do not fit: {error} Give the --max-senses that it was "
             "trained with, or, if it is damaged, take another checkpoint of that training."
         ) from None

@@ -25,7 +25,7 @@ from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import UserError
 
 MOS_REACH = 4.0
 """r of the contexts r tanh(C_k h / r) of --output-layer mos: Eq. 3 has 1, but see its layer."""
@@ -174,13 +174,22 @@ def as_namespace(args: Any) -> argparse.Namespace:
     return argparse.Namespace(**values)
 
 
+def settings_of_program(args: Any) -> dict[str, Any]:
+    """All settings by name: ``args``, by which fairseq builds a model, are those of the whole
+    command line, but a configuration of Hydra's is a part of all."""
+    if not OmegaConf.is_config(args):
+        return vars(args)
+    parts = [args._get_root().get(name) or {} for name in ("checkpoint", "optimization", "ema")]
+    return {name: value for part in parts for name, value in part.items()}
+
+
 @contextmanager
 def user_errors() -> Iterator[None]:
     """Turn a ValueError into one sentence about a flag, and a non-zero exit without a traceback."""
     try:
         yield
     except ValueError as error:
-        raise ProgramEnd(in_flags(str(error))) from None
+        raise UserError(in_flags(str(error))) from None
 
 
 def in_flags(sentence: str) -> str:
@@ -309,7 +318,7 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
                 f"{reader}: leave it out."
             )
     read = ({key: given[key] for key in KERNELS[name].options if key in given} for name in names)
-    return [build_kernel(name, **own) for name, own in zip(names, read)]
+    return [build_kernel(name, **options_of) for name, options_of in zip(names, read)]
 
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:

@@ -139,7 +139,7 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
         """Reorder states, fed-in outputs and context vectors with the beam."""
         memory = self.get_incremental_state(incremental_state, "memory")
         if memory is not None:
-            chosen = apply_to_sample(lambda one: one.index_select(0, new_order), memory)
+            chosen = apply_to_sample(lambda state: state.index_select(0, new_order), memory)
             self.set_incremental_state(incremental_state, "memory", Memory(*chosen))
 
 
@@ -161,8 +161,8 @@ def run_layers(
     for cell, state in zip(cells, states):
         if new:
             below = dropout(new[-1][0])
-        found = cell(below, state if len(state) > 1 else state[0])
-        new.append(found if isinstance(found, tuple) else (found,))
+        after = cell(below, state if len(state) > 1 else state[0])
+        new.append(after if isinstance(after, tuple) else (after,))
     return tuple(new)
 
 
@@ -203,7 +203,9 @@ class RecurrentEncoder(FairseqEncoder):
         return EncoderOut(self.dropout(outputs), states, src_tokens.eq(self.padding_idx).t())
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        return EncoderOut(*apply_to_sample(lambda one: one.index_select(1, new_order), encoder_out))
+        return EncoderOut(
+            *apply_to_sample(lambda part: part.index_select(1, new_order), encoder_out)
+        )
 
     def max_positions(self) -> int:
         return MAX_POSITIONS

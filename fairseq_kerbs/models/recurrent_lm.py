@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fairseq_kerbs.models import recurrent
 from fairseq_kerbs.models.base import ScoredByOutputLayer
 from fairseq_kerbs.models.config import RecurrentLanguageModelConfig
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import UserError
 
 
 class RecurrentLanguageModelDecoder(recurrent.SteppingDecoder):
@@ -130,10 +130,10 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
     def forward(
         self, prev_output_tokens: Tensor, src_lengths: Tensor | None = None, **others: Any
     ) -> tuple[Tensor, Any]:
-        """Context vectors of every word [batch, len] from all others, [batch, len, d]; a ProgramEnd
+        """Context vectors of every word [batch, len] from all others, [batch, len, d]; a UserError
         for generators, which this model cannot serve."""
         if "encoder_out" in others or others.get("incremental_state") is not None:
-            raise ProgramEnd(
+            raise UserError(
                 "--arch bilstm_lm_kerbs reads both sides of a word and cannot generate text: use "
                 "it with fairseq-validate or fairseq-eval-lm."
             )

@@ -72,13 +72,13 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
         features: Tensor | None = None
         if incremental_state is not None:
             features = incremental_state.get(_FEATURES)  # of the step before, [batch, 1, d]
-            found = self._one_pass(
+            output = self._one_pass(
                 features, prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
             )
             if self.passes:
                 # a copy: generators divide what they receive by the temperature in place
-                incremental_state[_FEATURES] = found[0].clone()
-            return found
+                incremental_state[_FEATURES] = output[0].clone()
+            return output
         passes = self.passes if self.passes >= 0 else prev_output_tokens.shape[1] - 1
         for _ in range(passes):
             with torch.no_grad():
@@ -102,8 +102,8 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
             embed.embed_next = partial(embed.embed_sequence, features=features)
         elif features is not None:
             embed.embed_next = partial(embed, contexts=features)
-        found = self.extract_features_scriptable(tokens, encoder_out, state, *args, **kwargs)
-        return self.contexts(found[0]), found[1]
+        output = self.extract_features_scriptable(tokens, encoder_out, state, *args, **kwargs)
+        return self.contexts(output[0]), output[1]
 
     def reorder_incremental_state_scripting(
         self, incremental_state: dict[str, Any], new_order: Tensor

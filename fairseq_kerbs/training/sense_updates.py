@@ -22,9 +22,8 @@ from fairseq.distributed import utils as distributed_utils
 from torch import Tensor, nn
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings
+from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings, reset_moments
 from fairseq_kerbs.torch_compat import OUT_OF_MEMORY
-from fairseq_kerbs.training.optimizer_rows import OptimizerRows
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
 
 logger = logging.getLogger(__name__)
@@ -122,24 +121,10 @@ class SenseUpdates:
         self._warned = False
 
     def check(self, model: nn.Module, max_update: int) -> None:
-        """Warn of flags that ``clusters`` does not read, and of a training that ends before it can
-        move a sense of a new model."""
-        layers = list(kerbs_layers(model))
-        if self.schedule.policy != "clusters" or not layers:
-            return
-        given, usual = self.schedule.settings, ReallocationSettings()
-        unread = {
-            "--new-sense": layers[0].new_sense != "keep",
-            "--log-prob-threshold": given.log_prob_threshold != usual.log_prob_threshold,
-            "--max-moves": given.max_moves != usual.max_moves,
-        }
-        for flag in (flag for flag, is_given in unread.items() if is_given):
-            logger.warning(
-                f"{flag} is not read by --reallocation clusters: leave it out, or give "
-                "--reallocation paper."
-            )
+        """Warn of a training that ends before ``clusters`` can move a sense of a new model."""
         first = min(self.schedule.at, default=self.schedule.interval)
-        if 0 < max_update <= first:
+        clusters = self.schedule.policy == "clusters" and any(kerbs_layers(model))
+        if clusters and 0 < max_update <= first:
             logger.warning(
                 f"--reallocation clusters places no sense before update {first}, and --max-update "
                 f"is {max_update}: give --reallocation-at 0.2, or a longer training."
@@ -159,9 +144,8 @@ class SenseUpdates:
         moves_now = update_num > 0 and self.schedule.moves_after(update_num)
         for layer in kerbs_layers(model):
             if moves_now:
-                none = self.schedule.policy == "none"
                 try:
-                    moved = 0 if none else self._reallocate(optimizer, layer, update_num)
+                    moved = self._reallocate(optimizer, layer, update_num)
                 except OUT_OF_MEMORY as error:  # fairseq would go on, with half the moves
                     raise MemoryError(
                         "the accelerator has no memory left to move senses."
@@ -183,13 +167,18 @@ class SenseUpdates:
             return
         self._last_update = update_num
         for layer in kerbs_layers(model):
-            add_across_processes(layer.inventory.pending)
+            if processes() > 1 and layer.inventory.pending.numel():
+                group = distributed_utils.get_data_parallel_group()
+                distributed_utils.all_reduce(layer.inventory.pending, group=group)
             layer.update_statistics(self.schedule.decay)
             self._summary = self._summary or summarize(layer)
             for name, value in self._summary.items():
                 metrics.log_scalar(name, value, priority=1510, round=3)
 
     def _reallocate(self, optimizer: Any, layer: KerbsOutputLayer, updates: int) -> int:
+        """Move senses, in the model and where the optimizer keeps them; how many have moved."""
+        if self.schedule.policy == "none":
+            return 0
         if not layer.inventory.interval_count.any():
             if self._last_update >= 0 and not self._warned:
                 self._warned = True
@@ -198,7 +187,13 @@ class SenseUpdates:
                     "--criterion kerbs_cross_entropy."
                 )
             return 0
-        moves = self._propose(layer)
+        policy = self.schedule.policy
+        moves: Moves | None = None
+        if policy != "clusters" or layer.sample is not None:
+            moves = layer.propose_moves(policy, self.schedule.settings)
+        if policy == "clusters" and processes() > 1:  # the first one has the contexts
+            group = distributed_utils.get_data_parallel_group()
+            moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
         if moves is None or not len(moves):
             return 0
         layer.apply_moves(moves)
@@ -219,36 +214,17 @@ class SenseUpdates:
         logger.info(f"reallocation after {updates} updates: {done}")
         return moves.moved
 
-    def _propose(self, layer: KerbsOutputLayer) -> Moves | None:
-        """The moves of all processes. For "clusters" the first one makes them of its contexts; None
-        where it has sampled none."""
-        if self.schedule.policy != "clusters":
-            return layer.propose_moves(self.schedule.policy, self.schedule.settings)
-        moves = None
-        if layer.sample is not None:
-            moves = layer.propose_moves("clusters", self.schedule.settings)
-        if processes() > 1:
-            group = distributed_utils.get_data_parallel_group()
-            moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
-        return moves
-
 
 def is_first_process() -> bool:
     """Whether this is the first data-parallel process."""
     if processes() == 1:
         return True
-    return bool(distributed_utils.get_rank(distributed_utils.get_data_parallel_group()) == 0)
+    return bool(distributed_utils.get_data_parallel_rank() == 0)
 
 
 def processes() -> int:
     """Number of data-parallel processes."""
-    return int(distributed_utils.get_world_size(distributed_utils.get_data_parallel_group()))
-
-
-def add_across_processes(values: Tensor) -> None:
-    """Sum a tensor over all data-parallel processes, in place."""
-    if processes() > 1 and values.numel():
-        distributed_utils.all_reduce(values, group=distributed_utils.get_data_parallel_group())
+    return int(distributed_utils.get_data_parallel_world_size())
 
 
 def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
@@ -262,3 +238,46 @@ def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
             place = round(quantile * (len(theta) - 1))
             summary[f"theta_q{round(100 * quantile):02d}"] = float(theta[place])
     return summary
+
+
+class OptimizerRows:
+    """Rows of parameters in an optimizer, torch's own or fairseq's around one: moments, and float32
+    master copies of ``--fp16``.
+
+    fairseq's FP16 optimizers step a float32 copy of the parameters and write it over the model's
+    after each step: what moves only in the model would be undone. The copy is one flat tensor a
+    device, or (``--fp16-no-flatten-grads``) one tensor a parameter.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._torch = getattr(optimizer, "optimizer", optimizer)
+        self._copied = list(getattr(optimizer, "fp16_params", ()))
+        self._masters = getattr(optimizer, "fp32_params", None)
+
+    def _find(self, parameter: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What the optimizer steps for a parameter, and the places of rows along its first axis."""
+        if self._masters is None:
+            return parameter, rows
+        if not isinstance(self._masters, dict):
+            pairs = zip(self._copied, self._masters)
+            return next(master for copied, master in pairs if copied is parameter), rows
+        together = [copied for copied in self._copied if copied.device == parameter.device]
+        number = next(n for n, copied in enumerate(together) if copied is parameter)
+        before = sum(copied.numel() for copied in together[:number])
+        width = parameter[0].numel()
+        places = before + rows.cpu().unsqueeze(1) * width + torch.arange(width)
+        return self._masters[parameter.device.index], places.flatten()
+
+    @torch.no_grad()
+    def zero_moments(self, parameter: Tensor, rows: Tensor) -> None:
+        """Zero the optimizer's per-element state in rows [K] of a parameter."""
+        master, places = self._find(parameter, rows)
+        reset_moments(self._torch, [master], places)
+
+    @torch.no_grad()
+    def set_master_rows(self, parameter: Tensor, rows: Tensor, values: Tensor) -> None:
+        """Write values [K, ...] into rows [K] of a parameter's master copy, where there is one."""
+        if self._masters is not None:
+            master, places = self._find(parameter, rows)
+            shape = (len(places), *master.shape[1:])
+            master.data[places.to(master.device)] = values.to(master).reshape(shape)

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_kerbs.utils.errors import ProgramEnd
+from fairseq_kerbs.utils.errors import UserError
 
 STATE = "dictionaries"
 """The entry of the task's state: {"source": digest, "target": digest}."""
@@ -25,37 +25,32 @@ def digest(dictionary: Any) -> str:
 
 def digest_kept(state: dict[str, Any], side: str) -> str | None:
     """The digest of one side in a checkpoint; None in those that were written without."""
-    kept: Any = state
+    entry: Any = state
     for name in ("task_state", STATE, side):
-        kept = kept.get(name) if isinstance(kept, Mapping) else None
-    return kept if isinstance(kept, str) and kept else None
+        entry = entry.get(name) if isinstance(entry, Mapping) else None
+    return entry if isinstance(entry, str) and entry else None
 
 
 def remember_dictionaries(task: Any) -> None:
-    """Put digests of a task's dictionaries into its state, for its checkpoints.
-
-    fairseq's commands give a task the state of a checkpoint before they build its model: then the
-    dictionaries must be those, or the command ends with one sentence.
-    """
+    """Put digests of a task's dictionaries into its state, for its checkpoints. fairseq's commands
+    give a task the state of a checkpoint before they build its model: these must be the same."""
     if not hasattr(task, "state"):  # that of `fairseq-kerbs convert` has dictionaries of no words
         return
     check_dictionaries({"task_state": task.state.state_dict}, task)
-    own = {"source": digest(task.source_dictionary), "target": digest(task.target_dictionary)}
-    task.state.merge_state_dict({STATE: own})
+    sides = {"source": task.source_dictionary, "target": task.target_dictionary}
+    task.state.merge_state_dict({STATE: {side: digest(words) for side, words in sides.items()}})
 
 
 def check_dictionaries(state: dict[str, Any], task: Any) -> None:
-    """End with one sentence where a checkpoint was trained with other dictionaries than a task's.
-    Of the checkpoint's ``state`` the entry ``task_state`` is enough."""
+    """Raise a UserError where a checkpoint, of whose ``state`` the entry ``task_state`` is enough,
+    was trained with other dictionaries than a task's."""
     for side in ("source", "target"):
-        kept = digest_kept(state, side)
-        if kept is None or kept == digest(dictionary := getattr(task, f"{side}_dictionary")):
-            continue
-        words = kept.split()[0]
-        found = f"one of {len(dictionary)}"
-        if words == str(len(dictionary)):
-            found = "one of as many, but of other words or in another order"
-        raise ProgramEnd(
-            f"the checkpoint has a {side} dictionary of {words} words, the data has {found}: "
-            "use the data that the model was trained on."
-        )
+        trained, dictionary = digest_kept(state, side), getattr(task, f"{side}_dictionary")
+        if trained is not None and trained != digest(dictionary):
+            words = trained.split()[0]
+            other = "of other words or in another order" * (words == str(len(dictionary)))
+            raise UserError(
+                f"the checkpoint has a {side} dictionary of {words} words, the data has one of "
+                f"{len(dictionary)}{', but ' * bool(other)}{other}: use the data that the model "
+                "was trained on."
+            )

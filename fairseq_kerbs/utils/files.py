@@ -11,17 +11,19 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
-from fairseq_kerbs.utils.errors import UserError, refused_by_system, system_cause, system_refusal
+from fairseq_kerbs.utils.errors import UserError, sentence_of
 
 logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial-"
 """Prefix of the temporary name that a file or folder has while it is being written."""
+LONGEST_WORD = 1000
+"""Characters of a word: tokenization and BPE take a time that grows with the square of them."""
 
 
 def iter_lines(path: Path | str) -> Iterator[str]:
@@ -30,25 +32,21 @@ def iter_lines(path: Path | str) -> Iterator[str]:
 
     Raises a UserError that names the file, and the line if it is not UTF-8.
     """
-    path = Path(path)
+    number = 0
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb") as stream:
             for number, raw in enumerate(stream, start=1):
-                raw = raw.removesuffix(b"\n").removesuffix(b"\r")
-                try:
-                    line = raw.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1}); "
-                        "convert the file to UTF-8 first"
-                    ) from None
+                line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
                 yield line.removeprefix("\ufeff") if number == 1 else line
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}: not valid UTF-8 (byte {error.start + 1}); convert the file to "
+            "UTF-8 first"
+        ) from None
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder; a text file was expected") from None
     except OSError as error:
-        raise system_refusal(error, path, "read") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}); name a text file") from None
 
 
 def read_lines(path: Path | str) -> list[str]:
@@ -56,96 +54,57 @@ def read_lines(path: Path | str) -> list[str]:
     return list(iter_lines(path))
 
 
-LONGEST_WORD = 1000
-"""Characters of a word: tokenization and BPE take a time that grows with the square of them."""
-
-
 def has_endless_word(line: str) -> bool:
     """Whether a word of a line has more than :data:`LONGEST_WORD` characters."""
     return len(line) > LONGEST_WORD and any(len(word) > LONGEST_WORD for word in line.split())
 
 
-def atomic_write(path: Path | str) -> AbstractContextManager[TextIO]:
-    r"""Open a UTF-8 text file (newline ``\n``) that appears under its name only when complete.
+@contextmanager
+def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
+    r"""Open a file (of text: UTF-8, newline ``\n``) that appears under its name only when complete.
 
     After an exception an earlier file of that name is kept. A link of that name gives way. Raises a
     UserError if the disk is full, or the name or folder cannot be written to.
     """
-    return _atomic(Path(path), mode="w", encoding="utf-8", newline="\n")
-
-
-def atomic_write_bytes(path: Path | str) -> AbstractContextManager[BinaryIO]:
-    """As :func:`atomic_write`, for bytes."""
-    return _atomic(Path(path), mode="wb")
-
-
-@contextmanager
-def _atomic(path: Path, **how: Any) -> Iterator[Any]:
+    path, name = Path(path), None
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         path.parent.mkdir(parents=True, exist_ok=True)
-        # a name that nobody else has, not even a process of the same number in another container,
-        # and no link
-        prefix, suffix = f"{PARTIAL}{os.getpid()}-", f"-{path.name}"
-        handle, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=path.parent)
-    except OSError as error:
-        raise system_refusal(error, path) from None
-    temporary = Path(name)
-    try:
+        # a name that no process has, not even one of the same number in another container
+        handle, name = tempfile.mkstemp(prefix=PARTIAL, suffix=f"-{path.name}", dir=path.parent)
         os.umask(mask := os.umask(0))
         os.fchmod(handle, 0o666 & ~mask)
-        with open(handle, **how) as stream:
+        with open(handle, mode, **text) as stream:
             yield stream
-        put_in_place(temporary, path)
+        os.replace(name, path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        # torch's archive writer ends in an error of its own where the disk has refused
-        refusal = system_cause(error) if isinstance(error, (OSError, RuntimeError)) else None
-        # an error that names another file is about what the writer reads
-        if refusal is not None and refusal.filename in (None, name):
-            raise system_refusal(refusal, path) from None
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+        # an error with the name of another file is about what the writer reads
+        if isinstance(error, OSError) and (name is None or error.filename in (None, name)):
+            error.filename = str(path)
+            if sentence := sentence_of(error):
+                raise UserError(sentence) from None
         raise
 
 
-def put_in_place(temporary: Path, path: Path) -> None:
-    """Give a complete file or folder its final name, safe from a loss of power: its content is on
-    the disk before it has the name, and so is the name when this returns."""
-    for file in [temporary, *temporary.rglob("*")]:
-        _sync(file)
-    os.replace(temporary, path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except OSError as error:
-        # some file systems cannot flush a folder, and one may be writable, but not readable
-        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP, errno.EACCES)):
-            raise
+atomic_write_bytes = partial(atomic_write, mode="wb")
+"""As :func:`atomic_write`, for bytes."""
 
 
 def sha256_of(path: Path | str) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
-    with Path(path).open("rb") as stream:
-        digest = hashlib.sha256()
+    """Hexadecimal SHA-256 of a file's bytes, or of a folder's file names and contents."""
+    path, digest = Path(path), hashlib.sha256()
+    if path.is_dir():
+        for file in sorted(file for file in path.rglob("*") if file.is_file()):
+            digest.update(f"{file.relative_to(path)} {sha256_of(file)}\n".encode())
+        return digest.hexdigest()
+    with path.open("rb") as stream:
         for part in iter(partial(stream.read, 1 << 20), b""):
             digest.update(part)
-        return digest.hexdigest()
-
-
-def fingerprint(path: Path) -> str | None:
-    """SHA-256 of a file, or of a folder's file names and contents; None where there is nothing."""
-    if path.is_dir():
-        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-        listing = "\n".join(f"{file.relative_to(path)} {sha256_of(file)}" for file in files)
-        return hashlib.sha256(listing.encode()).hexdigest()
-    return sha256_of(path) if path.is_file() else None
+    return digest.hexdigest()
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -165,11 +124,13 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def lock_folder(folder: Path, refusal: str) -> TextIO:
-    """The open lock of a folder; a UserError with a ``refusal`` if another process holds it.
+    """The open lock of a folder, made if need be; a UserError with a ``refusal`` if another process
+    holds it.
 
     A record lock (POSIX) ends with the process, is not inherited by its workers, and holds between
     machines whose common file system has locks; without these there is a warning.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     lock = (folder / ".lock").open("a")
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,14 +144,6 @@ def lock_folder(folder: Path, refusal: str) -> TextIO:
     return lock
 
 
-@contextmanager
-def locked(folder: Path, refusal: str) -> Iterator[None]:
-    """Create a folder and keep other runs out of it, as :func:`lock_folder` does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder, refusal):
-        yield
-
-
 def check_whole(path: Path) -> None:
     """Raise a UserError, without loading it, if a checkpoint was cut off or a checksum is wrong:
     torch was built without looking at these."""
@@ -199,17 +152,18 @@ def check_whole(path: Path) -> None:
             if stream.read(1) == b"\x80":  # pickle of a torch before 1.6: has no checksums
                 return
         with zipfile.ZipFile(path) as archive:
-            # torch reads nothing of an entry that is marked as a folder (0x10), and compresses none
+            # torch reads nothing of an entry that is marked as a folder (0x10); it compresses none,
+            # but reads them, and a small file could hold gigabytes
             odd = any(
                 entry.external_attr & 0x10 or entry.compress_type != zipfile.ZIP_STORED
                 for entry in archive.infolist()
             )
-            sound = not odd and archive.testzip() is None
-    except Exception as error:  # of every kind, where the archive's list of contents is damaged
-        if refused_by_system(error):
-            raise system_refusal(error, path, "read") from None
-        sound = False
-    if not sound:
+            whole = not odd and archive.testzip() is None
+    except PermissionError:
+        raise UserError(f"{path} cannot be read (Permission denied)") from None
+    except Exception:  # of every kind, where the archive's list of contents is damaged
+        whole = False
+    if not whole:
         raise damaged(path)
 
 

@@ -10,9 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.utils.processes import usable_cores
-
-_ROOT = Path(__file__).resolve().parents[2]
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, usable_cores
 
 
 def describe_machine(device: str) -> dict[str, Any]:
@@ -21,15 +19,12 @@ def describe_machine(device: str) -> dict[str, Any]:
 
     gpu = None
     if device == "cuda":
-        properties = torch.cuda.get_device_properties(0)
-        gpu = {
-            "name": properties.name,
-            "memory_bytes": properties.total_memory,
-            "tf32": torch.backends.cuda.matmul.allow_tf32,
-        }
-    named = re.search("^model name.*?: *(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        card = torch.cuda.get_device_properties(0)
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        gpu = {"name": card.name, "memory_bytes": card.total_memory, "tf32": tf32}
+    model = re.search("^model name.*?: *(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return {
-        "cpu": named[1].strip() if named else platform.machine(),
+        "cpu": model[1].strip() if model else platform.machine(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
@@ -51,22 +46,14 @@ def describe_versions() -> dict[str, Any]:
     """Versions of Python, torch, fairseq and this project, with its git revision if any."""
     import torch
 
-    found: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__}
+    versions: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("fairseq", "fairseq_kerbs"):
         installed = importlib.metadata.distributions(name=name)
-        found[name] = next((each.version for each in installed), None)
-    return found | {"cuda": torch.version.cuda, "revision": _revision()}
-
-
-def _revision() -> str | None:
-    """The commit of this checkout, with "+changes" where files differ from it or are new."""
-    found = []
-    for command in (("rev-parse", "HEAD"), ("status", "--porcelain")):
-        try:
-            told = subprocess.check_output(
-                ["git", "-C", _ROOT, *command], stderr=subprocess.DEVNULL, text=True
-            )
-        except (OSError, subprocess.CalledProcessError):
-            return None
-        found.append(told.strip())
-    return found[0] + "+changes" * bool(found[1])
+        versions[name] = next((each.version for each in installed), None)
+    command = ["git", "-C", str(PLUGIN_FOLDER.parent), "describe", "--always", "--dirty=+changes"]
+    command += ["--abbrev=40", "--exclude=*"]
+    try:
+        git = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:  # git is not installed
+        git = ""
+    return versions | {"cuda": torch.version.cuda, "revision": git or None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import runpy
 import shlex
 import shutil
 import signal
@@ -36,12 +35,12 @@ def find_program(name: str) -> str:
     """Path of a program such as ``fairseq-train``: beside this Python first, then on PATH; a
     UserError if it is in neither place."""
     beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.is_file() else shutil.which(name)
-    if found is None:
+    program = str(beside) if beside.is_file() else shutil.which(name)
+    if program is None:
         raise UserError(
             f"{name} is neither beside {sys.executable} nor on PATH; run scripts/install.sh"
         )
-    return found
+    return program
 
 
 def quoted(command: Sequence[str | Path]) -> str:
@@ -50,20 +49,11 @@ def quoted(command: Sequence[str | Path]) -> str:
 
 
 def replace_process(command: Sequence[str]) -> None:
-    """Become `command`: signals, exit status and terminal are its own. Does not return. A program
-    of this Python runs here, so that Ctrl-C during its imports is a KeyboardInterrupt."""
+    """Become `command`: signals, exit status and terminal are its own. Does not return."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.environ |= UTF8
-    if Path(command[0]).parent != Path(sys.executable).parent:
-        os.execv(command[0], list(command))
-    for number in _ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "fairseq_kerbs"]:
-        del sys.modules[name]  # fairseq imports a plugin after itself
-    sys.argv = list(command)
-    runpy.run_path(command[0], run_name="__main__")  # ends in SystemExit
+    os.environ.update(UTF8)
+    os.execv(command[0], list(command))
 
 
 def run_program(
@@ -76,28 +66,22 @@ def run_program(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
 
     def begin() -> None:
-        os.setpgrp()
         end_with_parent()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     try:
-        # in a group of its own, or Ctrl-C would reach it, too, which it answers with a traceback
-        process = subprocess.Popen(
-            list(command),
-            stdout=stdout,
-            stderr=stderr,
-            cwd=folder,
-            preexec_fn=begin,
-            env={**os.environ, **UTF8},
-        )
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            return process.wait()
-        except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
-            raise
+        # in a session of its own, or Ctrl-C would reach it, too, which it answers with a traceback
+        with subprocess.Popen(
+            list(command), stdout=stdout, stderr=stderr, cwd=folder, start_new_session=True,
+            preexec_fn=begin, env={**os.environ, **UTF8},
+        ) as process:  # fmt: skip
+            try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                return process.wait()
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+                raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

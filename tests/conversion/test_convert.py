@@ -109,19 +109,6 @@ def test_training_on_starts_from_the_same_loss(
     assert [key for key, value in model.named_parameters() if value.grad is None] == []
 
 
-def test_one_sense_a_word_needs_no_bias(tmp_path: Path) -> None:
-    stock, out = converted(tmp_path, "transformer_tied", "--total-senses", "1")
-    layer = load(out).decoder.output
-    assert torch.equal(layer.weight, stock.decoder.embed_tokens.weight)
-    assert layer.embed_dim == 16
-
-
-def test_half_precision(tmp_path: Path) -> None:
-    half, out = converted(tmp_path, "lstm", half=True)
-    assert load(out).decoder.output.weight.dtype == torch.float32
-    torch.testing.assert_close(log_probs(load(out)), log_probs(half), rtol=1e-5, atol=1e-5)
-
-
 def test_a_dictionary_alone_gives_the_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,15 +119,6 @@ def test_a_dictionary_alone_gives_the_counts(
     senses = load(out).decoder.output.inventory.senses_per_word()
     assert senses[4] > 1
     assert senses[-1] == 1
-
-
-def test_the_file_holds_nothing_of_the_training_before(tmp_path: Path) -> None:
-    _, out = converted(tmp_path, "lstm")
-    state = read_checkpoint(out)  # loads tensors and plain settings alone
-    assert state["last_optimizer_state"] is None
-    assert state["optimizer_history"][-1]["num_updates"] == 0
-    assert state["extra_state"]["train_iterator"]["epoch"] == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kerbs.pt", "softmax.pt"]
 
 
 def test_copies_have_the_same_neighbours_whatever_their_share(tmp_path: Path) -> None:

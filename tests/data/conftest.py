@@ -38,3 +38,10 @@ def _run(command: Sequence[str], stdout: IO[str], stderr: int, folder: Path) -> 
                 if isinstance(handler, logging.FileHandler):
                     handler.close()
     return 0
+
+
+@pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop after the text was read."""
+    monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
+    monkeypatch.setattr(prepare, "language_steps", lambda *_: None)

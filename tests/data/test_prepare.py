@@ -13,11 +13,16 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.data import prepare
-from fairseq_kerbs.data.language_text import find_splits, prepare_language, write_clean
-from fairseq_kerbs.data.parallel import preparation_of, prepare_parallel
-from fairseq_kerbs.data.prepare import NAME, working_folder
+from fairseq_kerbs.data.prepare import (
+    NAME,
+    find_splits,
+    preparation_of,
+    prepare_language,
+    prepare_parallel,
+    working_folder,
+    write_clean,
+)
 from fairseq_kerbs.data.tokens import tokenize
 from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.errors import UserError
@@ -169,20 +174,6 @@ def test_killed_runs_leave_nothing_half_written_and_resume(
     assert tree(dest) == whole
 
 
-@pytest.mark.parametrize("mode", ["separate", "none"])
-def test_other_bpe_modes(raw: Path, tmp_path: Path, mode: str) -> None:
-    run(raw, tmp_path / "dest", bpe=mode, merges=100, joined_dictionary=False)
-    bpe = tmp_path / "dest" / "bpe"
-    assert bpe.exists() == (mode == "separate")
-    if mode == "separate":
-        assert len(read_lines(bpe / "codes.de")) == len(read_lines(bpe / "codes.en")) == 101
-        assert (bpe / "codes.de").read_bytes() != (bpe / "codes.en").read_bytes()
-    else:
-        words = {w for line in read_lines(tmp_path / "dest/clean/train.en") for w in line.split()}
-        types = {line.split()[0] for line in read_lines(tmp_path / "dest/bin/dict.en.txt")}
-        assert types - {"madeupword0000", "madeupword0001", "madeupword0002"} >= words
-
-
 def _edit(name: str, old: bytes, new: bytes) -> Callable[[Path], object]:
     return lambda raw: (raw / name).write_bytes((raw / name).read_bytes().replace(old, new))
 
@@ -278,36 +269,26 @@ def test_folder_of_other_things_is_refused_untouched(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_killed_run_are_cleared(tmp_path: Path) -> None:
-    with working_folder(tmp_path, {"command": "prepare"}):
-        pass
-    for name in (f"tok/{PARTIAL}1-train.de", f"{PARTIAL}bin/dict.de.txt"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text("half")
+    for leftover in ("", f"tok/{PARTIAL}1-train.de", f"{PARTIAL}bin/dict.de.txt"):
+        with working_folder(tmp_path, {"command": "prepare"}):
+            assert not list(tmp_path.rglob(f"{PARTIAL}*"))
+        if leftover:
+            (tmp_path / leftover).parent.mkdir()
+            (tmp_path / leftover).write_text("half")
     with working_folder(tmp_path, {"command": "prepare"}):
         assert not list(tmp_path.rglob(f"{PARTIAL}*"))
 
 
-def test_second_run_in_the_same_folder_is_refused(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from fairseq_kerbs.data.prepare import working_folder\n"
-        "with working_folder(Path(sys.argv[1]), {'command': 'prepare'}):\n"
-        "    print('locked', flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "locked\n"
-        with (
-            pytest.raises(UserError, match="another run is preparing"),
-            working_folder(tmp_path, {"command": "prepare"}),
-        ):
-            pass
-        other.communicate("")
-    with working_folder(tmp_path, {"command": "prepare"}):
+def test_second_run_in_the_same_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path, refusal: str) -> None:
+        raise UserError(f"{folder} {refusal}")
+
+    monkeypatch.setattr(prepare, "lock_folder", refuse)
+    with pytest.raises(UserError, match=str(tmp_path)), working_folder(tmp_path, {"a": "b"}):
         pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_binarization_that_went_wrong_is_said_and_leaves_nothing(tmp_path: Path) -> None:
@@ -399,13 +380,3 @@ def test_splits_are_found_by_name_or_named(wiki: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none: no such file"):
         prepare_language(tmp_path / "dest", train=none, valid=none, test=none)
     assert not (tmp_path / "dest").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["raw", "--train", "x"], ["--train", "x", "--valid", "y"]]
-)
-def test_command_wants_a_folder_or_three_files(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["prepare-lm", *arguments, "--dest", "nowhere"]) == 2
-    assert "either a folder, or all of --train, --valid and --test" in capsys.readouterr().err

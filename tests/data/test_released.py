@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,45 +14,20 @@ from typing import Any
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.data import language_text, parallel, released
-from fairseq_kerbs.data.parallel import ParallelText
-from fairseq_kerbs.data.released import natural_text, read_dialogues, read_sentences
+from fairseq_kerbs.data import released
+from fairseq_kerbs.data.released import read_sentences
 from fairseq_kerbs.data.releases import release_of
-from fairseq_kerbs.evaluation.bleu import read_systems
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
-from tests.helpers.release_fixtures import expect, tgz, zipped
-
-
-def written(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in folder.iterdir()}
-
-
-def size_of(prefix: Path) -> int:
-    """Number of lines of a binarized text."""
-    from fairseq.data.indexed_dataset import MMapIndexedDataset
-
-    return len(MMapIndexedDataset(str(prefix)))
-
-
-def write_tree(folder: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
-
-def raw_of(run: Callable[..., None], dest: Path, source: Path, **flags: Any) -> dict[str, bytes]:
-    """What a preparation without further steps reads into DEST/raw."""
-    run(dest, source, **flags)
-    return written(dest / "raw")
-
-
-@pytest.fixture
-def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop after the text was read."""
-    monkeypatch.setattr(parallel, "parallel_steps", lambda *_: None)
-    monkeypatch.setattr(language_text, "language_steps", lambda *_: None)
+from tests.helpers.release_fixtures import (
+    expect,
+    raw_of,
+    size_of,
+    tgz,
+    write_tree,
+    written,
+    zipped,
+)
 
 
 def test_entries_are_complete() -> None:
@@ -330,29 +305,6 @@ def test_iwslt_inner_archive_and_unpacked_release_give_the_same_text(
 
 
 @pytest.mark.usefixtures("read_only")
-@pytest.mark.parametrize(
-    ("name", "old", "new", "message"),
-    [
-        ("train.tags.de-en.de", b" Ende.\n", b"", "train has 22 lines, expected 23"),
-        ("train.tags.de-en.de", b"Ende", b"\xff", "train.tags.de-en.de, line 17: not valid UTF-8"),
-        ("IWSLT16.TED.tst2014.de-en.en.xml", b"", None, r"tst2014.de-en.en\* was expected, found"),
-    ],
-)
-def test_damaged_iwslt_text_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: bytes, new: bytes | None,
-    message: str,
-) -> None:  # fmt: skip
-    files = iwslt_files()
-    content = files.pop(f"de-en/{name}")
-    if new is not None:
-        files[f"de-en/{name}"] = content.replace(old, new, 1)
-    path = iwslt_archive(tmp_path / "i.tgz", monkeypatch, files)
-    with pytest.raises(UserError, match=message):
-        released.prepare_iwslt16(tmp_path / "dest", path, **SETS)
-    assert not (tmp_path / "dest" / "raw").exists()
-
-
-@pytest.mark.usefixtures("read_only")
 def test_folder_of_plain_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -396,201 +348,3 @@ def test_wrong_sets(
     assert main(["prepare-iwslt16", "--dest", str(tmp_path / "dest"), *flags]) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "dest").exists()
-
-
-# --- DailyDialog
-
-DIALOGUES = {
-    "train": "Hello , Jim . __eou__ I ’ m fine . __eou__ I ’ Ve heard . __eou__\n"
-    "How much ? __eou__ It ' s £ 5 . __eou__\n"  # in the test set
-    "good bye ! __eou__ See you . __eou__\n"  # in the validation set, in another case
-    "Hello , Jim . __eou__ I'm fine . __eou__\n"  # repeats the first pair
-    "Alone . __eou__\n" + "We went home . __eou__ We stay home . __eou__\n" * 20,
-    "validation": "Good bye ! __eou__ See you . __eou__ Or not . __eou__\n",
-    "test": "How much ? __eou__ It’s £ 5 . __eou__\nDon ‘ t go ! __eou__ See you . __eou__\n",
-}
-DIALOGUE_COUNTS = {
-    "train dialogues": 25, "validation dialogues": 1, "test dialogues": 2,
-    "train": 25, "validation": 2, "test": 2,
-}  # fmt: skip
-
-
-def dialog_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: bytes) -> Path:
-    """A zip file with one a part, each with labels beside the text, as macOS packs them."""
-    files = {"ijcnlp_dailydialog/": b"", "ijcnlp_dailydialog/dialogues_text.txt": b"all of it"}
-    texts = {part: text.encode() for part, text in DIALOGUES.items()} | changed
-    for part, content in texts.items():
-        inner = {
-            f"{part}/": b"",
-            f"{part}/dialogues_{part}.txt": content,
-            f"{part}/dialogues_act_{part}.txt": b"1 2\n",
-            f"__MACOSX/{part}/._dialogues_{part}.txt": b"\x00\x05",
-        }
-        files[f"ijcnlp_dailydialog/{part}.zip"] = zipped(inner)
-        files[f"__MACOSX/ijcnlp_dailydialog/._{part}.zip"] = b"\x00\x05"
-    (path := tmp_path / "dialog.zip").write_bytes(zipped(files))
-    expect(monkeypatch, "dailydialog", {path.name: path.read_bytes()}, DIALOGUE_COUNTS)
-    return path
-
-
-def test_dialog_archive_to_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    archive, dest = dialog_archive(tmp_path, monkeypatch), tmp_path / "dest"
-    command = ["prepare-dailydialog", str(archive), "--dest", str(dest), "--merges", "10"]
-    assert main(command) == 0
-    assert "  2 training pairs removed that also occur" in capsys.readouterr().out
-    raw = dest / "raw"
-    pairs = list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en")))
-    assert pairs[:3] == [
-        ("Hello, Jim.", "I'm fine."), ("I'm fine.", "I've heard."), ("Hello, Jim.", "I'm fine."),
-    ]  # fmt: skip
-    assert read_lines(raw / "test.context") == ["How much?", "Don't go!"]
-    assert read_lines(raw / "test.en") == ["It's £5.", "See you."]
-    for split, size in (("train", 23), ("valid", 2), ("test", 2)):
-        for side in ("context", "en"):
-            assert size_of(dest / "bin" / f"{split}.context-en.{side}") == size
-    assert read_lines(dest / "bin" / "dict.en.txt") == read_lines(dest / "bin" / "dict.context.txt")
-    # what the model is trained to say is the reference
-    systems, references = read_systems([dest / "bpe/test.en"], [raw / "test.en"], language="en")
-    assert [*systems.values()] == references
-    for folder in (tmp_path / "flat", tmp_path / "deep" / "test"):
-        texts = {f"dialogues_{part}.txt": text.encode() for part, text in DIALOGUES.items()}
-        write_tree(folder, texts)
-        monkeypatch.setattr(parallel, "parallel_steps", lambda *_: None)
-        assert raw_of(released.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
-
-
-@pytest.mark.usefixtures("read_only")
-@pytest.mark.parametrize(
-    ("part", "content", "message"),
-    [
-        ("test", b"a __eou__ \xff __eou__\n", r"dialogues_test.txt, line 1: not valid UTF-8"),
-        ("validation", b"a __eou__\n" * 2, "validation dialogues has 2 lines, expected 1"),
-    ],
-)
-def test_damaged_dialogues_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, content: bytes, message: str
-) -> None:
-    path = dialog_archive(tmp_path, monkeypatch, **{part: content})
-    with pytest.raises(UserError, match=message):
-        released.prepare_dailydialog(tmp_path / "dest", path)
-
-
-@pytest.mark.parametrize(
-    ("text", "natural"),
-    [
-        ("I ’ m sure he ’ ll say it ’ s Tom ’ s .", "I'm sure he'll say it's Tom's."),
-        ("I ’ Ve been , you ' ve not , I'Ve too .", "I've been, you've not, I've too."),
-        ("I'm sure you don't .", "I'm sure you don't."),
-        ("Let ‘ s go , don ′ t stay .", "Let's go, don't stay."),
-        ("At 6 o ’ clock , ma ’ am , Mr . O ’ Neil .", "At 6 o'clock, ma'am, Mr. O'Neil."),
-        ("Say “ cheese ” !", 'Say "cheese"!'),
-        ("It is three minutes ' walk .", "It is three minutes' walk."),
-        ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
-    ],
-)
-def test_natural_text(text: str, natural: str) -> None:
-    assert natural_text(text) == natural
-    assert natural_text(natural) == natural
-
-
-def test_dialogues_have_any_number_of_utterances(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("a  b__eou__ c __eou__ d __eou__\ne __eou__\n")
-    assert read_dialogues(tmp_path / "f", "test") == [["a b", "c", "d"], ["e"]]
-
-
-# --- the One-Billion-Word benchmark
-
-ROOT = "1-billion-word-language-modeling-benchmark-r13output"
-TRAIN = f"{ROOT}/training-monolingual.tokenized.shuffled"
-HELDOUT = f"{ROOT}/heldout-monolingual.tokenized.shuffled"
-
-
-@pytest.fixture
-def lm1b(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An archive that is expected: shards out of order, and the held-out text once more."""
-    files = {
-        f"{ROOT}/README": b"notes\n",
-        f"{HELDOUT}/news.en-00000-of-00100": b"never drawn\n" * 9,
-    }
-    for shard in (2, 1, 3):
-        lines = "".join(f"Training sentence {shard} {i} .\n" for i in range(40))
-        files[f"{TRAIN}/news.en-{shard:05}-of-00100"] = lines.encode()
-    for shard in (0, 1):
-        lines = "".join(f"Held-out sentence {shard} {i} .\n" for i in range(15))
-        files[f"{HELDOUT}/news.en.heldout-{shard:05}-of-00050"] = lines.encode()
-    write_tree(tmp_path, files)
-    (path := tmp_path / "lm.tar.gz").write_bytes(tgz(files))
-    counts = {"training": 120, "held-out": 30}
-    expect(monkeypatch, "lm1b", {path.name: path.read_bytes()}, counts)
-    return path
-
-
-def sizes(train: int, valid: int, test: int) -> dict[str, Any]:
-    return {"train": train, "valid": valid, "test": test, "seed": 1, "words": 9}
-
-
-def test_lm1b_archive_to_data(
-    lm1b: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    dest = tmp_path / "dest"
-    numbers = ["--train", "50", "--valid", "5", "--test", "20", "--words", "9"]
-    assert main(["prepare-lm1b", str(lm1b), "--dest", str(dest), *numbers]) == 0
-    printed = capsys.readouterr().out
-    assert "0 validation and test sentences are also in the training text" in printed
-    for split, size in (("train", 50), ("valid", 5), ("test", 20)):
-        assert size_of(dest / "bin" / split) == size
-        lines = read_lines(dest / "raw" / split)
-        assert len(set(lines)) == size
-        assert all(line.startswith("Training" if split == "train" else "Held") for line in lines)
-    assert not set(read_lines(dest / "raw" / "valid")) & set(read_lines(dest / "raw" / "test"))
-    assert len(read_lines(dest / "bin" / "dict.txt")) == 9
-
-
-@pytest.mark.usefixtures("read_only")
-def test_draws(lm1b: Path, tmp_path: Path) -> None:
-    """The same of a folder; another with another seed; a smaller sample begins a larger one."""
-    run = released.prepare_lm1b
-    drawn = raw_of(run, tmp_path / "a", lm1b, **sizes(60, 6, 9))
-    assert raw_of(run, tmp_path / "b", tmp_path / ROOT, **sizes(60, 6, 9)) == drawn
-    assert raw_of(run, tmp_path / "c", lm1b, **sizes(60, 6, 9) | {"seed": 2}) != drawn
-    larger = raw_of(run, tmp_path / "d", lm1b, **sizes(90, 6, 9))["train"]
-    assert larger.startswith(drawn["train"])
-    shards = {line.split()[2] for line in drawn["train"].decode().splitlines()}
-    assert shards == {"1", "2", "3"}
-    with pytest.raises(UserError, match=r"30 sentences \(held-out\), fewer than --valid 20 and"):
-        run(tmp_path / "e", lm1b, **sizes(60, 20, 11))
-
-
-@pytest.mark.usefixtures("read_only", "lm1b")
-def test_lm1b_folders_without_training_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder := tmp_path / "text").mkdir()
-    with pytest.raises(UserError, match=r"text has 0 sentences \(all\)"):
-        released.prepare_lm1b(tmp_path / "d", folder, **sizes(3, 2, 1))
-    (folder / "1b_benchmark.dev.tokens").write_text("a b\n\n  \nc  d\n" * 2)
-    (folder / "1b_benchmark.test.tokens").write_text("e f\n" * 2)
-    released.prepare_lm1b(tmp_path / "d", folder, **sizes(3, 2, 1))
-    assert "note: there is no training text; all three are drawn from one pool" in (
-        capsys.readouterr().out
-    )
-    texts = written(tmp_path / "d" / "raw")
-    assert sorted(b"".join(texts.values()).decode().splitlines()) == sorted(
-        ["a b", "c d", "e f"] * 2
-    )
-
-
-def test_defaults_are_those_of_our_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr(released, "_prepare", lambda *given, **_: calls.append(given[4]))
-    for name in ("multi30k", "wikitext2"):
-        assert main([f"prepare-{name}", "--dest", "d"]) == 0
-    assert calls == [
-        ParallelText(
-            train="d/raw/train", valid="d/raw/valid", test=("d/raw/test",),
-            source_lang="de", target_lang="en", merges=3000,
-        ),
-        10_000,
-    ]  # fmt: skip

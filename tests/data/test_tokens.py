@@ -61,10 +61,6 @@ def test_lower_casing_keeps_the_tokens_of_cased_text() -> None:
     assert tokenize(raw.lower(), language="en") == "he left. then mr. smith came ."
 
 
-def test_unusual_whitespace_becomes_one_space() -> None:
-    assert tokenize("a\u00a0b\u2028c\td  e\r", language="en") == "a b c d e"
-
-
 @pytest.mark.parametrize("language", ["de", "en"])
 def test_toy_corpus_survives_the_round_trip(corpus: Path, language: str) -> None:
     for line in read_lines(corpus / f"train.{language}"):

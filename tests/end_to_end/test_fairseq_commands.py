@@ -6,7 +6,6 @@ command that merely ends is not taken for one that works.
 
 from __future__ import annotations
 
-import functools
 import random
 import re
 import shlex
@@ -95,22 +94,6 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Binarized parallel text: each target word is its source word in capitals."""
-    folder = tmp_path_factory.mktemp("parallel")
-    lines = sources()
-    splits = {"train": lines[:-40], "valid": lines[-40:-20], "test": lines[-TEST_PAIRS:]}
-    for split, part in splits.items():
-        write_lines(folder / f"{split}.de", part)
-        write_lines(folder / f"{split}.en", [line.upper() for line in part])
-    flags = [f"--{split}pref={folder / split}" for split in splits]
-    output = run("fairseq-preprocess", "-s", "de", "-t", "en", *flags, "--destdir", folder / "bin",
-                 "--workers", "2")  # fmt: skip
-    assert f"test.en: {TEST_PAIRS} sents" in output
-    return folder / "bin"
-
-
 @dataclass(frozen=True)
 class Trained:
     """A model after its first updates: folder, checkpoint and what fairseq-train printed."""
@@ -121,19 +104,6 @@ class Trained:
     @property
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint_last.pt"
-
-
-@pytest.fixture(scope="module")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
-    """Trains an architecture, once."""
-
-    @functools.cache
-    def train(arch: str) -> Trained:
-        folder = tmp_path_factory.mktemp(arch)
-        log = ("--tensorboard-logdir", folder / "log")
-        return Trained(folder, run("fairseq-train", *training(data, arch, folder), *log))
-
-    return train
 
 
 @pytest.mark.parametrize("arch", FLAGS)
@@ -221,26 +191,12 @@ def test_checkpoint_of_an_unedited_fairseq(
     assert found == expected
 
 
-def test_amp(data: Path, tmp_path: Path) -> None:
-    output = run("fairseq-train", *training(data, "transformer", tmp_path), "--amp")
-    assert figure(r"num_updates (\d+)", output) == UPDATES
-
-
 def test_adaptive_softmax(data: Path, tmp_path: Path) -> None:
     run("fairseq-train", data, *COMMON, "--arch", "transformer", *TRANSFORMER,
         "--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "8,16",
         "--ddp-backend", "legacy_ddp", "--max-update", "2", "--save-dir", tmp_path)  # fmt: skip
     output = run("fairseq-generate", data, "--path", tmp_path / "checkpoint_last.pt", *DECODING)
     assert len(hypotheses(output)) == TEST_PAIRS
-
-
-def test_score(tmp_path: Path) -> None:
-    (tmp_path / "reference").write_text("one two three four five\nsix seven eight nine ten\n")
-    (tmp_path / "system").write_text("one two three four five\nsix seven eight nine eleven\n")
-    output = run("fairseq-score", "--sys", tmp_path / "system", "--ref", tmp_path / "reference")
-    # 9 of 10 words, 7 of 8 pairs, 5 of 6 triples, 3 of 4 quadruples; no brevity penalty
-    expected = 100 * (9 / 10 * 7 / 8 * 5 / 6 * 3 / 4) ** 0.25
-    assert figure(r"BLEU4 = ([\d.]+)", output) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.fixture(scope="module")

@@ -5,35 +5,35 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.end_to_end import test_fairseq_commands as stock
 from tests.end_to_end.test_fairseq_commands import (
     COMMON,
     DECODING,
     FLAGS,
     TEST_PAIRS,
     TRANSFORMER,
+    Trained,
     figure,
     hypotheses,
+    sources,
     write_lines,
 )
 from tests.helpers.commands import USER_DIR, run
 
 pytestmark = pytest.mark.slow
 
-data = stock.data  # the same tiny parallel text
 KERBS = ["--criterion", "kerbs_cross_entropy", "--label-smoothing", "0.1"]
 # every word takes a sense whenever it can: what moves depends on all statistics
 MOVING = ["--reallocation", "paper", "--reallocation-interval", "2"]
 MOVING += ["--log-prob-threshold", "-0.01", "--sense-decay", "1e-3"]
 # no statistics: those come with our criterion alone
 STILL = ["--sense-decay", "0", "--max-update", "3", "--dropout", "0.0"]
-ARCHITECTURES = ("transformer_kerbs", "lstm_kerbs")
 
 
 def train(data: Path, save_dir: Path, arch: str, *flags: object) -> str:
@@ -60,25 +60,13 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-@pytest.fixture(scope="module")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A checkpoint of each architecture."""
-    found = {}
-    for arch in ARCHITECTURES:
-        folder = tmp_path_factory.mktemp(arch)
-        train(data, folder, arch, *FLAGS[arch], *STILL, *KERBS)
-        found[arch] = folder / "checkpoint_last.pt"
-    return found
-
-
-def test_fairseqs_own_label_smoothing_trains_the_same_model(
-    trained: dict[str, Path], data: Path, tmp_path: Path
-) -> None:
+def test_fairseqs_own_label_smoothing_trains_the_same_model(data: Path, tmp_path: Path) -> None:
     arch = "transformer_kerbs"
+    train(data, tmp_path / "ours", arch, *FLAGS[arch], *STILL, *KERBS)
     train(data, tmp_path, arch, *FLAGS[arch], *STILL,
           "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1")  # fmt: skip
     theirs = load(tmp_path / "checkpoint_last.pt")["model"]
-    for key, value in load(trained[arch])["model"].items():
+    for key, value in load(tmp_path / "ours" / "checkpoint_last.pt")["model"].items():
         # contexts are sampled by our criterion alone; fairseq leaves the last uninitialized
         if not re.search(r"[.](inventory|sample_|_float_tensor)", key):
             torch.testing.assert_close(value, theirs[key], rtol=2e-3, atol=2e-4, msg=key)
@@ -101,14 +89,14 @@ def test_training_with_many_features_at_once(data: Path, tmp_path: Path) -> None
 
 
 def test_reference_scores_are_those_of_the_ensemble_that_found_it(
-    trained: dict[str, Path], data: Path, tmp_path: Path
+    trained: Callable[[str], Trained], data: Path, tmp_path: Path
 ) -> None:
-    paths = list(trained.values())
+    paths = [trained(arch).checkpoint for arch in ("transformer_kerbs", "lstm_kerbs")]
     recursion = ("--model-overrides", "{'composition_passes': -1}")  # as decoding takes it
     output = generate(data, paths, "--beam", "2", *recursion)
     found = hypotheses(output)
     assert len(found) == TEST_PAIRS
-    write_lines(tmp_path / "test.de", stock.sources()[-TEST_PAIRS:])
+    write_lines(tmp_path / "test.de", sources()[-TEST_PAIRS:])
     write_lines(tmp_path / "test.en", [found[number] for number in range(TEST_PAIRS)])
     run("fairseq-preprocess", "-s", "de", "-t", "en", "--testpref", tmp_path / "test",
         "--destdir", tmp_path, "--srcdict", data / "dict.de.txt", "--tgtdict",
@@ -117,13 +105,13 @@ def test_reference_scores_are_those_of_the_ensemble_that_found_it(
     assert scores(again) == pytest.approx(scores(output), abs=2e-3)
 
 
-def test_prefixes_and_sampling(trained: dict[str, Path], data: Path) -> None:
-    path = [trained["lstm_kerbs"]]
+def test_prefixes_and_sampling(trained: Callable[[str], Trained], data: Path) -> None:
+    path = [trained("lstm_kerbs").checkpoint]
     prefixed = hypotheses(
         generate(data, path, "--prefix-size", "2", "--beam", "3", "--print-alignment", "hard")
     )
     assert len(prefixed) == TEST_PAIRS
-    references = [line.upper().split() for line in stock.sources()[-TEST_PAIRS:]]
+    references = [line.upper().split() for line in sources()[-TEST_PAIRS:]]
     for number, answer in prefixed.items():
         assert answer.split()[:2] == references[number][:2]
     sampled = generate(data, path, "--sampling", "--sampling-topp", "0.9", "--beam", "1")

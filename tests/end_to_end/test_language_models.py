@@ -144,4 +144,4 @@ def test_cloze_without_self_target_ends_with_a_sentence(work: Path) -> None:
     data, checkpoint = work / "data" / "bin", work / "bilstm" / "checkpoint_best.pt"
     output = fairseq("eval-lm", data, "--path", checkpoint, succeeds=False)
     assert output.strip().splitlines()[-1].startswith("fairseq_kerbs: error: --arch bilstm_lm")
-    assert "give --self-target" in output
+    assert "--self-target" in output

@@ -146,24 +146,6 @@ def test_senses_of_ambiguous_words_are_reported(work: Path) -> None:
     assert all(1 <= len(word["senses"]) <= 4 for word in words.values())
 
 
-def test_a_checkpoint_of_another_sense_count_is_refused(work: Path) -> None:
-    flags = (*TINY, "--total-senses", 2, "--max-update", 50)
-    said = run(
-        "fairseq-kerbs", "train", CONFIG, "data/bin", "save dir", *flags, "--dry-run", cwd=work
-    )
-    program, *arguments = shlex.split(said.splitlines()[1])
-    output = run(Path(program).name, *arguments, cwd=work, succeeds=False)
-    assert "Traceback" not in output
-    assert "--total-senses" in output.splitlines()[-1]
-
-
-def test_generating_without_user_dir_says_so(work: Path) -> None:
-    path = work / "save dir" / "checkpoint_best.pt"
-    output = run("fairseq-generate", work / "data" / "bin", "--path", path, succeeds=False)
-    assert "Traceback" not in output
-    assert "--user-dir" in output.splitlines()[-1]
-
-
 def test_a_refusal_of_fairseq_ends_the_script_and_leaves_the_old_output(
     work: Path, tmp_path: Path
 ) -> None:

@@ -122,19 +122,6 @@ def test_quickstart_shows_what_matters_and_logs_all(fake_checkout: Path, tmp_pat
     assert done.stderr == ""
 
 
-def test_quickstart_shows_the_end_of_the_log_of_a_failed_step(
-    fake_checkout: Path, tmp_path: Path
-) -> None:
-    script = ["bash", str(fake_checkout / "scripts" / "quickstart.sh"), "here"]
-    for step, log in (("generate", "steps.log"), ("train", "train.log")):
-        done = run(script, tmp_path, 3, FAILS=step)
-        end = (
-            f"much of {step}\nthe reason\nquickstart.sh: that is the end of {tmp_path}/here/{log}\n"
-        )
-        assert done.stderr.endswith(end)
-        assert "done in" not in done.stdout
-
-
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_quickstart_is_stopped_with_all_that_it_has_started(
     fake_checkout: Path, tmp_path: Path, whole_group: bool

@@ -17,7 +17,6 @@ from fairseq_kerbs.evaluation.bleu import (
     all_metrics,
     bleu_metric,
     corpus_scores,
-    paired_bootstrap,
     read_systems,
 )
 from fairseq_kerbs.utils.errors import UserError
@@ -62,29 +61,19 @@ def test_score_command_with_both_cases(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "out").write_text("H-0\t-0.1\tthe cat s@@ at .\n")
     (tmp_path / "ref").write_text("The cat sat.\n")
     files = ["--hypotheses", str(tmp_path / "out"), "--reference", str(tmp_path / "ref")]
-    assert main(["score", *files, "--max-ngram-order", "1", "--both-cases"]) == 0
-    cased, *others = capsys.readouterr().out.splitlines()
-    lowercased = others[2]
-    for line, start in zip([*others[:2], *others[3:]], ("mixed", "lc", "lc", "lc")):
-        assert line.startswith(("chrF2|nrefs:1|case:" + start, "TER|nrefs:1|case:" + start))
-    assert cased.startswith("BLEU-1|nrefs:1|case:mixed|")
-    assert " = 75.00 " in cased
-    assert lowercased.startswith("BLEU-1|nrefs:1|case:lc|")
-    assert " = 100.00 " in lowercased
-    assert (
-        main(["score", *files, "--max-ngram-order", "1", "--both-cases", "--format", "json"]) == 0
-    )
+    command = ["score", *files, "--max-ngram-order", "1", "--both-cases"]
+    assert main(command) == 0
+    names = [line.partition("|")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == 2 * ["BLEU-1", "chrF2", "TER"]
+    assert main([*command, "--format", "json"]) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["bleu"] for one in printed] == pytest.approx([75, 100])
+    assert [each["bleu"] for each in printed] == pytest.approx([75, 100])
     assert printed[0]["max_ngram_order"] == 1
     assert printed[0]["chrf"] < printed[1]["chrf"] == 100
-    assert [one["ter"] for one in printed] == [0, 0]
-    assert "|nc:6|" in printed[0]["chrf_signature"]
-    assert "|tok:tercom|" in printed[0]["ter_signature"]
     assert main(["score", *files, "--lowercase", "--tokenize", "char"]) == 0
-    printed_line = capsys.readouterr().out
-    assert printed_line.startswith("BLEU|nrefs:1|case:lc|")
-    assert "|tok:char|" in printed_line
+    line = capsys.readouterr().out
+    assert "case:lc" in line
+    assert "|tok:char|" in line
 
 
 def test_generated_file_is_joined_ordered_and_detokenized(tmp_path: Path) -> None:
@@ -139,23 +128,3 @@ def test_systems_are_compared_with_the_first(
     detokenized = [line.replace(" .", ".") for line in texts["other"]]
     (score,) = corpus_scores(detokenized, [reference], {"BLEU-1": bleu_metric(1)})
     assert other["BLEU-1"]["score"] == pytest.approx(score.score)
-    assert main([*command, "--both-cases"]) == 0
-    table = capsys.readouterr().out
-    assert table.count("Baseline: base │") == 2
-    assert table.count("BLEU-1 (μ ± 95% CI)") == 2
-    assert table.count("seed:12345|case:mixed") == table.count("BLEU-1     nrefs:1") == 2
-    assert f"{other['BLEU-1']['score']:.2f} (" in table
-    assert "\x1b[" not in table
-
-
-def test_bootstrap_says_how_far_a_score_strays() -> None:
-    """A system that is right on half of its lines, whole: its score strays by the draw of lines."""
-    reference = [f"{n} a b c d" for n in range(100)]
-    half = [line if n % 2 else "x" for n, line in enumerate(reference)]
-    metrics = all_metrics(1, language="en")
-    _, found = paired_bootstrap([half, reference], [reference], metrics, samples=200)
-    results = found["TER"]
-    assert results[0].score == pytest.approx(50)
-    assert results[0].mean == pytest.approx(50, abs=1.5)
-    assert results[0].ci == pytest.approx(1.96 * 5, rel=0.2)  # binomial, 100 lines
-    assert results[1].ci == 0

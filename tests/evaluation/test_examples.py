@@ -12,7 +12,6 @@ from fairseq_kerbs.cli import main
 from fairseq_kerbs.evaluation.examples import (
     Example,
     as_markdown,
-    rule_text,
     side_by_side,
 )
 from fairseq_kerbs.utils.errors import UserError
@@ -73,16 +72,6 @@ def test_best_has_the_largest_gains_in_order() -> None:
     assert other[0].scores == pytest.approx(
         {name: sentence_bleu(SYSTEMS[name][2], ["a third"]).score for name in ("MoS", "softmax")}
     )
-
-
-def test_rules_are_stated() -> None:
-    best = side_by_side(SOURCES, REFERENCES, SYSTEMS, "best", 2, 1)
-    assert rule_text(best, 5, "best", 1) == (
-        "2 of 5 lines: the largest gains of kerbs over softmax in sentence chrF."
-    )
-    assert rule_text([], 5, "best", 1, "bleu") == "0 of 5 lines have a gain in sentence BLEU."
-    assert "at random (seed 7)" in rule_text(best, 5, "random", 7)
-    assert "most different answers (seed 7)" in rule_text(best, 5, "differing", 7)
 
 
 def test_texts_stay_whole() -> None:

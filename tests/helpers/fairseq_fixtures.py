@@ -11,12 +11,29 @@ from fairseq.data import Dictionary
 from torch import Tensor
 
 import fairseq_kerbs.criterions  # noqa: F401  (registers)
-from fairseq_kerbs.models import GruKerbsModel, LstmKerbsModel, TransformerKerbsModel
+from fairseq_kerbs import models
 
 MODELS: dict[str, Any] = {
-    "transformer": TransformerKerbsModel,
-    "lstm": LstmKerbsModel,
-    "gru": GruKerbsModel,
+    "transformer": models.TransformerKerbsModel,
+    "lstm": models.LstmKerbsModel,
+    "gru": models.GruKerbsModel,
+}
+LANGUAGE_MODELS: dict[str, Any] = {
+    "transformer_lm": models.TransformerLanguageModel,
+    "lstm_lm": models.LstmLanguageModel,
+    "gru_lm": models.GruLanguageModel,
+    "bilstm_lm": models.BilstmLanguageModel,
+    "fairseq_lstm_lm": models.FairseqLstmLanguageModel,
+}
+ALL_MODELS = MODELS | {"fairseq_lstm": models.FairseqLstmModel} | LANGUAGE_MODELS
+RECURRENT: dict[str, Any] = {"hidden_size": 12, "embed_dim": 10, "dropout": 0.0}
+FAIRSEQ_LSTM: dict[str, Any] = {
+    "encoder_embed_dim": 10,
+    "decoder_embed_dim": 12,
+    "decoder_out_embed_dim": 12,
+    "encoder_hidden_size": 8,
+    "decoder_hidden_size": 14,
+    "dropout": 0.0,
 }
 SIZES: dict[str, dict[str, Any]] = {
     "transformer": {
@@ -30,9 +47,13 @@ SIZES: dict[str, dict[str, Any]] = {
         "decoder_attention_heads": 2,
         "dropout": 0.0,
     },
-    "lstm": {"hidden_size": 12, "embed_dim": 10, "layers": 2, "dropout": 0.0},
-    "gru": {"hidden_size": 12, "embed_dim": 10, "layers": 1, "dropout": 0.0},
+    **dict.fromkeys(("lstm", "lstm_lm", "bilstm_lm"), RECURRENT | {"layers": 2}),
+    **dict.fromkeys(("gru", "gru_lm"), RECURRENT | {"layers": 1}),
+    **dict.fromkeys(("fairseq_lstm", "fairseq_lstm_lm"), FAIRSEQ_LSTM),
 }
+SIZES["transformer_lm"] = {
+    name: size for name, size in SIZES["transformer"].items() if "encoder" not in name
+} | {"tokens_per_sample": 30}
 
 
 def dictionary(words: int = 23) -> Dictionary:
@@ -45,6 +66,9 @@ def dictionary(words: int = 23) -> Dictionary:
 
 class MemoryTask(SimpleNamespace):
     """As much of a fairseq task as models and the hook ask for."""
+
+    def begin_epoch(self, epoch: int, model: Any) -> None:
+        pass
 
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         optimizer.step()
@@ -63,9 +87,13 @@ class MemoryTask(SimpleNamespace):
         return loss, size, log
 
 
-def make_task(words: int = 23) -> Any:
-    """A task with a source and a target dictionary."""
-    return MemoryTask(source_dictionary=dictionary(19), target_dictionary=dictionary(words))
+def make_task(words: int = 23, model: str = "") -> Any:
+    """A task with a source and a target dictionary, which are one for a language model."""
+    task = MemoryTask(source_dictionary=dictionary(19), target_dictionary=dictionary(words))
+    if model in LANGUAGE_MODELS:
+        task.source_dictionary = task.dictionary = task.target_dictionary
+        task.targets = ["self" if model == "bilstm_lm" else "future"]
+    return task
 
 
 def make_model(
@@ -74,7 +102,10 @@ def make_model(
     """A tiny model in evaluation mode, its θ spread so that the kernel matters."""
     torch.manual_seed(seed)
     args = argparse.Namespace(**(SIZES[name] | flags))
-    model = MODELS[name].build_model(args, task or make_task())
+    model = ALL_MODELS[name].build_model(args, task or make_task(model=name))
+    if "fairseq_lstm" in name:  # whose first parameters are small
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.4)
     if isinstance(model.decoder.output.theta, torch.nn.Parameter):
         torch.nn.init.normal_(model.decoder.output.theta, std=spread)
     # sense vectors long enough that posteriors are far from the prior
@@ -120,15 +151,42 @@ def make_batch(
     }
 
 
+def make_text(
+    lengths: tuple[int, ...] = (7, 4, 6), pad_to: int = 0, both_sides: bool = False
+) -> dict[str, Any]:
+    """A batch of a language model, left-to-right or cloze, padded on the right."""
+    generator = torch.Generator().manual_seed(3)
+    source = torch.full((len(lengths), max(*lengths, pad_to)), 1)
+    target = source.clone()
+    for row, length in enumerate(lengths):
+        words = torch.randint(4, 23, (length,), generator=generator)
+        source[row, 0], source[row, 1:length] = 2, words[:-1]
+        target[row, :length] = words
+    net_input = {"src_tokens": source}
+    return {
+        "net_input": net_input,
+        "target": source if both_sides else target,
+        "ntokens": sum(lengths),
+    }
+
+
+def read_tokens(batch: dict[str, Any]) -> Tensor:
+    """The words that a decoder reads, [batch, len]."""
+    net_input = batch["net_input"]
+    tokens: Tensor = net_input.get("prev_output_tokens", net_input["src_tokens"])
+    return tokens
+
+
 def step_by_step(model: Any, batch: dict[str, Any], reorder_at: int = -1) -> Tensor:
     """Log-probabilities from incremental decoding of the reference, [batch, len, V].
 
     At step ``reorder_at`` the hypotheses are reversed, as a beam search reorders hypotheses of one
     sentence, and the results are put back into the first order.
     """
-    net_input = batch["net_input"]
-    encoder_out = model.encoder(net_input["src_tokens"], src_lengths=net_input["src_lengths"])
-    tokens = net_input["prev_output_tokens"]
+    tokens, encoder_out = read_tokens(batch), None
+    if hasattr(model, "encoder"):
+        source = batch["net_input"]["src_tokens"]
+        encoder_out = model.encoder(source, src_lengths=source.ne(1).sum(1))
     state: dict[str, Any] = {}
     rows = torch.arange(len(tokens))
     results = []
@@ -136,12 +194,14 @@ def step_by_step(model: Any, batch: dict[str, Any], reorder_at: int = -1) -> Ten
         if step == reorder_at:
             order = torch.arange(len(tokens) - 1, -1, -1)
             model.decoder.reorder_incremental_state_scripting(state, order)
-            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+            if encoder_out is not None:
+                encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
             tokens, rows = tokens[order], rows[order]
         output = model.decoder(
             tokens[:, : step + 1], encoder_out=encoder_out, incremental_state=state
         )
         scores = model.get_normalized_probs(output, log_probs=True)[:, -1]
+        output[0].mul_(7.0)  # as a generator divides by the temperature
         back = torch.empty_like(scores)
         back[rows] = scores
         results.append(back)

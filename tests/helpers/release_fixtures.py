@@ -6,8 +6,10 @@ import hashlib
 import io
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +52,27 @@ def expect(
     }
     release = replace(releases.release_of(name), archives=archives, counts=counts)
     monkeypatch.setattr(released, "release_of", lambda _: release)
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def size_of(prefix: Path) -> int:
+    """Number of lines of a binarized text."""
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    return len(MMapIndexedDataset(str(prefix)))
+
+
+def write_tree(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def raw_of(run: Callable[..., None], dest: Path, source: Path, **flags: Any) -> dict[str, bytes]:
+    """What a preparation without further steps reads into DEST/raw."""
+    run(dest, source, **flags)
+    return written(dest / "raw")

@@ -89,7 +89,7 @@ def building_task(args: Any) -> Any:
     return checkpoints.building_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
 
 
-def write_softmax(path: Path, flags: str, half: bool = False) -> Any:
+def write_softmax(path: Any, flags: str, half: bool = False) -> Any:
     """Write a checkpoint whose parameters are all random; the model, in evaluation mode."""
     args = arguments(flags)
     torch.manual_seed(3)

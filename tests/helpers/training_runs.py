@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.helpers.commands import ROOT as ROOT
 from tests.helpers.commands import Command, run_together
+from tests.helpers.tiny_checkpoint import binarized_corpus
 
 Run = dict[str, Any]
 """``arguments`` of fairseq-train, and perhaps ``log``, a file that its output is added to;
@@ -49,16 +50,7 @@ def _command(run: Run) -> Command:
 
 def binarize(folder: Path, pairs: int = 60, valid: int = 8) -> Path:
     """The synthetic corpus in words, binarized; the folder for fairseq-train."""
-    from fairseq import options
-    from fairseq_cli import preprocess
-
-    from fairseq_kerbs.data.toy import write_toy_corpus
-
-    write_toy_corpus(folder / "text", train=pairs, valid=valid, test=1)
-    flags = ["-s", "de", "-t", "en", "--destdir", str(folder / "bin"), "--workers", "1"]
-    flags += [f"--{split}pref={folder / 'text' / split}" for split in ("train", "valid")]
-    preprocess.main(options.get_preprocessing_parser().parse_args(flags))
-    return folder / "bin"
+    return binarized_corpus(folder, {"train": pairs, "valid": valid, "test": 1})
 
 
 # ------------------------------------------------------------------ inside the started process

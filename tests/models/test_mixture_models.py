@@ -9,18 +9,13 @@ import pytest
 import torch
 from fairseq import metrics
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from fairseq.sequence_generator import SequenceGenerator
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from tests.criterions.test_kerbs_cross_entropy import criterion, gradients
 from tests.helpers.fairseq_fixtures import (
     make_batch,
     make_model,
-    make_task,
-    step_by_step,
-    teacher_forced,
 )
-from tests.models.test_generation import rescore
 
 MIXTURES: list[dict[str, Any]] = [
     {"output_layer": "mos"},
@@ -110,50 +105,6 @@ def test_wrong_regularizers_end_with_one_sentence() -> None:
 # ------------------------------------------------------------------------- models
 
 
-@pytest.mark.parametrize("name", ["transformer", "lstm"])
-@pytest.mark.parametrize("flags", MIXTURES, ids=str)
-def test_scores_of_training_decoding_and_beam_search_are_the_same(
-    name: str, flags: dict[str, Any]
-) -> None:
-    model, batch = make_model(name, **flags), make_batch()
-    real = batch["target"].ne(1)
-    with torch.no_grad():
-        together = teacher_forced(model, batch)
-        torch.testing.assert_close(
-            step_by_step(model, batch)[real], together[real], rtol=1e-4, atol=2e-5
-        )
-        models = [model, make_model(name, seed=3, **flags)]
-        generator = SequenceGenerator(
-            models, make_task().target_dictionary, beam_size=3, max_len_b=7
-        )
-        for row, hypotheses in enumerate(generator.generate(models, batch)):
-            for found in hypotheses:
-                torch.testing.assert_close(
-                    found["positional_scores"], rescore(models, batch, row, found["tokens"]),
-                    rtol=1e-4, atol=1e-4,
-                )  # fmt: skip
-    model.train()
-    features, _ = model(**batch["net_input"])
-    model.decoder.output.nll(features, batch["target"], ignore_index=1).backward()
-    assert [key for key, value in model.named_parameters() if value.grad is None] == []
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ({"output_layer": "mos", "mixture_components": 0}, "--mixture-components"),
-        ({"output_layer": "mixture", "mixture_kernels": "lin,,log"}, "--mixture-kernels"),
-        ({"output_layer": "mixture", "mixture_kernels": "lin,rfb"}, "'rfb'"),
-        ({"output_layer": "mixture", "mixture_kernels": "lin", "kernel_power": 1.0}, "not read by"),
-        ({"output_layer": "mos", "kernel_gamma": 1.0}, "--output-layer mos"),
-    ],
-)
-def test_wrong_flags_end_with_one_sentence(flags: dict[str, Any], named: str) -> None:
-    with pytest.raises(SystemExit, match="fairseq_kerbs: error: ") as ending:
-        make_model("lstm", **flags)
-    assert named in str(ending.value)
-
-
 def test_kernel_flags_reach_the_components() -> None:
     flags: dict[str, Any] = {"output_layer": "mixture", "mixture_kernels": "lin,log,lin"}
     flags["kernel_power"] = 1.0
@@ -170,22 +121,3 @@ def test_mos_reaches_farther_than_the_printed_tanh() -> None:
     mixture.load_state_dict(mos.state_dict())
     assert torch.equal(mixture.contexts(h), mos.contexts(h))
     assert mos.contexts(h).abs().max() > 1.0
-
-
-@pytest.mark.parametrize(
-    ("saved", "flags", "named"),
-    [
-        ({"output_layer": "mos"}, {}, "--output-layer"),
-        ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
-        (
-            {"output_layer": "mos", "mixture_components": 2},
-            {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"},
-            "--mixture-kernels",
-        ),
-    ],
-)
-def test_a_checkpoint_of_another_mixture_is_refused(
-    saved: dict[str, Any], flags: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(SystemExit, match=named):
-        make_model("lstm", **flags).load_state_dict(make_model("lstm", **saved).state_dict())

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import pytest
 import torch
 from fairseq import options
-from fairseq.models import ARCH_CONFIG_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, lstm
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf, ValidationError
 
+from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.models import PRESETS
 from tests.helpers.fairseq_fixtures import (
+    ALL_MODELS,
+    LANGUAGE_MODELS,
     MODELS,
-    SIZES,
+    dictionary,
     make_batch,
     make_model,
     make_task,
+    make_text,
+    read_tokens,
     step_by_step,
     teacher_forced,
 )
 
-SETTINGS: list[tuple[str, dict[str, Any]]] = [
+Flags = dict[str, Any]
+SEPARATE: Flags = {"input_embedding": "separate", "decoder_out_embed_dim": 9}
+DEEP: Flags = {"encoder_layers": 2, "decoder_layers": 2, "encoder_bidirectional": True}
+SETTINGS: list[tuple[str, Flags]] = [
     ("transformer", {"composition_passes": -1}),
     ("transformer", {"composition_passes": 0}),
     ("transformer", {"composition": "prior"}),
@@ -31,38 +38,68 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("transformer", {"kernel": "kerbs_released", "total_senses": 2.0, "composition_passes": -1}),
     ("transformer", {"sense_bias": True, "composition_passes": -1}),
     ("transformer", {"input_embedding": "separate", "decoder_output_dim": 20}),
+    ("transformer", {"output_layer": "mos"}),
     ("lstm", {}),
+    ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin, log"}),
     ("lstm", {"sense_bias": True}),
     ("lstm", {"composition": "prior"}),
     ("lstm", {"output_layer": "softmax"}),
     ("gru", {}),
     ("gru", {"kernel": "lin"}),
+    ("fairseq_lstm", {"sense_bias": True}),
+    # no additional_fc
+    ("fairseq_lstm", {**DEEP, "decoder_out_embed_dim": 14, "decoder_embed_dim": 14}),
+    ("fairseq_lstm", {"decoder_attention": "0"}),
+    ("fairseq_lstm", {"composition": "prior", "encoder_bidirectional": True}),
+    ("fairseq_lstm", {**SEPARATE, **DEEP, "sense_bias": True}),
+    ("fairseq_lstm", {"output_layer": "softmax"}),
+    ("fairseq_lstm_lm", {"residuals": True, "decoder_layers": 2, "sense_bias": True}),
+    ("fairseq_lstm_lm", {**SEPARATE, "residuals": True}),
 ]
+SETTINGS += [
+    (name, flags)
+    for name in ("transformer_lm", "lstm_lm", "gru_lm")
+    for flags in (
+        {"composition": "prior"},
+        {"output_layer": "softmax"},
+        {"output_layer": "mos"},
+        {"composition_passes": -1, "sense_bias": True},
+    )
+]
+LENGTHS = (7, 6, 4)  # fairseq's LSTM wants the longest sentence first
+CAUSAL = [name for name in ALL_MODELS if name != "bilstm_lm"]
+
+
+def batch_of(name: str, lengths: tuple[int, ...] = LENGTHS, **options: Any) -> Flags:
+    if name in LANGUAGE_MODELS:
+        return make_text(lengths, both_sides=name == "bilstm_lm")
+    return make_batch(lengths, **options)
 
 
 @pytest.mark.parametrize(("name", "flags"), SETTINGS)
 def test_teacher_forcing_and_step_by_step_decoding_give_the_same_scores(
-    name: str, flags: dict[str, Any]
+    name: str, flags: Flags
 ) -> None:
     model = make_model(name, **flags)
     for reorder_at in (-1, 3):
-        batch = make_batch(same_source=reorder_at >= 0)
+        batch = batch_of(name, (6, 6, 6) if reorder_at > 0 else LENGTHS, same_source=reorder_at > 0)
         real = batch["target"].ne(1)
         with torch.no_grad():
             together = teacher_forced(model, batch)
             single = step_by_step(model, batch, reorder_at)
         torch.testing.assert_close(single[real], together[real], rtol=1e-4, atol=2e-5)
+        torch.testing.assert_close(together.exp().sum(-1), torch.ones(together.shape[:2]))
 
 
-@pytest.mark.parametrize("name", ["transformer", "lstm", "gru"])
+@pytest.mark.parametrize("name", CAUSAL)
 def test_composition_reaches_the_scores(name: str) -> None:
     """The test above would pass as well if the posterior were never used."""
-    batch = make_batch()
+    batch = batch_of(name)
     with torch.no_grad():
         posterior = teacher_forced(make_model(name), batch)
         prior = teacher_forced(make_model(name, composition="prior"), batch)
     torch.testing.assert_close(posterior[:, 0], prior[:, 0])  # no previous word at position 0
-    assert (posterior[:, 1:] - prior[:, 1:]).abs().max() > 1e-2
+    assert (posterior[:, 1:] - prior[:, 1:]).abs().max() > 1e-3
 
 
 def test_enough_passes_are_the_sequential_recursion() -> None:
@@ -74,48 +111,63 @@ def test_enough_passes_are_the_sequential_recursion() -> None:
     model = make_model("transformer")
     with torch.no_grad():
         encoder_out = model.encoder(net_input["src_tokens"], net_input["src_lengths"])
-        state: dict[str, Any] = {}
+        state: Flags = {}
         exact = [
             model.decoder(tokens[:, : step + 1], encoder_out, state)[0]
             for step in range(tokens.shape[1])
         ]
         recursion = torch.cat(exact, 1)
-        for passes in range(tokens.shape[1] + 1):
+        for passes in (*range(tokens.shape[1] + 1), -1):
             model.decoder.passes = passes
             features, _ = model(**net_input)
             near = real.clone()
-            near[:, passes + 1 :] = False  # position p needs p passes
+            if passes >= 0:
+                near[:, passes + 1 :] = False  # position p needs p passes
             torch.testing.assert_close(features[near], recursion[near], rtol=1e-4, atol=2e-5)
-        model.decoder.passes = -1
-        sequential, _ = model(**net_input)
-        torch.testing.assert_close(sequential[real], recursion[real], rtol=1e-4, atol=2e-5)
         model.decoder.passes = 1
         one_pass, _ = model(**net_input)
     assert (one_pass[real] - recursion[real]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", list(MODELS))
-def test_padding_changes_nothing(name: str) -> None:
-    model = make_model(name)
+@pytest.mark.parametrize("language", [False, True])
+def test_with_one_sense_a_word_it_is_fairseqs_lstm(language: bool) -> None:
+    """The same contexts and attention, with all parts of the decoder in use."""
+    flags: Flags = {
+        "total_senses": 1.0,
+        "decoder_layers": 2,
+        "encoder_layers": 2,
+        "residuals": language,
+    }
+    name = "fairseq_lstm_lm" if language else "fairseq_lstm"
+    model, batch = make_model(name, **flags).double(), batch_of(name)
+    tokens, encoder_out = read_tokens(batch), None
+    real = tokens.ne(1)
     with torch.no_grad():
-        plain, padded = make_batch(), make_batch(pad_to=11)
-        real = plain["target"].ne(1)
-        expected = teacher_forced(model, plain)
-        found = teacher_forced(model, padded)[:, : real.shape[1]]
-    torch.testing.assert_close(found[real], expected[real], rtol=1e-4, atol=1e-5)
+        features, extra = model(**batch["net_input"])
+        if not language:
+            source = batch["net_input"]["src_tokens"]
+            encoder_out = model.encoder(source, source.ne(1).sum(1))
+        expected, attention = lstm.LSTMDecoder.extract_features(model.decoder, tokens, encoder_out)
+    torch.testing.assert_close(features[real], expected[real])
+    if not language:
+        torch.testing.assert_close(extra["attn"][0][real], attention[real])
 
 
-@pytest.mark.parametrize("name", list(MODELS))
-def test_padding_of_targets_on_the_left_changes_nothing(name: str) -> None:
-    """--left-pad-target: what is trained must be what decoding computes, which knows no padding."""
-    model, right, left = make_model(name), make_batch(), make_batch()
-    real, tokens = right["target"].ne(1), left["net_input"]["prev_output_tokens"]
-    for row, length in enumerate(real.sum(1).tolist()):
-        tokens[row] = tokens[row].roll(real.shape[1] - length)
+@pytest.mark.parametrize("name", ALL_MODELS)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_changes_nothing(name: str, side: str) -> None:
+    """Also --left-pad-target: what is trained must be what decoding computes, which has none."""
+    model, plain, padded = make_model(name), batch_of(name), batch_of(name)
+    if name in MODELS:
+        padded = make_batch(LENGTHS, pad_to=11)  # sources, too, which fairseq's LSTM refuses
+    tokens = torch.nn.functional.pad(read_tokens(padded), (0, 3), value=1)
+    if side == "left":
+        tokens = torch.stack([row.roll(len(row) - int(row.ne(1).sum())) for row in tokens])
+    padded["net_input"]["src_tokens" if name in LANGUAGE_MODELS else "prev_output_tokens"] = tokens
     with torch.no_grad():
-        expected = teacher_forced(model, right)[real]
-        found = teacher_forced(model, left)[real.flip(1)]
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        expected = teacher_forced(model, plain)[read_tokens(plain).ne(1)]
+        padded_scores = teacher_forced(model, padded)[tokens.ne(1)]
+    torch.testing.assert_close(padded_scores, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -132,109 +184,108 @@ def test_attention_names_positions_of_the_source_as_given(name: str) -> None:
     torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
 
 
-@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("name", CAUSAL)
 def test_a_later_token_never_changes_an_earlier_score(name: str) -> None:
-    model, batch = (
-        make_model(name, **({"composition_passes": 2} if name == "transformer" else {})),
-        make_batch(),
-    )
+    flags = {"composition_passes": 2} if name.startswith("transformer") else {}
+    model, batch = make_model(name, **flags), batch_of(name)
     with torch.no_grad():
         before = teacher_forced(model, batch)
-        batch["net_input"]["prev_output_tokens"][0, 4] = 9
+        read_tokens(batch)[0, 4] = 9
         after = teacher_forced(model, batch)
     torch.testing.assert_close(after[:, :4], before[:, :4])
     assert (after[0, 4:6] - before[0, 4:6]).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("name", list(MODELS))
-@pytest.mark.parametrize("layer", ["kerbs", "softmax"])
-def test_every_parameter_learns(name: str, layer: str) -> None:
-    model = make_model(name, output_layer=layer).train()
-    batch = make_batch()
-    features, _ = model(**batch["net_input"])
-    model.decoder.output.nll(features, batch["target"], ignore_index=1).backward()
-    idle = [key for key, value in model.named_parameters() if value.grad is None]
-    assert idle == []
+@pytest.mark.parametrize("name", ALL_MODELS)
+@pytest.mark.parametrize("layer", ["kerbs", "softmax", "mos"])
+def test_criterion_trains_all_parameters_and_records(name: str, layer: str) -> None:
+    flags = SEPARATE | DEEP if name == "fairseq_lstm" and layer == "kerbs" else {}
+    model, batch = make_model(name, output_layer=layer, **flags).train(), batch_of(name)
+    criterion = KerbsCrossEntropyCriterion(make_task(model=name), False, label_smoothing=0.0)
+    loss, size, log = criterion(model, batch)
+    loss.backward()
+    assert [key for key, value in model.named_parameters() if value.grad is None] == []
+    target = batch["target"]
+    scores = teacher_forced(model.eval(), batch).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(loss.detach(), -scores[target.ne(1)].sum().detach())
+    assert log["ntokens"] == size == sum(LENGTHS)
+    if layer == "kerbs":
+        inventory = model.decoder.output.inventory
+        inventory.update(0.0)
+        assert float(inventory.interval_count.sum()) == size
 
 
-def test_probabilities_sum_to_one_at_every_temperature() -> None:
-    model, batch = make_model("transformer"), make_batch()
-    with torch.no_grad():
-        features, extra = model(**batch["net_input"])
-        for temperature in (0.5, 1.0, 3.0):
-            probs = model.get_normalized_probs((features / temperature, extra), log_probs=False)
-            torch.testing.assert_close(
-                probs.sum(-1), torch.ones_like(probs[..., 0]), atol=1e-5, rtol=0
-            )
-
-
-WRONG_FLAGS = [
-    ({"total_senses": 0.5}, "--total-senses"),
-    ({"total_senses": 4.5}, "--total-senses"),
-    ({"max_senses": 0}, "--max-senses"),
-    ({"kernel": "rfb"}, "--kernel"),
-    ({"sense_decay": -0.1}, "--sense-decay"),
-    ({"sense_decay": 1.0}, "--sense-decay"),
-    ({"log_prob_threshold": 0.5}, "--log-prob-threshold"),
-    ({"reallocation_interval": 0}, "--reallocation-interval"),
-    ({"composition_passes": -2}, "--composition-passes"),
+WRONG_FLAGS: list[tuple[str, Flags, str]] = [
+    ("transformer", {"total_senses": 0.5}, "--total-senses"),
+    ("fairseq_lstm", {"total_senses": 4.5}, "--total-senses"),
+    ("lstm", {"max_senses": 0}, "--max-senses"),
+    ("lstm", {"kernel": "rfb"}, "--kernel"),
+    ("lstm", {"sense_decay": -0.1}, "--sense-decay"),
+    ("transformer", {"sense_decay": 1.0}, "--sense-decay"),
+    ("lstm", {"log_prob_threshold": 0.5}, "--log-prob-threshold"),
+    ("lstm", {"reallocation_interval": 0}, "--reallocation-interval"),
+    ("transformer", {"composition_passes": -2}, "--composition-passes"),
+    ("transformer", {"share_all_embeddings": True}, "--share-all-embeddings"),
+    ("transformer", {"decoder_output_dim": 8}, "--decoder-output-dim"),
+    ("lstm", {"hidden_size": 13}, "--hidden-size"),
+    ("gru_lm", {"hidden_size": -1}, "--hidden-size"),
+    ("lstm", {"embed_dim": 0}, "--embed-dim"),
+    ("lstm", {"layers": 0}, "--layers"),
+    ("bilstm_lm", {"dropout": 1.5}, "--dropout"),
+    ("bilstm_lm", {"targets": ["future"]}, "--self-target"),
+    ("gru_lm", {"targets": ["self"]}, "--self-target"),
+    ("transformer_lm", {"targets": ["self", "future"]}, "--self-target"),
+    ("lstm_lm", {"targets": None}, "--task language_modeling"),
+    ("gru_lm", {"source_dictionary": dictionary(19)}, "--output-dictionary-size"),
+    ("transformer_lm", {"adaptive_input": True}, "--adaptive-input"),
+    ("transformer_lm", {"decoder_output_dim": 8}, "--decoder-output-dim"),
+    ("fairseq_lstm", {"decoder_out_embed_dim": 9}, "--decoder-embed-dim"),
+    ("fairseq_lstm", {"decoder_layers": 2}, "--encoder-layers"),
+    ("fairseq_lstm", {"share_all_embeddings": True}, "--share-all-embeddings"),
+    ("fairseq_lstm", {"adaptive_softmax_cutoff": "5,9"}, "--adaptive-softmax-cutoff"),
+    ("fairseq_lstm", {"decoder_freeze_embed": True}, "--decoder-freeze-embed"),
+    ("fairseq_lstm", {"sense_bias": True, "output_layer": "mos"}, "--sense-bias"),
+    ("lstm", {"sense_bias": True, "kernel": "rbf"}, "--sense-bias"),
+    ("lstm", {"output_layer": "mos", "mixture_components": 0}, "--mixture-components"),
+    ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin,,log"}, "--mixture-kernels"),
+    ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin,rfb"}, "'rfb'"),
+    ("lstm", {"kernel": "lin", "kernel_power": 1.0}, "--kernel-power"),
+    ("lstm", {"output_layer": "mos", "kernel_gamma": 1.0}, "--output-layer mos"),
 ]
 
 
-@pytest.mark.parametrize("name", ["transformer", "lstm"])
-@pytest.mark.parametrize(("flags", "named"), WRONG_FLAGS)
-def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: dict[str, Any], named: str) -> None:
+@pytest.mark.parametrize(("name", "flags", "named"), WRONG_FLAGS, ids=str)
+def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: Flags, named: str) -> None:
+    task = make_task(model=name)
+    of_task = {key: flags[key] for key in ("targets", "source_dictionary") if key in flags}
+    vars(task).update(of_task)
     with pytest.raises(SystemExit) as ending:
-        make_model(name, **flags)
-    message = str(ending.value)
-    assert named in message
-    assert "\n" not in message
-    assert message.startswith("fairseq_kerbs: error:")
-
-
-@pytest.mark.parametrize("flags", [{"share_all_embeddings": True}, {"decoder_output_dim": 8}])
-def test_the_transformer_refuses_what_it_cannot_do(flags: dict[str, Any]) -> None:
-    with pytest.raises(SystemExit, match="--" + next(iter(flags)).replace("_", "-")):
-        make_model("transformer", **flags)
-
-
-@pytest.mark.parametrize(
-    "flags", [{"hidden_size": 13}, {"hidden_size": 0}, {"embed_dim": 0}, {"layers": 0}]
-)
-def test_sizes_that_make_no_recurrent_model_are_refused(flags: dict[str, int]) -> None:
-    args = argparse.Namespace(**(SIZES["lstm"] | flags))
-    with pytest.raises(SystemExit, match="--" + next(iter(flags)).replace("_", "-")):
-        MODELS["lstm"].build_model(args, make_task())
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        ({"total_senses": 2.0}, "--total-senses"),
-        ({"kernel": "lin"}, "--kernel"),
-        ({"output_layer": "softmax"}, "--output-layer"),
-        ({"total_senses": 3.0, "max_senses": 3}, "--max-senses"),
-    ],
-)
-@pytest.mark.parametrize("name", ["transformer", "lstm"])
-def test_a_checkpoint_of_another_model_is_refused(
-    name: str, flags: dict[str, Any], named: str
-) -> None:
-    saved = make_model(name).state_dict()
-    other = make_model(name, **flags)
-    with pytest.raises(SystemExit) as ending:
-        other.load_state_dict(saved)
+        make_model(name, task, **{key: flags[key] for key in flags.keys() - of_task.keys()})
     assert named in str(ending.value)
+    assert "\n" not in str(ending.value)
 
 
-@pytest.mark.parametrize("name", list(MODELS))
-def test_inventory_and_scores_survive_a_checkpoint(name: str) -> None:
-    model, other, batch = make_model(name, seed=0), make_model(name, seed=5), make_batch()
-    other.load_state_dict(model.state_dict())
-    with torch.no_grad():
-        assert torch.equal(teacher_forced(other, batch), teacher_forced(model, batch))
-    for key, value in model.decoder.output.inventory.state_dict().items():
-        assert torch.equal(other.decoder.output.inventory.state_dict()[key], value), key
+@pytest.mark.parametrize(
+    ("saved", "flags", "named"),
+    [
+        ({}, {"total_senses": 2.0}, "--total-senses"),
+        ({}, {"kernel": "lin"}, "--kernel"),
+        ({}, {"output_layer": "softmax"}, "--output-layer"),
+        ({}, {"max_senses": 3}, "--max-senses"),
+        ({"output_layer": "mos"}, {}, "--output-layer"),
+        ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
+        (
+            {"output_layer": "mos", "mixture_components": 2},
+            {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"},
+            "--mixture-kernels",
+        ),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_another_model_is_refused(saved: Flags, flags: Flags, named: str) -> None:
+    for name in ("transformer", "gru_lm"):
+        with pytest.raises(SystemExit, match=named):
+            make_model(name, **flags).load_state_dict(make_model(name, **saved).state_dict())
 
 
 @pytest.mark.parametrize("arch", [arch for presets in PRESETS.values() for arch in presets])

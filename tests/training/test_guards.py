@@ -22,32 +22,30 @@ from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
 
 import fairseq_kerbs
+from fairseq_kerbs.models.config import settings_of_program
 from fairseq_kerbs.training import guards
-from fairseq_kerbs.utils.files import check_whole
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import check_whole, lock_folder
 from tests.helpers import HANGS
 from tests.helpers.commands import ENVIRONMENT, PROGRAMS
 from tests.helpers.fairseq_fixtures import make_model
-from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
+from tests.helpers.tiny_checkpoint import fairseq_train
 from tests.helpers.training_runs import binarize, trainings
 from tests.training.test_resume import load, run
 
 STATE = {"model": {"weight": torch.zeros(10_000)}, "args": None, "cfg": None}
 
 
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training of two updates in ``save``, with its data in ``bin``."""
-    folder = tmp_path_factory.mktemp("guards")
-    fairseq_train(binarized_corpus(folder), "--save-dir", folder / "save")
-    return folder
+@pytest.fixture
+def work(tiny_work: Path) -> Path:
+    """A model of two updates, with its data in ``bin``."""
+    return tiny_work
 
 
 @pytest.fixture
 def copy(work: Path, tmp_path: Path) -> Path:
     """A copy of its checkpoint, in a folder that a training can go on in."""
-    (copy := tmp_path / "checkpoint_last.pt").write_bytes(
-        (work / "save" / "checkpoint_last.pt").read_bytes()
-    )
+    (copy := tmp_path / "checkpoint_last.pt").write_bytes((work / "model.pt").read_bytes())
     return copy
 
 
@@ -59,7 +57,7 @@ def refusal(begin: Callable[..., Any], *arguments: Any) -> str:
     """The sentence that ends a program."""
     with pytest.raises(SystemExit) as refused:
         begin(*arguments)
-    sentence = str(refused.value)
+    sentence = str(refused.value.code)
     assert sentence.startswith("fairseq_kerbs: error: ")
     assert "\n" not in sentence
     return sentence
@@ -92,7 +90,7 @@ def test_a_flipped_bit_is_refused_or_means_nothing(tmp_path: Path, seed: int) ->
                 guards.check_named_checkpoints()
             found = load(path)["model"]
         except SystemExit as ended:
-            refused += f"error: {path} is no whole checkpoint" in str(ended)
+            refused += f"{path} is no whole checkpoint" in str(ended)
         except RuntimeError as error:  # torch finds some of what zipfile does not
             refused += "PytorchStreamReader" in str(error)
         else:
@@ -108,7 +106,7 @@ def test_an_entry_that_is_marked_as_a_folder_is_refused(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[content.rindex(b"data/0") - 8 - len("checkpoint_last/")] ^= 0x10
     path.write_bytes(content)
-    with pytest.raises(Exception, match="is no whole checkpoint"):
+    with pytest.raises(UserError, match="is no whole checkpoint"):
         check_whole(path)
 
 
@@ -117,7 +115,7 @@ def test_a_compressed_archive_is_refused_before_it_grows(tmp_path: Path) -> None
     path = tmp_path / "checkpoint_last.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("data/0", bytes(1 << 20))
-    with pytest.raises(Exception, match="is no whole checkpoint"):
+    with pytest.raises(UserError, match="checkpoint_last"):
         check_whole(path)
 
 
@@ -142,21 +140,6 @@ def test_parameters_that_are_not_finite_are_refused(work: Path, copy: Path) -> N
     name = "decoder.output.weight"
     changed(copy, lambda state: state["model"][name][3].fill_(torch.nan))
     assert f"{name} of the checkpoint is not finite" in refusal(resume, work, copy)
-
-
-@pytest.mark.slow
-def test_a_gradient_that_is_not_finite_ends_a_training(tmp_path: Path) -> None:
-    """The first update makes parameters of such a size that the second has no gradient."""
-    data, save, log = binarize(tmp_path), tmp_path / "save", tmp_path / "log"
-    flags = ["--lr", "1e30", "--clip-norm", "1", "--max-update", "5", "--lr-scheduler", "fixed"]
-    flags += ["--save-interval-updates", "1", "--disable-validation"]
-    assert trainings([run(data, save, "transformer_kerbs", *flags, log=str(log))]) == [1]
-    text = log.read_text()
-    assert re.search(r"(NaN|Inf) detected in output of \w+\.", text)  # where it began
-    assert text.rstrip().endswith("FloatingPointError: gradients are Nan/Inf")
-    last = load(save / "checkpoint_last.pt")
-    assert last["optimizer_history"][-1]["num_updates"] == 1
-    assert all(value.isfinite().all() for value in last["model"].values())
 
 
 # ------------------------------------------------------------------------------ another training
@@ -184,22 +167,7 @@ def test_scores_of_another_kind_are_refused(
         flags = [*first[:2], *flags]
     fairseq_train(work / "bin", "--save-dir", tmp_path, *first)
     sentence = refusal(resume, work, tmp_path / "checkpoint_last.pt", *flags)
-    assert f"was trained with --{trained}, this training has " in sentence
-
-
-def test_other_dictionaries_are_refused(work: Path, copy: Path) -> None:
-    def exchange(state: Any) -> None:
-        digests = state["task_state"]["dictionaries"]
-        digests["source"] = f"{digests['source'].split()[0]} {64 * 'f'}"
-
-    changed(copy, exchange)
-    assert "one of as many, but of other words or in another" in refusal(resume, work, copy)
-
-
-def test_averages_of_moving_senses_are_refused(work: Path, copy: Path) -> None:
-    assert "--store-ema would average senses that move" in refusal(
-        resume, work, copy, "--store-ema"
-    )
+    assert f"was trained with --{trained}, " in sentence
 
 
 def test_what_begins_anew_without_the_optimizer_is_said(
@@ -223,12 +191,24 @@ def test_a_finished_training_makes_no_update(
     assert "nothing to do: 2 updates are made and --max-update is 2" in caplog.text
 
 
+@pytest.mark.parametrize("flag", ["--reset-optimizer", "--finetune-from-model"])
+def test_updates_that_do_not_count_are_made_again(flag: str, work: Path, copy: Path) -> None:
+    if flag == "--finetune-from-model":
+        copy.unlink()
+    values = [work / "model.pt"] if flag == "--finetune-from-model" else []
+    resume(work, copy, "--max-update", 2, flag, *values)
+    assert load(copy)["optimizer_history"][-1]["num_updates"] == 2
+    assert load(copy)["model"].keys() == load(work / "model.pt")["model"].keys()
+    moments = load(copy)["last_optimizer_state"]["state"]
+    assert float(moments[0]["step"]) == 2
+
+
 def test_settings_come_from_a_command_line_and_from_hydra() -> None:
     from omegaconf import OmegaConf
 
     whole = OmegaConf.create({"checkpoint": {"save_dir": "a"}, "model": {"kernel": "kerbs"}})
-    assert guards.settings_of_program(whole.model)["save_dir"] == "a"
-    assert guards.settings_of_program(Namespace(save_dir="b"))["save_dir"] == "b"
+    assert settings_of_program(whole.model)["save_dir"] == "a"
+    assert settings_of_program(Namespace(save_dir="b"))["save_dir"] == "b"
 
 
 # --------------------------------------------------------------------------------- one save folder
@@ -276,7 +256,7 @@ def test_a_file_system_without_locks_is_said(
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    guards.take_folder(tmp_path).close()
+    lock_folder(tmp_path, "").close()
     assert "cannot be locked (No locks available)" in caplog.text
 
 
@@ -290,7 +270,7 @@ def test_the_encoder_of_an_unedited_fairseq_has_no_copies() -> None:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.load_to_BT = False
-            for name in guards._COPIES:
+            for name in ("in_proj_weight", "fc1_bias"):
                 setattr(self, name, nn.Parameter(torch.zeros(3)))
 
         def _load_from_state_dict(self, *_: Any) -> None:
@@ -337,9 +317,3 @@ def assigned(tree: ast.AST) -> list[str]:
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     targets += [call.args[0] for call in calls if ast.unparse(call.func) == "setattr"]  # type: ignore[misc]
     return [text for text in map(ast.unparse, targets) if text.split(".")[0] in imported]
-
-
-def test_a_missing_parameter_is_named_with_the_likely_reason() -> None:
-    model, deeper = make_model("transformer"), make_model("transformer", encoder_layers=3)
-    with pytest.raises(SystemExit, match=r"no encoder\.layers\.2\.\S+: give .* layers"):
-        deeper.load_state_dict(model.state_dict())

@@ -12,13 +12,13 @@ from fairseq.data import Dictionary
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.utils.dictionaries import STATE, digest, digest_kept
-from tests.helpers.tiny_checkpoint import LANGUAGES, fairseq_train, make_work
+from tests.helpers.tiny_checkpoint import LANGUAGES, fairseq_train
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def work(tiny_work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data, a model, and data with either dictionary in another order."""
-    folder = make_work(tmp_path_factory.mktemp("dictionaries") / "work")
+    folder = shutil.copytree(tiny_work, tmp_path_factory.mktemp("dictionaries") / "work")
     for language in LANGUAGES:
         file = shutil.copytree(folder / "bin", folder / language) / f"dict.{language}.txt"
         words = file.read_text().splitlines()

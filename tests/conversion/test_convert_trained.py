@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
+import json
+import logging
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import generate
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
-from tests.conversion.test_convert_end_to_end import MODELS, PLAIN
+from fairseq_kerbs.configurations import flag_arguments, load_experiment
+from fairseq_kerbs.conversion.sense_init import SPARE_SHARE
 from tests.helpers.tiny_checkpoint import LANGUAGES, binarized_corpus, fairseq_train
 
+MODELS = {
+    "transformer_tiny": ["--share-decoder-input-output-embed"],
+    "lstm": [
+        *("--encoder-embed-dim", "16", "--decoder-embed-dim", "16"),
+        *("--decoder-out-embed-dim", "16", "--encoder-bidirectional"),
+    ],
+}
+PLAIN = ["--criterion", "cross_entropy", "--dropout", "0", "--lr", "0.01"]
 SIZES = {"train": 300, "valid": 20, "test": 6}
 OWNERS = "decoder.output.inventory.word_of_sense"
 ROWS = "decoder.output.weight"
-TRAINED = ["--max-update", 30, "--max-epoch", 30, "--max-tokens", 1000]
+TRAINED = ["--max-update", 150, "--max-epoch", 150, "--max-tokens", 1000, "--lr", 0.004]
 
 
 @pytest.fixture(scope="module")
@@ -27,29 +45,42 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binarized_corpus(tmp_path_factory.mktemp("clusters"), SIZES)
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
-def trained(
-    request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[str]]:
-    """A model of fairseq's own, and the flags of its architecture."""
-    folder, flags = tmp_path_factory.mktemp("trained"), ["--arch", request.param]
-    flags += MODELS[request.param]
-    longer = ["--lr", 0.004, "--max-update", 150, "--max-epoch", 150]
-    fairseq_train(data, "--save-dir", folder, *flags, *PLAIN, *TRAINED, *longer)
-    return folder / "checkpoint_last.pt", flags
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Trains a model of fairseq's own, once."""
+
+    @functools.cache
+    def train(arch: str) -> Path:
+        folder = tmp_path_factory.mktemp("trained")
+        fairseq_train(data, "--save-dir", folder, "--arch", arch, *MODELS[arch], *PLAIN, *TRAINED)
+        return folder / "checkpoint_last.pt"
+
+    return train
 
 
-def convert(trained: Path, out: Path, data: Path, *flags: object) -> list[str]:
+def convert(checkpoint: Path, out: Path, data: Path, *flags: object) -> list[str]:
     """The command that gives senses on clusters."""
-    command = ["convert", trained, "-o", out, "--data", data, "--extra-senses", "clusters", *flags]
+    command = [
+        "convert",
+        checkpoint,
+        "-o",
+        out,
+        "--data",
+        data,
+        "--extra-senses",
+        "clusters",
+        *flags,
+    ]
     return [str(part) for part in command]
 
 
+@pytest.mark.parametrize("arch", MODELS)
 def test_a_trained_model_gets_senses_at_an_unchanged_loss(
-    trained: tuple[Path, list[str]], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    arch: str, trained: Callable[[str], Path], data: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     out = tmp_path / "k" / "checkpoint_last.pt"
-    assert main(convert(trained[0], out, data, "--total-senses", 1.6)) == 0
+    assert main(convert(trained(arch), out, data, "--total-senses", 1.6)) == 0
     printed = capsys.readouterr().out
     found = re.search(r"loss of split valid: (\S+) bits a token before, (\S+) after", printed)
     assert found is not None, printed
@@ -75,13 +106,74 @@ def test_a_trained_model_gets_senses_at_an_unchanged_loss(
     assert torch.equal(after_training["model"][OWNERS], owners)
 
 
+def translations(data: Path, checkpoint: Path) -> list[tuple[str, float]]:
+    """Hypotheses of fairseq-generate, with their scores."""
+    flags = ["--beam", "2", "--max-len-b", "12", "--cpu", "--num-workers", "0"]
+    command = [data, "--path", checkpoint, *flags]
+    args = options.parse_args_and_arch(options.get_generation_parser(), [str(x) for x in command])
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        generate.main(convert_namespace_to_omegaconf(args))
+    found = re.findall(r"^H-\d+\t(\S+)\t(.*)$", printed.getvalue(), re.MULTILINE)
+    return [(text, float(score)) for score, text in found]
+
+
+def losses(caplog: pytest.LogCaptureFixture, *arguments: object, updates: int = 2) -> list[float]:
+    """Train; losses in bits of every update."""
+    caplog.set_level(logging.INFO, logger="fairseq")  # commands that read a model quiet it
+    caplog.clear()
+    fairseq_train(*arguments, "--log-format", "json", "--log-interval", 1,
+                  "--max-update", updates)  # fmt: skip
+    lines = [one.getMessage() for one in caplog.records if one.name == "train_inner"]
+    return [float(json.loads(line)["loss"]) for line in lines]
+
+
+@pytest.mark.parametrize("arch", MODELS)
+def test_a_trained_model_goes_on_as_kerbs(
+    arch: str, trained: Callable[[str], Path], data: Path, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """With spare senses: the same translations, then the same loss, and the spare ones move."""
+    checkpoint, architecture = trained(arch), ["--arch", arch, *MODELS[arch]]
+    out, config = tmp_path / "k.pt", tmp_path / "k.yaml"
+    command = ["convert", checkpoint, "-o", out, "--data", data, "--config", config]
+    assert main([str(part) for part in command]) == 0
+
+    before, after = translations(data, checkpoint), translations(data, out)
+    assert len(before) == SIZES["test"]
+    for (text, score), (same, other) in zip(before, after, strict=True):
+        assert text == same
+        assert other == pytest.approx(score, abs=2e-4)  # printed with four digits
+
+    softmax = losses(caplog, data, "--save-dir", tmp_path / "softmax", "--finetune-from-model",
+                     checkpoint, *architecture, *PLAIN, "--max-tokens", 1000)  # fmt: skip
+    flags = flag_arguments(load_experiment(config).train)
+    moving = ["--reallocation-interval", 2, "--log-prob-threshold", "-30", "--sense-decay", 1e-3]
+    kerbs = losses(caplog, data, "--save-dir", tmp_path / "kerbs", *flags, "--dropout", 0, *moving,
+                   updates=3)  # fmt: skip
+    assert (len(softmax), len(kerbs)) == (2, 3)
+    assert kerbs[0] == pytest.approx(softmax[0], abs=1e-3)  # printed with three digits
+
+    first, last = (read_checkpoint(path)["model"] for path in
+                   (out, tmp_path / "kerbs" / "checkpoint_last.pt"))  # fmt: skip
+    owners = "decoder.output.inventory.word_of_sense"
+    moved = (first[owners] != last[owners]).nonzero().flatten()
+    assert 0 < len(moved) < len(first[owners])
+    # all that moved were spare: their share of their first word was next to nothing
+    carrying = torch.tensor([int((first[owners] == word).nonzero()[-1]) for word in
+                             first[owners][moved].tolist()])  # fmt: skip
+    bias = first["decoder.output.weight"][:, -1].double()
+    expected = torch.tensor(SPARE_SHARE).log().double().expand(len(moved))
+    torch.testing.assert_close(bias[moved] - bias[carrying], expected, rtol=0, atol=1e-4)
+
+
 def test_gap_and_contexts_are_heeded(
-    trained: tuple[Path, list[str]], data: Path, tmp_path: Path
+    trained: Callable[[str], Path], data: Path, tmp_path: Path
 ) -> None:
     rows = []
     for flags in ([], ["--gap", 4], ["--contexts", 50], ["--split", "train"]):
         out = tmp_path / "k.pt"
-        assert main(convert(trained[0], out, data, *flags)) == 0
+        assert main(convert(trained("lstm"), out, data, *flags)) == 0
         rows.append(read_checkpoint(out)["model"][ROWS])
         out.unlink()
     assert torch.equal(rows[0], rows[3])
@@ -101,20 +193,20 @@ def test_gap_and_contexts_are_heeded(
     ],
 )
 def test_wrong_flags_are_one_sentence_and_nothing_is_written(
-    flags: list[object], says: str, trained: tuple[Path, list[str]], data: Path, tmp_path: Path,
+    flags: list[object], says: str, trained: Callable[[str], Path], data: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    assert main(convert(trained[0], tmp_path / "k.pt", data, *flags)) == 2
+    assert main(convert(trained("lstm"), tmp_path / "k.pt", data, *flags)) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert says in error
     assert not list(tmp_path.iterdir())
 
 
 def test_other_data_and_other_models_are_refused(
-    trained: tuple[Path, list[str]], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Callable[[str], Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "k.pt"
-    command = ["convert", str(trained[0]), "-o", str(out), "--extra-senses", "clusters"]
+    command = ["convert", str(trained("lstm")), "-o", str(out), "--extra-senses", "clusters"]
     assert main(command) == 2
     assert "give --data BIN" in capsys.readouterr().err
     other = tmp_path / "other"
@@ -125,7 +217,7 @@ def test_other_data_and_other_models_are_refused(
         (other / f"dict.{language}.txt").write_text("one 1\n")
     assert main([*command, "--data", str(other)]) == 2
     assert "is not the dictionary of" in capsys.readouterr().err
-    assert main(convert(trained[0], out, data)) == 0
+    assert main(convert(trained("lstm"), out, data)) == 0
     capsys.readouterr()
     assert main(convert(out, tmp_path / "twice.pt", data)) == 2
     assert "is a KerBS model already" in capsys.readouterr().err
@@ -136,14 +228,9 @@ def test_a_softmax_of_ours_with_biases_gets_senses(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its context vectors end with a 1, which is no part of the clusters."""
-    command = recipe(tmp_path, **{"output-layer": "softmax", "reallocation-at": "[0.2, 0.9]"})
-    text = (tmp_path / "recipe.yaml").read_text().partition("\n")[2]  # without the senses
-    (tmp_path / "recipe.yaml").write_text(text)
-    done = subprocess.run(
-        [*command, str(data), str(tmp_path / "save"), "--sense-bias"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    flags = ["--output-layer", "softmax", "--sense-bias", "--hidden-size", 16, "--embed-dim", 16]
+    flags += ["--reallocation-at", 0.2, 0.9, *TRAINED, "--max-update", 25]
+    fairseq_train(data, "--save-dir", tmp_path / "save", *flags)
     out = tmp_path / "k.pt"
     assert main(convert(tmp_path / "save" / "checkpoint_last.pt", out, data)) == 0
     assert "--reallocation none" in capsys.readouterr().out
@@ -155,22 +242,17 @@ def test_a_softmax_of_ours_with_biases_gets_senses(
 # --------------------------------------------------------------------- senses within one training
 
 
-def recipe(folder: Path, **train: object) -> list[str]:
-    """The command that trains by a configuration with senses; at update 10 of 25."""
-    flags = {
-        "arch": "lstm_kerbs", "hidden-size": 16, "embed-dim": 16,
-        "criterion": "kerbs_cross_entropy",
-        "optimizer": "adam", "lr": 0.01, "max-tokens": 1000, "max-update": 25, "cpu": True,
-        "num-workers": 0, "log-format": "simple", "log-interval": 5,
-    } | train  # fmt: skip
-    text = "".join(f"  {name}: {value}\n" for name, value in flags.items())
-    path = folder / "recipe.yaml"
-    path.write_text(f"senses: {{at: 0.4, total: 1.5}}\ntrain:\n{text}".replace("True", "true"))
-    return [sys.executable, "-m", "fairseq_kerbs.cli", "train", str(path)]
+RECIPE = """
+senses: {at: 0.4, total: 1.5}  # at update 10 of 25
+train: {arch: lstm_kerbs, hidden-size: 16, embed-dim: 16, criterion: kerbs_cross_entropy,
+        optimizer: adam, lr: 0.01, max-tokens: 1000, max-update: 25, cpu: true, num-workers: 0}
+"""
 
 
 def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_path: Path) -> None:
-    command = [*recipe(tmp_path), str(data), str(tmp_path / "save")]
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    command = [sys.executable, "-m", "fairseq_kerbs.cli", "train", str(tmp_path / "recipe.yaml")]
+    command += [str(data), str(tmp_path / "save")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "loss of split valid" in done.stdout

@@ -1,0 +1,186 @@
+"""DailyDialog and the One-Billion-Word benchmark from archives in their layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.data import prepare, released
+from fairseq_kerbs.data.released import natural_text
+from fairseq_kerbs.evaluation.bleu import read_systems
+from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import read_lines
+from tests.helpers.release_fixtures import (
+    expect,
+    raw_of,
+    size_of,
+    tgz,
+    write_tree,
+    written,
+    zipped,
+)
+
+# --- DailyDialog
+
+DIALOGUES = {
+    "train": "Hello , Jim . __eou__ I ’ m fine . __eou__ I ’ Ve heard . __eou__\n"
+    "How much ? __eou__ It ' s £ 5 . __eou__\n"  # in the test set
+    "good bye ! __eou__ See you . __eou__\n"  # in the validation set, in another case
+    "Hello , Jim . __eou__ I'm fine . __eou__\n"  # repeats the first pair
+    "Alone . __eou__\n" + "We went home . __eou__ We stay home . __eou__\n" * 20,
+    "validation": "Good bye ! __eou__ See you . __eou__ Or not . __eou__\n",
+    "test": "How much ? __eou__ It’s £ 5 . __eou__\nDon ‘ t go ! __eou__ See you . __eou__\n",
+}
+DIALOGUE_COUNTS = {
+    "train dialogues": 25, "validation dialogues": 1, "test dialogues": 2,
+    "train": 25, "validation": 2, "test": 2,
+}  # fmt: skip
+
+
+def dialog_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: bytes) -> Path:
+    """A zip file with one a part, each with labels beside the text, as macOS packs them."""
+    files = {"ijcnlp_dailydialog/": b"", "ijcnlp_dailydialog/dialogues_text.txt": b"all of it"}
+    texts = {part: text.encode() for part, text in DIALOGUES.items()} | changed
+    for part, content in texts.items():
+        inner = {
+            f"{part}/": b"",
+            f"{part}/dialogues_{part}.txt": content,
+            f"{part}/dialogues_act_{part}.txt": b"1 2\n",
+            f"__MACOSX/{part}/._dialogues_{part}.txt": b"\x00\x05",
+        }
+        files[f"ijcnlp_dailydialog/{part}.zip"] = zipped(inner)
+        files[f"__MACOSX/ijcnlp_dailydialog/._{part}.zip"] = b"\x00\x05"
+    (path := tmp_path / "dialog.zip").write_bytes(zipped(files))
+    expect(monkeypatch, "dailydialog", {path.name: path.read_bytes()}, DIALOGUE_COUNTS)
+    return path
+
+
+def test_dialog_archive_to_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, dest = dialog_archive(tmp_path, monkeypatch), tmp_path / "dest"
+    command = ["prepare-dailydialog", str(archive), "--dest", str(dest), "--merges", "10"]
+    assert main(command) == 0
+    assert "  2 training pairs removed that also occur" in capsys.readouterr().out
+    raw = dest / "raw"
+    pairs = list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en")))
+    assert pairs[:3] == [
+        ("Hello, Jim.", "I'm fine."), ("I'm fine.", "I've heard."), ("Hello, Jim.", "I'm fine."),
+    ]  # fmt: skip
+    assert read_lines(raw / "test.context") == ["How much?", "Don't go!"]
+    assert read_lines(raw / "test.en") == ["It's £5.", "See you."]
+    for split, size in (("train", 23), ("valid", 2), ("test", 2)):
+        for side in ("context", "en"):
+            assert size_of(dest / "bin" / f"{split}.context-en.{side}") == size
+    assert read_lines(dest / "bin" / "dict.en.txt") == read_lines(dest / "bin" / "dict.context.txt")
+    # what the model is trained to say is the reference
+    systems, references = read_systems([dest / "bpe/test.en"], [raw / "test.en"], language="en")
+    assert [*systems.values()] == references
+    for folder in (tmp_path / "flat", tmp_path / "deep" / "test"):
+        texts = {f"dialogues_{part}.txt": text.encode() for part, text in DIALOGUES.items()}
+        write_tree(folder, texts)
+        monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
+        assert raw_of(released.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
+
+
+@pytest.mark.parametrize(
+    ("text", "natural"),
+    [
+        ("I ’ m sure he ’ ll say it ’ s Tom ’ s .", "I'm sure he'll say it's Tom's."),
+        ("I ’ Ve been , you ' ve not , I'Ve too .", "I've been, you've not, I've too."),
+        ("I'm sure you don't .", "I'm sure you don't."),
+        ("Let ‘ s go , don ′ t stay .", "Let's go, don't stay."),
+        ("At 6 o ’ clock , ma ’ am , Mr . O ’ Neil .", "At 6 o'clock, ma'am, Mr. O'Neil."),
+        ("Say “ cheese ” !", 'Say "cheese"!'),
+        ("It is three minutes ' walk .", "It is three minutes' walk."),
+        ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
+    ],
+)
+def test_natural_text(text: str, natural: str) -> None:
+    assert natural_text(text) == natural
+    assert natural_text(natural) == natural
+
+
+# --- the One-Billion-Word benchmark
+
+ROOT = "1-billion-word-language-modeling-benchmark-r13output"
+TRAIN = f"{ROOT}/training-monolingual.tokenized.shuffled"
+HELDOUT = f"{ROOT}/heldout-monolingual.tokenized.shuffled"
+
+
+@pytest.fixture
+def lm1b(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An archive that is expected: shards out of order, and the held-out text once more."""
+    files = {
+        f"{ROOT}/README": b"notes\n",
+        f"{HELDOUT}/news.en-00000-of-00100": b"never drawn\n" * 9,
+    }
+    for shard in (2, 1, 3):
+        lines = "".join(f"Training sentence {shard} {i} .\n" for i in range(40))
+        files[f"{TRAIN}/news.en-{shard:05}-of-00100"] = lines.encode()
+    for shard in (0, 1):
+        lines = "".join(f"Held-out sentence {shard} {i} .\n" for i in range(15))
+        files[f"{HELDOUT}/news.en.heldout-{shard:05}-of-00050"] = lines.encode()
+    write_tree(tmp_path, files)
+    (path := tmp_path / "lm.tar.gz").write_bytes(tgz(files))
+    counts = {"training": 120, "held-out": 30}
+    expect(monkeypatch, "lm1b", {path.name: path.read_bytes()}, counts)
+    return path
+
+
+def sizes(train: int, valid: int, test: int) -> dict[str, Any]:
+    return {"train": train, "valid": valid, "test": test, "seed": 1, "words": 9}
+
+
+def test_lm1b_archive_to_data(
+    lm1b: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dest = tmp_path / "dest"
+    numbers = ["--train", "50", "--valid", "5", "--test", "20", "--words", "9"]
+    assert main(["prepare-lm1b", str(lm1b), "--dest", str(dest), *numbers]) == 0
+    printed = capsys.readouterr().out
+    assert "0 validation and test sentences are also in the training text" in printed
+    for split, size in (("train", 50), ("valid", 5), ("test", 20)):
+        assert size_of(dest / "bin" / split) == size
+        lines = read_lines(dest / "raw" / split)
+        assert len(set(lines)) == size
+        assert all(line.startswith("Training" if split == "train" else "Held") for line in lines)
+    assert not set(read_lines(dest / "raw" / "valid")) & set(read_lines(dest / "raw" / "test"))
+    assert len(read_lines(dest / "bin" / "dict.txt")) == 9
+
+
+@pytest.mark.usefixtures("read_only")
+def test_draws(lm1b: Path, tmp_path: Path) -> None:
+    """The same of a folder; another with another seed; a smaller sample begins a larger one."""
+    run = released.prepare_lm1b
+    drawn = raw_of(run, tmp_path / "a", lm1b, **sizes(60, 6, 9))
+    assert raw_of(run, tmp_path / "b", tmp_path / ROOT, **sizes(60, 6, 9)) == drawn
+    assert raw_of(run, tmp_path / "c", lm1b, **sizes(60, 6, 9) | {"seed": 2}) != drawn
+    larger = raw_of(run, tmp_path / "d", lm1b, **sizes(90, 6, 9))["train"]
+    assert larger.startswith(drawn["train"])
+    shards = {line.split()[2] for line in drawn["train"].decode().splitlines()}
+    assert shards == {"1", "2", "3"}
+    with pytest.raises(UserError, match=r"30 sentences \(held-out\), fewer than --valid 20 and"):
+        run(tmp_path / "e", lm1b, **sizes(60, 20, 11))
+
+
+@pytest.mark.usefixtures("read_only", "lm1b")
+def test_lm1b_folders_without_training_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder := tmp_path / "text").mkdir()
+    with pytest.raises(UserError, match=r"text has 0 sentences \(all\)"):
+        released.prepare_lm1b(tmp_path / "d", folder, **sizes(3, 2, 1))
+    (folder / "1b_benchmark.dev.tokens").write_text("a b\n\n  \nc  d\n" * 2)
+    (folder / "1b_benchmark.test.tokens").write_text("e f\n" * 2)
+    released.prepare_lm1b(tmp_path / "d", folder, **sizes(3, 2, 1))
+    assert "note: there is no training text; all three are drawn from one pool" in (
+        capsys.readouterr().out
+    )
+    texts = written(tmp_path / "d" / "raw")
+    assert sorted(b"".join(texts.values()).decode().splitlines()) == sorted(
+        ["a b", "c d", "e f"] * 2
+    )
