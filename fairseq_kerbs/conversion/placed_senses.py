@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any
 
-from fairseq_kerbs.analysis.context_vectors import count_words, loss_in_bits, sample_contexts
+from fairseq_kerbs.analysis.teacher_forcing import count_words, loss_in_bits, sample_contexts
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.clusters import ContextSample, place_senses
 from fairseq_kerbs.conversion.model import Converted, SoftmaxModel
