@@ -15,17 +15,12 @@ from fairseq_kerbs.commands import (
     OutputPath,
     convert,
     corpora,
-    evaluation,
     experiments,
-    geometry,
+    figures,
     gold,
-    human_eval,
-    neighbours,
-    plots,
-    printed_senses,
     refuse_overwriting,
-    report,
     senses,
+    texts,
 )
 from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.processes import stop_on_signals
@@ -69,28 +64,28 @@ convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin --config on.ya
 """Uses of every subcommand, for its ``--help``."""
 
 COMMANDS = (
-    corpora.add_toy,
-    corpora.add_preparations,
-    experiments.add_train,
-    experiments.add_generate,
-    experiments.add_translate,
-    experiments.add_architectures,
-    experiments.add_user_dir,
-    evaluation.add_detokenize,
-    evaluation.add_score,
-    human_eval.add_examples,
-    human_eval.add_human_eval,
-    senses.add_senses,
-    printed_senses.add_print_senses,
-    gold.add_gold_mlt,
-    gold.add_gold_translations,
-    gold.add_gold_coarsewsd,
-    gold.add_gold_noad,
-    report.add_report,
-    plots.add_plot,
-    geometry.add_geometry,
-    neighbours.add_neighbours,
-    convert.add_convert,
+    corpora.toy,
+    *corpora.PREPARATIONS,
+    experiments.train,
+    experiments.generate,
+    experiments.translate,
+    experiments.architectures,
+    experiments.user_dir,
+    texts.detokenize,
+    texts.score,
+    texts.examples,
+    texts.human_eval,
+    senses.senses,
+    senses.print_senses,
+    gold.mlt,
+    gold.translations,
+    gold.coarsewsd,
+    gold.noad,
+    senses.report,
+    figures.plot,
+    figures.geometry,
+    figures.neighbours,
+    convert.convert,
 )
 """Each adds a subcommand or several to the parser that it is given."""
 
@@ -149,9 +144,6 @@ def build_parser() -> argparse.ArgumentParser:
     commands: Any = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)
-    for subparser in commands.choices.values():
-        # A flag passed on to fairseq must not be taken for the beginning of one of ours.
-        subparser.allow_abbrev = False
     return parser
 
 
@@ -163,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, extra = parser.parse_known_args(argv)
         args.extra = extra
         refuse_overwriting(vars(args))
-        status: int = args.run(args)
+        status: int = args.run(args) or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has had enough, such as head
         _drop_output()

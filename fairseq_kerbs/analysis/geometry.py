@@ -1,4 +1,5 @@
-"""Geometry of context vectors (Section 1 of the paper): clusters and variance, word by word.
+"""Geometry of context vectors (Section 1 of the paper): clusters, variance, and planes to draw
+them in, word by word.
 
 Any fairseq model with a decoder can be looked at; what softmax models show is why a word should
 have several senses, each with a variance of its own.
@@ -18,15 +19,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pandas import DataFrame
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import silhouette_score
-from tabulate import tabulate
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from fairseq_kerbs.analysis.context_vectors import sense_numbers, sense_of, usage_shares
-from fairseq_kerbs.evaluation.texts import table_as_csv
+from fairseq_kerbs.analysis.words import sense_numbers, sense_of, usage_shares
 from fairseq_kerbs.output_layers import OutputLayer
 
 SAMPLES = 19  # of the Gaussian: one cloud of it in 20 is taken for several clusters
@@ -45,20 +47,20 @@ class Clusters(NamedTuple):
 def find_clusters(points: Tensor, most: int, seed: int = 1, samples: int = SAMPLES) -> Clusters:
     """Choose the number of clusters of points [n, d], at most ``most`` and n − 1. Of d the first 50
     principal axes are used; no ``samples`` of the Gaussian: no comparison."""
-    one = Clusters(1, torch.zeros(len(points), dtype=torch.long), 0.0)
+    whole = Clusters(1, torch.zeros(len(points), dtype=torch.long), 0.0)
     points = points.double()
     if len(points) < 3 or float(points.std(0).max()) <= 1e-9 * float(points.abs().max()):
-        return one
-    analysis = PCA(min(_MOST_AXES, *points.shape), svd_solver="full")
-    axes = analysis.fit_transform(points.numpy())  # [n, r]
-    deviations = np.sqrt(analysis.explained_variance_)  # [r]
-    found = _best(axes, most, seed)
+        return whole
+    pca = PCA(min(_MOST_AXES, *points.shape), svd_solver="full")
+    axes = pca.fit_transform(points.numpy())  # [n, r]
+    deviations = np.sqrt(pca.explained_variance_)  # [r]
+    best = _best(axes, most, seed)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(samples):
         noise = torch.randn(axes.shape, generator=generator, dtype=torch.double).numpy()
-        if _best(noise * deviations, most, seed).silhouette >= found.silhouette:
-            return one._replace(silhouette=found.silhouette)
-    return found
+        if _best(noise * deviations, most, seed).silhouette >= best.silhouette:
+            return whole._replace(silhouette=best.silhouette)
+    return best
 
 
 def _best(points: NDArray[np.float64], most: int, seed: int) -> Clusters:
@@ -87,48 +89,97 @@ def measure_word(
     word's senses in ``layer``, else None: how many (``senses``), how many are ``used`` in these
     contexts, and their mean ``theta`` by usage.
     """
-    found, vectors = find_clusters(vectors, most, seed), vectors.double()
-    parts = [vectors[found.labels == label] for label in found.labels.unique()]
+    clusters, vectors = find_clusters(vectors, most, seed), vectors.double()
+    parts = [vectors[clusters.labels == label] for label in clusters.labels.unique()]
     variance = float(vectors.var(0, correction=0).sum())
     inside = sum(float(part.var(0, correction=0).sum()) * len(part) for part in parts)
-    result: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "contexts": len(vectors),
-        "clusters": found.number,
+        "clusters": clusters.number,
         "sizes": sorted(map(len, parts), reverse=True),
-        "silhouette": found.silhouette,
+        "silhouette": clusters.silhouette,
         "variance": variance,
         "relative": variance / max(float(vectors.square().sum(1).mean()), 1e-300),
         "within": inside / len(vectors) / variance if variance > 0 else 0.0,
         **dict.fromkeys(("senses", "used", "theta")),
     }
     if layer is not None:
-        own = sense_numbers(layer, word)
-        result["senses"] = len(own)
-        result["used"] = len(sense_of(layer, word, vectors.float()).unique())
+        senses = sense_numbers(layer, word)
+        figures["senses"] = len(senses)
+        figures["used"] = len(sense_of(layer, word, vectors.float()).unique())
         if layer.has_theta:
-            theta = layer.theta[own].detach()
-            result["theta"] = float((theta * usage_shares(layer, own)).sum())
-    return result
+            theta = layer.theta[senses].detach()
+            figures["theta"] = float((theta * usage_shares(layer, senses)).sum())
+    return figures
 
 
-_COLUMNS = ["word", "contexts", "clusters", "sizes", "silhouette", "variance", "relative", "within"]
-_COLUMNS += ["senses", "used", "theta"]
-
-
-def geometry_as_csv(words: Sequence[dict[str, Any]]) -> str:
+def geometry_table(words: Sequence[dict[str, Any]]) -> DataFrame:
     """One row a word; sizes of clusters with spaces between them."""
-    rows = [one | {"sizes": " ".join(map(str, one["sizes"]))} for one in words]
-    return table_as_csv(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
+    return DataFrame([word | {"sizes": " ".join(map(str, word["sizes"]))} for word in words])
 
 
-def geometry_as_text(words: Sequence[dict[str, Any]]) -> str:
-    """A table of figures of words for a terminal, and what they come to."""
-    names = [name for name in _COLUMNS if name != "sizes"]
-    rows = [{name: one[name] for name in names if one[name] is not None} for one in words]
-    relative = [word["relative"] for word in words]
+def geometry_as_text(table: DataFrame) -> str:
+    """`geometry_table` for a terminal, and what it comes to."""
+    shown = table.drop(columns="sizes").dropna(axis="columns", how="all")
+    text = shown.to_markdown(index=False, tablefmt="plain", floatfmt=".3g", disable_numparse=[0])
+    several, relative = (table["clusters"] > 1).sum(), table["relative"]
     return (
-        f"{tabulate(rows, 'keys', 'plain', floatfmt='.3g', disable_numparse=[0])}\n"
-        f"{sum(word['clusters'] > 1 for word in words)} of {len(words)} words have more than one "
-        "cluster; their variance, relative to the mean squared length, lies between "
-        f"{min(relative):.1%} and {max(relative):.1%}"
+        f"{text}\n{several} of {len(table)} words have more than one cluster; their variance, "
+        "relative to the mean squared length, lies between "
+        f"{relative.min():.1%} and {relative.max():.1%}"
     )
+
+
+# --- planes ---------------------------------------------------------------------------------------
+
+
+class Projection(NamedTuple):
+    """Context vectors of a word in a plane, and a mark of each of its senses there."""
+
+    contexts: Tensor  # [n, 2] along two axes, mean 0
+    senses: Tensor  # [K, 2]; NaN for a sense without a mark
+    axes: tuple[str, str]  # what they are, with the share of the variance that they show
+
+
+def discriminate(contexts: Tensor, labels: Tensor, senses: int) -> Projection:
+    """Context vectors [n, d] on the directions that part their senses most, by linear discriminants
+    (Fisher 1936; covariance after Ledoit and Wolf 2004).
+
+    Args:
+        labels: the sense of each, one of ``senses``, [n], two different ones at least. Where only
+            two occur, the second axis is the first principal component of what the discriminant
+            leaves. The marks are means.
+    """
+    points, kinds = contexts.double().numpy(), labels.numpy()
+    present = np.unique(kinds)
+    model = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(points, kinds)
+    plane = model.transform(points)[:, :2]
+    between = model.explained_variance_ratio_[: len(present) - 1]
+    shares = between / between.sum()  # of what parts the senses
+    axes = [
+        f"{name} discriminant ({share:.0%})" for name, share in zip(("first", "second"), shares)
+    ]
+    if plane.shape[1] < 2:
+        direction = model.scalings_[:, :1] / np.linalg.norm(model.scalings_[:, :1])
+        rest = points - points @ direction @ direction.T
+        plane = np.concatenate([plane, PCA(1).fit_transform(rest)], 1)
+        axes.append("first principal component of the rest")
+    plane = plane - plane.mean(0)
+    marks = np.full((senses, 2), np.nan)
+    for kind in present:
+        marks[kind] = plane[kinds == kind].mean(0)
+    return Projection(torch.from_numpy(plane), torch.from_numpy(marks), (axes[0], axes[1]))
+
+
+def project(contexts: Tensor, senses: Tensor) -> Projection:
+    """Principal components of context vectors [n, d], two at least, and sense vectors [K, d] on
+    them, scaled to the contexts' mean length, since a kernel compares directions."""
+    scaled = normalize(senses.double()) * contexts.double().norm(dim=1).mean()
+    # vectors of one dimension lie on a line of the plane
+    points, vectors = (np.pad(each.double(), ((0, 0), (0, 1))) for each in (contexts, scaled))
+    with np.errstate(invalid="ignore"):  # contexts that are all the same have no variance
+        pca = PCA(2, svd_solver="full").fit(points)
+    plane, marks = (torch.from_numpy(pca.transform(each)) for each in (points, vectors))
+    first, second = np.nan_to_num(pca.explained_variance_ratio_).tolist()
+    axes = f"first principal component ({first:.0%} of the variance)", f"second ({second:.0%})"
+    return Projection(plane, marks, axes)

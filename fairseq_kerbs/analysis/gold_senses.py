@@ -10,24 +10,25 @@ data, which is what the contexts offer without labels; and the predictions of a 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import binomtest
+from pandas import DataFrame
+from scipy.stats import binomtest, bootstrap
 from sklearn.cluster import KMeans
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score, v_measure_score
 from sklearn.metrics.cluster import contingency_matrix
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
-from tabulate import tabulate
 
-from fairseq_kerbs.analysis.occurrences import Occurrence
+from fairseq_kerbs.analysis.teacher_forcing import Text
+from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.clusters import ContextSample
+from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import progress
@@ -87,53 +88,47 @@ def lines_as_samples(task: Any) -> None:
         task.args.sample_break_mode = "eos"
 
 
-def labels_of_senses(
-    occurrences: Iterable[Occurrence], gold: GoldSenses
-) -> dict[int, Counter[str]]:
-    """How often each gold sense is met with each sense of the model, by its row."""
-    found: defaultdict[int, Counter[str]] = defaultdict(Counter)
-    for occurrence in occurrences:
-        if (at := (occurrence.line, occurrence.index, occurrence.word)) in gold:
-            found[occurrence.sense][gold[at]] += 1
-    return found
+def training_sample(layer: OutputLayer, entries: Collection[int]) -> ContextSample:
+    """A sample of at most :data:`CONTEXTS` contexts of some entries of the dictionary."""
+    room, dim = torch.zeros(layer.vocab_size, dtype=torch.long), layer.weight.shape[1]
+    room[list(entries)] = CONTEXTS
+    return ContextSample(room, dim, CONTEXTS, 2 * dim * int(room.sum()), special=0)
 
 
-def by_word(occurrences: Iterable[Occurrence], gold: GoldSenses) -> dict[str, Labelled]:
-    """Occurrences of every word whose gold senses are known, in the order of words; a UserError if
-    there are none."""
-    rows: defaultdict[str, list[tuple[str, Occurrence]]] = defaultdict(list)
-    for occurrence in occurrences:
-        sense = gold.get((occurrence.line, occurrence.index, occurrence.word))
-        if sense is not None:
-            rows[occurrence.word].append((sense, occurrence))
-    if not rows:
+def label_occurrences(
+    text: Text, gold: GoldSenses, layer: OutputLayer, numbers: Mapping[str, int]
+) -> tuple[dict[str, Labelled], dict[int, Counter[str]]]:
+    """Occurrences of every word whose gold senses are known, in the order of words; and how often
+    each gold sense is met with each sense of the model, by its row.
+
+    Args:
+        text: with the contexts of all words that have ``numbers`` in the dictionary.
+
+    Raises a UserError if no word is labelled.
+    """
+    asked = np.flatnonzero(np.isin(text.entry, [*numbers.values()]))  # [C], as `text.contexts`
+    labels: dict[str, list[Any]] = defaultdict(list)
+    met: dict[int, Counter[str]] = defaultdict(Counter)
+    for context, at in enumerate(asked.tolist()):
+        line, place = text.line[at], text.place[at]
+        words = text.words[line]
+        occurrence = words[:place].count(words[place])
+        if sense := gold.get((text.number[line], occurrence, words[place])):
+            labels[words[place]].append((sense, text.sense[at], context))
+            met[int(text.sense[at])][sense] += 1
+    if not labels:
         raise UserError(
             "--gold names no word of the split that is a single token of the model; name with "
             "--split the one that the file was made for"
         )
-    labelled = {}
-    for word, pairs in sorted(rows.items()):
-        senses = np.unique([sense for sense, _ in pairs], return_inverse=True)[1]
-        induced = np.array([o.senses.index(o.sense) for _, o in pairs])
-        contexts = torch.stack([o.context for _, o in pairs]).numpy()
-        labelled[word] = Labelled(senses, induced, contexts, len(pairs[0][1].senses))
-    return labelled
-
-
-def sample_contexts(
-    occurrences: Iterable[Occurrence], words: Sequence[str], seed: int = 1
-) -> dict[str, NDArray[np.float32]]:
-    """At most :data:`CONTEXTS` contexts [n, d] of each of some words, drawn at random."""
-    numbers = {word: number for number, word in enumerate(words)}
-    sample: ContextSample | None = None
-    whole = (o for o in occurrences if o.index >= 0 and o.word in numbers)
-    while part := list(islice(whole, 1000)):
-        contexts = torch.stack([o.context for o in part])
-        if sample is None:
-            room, dim = torch.full((len(words),), CONTEXTS), contexts.shape[1]
-            sample = ContextSample(room, dim, CONTEXTS, 2 * dim * int(room.sum()), 0, seed)
-        sample.add(torch.tensor([numbers[o.word] for o in part]), contexts)
-    return {} if sample is None else {w: sample.contexts(n).numpy() for w, n in numbers.items()}
+    labelled: dict[str, Labelled] = {}
+    for word, occurrences in sorted(labels.items()):
+        senses, rows, contexts = zip(*occurrences)
+        own = sense_numbers(layer, numbers[word])
+        induced = np.array([own.index(row) for row in rows])
+        kinds = np.unique(senses, return_inverse=True)[1]
+        labelled[word] = Labelled(kinds, induced, text.contexts[list(contexts)].numpy(), len(own))
+    return labelled, met
 
 
 def compare_with_gold(
@@ -178,22 +173,24 @@ def _compare_word(
         clusters = kmeans.fit(training).predict(contexts)
     known = np.bincount(gold)[gold] >= 3  # two of each for every fold's training part
     folds = min(FOLDS, int(np.bincount(gold[known])[gold[known]].min()))
+    # shrinkage of Ledoit and Wolf
+    probe = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    predicted = cross_val_predict(probe, contexts[known], gold[known], cv=parts)
     partitions = {
         "senses": agreement(gold, induced),
         "permuted": {name: float(np.mean([p[name] for p in permuted])) for name in MEASURES},
         "kmeans": agreement(gold, clusters),
-        "probe": agreement(gold[known], _probe(contexts[known], gold[known], folds, seed)),
+        "probe": agreement(gold[known], predicted),
     }
     use = np.bincount(induced, minlength=word.senses) / len(gold)
-    figures: dict[str, int | float] = {
+    return {
         "occurrences": len(gold),
         "gold": int(gold.max()) + 1,
         "senses": word.senses,
         "used": int((use >= LEAST_USE).sum()),
+        **{f"{who}.{name}": partitions[who][name] for who in PARTITIONS for name in MEASURES},
     }
-    for partition, values in partitions.items():
-        figures |= {f"{partition}.{name}": value for name, value in values.items()}
-    return figures
 
 
 def agreement(gold: NDArray[np.int64], induced: NDArray[np.int64]) -> dict[str, float]:
@@ -201,27 +198,20 @@ def agreement(gold: NDArray[np.int64], induced: NDArray[np.int64]) -> dict[str, 
     return {name: float(measure(gold, induced)) for name, measure in MEASURES.items()}
 
 
-def _probe(
-    contexts: NDArray[np.float32], gold: NDArray[np.int64], folds: int, seed: int
-) -> NDArray[np.int64]:
-    """Gold senses as a linear classifier predicts them that has not seen them, [n]."""
-    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")  # Ledoit and Wolf
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    predicted: NDArray[np.int64] = cross_val_predict(classifier, contexts, gold, cv=parts)
-    return predicted
-
-
-def _over_words(rows: list[dict[str, int | float]], seed: int) -> dict[str, Any]:
-    counts = ("occurrences", "senses", "used")
-    summary: dict[str, Any] = {name: sum(row[name] for row in rows) for name in counts}
-    draws = np.random.default_rng(seed).integers(len(rows), size=(RESAMPLES, len(rows)))
+def _over_words(rows: Sequence[Mapping[str, int | float]], seed: int) -> dict[str, Any]:
+    table = DataFrame(rows)
+    summary: dict[str, Any] = table[["occurrences", "senses", "used"]].sum().to_dict()
+    columns = [f"{who}.{name}" for who in PARTITIONS for name in MEASURES]
+    low, high = table[columns].mean(), table[columns].mean()
+    if len(table) > 1:
+        low, high = bootstrap(
+            (table[columns],), np.mean, axis=0, n_resamples=RESAMPLES, method="percentile",
+            random_state=seed,
+        ).confidence_interval  # fmt: skip
+    for column, *figures in zip(columns, table[columns].mean(), low, high):
+        summary[column] = dict(zip(("mean", "low", "high"), map(float, figures)))
     for name in MEASURES:
-        values = {who: np.array([row[f"{who}.{name}"] for row in rows]) for who in PARTITIONS}
-        for partition, value in values.items():
-            low, high = np.quantile(value[draws].mean(1), (0.025, 0.975)).tolist()
-            mean = float(value.mean())
-            summary[f"{partition}.{name}"] = {"mean": mean, "low": low, "high": high}
-        difference = values["senses"] - values["permuted"]
+        difference = table[f"senses.{name}"] - table[f"permuted.{name}"]
         higher, differ = int((difference > 0).sum()), int((difference != 0).sum())
         p = float(binomtest(higher, differ).pvalue) if differ else 1.0
         summary[f"sign.{name}"] = {"higher": higher, "of": differ, "p": p}
@@ -235,25 +225,24 @@ def comparison_as_text(comparison: Mapping[str, Any]) -> str:
             f"no word has {LEAST_OCCURRENCES} occurrences in the split and two gold senses with "
             "three each, so that nothing is compared with gold senses"
         )
-    short = {"v_measure": "V", "ari": "ARI", "ami": "AMI"}
+    short = {"v_measure": "V", "ari": "ARI", "ami": "AMI", "purity": "purity"}
     titles = {"senses": "", "kmeans": " k-means", "probe": " probe"}
-    header, keys = ["word", "n", "gold", "senses", "used"], []
+    columns = {"occurrences": "n", "gold": "gold", "senses": "senses", "used": "used"}
+    for measure, name in list(short.items())[:3]:
+        columns |= {f"{who}.{measure}": name + title for who, title in titles.items()}
+    words = DataFrame.from_dict(comparison["words"], orient="index")[[*columns]]
+    words = words.rename(columns=columns).rename_axis("word").reset_index()
+    every, means = comparison["all"], []
     for measure, name in short.items():
-        header += [name + title for title in titles.values()]
-        keys += [f"{partition}.{measure}" for partition in titles]
-    keys = ["occurrences", "gold", "senses", "used", *keys]
-    rows = [[word, *(row[key] for key in keys)] for word, row in comparison["words"].items()]
-    every = comparison["all"]
-    means = []
-    for measure, name in {**short, "purity": "purity"}.items():
         figures = [every[f"{partition}.{measure}"] for partition in PARTITIONS]
         cells = ["{mean:.3f} [{low:.3f}, {high:.3f}]".format(**figure) for figure in figures]
-        sign = "{higher} of {of}, p = {p:.2g}".format(**every[f"sign.{measure}"])
-        means.append([name, *cells, sign])
-    head = [f"mean of {len(rows)} words, {every['occurrences']} occurrences"]
-    head += ["senses", "permuted", "k-means, training contexts", "linear probe (ceiling)"]
-    parts = (
-        tabulate(rows, header, floatfmt=".3f"),
-        tabulate(means, [*head, "senses above permuted"], disable_numparse=True),
+        means.append(
+            [name, *cells, "{higher} of {of}, p = {p:.2g}".format(**every[f"sign.{measure}"])]
+        )
+    head = [f"mean of {len(words)} words, {every['occurrences']} occurrences", "senses", "permuted"]
+    head += ["k-means, training contexts", "linear probe (ceiling)", "senses above permuted"]
+    means = DataFrame(means, columns=head)
+    return (
+        f"{words.to_markdown(index=False, tablefmt='simple', floatfmt='.3f')}\n\n"
+        f"{means.to_markdown(index=False, tablefmt='simple', disable_numparse=True)}"
     )
-    return "\n\n".join(parts)

@@ -11,9 +11,9 @@ from typing import Any
 
 from jinja2 import Environment
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from fairseq_kerbs.analysis import plots
-from fairseq_kerbs.analysis.history import Series
 from fairseq_kerbs.analysis.sense_report import Figures, name_of
 from fairseq_kerbs.output_layers import OutputLayer
 
@@ -30,28 +30,37 @@ def html_page(
     *,
     counts: Sequence[int] = (),
     clearest: Sequence[str] = (),
-    history: Series | None = None,
+    history: DataFrame | None = None,
 ) -> str:
     """The page as text. Jinja escapes all that comes from corpora, also inside of scripts.
 
     Args:
         facts: names and values at its head.
         report: what `build_report` says of all words.
-        counts: [V] occurrences of words in the training data, if known.
+        counts: [V] occurrences of words in the training data.
         clearest: words whose senses differ most surely, for the gallery.
+        history: what `read_history` gives.
     """
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     template = (files(__package__) / "report.html").read_text(encoding="utf-8")
+    charts = [plots.plot_usage(layer.usage, layer.word_of_sense)]
+    if any(counts):
+        charts.append(plots.plot_frequency(layer.senses_per_word().tolist(), counts))
+    senses = [sense for word in report["words"] for sense in word["senses"]]
+    if layer.has_theta:
+        charts.append(plots.plot_theta_histogram([sense["theta"] for sense in senses]))
+    if history is not None:
+        charts.append(plots.plot_history(history))
     return environment.from_string(template).render(
         title=title,
         facts=facts,
         words=[_word(word) for word in report["words"]],
         cards=list(clearest)[:CARDS],
         by_number=report["by_number"],
-        charts=[_image(figure) for figure in _charts(report, layer, counts, history or {})],
+        charts=[_image(figure) for figure in charts],
         with_data=report["with_data"],
-        nearest=any(sense["nearest"] for word in report["words"] for sense in word["senses"]),
+        nearest=any(sense["nearest"] for sense in senses),
         theta=layer.kernel_name if layer.has_theta else None,
         signs=list(zip(SIGNS, plots.COLORS)),
     )
@@ -69,20 +78,6 @@ def _word(word: Figures) -> Figures:
         senses.append(shown | {"nearest": near})
     head = {key: word[key] for key in ("word", "frequency", "log_prob", "clarity")}
     return head | {"senses": senses}
-
-
-def _charts(
-    report: Figures, layer: OutputLayer, counts: Sequence[int], history: Series
-) -> list[Figure]:
-    charts = [plots.plot_usage(layer.usage, layer.word_of_sense)]
-    if any(counts):
-        charts.append(plots.plot_frequency(layer.senses_per_word().tolist(), counts))
-    if layer.has_theta:
-        theta = [sense["theta"] for word in report["words"] for sense in word["senses"]]
-        charts.append(plots.plot_theta_histogram(theta))
-    if history:
-        charts.append(plots.plot_history(history))
-    return charts
 
 
 def _image(figure: Figure) -> dict[str, Any]:

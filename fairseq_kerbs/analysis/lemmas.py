@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +25,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pandas import DataFrame
 from scipy.stats import spearmanr
-from tabulate import tabulate
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
 from fairseq_kerbs.utils.errors import UserError
@@ -203,17 +201,6 @@ def theta_correlation(found: Sequence[Row], least_unsure: float = -1.0) -> float
     return float(spearmanr(pairs).statistic)
 
 
-def _means(rows: list[Row], *by: str) -> str:
-    """A table of means over seeds."""
-    groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[tuple(row[name] for name in by)].append(row)
-    names = [name for name in rows[0] if name not in ("lemma", "seed", *by)]
-    means = [[np.mean([row[name] for row in own]) for name in names] for own in groups.values()]
-    table = [[*key, *own] for key, own in zip(groups, means)]
-    return tabulate(table, [*by, *names], floatfmt=".3g")
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """``scripts/simulate_lemmas.py``: both experiments, their tables, and a JSON or CSV file."""
     parser = argparse.ArgumentParser(
@@ -234,14 +221,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         if value is not None and not value > 0:
             parser.error(f"--{name} is {value}, but must be greater than 0")
     try:
-        _run(args)
+        rows = _run(args)
+        if args.output is not None and args.output.suffix == ".csv":
+            with atomic_write(args.output) as stream:
+                DataFrame(rows).to_csv(stream, index=False)
+        elif args.output is not None:
+            settings = {name: value for name, value in vars(args).items() if name != "output"}
+            content = {"settings": settings, "torch": torch.__version__, "rows": rows}
+            write_json(args.output, content)
     except UserError as error:
         parser.error(str(error))
 
 
-def _run(args: argparse.Namespace) -> None:
+def _run(args: argparse.Namespace) -> list[Row]:
+    """Both experiments, shown as means over seeds."""
     training = Training(dim=args.dim, steps=args.steps)
-    rows: list[Row] = [
+    senses: list[Row] = [
         {"lemma": "4.1", "policy": policy, "new_sense": new_sense, "seed": seed}
         | learn_senses(policy, new_sense, training, width=args.width, seed=seed)
         for policy, new_sense in VARIANTS
@@ -249,8 +244,7 @@ def _run(args: argparse.Namespace) -> None:
     ]
     print(
         "Lemma 4.1: senses of words with 1, 2, 3, 4 clusters; means over words and seeds\n\n"
-        f"{_means(rows, 'policy', 'new_sense')}\n\n"
-        f"{LEGEND}",
+        f"{_means(senses, 'policy', 'new_sense')}\n\n{LEGEND}",
         flush=True,
     )
     runs = {seed: learn_theta(WIDTHS, training, norm=args.norm, seed=seed) for seed in args.seeds}
@@ -266,11 +260,10 @@ def _run(args: argparse.Namespace) -> None:
         f"{every:.2f};\nwhere unsure is {UNSURE} or more (below, theta has no gradient): "
         f"{unsure:.2f}"
     )
-    rows += widths
-    if args.output is not None and args.output.suffix == ".csv":
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        with atomic_write(args.output) as stream:
-            stream.write(table_as_csv(names, [[row.get(name) for name in names] for row in rows]))
-    elif args.output is not None:
-        settings = {name: value for name, value in vars(args).items() if name != "output"}
-        write_json(args.output, {"settings": settings, "torch": torch.__version__, "rows": rows})
+    return senses + widths
+
+
+def _means(rows: list[Row], *by: str) -> str:
+    """A table of means over seeds."""
+    means = DataFrame(rows).groupby(list(by), sort=False).mean(numeric_only=True)
+    return means.drop(columns="seed").reset_index().to_string(index=False, float_format="%.3g")

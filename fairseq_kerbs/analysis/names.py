@@ -18,15 +18,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from sklearn.metrics import mutual_info_score
 
 from fairseq_kerbs.analysis.alignment import align
-from fairseq_kerbs.analysis.occurrences import batches, real_tokens
-from fairseq_kerbs.analysis.words import joined_words
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.analysis.teacher_forcing import Numbers, Text
+from fairseq_kerbs.analysis.words import has_letter
 
 LEAST_OCCURRENCES = 40  # of a word that can be among the clearest
 LEAST_SHARE = 0.05  # of a sense's occurrences that a source word has to have
@@ -35,10 +33,7 @@ LEAST_Z = 1.96
 MOST = 3  # source words, neighbours and words of the turn before, of each sense
 PERMUTATIONS = 5
 SAME_LANGUAGE = 0.5  # share of the target's words that the source has, too, from which on it is one
-TOKENS = 250_000  # of a split that are read, about; of a longer one every second, third … batch
 COMMON = 0.25  # share of all tokens that the most frequent words make up, and so are no content
-
-Numbers = NDArray[np.int64]
 
 
 class SenseName(NamedTuple):
@@ -70,55 +65,6 @@ NO_NAME = SenseName(0, 0.0, [], [], [])
 """That of a sense without occurrences."""
 
 
-class Text(NamedTuple):
-    """A split, and the sense that predicted each of its N words that are a single token."""
-
-    words: list[list[str]]  # of each line, pieces joined
-    source: list[list[str]] | None  # those of the source side
-    line: Numbers  # [N]
-    place: Numbers  # [N] in the line's words
-    entry: Numbers  # [N] number of the word in the dictionary
-    sense: Numbers  # [N] row of the most probable sense
-    posterior: NDArray[np.float64]  # [N] its share of the word (Eq. 7)
-
-
-@torch.no_grad()
-def read_text(model: Any, task: Any, split: str) -> Text:
-    """Words and senses of a split, of about :data:`TOKENS` tokens. Raises what
-    :func:`.occurrences.batches` raises; a UserError if there is no word in them."""
-    layer, dictionary = model.decoder.output, task.target_dictionary
-    read = getattr(task, "source_dictionary", None)
-    two_sided = hasattr(model, "encoder")
-    lines: dict[int, tuple[list[str], list[str]]] = {}
-    parts, shares = [], []
-    for batch in batches(task, split, most=TOKENS):
-        target = batch["target"]  # [batch, len]
-        posterior = layer.posterior(layer.look_up(target), model(**batch["net_input"])[0])
-        share, slot = posterior.max(-1, keepdim=True)
-        sense = layer.table.senses[target].gather(-1, slot).squeeze(-1)  # [batch, len]
-        sources = batch["net_input"]["src_tokens"]
-        for row, line in enumerate(batch["id"].tolist()):
-            columns, tokens = real_tokens(target[row], dictionary)
-            words, positions = joined_words(tokens)
-            source = joined_words(real_tokens(sources[row], read)[1])[0] if two_sided else []
-            lines[line] = words, source
-            single = [(place, columns[at]) for place, at in enumerate(positions) if at is not None]
-            if single:
-                places, at = torch.tensor(single).t()
-                of_line = torch.full_like(places, line)
-                parts.append(torch.stack([of_line, places, target[row, at], sense[row, at]]))
-                shares.append(share[row, at, 0].double())
-    if not parts:
-        raise UserError(f"--split {split}: there is no word in it; name another split")
-    line, place, entry, senses = torch.cat(parts, 1).numpy()
-    order = sorted(lines)  # perhaps with gaps
-    line = np.searchsorted(order, line)
-    sides = [lines[number] for number in order]
-    source_side = [source for _, source in sides] if two_sided else None
-    posterior, text = torch.cat(shares).numpy(), [words for words, _ in sides]
-    return Text(text, source_side, line, place, entry, senses, posterior)
-
-
 class Example(NamedTuple):
     """A context of a sense."""
 
@@ -137,24 +83,25 @@ class Association(NamedTuple):
 
 def is_function_word(word: str) -> bool:
     """Whether a word has no letter, or is on scikit-learn's list of English function words."""
-    return not any(map(str.isalpha, word)) or word.lower() in ENGLISH_STOP_WORDS
+    return not has_letter(word) or word.lower() in ENGLISH_STOP_WORDS
 
 
 def best_words(associations: Iterable[Association]) -> list[str]:
     """The :data:`MOST` surest, words without a letter left out and function words last."""
     ranked = sorted(
-        (is_function_word(found.word), -found.score, found.text)
-        for found in associations
-        if any(map(str.isalpha, found.word))
+        (is_function_word(word), -score, text)
+        for score, word, text in associations
+        if has_letter(word)
     )
     return [text for _, _, text in ranked[:MOST]]
 
 
-def numbered(lines: Sequence[Sequence[str]]) -> tuple[list[str], Numbers]:
+def numbered(lines: Iterable[Sequence[str]]) -> tuple[NDArray[np.str_], Numbers]:
     """The kinds of words in lines, sorted, and the number of the kind of each word, [N]."""
-    kinds = sorted({word for words in lines for word in words})
+    words = [word for line in lines for word in line]
+    kinds = sorted(set(words))
     numbers = {word: number for number, word in enumerate(kinds)}
-    return kinds, np.array([numbers[word] for words in lines for word in words], np.int64)
+    return np.array(kinds, object), np.array([numbers[word] for word in words], np.int64)
 
 
 class SenseNames:
@@ -177,19 +124,18 @@ class SenseNames:
         # numbers of words before and after, [N]; −1 where there is none
         self._before = np.where(first, -1, flat[at - 1])
         self._after = np.where(last, -1, flat[(at + 1) % max(1, len(flat))])
-        self._causes: list[str] = []
         self._cause: Numbers | None = None  # [N] number of the source word; −1 for none
         self._turns: list[list[str]] | None = None
-        if text.source is None or not any(text.source):
+        self._causes, numbers = numbered(text.source or [])
+        if text.source is None or not len(self._causes):
             return
-        causes, numbers = numbered(text.source)
-        if len({*causes}.intersection(self._kinds)) > SAME_LANGUAGE * len(self._kinds):
+        if len(np.intersect1d(self._causes, self._kinds)) > SAME_LANGUAGE * len(self._kinds):
             self._turns = text.source
             return
-        best = align(text.words, text.source).best[at]
-        letters = np.array([any(map(str.isalpha, cause)) for cause in causes])
+        best = align(text.words, text.source)[at]
+        letters = np.array(list(map(has_letter, self._causes)))
         known = (best >= 0) & letters[numbers[best]]  # punctuation names nothing
-        self._causes, self._cause = causes, np.where(known, numbers[best], -1)
+        self._cause = np.where(known, numbers[best], -1)
 
     @property
     def lines(self) -> int:
@@ -199,8 +145,10 @@ class SenseNames:
     def clearest(self, most: int, special: int = 0) -> list[str]:
         """The words whose senses differ most surely: ``most`` of them, or all with 0. Words without
         a letter and function words come last."""
-        frequent = self._common()
-        clear = {}
+        by_count = sorted(self._where, key=lambda entry: -len(self._where[entry]))
+        shares = np.cumsum([len(self._where[entry]) for entry in by_count])
+        common = np.searchsorted(shares, COMMON * len(self._text.entry), side="right")
+        frequent, clear = set(by_count[:common]), {}
         for entry, where in self._where.items():
             word = self._symbols[entry]
             if entry >= special and len(where) >= LEAST_OCCURRENCES:
@@ -209,21 +157,10 @@ class SenseNames:
                     clear[word] = (empty, -value, word)
         return sorted(clear, key=clear.__getitem__)[: most or None]
 
-    def _common(self) -> set[int]:
-        """The most frequent entries, which together make up :data:`COMMON` of the tokens."""
-        by_count = sorted(self._where, key=lambda entry: -len(self._where[entry]))
-        shares = np.cumsum([len(self._where[entry]) for entry in by_count])
-        return {
-            entry for entry, share in zip(by_count, shares)
-            if share <= COMMON * len(self._text.entry)
-        }  # fmt: skip
-
     def clarity(self, entry: int) -> float:
         """Mutual information of a word's senses and their source words, or else of senses and
         neighbours, in nats, above that of permuted senses; 0 with one sense."""
-        where = self._where.get(entry)
-        if where is None:
-            return 0.0
+        where = self._where.get(entry, np.empty(0, np.int64))
         senses = np.unique(self._text.sense[where], return_inverse=True)[1]
         if not senses.any():
             return 0.0
@@ -234,86 +171,67 @@ class SenseNames:
             kinds = np.unique(feature[where], return_inverse=True)[1]
             partitions = [senses, *(draw.permutation(senses) for _ in range(PERMUTATIONS))]
             tables = (contingency(each, kinds, int(senses.max()) + 1) for each in partitions)
-            own, *chance = (mutual_info_score(None, None, contingency=each) for each in tables)
-            excess.append(own - float(np.mean(chance)))
+            value, *chance = (mutual_info_score(None, None, contingency=each) for each in tables)
+            excess.append(value - float(np.mean(chance)))
         return max(0.0, *excess)
 
     def names(self, entry: int) -> dict[int, SenseName]:
         """Names of a word's senses that occur, by row."""
-        where = self._where.get(entry)
-        if where is None:
-            return {}
+        where = self._where.get(entry, np.empty(0, np.int64))
         rows, senses = np.unique(self._text.sense[where], return_inverse=True)
-        word, counts = self._symbols[entry], np.bincount(senses)
-        before = self._apart(senses, self._before[where], ("", f" {word}"))
-        after = self._apart(senses, self._after[where], (f"{word} ", ""))
-        turns = self._turn_words(senses, where)
-        found = {}
-        for number, row in enumerate(rows.tolist()):
-            sources = []
-            if self._cause is not None:
-                causes = self._cause[where[senses == number]]
-                kinds, met = np.unique(causes[causes >= 0], return_counts=True)
-                for best in np.argsort(-met, kind="stable")[:MOST]:
-                    if met[best] >= max(LEAST_TIMES, LEAST_SHARE * counts[number]):
-                        sources.append((self._causes[kinds[best]], int(met[best])))
+        word, names = self._symbols[entry], {}
+
+        def beside(feature: Numbers, form: tuple[str, str]) -> list[list[Association]]:
+            there = feature >= 0
+            return apart(senses[there], self._kinds[feature[there]], len(rows), form)
+
+        before = beside(self._before[where], ("", f" {word}"))
+        after = beside(self._after[where], (f"{word} ", ""))
+        turns = [
+            (sense, other)
+            for sense, line in zip(senses.tolist(), self._text.line[where].tolist())
+            for other in set(self._turns[line] if self._turns else ())
+        ]
+        of_turn, others = [sense for sense, _ in turns], [other for _, other in turns]
+        turn = apart(np.array(of_turn, np.int64), np.array(others, object), len(rows))
+        for number, (row, times) in enumerate(zip(rows.tolist(), np.bincount(senses).tolist())):
             neighbours = best_words([*before[number], *after[number]])
-            turn = best_words(turns[number])
-            times = int(counts[number])
-            found[row] = SenseName(times, times / len(where), sources, neighbours, turn)
-        return found
+            sources = self._sources(where[senses == number])
+            share = times / len(where)
+            names[row] = SenseName(times, share, sources, neighbours, best_words(turn[number]))
+        return names
+
+    def _sources(self, where: Numbers) -> list[tuple[str, int]]:
+        """The source words that occurrences [n] translate, and how often."""
+        if self._cause is None:
+            return []
+        causes = self._cause[where]
+        kinds, times = np.unique(causes[causes >= 0], return_counts=True)
+        least = max(LEAST_TIMES, LEAST_SHARE * len(where))
+        best = np.argsort(-times, kind="stable")[:MOST]
+        return [(self._causes[kinds[at]], int(times[at])) for at in best if times[at] >= least]
 
     def examples(self, row: int, entry: int, most: int) -> list[Example]:
         """The surest contexts of a sense of a word, at most ``most``, the surest first."""
-        where = self._where.get(entry, np.empty(0, np.int64))
-        where = where[self._text.sense[where] == row]
-        best = where[np.argsort(-self._text.posterior[where], kind="stable")[:most]]
+        text, where = self._text, self._where.get(entry, np.empty(0, np.int64))
+        where = where[text.sense[where] == row]
+        best = where[np.argsort(-text.posterior[where], kind="stable")[:most]]
         return [
-            Example(
-                float(self._text.posterior[at]),
-                self._text.words[self._text.line[at]],
-                int(self._text.place[at]),
-            )
+            Example(float(text.posterior[at]), text.words[text.line[at]], int(text.place[at]))
             for at in best
         ]
 
-    def _apart(
-        self, senses: Numbers, feature: Numbers, form: tuple[str, str]
-    ) -> list[list[Association]]:
-        """Of each sense the words that set it apart, shown between the two texts of a form."""
-        there = feature >= 0
-        kinds, kind = np.unique(feature[there], return_inverse=True)
-        table = contingency(senses[there], kind, int(senses.max()) + 1)
-        return [
-            [
-                Association(float(z[at]), word, word.join(form))
-                for at in np.flatnonzero(z > LEAST_Z)
-                for word in [str(self._kinds[kinds[at]])]
-            ]
-            for z in log_odds(table)
-        ]
 
-    def _turn_words(self, senses: Numbers, where: Numbers) -> list[list[Association]]:
-        """Of each sense the words of the turn before that set it apart."""
-        count = int(senses.max()) + 1
-        if self._turns is None:
-            return [[] for _ in range(count)]
-        pairs = [
-            (sense, word)
-            for sense, line in zip(senses.tolist(), self._text.line[where].tolist())
-            for word in set(self._turns[line])
-        ]
-        if not pairs:
-            return [[] for _ in range(count)]
-        kinds, kind = np.unique([word for _, word in pairs], return_inverse=True)
-        table = contingency(np.array([sense for sense, _ in pairs]), kind, count)
-        return [
-            [
-                Association(float(z[at]), str(kinds[at]), str(kinds[at]))
-                for at in np.flatnonzero(z > LEAST_Z)
-            ]
-            for z in log_odds(table)
-        ]
+def apart(
+    senses: Numbers, words: NDArray[Any], count: int, form: tuple[str, str] = ("", "")
+) -> list[list[Association]]:
+    """Of each of ``count`` senses the words that set it apart, of pairs [n] and [n], shown between
+    the two texts of a form."""
+    kinds, kind = np.unique(words, return_inverse=True)
+    return [
+        [Association(z[at], kinds[at], kinds[at].join(form)) for at in np.flatnonzero(z > LEAST_Z)]
+        for z in log_odds(contingency(senses, kind, count))
+    ]
 
 
 def contingency(rows: Numbers, columns: Numbers, count: int) -> NDArray[np.float64]:
@@ -326,8 +244,8 @@ def contingency(rows: Numbers, columns: Numbers, count: int) -> NDArray[np.float
 def log_odds(table: NDArray[np.float64]) -> NDArray[np.float64]:
     """z-scores of log odds of columns in each row against all other rows, [R, C]."""
     other = table.sum(0) - table
-    own_rest = table.sum(1, keepdims=True) - table
+    rest = table.sum(1, keepdims=True) - table
     other_rest = other.sum(1, keepdims=True) - other
-    odds = np.log((table + 0.5) / (own_rest + 0.5)) - np.log((other + 0.5) / (other_rest + 0.5))
+    odds = np.log((table + 0.5) / (rest + 0.5)) - np.log((other + 0.5) / (other_rest + 0.5))
     scores: NDArray[np.float64] = odds / np.sqrt(1 / (table + 0.5) + 1 / (other + 0.5))
     return np.where(table >= LEAST_TIMES, scores, 0.0)

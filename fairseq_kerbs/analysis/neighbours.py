@@ -17,16 +17,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from pandas import DataFrame
 from scipy.stats import binomtest
-from tabulate import tabulate
 from torch import Tensor
 
-from fairseq_kerbs.analysis.predictions import Predictions
 from fairseq_kerbs.analysis.sense_report import Figures
 from fairseq_kerbs.analysis.similarity import VectorSimilarity, cluster_words, usual_similarity
+from fairseq_kerbs.analysis.teacher_forcing import Predictions
 from fairseq_kerbs.analysis.words import in_context
-from fairseq_kerbs.evaluation.texts import table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 
 _CONTEXT = 8  # words shown on either side
@@ -67,14 +68,13 @@ def find_neighbours(
         graph = similarity.graph()
         clusters = cluster_words(graph, usual_similarity(graph))
         # what a word has to the others of its cluster, on average
-        means = {tuple(one): float(graph[one][:, one].sum()) / len(one) for one in clusters}
-        found = sorted(clusters, key=lambda one: (-means[tuple(one)], one))
-        result["found"][origin], result["words"][origin] = len(found), sum(map(len, found))
+        clusters.sort(key=lambda words: (-float(graph[words][:, words].sum()) / len(words), words))
+        result["found"][origin], result["words"][origin] = len(clusters), sum(map(len, clusters))
         cluster_of = torch.full((len(symbols),), -1)  # [V]
-        for number, members in enumerate(found):
+        for number, members in enumerate(clusters):
             cluster_of[members] = number
         text = _Text(predictions, cluster_of, symbols) if predictions else None
-        for number, members in enumerate(found[: top or None]):
+        for number, members in enumerate(clusters[: top or None]):
             members.sort(key=lambda word: (-frequency[word], word))
             pairs = len(members) * (len(members) - 1)
             cluster = {
@@ -100,48 +100,51 @@ class _Text:
         self, predictions: Mapping[str, Predictions], cluster_of: Tensor, symbols: Sequence[str]
     ) -> None:
         self._models, self._symbols = predictions, symbols
-        self._one = next(iter(predictions.values()))
-        self.cluster = cluster_of[self._one.word]  # [N]
-        self._right = {name: one.right for name, one in predictions.items()}  # [N] each
-        self._within = {  # [N] each: another word of the cluster is predicted
-            name: (cluster_of[one.guesses[:, 0]] == self.cluster) & (self.cluster >= 0) & ~one.right
-            for name, one in predictions.items()
-        }
+        self._words = next(iter(predictions.values()))
+        self.cluster = cluster_of[self._words.word].numpy()  # [N]
         names = list(predictions)
         self._other = dict(zip(names, names[::-1])) if len(names) == 2 else {}
+        # of each model, [N]
+        right = DataFrame({name: model.right for name, model in predictions.items()})
+        guess = {name: cluster_of[model.guesses[:, 0]] for name, model in predictions.items()}
+        same = DataFrame(guess).eq(self.cluster, axis=0) & (self.cluster >= 0)[:, None]
+        alone = {name: right[name] & ~right[other] for name, other in self._other.items()}
+        self._kinds = {"right": right, "within": same & ~right, "alone": DataFrame(alone)}
 
-    def count(self, inside: Tensor) -> Figures:
+    def count(self, inside: NDArray[np.bool_]) -> Figures:
         """Of the occurrences ``inside`` [N]."""
-        right = {name: one & inside for name, one in self._right.items()}
-        within = {name: one & inside for name, one in self._within.items()}
-        alone = {name: right[name] & ~self._right[other] for name, other in self._other.items()}
-        more = {name: torch.bincount(self._one.sentence, one) for name, one in alone.items()}
-        ahead = {name: more[name] > more[other] for name, other in self._other.items()}
-        kinds = {"right": right, "within": within, "alone": alone, "ahead": ahead}
-        sums = {k: {name: int(one.sum()) for name, one in own.items()} for k, own in kinds.items()}
-        return {"times": int(inside.sum()), **sums}
+        counts: Figures = {"times": int(inside.sum()), "ahead": {}}
+        for kind, frame in self._kinds.items():
+            counts[kind] = frame[inside].sum().to_dict() if len(frame) else {}
+        if self._other:
+            alone = self._kinds["alone"][inside]
+            alone = alone.groupby(self._words.sentence.numpy()[inside]).sum()
+            counts["ahead"] = {
+                name: int((alone[name] > alone[other]).sum()) for name, other in self._other.items()
+            }
+        return counts
 
-    def examples(self, inside: Tensor, most: int) -> list[Figures]:
+    def examples(self, inside: NDArray[np.bool_], most: int) -> list[Figures]:
         """Occurrences as the head of this file says: the model that is ``right`` (None: the only
         one, which is wrong), ``sentence`` (of a language model: block) from 1, ``word``, ``text``
         around it, and by model ``guesses``: ``word``, its ``probability``, that of the ``truth``.
         """
-        found = []
+        examples: list[Figures] = []
         for name, model in self._models.items():
             if other := self._other.get(name):
-                chosen = inside & self._right[name] & ~self._right[other]
-                margin = model.probability - self._models[other].probability
-                margin = margin + 2.0 * self._within[other]  # a margin is at most 1
+                chosen = inside & self._kinds["alone"][name]
+                margin = (model.probability - self._models[other].probability).numpy()
+                margin = margin + 2.0 * self._kinds["within"][other]  # a margin is at most 1
             else:
-                chosen = inside & self._within[name]
-                margin = model.guessed[:, 0] - model.probability
-            where = chosen.nonzero()[:, 0]
-            best = where[margin[where].sort(descending=True, stable=True).indices[:most]]
-            found += [{"right": other and name, **self._example(at)} for at in best.tolist()]
-        return found
+                chosen = inside & self._kinds["within"][name]
+                margin = (model.guessed[:, 0] - model.probability).numpy()
+            where = np.flatnonzero(chosen)
+            best = where[np.argsort(-np.asarray(margin)[where], kind="stable")[:most]]
+            examples += [{"right": other and name, **self._example(at)} for at in best.tolist()]
+        return examples
 
     def _example(self, at: int) -> Figures:
-        one, sentence = self._one, int(self._one.sentence[at])
+        sentence, place, word = (int(column[at]) for column in self._words[1:4])
         guesses = {
             name: {
                 "word": self._symbols[int(model.guesses[at, 0])],
@@ -150,15 +153,15 @@ class _Text:
             }
             for name, model in self._models.items()
         }
-        text = in_context(one.tokens[sentence], int(one.place[at]), _CONTEXT)
-        word = self._symbols[int(one.word[at])]
-        return {"sentence": sentence + 1, "word": word, "text": text, "guesses": guesses}
+        text = in_context(self._words.tokens[sentence], place, _CONTEXT)
+        symbol = self._symbols[word]
+        return {"sentence": sentence + 1, "word": symbol, "text": text, "guesses": guesses}
 
 
-def neighbours_as_csv(found: Figures) -> str:
+def neighbours_table(result: Figures) -> DataFrame:
     """One row an example, or a cluster that has none; a cluster's figures are on each row."""
     rows: list[Figures] = []
-    for number, cluster in enumerate(found["clusters"], start=1):
+    for number, cluster in enumerate(result["clusters"], start=1):
         row = {"cluster": number, "of": cluster["of"], "words": " ".join(cluster["words"])}
         row |= {f"likeness {name}": value for name, value in cluster["likeness"].items()}
         if counts := cluster["counts"]:
@@ -166,30 +169,30 @@ def neighbours_as_csv(found: Figures) -> str:
             for kind in _SHOWN:
                 row |= {f"{kind} {name}": count for name, count in counts[kind].items()}
         for example in cluster["examples"] or [{}]:
-            one = row | example
-            for name, guess in one.pop("guesses", {}).items():
-                one |= {f"guess {name}": guess["word"]}
-                one |= {f"{column} {name}": guess[column] for column in ("probability", "truth")}
-            rows.append(one)
-    head = list(dict.fromkeys(column for row in rows for column in row))
-    return table_as_csv(head, [[row.get(column) for column in head] for row in rows], digits=6)
+            shown = {key: value for key, value in example.items() if key != "guesses"}
+            for name, guess in example.get("guesses", {}).items():
+                shown |= {f"guess {name}": guess["word"]}
+                shown |= {f"{column} {name}": guess[column] for column in ("probability", "truth")}
+            rows.append(row | shown)
+    return DataFrame(rows)
 
 
-def neighbours_as_text(found: Figures) -> str:
+def neighbours_as_text(result: Figures) -> str:
     """For a terminal: a table of clusters, and examples; a slash between models' figures."""
-    names, everything = found["names"], found["everything"]
+    names, everything = result["names"], result["everything"]
     parts = [" / ".join(names)] if len(names) > 1 else []
-    for origin, number in found["found"].items():
-        clusters = [cluster for cluster in found["clusters"] if cluster["of"] == origin]
+    for origin, number in result["found"].items():
+        clusters = [cluster for cluster in result["clusters"] if cluster["of"] == origin]
         rows = [
             _row(cluster["words"], cluster["likeness"], cluster["counts"]) for cluster in clusters
         ]
         if everything:
-            rows.append(_row(["(all clusters)"], {}, found["clustered"][origin]))
+            rows.append(_row(["(all clusters)"], {}, result["clustered"][origin]))
             rows.append(_row(["(all words)"], {}, everything))
-        count = f"{number} with {found['words'][origin]} words, {len(clusters)} shown"
+        count = f"{number} with {result['words'][origin]} words, {len(clusters)} shown"
         parts.append(f"clusters by output vectors of {origin}: {count}")
-        parts.append(tabulate(rows, "keys", "plain", disable_numparse=True))
+        table = DataFrame(rows)
+        parts.append(table.to_markdown(index=False, tablefmt="plain", disable_numparse=True))
         parts += [_example_lines(cluster) for cluster in clusters if cluster["examples"]]
     if everything and everything["ahead"]:
         first, second = everything["ahead"].values()

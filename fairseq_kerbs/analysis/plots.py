@@ -1,4 +1,4 @@
-"""Figures: shapes of kernels, and a trained model's senses.
+"""Figures: shapes of kernels, a trained model's senses, and how they came in its training.
 
 All are readable in grey: lines differ in their dashes, senses in the shape of their marks. Files
 are written whole or not at all, the same bytes at every run.
@@ -6,25 +6,27 @@ are written whole or not at all, the same bytes at every run.
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pandas import DataFrame
 from torch import Tensor
 
-from fairseq_kerbs.analysis.context_vectors import Projection
-from fairseq_kerbs.analysis.history import Series, history_charts
+from fairseq_kerbs.analysis.geometry import Projection
 from fairseq_kerbs.analysis.words import frequency_groups
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.kernels.gao import LogKernel, PowerKernel, RadialBasisKernel, WaveletKernel
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write_bytes
+from fairseq_kerbs.utils.files import atomic_write_bytes, iter_lines
 
 # By suffix of the file, what would change from run to run and is left out of it.
 _METADATA: dict[str, dict[str, None]] = {
@@ -125,12 +127,14 @@ def plot_contexts(
     title = f"Contexts of “{_plain(word)}” by sense"
     figure, (axes,) = _panels(8.4, 4.2, (title, *plane.axes))
     for index, (x, y) in enumerate(plane.senses.tolist()):
-        own = plane.contexts[sense_of == index]
-        label = f"{_plain(word)}#{index + 1} ({len(own)})"
+        points = plane.contexts[sense_of == index]
+        label = f"{_plain(word)}#{index + 1} ({len(points)})"
         if names and names[index]:
             lines = (fill(line, 40) for line in names[index].splitlines())
             label += "\n" + _plain("\n".join(lines))
-        axes.scatter(*own.T.tolist(), label=label, alpha=0.75, linewidths=1.0, **_mark(index, 26))
+        axes.scatter(
+            *points.T.tolist(), label=label, alpha=0.75, linewidths=1.0, **_mark(index, 26)
+        )
         axes.scatter([x], [y], s=330, facecolors="white", edgecolors="black", zorder=3)
         axes.scatter([x], [y], zorder=4, **_mark(index, 90))
     axes.set_aspect("equal", adjustable="datalim")
@@ -199,22 +203,89 @@ def plot_theta_histogram(theta: Sequence[float]) -> Figure:
     return figure
 
 
-def plot_history(series: Series) -> Figure:
-    """Words by number of senses, senses moved, and quantiles of θ, over training."""
-    charts = history_charts(series)
-    labels = [(title, "updates", label) for title, label, _ in charts]
-    figure, panels = _panels(4.2 * len(charts), 3.9, *labels)
-    for axes, (_, _, lines) in zip(panels, charts):
-        axes.set_prop_cycle(color=COLORS * 2, linestyle=DASHES * 2, marker=MARKS)
-        for name, (updates, values) in lines.items():
-            every = max(1, len(updates) // 8)
-            axes.plot(updates, values, markersize=4, markevery=every, label=name)
-        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
-        axes.legend(**below, frameon=False, fontsize="small")
-    return figure
-
-
 def _plain(word: str) -> str:
     """A word that matplotlib takes neither for mathematics nor for a label to leave out."""
     word = f"\N{ZERO WIDTH SPACE}{word}" if word.startswith("_") else word
     return word.replace("\\", "\\\\").replace("$", "\\$") if "$" in word else word
+
+
+# --- the course of a training -------------------------------------------------------------------
+
+_NAMES = re.compile(r"senses_moved|words_with_\d+|theta_q\d+")
+# name=value, name value or "name": "value"; of an epoch in JSON, "train_name"
+_FIGURES = re.compile(r'\b(?:train_)?(\w+?)(?:[= ]|": )"?(-?\d[\d.]*(?:e[+-]?\d+)?)(?=[",} ]|$)')
+_KINDS = ("train_inner", "train")  # between two validations, or once an epoch
+
+
+class _Chart(NamedTuple):
+    title: str
+    label: str  # of the values
+    start: str  # of the names of its lines
+    line: str  # what a line is called
+
+
+_CHARTS = (
+    _Chart(
+        *("Words by number of senses, over training", "words"),
+        *("words_with_", "number of senses: {}"),
+    ),
+    _Chart("Senses moved", "senses since the last record", "senses_moved", "senses moved"),
+    _Chart("θ over training", "θ", "theta_q", "{} % of the senses lie below"),
+)
+
+
+def read_history(path: Path) -> DataFrame:
+    """What a training says of its senses: a row for each number of updates, NaN where it says
+    nothing. It is read from a file with what fairseq-train printed (``--log-format simple``,
+    ``json`` or ``tqdm``) or the folder of its ``--tensorboard-logdir``; a UserError if nothing is
+    there of senses. Of an update that a resumed training writes again, the last counts.
+    """
+    history = DataFrame(_from_tensorboard(path) if path.is_dir() else _from_log(path)).sort_index()
+    if history.empty:
+        raise UserError(
+            f"{path} has no figures of senses; name the output of fairseq-train with a KerBS model "
+            "and --log-format simple, or its --tensorboard-logdir"
+        )
+    return history
+
+
+def _from_log(path: Path) -> dict[str, dict[int, float]]:
+    series: dict[str, dict[str, dict[int, float]]] = {kind: defaultdict(dict) for kind in _KINDS}
+    for line in iter_lines(path):
+        for kind in _KINDS:
+            _, marked, rest = line.partition(f"| {kind} | ")
+            figures = dict(_FIGURES.findall(rest)) if marked else {}
+            for name in filter(_NAMES.fullmatch, figures if "num_updates" in figures else ()):
+                series[kind][name][int(float(figures["num_updates"]))] = float(figures[name])
+    return series["train_inner"] or series["train"]
+
+
+def _from_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for kind in (*_KINDS, "."):
+        if not list((folder / kind).glob("events.out.tfevents.*")):
+            continue
+        events = EventAccumulator(str(folder / kind), size_guidance={"scalars": 0})
+        events.Reload()
+        if names := list(filter(_NAMES.fullmatch, events.Tags()["scalars"])):
+            return {name: {e.step: e.value for e in events.Scalars(name)} for name in names}
+    return {}
+
+
+def plot_history(history: DataFrame) -> Figure:
+    """Words by number of senses, senses moved, and quantiles of θ, over training."""
+    charts = [(chart, history.filter(regex=f"^{chart.start}")) for chart in _CHARTS]
+    charts = [(chart, columns) for chart, columns in charts if not columns.empty]
+    labels = [(chart.title, "updates", chart.label) for chart, _ in charts]
+    figure, panels = _panels(4.2 * len(charts), 3.9, *labels)
+    for axes, (chart, columns) in zip(panels, charts):
+        axes.set_prop_cycle(color=COLORS * 2, linestyle=DASHES * 2, marker=MARKS)
+        for name in sorted(columns):
+            values = columns[name].dropna()
+            label = chart.line.format(name.removeprefix(chart.start).lstrip("0"))
+            every = max(1, len(values) // 8)
+            axes.plot(values.index, values, markersize=4, markevery=every, label=label)
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+        axes.legend(**below, frameon=False, fontsize="small")
+    return figure

@@ -39,6 +39,14 @@ class Hypothesis(NamedTuple):
     words: list[str]
 
 
+class Entry(NamedTuple):
+    """A token of a hypothesis."""
+
+    word: str
+    sense: int  # number of the most probable one
+    posterior: float
+
+
 def with_senses(
     lines: Sequence[str], model: Any, task: Any, name: str, names: SenseNames | None = None
 ) -> list[str]:
@@ -49,34 +57,19 @@ def with_senses(
     """
     lines = [line for line in lines if not line.startswith("K-")]
     hypotheses = sorted(read_hypotheses(lines, name), key=lambda each: len(each.words))
+    label = _labels(model.decoder.output, task.target_dictionary, names)
     added: dict[int, str] = {}
-    layer, indices = model.decoder.output, task.target_dictionary.indices
-    numbers = number_senses(layer.word_of_sense, layer.usage).tolist()
-
-    @functools.cache
-    def named(word: str) -> dict[str, str]:
-        if names is None:
-            return {}
-        from fairseq_kerbs.analysis.names import is_function_word
-
-        if is_function_word(word):
-            return {}
-        of_rows = names.names(indices.get(word, -1))
-        found = {f"{word}#{numbers[row]}": sense.short for row, sense in of_rows.items()}
-        return found if len(found) > 1 else {}
-
     for batch in progress(list(_batches(hypotheses)), "senses", " batches"):
         for hypothesis, entries in zip(batch, _entries(batch, model, task)):
             sentence = lines[hypothesis.line].partition("\t")[0][2:]
-            words = ["", *(entry.rpartition("#")[0] for entry in entries)]
-            shown = dict.fromkeys(  # an entry behind a marked one ends another word
-                entry.rpartition(":")[0]
-                for entry, before in zip(entries, words)
-                if not before.endswith(BPE_MARK)
+            shown = " ".join(f"{word}#{sense}:{share:.4f}" for word, sense, share in entries)
+            before = ["", *(entry.word for entry in entries)]
+            whole = dict.fromkeys(  # an entry behind a marked one ends another word
+                entry[:2] for entry, word in zip(entries, before) if not word.endswith(BPE_MARK)
             )
-            known = {sense: named(sense.rpartition("#")[0]).get(sense) for sense in shown}
-            text = "; ".join(f"{sense}={short}" for sense, short in known.items() if short)
-            added[hypothesis.line] = "\t".join([f"K-{sentence}", " ".join(entries), text]).rstrip()
+            named = [(f"{word}#{sense}", label(word).get(sense)) for word, sense in whole]
+            text = "; ".join(f"{sense}={short}" for sense, short in named if short)
+            added[hypothesis.line] = f"K-{sentence}\t{shown}\t{text}".rstrip()
     return [
         text
         for number, line in enumerate(lines)
@@ -84,9 +77,27 @@ def with_senses(
     ]
 
 
+def _labels(layer: OutputLayer, dictionary: Any, names: SenseNames | None) -> Any:
+    """A function of a word: short names of its senses by number, if it is a content word that has
+    several."""
+    numbers = number_senses(layer.word_of_sense, layer.usage).tolist()
+
+    @functools.cache
+    def label(word: str) -> dict[int, str]:
+        from fairseq_kerbs.analysis.names import is_function_word
+
+        if names is None or is_function_word(word) or word not in dictionary.indices:
+            return {}
+        by_row = names.names(dictionary.indices[word])
+        short = {numbers[row]: sense.short for row, sense in by_row.items()}
+        return short if len(short) > 1 else {}
+
+    return label
+
+
 def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
     """All hypotheses of an output, in its order; raises what :func:`with_senses` does."""
-    found, sources, words, shown = [], {}, [""], ""
+    hypotheses, sources, words, shown = [], {}, [""], ""
     for number, match in enumerate(map(_LINE.fullmatch, lines)):
         kind, sentence, text = match.groups() if match else ("", "", "")
         if kind == "S":
@@ -102,13 +113,13 @@ def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
                     f"{name}, line {number + 1} has {len(text.split())} scores for {len(words)} "
                     "words and the end of the sentence; generate without --remove-bpe"
                 )
-            found.append(Hypothesis(number, sources.get(sentence, []), words))
-    if not found:
+            hypotheses.append(Hypothesis(number, sources.get(sentence, []), words))
+    if not hypotheses:
         raise UserError(
             f"{name} has no hypotheses with scores (H- and P- lines); give fairseq-generate's "
             "output, made without --quiet and --results-path"
         )
-    return found
+    return hypotheses
 
 
 def _batches(hypotheses: list[Hypothesis]) -> Iterator[list[Hypothesis]]:
@@ -122,20 +133,20 @@ def _batches(hypotheses: list[Hypothesis]) -> Iterator[list[Hypothesis]]:
     yield batch
 
 
-def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[str]]:
-    """The entries of the line of each hypothesis."""
+def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[Entry]]:
+    """The tokens of each hypothesis."""
     read, written = task.source_dictionary, task.target_dictionary
-    sources = [_numbers(each.source, read) for each in batch]
     rows = [_numbers(each.words, written) for each in batch]
-    is_lm = isinstance(model, FairseqLanguageModel)
-    left_pad = not is_lm and task.cfg.left_pad_source
-    begins_anew = is_lm and task.args.add_bos_token
-    start = written.bos() if begins_anew else written.eos()
-    source = collate_tokens(sources, read.pad(), left_pad=left_pad)
-    senses = hypothesis_senses(model, None if is_lm else source, rows, start, written.pad())
+    source, start = None, written.eos()
+    if isinstance(model, FairseqLanguageModel):
+        start = written.bos() if task.args.add_bos_token else start
+    else:
+        sources = [_numbers(each.source, read) for each in batch]
+        source = collate_tokens(sources, read.pad(), left_pad=task.cfg.left_pad_source)
+    senses = hypothesis_senses(model, source, rows, start, written.pad())
     return [
-        [f"{written[token]}#{n}:{share:.4f}" for token, (n, share) in zip(row, own)]
-        for row, own in zip((row.tolist() for row in rows), senses)
+        [Entry(written[token], *sense) for token, sense in zip(row.tolist(), found)]
+        for row, found in zip(rows, senses)
     ]
 
 

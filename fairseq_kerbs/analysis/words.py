@@ -1,21 +1,23 @@
-"""Entries of a dictionary: which are words, how pieces are joined, how many senses each has."""
+"""Entries of a dictionary: which are words, how pieces are joined, and which senses they have."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tabulate import tabulate
 from torch import Tensor
 
 from fairseq_kerbs.evaluation.texts import escape_markdown, table_as_csv
+from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 BPE_MARK = "@@"
 _FILLER = re.compile(r"madeupword\d{4}")  # fairseq pads dictionaries with these
@@ -24,6 +26,11 @@ _FILLER = re.compile(r"madeupword\d{4}")  # fairseq pads dictionaries with these
 def is_word(word: str, number: int, special: int) -> bool:
     """Whether an entry is neither one of fairseq's special symbols nor one of its fillers."""
     return number >= special and not _FILLER.fullmatch(word)
+
+
+def has_letter(word: str) -> bool:
+    """Whether it is more than digits and punctuation."""
+    return any(map(str.isalpha, word))
 
 
 def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
@@ -36,11 +43,11 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
     return [dictionary.indices[word] for word in words]
 
 
-def frequent_words(dictionary: Any, number: int) -> list[int]:
+def frequent_words(dictionary: Any, most: int) -> list[int]:
     """Numbers of the words that are most frequent in the training data."""
     counts, special = dictionary.count, dictionary.nspecial
     words = [i for i, word in enumerate(dictionary.symbols) if is_word(word, i, special)]
-    return sorted(words, key=lambda word: (-counts[word], word))[:number]
+    return sorted(words, key=lambda word: (-counts[word], word))[:most]
 
 
 def joined_words(pieces: Sequence[str]) -> tuple[list[str], list[int | None]]:
@@ -70,6 +77,38 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
 def printable(text: str) -> str:
     """A text without control characters but ends of lines: others would steer a terminal."""
     return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+
+
+def csv_of(frame: DataFrame, digits: int | None = None) -> str:
+    """A table as CSV, what is missing as empty cells; see `table_as_csv`."""
+    cells = frame.astype(object).where(frame.notna(), None)
+    return table_as_csv(frame.columns, cells.to_numpy().tolist(), digits)
+
+
+# --- senses of a word -----------------------------------------------------------------------------
+
+
+def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
+    """Rows of a word's senses in the order of their numbers (`number_senses`)."""
+    table, mask = layer.table[:2]
+    rows = table[word][mask[word]]
+    order = number_senses(torch.zeros_like(rows), layer.usage[rows]).argsort()
+    return rows[order].tolist()
+
+
+def usage_shares(layer: OutputLayer, senses: list[int]) -> Tensor:
+    """[n] usage U (Eq. 13) of a word's senses as shares of their sum; 0 where none was used."""
+    usage = layer.usage[senses].detach()
+    return usage / usage.sum().clamp_min(1e-38)
+
+
+@torch.no_grad()
+def sense_of(layer: OutputLayer, word: int, contexts: Tensor) -> Tensor:
+    """The most probable (Eq. 7) of a word's senses in contexts [n, d]: [n], its index in them."""
+    return layer.sense_logits(contexts, torch.tensor(sense_numbers(layer, word))).argmax(1)
+
+
+# --- words by frequency and number of senses ------------------------------------------------------
 
 
 def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np.int64]]:
@@ -125,23 +164,28 @@ def words_by_number_of_senses(
         ends = not begins and known is not None and symbol not in known
         if (begins or ends) and not with_pieces:
             continue
-        if is_word(symbol, index, special) and any(map(str.isalpha, symbol)):
+        if is_word(symbol, index, special) and has_letter(symbol):
             words[number].append(f"{BPE_MARK}{symbol}" if ends else symbol)
     return words
 
 
 def drawn_words(
-    groups: Mapping[int, Sequence[str]], number: int, seed: int, csv: bool = False
+    groups: Mapping[int, Sequence[str]], most: int, seed: int, csv: bool = False
 ) -> str:
-    """The paper's Table 6 as Markdown: of every group so many words, drawn at random. As CSV each
-    has a row: number of senses, how many words have it, word."""
-    draws = [Random(seed).sample(own, min(number, len(own))) for own in groups.values()]
+    """The paper's Table 6 as Markdown: at most so many words of every group, drawn at random. As
+    CSV each has a row: number of senses, how many words have it, word."""
+    from random import Random
+
+    from pandas import DataFrame
+
+    draws = {n: Random(seed).sample(words, min(most, len(words))) for n, words in groups.items()}
     if csv:
-        drawn = zip(groups.items(), draws)
-        cells = [(senses, len(own), word) for (senses, own), words in drawn for word in words]
-        return table_as_csv(["senses", "words_in_all", "word"], cells)
-    head = ["", *(f"{senses} sense{'s' if senses > 1 else ''}" for senses in groups)]
-    rows = [["words in all", *(str(len(own)) for own in groups.values())]]
-    for place, words in enumerate(zip_longest(*draws, fillvalue="")):
-        rows.append(["" if place else "drawn at random", *map(escape_markdown, words)])
-    return tabulate(rows, head, tablefmt="github", disable_numparse=True) + "\n"
+        rows = [(n, len(groups[n]), word) for n, words in draws.items() for word in words]
+        return csv_of(DataFrame(rows, columns=["senses", "words_in_all", "word"]))
+    columns = {
+        f"{n} sense{'s' if n > 1 else ''}": [str(len(groups[n])), *map(escape_markdown, words)]
+        for n, words in draws.items()
+    }
+    table = DataFrame.from_dict(columns, orient="index").T.fillna("")
+    table.insert(0, "", ["words in all", "drawn at random", *[""] * len(table)][: len(table)])
+    return f"{table.to_markdown(index=False, disable_numparse=True)}\n"

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_kerbs.commands import (
     OutputPath,
-    Subparsers,
     announce,
+    command,
+    file,
+    flag,
     refuse_overwriting,
+    switch,
     write_output,
 )
 from fairseq_kerbs.utils.errors import UserError
@@ -31,26 +34,22 @@ _BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, 
 _NO_ERROR = re.compile(r" \| (INFO|WARNING) \| ")
 
 
-def _add_parser(commands: Subparsers, run: Any, **options: Any) -> argparse.ArgumentParser:
-    """A command with CONFIG, DATA and SAVE_DIR, whose help is the docstring of ``run``."""
-    name, what = run.__name__.removeprefix("_run_"), inspect.getdoc(run) or ""
-    what, _, description = what.partition(".\n\n")
-    parser = commands.add_parser(name, help=what, description=description, **options)
-    text = "YAML file, or the name of one that comes with fairseq_kerbs, such as toy"
-    parser.add_argument("config", type=Path, metavar="CONFIG", help=text)
-    text = "'bin' folder that 'fairseq-kerbs prepare' or fairseq-preprocess wrote"
-    parser.add_argument("data", metavar="DATA", help=text)
-    text = "folder of the checkpoints"
-    parser.add_argument("save_dir", type=_save_dir, metavar="SAVE_DIR", help=text)
-    parser.set_defaults(run=run, passes_on=True)  # flags that it does not know go to fairseq
-    return parser
-
-
 def _save_dir(text: str) -> str:
     """A folder whose name fairseq takes as it is, and no list of files or variable."""
     if ":" in text or "${" in text:
         raise argparse.ArgumentTypeError(f"{text} has ':' or '${{', which fairseq reads otherwise")
     return text
+
+
+_EXPERIMENT = (
+    file("config", "YAML file, or the name of one that comes with fairseq_kerbs, such as toy",
+         "CONFIG"),
+    flag("data", metavar="DATA",
+         help="'bin' folder that 'fairseq-kerbs prepare' or fairseq-preprocess wrote"),
+    flag("save_dir", type=_save_dir, metavar="SAVE_DIR", help="folder of the checkpoints"),
+)  # fmt: skip
+_DRY_RUN = switch("--dry-run", "only print the command")
+_FOR_FAIRSEQ = {"passes_on": True}  # flags that a command does not know go to fairseq
 
 
 def _load_experiment(args: argparse.Namespace) -> Experiment:
@@ -59,16 +58,6 @@ def _load_experiment(args: argparse.Namespace) -> Experiment:
     experiment = experiments.load_experiment(experiments.find_configuration(args.config))
     experiments.check_data(args.data)
     return experiment
-
-
-def add_train(commands: Subparsers) -> None:
-    """fairseq-train."""
-    parser = _add_parser(commands, _run_train, add_help=False)
-    parser.add_argument("--dry-run", action="store_true", help="only print the command")
-    text = "the paper's way of everything that has another default or CONFIG has otherwise"
-    parser.add_argument("--preset", choices=("paper",), help=text)
-    text = "show this help message, all flags of fairseq_kerbs and its configurations, and exit"
-    parser.add_argument("-h", "--help", action=_TrainHelp, nargs=0, help=text)
 
 
 class _WithDefaults(argparse.HelpFormatter):
@@ -109,7 +98,18 @@ class _TrainHelp(argparse.Action):
         parser.exit()
 
 
-def _run_train(args: argparse.Namespace) -> int:
+@command(
+    "train",
+    *_EXPERIMENT,
+    _DRY_RUN,
+    flag("--preset", choices=("paper",),
+         help="the paper's way of everything that has another default or CONFIG has otherwise"),
+    flag("-h", "--help", action=_TrainHelp, nargs=0,
+         help="show this help, all flags of fairseq_kerbs and its configurations, and exit"),
+    defaults=_FOR_FAIRSEQ,
+    add_help=False,
+)  # fmt: skip
+def train(args: argparse.Namespace) -> None:
     """fairseq-train with the flags of a configuration.
 
     Print and run fairseq-train with the flags of CONFIG. Flags that are not listed here go to
@@ -131,31 +131,28 @@ def _run_train(args: argparse.Namespace) -> int:
     announce(files, quoted(command))
     if not args.dry_run:
         replace_process(command)
-    return 0
 
 
-def add_generate(commands: Subparsers) -> None:
-    """fairseq-generate, and BLEU."""
-    parser = _add_parser(commands, _run_generate)
-    parser.add_argument("--dry-run", action="store_true", help="only print the command")
-    output = "file to write to [SAVE_DIR/generate-SUBSET.txt]"
-    parser.add_argument("--output", type=OutputPath, metavar="FILE", help=output)
-    reference = "raw text of the target side: print detokenized BLEU"
-    parser.add_argument("--reference", type=Path, metavar="FILE", help=reference)
-    senses = "under the scores a line K-ID: word#sense:posterior for each subword"
-    parser.add_argument("--print-senses", action="store_true", help=senses)
-    unescape = "undo XML entities (of 'prepare --escape') for BLEU"
-    parser.add_argument("--unescape", action="store_true", help=unescape)
-
-
-def _run_generate(args: argparse.Namespace) -> int:
+@command(
+    "generate",
+    *_EXPERIMENT,
+    _DRY_RUN,
+    flag("--output", type=OutputPath, metavar="FILE",
+         help="file to write to [SAVE_DIR/generate-SUBSET.txt]"),
+    file("--reference", "raw text of the target side: print detokenized BLEU"),
+    switch("--print-senses",
+           "under the scores a line K-ID: word#sense:posterior for each subword"),
+    switch("--unescape", "undo XML entities (of 'prepare --escape') for BLEU"),
+    defaults=_FOR_FAIRSEQ,
+)  # fmt: skip
+def generate(args: argparse.Namespace) -> None:
     """fairseq-generate with the flags of a configuration, and BLEU.
 
     Print and run fairseq-generate with the flags of CONFIG. Flags that are not listed here go to
     fairseq-generate and replace those of CONFIG. With --print-senses the output stays in subwords.
     """
     from fairseq_kerbs import configurations as experiments
-    from fairseq_kerbs.commands.printed_senses import text_with_senses
+    from fairseq_kerbs.commands.senses import text_with_senses
     from fairseq_kerbs.evaluation import bleu
     from fairseq_kerbs.utils.files import atomic_write
     from fairseq_kerbs.utils.processes import find_program, quoted, run_program
@@ -169,20 +166,20 @@ def _run_generate(args: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for names in (("--path",), ("--gen-subset",), ("--target-lang", "-t")):
         parser.add_argument(*names)
-    said, _ = parser.parse_known_args(arguments)
+    given, _ = parser.parse_known_args(arguments)
     if args.reference is not None and not args.reference.is_file():
         raise UserError(f"--reference {args.reference}: no such file")
-    language = said.target_lang or experiments.language_pair(args.data)[1]
-    output = args.output or Path(args.save_dir) / f"generate-{said.gen_subset}.txt"
+    language = given.target_lang or experiments.language_pair(args.data)[1]
+    output = args.output or Path(args.save_dir) / f"generate-{given.gen_subset}.txt"
     command = [find_program("fairseq-generate"), *arguments]
     announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
-    checkpoints = [Path(one) for one in said.path.split(":")]
+    checkpoints = [Path(path) for path in given.path.split(":")]
     inputs = {"checkpoint": checkpoints, "reference": args.reference}
     refuse_overwriting({"output": OutputPath(output), **inputs})
     if args.print_senses and len(checkpoints) > 1:
         raise UserError("--print-senses needs one model, but --path names several: name one")
     if args.dry_run:
-        return 0
+        return
     for checkpoint in checkpoints:
         if not checkpoint.is_file():
             raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
@@ -203,7 +200,6 @@ def _run_generate(args: argparse.Namespace) -> int:
         systems, references = bleu.read_systems([output], [args.reference], **how)
         metrics = {"BLEU": bleu.bleu_metric(language=language)}
         print(bleu.corpus_scores(systems[str(output)], references, metrics)[0].details)
-    return 0
 
 
 def _in_subwords(flags: Flags, extra: list[str]) -> Flags:
@@ -214,15 +210,17 @@ def _in_subwords(flags: Flags, extra: list[str]) -> Flags:
     return {name: value for name, value in flags.items() if name not in joining}
 
 
-def add_translate(commands: Subparsers) -> None:
-    """Raw text in, raw text out."""
-    parser = _add_parser(commands, _run_translate)
-    text = "after each translation a tab, word#sense:posterior for each of its subwords, another "
-    text += "tab, and what the senses of its content words translate in the training data"
-    parser.add_argument("--print-senses", action="store_true", help=text)
-
-
-def _run_translate(args: argparse.Namespace) -> int:
+@command(
+    "translate",
+    *_EXPERIMENT,
+    switch(
+        "--print-senses",
+        "after each translation a tab, word#sense:posterior for each of its subwords, another tab, "
+        "and what the senses of its content words translate in the training data",
+    ),
+    defaults=_FOR_FAIRSEQ,
+)
+def translate(args: argparse.Namespace) -> int:
     """raw text of standard input, translated, to standard output.
 
     Translate raw text, one line a line, by fairseq-generate with the flags of CONFIG. Flags that
@@ -290,12 +288,12 @@ def _generated(
             errors = (line for line in read_lines(log) if not _NO_ERROR.search(line))
             print(*errors, sep="\n", file=sys.stderr)
             raise SystemExit(status)
-        found: dict[str, dict[int, str]] = {"H": {}, "K": {}}  # the first of each sentence
+        best: dict[str, dict[int, str]] = {"H": {}, "K": {}}  # the first of each sentence
         for match in filter(None, map(_BEST.fullmatch, read_lines(output))):
-            found[match[1]].setdefault(int(match[2]), match[3])
-    if len(texts) not in found["H"]:
+            best[match[1]].setdefault(int(match[2]), match[3])
+    if len(texts) not in best["H"]:
         raise UserError("fairseq-generate printed nothing: leave out --quiet and --results-path")
-    return found["H"], found["K"]
+    return best["H"], best["K"]
 
 
 def _tell_unknown(texts: list[str], dictionary: Path) -> None:
@@ -313,41 +311,29 @@ def _say(sentence: str) -> None:
     print(f"fairseq-kerbs: {sentence}", file=sys.stderr)
 
 
-def add_architectures(commands: Subparsers) -> None:
-    """Presets."""
-    text = "what --arch can name, with the sizes (of a decoder) that flags can replace"
-    parser = commands.add_parser("architectures", help=text, description=f"List {text}.")
-    parser.set_defaults(run=_run_architectures)
-
-
-def _run_architectures(_: argparse.Namespace) -> int:
+@command("architectures")
+def architectures(_: argparse.Namespace) -> None:
+    """what --arch can name, with the sizes (of a decoder) that flags can replace"""
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
     from fairseq.models import ARCH_CONFIG_REGISTRY
+    from tabulate import tabulate
 
-    from fairseq_kerbs.evaluation.texts import as_lines
     from fairseq_kerbs.models import PRESETS
 
     names = ("embed_dim", "hidden_size", "ffn_embed_dim", "layers", "attention_heads", "dropout")
-    rows, kinds = [], ["what"]
+    rows = []
     for model, presets in PRESETS.items():
         for arch in presets:
             ARCH_CONFIG_REGISTRY[arch](flags := argparse.Namespace())
             sizes = [getattr(flags, n, getattr(flags, f"decoder_{n}", "-")) for n in names]
-            rows.append([arch, *map(str, sizes)])
-            kinds.append((inspect.getdoc(model) or "").splitlines()[0].rstrip("."))
-    head = ["--arch", "embedding", "hidden", "feed-forward", "layers", "heads", "dropout"]
-    for line, kind in zip(as_lines(head, rows), kinds):
-        print(f"{line}  {kind}")
-    return 0
+            what = (inspect.getdoc(model) or "").splitlines()[0].rstrip(".")
+            rows.append([arch, *map(str, sizes), what])
+    head = ["--arch", "embedding", "hidden", "feed-forward", "layers", "heads", "dropout", "what"]
+    sides = ["left", *["right"] * len(names), "left"]
+    print(tabulate(rows, head, "plain", disable_numparse=True, colalign=sides))
 
 
-def add_user_dir(commands: Subparsers) -> None:
-    """The folder of this package."""
-    text = "print what --user-dir of fairseq's programs must name"
-    parser = commands.add_parser("user-dir", help=text, description=text)
-    parser.set_defaults(run=_run_user_dir)
-
-
-def _run_user_dir(_: argparse.Namespace) -> int:
+@command("user-dir")
+def user_dir(_: argparse.Namespace) -> None:
+    """print what --user-dir of fairseq's programs must name"""
     print(PLUGIN_FOLDER)
-    return 0

@@ -7,50 +7,36 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_kerbs.commands import OutputPath, add_trust_flag, say_written, write_output
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.commands import TRUST, OutputPath, Part, either, file, flag, write_output
 from fairseq_kerbs.utils.files import write_json
 
+WORD = {"metavar": "WORD", "help": "entries of the dictionary"}
 
-def add_model_flags(
-    parser: argparse.ArgumentParser, *, needs_data: bool = False, split: str = "test"
-) -> None:
+
+def model_flags(*, needs_data: bool = False, split: str = "test") -> Part:
     """The checkpoint, where its dictionary or data are, and which ``split`` of them by default; ""
     for no such flag."""
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    text = "binarized data" if needs_data else "binarized data [none: the checkpoint alone]"
-    parser.add_argument("--data", type=Path, required=needs_data, metavar="BIN", help=text)
-    if not needs_data:
-        text = "without --data: the target language's dict.*.txt [where the model was trained]"
-        parser.add_argument("--dict", type=Path, metavar="FILE", help=text)
-    if split:
-        parser.add_argument("--split", default=split, help="split of the data [%(default)s]")
-    add_trust_flag(parser)
+
+    def add(parser: Any) -> None:
+        file("checkpoint", metavar="CHECKPOINT")(parser)
+        if needs_data:
+            file("--data", "binarized data", "BIN", required=True)(parser)
+        else:
+            text = "without --data: the target language's dict.*.txt [where the model was trained]"
+            data = file("--data", "binarized data [none: the checkpoint alone]", "BIN")
+            either(data, file("--dict", text))(parser)
+        if split:
+            parser.add_argument("--split", default=split, help="split of the data [%(default)s]")
+        TRUST(parser)
+
+    return add
 
 
-def add_numbers(parser: argparse._ActionsContainer, *flags: tuple[str, int, str]) -> None:
-    """Whole numbers: flag, default and what it says."""
-    for flag, default, text in flags:
-        text = f"{text} [%(default)s]"
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=text)
-
-
-def add_files(parser: argparse.ArgumentParser) -> None:
+def files(parser: Any) -> None:
     """``--json`` and ``--csv``."""
     for kind in ("json", "csv"):
         text = f"write it here as {kind.upper()}, too"
-        parser.add_argument(f"--{kind}", type=OutputPath, metavar="FILE", help=text)
-
-
-def check_numbers(args: argparse.Namespace, **least: int) -> None:
-    """Refuse a number below the least that its flag takes, and two dictionaries."""
-    for name, value in least.items():
-        if getattr(args, name) < value:
-            flag = name.replace("_", "-")
-            bound = f"at least {value}" if value else "0 or more"
-            raise UserError(f"--{flag} is {getattr(args, name)}, but must be {bound}")
-    if args.data is not None and getattr(args, "dict", None) is not None:
-        raise UserError("--dict is for use without data: leave it out, --data has a dictionary")
+        flag(f"--{kind}", type=OutputPath, metavar="FILE", help=text)(parser)
 
 
 class Trained(NamedTuple):
@@ -78,21 +64,24 @@ def read_model(
     return Trained(layer, task.target_dictionary, model, task)
 
 
-def read_names(model: Any, task: Any, split: str, otherwise: str | None = "") -> Any:
-    """Names of senses (:class:`.analysis.names.SenseNames`) by a split, or, if the data have no
-    such split, by another one; None if the other is None. Raises what :func:`read_text` raises."""
-    from fairseq_kerbs.analysis.names import SenseNames, read_text
+def has_split(task: Any, split: str) -> bool:
+    """Whether the data have a split, damaged or not."""
+    try:
+        task.load_dataset(split)
+    except FileNotFoundError:
+        return False
+    except (AssertionError, ValueError, struct.error):
+        pass  # who reads it says what is wrong with it
+    return True
 
-    if otherwise != "":
-        try:
-            task.load_dataset(split)
-        except FileNotFoundError:
-            if otherwise is None:
-                return None
-            split = otherwise
-        except (AssertionError, ValueError, struct.error):
-            pass  # read_text says what is wrong with it
-    return SenseNames(read_text(model, task, split), task.target_dictionary.symbols)
+
+def read_names(trained: Trained, split: str) -> Any:
+    """Names of senses (:class:`.analysis.names.SenseNames`) by a split."""
+    from fairseq_kerbs.analysis.names import SenseNames
+    from fairseq_kerbs.analysis.teacher_forcing import TOKENS, read_text
+
+    text = read_text(trained.model, trained.task, split, TOKENS)
+    return SenseNames(text, trained.dictionary.symbols)
 
 
 def show(text: str) -> None:
@@ -106,6 +95,6 @@ def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:
     """Write what ``--json`` and ``--csv`` ask for."""
     if args.json is not None:
         write_json(args.json, result)
-        say_written(args.json)
+        print(f"wrote {args.json}")
     if args.csv is not None:
         write_output(args.csv, csv)

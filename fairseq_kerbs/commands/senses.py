@@ -1,147 +1,235 @@
-"""``fairseq-kerbs senses``: what the senses of a trained model stand for."""
+"""``fairseq-kerbs senses``, ``report`` and ``print-senses``: what the senses of a trained model
+stand for, at a terminal, in a browser, and beside generated text."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.commands import OutputPath, Subparsers, reading, write_output
+from fairseq_kerbs.commands import (
+    OutputPath,
+    command,
+    file,
+    flag,
+    group,
+    number,
+    output,
+    reading,
+    switch,
+    write_output,
+)
 from fairseq_kerbs.utils.errors import UserError
 
-
-def add_senses(commands: Subparsers) -> None:
-    """Report on senses."""
-    parser = commands.add_parser(
-        "senses",
-        help="senses of words: what they translate, what they stand beside, example contexts",
-        description="For each word its senses, the most used first. With --data: their shares of "
-        "the word's occurrences in a split, the source words that they translate and how often, "
-        "neighbours that set them apart, and the contexts in which each is most probable. Of a "
-        "long split every second, third … batch is read. Without data usage and kernel parameter "
-        "alone. Then words by number of senses, "
-        "and senses a word by deciles of frequency in the training data. With --gold also "
-        "how the senses agree with gold senses: V-measure, adjusted Rand index and adjusted mutual "
-        "information, beside permuted senses, k-means and a linear classifier of contexts.",
-    )
-    reading.add_model_flags(parser, split="")
-    text = "split of the data: where names and contexts are from [train]; with --gold where the "
-    text += "labelled words are [test], and names are from the training data"
-    parser.add_argument("--split", help=text)
-    parser.add_argument("--word", nargs="+", default=[], metavar="WORD", help="words to report")
-    text = "gold senses: number of the line, occurrence, word and sense between tabs"
-    parser.add_argument("--gold", type=Path, metavar="GOLD.tsv", help=text)
-    text = "with --gold: data whose training split k-means is fitted on [--data]"
-    parser.add_argument("--train-data", type=Path, metavar="BIN", help=text)
-    reading.add_numbers(
-        parser,
-        (
-            "--top",
-            20,
-            "if no word is named: how many whose senses are clearest, or that have most "
-            "labels, or without data most senses; 0 for all",
-        ),
-        ("--examples", 1, "contexts a sense"),
-        ("--nearest", 0, "nearest senses of each by kernel"),
-    )
-    reading.add_files(parser)
-    table = parser.add_argument_group("words by number of senses (Table 6 of the paper)")
-    text = "also print words drawn at random for every number of senses, as Markdown"
-    table.add_argument("--by-number-of-senses", action="store_true", help=text)
-    reading.add_numbers(table, ("--words-each", 5, "words of each"), ("--seed", 1, "of the draw"))
-    table.add_argument("--with-pieces", action="store_true", help="subwords too, with marks")
-    text = "write this table to a file: as CSV if its name ends in .csv, else as Markdown"
-    table.add_argument("--table", type=OutputPath, metavar="FILE", help=text)
-    parser.set_defaults(run=_run_senses)
+_EXAMPLES = number("--examples", 1, "contexts a sense")
 
 
-def _run_senses(args: argparse.Namespace) -> int:
-    from fairseq_kerbs.analysis import gold_senses, sense_report
-    from fairseq_kerbs.analysis.occurrences import occurrences
-    from fairseq_kerbs.analysis.words import word_numbers
+@command(
+    "senses",
+    reading.model_flags(split=""),
+    flag("--split", help="split of the data: where names and contexts are from [train]; with "
+         "--gold where the labelled words are [test], and names are from the training data"),
+    flag("--word", nargs="+", default=[], metavar="WORD", help="words to report"),
+    file("--gold", "gold senses: number of the line, occurrence, word and sense between tabs",
+         "GOLD.tsv"),
+    file("--train-data", "with --gold: data whose training split k-means is fitted on [--data]",
+         "BIN"),
+    number("--top", 20, "if no word is named: how many whose senses are clearest, or that have "
+           "most labels, or without data most senses; 0 for all"),
+    _EXAMPLES,
+    number("--nearest", 0, "nearest senses of each by kernel"),
+    reading.files,
+    group(
+        "words by number of senses (Table 6 of the paper)",
+        switch("--by-number-of-senses",
+               "also print words drawn at random for every number of senses, as Markdown"),
+        number("--words-each", 5, "words of each", 1),
+        number("--seed", 1, "of the draw", least=None),
+        switch("--with-pieces", "subwords too, with marks"),
+        flag("--table", type=OutputPath, metavar="FILE", help="write this table to a file: as CSV "
+             "if its name ends in .csv, else as Markdown"),
+    ),
+)  # fmt: skip
+def senses(args: argparse.Namespace) -> None:
+    """senses of words: what they translate, what they stand beside, example contexts
+
+    For each word its senses, the most used first. With --data: their shares of the word's
+    occurrences in a split, the source words that they translate and how often, neighbours that set
+    them apart, and the contexts in which each is most probable. Of a long split every second, third
+    … batch is read. Without data usage and kernel parameter alone. Then words by number of senses,
+    and senses a word by deciles of frequency in the training data. With --gold also how the senses
+    agree with gold senses: V-measure, adjusted Rand index and adjusted mutual information, beside
+    permuted senses, k-means and a linear classifier of contexts.
+    """
+    from fairseq_kerbs.analysis import sense_report
+    from fairseq_kerbs.analysis.gold_senses import comparison_as_text
+    from fairseq_kerbs.analysis.words import csv_of, word_numbers
 
     if args.data is None and args.gold is not None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
     if args.gold is None and args.train_data is not None:
         raise UserError("--train-data is for use with --gold GOLD.tsv")
-    reading.check_numbers(args, top=0, examples=0, nearest=0, words_each=1)
-    gold = None if args.gold is None else gold_senses.read_gold_senses(args.gold)
-    layer, dictionary, model, task = trained = reading.read_model(args)
-    symbols, special = dictionary.symbols, dictionary.nspecial
-    word_numbers(dictionary, args.word)  # which refuses those that are no entries
-    if gold is not None:
-        gold_senses.lines_as_samples(task)
-    names, found, words = None, [], args.word
-    if gold is not None:
-        args.split = args.split or "test"
-        labels = Counter(word for _, _, word in gold)
-        found = list(occurrences(model, task, args.split, labels))
-        words = words or [word for word, _ in labels.most_common(args.top or None)]
-        names = reading.read_names(model, task, "train", args.split)
-    elif task is not None:
-        names = reading.read_names(model, task, args.split or "train")
+    trained = reading.read_model(args)
+    word_numbers(trained.dictionary, args.word)  # which refuses those that are no entries
+    names, words, met, comparison = None, args.word, None, {}
+    if args.gold is not None:
+        names, words, met, comparison["gold"] = _compare_with_gold(args, trained)
+    elif trained.task is not None:
+        names = reading.read_names(trained, args.split or "train")
     report = sense_report.build_report(
-        *(names, layer, symbols),
-        words=words,
-        gold=gold_senses.labels_of_senses(found, gold or {}),
+        *(names, trained.layer, trained.dictionary, words),
+        gold=met,
         top=args.top,
         examples=args.examples,
-        counts=[0] * special + dictionary.count[special:],
-        special=special,
         nearest=args.nearest,
     )
-    if gold is not None:
-        report["gold"] = _compare_with_gold(args, found, gold)
-    reading.write_files(args, report, sense_report.report_as_csv(report))
+    reading.write_files(args, report | comparison, csv_of(sense_report.report_table(report), 6))
     reading.show(sense_report.report_as_text(report))
-    if gold is not None:
-        reading.show(f"\n{gold_senses.comparison_as_text(report['gold'])}")
+    if comparison:
+        reading.show(f"\n{comparison_as_text(comparison['gold'])}")
     if args.by_number_of_senses or args.table is not None:
-        drawn = _words_by_senses(args, trained)
-        if args.by_number_of_senses:
-            reading.show(f"\n{drawn()}".removesuffix("\n"))
-        if args.table is not None:
-            write_output(args.table, drawn(csv=args.table.suffix == ".csv"))
-    return 0
+        _draw_words(args, trained)
 
 
-def _compare_with_gold(args: argparse.Namespace, found: Iterable[Any], gold: Any) -> dict[str, Any]:
+def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tuple[Any, ...]:
+    """Names of senses, words to report, true senses by row, and the comparison, by one pass over
+    the split and one over the training data, which may be the same."""
     from fairseq_kerbs.analysis import gold_senses
-    from fairseq_kerbs.analysis.occurrences import occurrences
+    from fairseq_kerbs.analysis.names import SenseNames
+    from fairseq_kerbs.analysis.teacher_forcing import TOKENS, read_text
 
-    labelled = gold_senses.by_word(found, gold)
-    if args.split != "train" or args.train_data is not None:
-        args.data = args.train_data or args.data
-        _, _, model, task = reading.read_model(args)
+    gold = gold_senses.read_gold_senses(args.gold)
+    labels = Counter(word for _, _, word in gold)
+    layer, dictionary, model, task = trained
+    numbers = {word: dictionary.indices[word] for word in labels if word in dictionary.indices}
+    sample, split = gold_senses.training_sample(layer, numbers.values()), args.split or "test"
+    gold_senses.lines_as_samples(task)
+    alone = split == "train" and args.train_data is None
+    entries = numbers.values()
+    names = text = read_text(model, task, split, words=entries, sample=sample if alone else None)
+    labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
+    if args.train_data is not None and split != "train" and reading.has_split(task, "train"):
+        names = read_text(model, task, "train", TOKENS)
+    if args.train_data is not None:
+        other = argparse.Namespace(**{**vars(args), "data": args.train_data})
+        _, _, model, task = reading.read_model(other)
         gold_senses.lines_as_samples(task)
-        found = occurrences(model, task, "train", words=labelled, flag="--train-data")
-    training = gold_senses.sample_contexts(found, list(labelled))
-    return gold_senses.compare_with_gold(labelled, training)
+    if not alone:
+        training = read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
+        names = names if args.train_data is not None else training
+    contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
+    words = args.word or [word for word, _ in labels.most_common(args.top or None)]
+    comparison = gold_senses.compare_with_gold(labelled, contexts)
+    return SenseNames(names, dictionary.symbols), words, met, comparison
 
 
-def _words_by_senses(args: argparse.Namespace, trained: reading.Trained) -> Callable[..., str]:
-    """A function that writes Table 6; where there are data, of words that stand alone in the
-    training data."""
+def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
+    """Table 6; where there are data, of words that stand alone in the training data."""
     from fairseq_kerbs.analysis import words
 
     layer, dictionary, _, task = trained
     known = None
     if task is not None:
-        try:
-            task.load_dataset("train")
-        except FileNotFoundError:
+        if not reading.has_split(task, "train"):
             raise UserError(
                 f"--by-number-of-senses: {args.data} has no training data, which tell words from "
                 "pieces"
-            ) from None
+            )
         train = task.dataset("train")
         targets = (train[at]["target"] for at in range(len(train)))
         known = words.whole_words(targets, dictionary.symbols)
-    senses = layer.senses_per_word().tolist()
     groups = words.words_by_number_of_senses(
-        senses, dictionary.symbols, dictionary.nspecial, known, args.with_pieces
+        *(layer.senses_per_word().tolist(), dictionary.symbols, dictionary.nspecial, known),
+        with_pieces=args.with_pieces,
     )
-    return partial(words.drawn_words, groups, args.words_each, args.seed)
+    draw = groups, args.words_each, args.seed
+    if args.by_number_of_senses:
+        reading.show(f"\n{words.drawn_words(*draw)}".removesuffix("\n"))
+    if args.table is not None:
+        csv = args.table.suffix == ".csv"
+        write_output(args.table, words.drawn_words(*draw, csv=csv))
+
+
+@command(
+    "report",
+    reading.model_flags(split="train"),
+    output("the .html file to write"),
+    flag("--title", help="title of the page [name of the checkpoint]"),
+    file("--log", "output of fairseq-train or its --tensorboard-logdir, for a training's history",
+         "LOG"),
+    _EXAMPLES,
+    number("--nearest", 0, "nearest senses of each by kernel; minutes for 60,000 senses"),
+)  # fmt: skip
+def report(args: argparse.Namespace) -> None:
+    """all senses of a model as one HTML file
+
+    Write a single HTML file that opens with the words whose senses are clearest, and in which to
+    search a word: what its senses translate and stand beside, contexts, theta and usage. It needs
+    no network and no other file.
+    """
+    from fairseq_kerbs.analysis.html_report import html_page
+    from fairseq_kerbs.analysis.plots import read_history
+    from fairseq_kerbs.analysis.sense_report import build_report, training_counts
+    from fairseq_kerbs.analysis.words import is_word
+
+    if args.output.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--output: {args.output} must end in .html")
+    history = None if args.log is None else read_history(args.log)
+    layer, dictionary, _, task = trained = reading.read_model(args)
+    facts: dict[str, str | int] = {"checkpoint": str(args.checkpoint), "kernel": layer.kernel_name}
+    facts |= {"entries of the dictionary": layer.vocab_size, "senses": layer.total_senses}
+    names = None
+    if task is not None:
+        names = reading.read_names(trained, args.split)
+        facts |= {"data": f"{args.data}, split {args.split}"}
+        facts |= {"sentences read": names.lines, "in all": len(task.dataset(args.split))}
+    symbols, special = dictionary.symbols, dictionary.nspecial
+    clearest = names.clearest(0, special) if names else []
+    words = [word for number, word in enumerate(symbols) if is_word(word, number, special)]
+    report = build_report(
+        *(names, layer, dictionary, [*clearest, *words]),
+        examples=args.examples,
+        nearest=args.nearest,
+    )
+    page = html_page(
+        *(args.title or f"Senses of {args.checkpoint.name}", facts, report, layer),
+        counts=training_counts(dictionary),
+        clearest=clearest,
+        history=history,
+    )
+    total = sum(len(word["senses"]) for word in report["words"])
+    write_output(args.output, page, f"{len(report['words'])} words, {total} senses")
+
+
+@command(
+    "print-senses",
+    reading.model_flags(needs_data=True, split=""),
+    file("generated", "what fairseq-generate wrote with this model", "GENERATED"),
+    output("file [standard output]", required=False),
+    switch(
+        "--names",
+        "after a tab also what the senses of its content words translate in the training data",
+    ),
+)
+def print_senses(args: argparse.Namespace) -> None:
+    """the sense of every token of fairseq-generate's output
+
+    Write fairseq-generate's output, made without --remove-bpe, with a line K-ID under the scores of
+    each hypothesis: word#sense:posterior for each of its tokens.
+    """
+    write_output(args.output, text_with_senses(args, args.generated, args.names))
+
+
+def text_with_senses(args: argparse.Namespace, generated: Path, named: bool = True) -> str:
+    """A file of fairseq-generate's with its lines of senses, ``named`` or not, by a checkpoint that
+    the arguments name."""
+    from fairseq_kerbs.analysis.printed_senses import with_senses
+    from fairseq_kerbs.utils.files import read_lines
+
+    lines, trained = read_lines(generated), reading.read_model(args)
+    names = None
+    if named and reading.has_split(trained.task, "train"):
+        names = reading.read_names(trained, "train")
+    found = with_senses(lines, trained.model, trained.task, str(generated), names)
+    return "".join(f"{line}\n" for line in found)

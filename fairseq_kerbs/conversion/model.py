@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.analysis.context_vectors import count_words, loss_in_bits, sample_contexts
+from fairseq_kerbs.analysis.teacher_forcing import count_words, loss_in_bits, sample_contexts
 from fairseq_kerbs.checkpoints import (
     READ,
     STOCK_WEIGHTS,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from fairseq_kerbs.analysis import gold_senses
-from fairseq_kerbs.analysis.gold_senses import Labelled
-from fairseq_kerbs.analysis.occurrences import Occurrence, occurrences
-from fairseq_kerbs.checkpoints import load_model_and_task
+from fairseq_kerbs.analysis.gold_senses import Labelled, compare_with_gold
+from fairseq_kerbs.analysis.teacher_forcing import Text
+from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.utils.errors import UserError
-from tests.analysis.conftest import Trained
+from tests.helpers.fairseq_fixtures import make_model
 
 
 @pytest.mark.parametrize(
@@ -49,13 +51,14 @@ def labelled(induced: list[int], senses: int = 2, apart: float = 8.0) -> Labelle
     return Labelled(gold, np.array(induced), points(gold, apart), senses)
 
 
+GOOD, BAD, SINGLE = [0] * 20 + [1] * 12, [1, 0] * 16, [0] * 32
 TRAINING = points(np.arange(60) % 2, 8.0, seed=1)
 
 
 def test_what_stands_beside_the_senses() -> None:
     """The senses of "seal" are the gold ones, "spring" has one alone; contexts tell them all."""
-    words = {"seal": labelled([0] * 20 + [1] * 12), "spring": labelled([1] * 32)}
-    found = gold_senses.compare_with_gold(words, dict.fromkeys(words, TRAINING))
+    words = {"seal": labelled(GOOD), "spring": labelled([1] * 32)}
+    found = compare_with_gold(words, dict.fromkeys(words, TRAINING))
     seal, spring = found["words"]["seal"], found["words"]["spring"]
     assert [seal[f"senses.{name}"] for name in gold_senses.MEASURES] == [1, 1, 1, 1]
     assert [spring[f"senses.{name}"] for name in gold_senses.MEASURES] == [20 / 32, 0, 0, 0]
@@ -64,8 +67,7 @@ def test_what_stands_beside_the_senses() -> None:
         assert row["kmeans.ari"] == row["probe.ari"] == row["probe.ami"] == 1.0
         assert abs(row["permuted.ari"]) < 0.1
     every = found["all"]
-    assert every["senses.ari"]["mean"] == 0.5
-    assert (every["senses.ari"]["low"], every["senses.ari"]["high"]) == (0, 1)  # of two words
+    assert every["senses.ari"] == {"mean": 0.5, "low": 0.0, "high": 1.0}  # of two words
     assert every["sign.ari"] == {"higher": 1, "of": 1, "p": 1.0}  # "spring" does not differ
     assert every["occurrences"] == 64
     lines = gold_senses.comparison_as_text(found).splitlines()
@@ -75,34 +77,44 @@ def test_what_stands_beside_the_senses() -> None:
 
 
 def test_intervals_and_the_sign_test_are_over_words() -> None:
-    good, bad = labelled([0] * 20 + [1] * 12), labelled([1, 0] * 16)
-    words = {f"w{number}": bad if number % 4 == 0 else good for number in range(40)}
-    every = gold_senses.compare_with_gold(words, dict.fromkeys(words, TRAINING))["all"]
+    good, bad = (gold_senses.agreement(labelled(x).gold, np.array(x)) for x in (GOOD, BAD))
+    counts = {"occurrences": 32, "senses": 2, "used": 2}
+    rows: list[dict[str, Any]] = [
+        counts
+        | {f"{who}.{name}": value for who in gold_senses.PARTITIONS for name, value in row.items()}
+        | {"permuted.ari": 0.0}
+        for row in [bad] * 10 + [good] * 30
+    ]
+    every = gold_senses._over_words(rows, 1)
     mean, low, high = every["senses.ari"].values()
-    bad_ari = gold_senses.agreement(bad.gold, bad.induced)["ari"]
-    deviation = (1 - bad_ari) * (0.25 * 0.75 / 40) ** 0.5  # of a mean of 40 words
-    assert mean == pytest.approx(0.75 + 0.25 * bad_ari)
+    deviation = (1 - bad["ari"]) * (0.25 * 0.75 / 40) ** 0.5  # of a mean of 40 words
+    assert mean == pytest.approx(0.75 + 0.25 * bad["ari"])
     assert low == pytest.approx(mean - 1.96 * deviation, abs=0.03)
     assert high == pytest.approx(mean + 1.96 * deviation, abs=0.03)
-    assert every["sign.ari"]["of"] == 40
-    assert every["sign.ari"]["higher"] == 30
+    assert (every["sign.ari"]["of"], every["sign.ari"]["higher"]) == (40, 30)
     assert every["sign.ari"]["p"] == pytest.approx(0.00222, rel=0.01)  # 2 P(at most 10 of 40)
+    (row,) = {rows[0]["senses.ari"]}
+    assert gold_senses._over_words(rows[:1], 1)["senses.ari"] == {
+        "mean": row,
+        "low": row,
+        "high": row,
+    }
 
 
-def test_kmeans_is_fitted_on_training_contexts_alone() -> None:
+@pytest.mark.parametrize("training", ["far", "none"])
+def test_kmeans_is_fitted_on_training_contexts_alone(training: str) -> None:
     """With clusters elsewhere all labelled contexts are in one of them."""
-    word = {"seal": labelled([0] * 32)}
     far = TRAINING + np.float32(1000)
     far[:30] += np.float32(1000)
-    for training in (far, TRAINING[:0]):
-        row = gold_senses.compare_with_gold(word, {"seal": training})["words"]["seal"]
-        assert row["kmeans.ari"] == row["kmeans.v_measure"] == 0
-        assert row["probe.ari"] == 1
+    contexts = far if training == "far" else TRAINING[:0]
+    row = compare_with_gold({"seal": labelled(SINGLE)}, {"seal": contexts})["words"]["seal"]
+    assert row["kmeans.ari"] == row["kmeans.v_measure"] == 0
+    assert row["probe.ari"] == 1
 
 
 def test_ceilings_are_low_where_contexts_do_not_tell() -> None:
-    words = {"it": labelled([0] * 32, apart=0.0)}
-    row = gold_senses.compare_with_gold(words, {"it": TRAINING})["words"]["it"]
+    words = {"it": labelled(SINGLE, apart=0.0)}
+    row = compare_with_gold(words, {"it": TRAINING})["words"]["it"]
     assert row["kmeans.ari"] < 0.3
     assert row["probe.ari"] < 0.3
 
@@ -110,54 +122,45 @@ def test_ceilings_are_low_where_contexts_do_not_tell() -> None:
 def test_words_without_two_attested_senses_are_left_out() -> None:
     few = Labelled(np.array([0, 0, 0, 1]), np.zeros(4, int), np.zeros((4, 2), np.float32), 1)
     single = Labelled(np.array([0] * 9 + [1]), np.zeros(10, int), np.zeros((10, 2), np.float32), 1)
-    words = {"few": few, "once": single, "seal": labelled([0] * 32)}
-    training = dict.fromkeys(words, TRAINING)
-    assert [*gold_senses.compare_with_gold(words, training)["words"]] == ["seal"]
-    nothing = gold_senses.compare_with_gold({"few": few, "once": single}, training)
+    words = {"few": few, "once": single, "seal": labelled(SINGLE)}
+    assert [*compare_with_gold(words, dict.fromkeys(words, TRAINING))["words"]] == ["seal"]
+    nothing = compare_with_gold({"few": few, "once": single}, {})
     assert nothing == {"words": {}, "all": {}}
-    assert "no word has 6 occurrences" in gold_senses.comparison_as_text(nothing)
-
-
-def test_contexts_of_whole_words_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gold_senses, "CONTEXTS", 40)
-    seen = [occurrence(line, 0, "seal", 3) for line in range(90)]
-    seen += [occurrence(0, 0, "a", 3), occurrence(1, 0, "b", 3), occurrence(2, -1, "a", 3)]
-    sample = gold_senses.sample_contexts(seen, ["seal", "a", "none"])
-    assert len(set(sample["seal"][:, 0])) == 40
-    assert sample["a"].tolist() == [[0.0, 0.0]]
-    assert sample["none"].shape == (0, 2)
-    assert gold_senses.sample_contexts([], ["seal"]) == {}
-
-
-def test_occurrences_of_some_words_are_those_among_all(trained: Trained) -> None:
-    model, task = load_model_and_task(trained.kerbs, trained.data)
-    words = {"the", "bank"}
-    some = list(occurrences(model, task, "test", words=words))
-    every = [o for o in occurrences(model, task, "test") if o.word in words]
-    assert [(o.line, o.index, o.senses) for o in some] == [
-        (o.line, o.index, o.senses) for o in every
-    ]
-    assert some
-
-
-def occurrence(line: int, index: int, word: str, row: int) -> Occurrence:
-    posterior = tuple(float(sense == row) for sense in (3, 8))
-    return Occurrence(
-        line, index, word, (3, 8), posterior, (word,), 0, torch.full((2,), line / 1.0)
-    )
+    assert gold_senses.comparison_as_text(nothing)
 
 
 def test_occurrences_are_found_by_line_place_and_word() -> None:
-    seen = [occurrence(0, 0, "seal", 8), occurrence(0, 1, "seal", 3), occurrence(2, 0, "Seal", 3)]
-    gold = {(0, 0, "seal"): "animal", (0, 1, "seal"): "stamp", (2, 0, "seal"): "animal"}
-    unknown = occurrence(0, 2, "seal", 3)
-    found = gold_senses.by_word([*seen, unknown], gold)
-    assert [*found] == ["seal"]
+    layer = make_model("lstm").decoder.output
+    first, second, *_ = rows = sense_numbers(layer, 7)
+    seal, capital = 7, 8
+    # lines 0 and 2 of the split; "a" is no word of the gold senses
+    tokens = [(0, 0, seal, second), (0, 1, 9, 1), (0, 2, seal, first), (0, 3, seal, first)]
+    tokens += [(1, 1, capital, sense_numbers(layer, capital)[0])]
+    line, place, entry, sense = np.array(tokens).T
+    lines = [["seal", "a", "seal", "seal"], ["seal", "Seal"]]
+    contexts = torch.arange(4.0)[:, None]  # of the words that were asked for
+    text = Text(lines, None, line, place, entry, sense, np.ones(5), [0, 2], contexts)
+    gold = {(0, 0, "seal"): "animal", (0, 1, "seal"): "stamp", (2, 0, "Seal"): "animal"}
+    numbers = {"seal": seal, "Seal": capital}
+    found, met = gold_senses.label_occurrences(
+        text, gold | {(1, 0, "seal"): "stamp"}, layer, {**numbers, "absent": 11}
+    )
+    assert [*found] == ["Seal", "seal"]
     assert found["seal"].gold.tolist() == [0, 1]
     assert found["seal"].induced.tolist() == [1, 0]
-    assert found["seal"].senses == 2
+    assert found["seal"].contexts.tolist() == [[0.0], [1.0]]
+    assert found["seal"].senses == len(rows)
+    assert met[first] == {"stamp": 1}
+    assert met[second] == {"animal": 1}
     with pytest.raises(UserError, match="--split"):
-        gold_senses.by_word([unknown], gold)
+        gold_senses.label_occurrences(text, {(9, 0, "seal"): "x"}, layer, numbers)
+
+
+def test_lines_of_a_language_model_are_samples() -> None:
+    task = SimpleNamespace(args=SimpleNamespace(sample_break_mode="none"))
+    gold_senses.lines_as_samples(task)
+    assert task.args.sample_break_mode == "eos"
+    gold_senses.lines_as_samples(SimpleNamespace())
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fairseq.data import Dictionary
 
 import fairseq_kerbs
-from fairseq_kerbs.analysis.context_vectors import sense_numbers
 from fairseq_kerbs.analysis.html_report import html_page
-from fairseq_kerbs.analysis.names import SenseNames, Text
+from fairseq_kerbs.analysis.names import SenseNames
 from fairseq_kerbs.analysis.sense_report import build_report
+from fairseq_kerbs.analysis.teacher_forcing import Text
+from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from tests.analysis.conftest import Refused, Trained
@@ -71,20 +73,19 @@ def words_of(page: str) -> dict[str, Any]:
 def hostile() -> str:
     """The page of a model whose words and sentences would do harm."""
     torch.manual_seed(1)
-    symbols = ["<s>", "<pad>", "</s>", "<unk>", *HOSTILE]
-    layer = KerbsOutputLayer(3, len(symbols), 4 * len(symbols))
-    numbers = np.arange(4, len(symbols)).repeat(5)
-    sentences = [["a", symbols[number], "b", *HOSTILE] for number in numbers]
-    senses = np.array([sense_numbers(layer, number)[0] for number in numbers.tolist()])
-    line, place, posterior = np.arange(len(numbers)), np.ones_like(numbers), np.ones(len(numbers))
-    text = Text(sentences, None, line, place, numbers, senses, posterior)
-    options: dict[str, Any] = {"words": HOSTILE, "special": 4, "nearest": 2}
-    report = build_report(
-        SenseNames(text, symbols), layer, symbols, counts=[1] * len(symbols), **options
-    )
+    words = Dictionary()
+    for word in HOSTILE:
+        words.add_symbol(word)
+    layer = KerbsOutputLayer(3, len(words), 4 * len(words))
+    entry = np.arange(4, len(words)).repeat(5)
+    sentences = [["a", words[number], "b", *HOSTILE] for number in entry]
+    senses = np.array([sense_numbers(layer, number)[0] for number in entry.tolist()])
+    line, place, posterior = np.arange(len(entry)), np.ones_like(entry), np.ones(len(entry))
+    text = Text(sentences, None, line, place, entry, senses, posterior)
+    report = build_report(SenseNames(text, words.symbols), layer, words, HOSTILE, nearest=2)
     title = "</title><script>document.title='caught'</script>"
     facts = {"checkpoint": "</script><b>.pt"}
-    return html_page(title, facts, report, layer, counts=[1] * len(symbols), clearest=HOSTILE)
+    return html_page(title, facts, report, layer, counts=[1] * len(words), clearest=HOSTILE)
 
 
 def test_any_text_stays_text(hostile: str) -> None:
@@ -165,7 +166,7 @@ def test_report_without_data_and_wrong_uses(
     for checkpoint, flags, message in (
         (trained.kerbs, ["-o", "report.pdf"], "must end in .html"),
         (trained.kerbs, ["-o", "a.html", "--log", str(trained.dictionary)], "no figures of senses"),
-        (trained.kerbs, ["-o", "a.html", "--examples", "-1"], "--examples is -1"),
+        (trained.kerbs, ["-o", "a.html", "--examples", "-1"], "--examples"),
         (tmp_path / "diverged.pt", ["-o", "a.html"], "decoder.output.theta holds NaN"),
     ):
         refused(message, "report", checkpoint, *flags)

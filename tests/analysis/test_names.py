@@ -1,21 +1,76 @@
-"""Names of senses: associations, source words, the order of words, dialog and language models."""
+"""Names of senses: alignment, associations, source words, the order of words, dialog."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_kerbs.analysis.names import (
-    LEAST_OCCURRENCES,
-    SenseNames,
-    Text,
-    contingency,
-    log_odds,
-)
+from fairseq_kerbs.analysis.alignment import NULL, align
+from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, SenseNames, contingency, log_odds
+from fairseq_kerbs.analysis.teacher_forcing import Text
+
+Lines = list[list[str]]
+
+
+# --- alignment ------------------------------------------------------------------------------------
+
+
+def plain_posteriors(text: Lines, other: Lines, iterations: int) -> list[list[float]]:
+    """P(f_i causes e) of every word, NULL first: Brown et al. (1993) in loops."""
+    pairs = [(words, ["NULL", *causes]) for words, causes in zip(text, other, strict=True)]
+    translation: defaultdict[tuple[str, str], float] = defaultdict(lambda: 1.0)
+
+    def posteriors(words: list[str], causes: list[str]) -> list[list[float]]:
+        rows = [[translation[word, cause] for cause in causes] for word in words]
+        return [[value / sum(row) for value in row] for row in rows]
+
+    for _ in range(iterations):
+        counts: defaultdict[tuple[str, str], float] = defaultdict(float)
+        totals: defaultdict[str, float] = defaultdict(float)
+        for words, causes in pairs:
+            for word, row in zip(words, posteriors(words, causes), strict=True):
+                for cause, share in zip(causes, row, strict=True):
+                    counts[word, cause] += share
+                    totals[cause] += share
+        translation.update({key: value / totals[key[1]] for key, value in counts.items()})
+    return [row for words, causes in pairs for row in posteriors(words, causes)]
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 5])
+def test_causes_are_the_most_probable_ones_of_plain_loops(iterations: int) -> None:
+    draw = Random(0)
+    text = [[draw.choice("abcd") for _ in range(draw.randint(0, 5))] for _ in range(60)]
+    other = [[draw.choice("uvwxyz") for _ in range(draw.randint(0, 5))] for _ in range(60)]
+    starts = np.cumsum([0, *map(len, other)])
+    start = [starts[line] for line, words in enumerate(text) for _ in words]
+    rows = plain_posteriors(text, other, iterations)
+    best = align(text, other, iterations)
+    found = [0 if cause == NULL else cause - begin + 1 for cause, begin in zip(best, start)]
+    assert [row[at] for row, at in zip(rows, found, strict=True)] == [
+        pytest.approx(max(row)) for row in rows
+    ]
+    assert len({*found}) > 2 or iterations == 0
+
+
+def test_words_find_their_translations() -> None:
+    text = [["a", "small", "house"], ["the", "house"], ["a", "small", "book"], ["the", "book"]]
+    other = [["ein", "kleines", "Haus"], ["das", "Haus"], ["ein", "kleines", "Buch"]]
+    best = align(text, [*other, ["das", "Buch"]], 20)
+    assert best[[2, 4, 7, 9]].tolist() == [2, 4, 7, 9]
+    # by hand after one iteration: t(the | das) = t(the | NULL) = 5/7 > t(the | Haus) = 1/2, but
+    # t(house | Haus) = 1/2 > 2/7; NULL stands first where two are equal
+    best = align([["the", "house"], ["the"]], [["das", "Haus"], ["das"]], 1)
+    assert best.tolist() == [NULL, 1, NULL]
+    assert align([["x"], [], ["y"]], [[], ["q"], []]).tolist() == [NULL, NULL]
+    assert align([], []).tolist() == []
+
+
+# --- names ----------------------------------------------------------------------------------------
 
 LABELS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=60)
 
@@ -42,7 +97,7 @@ def text_of(sides: str, same: bool = False) -> Text:
     """ "the river bank ." and "the money bank ." in turn; rows 40 and 41 are senses of bank, 50 and
     51 senses of dog and of "the", which occur at random."""
     draw = np.random.default_rng(1)
-    lines, source, found = [], [], []
+    lines, source, tokens = [], [], []
     for number in range(4 * LEAST_OCCURRENCES):
         river = number % 2
         lines.append(["the", "river" if river else "money", "bank", ".", "dog"])
@@ -52,12 +107,12 @@ def text_of(sides: str, same: bool = False) -> Text:
         asked = ["the", "dog", "river", "money", "bank", "."]
         asked += ["swim", "wet"] if river else ["pay"]
         source.append(asked if same else foreign)
-        found += [(number, 2, 4, 40 + river), (number, 4, 8, 50 + int(draw.integers(2)))]
-        found += [(number, 0, 5, 60 + river), (number, 3, 9, 70 + river)]
-    found += [(len(lines) + n, 1, 8, 50 + int(draw.integers(2))) for n in range(len(lines))]
+        tokens += [(number, 2, 4, 40 + river), (number, 4, 8, 50 + int(draw.integers(2)))]
+        tokens += [(number, 0, 5, 60 + river), (number, 3, 9, 70 + river)]
+    tokens += [(len(lines) + n, 1, 8, 50 + int(draw.integers(2))) for n in range(len(lines))]
     lines += [["the", "dog", "."]] * len(lines)  # without bank, for the alignment
     source += [["das", "Hund"]] * len(source)
-    line, place, entry, sense = np.array(found).T
+    line, place, entry, sense = np.array(tokens).T
     posterior = draw.uniform(0.5, 1.0, len(sense))
     return Text(lines, None if sides == "one" else source, line, place, entry, sense, posterior)
 
@@ -71,43 +126,39 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     assert (money.share, money.turn) == (0.5, [])
     assert (river.translates, river.short) == ("Ufer 79", "Ufer")
     assert names.clarity(4) == pytest.approx(np.log(2), rel=0.02)
-    assert names.names(6) == {}
-    assert names.examples(40, 6, 9) == []
-    found = names.examples(40, 4, 3)
-    assert [words[place - 1 : place + 1] for _, words, place in found] == [["money", "bank"]] * 3
-    posteriors = sorted(text.posterior[text.sense == 40], reverse=True)
-    assert [posterior for posterior, *_ in found] == posteriors[:3]
-    assert names.clarity(6) == 0.0
+    assert (names.names(6), names.examples(40, 6, 9), names.clarity(6)) == ({}, [], 0.0)
     assert names.clarity(8) < 0.02
+    examples = names.examples(40, 4, 3)
+    assert [words[place - 1 : place + 1] for _, words, place in examples] == [["money", "bank"]] * 3
+    posteriors = sorted(text.posterior[text.sense == 40], reverse=True)
+    assert [posterior for posterior, *_ in examples] == posteriors[:3]
 
 
 def test_the_clearest_words_come_first_and_those_without_content_last() -> None:
     names = SenseNames(text_of("one"), SYMBOLS)
     assert names.clarity(5) == pytest.approx(names.clarity(4), rel=0.05)  # of "the", by "river"
     words = names.clearest(0, special=4)
-    assert words[0] == "bank"
-    assert words[-1] == "the"
+    assert (words[0], words[-1]) == ("bank", "the")
     assert names.clearest(1, special=4) == ["bank"]
 
 
-@pytest.mark.parametrize("sides", ["one", "same"])
+@pytest.mark.parametrize("sides", ["one", "same", "empty"])
 def test_without_another_language_neighbours_and_the_turn_before_name_senses(sides: str) -> None:
-    names = SenseNames(text_of(sides, same=True), SYMBOLS)
-    river: Any = names.names(4)[41]
-    assert river.sources == []
-    assert river.neighbours == ["river bank"]
-    assert sorted(river.turn) == ([] if sides == "one" else ["swim", "wet"])
+    text = text_of(sides, same=True)
+    if sides == "empty":
+        text = text._replace(source=[[]] * len(text.words))
+    names = SenseNames(text, SYMBOLS)
+    river = names.names(4)[41]
+    assert (river.sources, river.neighbours) == ([], ["river bank"])
+    assert sorted(river.turn) == (["swim", "wet"] if sides == "same" else [])
     assert river.short.startswith("river bank")
     assert names.clarity(4) == pytest.approx(np.log(2), rel=0.02)
 
 
-def test_odd_texts_have_names_too() -> None:
-    """No source words at all; a word that looks like a form; a token that is very long."""
-    text = text_of("two")
-    empty = text._replace(source=[[]] * len(text.words))
-    assert SenseNames(empty, SYMBOLS).names(4)[41].short == "river bank"
-    odd = [["{}" if word == "bank" else word for word in words] for words in text.words]
+def test_a_word_that_looks_like_a_form_and_one_that_is_very_long() -> None:
+    text = text_of("one")
+    lines = [["{}" if word == "bank" else word for word in words] for words in text.words]
+    lines[-1] = ["x" * 100_000]
     symbols = ["{}" if word == "bank" else word for word in SYMBOLS]
-    odd[-1] = ["x" * 100_000]
-    names = SenseNames(text._replace(words=odd, source=None), symbols)
+    names = SenseNames(text._replace(words=lines), symbols)
     assert names.names(4)[41].neighbours == ["river {}"]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 
-from fairseq_kerbs.analysis.context_vectors import sense_numbers
 from fairseq_kerbs.analysis.printed_senses import hypothesis_senses, read_hypotheses
+from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.utils.errors import UserError

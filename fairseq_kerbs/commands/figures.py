@@ -1,0 +1,276 @@
+"""``fairseq-kerbs plot``, ``geometry`` and ``neighbours``: figures, and measures of contexts and
+output vectors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fairseq_kerbs.commands import (
+    Part,
+    command,
+    file,
+    flag,
+    nested,
+    number,
+    output,
+    reading,
+    say_written,
+    switch,
+)
+from fairseq_kerbs.utils.errors import UserError
+
+
+def figure(name: str, *parts: Part) -> Callable[[Callable[[argparse.Namespace], Any]], Part]:
+    """Make a function that draws a figure a command of ``plot``; its docstring is the help."""
+
+    def decorate(draw: Callable[[argparse.Namespace], Any]) -> Part:
+        def run(args: argparse.Namespace) -> None:
+            from fairseq_kerbs.analysis import plots
+
+            plots.check_figure_path(args.output)
+            plots.save_figure(draw(args), args.output)
+            say_written(args.output, name)
+
+        run.__doc__ = draw.__doc__
+        return command(name, output("a .png, .pdf or .svg file"), *parts)(run)
+
+    return decorate
+
+
+_TEXT = "plane: linear discriminants of the senses, marks at their means; or principal components, "
+_TEXT += "marks at the sense vectors [%(default)s]"
+
+
+@figure(
+    "contexts",
+    reading.model_flags(needs_data=True, split="train"),
+    flag("--word", nargs=1, required=True, metavar="WORD", help="entry of the dictionary"),
+    number("--most", 300, "contexts, at most, drawn at random", 2),
+    flag("--projection", choices=("discriminants", "pca"), default="discriminants", help=_TEXT),
+)
+def contexts(args: argparse.Namespace) -> Any:
+    """context vectors of a word in a split of the data, in the plane that parts its senses most or
+    on two principal components, with the names of senses (Figure 1 of the paper)"""
+    import torch
+
+    from fairseq_kerbs.analysis import geometry, plots
+    from fairseq_kerbs.analysis.names import NO_NAME
+    from fairseq_kerbs.analysis.teacher_forcing import context_vectors
+    from fairseq_kerbs.analysis.words import sense_numbers, sense_of, word_numbers
+
+    layer, dictionary, model, task = trained = reading.read_model(args)
+    (word,) = word_numbers(dictionary, args.word)
+    every = context_vectors(model, task, args.split, [word], sys.maxsize).get(word, torch.empty(0))
+    if len(every) < 2:
+        raise UserError(
+            f"--word: {args.word[0]} occurs {len(every)} times in split {args.split}, but at least "
+            "2 contexts are needed; name a more frequent word or another --split"
+        )
+    drawn = torch.randperm(len(every), generator=torch.Generator().manual_seed(1))[: args.most]
+    vectors, senses = every[drawn], sense_numbers(layer, word)
+    of_context = sense_of(layer, word, vectors)
+    if args.projection == "pca" or len(of_context.unique()) < 2:
+        weight = layer.weight[senses].detach().float()
+        plane = geometry.project(vectors, layer.as_contexts(weight))
+    else:
+        plane = geometry.discriminate(vectors, of_context, len(senses))
+    split = "train" if reading.has_split(task, "train") else args.split
+    by_row = reading.read_names(trained, split).names(word)
+    names = [by_row.get(row, NO_NAME) for row in senses]
+    legend = ["\n".join(filter(None, (name.translates, name.beside))) for name in names]
+    return plots.plot_contexts(args.word[0], plane, of_context, legend)
+
+
+@figure(
+    "theta",
+    reading.model_flags(split=""),
+    flag("--word", nargs="+", required=True, metavar="WORD", help="entry of the dictionary"),
+)
+def theta(args: argparse.Namespace) -> Any:
+    """theta of the senses of words, with the mean by usage (Figure 3 of the paper)"""
+    from fairseq_kerbs.analysis import plots
+    from fairseq_kerbs.analysis.words import sense_numbers, usage_shares, word_numbers
+
+    layer, dictionary, *_ = reading.read_model(args)
+    if not layer.has_theta:
+        raise UserError(f"the kernel {layer.kernel_name} of {args.checkpoint} has no theta")
+    senses = [sense_numbers(layer, word) for word in word_numbers(dictionary, args.word)]
+    shares = [usage_shares(layer, rows).tolist() for rows in senses]
+    return plots.plot_theta(args.word, [layer.theta[rows].tolist() for rows in senses], shares)
+
+
+@figure("frequency", reading.model_flags(split=""))
+def frequency(args: argparse.Namespace) -> Any:
+    """the number of senses of each word over its frequency in the training data"""
+    from fairseq_kerbs.analysis import plots
+
+    layer, dictionary, *_ = reading.read_model(args)
+    counts = dictionary.count[dictionary.nspecial :]
+    if not any(counts):
+        raise UserError("the dictionary has no counts of words; give the one of fairseq-preprocess")
+    return plots.plot_frequency(layer.senses_per_word()[dictionary.nspecial :].tolist(), counts)
+
+
+@figure("usage", reading.model_flags(split=""))
+def usage(args: argparse.Namespace) -> Any:
+    """histograms of usage over all senses, and of its shares within words"""
+    from fairseq_kerbs.analysis import plots
+
+    layer = reading.read_model(args).layer
+    return plots.plot_usage(layer.usage, layer.word_of_sense)
+
+
+@figure("history", file("log", "output of fairseq-train, or its --tensorboard-logdir", "LOG"))
+def history(args: argparse.Namespace) -> Any:
+    """words by number of senses, senses moved and quantiles of theta, by updates"""
+    from fairseq_kerbs.analysis import plots
+
+    return plots.plot_history(plots.read_history(args.log))
+
+
+@figure("kernels")
+def kernels(_: argparse.Namespace) -> Any:
+    """the kernels pow, log, rbf and wav and their gradients over the squared distance, and the
+    KerBS kernel over the cosine for several theta"""
+    from fairseq_kerbs.analysis import plots
+
+    return plots.plot_kernels()
+
+
+plot = nested(
+    *("plot", "figures as PNG, PDF or SVG", "Draw a figure.", "FIGURE"),
+    *(contexts, theta, frequency, usage, history, kernels),
+)
+
+
+@command(
+    "geometry",
+    reading.model_flags(needs_data=True),
+    flag("--word", nargs="+", default=[], metavar="WORD", help="words to measure"),
+    number("--top", 20, "if no word is named: how many of the most frequent ones", 1),
+    number("--most", 300, "contexts of a word, at most", 3),
+    number("--least", 10, "contexts that a word must have", 3),
+    number("--max-clusters", 6, "clusters of a word, at most", 2),
+    number("--seed", 1, "of k-means and of the comparison", None),
+    reading.files,
+)
+def geometry(args: argparse.Namespace) -> None:
+    """clusters and variance of words' context vectors, of any fairseq model
+
+    For each word the number of clusters of its context vectors in a split of the data, chosen by
+    silhouette and held against one Gaussian of the same covariance, and their variance. Works for
+    fairseq's own models too.
+    """
+    from fairseq_kerbs.analysis.geometry import geometry_as_text, geometry_table, measure_word
+    from fairseq_kerbs.analysis.teacher_forcing import context_vectors
+    from fairseq_kerbs.analysis.words import csv_of, frequent_words, word_numbers
+    from fairseq_kerbs.utils.processes import progress
+
+    if args.most < args.least:
+        raise UserError(f"--most is {args.most}, but must be at least --least, {args.least}")
+    layer, dictionary, model, task = reading.read_model(args, any_model=True)
+    words = word_numbers(dictionary, args.word) or frequent_words(dictionary, args.top)
+    vectors = context_vectors(model, task, args.split, words, args.most)
+    times = {word: len(vectors.get(word, ())) for word in words}
+    measured = [
+        {"word": dictionary[word]}
+        | measure_word(vectors[word], args.max_clusters, args.seed, layer, word)
+        for word in progress(words, "clusters", " words")
+        if times[word] >= args.least
+    ]
+    few = {dictionary[word]: times[word] for word in words if times[word] < args.least}
+    table = geometry_table(measured)
+    result = {"words": measured, "few": few, "least": args.least}
+    reading.write_files(args, result, csv_of(table))
+    if measured:
+        reading.show(geometry_as_text(table))
+    if few:
+        counts = ", ".join(f"{word} ({count})" for word, count in few.items())
+        reading.show(f"fewer than {args.least} contexts: {counts}")
+
+
+@command(
+    "neighbours",
+    reading.model_flags(),
+    file("other", "checkpoint to compare it with", "OTHER", nargs="?"),
+    flag("--names", nargs="+", metavar="NAME", help="of the models [from their paths]"),
+    number("--top", 8, "clusters to show, 0 for all"),
+    number("--examples", 1, "sentences of a cluster, for each model that is right"),
+    number("--least", 20, "occurrences in the training data that a word must have"),
+    switch("--joined", "whole words only, and BPE pieces joined"),
+    reading.files,
+)
+def neighbours(args: argparse.Namespace) -> None:
+    """clusters of words that the output layer can hardly tell apart, of one model or two
+
+    Clusters of words that the output layer can hardly tell apart: by its vectors (cosine, or its
+    kernel's similarity over senses). With --data also how often a word of a cluster is predicted in
+    place of another, and of two checkpoints where one is right and the other is not. Works for
+    fairseq's own models too.
+    """
+    import torch
+
+    from fairseq_kerbs.analysis import neighbours as analysis
+    from fairseq_kerbs.analysis.words import BPE_MARK, csv_of, is_word
+
+    paths = [path for path in (args.checkpoint, args.other) if path is not None]
+    names = args.names or model_names(paths)
+    if len(set(names)) != len(paths) or len(names) != len(paths):
+        raise UserError(f"--names: give as many names as checkpoints, {len(paths)}, that differ")
+    layers, predictions, dictionary = _read(args, dict(zip(names, paths)))
+    compared = [
+        is_word(word, number, dictionary.nspecial)
+        and dictionary.count[number] >= args.least
+        and not (args.joined and word.endswith(BPE_MARK))
+        for number, word in enumerate(dictionary.symbols)
+    ]
+    if sum(compared) < 2:
+        raise UserError(
+            f"--least {args.least}: fewer than two words occur as often in the training data; give "
+            "a smaller number"
+        )
+    result = analysis.find_neighbours(
+        *(layers, predictions, torch.tensor(compared), dictionary.symbols, dictionary.count),
+        top=args.top,
+        examples=args.examples,
+    )
+    reading.write_files(args, result, csv_of(analysis.neighbours_table(result), 6))
+    reading.show(analysis.neighbours_as_text(result))
+
+
+def model_names(paths: list[Path]) -> list[str]:
+    """Names of checkpoints: the last part of their paths in which they differ."""
+    parts = (path.resolve().with_suffix("").parts[::-1] for path in paths)
+    differing = (list(names) for names in zip(*parts) if len({*names}) == len(paths))
+    return next(differing, ["first", "second"])
+
+
+def _read(
+    args: argparse.Namespace, paths: dict[str, Path]
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """By name, output layers, and with data predictions; the dictionary of all."""
+    from fairseq_kerbs.analysis.teacher_forcing import collect_predictions
+    from fairseq_kerbs.checkpoints import model_layer
+
+    layers, predictions, dictionaries = {}, {}, []
+    for name, path in paths.items():
+        layer, dictionary, model, task = reading.read_model(args, path, any_model=True)
+        dictionaries.append(dictionary)
+        if task is not None:
+            predictions[name] = collect_predictions(model, task, args.split, args.joined)
+        layers[name] = layer or model_layer(model, path)
+    of_models, differ = list(predictions.values()), ""
+    if dictionaries[-1].symbols != dictionaries[0].symbols:
+        differ = "have different target dictionaries"
+    elif of_models and not of_models[-1].same_words(of_models[0]):
+        differ = f"do not predict the same words of --split {args.split}"
+    if differ:
+        raise UserError(
+            f"{' and '.join(map(str, paths.values()))} {differ}; compare models of the same task "
+            "that were trained on the same data"
+        )
+    return layers, predictions, dictionaries[0]

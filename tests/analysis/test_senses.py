@@ -1,0 +1,383 @@
+"""What senses stand for: reports, `fairseq-kerbs senses`, Table 6, and one name everywhere."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_kerbs.analysis import plots
+from fairseq_kerbs.analysis.names import SenseNames
+from fairseq_kerbs.analysis.printed_senses import hypothesis_senses
+from fairseq_kerbs.analysis.sense_report import build_report, report_as_text
+from fairseq_kerbs.analysis.similarity import nearest_senses
+from fairseq_kerbs.analysis.teacher_forcing import Text, batches, read_text
+from fairseq_kerbs.analysis.words import (
+    drawn_words,
+    sense_numbers,
+    senses_by_frequency,
+    whole_words,
+    words_by_number_of_senses,
+)
+from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.commands import reading
+from fairseq_kerbs.kernels import kerbs_kernel
+from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
+from tests.analysis.conftest import BatchTask, Refused, Trained
+from tests.analysis.test_html_report import words_of
+from tests.helpers.fairseq_fixtures import dictionary, make_model
+
+WORDS = dictionary(23)
+
+
+def senses(checkpoint: Path, *flags: str | Path) -> int:
+    return main(["senses", str(checkpoint), *(str(flag) for flag in flags)])
+
+
+# --- nearest senses and reports -------------------------------------------------------------------
+
+
+def test_nearest_senses_are_those_of_a_plain_loop() -> None:
+    layer = make_model("lstm").decoder.output
+    owners = layer.word_of_sense.tolist()
+    asked, ignored = [5, 0, 17, 40], [0, 3]
+    found = list(nearest_senses(layer, asked, 4, ignored))
+    for sense, near in zip(asked, found, strict=True):
+        logits = kerbs_kernel(layer.weight[sense], layer.weight, layer.theta).tolist()
+        others = [m for m, owner in enumerate(owners) if m != sense and owner not in ignored]
+        expected = sorted(others, key=lambda m: (-logits[m], m))[:4]
+        assert [m for m, _ in near] == expected
+        assert [score for _, score in near] == pytest.approx([logits[m] for m in expected], 1e-4)
+
+
+def test_a_sense_is_never_its_own_neighbour() -> None:
+    layer = make_model("gru").decoder.output
+    with torch.no_grad():
+        layer.weight.fill_(0.5)
+        layer.theta.zero_()
+    (near,) = nearest_senses(layer, [1], 3)
+    assert len({sense for sense, _ in near} - {1}) == 3
+    assert len(next(nearest_senses(layer, [1], 10**6))) == layer.total_senses - 1
+    assert list(nearest_senses(layer, [1, 2], 0)) == [[], []]
+
+
+def names_of(layer: OutputLayer, *numbers: int) -> SenseNames:
+    """Names of a text "a w3 b" a line, each with a sense of w3 by its number."""
+    rows, count = sense_numbers(layer, 7), len(numbers)
+    of_lines = np.array([rows[number - 1] for number in numbers])
+    columns = np.arange(count), np.ones(count, int), np.full(count, 7), of_lines
+    return SenseNames(
+        Text([["a", "w3", "b"]] * count, None, *columns, np.full(count, 0.9)), WORDS.symbols
+    )
+
+
+def test_report_counts_senses_and_true_ones() -> None:
+    layer = make_model("lstm").decoder.output
+    first, second, *_ = sense_numbers(layer, 7)
+    gold = {first: Counter(y=2), second: Counter(y=1, x=3)}
+    names = names_of(layer, 2, 2, 2, 2, 1, 1)
+    report = build_report(names, layer, WORDS, ["w3", "absent"], gold=gold)
+    (word,) = report["words"]
+    figures = word["senses"]
+    assert [(s["name"], s["sense"], s["times"], s["true_senses"]) for s in figures[:2]] == [
+        ("w3#1", 1, 2, {"y": 2}),
+        ("w3#2", 2, 4, {"x": 3, "y": 1}),
+    ]
+    assert sum(sense["usage"] for sense in figures) == pytest.approx(1.0)
+    text = report_as_text(report)
+    assert "a [w3] b" in text
+    assert "true: x 3, y 1" in text
+    assert report["missing"] == ["absent"]
+    assert "absent" in text
+
+
+def test_senses_by_deciles_of_frequency() -> None:
+    """Nine words in four groups of 3, 2, 2 and 2, by counts; the special symbol counts nothing."""
+    counts = [0, 5, 90, 70, 5, 1, 30, 2, 8, 3]
+    numbers = [4, 2, 4, 3, 1, 1, 2, 1, 4, 2]
+    groups = [tuple(group.values()) for group in senses_by_frequency(numbers, counts, groups=4)]
+    assert groups == [(3, 90, 30, 3.0), (2, 8, 5, 3.0), (2, 5, 3, 1.5), (2, 2, 1, 1.0)]
+    assert len(senses_by_frequency(numbers, counts)) == 9  # fewer words than deciles
+    layer = make_model("lstm").decoder.output
+    report = build_report(names_of(layer, 1), layer, WORDS)
+    mean = sum(group["words"] * group["senses"] for group in report["deciles"])
+    assert mean == pytest.approx(float(layer.senses_per_word()[4:].sum()))
+
+
+def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
+    layer, words = SoftmaxOutputLayer(4, 9), dictionary(9)
+    report = build_report(None, layer, words, nearest=2)
+    assert (report["by_number"], report["words"]) == ([5], [])
+    (word,) = build_report(None, layer, words, words=["w1"], nearest=9)["words"]
+    (sense,) = word["senses"]
+    assert sense["theta"] is None
+    assert {near["word"] for near in sense["nearest"]} == {"w0", "w2", "w3", "w4"}
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_checkpoint_alone_gives_the_layer_of_the_whole_model(trained: Trained) -> None:
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    layer, words = load_layer(trained.kerbs)
+    assert words.symbols == task.target_dictionary.symbols
+    expected = model.decoder.output.state_dict()
+    assert layer.state_dict().keys() == expected.keys()
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, expected[name])
+    assert layer.kernel_name == "kerbs"
+
+
+def test_report_without_data(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tmp_path / "a.json", tmp_path / "a.csv"
+    flags = ("--dict", trained.dictionary, "--top", "4", "--nearest", "2")
+    assert senses(trained.kerbs, *flags, "--json", files[0], "--csv", files[1]) == 0
+    text = capsys.readouterr().out
+    report = json.loads(files[0].read_text())
+    layer, words = load_layer(trained.kerbs)
+    numbers = layer.senses_per_word().tolist()[4 : words.symbols.index("madeupword0000")]
+    assert report["by_number"] == [numbers.count(n) for n in range(1, max(numbers) + 1)]
+    assert [len(word["senses"]) for word in report["words"]] == [max(numbers)] * 4
+    rows = list(csv.DictReader(files[1].read_text().splitlines()))
+    assert len(rows) == 4 * max(numbers)
+    first = report["words"][0]["senses"][0]
+    assert float(rows[0]["theta"]) == pytest.approx(layer.theta[first["row"]].item(), 1e-4)
+    assert rows[0]["example"] == ""
+    near, _ = first["nearest"]
+    assert near["word"] == words.symbols[int(layer.word_of_sense[near["row"]])]
+    assert f"{near['word']}#{near['sense']} {near['score']:.2f}" in text
+
+
+def test_report_with_data(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--data", trained.data, "--word", "the", "--examples", "3")
+    assert senses(trained.kerbs, *flags, "--json", tmp_path / "a", "--csv", tmp_path / "b") == 0
+    shown = capsys.readouterr().out
+    (word,) = json.loads((tmp_path / "a").read_text())["words"]
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    text = read_text(model, task, "train")
+    the = text.entry == task.target_dictionary.index("the")
+    assert sum(sense["times"] for sense in word["senses"]) == the.sum()
+    for sense in word["senses"]:
+        sure = sorted(text.posterior[the & (text.sense == sense["row"])], reverse=True)
+        assert [e["posterior"] for e in sense["examples"]] == pytest.approx(sure[:3])
+        assert all("[the]" in example["text"] for example in sense["examples"])
+    rows = list(csv.DictReader((tmp_path / "b").read_text().splitlines()))
+    assert len(rows) == sum(max(1, len(sense["examples"])) for sense in word["senses"])
+    assert "@@" not in shown
+    sources = {source for sense in word["senses"] for source, _ in sense["sources"]}
+    assert sources
+    assert all(source in shown for source in sources)
+
+
+def test_gold_senses_are_compared_with(
+    trained: Trained, tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = trained.data.parents[1] / "text"
+    flags: list[str | Path] = ["--data", trained.data, "--top", "2", "--json", tmp_path / "a"]
+    flags += ["--split", "train", "--gold", text / "train.senses.tsv"]
+    assert senses(trained.kerbs, *flags) == 0
+    report = json.loads((tmp_path / "a").read_text())
+    rows, every = report["gold"]["words"], report["gold"]["all"]
+    most = sorted((row["occurrences"] for row in rows.values()), reverse=True)[:2]
+    assert [rows[word["word"]]["occurrences"] for word in report["words"]] == most
+    true = [sum(s["true_senses"].values()) for w in report["words"] for s in w["senses"]]
+    assert sum(true) == sum(most)
+    assert every["occurrences"] == sum(row["occurrences"] for row in rows.values())
+    assert f"mean of {len(rows)} words" in capsys.readouterr().out
+    # contexts of the same split, read once more
+    assert senses(trained.kerbs, *flags, "--train-data", trained.data) == 0
+    again = json.loads((tmp_path / "a").read_text())["gold"]["words"]
+    assert again == {word: pytest.approx(row, abs=1e-6) for word, row in rows.items()}
+    for file in [*trained.data.glob("dict.*"), *trained.data.glob("test.*")]:
+        shutil.copy(file, tmp_path)
+    refused("--train-data", "senses", trained.kerbs, *flags, "--train-data", tmp_path)
+    test: list[str | Path] = [
+        "--gold",
+        text / "test.senses.tsv",
+        "--split",
+        "test",
+        "--data",
+        tmp_path,
+    ]
+    refused("--train-data", "senses", trained.kerbs, *test)
+    assert senses(trained.kerbs, *test, "--train-data", trained.data) == 0
+
+
+def test_wrong_uses_are_one_sentence(
+    trained: Trained, tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, junk, moved = (tmp_path / name for name in ("dict.txt", "junk.txt", "moved.pt"))
+    other.write_text("one 1\n")
+    junk.write_text("no number\n")
+    no_training = tmp_path / "bin"
+    no_training.mkdir()
+    for file in [*trained.data.glob("dict.*"), *trained.data.glob("test.*")]:
+        shutil.copy(file, no_training)
+    state: dict[str, Any] = torch.load(trained.kerbs, weights_only=False)
+    state["cfg"]["task"]["data"] = str(tmp_path / "gone")
+    torch.save(state, moved)
+    hostile = tmp_path / "hostile.pt"  # our parameters, and settings that no list has
+    vars(state["cfg"]["model"]).update(_name="fconv", arch="fconv")
+    torch.save(state, hostile)
+    for checkpoint, flags, message in (
+        (tmp_path / "absent.pt", [], "there is no checkpoint"),
+        (trained.softmax, [], "no model of fairseq_kerbs"),
+        (hostile, [], "no model of fairseq_kerbs"),
+        (moved, [], "give --data BIN or --dict FILE"),
+        (moved, ["--dict", other], "is not the dictionary of"),
+        (moved, ["--dict", junk], "no dictionary of fairseq"),
+        (moved, ["--dict", tmp_path / "absent.txt"], "no such file"),
+        (moved, ["--dict", other, "--data", trained.data], "--data"),
+        (moved, ["--gold", other], "give --data BIN as well"),
+        (moved, ["--train-data", trained.data], "--train-data"),
+        (trained.kerbs, ["--data", no_training, "--json", tmp_path / "a"], "not found: train"),
+        (trained.kerbs, ["--data", trained.data, "--split", "dev"], "name a split of the data"),
+        (moved, ["--top", "-1"], "--top"),
+        (moved, ["--nearest", "-2"], "--nearest"),
+    ):
+        refused(message, "senses", checkpoint, *flags)
+    assert not (tmp_path / "a").exists()
+    assert senses(trained.kerbs, "--data", no_training, "--split", "test") == 0
+    assert senses(moved, "--dict", trained.dictionary, "--by-number-of-senses") == 0
+    assert "| words in all " in capsys.readouterr().out
+
+
+def test_no_control_character_of_a_word_reaches_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reading.show("bank\x1b[2J\x9b\rü ▲\nspring")
+    assert capsys.readouterr().out == "bank\ufffd[2J\ufffd\ufffdü ▲\nspring\n"
+
+
+# --- Table 6 --------------------------------------------------------------------------------------
+
+SYMBOLS = [
+    *("<s>", "<pad>", "</s>", "<unk>", "the", "ban@@", "ing", "change", "12", "=it", "."),
+    *("they", "madeupword0000", "ü|x"),
+]
+NUMBERS = [1, 1, 2, 4, 4, 2, 1, 4, 4, 1, 2, 4, 1, 2]
+
+
+def test_only_whole_words_are_drawn() -> None:
+    assert words_by_number_of_senses(NUMBERS, SYMBOLS, 4) == {
+        1: ["ing", "=it"],
+        2: ["ü|x"],
+        3: [],
+        4: ["the", "change", "they"],
+    }
+    known = {"the", "change", "they", "=it", "ü|x"}
+    assert words_by_number_of_senses(NUMBERS, SYMBOLS, 4, known)[1] == ["=it"]
+    pieces = words_by_number_of_senses(NUMBERS, SYMBOLS, 4, known, with_pieces=True)
+    assert pieces[1] == ["@@ing", "=it"]
+    assert pieces[2] == ["ban@@", "ü|x"]
+
+
+def test_words_that_stand_alone() -> None:
+    number = {symbol: index for index, symbol in enumerate(SYMBOLS)}
+    sentences = ["the ban@@ ing </s>", "they </s>", "ban@@ ban@@ change", "", "the ban@@"]
+    targets = [torch.tensor([number[w] for w in s.split()], dtype=torch.long) for s in sentences]
+    assert whole_words(targets, SYMBOLS) == {"the", "they", "</s>"}
+    assert whole_words([torch.tensor([6])], SYMBOLS) == {"ing"}
+
+
+def test_the_table_in_markdown_and_as_csv() -> None:
+    head, _, *rows = drawn_words({1: ["a|b"], 2: [], 3: ["c"]}, 5, 1).splitlines()
+    assert [re.sub(" +", " ", row) for row in (head, *rows)] == [
+        "| | 1 sense | 2 senses | 3 senses |",
+        "| words in all | 1 | 0 | 1 |",
+        "| drawn at random | a\\|b | | c |",
+    ]
+    table = drawn_words({1: ["a,b"], 2: [], 3: ["=d"]}, 5, 1, csv=True)
+    rows = ["senses,words_in_all,word", '1,1,"a,b"', "3,1,'=d"]  # no formula
+    assert table.splitlines() == rows
+    groups = {1: [f"a{number}" for number in range(300)], 2: ["b"]}
+    table = drawn_words(groups, 5, 1)
+    assert table == drawn_words(groups, 5, 1) != drawn_words(groups, 5, 2)
+    assert len(set(re.findall(r"\ba\d+", table))) == 5
+
+
+def test_the_command_prints_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, task = make_model("lstm"), BatchTask("test", "train")
+    loaded = "fairseq_kerbs.checkpoints.load_model_and_task"
+    monkeypatch.setattr(loaded, lambda *_, **flags: (model, task))
+    command = ["senses", "checkpoint.pt", "--data", "bin", "--words-each", "99"]
+    file = tmp_path / "table.md"
+    assert main([*command, "--by-number-of-senses", "--table", str(file)]) == 0
+    assert file.read_text() in capsys.readouterr().out
+    symbols = task.target_dictionary.symbols
+    seen = {symbols[n] for n in task.batch["target"].flatten().tolist() if n > 3}
+    assert set(re.findall(r"\bw\d+", file.read_text())) == seen
+    rows = tmp_path / "table.csv"
+    assert main([*command, "--with-pieces", "--table", str(rows)]) == 0
+    assert "words in all" not in capsys.readouterr().out
+    assert "@@w" in rows.read_text()  # not in the training data
+    task.splits = ("test",)
+    task.datasets.clear()
+    assert main([*command, "--by-number-of-senses", "--split", "test"]) == 2
+    assert "bin has no training data" in capsys.readouterr().err
+
+
+# --- one name for a sense in every output of a checkpoint -----------------------------------------
+
+
+def test_all_outputs_name_a_sense_alike(
+    trained: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    layer, word = model.decoder.output, task.target_dictionary.index("the")
+    rows = layer.word_of_sense.eq(word).nonzero()[:, 0].tolist()
+    rows.sort(key=lambda row: (-layer.usage[row].item(), row))
+    assert rows != sorted(rows)  # otherwise nothing is tested
+    names = {f"the#{number}": row for number, row in enumerate(rows, start=1)}
+
+    given = [str(trained.kerbs), "--data", str(trained.data)]
+    files = {kind: tmp_path / f"a.{kind}" for kind in ("json", "csv", "html")}
+    written = ["--json", str(files["json"]), "--csv", str(files["csv"])]
+    assert main(["senses", *given, "--word", "the", *written]) == 0
+    assert re.findall(r"^  (the#\d+)", capsys.readouterr().out, re.M) == list(names)
+    (figures,) = json.loads(files["json"].read_text())["words"]
+    assert {one["name"]: one["row"] for one in figures["senses"]} == names
+    assert [one["sense"] for one in figures["senses"]] == [*range(1, len(rows) + 1)]
+    table = csv.DictReader(files["csv"].read_text().splitlines())
+    assert {f"the#{one['sense']}": int(one["row"]) for one in table} == names
+    counts = {one["name"]: one["times"] for one in figures["senses"]}
+
+    assert main(["report", *given, "--nearest", "0", "-o", str(files["html"])]) == 0
+    page = words_of(files["html"].read_text(encoding="utf-8"))["the"]
+    assert {one["name"]: one["row"] for one in page["senses"]} == names
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
+    given_plot = [*given, "--most", "100000", "--word", "the", "-o", "a.png"]
+    assert main(["plot", "contexts", *given_plot]) == 0
+    legend = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
+    assert [text.split("\n")[0] for text in legend] == [f"{n} ({k})" for n, k in counts.items()]
+    for text, one in zip(legend, page["senses"], strict=True):
+        assert one["translates"].split(",")[0] in text
+
+    printed: Counter[str] = Counter()
+    for batch in batches(task, "train"):
+        targets = [row[row != 1] for row in batch["target"]]
+        found = hypothesis_senses(model, batch["net_input"]["src_tokens"], targets, 2, 1)
+        for target, of_tokens in zip(targets, found, strict=True):
+            pairs = zip(target.tolist(), of_tokens, strict=True)
+            printed.update(f"the#{number}" for token, (number, _) in pairs if token == word)
+    assert printed == Counter(counts)

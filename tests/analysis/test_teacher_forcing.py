@@ -1,0 +1,126 @@
+"""The pass over a split: words, senses, contexts and predictions are those of the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_kerbs.analysis import teacher_forcing
+from fairseq_kerbs.analysis.teacher_forcing import collect_predictions, context_vectors, read_text
+from fairseq_kerbs.analysis.words import joined_words, sense_numbers, sense_of
+from fairseq_kerbs.checkpoints import load_model_and_task
+from fairseq_kerbs.clusters import ContextSample
+from tests.analysis.conftest import BatchTask, Trained
+from tests.helpers.fairseq_fixtures import make_model, make_task
+
+
+def test_subwords_are_joined_and_only_whole_tokens_have_a_place() -> None:
+    pieces = ["the", "ban@@", "k", "of@@", "f", "bank", "un@@"]
+    words, positions = joined_words(pieces)
+    assert words == ["the", "bank", "off", "bank", "un"]
+    assert positions == [0, None, None, 5, None]
+
+
+@pytest.mark.parametrize("left_pad_target", [False, True])
+def test_senses_are_those_of_the_likelihood(left_pad_target: bool) -> None:
+    model, task = make_model("transformer"), BatchTask("test", left_pad_target=left_pad_target)
+    layer, batch = model.decoder.output, task.batch
+    text = read_text(model, task, "test")
+    with torch.no_grad():
+        features, _ = model(**batch["net_input"])
+        _, _, evidence = layer.nll_with_evidence(features, batch["target"], ignore_index=1)
+    joint = evidence.sense_prob.view(*batch["target"].shape, -1)
+    at = np.lexsort((text.place, text.line))
+    lengths = [int(target.ne(1).sum()) - 1 for target in batch["target"]]  # the end is no word
+    assert text.line[at].tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
+    assert text.place[at].tolist() == [place for length in lengths for place in range(length)]
+    symbols = make_task().target_dictionary.symbols
+    for line, place, entry, sense, posterior in zip(*text[2:7], strict=True):
+        assert entry == batch["target"][line, place]
+        assert text.words[line][place] == symbols[entry]
+        assert layer.word_of_sense[sense] == entry
+        own = joint[line, place] / joint[line, place].sum()
+        assert posterior == pytest.approx(float(own.max()), rel=1e-4)
+        assert layer.table.senses[entry][own.argmax()] == sense
+
+
+def test_a_text_is_thinned_but_its_sample_sees_the_whole_split(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teacher_forcing, "_MAX_TOKENS", 100)
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    the = task.target_dictionary.index("the")
+    whole = read_text(model, task, "test", words=[the])
+    assert len(whole.contexts) == (whole.entry == the).sum() > 10
+    room = torch.zeros(len(task.target_dictionary), dtype=torch.long)
+    room[the] = 1000
+    sample = ContextSample(room, whole.contexts.shape[1], 1000, 10**6, special=0)
+    thin = read_text(model, task, "test", most=150, words=[the], sample=sample)
+    assert 0 < len(thin.words) < len(whole.words) / 2
+    assert thin.words == [whole.words[number] for number in thin.number]
+    torch.testing.assert_close(
+        sample.contexts(the).sum(0), whole.contexts.sum(0), rtol=0.01, atol=0.05
+    )
+    assert read_text(model, task, "test", most=150).number == thin.number
+
+
+def test_contexts_of_fairseqs_own_model_are_its_features(trained: Trained) -> None:
+    model, task = load_model_and_task(trained.softmax, trained.data, any_model=True)
+    word = task.target_dictionary.index("the")
+    found = context_vectors(model, task, "test", [word], 10**6)[word]
+    expected = []
+    for index in range(len(task.dataset("test"))):
+        batch = task.dataset("test").collater([task.dataset("test")[index]])
+        with torch.no_grad():
+            features, _ = model.extract_features(**batch["net_input"])
+        expected.append(features[batch["target"] == word])
+    ordered = torch.cat(expected)
+    assert len(found) == len(ordered) > 5
+    torch.testing.assert_close(found.sum(0), ordered.sum(0), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found.norm(dim=1).sort()[0], ordered.norm(dim=1).sort()[0])
+    assert "output_layer" not in model.decoder.__dict__  # as it was
+
+
+def test_senses_of_contexts_are_those_of_the_text(trained: Trained) -> None:
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    layer = model.decoder.output
+    layer.theta.data.normal_(std=4.0)
+    text = read_text(model, task, "test")
+    for word in map(task.target_dictionary.index, ("the", ".")):
+        rows = np.array(sense_numbers(layer, word))
+        vectors = context_vectors(model, task, "test", [word], 10**6)[word]
+        found = rows[sense_of(layer, word, vectors).numpy()]
+        assert sorted(found) == sorted(text.sense[text.entry == word])
+        assert len(context_vectors(model, task, "test", [word], 7)[word]) == 7
+
+
+@pytest.mark.parametrize("kind", ["kerbs", "softmax"])
+def test_predictions_are_the_models_own(
+    trained: Trained, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, task = load_model_and_task(getattr(trained, kind), trained.data, any_model=True)
+    words, test = task.target_dictionary, task.dataset
+    monkeypatch.setattr(teacher_forcing, "SCORES", 7 * len(words))
+    found = collect_predictions(model, task, "test")
+    at = 0
+    for index in range(len(test("test"))):
+        batch = test("test").collater([test("test")[index]])
+        with torch.no_grad():
+            scores = model.get_normalized_probs(model(**batch["net_input"]), log_probs=False)[0]
+        for place, word in enumerate(batch["target"][0].tolist()[:-1]):
+            if word == words.unk():
+                continue
+            assert (found.sentence[at], found.place[at], found.word[at]) == (index, place, word)
+            assert found.tokens[index][place] == words[word]
+            expected = [scores[place, word], scores[place].topk(16).values]
+            expected.append(scores[place, found.guesses[at]])
+            given = [found.probability[at], found.guessed[at], found.guessed[at]]
+            torch.testing.assert_close(given, expected, rtol=1e-3, atol=0)
+            at += 1
+    assert at == len(found.word)
+    joined = collect_predictions(model, task, "test", joined=True)
+    assert 0 < len(joined.word) < at
+    for sentence, place, word in zip(*joined[1:4], strict=True):
+        assert joined.tokens[int(sentence)][place] == words[word]
+    assert not any("@@" in word for tokens in joined.tokens.values() for word in tokens)
