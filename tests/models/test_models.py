@@ -254,7 +254,7 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "flags", "named"), WRONG_FLAGS, ids=str)
+@pytest.mark.parametrize(("name", "flags", "named"), WRONG_FLAGS)
 def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: Flags, named: str) -> None:
     task = make_task(model=name)
     of_task = {key: flags[key] for key in ("targets", "source_dictionary") if key in flags}
@@ -280,7 +280,6 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: Flags, named: str
             "--mixture-kernels",
         ),
     ],
-    ids=str,
 )
 def test_a_checkpoint_of_another_model_is_refused(saved: Flags, flags: Flags, named: str) -> None:
     for name in ("transformer", "gru_lm"):
