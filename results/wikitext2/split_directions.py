@@ -14,9 +14,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from tabulate import tabulate
 
-from fairseq_kerbs.analysis.context_vectors import context_vectors
-from fairseq_kerbs.analysis.gold_senses import by_word, lines_as_samples, read_gold_senses
-from fairseq_kerbs.analysis.occurrences import occurrences
+from fairseq_kerbs.analysis.gold_senses import label_occurrences, lines_as_samples, read_gold_senses
+from fairseq_kerbs.analysis.teacher_forcing import context_vectors, read_text
 from fairseq_kerbs.checkpoints import load_model_and_task
 
 DRAWS, STEPS = 20, 3
@@ -45,11 +44,11 @@ def first_component(own):
 gold = read_gold_senses(gold_file)
 model, task = load_model_and_task(checkpoint, gold_data)
 lines_as_samples(task)
-known = (one for one in occurrences(model, task, "test") if (one.line, one.index, one.word) in gold)
-labelled = by_word(known, gold)
+numbers = {word: task.target_dictionary.index(word) for _, _, word in gold}
+text = read_text(model, task, "test", words=numbers.values())
+labelled, _ = label_occurrences(text, gold, model.decoder.output, numbers)
 model, task = load_model_and_task(checkpoint, data)
-numbers = {word: task.target_dictionary.index(word) for word in labelled}
-training = context_vectors(model, task, "train", list(numbers.values()), 10**9)
+training = context_vectors(model, task, "train", [numbers[word] for word in labelled], 10**9)
 rows = []
 for word, (true, learned, contexts, _) in labelled.items():
     own, k = training[numbers[word]].numpy(), int(true.max()) + 1
