@@ -50,6 +50,7 @@ setup(
         "analysis": [
             "Jinja2",
             "matplotlib>=3.8",
+            "pandas>=2.2",
             "scikit-learn>=1.4",
             "scipy",
             "snowballstemmer",

@@ -227,8 +227,11 @@ def main(argv: Sequence[str] | None = None) -> None:
                 DataFrame(rows).to_csv(stream, index=False)
         elif args.output is not None:
             settings = {name: value for name, value in vars(args).items() if name != "output"}
-            content = {"settings": settings, "torch": torch.__version__, "rows": rows}
-            write_json(args.output, content)
+            # a correlation of equal numbers is NaN, which JSON does not know
+            known = [{k: None if v != v else v for k, v in row.items()} for row in rows]
+            write_json(
+                args.output, {"settings": settings, "torch": torch.__version__, "rows": known}
+            )
     except UserError as error:
         parser.error(str(error))
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from tabulate import tabulate
-
 from fairseq_kerbs.data.tokens import detokenize, join_subwords
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
@@ -118,15 +116,6 @@ def shown(text: str) -> str:
 def escape_markdown(text: str) -> str:
     """The text for a cell of a Markdown table, its own markup made harmless."""
     return text.translate(_MARKUP)
-
-
-def as_lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table for a terminal: the first column flush left, the others right."""
-    if not rows:
-        return []
-    sides = ["left", *["right"] * (len(head) - 1)]
-    text = tabulate(rows, head, tablefmt="plain", disable_numparse=True, colalign=sides)
-    return [line.rstrip() for line in text.splitlines()]
 
 
 def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",", end: str = "\n") -> str:

@@ -103,6 +103,8 @@ MISUSES = [
     (f"neighbours {MODEL} --least 99999", "--least"),
     (f"convert {MODEL} -o {{out}}/k.pt", "is a KerBS model already"),
     (f"convert {MODEL} -o {{out}}/k.pt --total-senses nan", "--total-senses"),
+    (f"convert {MODEL} -o {{out}}/k.pt --contexts 20", "--contexts"),
+    (f"convert {MODEL} -o {{out}}/k.pt --gap 0", "--gap"),
     ("fairseq-train --sense-decay=-1e-5", "--sense-decay"),
     ("fairseq-train --kernel rbf --kernel-gamma -1", "--kernel-gamma"),
     ("fairseq-train --sense-bias --output-layer mos", "--sense-bias"),

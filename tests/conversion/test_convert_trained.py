@@ -190,6 +190,7 @@ def test_gap_and_contexts_are_heeded(
         (["--total-senses", 0.9], "--total-senses: must be at least 1"),
         (["--contexts", 20], "--contexts: must be at least 40"),
         (["--gap", 0], "--gap: must be"),
+        (["--total-senses", 9], "--total-senses is 9.0, more than --max-senses"),
     ],
 )
 def test_wrong_flags_are_one_sentence_and_nothing_is_written(
