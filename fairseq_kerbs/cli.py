@@ -12,7 +12,7 @@ from typing import Any
 
 from fairseq_kerbs import __version__
 from fairseq_kerbs.commands import (
-    OutputPath,
+    arg,
     convert,
     corpora,
     experiments,
@@ -134,7 +134,7 @@ def _complete_files(parser: argparse.ArgumentParser, how: Any) -> None:
         if isinstance(action, argparse._SubParsersAction):
             for subparser in action.choices.values():
                 _complete_files(subparser, how)
-        elif action.type in (Path, OutputPath) or action.metavar in ("DATA", "SAVE_DIR"):
+        elif action.type in (Path, arg.OutputPath) or action.metavar in ("DATA", "SAVE_DIR"):
             action.complete = how  # type: ignore[attr-defined]
 
 
