@@ -12,13 +12,14 @@ from typing import Any
 
 from fairseq_kerbs import __version__
 from fairseq_kerbs.commands import (
-    OutputPath,
+    arg,
     convert,
     corpora,
     experiments,
     figures,
     gold,
     refuse_overwriting,
+    self_check,
     senses,
     texts,
 )
@@ -42,6 +43,7 @@ generate toy data/bin runs/toy --gen-subset valid --beam 1 --print-senses
 translate toy data/bin runs/toy < test.de > translated.en
 translate toy data/bin runs/toy --beam 1 --print-senses < test.de
 architectures
+self-check --quick
 user-dir
 detokenize --lang en runs/toy/generate-test.txt --output translated.en
 score --hypotheses runs/toy/generate-test.txt --reference test.en
@@ -71,6 +73,7 @@ COMMANDS = (
     experiments.translate,
     experiments.architectures,
     experiments.user_dir,
+    self_check.self_check,
     texts.detokenize,
     texts.score,
     texts.examples,
@@ -129,7 +132,7 @@ def _complete_files(parser: argparse.ArgumentParser, how: Any) -> None:
         if isinstance(action, argparse._SubParsersAction):
             for subparser in action.choices.values():
                 _complete_files(subparser, how)
-        elif action.type in (Path, OutputPath) or action.metavar in ("DATA", "SAVE_DIR"):
+        elif action.type in (Path, arg.OutputPath) or action.metavar in ("DATA", "SAVE_DIR"):
             action.complete = how  # type: ignore[attr-defined]
 
 

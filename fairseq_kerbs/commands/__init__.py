@@ -11,25 +11,23 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
-from math import inf
 from os.path import realpath
-from pathlib import Path, PosixPath
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
+from fairseq_kerbs.commands.arg import OutputPath, Part
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write
 
-Part = Callable[[Any], object]
-"""Adds flags to a parser or a group of one; of a command, its parser to those of others."""
 Run = Callable[[argparse.Namespace], "int | None"]
-Number = TypeVar("Number", int, float)
 
 
 def command(
-    name: str, *parts: Part, defaults: Mapping[str, Any] | None = None, **options: Any
-) -> Callable[[Run], Part]:
-    """Make a function, which may return an exit status, a subcommand with these flags and
-    ``defaults``. The first paragraph of its docstring is its help, the rest the description."""
+    name: str, *parts: Part, passes_on: bool = False, **options: Any
+) -> Callable[..., Part]:
+    """Make a function, which may return an exit status, a subcommand with these flags; with
+    ``passes_on`` unknown ones go to fairseq. The first paragraph of its docstring is its help, the
+    rest the description."""
 
     def decorate(run: Run) -> Part:
         text, _, more = (inspect.getdoc(run) or "").replace("%", "%%").partition("\n\n")
@@ -40,7 +38,7 @@ def command(
             parser = commands.add_parser(name, allow_abbrev=False, **text_of, **options)
             for part in parts:
                 part(parser)
-            parser.set_defaults(run=run, **(defaults or {}))
+            parser.set_defaults(run=run, passes_on=passes_on)
 
         return add
 
@@ -57,82 +55,6 @@ def nested(name: str, text: str, description: str, metavar: str, *commands: Part
             part(below)
 
     return add
-
-
-class OutputPath(PosixPath):
-    """Type of a flag that names a file to be written; see `refuse_overwriting`."""
-
-
-def flag(*names: str, **options: Any) -> Part:
-    """What `add_argument` takes."""
-    return lambda parser: parser.add_argument(*names, **options)
-
-
-def switch(name: str, text: str) -> Part:
-    """A flag without a value."""
-    return flag(name, action="store_true", help=text)
-
-
-def file(name: str, text: str | None = None, metavar: str | None = "FILE", **options: Any) -> Part:
-    """A file or folder that is read."""
-    return flag(name, help=text, metavar=metavar, **{"type": Path, **options})
-
-
-def output(text: str | None = None, metavar: str = "FILE", required: bool = True) -> Part:
-    """``-o``, the file to write."""
-    options: dict[str, Any] = {"type": OutputPath, "metavar": metavar, "required": required}
-    return flag("-o", "--output", help=text, **options)
-
-
-def number(
-    name: str, default: Number, text: str = "", least: float | None = 0, metavar: str = "N"
-) -> Part:
-    """A number of the default's kind, at least so large."""
-    kind: Any = at_least(type(default), least) if least is not None else type(default)
-    text = f"{text} [%(default)s]".lstrip()
-    return flag(name, type=kind, default=default, metavar=metavar, help=text)
-
-
-def at_least(kind: Callable[[str], Number], least: float) -> Callable[[str], Number]:
-    """argparse's type of numbers that are at least so large."""
-
-    def bounded(text: str) -> Number:
-        if not least <= kind(text) < inf:
-            raise argparse.ArgumentTypeError(f"must be at least {least:g}, not {text}")
-        return kind(text)
-
-    bounded.__name__ = kind.__name__  # argparse says "invalid int value"
-    return bounded
-
-
-def group(title: str, *parts: Part, description: str | None = None) -> Part:
-    """Flags under a title of their own."""
-
-    def add(parser: Any) -> None:
-        inside = parser.add_argument_group(title, description)
-        for part in parts:
-            part(inside)
-
-    return add
-
-
-def either(*parts: Part) -> Part:
-    """Flags of which one may be given."""
-
-    def add(parser: Any) -> None:
-        inside = parser.add_mutually_exclusive_group()
-        for part in parts:
-            part(inside)
-
-    return add
-
-
-TRUST = switch(
-    "--trust-checkpoint",
-    "load a checkpoint even if it holds more than tensors and settings, which could run a "
-    "program: only for files whose maker you trust",
-)
-"""For every command that only reads a model."""
 
 
 def refuse_overwriting(given: Mapping[str, object]) -> None:

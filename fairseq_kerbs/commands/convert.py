@@ -4,53 +4,39 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_kerbs.commands import (
-    TRUST,
-    OutputPath,
-    command,
-    either,
-    file,
-    flag,
-    group,
-    number,
-    output,
-    say_written,
-    write_output,
-)
+from fairseq_kerbs.commands import arg, command, reading, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
 
 
 @command(
     "convert",
-    file("checkpoint", metavar="CHECKPOINT"),
-    output("the checkpoint to write", "OUT"),
-    number("--total-senses", 1.5, "senses in all, as a multiple of the target vocabulary", 1, "F"),
-    number("--max-senses", 4, "most senses of one word", 1),
-    flag(
+    reading.CHECKPOINT,
+    arg.output("the checkpoint to write", "OUT", required=True),
+    arg.number("--total-senses", 1.5, "senses in all, a multiple of the target vocabulary", 1, "F"),
+    arg.number("--max-senses", 4, "most senses of one word", 1),
+    arg.choice(
         "--extra-senses",
-        choices=("spare", "clusters"),
-        default="spare",
-        help="where senses beyond one a word go: beside rare words, with next to no share of their "
+        "where senses beyond one a word go: beside rare words, with next to no share of their "
         "probability, for reallocation to take; or on the clusters of each word's contexts in "
-        "--data, where --total-senses is a limit [%(default)s]",
+        "--data, where --total-senses is a limit",
+        *("spare", "clusters"),
     ),
-    group(
+    arg.group(
         "with --extra-senses clusters",
-        flag("--split", default="train", help="split of --data [%(default)s]"),
-        number("--contexts", 600, "most contexts of a word, drawn at random", 40),
-        number("--gap", 1.0, "bound of how strongly senses prefer their own clusters: "
-               "more parts senses more, and changes predictions more", 1e-9, "NATS"),
-        number("--memory", 2.0, "most memory for contexts", 1e-9, "GB"),
-        flag("--valid-split", default="valid", metavar="SPLIT",
-             help="split of --data for the loss before and after [%(default)s]"),
+        arg.value("--split", "split of --data [%(default)s]", default="train"),
+        arg.number("--contexts", 600, "most contexts of a word, drawn at random", 40),
+        arg.number("--gap", 1.0, "bound of how strongly senses prefer their own clusters: more "
+                   "parts senses more, and changes predictions more", 0.001, "NATS"),
+        arg.number("--memory", 2.0, "most memory for contexts", 1e-9, "GB"),
+        arg.value("--valid-split", "split of --data for the loss before and after [%(default)s]",
+                  "SPLIT", default="valid"),
     ),
-    either(
-        file("--data", "binarized data: word counts, and contexts for clusters", "BIN"),
-        file("--dict", "target dictionary: word counts"),
+    arg.either(
+        arg.file("--data", "binarized data: word counts, and contexts for clusters", "BIN"),
+        arg.file("--dict", "target dictionary: word counts"),
     ),
-    flag("--config", type=OutputPath, metavar="FILE",
-         help="write the flags for training on as YAML"),
-    TRUST,
+    arg.written("--config", "write the flags for training on as YAML"),
+    reading.TRUST,
 )  # fmt: skip
 def convert(args: argparse.Namespace) -> None:
     """make a trained softmax model a KerBS model with the same predictions
@@ -60,7 +46,6 @@ def convert(args: argparse.Namespace) -> None:
     nearly the same with clusters (theta = 0), to be trained on with fairseq-train
     --finetune-from-model.
     """
-    _check_flags(args)
     import yaml
 
     from fairseq_kerbs.checkpoints import load_dictionary, remembered_dictionary
@@ -69,6 +54,14 @@ def convert(args: argparse.Namespace) -> None:
     from fairseq_kerbs.conversion.flags import finetuning_flags
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
+    if args.config and args.config.suffix not in (".yaml", ".yml"):
+        raise UserError(
+            f"--config {args.config} is written as YAML: name a file that ends in .yaml"
+        )
+    if args.total_senses > args.max_senses:
+        raise UserError(f"--total-senses is {args.total_senses}, more than --max-senses")
+    if args.extra_senses == "clusters" and args.data is None:
+        raise UserError("--extra-senses clusters reads contexts: give --data BIN")
     source = conversion.read_softmax_model(args.checkpoint, args.trust_checkpoint)
     words, dictionary, by = len(source.weight), None, "the order of the dictionary"
     path = args.dict
@@ -102,14 +95,3 @@ def convert(args: argparse.Namespace) -> None:
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
     print(*summary, sep="\n")
     print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")
-
-
-def _check_flags(args: argparse.Namespace) -> None:
-    if args.config and args.config.suffix not in (".yaml", ".yml"):
-        raise UserError(
-            f"--config {args.config} is written as YAML: name a file that ends in .yaml"
-        )
-    if args.total_senses > args.max_senses:
-        raise UserError(f"--total-senses is {args.total_senses}, more than --max-senses")
-    if args.extra_senses == "clusters" and args.data is None:
-        raise UserError("--extra-senses clusters reads contexts: give --data BIN")

@@ -7,40 +7,39 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fairseq_kerbs.commands import Part, command, file, flag, number, say_written, switch
+from fairseq_kerbs.commands import arg, command, say_written
 from fairseq_kerbs.data import prepare, released
 from fairseq_kerbs.utils.processes import usable_cores
+
+LOWERCASE = arg.switch("--lowercase", "lower-case all text")
+LONGEST = arg.number("--max-words", 80, "drop training pairs with more words on a side", 1)
+JOINED = arg.switch("--joined-dictionary", "one dictionary for both languages")
+ARCHIVE = "archive of the release, or a folder of text [download]"
+SOURCE = arg.file("source", ARCHIVE, "SOURCE", nargs="?")
+SPLITS = ("train", "valid", "test")
+
+
+def _merges(default: int) -> arg.Part:
+    return arg.number("--merges", default, "joint BPE merges", 1)
+
+
+def _words(default: int) -> arg.Part:
+    return arg.number("--words", default, "most frequent training words to keep; 0 keeps all")
+
+
+def _pairs(what: str, *numbers: int) -> list[arg.Part]:
+    return [arg.number(f"--{split}", number, what, 1) for split, number in zip(SPLITS, numbers)]
 
 
 def _several(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def _text(name: str, what: str, metavar: str, **options: Any) -> Part:
-    return flag(name, help=what, metavar=metavar, **options)
-
-
-def _words(default: int) -> Part:
-    return number("--words", default, "most frequent training words to keep; 0 keeps all")
-
-
-def _merges(default: int) -> Part:
-    return number("--merges", default, "joint BPE merges", 1)
-
-
-_LOWERCASE = switch("--lowercase", "lower-case all text")
-_LONGEST = number("--max-words", 80, "drop training pairs with more words on a side", 1)
-_JOINED = switch("--joined-dictionary", "one dictionary for both languages")
-_SOURCE = file("source", "archive of the release, or a folder of text [download]", "SOURCE",
-               nargs="?")  # fmt: skip
-
-
 @command(
     "toy",
-    file("folder", "folder to write to", metavar=None),
-    *(number(f"--{name}", pairs, "pairs", 1) for name, pairs in (("train", 20000), ("valid", 500))),
-    number("--test", 500, "pairs", 1),
-    number("--seed", 1, "of the draws"),
+    arg.file("folder", "folder to write to", None),
+    *_pairs("pairs", 20000, 500, 500),
+    arg.number("--seed", 1, "of the draws"),
 )
 def toy(args: argparse.Namespace) -> None:
     """write the synthetic corpus with gold senses
@@ -55,11 +54,13 @@ def toy(args: argparse.Namespace) -> None:
     say_written(args.folder, f"train {args.train}, valid {args.valid}, test {args.test} pairs")
 
 
-def _preparation(name: str, prepare: Callable[..., None], *parts: Part, **options: Any) -> Part:
+def _preparation(
+    name: str, prepare: Callable[..., None], *parts: arg.Part, **options: Any
+) -> arg.Part:
     """A command that calls a function with its flags; the function's docstring is the help."""
     parts = (
-        file("--dest", "folder to work in", "DIR", required=True),
-        number("--workers", usable_cores(), "processes", 1),
+        arg.file("--dest", "folder to work in", "DIR", required=True),
+        arg.number("--workers", usable_cores(), "processes", 1),
         *parts,
     )
     parser = argparse.ArgumentParser(add_help=False)
@@ -77,59 +78,45 @@ def _preparation(name: str, prepare: Callable[..., None], *parts: Part, **option
 
 PREPARATIONS = (
     _preparation(
-        "prepare",
-        prepare.prepare_parallel,
-        _text("--train", "training text", "PREFIX", required=True),
-        _text("--valid", "validation text", "PREFIX", required=True),
-        _text("--test", "test text", "PREFIX[,PREFIX...]", type=_several, required=True),
-        _text("--source-lang", "how the names of source files end", "LANG", required=True),
-        _text("--target-lang", "how the names of target files end", "LANG", required=True),
-        _text("--source-moses", "language of the Moses rules [--source-lang]", "LANG", default=""),
-        _text("--target-moses", "language of the Moses rules [--target-lang]", "LANG", default=""),
-        _LOWERCASE,
-        switch("--escape", "write special characters as XML entities"),
-        _LONGEST,
-        flag("--bpe", choices=("joint", "separate", "none"), default="joint",
-             help="merges learned on both languages together, or on each [%(default)s]"),
-        number("--merges", 10000, "BPE merges to learn", 1),
-        number("--vocabulary-threshold", 0,
-               "joint BPE: split what a language's training text has less often; 0 = off"),
-        _JOINED,
+        *("prepare", prepare.prepare_parallel),
+        arg.value("--train", "training text", "PREFIX", required=True),
+        arg.value("--valid", "validation text", "PREFIX", required=True),
+        arg.value("--test", "test text", "PREFIX[,PREFIX...]", type=_several, required=True),
+        arg.value("--source-lang", "how the names of source files end", "LANG", required=True),
+        arg.value("--target-lang", "how the names of target files end", "LANG", required=True),
+        arg.value("--source-moses", "its Moses rules [--source-lang]", "LANG", default=""),
+        arg.value("--target-moses", "its Moses rules [--target-lang]", "LANG", default=""),
+        *(LOWERCASE, arg.switch("--escape", "write special characters as XML entities"), LONGEST),
+        arg.choice("--bpe", "merges learned on both languages together, or on each",
+                   "joint", "separate", "none"),
+        arg.number("--merges", 10000, "BPE merges to learn", 1),
+        arg.number("--vocabulary-threshold", 0,
+                   "joint BPE: split what a language's training text has less often; 0 = off"),
+        JOINED,
         aliases=["prepare-parallel"],  # the name of its script
     ),
     _preparation(
-        "prepare-lm",
-        prepare.prepare_language,
-        file("folder", "folder of the text", metavar=None, nargs="?"),
-        file("--train", "training text"),
-        file("--valid", "validation text"),
-        file("--test", "test text"),
-        _words(0),
+        *("prepare-lm", prepare.prepare_language),
+        arg.file("folder", "folder of the text", None, nargs="?"),
+        arg.file("--train", "training text"),
+        arg.file("--valid", "validation text"),
+        *(arg.file("--test", "test text"), _words(0)),
     ),
     _preparation(
-        "prepare-iwslt16",
-        released.prepare_iwslt16,
-        _SOURCE,
-        _text("--valid", "[%(default)s]", "SET", default="tst2013"),
-        _text("--test", "[tst2014]", "SET[,SET...]", default=("tst2014",), type=_several),
-        _merges(10000),
-        _LONGEST,
-        _JOINED,
+        *("prepare-iwslt16", released.prepare_iwslt16, SOURCE),
+        arg.value("--valid", "[%(default)s]", "SET", default="tst2013"),
+        arg.value("--test", "[tst2014]", "SET[,SET...]", default=("tst2014",), type=_several),
+        *(_merges(10000), LONGEST, JOINED),
     ),
     _preparation(
-        *("prepare-dailydialog", released.prepare_dailydialog),
-        *(_SOURCE, _LOWERCASE, _merges(5000), _LONGEST),
+        *("prepare-dailydialog", released.prepare_dailydialog, SOURCE),
+        *(LOWERCASE, _merges(5000), LONGEST),
     ),
     _preparation(
-        "prepare-lm1b",
-        released.prepare_lm1b,
-        _SOURCE,
-        number("--train", 300_000, "sentences", 1),
-        number("--valid", 10_000, "sentences", 1),
-        number("--test", 30_000, "sentences", 1),
-        number("--seed", 1, "of the draw"),
-        _words(20_000),
+        *("prepare-lm1b", released.prepare_lm1b, SOURCE),
+        *_pairs("sentences", 300_000, 10_000, 30_000),
+        *(arg.number("--seed", 1, "of the draw"), _words(20_000)),
     ),
-    _preparation("prepare-multi30k", released.prepare_multi30k, _SOURCE, _merges(3000)),
-    _preparation("prepare-wikitext2", released.prepare_wikitext2, _SOURCE, _words(10_000)),
+    _preparation("prepare-multi30k", released.prepare_multi30k, SOURCE, _merges(3000)),
+    _preparation("prepare-wikitext2", released.prepare_wikitext2, SOURCE, _words(10_000)),
 )  # fmt: skip

@@ -13,16 +13,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import (
-    OutputPath,
-    announce,
-    command,
-    file,
-    flag,
-    refuse_overwriting,
-    switch,
-    write_output,
-)
+from fairseq_kerbs.commands import announce, arg, command, refuse_overwriting, write_output
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
@@ -42,14 +33,11 @@ def _save_dir(text: str) -> str:
 
 
 _EXPERIMENT = (
-    file("config", "YAML file, or the name of one that comes with fairseq_kerbs, such as toy",
-         "CONFIG"),
-    flag("data", metavar="DATA",
-         help="'bin' folder that 'fairseq-kerbs prepare' or fairseq-preprocess wrote"),
-    flag("save_dir", type=_save_dir, metavar="SAVE_DIR", help="folder of the checkpoints"),
-)  # fmt: skip
-_DRY_RUN = switch("--dry-run", "only print the command")
-_FOR_FAIRSEQ = {"passes_on": True}  # flags that a command does not know go to fairseq
+    arg.file("config", "YAML file, or one that comes with fairseq_kerbs, such as toy", "CONFIG"),
+    arg.value("data", "'bin' folder of 'fairseq-kerbs prepare' or fairseq-preprocess", "DATA"),
+    arg.value("save_dir", "folder of the checkpoints", "SAVE_DIR", type=_save_dir),
+)
+_DRY_RUN = arg.switch("--dry-run", "only print the command")
 
 
 def _load_experiment(args: argparse.Namespace) -> Experiment:
@@ -99,14 +87,12 @@ class _TrainHelp(argparse.Action):
 
 
 @command(
-    "train",
-    *_EXPERIMENT,
-    _DRY_RUN,
-    flag("--preset", choices=("paper",),
-         help="the paper's way of everything that has another default or CONFIG has otherwise"),
-    flag("-h", "--help", action=_TrainHelp, nargs=0,
-         help="show this help, all flags of fairseq_kerbs and its configurations, and exit"),
-    defaults=_FOR_FAIRSEQ,
+    *("train", *_EXPERIMENT, _DRY_RUN),
+    arg.value("--preset", "the paper's way of everything that has another default or CONFIG has "
+              "otherwise", choices=("paper",)),
+    arg.flag("-h", "--help", action=_TrainHelp, nargs=0, help="show this help message, all flags "
+             "of fairseq_kerbs and its configurations, and exit"),
+    passes_on=True,
     add_help=False,
 )  # fmt: skip
 def train(args: argparse.Namespace) -> None:
@@ -134,17 +120,13 @@ def train(args: argparse.Namespace) -> None:
 
 
 @command(
-    "generate",
-    *_EXPERIMENT,
-    _DRY_RUN,
-    flag("--output", type=OutputPath, metavar="FILE",
-         help="file to write to [SAVE_DIR/generate-SUBSET.txt]"),
-    file("--reference", "raw text of the target side: print detokenized BLEU"),
-    switch("--print-senses",
-           "under the scores a line K-ID: word#sense:posterior for each subword"),
-    switch("--unescape", "undo XML entities (of 'prepare --escape') for BLEU"),
-    defaults=_FOR_FAIRSEQ,
-)  # fmt: skip
+    *("generate", *_EXPERIMENT, _DRY_RUN),
+    arg.written("--output", "file to write to [SAVE_DIR/generate-SUBSET.txt]"),
+    arg.file("--reference", "raw text of the target side: print detokenized BLEU"),
+    arg.switch("--print-senses", "under scores a line K-ID: word#sense:posterior for each subword"),
+    arg.switch("--unescape", "undo XML entities (of 'prepare --escape') for BLEU"),
+    passes_on=True,
+)
 def generate(args: argparse.Namespace) -> None:
     """fairseq-generate with the flags of a configuration, and BLEU.
 
@@ -175,7 +157,7 @@ def generate(args: argparse.Namespace) -> None:
     announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
     checkpoints = [Path(path) for path in given.path.split(":")]
     inputs = {"checkpoint": checkpoints, "reference": args.reference}
-    refuse_overwriting({"output": OutputPath(output), **inputs})
+    refuse_overwriting({"output": arg.OutputPath(output), **inputs})
     if args.print_senses and len(checkpoints) > 1:
         raise UserError("--print-senses needs one model, but --path names several: name one")
     if args.dry_run:
@@ -211,14 +193,13 @@ def _in_subwords(flags: Flags, extra: list[str]) -> Flags:
 
 
 @command(
-    "translate",
-    *_EXPERIMENT,
-    switch(
+    *("translate", *_EXPERIMENT),
+    arg.switch(
         "--print-senses",
         "after each translation a tab, word#sense:posterior for each of its subwords, another tab, "
         "and what the senses of its content words translate in the training data",
     ),
-    defaults=_FOR_FAIRSEQ,
+    passes_on=True,
 )
 def translate(args: argparse.Namespace) -> int:
     """raw text of standard input, translated, to standard output.

@@ -9,25 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.commands import (
-    Part,
-    command,
-    file,
-    flag,
-    nested,
-    number,
-    output,
-    reading,
-    say_written,
-    switch,
-)
+from fairseq_kerbs.commands import arg, command, nested, reading, say_written
 from fairseq_kerbs.utils.errors import UserError
 
+_LAYER = (reading.CHECKPOINT, reading.DATA_OR_DICT, reading.TRUST)
+Draw = Callable[[argparse.Namespace], Any]
 
-def figure(name: str, *parts: Part) -> Callable[[Callable[[argparse.Namespace], Any]], Part]:
+
+def figure(name: str, *parts: arg.Part) -> Callable[..., arg.Part]:
     """Make a function that draws a figure a command of ``plot``; its docstring is the help."""
 
-    def decorate(draw: Callable[[argparse.Namespace], Any]) -> Part:
+    def decorate(draw: Draw) -> arg.Part:
         def run(args: argparse.Namespace) -> None:
             from fairseq_kerbs.analysis import plots
 
@@ -36,21 +28,22 @@ def figure(name: str, *parts: Part) -> Callable[[Callable[[argparse.Namespace], 
             say_written(args.output, name)
 
         run.__doc__ = draw.__doc__
-        return command(name, output("a .png, .pdf or .svg file"), *parts)(run)
+        file = arg.output("a .png, .pdf or .svg file", required=True)
+        return command(name, file, *parts)(run)
 
     return decorate
 
 
-_TEXT = "plane: linear discriminants of the senses, marks at their means; or principal components, "
-_TEXT += "marks at the sense vectors [%(default)s]"
-
-
 @figure(
-    "contexts",
-    reading.model_flags(needs_data=True, split="train"),
-    flag("--word", nargs=1, required=True, metavar="WORD", help="entry of the dictionary"),
-    number("--most", 300, "contexts, at most, drawn at random", 2),
-    flag("--projection", choices=("discriminants", "pca"), default="discriminants", help=_TEXT),
+    *("contexts", reading.CHECKPOINT, reading.DATA, reading.split("train"), reading.TRUST),
+    reading.words("entry of the dictionary", nargs=1, required=True),
+    arg.number("--most", 300, "contexts, at most, drawn at random", 2),
+    arg.choice(
+        "--projection",
+        "plane: linear discriminants of the senses, marks at their means; or principal components, "
+        "marks at the sense vectors",
+        *("discriminants", "pca"),
+    ),
 )
 def contexts(args: argparse.Namespace) -> Any:
     """context vectors of a word in a split of the data, in the plane that parts its senses most or
@@ -85,11 +78,7 @@ def contexts(args: argparse.Namespace) -> Any:
     return plots.plot_contexts(args.word[0], plane, of_context, legend)
 
 
-@figure(
-    "theta",
-    reading.model_flags(split=""),
-    flag("--word", nargs="+", required=True, metavar="WORD", help="entry of the dictionary"),
-)
+@figure("theta", *_LAYER, reading.words("entries of the dictionary", required=True))
 def theta(args: argparse.Namespace) -> Any:
     """theta of the senses of words, with the mean by usage (Figure 3 of the paper)"""
     from fairseq_kerbs.analysis import plots
@@ -103,7 +92,7 @@ def theta(args: argparse.Namespace) -> Any:
     return plots.plot_theta(args.word, [layer.theta[rows].tolist() for rows in senses], shares)
 
 
-@figure("frequency", reading.model_flags(split=""))
+@figure("frequency", *_LAYER)
 def frequency(args: argparse.Namespace) -> Any:
     """the number of senses of each word over its frequency in the training data"""
     from fairseq_kerbs.analysis import plots
@@ -115,7 +104,7 @@ def frequency(args: argparse.Namespace) -> Any:
     return plots.plot_frequency(layer.senses_per_word()[dictionary.nspecial :].tolist(), counts)
 
 
-@figure("usage", reading.model_flags(split=""))
+@figure("usage", *_LAYER)
 def usage(args: argparse.Namespace) -> Any:
     """histograms of usage over all senses, and of its shares within words"""
     from fairseq_kerbs.analysis import plots
@@ -124,7 +113,7 @@ def usage(args: argparse.Namespace) -> Any:
     return plots.plot_usage(layer.usage, layer.word_of_sense)
 
 
-@figure("history", file("log", "output of fairseq-train, or its --tensorboard-logdir", "LOG"))
+@figure("history", arg.file("log", "output of fairseq-train, or its --tensorboard-logdir", "LOG"))
 def history(args: argparse.Namespace) -> Any:
     """words by number of senses, senses moved and quantiles of theta, by updates"""
     from fairseq_kerbs.analysis import plots
@@ -148,15 +137,14 @@ plot = nested(
 
 
 @command(
-    "geometry",
-    reading.model_flags(needs_data=True),
-    flag("--word", nargs="+", default=[], metavar="WORD", help="words to measure"),
-    number("--top", 20, "if no word is named: how many of the most frequent ones", 1),
-    number("--most", 300, "contexts of a word, at most", 3),
-    number("--least", 10, "contexts that a word must have", 3),
-    number("--max-clusters", 6, "clusters of a word, at most", 2),
-    number("--seed", 1, "of k-means and of the comparison", None),
-    reading.files,
+    *("geometry", reading.CHECKPOINT, reading.DATA, reading.split("test"), reading.TRUST),
+    reading.words("words to measure", default=[]),
+    arg.number("--top", 20, "if no word is named: how many of the most frequent ones", 1),
+    arg.number("--most", 300, "contexts of a word, at most", 3),
+    arg.number("--least", 10, "contexts that a word must have", 3),
+    arg.number("--max-clusters", 6, "clusters of a word, at most", 2),
+    arg.number("--seed", 1, "of k-means and of the comparison"),
+    *reading.FILES,
 )
 def geometry(args: argparse.Namespace) -> None:
     """clusters and variance of words' context vectors, of any fairseq model
@@ -194,23 +182,21 @@ def geometry(args: argparse.Namespace) -> None:
 
 
 @command(
-    "neighbours",
-    reading.model_flags(),
-    file("other", "checkpoint to compare it with", "OTHER", nargs="?"),
-    flag("--names", nargs="+", metavar="NAME", help="of the models [from their paths]"),
-    number("--top", 8, "clusters to show, 0 for all"),
-    number("--examples", 1, "sentences of a cluster, for each model that is right"),
-    number("--least", 20, "occurrences in the training data that a word must have"),
-    switch("--joined", "whole words only, and BPE pieces joined"),
-    reading.files,
+    *("neighbours", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.split("test"), reading.TRUST),
+    arg.file("other", "checkpoint to compare it with", "OTHER", nargs="?"),
+    arg.value("--names", "of the models [from their paths]", "NAME", nargs="+"),
+    arg.number("--top", 8, "clusters to show, 0 for all"),
+    arg.number("--examples", 1, "sentences of a cluster, for each model that is right"),
+    arg.number("--least", 20, "occurrences in the training data that a word must have"),
+    arg.switch("--joined", "whole words only, and BPE pieces joined"),
+    *reading.FILES,
 )
 def neighbours(args: argparse.Namespace) -> None:
     """clusters of words that the output layer can hardly tell apart, of one model or two
 
-    Clusters of words that the output layer can hardly tell apart: by its vectors (cosine, or its
-    kernel's similarity over senses). With --data also how often a word of a cluster is predicted in
-    place of another, and of two checkpoints where one is right and the other is not. Works for
-    fairseq's own models too.
+    Words are compared by output vectors (cosine, or the kernel's similarity over senses). With
+    --data also how often a word of a cluster is predicted in place of another, and of two
+    checkpoints where one is right and the other is not. Works for fairseq's own models too.
     """
     import torch
 

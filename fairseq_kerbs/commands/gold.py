@@ -5,45 +5,29 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from fairseq_kerbs.commands import (
-    OutputPath,
-    Part,
-    command,
-    file,
-    flag,
-    number,
-    output,
-    write_output,
-)
+from fairseq_kerbs.commands import arg, command, write_output
 from fairseq_kerbs.utils.errors import UserError
 
-TEXT = file(
-    "--text",
-    "tokenized text of the split, line by line: clean/train.en, tok/test.en of a prepared folder",
-    required=True,
-)
-SENTENCES = flag(
-    "--text", type=OutputPath, required=True, metavar="TEXT", help="file for the sentences"
-)
+TEXT = "tokenized text of the split, line by line: clean/train.en, tok/test.en of a prepared folder"
+LABELLED = "lines of source, tokens and labels PLACE:SENSE between tabs, places from 0"
+SENTENCES = arg.flag("--text", type=arg.OutputPath, required=True, metavar="TEXT")
 
 
-def _output(least_count: int = 1, least_share: float = 0.0) -> Part:
-    def add(parser: argparse.ArgumentParser) -> None:
-        text = "labelled occurrences of a word, at least"
-        number("--least-count", least_count, text, least=None)(parser)
-        text = "share of these that a sense must have to count"
-        number("--least-share", least_share, text, least=None, metavar="F")(parser)
-        output("file for the senses", "GOLD.tsv")(parser)
-
-    return add
+def _output(least_count: int = 1, least_share: float = 0.0) -> tuple[arg.Part, ...]:
+    text = "share of these that a sense must have to count"
+    return (
+        arg.number("--least-count", least_count, "labelled occurrences of a word, at least"),
+        arg.number("--least-share", least_share, text, metavar="F"),
+        arg.output("file for the senses", "GOLD.tsv", required=True),
+    )
 
 
 @command(
     "gold-mlt",
-    file("list", "such as ende_test2016.txt", "LIST"),
-    TEXT,
-    file("--source", "its tokenized German source: clean/train.de, tok/test.de", required=True),
-    _output(),
+    arg.file("list", "such as ende_test2016.txt", "LIST"),
+    arg.file("--text", TEXT, required=True),
+    arg.file("--source", "its tokenized German source: clean/train.de, tok/test.de", required=True),
+    *_output(),
 )
 def mlt(args: argparse.Namespace) -> None:
     """gold senses of English words by the translations in a list of MLT
@@ -58,16 +42,12 @@ def mlt(args: argparse.Namespace) -> None:
 
 @command(
     "gold-translations",
-    TEXT,
-    file("--other", "the same lines in another language, tokenized or not", required=True),
-    flag(
-        "--stemmer",
-        metavar="LANGUAGE",
-        help="join inflected forms of the other language by Snowball's stemmer, such as czech "
-        "[none]",
-    ),
-    _output(least_count=60, least_share=0.1),
-)
+    arg.file("--text", TEXT, required=True),
+    arg.file("--other", "the same lines in another language, tokenized or not", required=True),
+    arg.value("--stemmer", "join inflected forms of the other language by Snowball's stemmer, such "
+              "as czech [none]", "LANGUAGE"),
+    *_output(least_count=60, least_share=0.1),
+)  # fmt: skip
 def translations(args: argparse.Namespace) -> None:
     """gold senses of words by the words of another language aligned with them
 
@@ -87,10 +67,10 @@ def translations(args: argparse.Namespace) -> None:
 
 @command(
     "gold-coarsewsd",
-    file("folder", "with a folder for each word", "FOLDER"),
-    flag("--part", default="train", choices=("train", "test"), help="[%(default)s]"),
+    arg.file("folder", "with a folder for each word", "FOLDER"),
+    arg.choice("--part", "", "train", "test"),
     SENTENCES,
-    _output(),
+    *_output(),
 )
 def coarsewsd(args: argparse.Namespace) -> None:
     """gold senses and text of CoarseWSD-20, for language models
@@ -105,17 +85,11 @@ def coarsewsd(args: argparse.Namespace) -> None:
     _write(args, rows, sentences)
 
 
-@command(
-    "gold-noad",
-    file("list", "lines of source, tokens and labels PLACE:SENSE between tabs, places from 0",
-         "LIST"),
-    SENTENCES,
-    _output(),
-)  # fmt: skip
+@command("gold-noad", arg.file("list", LABELLED, "LIST"), SENTENCES, *_output())
 def noad(args: argparse.Namespace) -> None:
     """gold senses and text of words labelled by NOAD, for language models
 
-    Writes the sentences to TEXT, the senses of words to GOLD.tsv, for use as those of
+    Writes the sentences to TEXT, the senses of words to GOLD.tsv, to be used as those of
     gold-coarsewsd.
     """
     from fairseq_kerbs.data.gold import gold_of_noad

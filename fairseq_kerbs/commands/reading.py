@@ -5,38 +5,39 @@ from __future__ import annotations
 import argparse
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairseq_kerbs.commands import TRUST, OutputPath, Part, either, file, flag, write_output
+from fairseq_kerbs.commands import arg, say_written, write_output
 from fairseq_kerbs.utils.files import write_json
 
-WORD = {"metavar": "WORD", "help": "entries of the dictionary"}
+if TYPE_CHECKING:
+    from fairseq_kerbs.analysis.names import SenseNames
+
+CHECKPOINT = arg.file("checkpoint", "", "CHECKPOINT")
+DATA = arg.file("--data", "binarized data", "BIN", required=True)
+DATA_OR_DICT = arg.either(
+    arg.file("--data", "binarized data [none: the checkpoint alone]", "BIN"),
+    arg.file("--dict", "the target language's dict.*.txt [where the model was trained]"),
+)
+TRUST = arg.switch(
+    "--trust-checkpoint",
+    "load a checkpoint even if it holds more than tensors and settings, which could run a "
+    "program: only for files whose maker you trust",
+)
+FILES = (
+    arg.written("--json", "write it here as JSON, too"),
+    arg.written("--csv", "write it here as CSV, too"),
+)
 
 
-def model_flags(*, needs_data: bool = False, split: str = "test") -> Part:
-    """The checkpoint, where its dictionary or data are, and which ``split`` of them by default; ""
-    for no such flag."""
-
-    def add(parser: Any) -> None:
-        file("checkpoint", metavar="CHECKPOINT")(parser)
-        if needs_data:
-            file("--data", "binarized data", "BIN", required=True)(parser)
-        else:
-            text = "without --data: the target language's dict.*.txt [where the model was trained]"
-            data = file("--data", "binarized data [none: the checkpoint alone]", "BIN")
-            either(data, file("--dict", text))(parser)
-        if split:
-            parser.add_argument("--split", default=split, help="split of the data [%(default)s]")
-        TRUST(parser)
-
-    return add
+def split(default: str) -> arg.Part:
+    """``--split``."""
+    return arg.value("--split", "split of the data [%(default)s]", default=default)
 
 
-def files(parser: Any) -> None:
-    """``--json`` and ``--csv``."""
-    for kind in ("json", "csv"):
-        text = f"write it here as {kind.upper()}, too"
-        flag(f"--{kind}", type=OutputPath, metavar="FILE", help=text)(parser)
+def words(text: str, **options: Any) -> arg.Part:
+    """``--word``, one or several."""
+    return arg.value("--word", text, "WORD", **{"nargs": "+", **options})
 
 
 class Trained(NamedTuple):
@@ -75,8 +76,8 @@ def has_split(task: Any, split: str) -> bool:
     return True
 
 
-def read_names(trained: Trained, split: str) -> Any:
-    """Names of senses (:class:`.analysis.names.SenseNames`) by a split."""
+def read_names(trained: Trained, split: str) -> SenseNames:
+    """Names of senses by a split."""
     from fairseq_kerbs.analysis.names import SenseNames
     from fairseq_kerbs.analysis.teacher_forcing import TOKENS, read_text
 
@@ -95,6 +96,6 @@ def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:
     """Write what ``--json`` and ``--csv`` ask for."""
     if args.json is not None:
         write_json(args.json, result)
-        print(f"wrote {args.json}")
+        say_written(args.json)
     if args.csv is not None:
         write_output(args.csv, csv)

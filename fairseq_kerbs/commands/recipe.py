@@ -1,5 +1,4 @@
-"""The recipe of a configuration with ``senses``: a softmax is trained, and gets senses on clusters
-of its contexts in the middle of the training."""
+"""The training of a configuration that gives senses to a softmax in the middle of the training."""
 
 from __future__ import annotations
 
@@ -13,6 +12,12 @@ from fairseq_kerbs.configurations import Flags, SensesOnClusters, program_argume
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import SAFE, find_program, quoted, run_program
 
+_OURS = ("--total-senses", "--output-layer", "--restore-file", "--finetune-from-model")
+_TWO_PARTS = (
+    "goes by --max-update, which a training with senses reaches in two parts; take "
+    "polynomial_decay, inverse_sqrt or fixed"
+)
+
 
 def give_senses(
     args: argparse.Namespace, senses: SensesOnClusters, flags: Flags, files: tuple[Path, ...]
@@ -23,7 +28,7 @@ def give_senses(
     given = check_recipe(args, senses, flags)
     updates = max(1, round(senses.at * int(given.max_update)))
     softmax = Path(args.save_dir) / "softmax"
-    placed = softmax / "senses.pt"
+    placed, total = softmax / "senses.pt", str(senses.total)
     first = {**flags, "output-layer": "softmax", "save-dir": str(softmax)}
     extra = [*args.extra, "--max-update", str(updates)]
     polynomial = given.lr_scheduler == "polynomial_decay"
@@ -32,9 +37,8 @@ def give_senses(
     train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
     convert = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
     convert += [str(softmax / "checkpoint_last.pt"), "-o", str(placed), "--data", args.data]
-    convert += ["--extra-senses", "clusters", "--total-senses", str(senses.total)]
+    convert += ["--extra-senses", "clusters", "--total-senses", total]
     convert += ["--max-senses", given.max_senses, "--trust-checkpoint"]
-    total = str(senses.total)
     for command in (train, convert) if args.dry_run or not placed.exists() else ():
         announce(files, quoted(command))
         if not args.dry_run and (status := run_program(command)) != 0:
@@ -59,30 +63,24 @@ def check_recipe(
         parser.add_argument(f"--{name}")
     parser.add_argument("--max-senses", default="4")
     given = parser.parse_known_args(program_arguments(args.data, flags, args.extra))[0]
-    said = {word.partition("=")[0] for word in args.extra}
-    said |= {f"--{name}" for name in flags if name != "output-layer"}
-    own = ("--total-senses", "--output-layer", "--restore-file", "--finetune-from-model")
-    clash = [flag for flag in own if flag in said]
-    clash += sorted(flag for flag in said if flag.startswith("--reset-"))
-    if clash:
-        raise UserError(
-            f"{clash[0]} does not go with a configuration that has senses; leave it out"
-        )
-    if not (given.max_update or "").isdecimal() or int(given.max_update) < 2:
-        raise UserError("a configuration with senses needs --max-update, 2 or more")
-    if given.save_dir != args.save_dir:
-        raise UserError(
-            "--save-dir does not go with a configuration that has senses: give SAVE_DIR"
-        )
-    if given.lr_scheduler in ("cosine", "tri_stage"):
-        raise UserError(
-            f"--lr-scheduler {given.lr_scheduler} goes by --max-update, which a training with "
-            "senses reaches in two parts; take polynomial_decay, inverse_sqrt or fixed"
-        )
-    if not given.max_senses.isdecimal() or senses.total > int(given.max_senses):
-        raise UserError(
-            f"senses: total is {senses.total}, more than --max-senses {given.max_senses}"
-        )
-    if ":" in args.data:
-        raise UserError(f"{args.data}: a training with senses takes one folder of data")
+    used = {word.partition("=")[0] for word in args.extra}
+    used |= {f"--{name}" for name in flags if name != "output-layer"}
+    clash = sorted(flag for flag in used if flag in _OURS or flag.startswith("--reset-"))
+    clash += ["--save-dir"] if given.save_dir != args.save_dir else []
+    most, scheduler = given.max_senses, given.lr_scheduler
+    for wrong, sentence in (
+        (clash, f"{', '.join(clash)} does not go with a configuration that has senses"),
+        (
+            not (given.max_update or "").isdecimal() or int(given.max_update) < 2,
+            "a configuration with senses needs --max-update, 2 or more",
+        ),
+        (scheduler in ("cosine", "tri_stage"), f"--lr-scheduler {scheduler} {_TWO_PARTS}"),
+        (
+            not most.isdecimal() or senses.total > int(most),
+            f"senses: total is {senses.total}, more than --max-senses {most}",
+        ),
+        (":" in args.data, f"{args.data}: a training with senses takes one folder of data"),
+    ):
+        if wrong:
+            raise UserError(sentence)
     return given

@@ -8,47 +8,33 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.commands import (
-    OutputPath,
-    command,
-    file,
-    flag,
-    group,
-    number,
-    output,
-    reading,
-    switch,
-    write_output,
-)
+from fairseq_kerbs.commands import arg, command, reading, write_output
 from fairseq_kerbs.utils.errors import UserError
 
-_EXAMPLES = number("--examples", 1, "contexts a sense")
+_EXAMPLES = arg.number("--examples", 1, "contexts a sense")
 
 
 @command(
-    "senses",
-    reading.model_flags(split=""),
-    flag("--split", help="split of the data: where names and contexts are from [train]; with "
-         "--gold where the labelled words are [test], and names are from the training data"),
-    flag("--word", nargs="+", default=[], metavar="WORD", help="words to report"),
-    file("--gold", "gold senses: number of the line, occurrence, word and sense between tabs",
-         "GOLD.tsv"),
-    file("--train-data", "with --gold: data whose training split k-means is fitted on [--data]",
-         "BIN"),
-    number("--top", 20, "if no word is named: how many whose senses are clearest, or that have "
-           "most labels, or without data most senses; 0 for all"),
-    _EXAMPLES,
-    number("--nearest", 0, "nearest senses of each by kernel"),
-    reading.files,
-    group(
+    *("senses", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.TRUST),
+    arg.value("--split", "where names and contexts are from [train]; with --gold where the "
+              "labelled words are [test], and names are from the training data"),
+    reading.words("words to report", default=[]),
+    arg.file("--gold", "gold senses: number of the line, occurrence, word and sense between tabs",
+             "GOLD.tsv"),
+    arg.file("--train-data", "with --gold: data whose training split k-means is fitted on [--data]",
+             "BIN"),
+    arg.number("--top", 20, "if no word is named: how many whose senses are clearest, or that have "
+               "most labels, or without data most senses; 0 for all"),
+    *(_EXAMPLES, arg.number("--nearest", 0, "nearest senses of each by kernel"), *reading.FILES),
+    arg.group(
         "words by number of senses (Table 6 of the paper)",
-        switch("--by-number-of-senses",
-               "also print words drawn at random for every number of senses, as Markdown"),
-        number("--words-each", 5, "words of each", 1),
-        number("--seed", 1, "of the draw", least=None),
-        switch("--with-pieces", "subwords too, with marks"),
-        flag("--table", type=OutputPath, metavar="FILE", help="write this table to a file: as CSV "
-             "if its name ends in .csv, else as Markdown"),
+        arg.switch("--by-number-of-senses",
+                   "also print words drawn at random for every number of senses, as Markdown"),
+        arg.number("--words-each", 5, "words of each", 1),
+        arg.number("--seed", 1, "of the draw"),
+        arg.switch("--with-pieces", "subwords too, with marks"),
+        arg.written("--table", "write this table to a file: CSV if its name ends in .csv, else "
+                    "Markdown"),
     ),
 )  # fmt: skip
 def senses(args: argparse.Namespace) -> None:
@@ -105,19 +91,19 @@ def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tu
     numbers = {word: dictionary.indices[word] for word in labels if word in dictionary.indices}
     sample, split = gold_senses.training_sample(layer, numbers.values()), args.split or "test"
     gold_senses.lines_as_samples(task)
-    alone = split == "train" and args.train_data is None
+    whole = split == "train" and args.train_data is None  # contexts are from the split itself
     entries = numbers.values()
-    names = text = read_text(model, task, split, words=entries, sample=sample if alone else None)
+    names = text = read_text(model, task, split, words=entries, sample=sample if whole else None)
     labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
-    if args.train_data is not None and split != "train" and reading.has_split(task, "train"):
-        names = read_text(model, task, "train", TOKENS)
     if args.train_data is not None:
+        if split != "train" and reading.has_split(task, "train"):
+            names = read_text(model, task, "train", TOKENS)
         other = argparse.Namespace(**{**vars(args), "data": args.train_data})
         _, _, model, task = reading.read_model(other)
         gold_senses.lines_as_samples(task)
-    if not alone:
-        training = read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
-        names = names if args.train_data is not None else training
+        read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
+    elif not whole:
+        names = read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
     words = args.word or [word for word, _ in labels.most_common(args.top or None)]
     comparison = gold_senses.compare_with_gold(labelled, contexts)
@@ -152,15 +138,15 @@ def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
 
 
 @command(
-    "report",
-    reading.model_flags(split="train"),
-    output("the .html file to write"),
-    flag("--title", help="title of the page [name of the checkpoint]"),
-    file("--log", "output of fairseq-train or its --tensorboard-logdir, for a training's history",
-         "LOG"),
+    *("report", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.split("train"), reading.TRUST),
+    arg.output("the .html file to write", required=True),
+    arg.value("--title", "title of the page [name of the checkpoint]"),
+    arg.file(
+        "--log", "output of fairseq-train or its --tensorboard-logdir, for the training", "LOG"
+    ),
     _EXAMPLES,
-    number("--nearest", 0, "nearest senses of each by kernel; minutes for 60,000 senses"),
-)  # fmt: skip
+    arg.number("--nearest", 0, "nearest senses of each by kernel; minutes for 60,000 senses"),
+)
 def report(args: argparse.Namespace) -> None:
     """all senses of a model as one HTML file
 
@@ -203,14 +189,10 @@ def report(args: argparse.Namespace) -> None:
 
 
 @command(
-    "print-senses",
-    reading.model_flags(needs_data=True, split=""),
-    file("generated", "what fairseq-generate wrote with this model", "GENERATED"),
-    output("file [standard output]", required=False),
-    switch(
-        "--names",
-        "after a tab also what the senses of its content words translate in the training data",
-    ),
+    *("print-senses", reading.CHECKPOINT, reading.DATA, reading.TRUST),
+    arg.file("generated", "what fairseq-generate wrote with this model", "GENERATED"),
+    arg.output(),
+    arg.switch("--names", "after a tab also what the senses of its content words translate"),
 )
 def print_senses(args: argparse.Namespace) -> None:
     """the sense of every token of fairseq-generate's output
@@ -231,5 +213,5 @@ def text_with_senses(args: argparse.Namespace, generated: Path, named: bool = Tr
     names = None
     if named and reading.has_split(trained.task, "train"):
         names = reading.read_names(trained, "train")
-    found = with_senses(lines, trained.model, trained.task, str(generated), names)
-    return "".join(f"{line}\n" for line in found)
+    lines = with_senses(lines, trained.model, trained.task, str(generated), names)
+    return "".join(f"{line}\n" for line in lines)

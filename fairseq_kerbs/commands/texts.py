@@ -11,21 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import (
-    OutputPath,
-    command,
-    either,
-    file,
-    flag,
-    group,
-    nested,
-    number,
-    output,
-    reading,
-    say_written,
-    switch,
-    write_output,
-)
+from fairseq_kerbs.commands import arg, command, nested, reading, say_written, write_output
 from fairseq_kerbs.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,10 +20,10 @@ if TYPE_CHECKING:
 
 @command(
     "detokenize",
-    file("input", "file to read [standard input]", nargs="?", default="-"),
-    flag("--lang", required=True, help="language of the text"),
-    switch("--unescape", "undo XML entities"),
-    output("file [standard output]", required=False),
+    arg.file("input", "file to read [standard input]", nargs="?", default="-"),
+    arg.value("--lang", "language of the text", required=True),
+    arg.switch("--unescape", "undo XML entities"),
+    arg.output(),
 )
 def detokenize(args: argparse.Namespace) -> None:
     """raw text of fairseq-generate's output
@@ -56,18 +42,18 @@ def detokenize(args: argparse.Namespace) -> None:
 
 @command(
     "score",
-    file("--hypotheses", "a system's translations; of several, the first is the baseline",
-         required=True, nargs="+"),
-    file("--reference", required=True, nargs="+"),
-    flag("--lang", default="en", help="language of the text [%(default)s]"),
-    either(
-        switch("--lowercase", "ignore case, as TER always does"),
-        switch("--both-cases", "one score with case, and one without"),
+    arg.file("--hypotheses", "a system's translations; of several, the first is the baseline",
+             required=True, nargs="+"),
+    arg.file("--reference", "raw text", required=True, nargs="+"),
+    arg.value("--lang", "language of the text [%(default)s]", default="en"),
+    arg.either(
+        arg.switch("--lowercase", "ignore case, as TER always does"),
+        arg.switch("--both-cases", "one score with case, and one without"),
     ),
-    number("--max-ngram-order", 4, "longest n-grams: 1 gives BLEU-1", 1),
-    flag("--tokenize", metavar="NAME", help="sacreBLEU's tokenizer [by language; 13a for most]"),
-    switch("--unescape", "undo XML entities in hypotheses"),
-    flag("--format", choices=("text", "json"), default="text"),
+    arg.number("--max-ngram-order", 4, "longest n-grams: 1 gives BLEU-1", 1),
+    arg.value("--tokenize", "sacreBLEU's tokenizer [by language; 13a for most]", "NAME"),
+    arg.switch("--unescape", "undo XML entities in hypotheses"),
+    arg.choice("--format", "", "text", "json"),
 )  # fmt: skip
 def score(args: argparse.Namespace) -> None:
     """detokenized BLEU, chrF and TER with their signatures
@@ -124,14 +110,14 @@ def _print_comparison(
 
 # --- answers side by side, for people -------------------------------------------------------------
 
-_ANSWERS = group(
+_ANSWERS = arg.group(
     "text",
-    file("--source", "inputs", required=True),
-    flag("--system", required=True, action="append", metavar="NAME=FILE",
-         help="a system's answers; repeat it for every system"),
-    flag("--lang", default="en", help="fairseq-generate: language of the answers [%(default)s]"),
-    flag("--source-lang", metavar="LANG", help="fairseq-generate: that of the inputs [--lang]"),
-    switch("--unescape", "fairseq-generate: undo XML entities"),
+    arg.file("--source", "inputs", required=True),
+    arg.value("--system", "a system's answers; repeat it for every system", "NAME=FILE",
+              required=True, action="append"),
+    arg.value("--lang", "fairseq-generate: language of the answers [%(default)s]", default="en"),
+    arg.value("--source-lang", "fairseq-generate: that of the inputs [--lang]", "LANG"),
+    arg.switch("--unescape", "fairseq-generate: undo XML entities"),
     description="Raw text with one sentence a line, or fairseq-generate's output.",
 )  # fmt: skip
 
@@ -156,14 +142,13 @@ def _read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[s
 @command(
     "export",
     _ANSWERS,
-    file("--sheets", "for the raters", "DIR", required=True),
-    flag("--key", required=True, type=OutputPath, metavar="FILE", help="JSON file outside DIR"),
-    number("--items", 50, least=1),
-    number("--raters", 3, least=1),
-    number("--seed", 1, least=None),
-    flag("--delimiter", choices=("comma", "semicolon", "tab"), default="comma",
-         help="semicolon for spreadsheet programs with a decimal comma [%(default)s]"),
-    switch("--force", "replace files that are there"),
+    arg.file("--sheets", "for the raters", "DIR", required=True),
+    arg.flag("--key", type=arg.OutputPath, required=True, metavar="FILE", help="JSON outside DIR"),
+    *(arg.number("--items", 50, least=1), arg.number("--raters", 3, least=1)),
+    arg.number("--seed", 1),
+    arg.choice("--delimiter", "semicolon for spreadsheet programs with a decimal comma",
+               "comma", "semicolon", "tab"),
+    arg.switch("--force", "replace files that are there"),
 )  # fmt: skip
 def export(args: argparse.Namespace) -> None:
     """draw items and write a sheet for each rater
@@ -197,10 +182,10 @@ def export(args: argparse.Namespace) -> None:
 
 @command(
     "score",
-    file("--key", "as exported", required=True),
-    file("sheets", "filled sheets", "SHEET", nargs="+"),
-    flag("--baseline", metavar="NAME", help="system to test the others against"),
-    reading.files,
+    arg.file("--key", "as exported", required=True),
+    arg.file("sheets", "filled sheets", "SHEET", nargs="+"),
+    arg.value("--baseline", "system to test the others against", "NAME"),
+    *reading.FILES,
 )
 def score_sheets(args: argparse.Namespace) -> None:
     """means, agreement and tests from filled sheets
@@ -229,20 +214,18 @@ human_eval = nested(
 @command(
     "examples",
     _ANSWERS,
-    file("--reference", "references, as --source"),
-    flag("--choose", choices=("differing", "best", "random"), default="differing",
-         help="drawn from the lines with the most different answers, where one system gains most "
-         "over the baseline, or drawn from all [%(default)s]"),
-    number("--number", 5, "lines", 1),
-    number("--seed", 1, least=None, metavar="S"),
-    group(
+    arg.file("--reference", "references, as --source"),
+    arg.choice("--choose", "drawn from the lines with the most different answers, where one system "
+               "gains most over the baseline, or drawn from all", "differing", "best", "random"),
+    arg.number("--number", 5, "lines", 1),
+    arg.number("--seed", 1, metavar="S"),
+    arg.group(
         "--choose best",
-        flag("--of", metavar="NAME", help="system whose gain counts [the last]"),
-        flag("--baseline", metavar="NAME", help="what it is compared with [the first]"),
-        flag("--metric", choices=("chrf", "bleu"), default="chrf", help="[%(default)s]"),
+        arg.value("--of", "system whose gain counts [the last]", "NAME"),
+        arg.value("--baseline", "what it is compared with [the first]", "NAME"),
+        arg.choice("--metric", "", "chrf", "bleu"),
     ),
-    flag("--format", choices=("text", "markdown", "csv"), default="text", help="[%(default)s]"),
-    output("file [standard output]", required=False),
+    *(arg.choice("--format", "", "text", "markdown", "csv"), arg.output()),
 )  # fmt: skip
 def examples(args: argparse.Namespace) -> None:
     """answers of several systems side by side
