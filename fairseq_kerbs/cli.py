@@ -112,10 +112,10 @@ class _Parser(argparse.ArgumentParser):
         self.epilog = "\n  ".join(["examples:", *lines])
 
     def parse_known_args(self, *given: Any, **options: Any) -> Any:
-        found: tuple[Any, list[str]] = super().parse_known_args(*given, **options)
-        if found[1] and not getattr(found[0], "passes_on", False):
-            self.error(f"unrecognized arguments: {' '.join(found[1])}")
-        return found
+        args, unknown = super().parse_known_args(*given, **options)
+        if unknown and not getattr(args, "passes_on", False):
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return args, unknown
 
 
 class _PrintCompletion(argparse.Action):
