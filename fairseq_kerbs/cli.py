@@ -110,10 +110,10 @@ class _Parser(argparse.ArgumentParser):
         self.epilog = "\n  ".join(["examples:", *lines])
 
     def parse_known_args(self, *given: Any, **options: Any) -> Any:
-        parsed: tuple[Any, list[str]] = super().parse_known_args(*given, **options)
-        if parsed[1] and not getattr(parsed[0], "passes_on", False):
-            self.error(f"unrecognized arguments: {' '.join(parsed[1])}")
-        return parsed
+        args, unknown = super().parse_known_args(*given, **options)
+        if unknown and not getattr(args, "passes_on", False):
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return args, unknown
 
 
 class _PrintCompletion(argparse.Action):

@@ -124,10 +124,12 @@ def label_occurrences(
     labelled: dict[str, Labelled] = {}
     for word, occurrences in sorted(labels.items()):
         senses, rows, contexts = zip(*occurrences)
-        own = sense_numbers(layer, numbers[word])
-        induced = np.array([own.index(row) for row in rows])
+        in_order = sense_numbers(layer, numbers[word])
+        induced = np.array([in_order.index(row) for row in rows])
         kinds = np.unique(senses, return_inverse=True)[1]
-        labelled[word] = Labelled(kinds, induced, text.contexts[list(contexts)].numpy(), len(own))
+        labelled[word] = Labelled(
+            kinds, induced, text.contexts[list(contexts)].numpy(), len(in_order)
+        )
     return labelled, met
 
 

@@ -70,13 +70,13 @@ class Training:
 def spread_directions(number: int, dim: int, generator: torch.Generator) -> Tensor:
     """Random directions, [number, dim], any two with a cosine below :data:`MOST_COSINE`; a
     UserError if so many do not fit into so few dimensions."""
-    found = torch.zeros(0, dim)
+    directions = torch.zeros(0, dim)
     for _ in range(1000 * number):
-        if len(found) == number:
-            return found
-        one = normalize(torch.randn(1, dim, generator=generator))
-        if not bool((found @ one.t() > MOST_COSINE).any()):
-            found = torch.cat([found, one])
+        if len(directions) == number:
+            return directions
+        drawn = normalize(torch.randn(1, dim, generator=generator))
+        if not bool((directions @ drawn.t() > MOST_COSINE).any()):
+            directions = torch.cat([directions, drawn])
     raise UserError(f"--dim {dim} has no room for {number} clusters that are far apart")
 
 
@@ -194,10 +194,10 @@ def learn_theta(
     return [dict(zip(names, row)) for row in np.column_stack([widths, means]).tolist()]
 
 
-def theta_correlation(found: Sequence[Row], least_unsure: float = -1.0) -> float:
+def theta_correlation(rows: Sequence[Row], least_unsure: float = -1.0) -> float:
     """Spearman's between width and θ, where 1 − P(y) is at least so much. Where it has vanished, so
     has the gradient of θ: its value says how far training came."""
-    pairs = [(row["width"], row["theta"]) for row in found if row["unsure"] >= least_unsure]
+    pairs = [(row["width"], row["theta"]) for row in rows if row["unsure"] >= least_unsure]
     return float(spearmanr(pairs).statistic)
 
 
@@ -208,13 +208,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Lemmas 4.1 and 4.2 of the KerBS paper on contexts whose clusters are known: "
         "do words get as many senses as they have clusters, and does theta grow with their width?",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write .json or .csv")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="seeds [%(default)s]")
-    parser.add_argument("--steps", type=int, default=800, help="updates of each run [%(default)s]")
-    parser.add_argument("--dim", type=int, default=12, help="size of contexts [%(default)s]")
-    text = "of 4.1's clusters [%(default)s]"
-    parser.add_argument("--width", type=float, default=WIDTH, help=text)
-    parser.add_argument("--norm", type=float, help="4.2: hold sense vectors at this norm")
+    add = parser.add_argument
+    add("-o", "--output", type=Path, metavar="FILE", help="write .json or .csv")
+    add("--seeds", type=int, nargs="+", default=[0, 1], help="seeds [%(default)s]")
+    add("--steps", type=int, default=800, help="updates of each run [%(default)s]")
+    add("--dim", type=int, default=12, help="size of contexts [%(default)s]")
+    add("--width", type=float, default=WIDTH, help="of 4.1's clusters [%(default)s]")
+    add("--norm", type=float, help="4.2: hold sense vectors at this norm")
     args = parser.parse_args(argv)
     for name in ("steps", "dim", "width", "norm"):
         value = getattr(args, name)

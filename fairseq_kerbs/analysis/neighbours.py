@@ -81,7 +81,7 @@ def find_neighbours(
                 "words": [symbols[word] for word in members],
                 "of": origin,
                 "likeness": {
-                    name: float(one.among(members).sum()) / pairs for name, one in vectors.items()
+                    name: float(each.among(members).sum()) / pairs for name, each in vectors.items()
                 },
                 "counts": text and text.count(text.cluster == number),
                 "examples": text.examples(text.cluster == number, examples) if text else [],

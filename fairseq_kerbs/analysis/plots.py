@@ -29,11 +29,7 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write_bytes, iter_lines
 
 # By suffix of the file, what would change from run to run and is left out of it.
-_METADATA: dict[str, dict[str, None]] = {
-    ".png": {},
-    ".pdf": {"CreationDate": None},
-    ".svg": {"Date": None},
-}
+_METADATA: dict[str, Any] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito: for the colour-blind, too
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -50,7 +46,7 @@ def check_figure_path(path: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format that the suffix says; raises what `atomic_write` raises."""
+    """Write a figure in the format that the suffix says."""
     suffix = path.suffix.lower()
     with rc_context({"svg.hashsalt": "fairseq_kerbs"}), atomic_write_bytes(path) as stream:
         figure.savefig(stream, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
@@ -101,8 +97,8 @@ def plot_kernels() -> Figure:
     cosine = torch.linspace(-1.0, 1.0, 401, dtype=torch.float64)
     h = torch.stack([cosine, (1 - cosine.square()).sqrt()], 1)  # [401, 2]
     kernels, w = DISTANCE_KERNELS.items(), torch.eye(1, 2).to(h)
-    _draw_lines(panels[0], {name: (distance, one.of_distance(distance)) for name, one in kernels})
-    _draw_lines(panels[1], {name: (distance, one.slope(distance)) for name, one in kernels})
+    _draw_lines(panels[0], {name: (distance, k.of_distance(distance)) for name, k in kernels})
+    _draw_lines(panels[1], {name: (distance, k.slope(distance)) for name, k in kernels})
     logits = {name: kerbs_kernel(h, w, torch.full_like(w[:, 0], x))[:, 0] for name, x in THETAS}
     _draw_lines(panels[2], {name: (cosine, logit) for name, logit in logits.items()})
     return figure

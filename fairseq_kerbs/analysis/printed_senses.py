@@ -96,7 +96,7 @@ def _labels(layer: OutputLayer, dictionary: Any, names: SenseNames | None) -> An
 
 
 def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
-    """All hypotheses of an output, in its order; raises what :func:`with_senses` does."""
+    """All hypotheses of an output, in its order."""
     hypotheses, sources, words, shown = [], {}, [""], ""
     for number, match in enumerate(map(_LINE.fullmatch, lines)):
         kind, sentence, text = match.groups() if match else ("", "", "")
@@ -145,8 +145,8 @@ def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[Entry]
         source = collate_tokens(sources, read.pad(), left_pad=task.cfg.left_pad_source)
     senses = hypothesis_senses(model, source, rows, start, written.pad())
     return [
-        [Entry(written[token], *sense) for token, sense in zip(row.tolist(), found)]
-        for row, found in zip(rows, senses)
+        [Entry(written[token], *sense) for token, sense in zip(row.tolist(), of_row)]
+        for row, of_row in zip(rows, senses)
     ]
 
 

@@ -55,8 +55,8 @@ def nearest_senses(
         logits = layer.sense_logits(contexts, everything)  # [n, M]
         logits[:, left_out] = -torch.inf
         logits.scatter_(1, part.unsqueeze(1), -torch.inf)  # itself
-        scores, found = logits.topk(number, dim=1)
-        for row in zip(found.tolist(), scores.tolist()):
+        scores, nearest = logits.topk(number, dim=1)
+        for row in zip(nearest.tolist(), scores.tolist()):
             yield list(zip(*row))
 
 
@@ -78,9 +78,9 @@ class VectorSimilarity:
         self._mean = torch.cat([self._symmetric(part, sample).mean(1) for part in parts])
         self._grand = self._mean[sample].mean()
         parts = torch.arange(count).split(min(self._rows, 1024))
-        own = torch.cat([self._centered(part, part).diagonal() for part in parts])
+        square = torch.cat([self._centered(part, part).diagonal() for part in parts])
         # a sense without a norm is like no other
-        self._norm = torch.where(own > 0, own, torch.inf).sqrt()
+        self._norm = torch.where(square > 0, square, torch.inf).sqrt()
 
     def _symmetric(self, some: Tensor, others: Tensor) -> Tensor:
         """G of n senses and n' others, [n, n']."""
@@ -97,11 +97,13 @@ class VectorSimilarity:
 
     def _of_words(self, some: Tensor, others: Tensor) -> NDArray[np.float32]:
         """Similarity of the words of n senses and those of n' others, in order, [w, w']."""
-        found = self._centered(some, others) / self._norm[some].unsqueeze(1) / self._norm[others]
+        similarity = (
+            self._centered(some, others) / self._norm[some].unsqueeze(1) / self._norm[others]
+        )
         rows, columns = (
             np.unique(self._word[part].numpy(), return_index=True)[1] for part in (some, others)
         )
-        return np.maximum.reduceat(np.maximum.reduceat(found.numpy(), rows, 0), columns, 1)
+        return np.maximum.reduceat(np.maximum.reduceat(similarity.numpy(), rows, 0), columns, 1)
 
     @torch.no_grad()
     def graph(self) -> sparse.csr_matrix:
@@ -115,9 +117,9 @@ class VectorSimilarity:
             near = self._of_words(everything[torch.isin(self._word, part)], everything)  # [w, W]
             near[np.arange(len(part)), np.searchsorted(words, part)] = -np.inf
             value, place = torch.from_numpy(near).topk(number, dim=1)  # [w, k]
-            row, kept = part.unsqueeze(1).expand_as(place), value > 0
-            where = row[kept].numpy(), words[place[kept]].numpy()
-            graph += sparse.csr_matrix((value[kept].double().numpy(), where), size)
+            row, alike = part.unsqueeze(1).expand_as(place), value > 0
+            where = row[alike].numpy(), words[place[alike]].numpy()
+            graph += sparse.csr_matrix((value[alike].double().numpy(), where), size)
         return graph.maximum(graph.T)
 
     @torch.no_grad()
@@ -126,9 +128,9 @@ class VectorSimilarity:
         asked = torch.tensor(words)
         senses = torch.isin(self._word, asked).nonzero()[:, 0]
         order = asked.argsort().argsort().numpy()
-        found = self._of_words(senses, senses)[np.ix_(order, order)].astype(np.float64)
-        np.fill_diagonal(found, 0.0)
-        return found
+        pairs = self._of_words(senses, senses)[np.ix_(order, order)].astype(np.float64)
+        np.fill_diagonal(pairs, 0.0)
+        return pairs
 
 
 def usual_similarity(graph: sparse.csr_matrix) -> float:
@@ -147,23 +149,23 @@ def cluster_words(
     """
     sums: dict[int, dict[int, float]] = defaultdict(dict)  # of groups, over pairs of their words
     queue = []
-    for one, other, value in zip(*map(np.ndarray.tolist, sparse.find(graph))):
-        sums[one][other] = value
-        if one < other and value >= least:
-            queue.append((-value, one, other))
+    for left, right, value in zip(*map(np.ndarray.tolist, sparse.find(graph))):
+        sums[left][right] = value
+        if left < right and value >= least:
+            queue.append((-value, left, right))
     heapq.heapify(queue)
     members = {word: [word] for word in sorted(sums)}
     number = graph.shape[0]  # a group that is made gets a number of its own
     while queue:
-        _, one, other = heapq.heappop(queue)
-        if one not in members or other not in members:
+        _, left, right = heapq.heappop(queue)
+        if left not in members or right not in members:
             continue
-        if len(members[one]) + len(members[other]) > most:
+        if len(members[left]) + len(members[right]) > most:
             continue
-        members[number] = members.pop(one) + members.pop(other)
-        first, second = sums.pop(one), sums.pop(other)
-        for near in (first | second).keys() - {one, other}:
-            value = sums[near].pop(one, 0.0) + sums[near].pop(other, 0.0)
+        members[number] = members.pop(left) + members.pop(right)
+        first, second = sums.pop(left), sums.pop(right)
+        for near in (first | second).keys() - {left, right}:
+            value = sums[near].pop(left, 0.0) + sums[near].pop(right, 0.0)
             sums[number][near] = sums[near][number] = value
             mean = value / (len(members[number]) * len(members[near]))
             if mean >= least:

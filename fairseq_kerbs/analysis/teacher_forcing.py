@@ -92,8 +92,8 @@ def teacher_forced(
     most: int = 0,
     wanted: Callable[[Tensor], bool] = lambda target: True,
 ) -> Iterator[Step]:
-    """The contexts of the `batches` of a split whose target [B, L] is ``wanted``. Raises what these
-    raise; a UserError if the model has no output layer of its own."""
+    """The contexts of the `batches` of a split whose target [B, L] is ``wanted``; a UserError if
+    the model has no output layer of its own."""
     decoder: Any = getattr(model, "decoder", None)
     if not callable(getattr(decoder, "output_layer", None)):
         raise UserError(
@@ -179,8 +179,6 @@ def read_text(
     Args:
         words: entries of the dictionary whose contexts the text has.
         sample: takes the contexts of words of a single token in the whole split, whatever ``most``.
-
-    Raises what `teacher_forced` raises; a UserError if there is no word in the split.
     """
     layer, two_sided = model.decoder.output, hasattr(model, "encoder")
     asked, step = torch.tensor(list(words), dtype=torch.long), 1
@@ -223,8 +221,7 @@ def read_text(
 def context_vectors(
     model: Any, task: Any, split: str, words: Collection[int], most: int
 ) -> dict[int, Tensor]:
-    """The first ``most`` context vectors of some words in a split, [n, d] of each that occurs.
-    Raises what `teacher_forced` raises."""
+    """The first ``most`` context vectors of some words in a split, [n, d] of each that occurs."""
     parts: dict[int, list[Tensor]] = defaultdict(list)
     missing = dict.fromkeys(set(words) - {task.target_dictionary.pad()}, most)
 
@@ -240,8 +237,7 @@ def context_vectors(
 
 
 def count_words(task: Any, split: str) -> Tensor:
-    """Occurrences of each entry of the dictionary in a split, [V]. Raises what `batches` raises; a
-    UserError if there is none."""
+    """Occurrences of each entry of the dictionary in a split, [V]; a UserError if there is none."""
     dictionary = task.target_dictionary
     counts = torch.zeros(len(dictionary), dtype=torch.long)
     for batch in batches(task, split):
@@ -253,8 +249,7 @@ def count_words(task: Any, split: str) -> Tensor:
 
 
 def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
-    """Let a sample choose among all context vectors of a split. Raises what `teacher_forced`
-    raises."""
+    """Let a sample choose among all context vectors of a split."""
     for _, target, contexts, _ in teacher_forced(model, task, split):
         real = target != task.target_dictionary.pad()
         # without the 1 that a model with --sense-bias appends
@@ -266,8 +261,7 @@ def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) ->
 
 @torch.no_grad()
 def loss_in_bits(model: Any, task: Any, split: str, flag: str = "--split") -> float:
-    """Mean −log2 P of the tokens of a split, ends of sentences among them. Raises what
-    `teacher_forced` raises."""
+    """Mean −log2 P of the tokens of a split, ends of sentences among them."""
     dictionary = task.target_dictionary
     rows, loss, tokens = max(1, SCORES // len(dictionary)), 0.0, 0
     for _, target, contexts, log_probs in teacher_forced(model, task, split, flag):
@@ -302,7 +296,7 @@ class Predictions(NamedTuple):
 @torch.no_grad()
 def collect_predictions(model: Any, task: Any, split: str, joined: bool = False) -> Predictions:
     """Predictions of a split's words; ``joined``: only of those that are a single token, and BPE
-    pieces joined. Raises what `teacher_forced` raises; a UserError if no word is left."""
+    pieces joined. A UserError if no word is left."""
     dictionary, parts = task.target_dictionary, []
     rows_a_time = max(1, SCORES // len(dictionary))
     sentences: dict[int, list[str]] = {}

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fairseq.data import LanguagePairDataset
-from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data.toy import write_toy_corpus
-from tests.helpers.fairseq_fixtures import dictionary, make_batch
+from tests.helpers import commands
 
 Refused = Callable[..., str]
 
@@ -43,35 +38,6 @@ class Trained:
         return self.data / "dict.en.txt"
 
 
-def _train(data: Path, folder: Path, flags: str) -> Path:
-    """fairseq-train in this process, which has imported everything already."""
-    from fairseq_cli.train import cli_main
-
-    import fairseq_kerbs.criterions
-    import fairseq_kerbs.models  # noqa: F401  (both register)
-
-    arguments = [str(data), "--save-dir", str(folder), *SIZES.split(), *TRAINING.split()]
-    # as the program itself logs, were pytest's handlers not there before
-    handler = logging.FileHandler(folder.with_suffix(".log"), encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s"))
-    # commands that ran in this process before have told fairseq to be quiet
-    root, fairseq = logging.getLogger(), logging.getLogger("fairseq")
-    levels = [(logger, logger.level) for logger in (root, fairseq)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fairseq-train", *arguments, *flags.split()])
-        root.addHandler(handler)
-        for logger, _ in levels:
-            logger.setLevel(logging.INFO)
-        try:
-            cli_main()
-        finally:
-            for logger, level in levels:
-                logger.setLevel(level)
-            root.removeHandler(handler)
-            handler.close()
-    return folder / "checkpoint_last.pt"
-
-
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Two models after a few updates."""
@@ -81,13 +47,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     languages = ["--source-lang", "de", "--target-lang", "en"]
     prepared = ["--merges", "300", "--dest", str(folder / "data"), "--workers", "1"]
     assert main(["prepare", *splits, *languages, *prepared]) == 0
-    data = folder / "data" / "bin"
-    return Trained(
-        data,
-        _train(data, folder / "kerbs", KERBS),
-        _train(data, folder / "softmax", "--arch transformer"),
-        folder / "kerbs.log",
-    )
+    data, models = folder / "data" / "bin", {"kerbs": KERBS, "softmax": "--arch transformer"}
+    for name, flags in models.items():
+        given = [*SIZES.split(), *TRAINING.split(), *commands.USER_DIR, *flags.split()]
+        log = commands.run("fairseq-train", data, "--save-dir", folder / name, *given)
+        (folder / f"{name}.log").write_text(log, encoding="utf-8")
+    kerbs, softmax = (folder / name / "checkpoint_last.pt" for name in models)
+    return Trained(data, kerbs, softmax, folder / "kerbs.log")
 
 
 @pytest.fixture
@@ -105,22 +71,3 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
         return error
 
     return run
-
-
-class BatchTask(TranslationTask):
-    """A translation task whose sets are a batch in memory."""
-
-    def __init__(self, *splits: str, left_pad_target: bool = False) -> None:
-        super().__init__(TranslationConfig(), dictionary(19), dictionary(23))
-        self.splits, self.batch, self.left_pad_target = splits, make_batch(), left_pad_target
-
-    def load_dataset(self, split: str, *args: Any, **kwargs: Any) -> None:
-        if split not in self.splits:
-            raise FileNotFoundError(f"Dataset not found: {split}")
-        source = [row[row.ne(1)] for row in self.batch["net_input"]["src_tokens"]]
-        target = [row[row.ne(1)] for row in self.batch["target"]]
-        sizes = [len(row) for row in source], [len(row) for row in target]
-        self.datasets[split] = LanguagePairDataset(
-            *(source, sizes[0], self.src_dict, target, sizes[1], self.tgt_dict),
-            left_pad_target=self.left_pad_target,
-        )

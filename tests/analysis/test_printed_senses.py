@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,10 @@ from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, find_program
+from tests.analysis.conftest import Trained
+from tests.helpers import commands
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 from tests.helpers.reference import naive_logits
-from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
-
-SIZES = {"transformer": ["--arch", "transformer_kerbs"], "lstm": []}
-SIZES["transformer"] += [
-    f"--{side}-{size}"
-    for side in ("encoder", "decoder")
-    for size in ("embed-dim=8", "ffn-embed-dim=8", "layers=1", "attention-heads=2")
-]
 
 
 def posteriors(model: Any, source: torch.Tensor, tokens: list[int]) -> list[list[float]]:
@@ -83,16 +75,13 @@ def test_a_plain_softmax_has_one_sense_a_word() -> None:
     assert senses == [[(1, 1.0)] * 3] * len(rows)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SIZES)
-def test_every_hypothesis_has_its_senses(name: str, tmp_path: Path) -> None:
+def test_every_hypothesis_has_its_senses(trained: Trained, tmp_path: Path) -> None:
     """Of fairseq-generate's output, several of a sentence, by the command; a second time too."""
-    data, model = binarized_corpus(tmp_path), tmp_path / "save/checkpoint_last.pt"
-    fairseq_train(data, "--save-dir", tmp_path / "save", "--lr", "0.1", *SIZES[name])
-    flags = ["--path", model, "--beam", 3, "--nbest", 2, "--max-len-b", 9, "--cpu"]
-    command = [find_program("fairseq-generate"), data, "--user-dir", PLUGIN_FOLDER, *flags]
+    data, model = trained.data, trained.kerbs
+    flags = ["--path", model, "--gen-subset", "valid", "--beam", 3, "--nbest", 2, "--cpu"]
     generated, with_senses = tmp_path / "generated", tmp_path / "senses"
-    generated.write_bytes(subprocess.check_output(list(map(str, command))))
+    flags += ["--max-len-b", 9, *commands.USER_DIR]
+    generated.write_text(commands.run("fairseq-generate", data, *flags))
     common = ["print-senses", str(model), "--data", str(data)]
     assert main([*common, str(generated), "-o", str(with_senses)]) == 0
     lines = with_senses.read_text().splitlines()
@@ -101,7 +90,7 @@ def test_every_hypothesis_has_its_senses(name: str, tmp_path: Path) -> None:
     loaded, task = load_model_and_task(model, data)
     source, target = task.source_dictionary, task.target_dictionary
     scored = [number for number, line in enumerate(lines) if line.startswith("P-")]
-    assert len(scored) == 12
+    assert len(scored) == 20
     read: Any = {line.split("\t")[0]: line.split("\t")[1] for line in lines if line[:2] == "S-"}
     for number in scored:
         identity, entries, *_ = lines[number + 1].split("\t")
@@ -111,10 +100,9 @@ def test_every_hypothesis_has_its_senses(name: str, tmp_path: Path) -> None:
         words = [word for word, _, _ in parts]
         assert [*lines[number - 1].split("\t")[2].split(), "</s>"] == words
         sentence = source.encode_line(read[f"S-{identity[2:]}"], add_if_not_exist=False).long()
-        tokens = [target.index(word) for word in words]
         found = [(int(sense), float(share)) for _, sense, share in parts]
         with torch.no_grad():
-            check(loaded, sentence[None], tokens, found)
+            check(loaded, sentence[None], [target.index(word) for word in words], found)
     assert main([*common, str(with_senses), "-o", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again").read_bytes() == with_senses.read_bytes()
 

@@ -32,7 +32,7 @@ from fairseq_kerbs.cli import main
 from fairseq_kerbs.commands import reading
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
-from tests.analysis.conftest import BatchTask, Refused, Trained
+from tests.analysis.conftest import Refused, Trained
 from tests.analysis.test_html_report import words_of
 from tests.helpers.fairseq_fixtures import dictionary, make_model
 
@@ -130,11 +130,10 @@ def test_the_checkpoint_alone_gives_the_layer_of_the_whole_model(trained: Traine
     model, task = load_model_and_task(trained.kerbs, trained.data)
     layer, words = load_layer(trained.kerbs)
     assert words.symbols == task.target_dictionary.symbols
-    expected = model.decoder.output.state_dict()
-    assert layer.state_dict().keys() == expected.keys()
-    for name, value in layer.state_dict().items():
-        assert torch.equal(value, expected[name])
     assert layer.kernel_name == "kerbs"
+    torch.testing.assert_close(
+        dict(layer.state_dict()), dict(model.decoder.output.state_dict()), rtol=0, atol=0
+    )
 
 
 def test_report_without_data(
@@ -222,8 +221,7 @@ def test_wrong_uses_are_one_sentence(
     other, junk, moved = (tmp_path / name for name in ("dict.txt", "junk.txt", "moved.pt"))
     other.write_text("one 1\n")
     junk.write_text("no number\n")
-    no_training = tmp_path / "bin"
-    no_training.mkdir()
+    (no_training := tmp_path / "bin").mkdir()
     for file in [*trained.data.glob("dict.*"), *trained.data.glob("test.*")]:
         shutil.copy(file, no_training)
     state: dict[str, Any] = torch.load(trained.kerbs, weights_only=False)
@@ -233,20 +231,16 @@ def test_wrong_uses_are_one_sentence(
     vars(state["cfg"]["model"]).update(_name="fconv", arch="fconv")
     torch.save(state, hostile)
     for checkpoint, flags, message in (
-        (tmp_path / "absent.pt", [], "there is no checkpoint"),
         (trained.softmax, [], "no model of fairseq_kerbs"),
         (hostile, [], "no model of fairseq_kerbs"),
         (moved, [], "give --data BIN or --dict FILE"),
         (moved, ["--dict", other], "is not the dictionary of"),
         (moved, ["--dict", junk], "no dictionary of fairseq"),
-        (moved, ["--dict", tmp_path / "absent.txt"], "no such file"),
         (moved, ["--dict", other, "--data", trained.data], "--data"),
         (moved, ["--gold", other], "give --data BIN as well"),
         (moved, ["--train-data", trained.data], "--train-data"),
         (trained.kerbs, ["--data", no_training, "--json", tmp_path / "a"], "not found: train"),
-        (trained.kerbs, ["--data", trained.data, "--split", "dev"], "name a split of the data"),
-        (moved, ["--top", "-1"], "--top"),
-        (moved, ["--nearest", "-2"], "--nearest"),
+        (trained.kerbs, ["--data", no_training, "--split", "test", "--table", junk], "no training"),
     ):
         refused(message, "senses", checkpoint, *flags)
     assert not (tmp_path / "a").exists()
@@ -310,26 +304,19 @@ def test_the_table_in_markdown_and_as_csv() -> None:
 
 
 def test_the_command_prints_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, task = make_model("lstm"), BatchTask("test", "train")
-    loaded = "fairseq_kerbs.checkpoints.load_model_and_task"
-    monkeypatch.setattr(loaded, lambda *_, **flags: (model, task))
-    command = ["senses", "checkpoint.pt", "--data", "bin", "--words-each", "99"]
-    file = tmp_path / "table.md"
-    assert main([*command, "--by-number-of-senses", "--table", str(file)]) == 0
+    flags: list[str | Path] = ["--data", trained.data, "--words-each", "999", "--table"]
+    file, rows = tmp_path / "table.md", tmp_path / "table.csv"
+    assert senses(trained.kerbs, *flags, file, "--by-number-of-senses") == 0
     assert file.read_text() in capsys.readouterr().out
-    symbols = task.target_dictionary.symbols
-    seen = {symbols[n] for n in task.batch["target"].flatten().tolist() if n > 3}
-    assert set(re.findall(r"\bw\d+", file.read_text())) == seen
-    rows = tmp_path / "table.csv"
-    assert main([*command, "--with-pieces", "--table", str(rows)]) == 0
+    assert senses(trained.kerbs, *flags, rows, "--with-pieces") == 0
     assert "words in all" not in capsys.readouterr().out
-    assert "@@w" in rows.read_text()  # not in the training data
-    task.splits = ("test",)
-    task.datasets.clear()
-    assert main([*command, "--by-number-of-senses", "--split", "test"]) == 2
-    assert "bin has no training data" in capsys.readouterr().err
+    words = {row["word"] for row in csv.DictReader(rows.read_text().splitlines())}
+    pieces = {word for word in words if "@@" in word}
+    assert {word[-2:] == "@@" for word in pieces} == {True, False}
+    assert "@@" not in file.read_text()
+    assert all(f"| {word} " in file.read_text() for word in words - pieces)
 
 
 # --- one name for a sense in every output of a checkpoint -----------------------------------------

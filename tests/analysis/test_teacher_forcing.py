@@ -7,12 +7,16 @@ import pytest
 import torch
 
 from fairseq_kerbs.analysis import teacher_forcing
-from fairseq_kerbs.analysis.teacher_forcing import collect_predictions, context_vectors, read_text
+from fairseq_kerbs.analysis.teacher_forcing import (
+    batches,
+    collect_predictions,
+    context_vectors,
+    read_text,
+)
 from fairseq_kerbs.analysis.words import joined_words, sense_numbers, sense_of
 from fairseq_kerbs.checkpoints import load_model_and_task
 from fairseq_kerbs.clusters import ContextSample
-from tests.analysis.conftest import BatchTask, Trained
-from tests.helpers.fairseq_fixtures import make_model, make_task
+from tests.analysis.conftest import Trained
 
 
 def test_subwords_are_joined_and_only_whole_tokens_have_a_place() -> None:
@@ -23,26 +27,34 @@ def test_subwords_are_joined_and_only_whole_tokens_have_a_place() -> None:
 
 
 @pytest.mark.parametrize("left_pad_target", [False, True])
-def test_senses_are_those_of_the_likelihood(left_pad_target: bool) -> None:
-    model, task = make_model("transformer"), BatchTask("test", left_pad_target=left_pad_target)
-    layer, batch = model.decoder.output, task.batch
+def test_senses_are_those_of_the_likelihood(trained: Trained, left_pad_target: bool) -> None:
+    model, task = load_model_and_task(trained.kerbs, trained.data)
+    task.cfg.left_pad_target = left_pad_target
+    layer, symbols = model.decoder.output, task.target_dictionary.symbols
+    layer.theta.data.normal_(std=4.0)
     text = read_text(model, task, "test")
-    with torch.no_grad():
-        features, _ = model(**batch["net_input"])
-        _, _, evidence = layer.nll_with_evidence(features, batch["target"], ignore_index=1)
-    joint = evidence.sense_prob.view(*batch["target"].shape, -1)
-    at = np.lexsort((text.place, text.line))
-    lengths = [int(target.ne(1).sum()) - 1 for target in batch["target"]]  # the end is no word
-    assert text.line[at].tolist() == np.repeat(np.arange(len(lengths)), lengths).tolist()
-    assert text.place[at].tolist() == [place for length in lengths for place in range(length)]
-    symbols = make_task().target_dictionary.symbols
-    for line, place, entry, sense, posterior in zip(*text[2:7], strict=True):
-        assert entry == batch["target"][line, place]
-        assert text.words[line][place] == symbols[entry]
-        assert layer.word_of_sense[sense] == entry
-        own = joint[line, place] / joint[line, place].sum()
-        assert posterior == pytest.approx(float(own.max()), rel=1e-4)
-        assert layer.table.senses[entry][own.argmax()] == sense
+    seen, tokens = 0, list(zip(*text[2:7], strict=True))
+    for batch in batches(task, "test"):
+        with torch.no_grad():
+            features, _ = model(**batch["net_input"])
+            _, _, evidence = layer.nll_with_evidence(features, batch["target"], ignore_index=1)
+        joint = evidence.sense_prob.view(*batch["target"].shape, -1)
+        for row, number in enumerate(batch["id"].tolist()):
+            columns = batch["target"][row].ne(1).nonzero()[:-1, 0].tolist()  # the end is no word
+            pieces = [symbols[batch["target"][row, column]] for column in columns]
+            words, positions = joined_words(pieces)
+            assert text.words[number] == words
+            whole = [place for place, at in enumerate(positions) if at is not None]
+            found = sorted(token[1:] for token in tokens if token[0] == number)
+            assert [place for place, *_ in found] == whole
+            for place, entry, sense, posterior in found:
+                column = columns[positions[place] or 0]
+                share = joint[row, column] / joint[row, column].sum()
+                assert entry == batch["target"][row, column]
+                assert posterior == pytest.approx(float(share.max()), rel=1e-4)
+                assert layer.table.senses[entry][share.argmax()] == sense
+                seen += 1
+    assert seen == len(tokens) > 100
 
 
 def test_a_text_is_thinned_but_its_sample_sees_the_whole_split(

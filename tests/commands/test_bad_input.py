@@ -67,6 +67,9 @@ MISUSES = [
     ("train {work}/code.yaml {work}/bin {out}/save", "code.yaml"),
     ("train multi30k/lstm_kreb {work}/bin {out}/save", "multi30k/lstm_kreb"),
     ("train {work}/good.yaml {work}/text {out}/save", "text"),
+    ("train {work}/good.yaml {out}/bin {out}/save", "bin does not exist"),
+    ("generate {out}/b.yaml {work}/bin {out}/save", "b.yaml: no such file"),
+    ("generate {work}/good.yaml {work}/bin {out}/save --reference {out}/no", "no: no such file"),
     ("generate {work}/good.yaml {work}/bin {out}/save", "--path"),
     (
         f"generate {{work}}/good.yaml {{work}}/bin {{out}}/save --path {MODEL} --output {MODEL}",
@@ -193,47 +196,17 @@ def test_the_table_is_about_every_command() -> None:
 
 
 @contextmanager
-def mounted(folder: Path, size: str = "16k") -> Iterator[None]:
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
-@contextmanager
-def full_disk(folder: Path) -> Iterator[str]:
-    """A small file system without a free byte."""
-    with mounted(folder):
-        with (folder / "filler").open("wb", buffering=0) as stream:
-            stream.write(bytes(1 << 20))
-        yield "No space left on device"
-
-
-@contextmanager
-def read_only(folder: Path) -> Iterator[str]:
-    """A file system that even root may not write to."""
-    with mounted(folder):
-        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-        yield "Read-only file system"
-
-
-@contextmanager
-def limited(folder: Path) -> Iterator[str]:
-    """A limit of no byte on every file, which works without the right to mount."""
+def full(folder: Path) -> Iterator[None]:
+    """No file may have a byte."""
     folder.mkdir()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
-        yield "File too large"
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("place", [full_disk, limited])
 @pytest.mark.parametrize(
     "command",
     [
@@ -246,11 +219,11 @@ def limited(folder: Path) -> Iterator[str]:
     ids=lambda command: command.split()[0],
 )
 def test_a_place_that_cannot_be_written_to(
-    command: str, place: Any, work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     capsys.readouterr()
-    with place(out) as reason:
+    with full(out):
         before = files_below(out)
         status, _ = run(command, work, out)
         left = files_below(out) - before
@@ -258,7 +231,7 @@ def test_a_place_that_cannot_be_written_to(
     assert status == 2
     assert error.startswith("fairseq-kerbs: error: ")
     assert error.count("\n") == 1
-    assert reason in error
+    assert "File too large" in error
     assert str(out) in error
     assert {Path(name).name for name in left} <= {".lock"}  # locks are empty
 
