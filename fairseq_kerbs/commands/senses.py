@@ -40,7 +40,7 @@ _EXAMPLES = arg.number("--examples", 1, "contexts a sense")
 def senses(args: argparse.Namespace) -> None:
     """senses of words: what they translate, what they stand beside, example contexts
 
-    For each word its senses, the most used first. With --data: their shares of the word's
+    For each word its senses, by usage. With --data: their shares of the word's
     occurrences in a split, the source words that they translate and how often, neighbours that set
     them apart, and the contexts in which each is most probable. Of a long split every second, third
     … batch is read. Without data usage and kernel parameter alone. Then words by number of senses,

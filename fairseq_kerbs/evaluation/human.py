@@ -92,6 +92,8 @@ def make_key(
     key. Raises a UserError if there are too few lines, or numbers of lines differ.
     """
     check_lengths({"--source": sources, **{f"--system {n}": t for n, t in systems.items()}})
+    if len(systems) > len(ascii_uppercase):
+        raise UserError(f"--system is given {len(systems)} times; a sheet has letters for 26")
     filled = [index for index, source in enumerate(sources) if shown(source)]
     if items > len(filled):
         raise UserError(f"--items is {items}, but only {len(filled)} lines have a source")

@@ -22,7 +22,7 @@ from fairseq_kerbs.likelihood import (
     word_log_probs,
 )
 from fairseq_kerbs.senses import Evidence, SenseTable, single_senses
-from fairseq_kerbs.torch_compat import is_compiling
+from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 
 PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
 
@@ -216,7 +216,8 @@ class OutputLayer(nn.Module, ABC):
     def _known(self, dtype: torch.dtype) -> tuple[Any, Any]:
         """A key of all values for context vectors of ``dtype``, and what was prepared of these."""
         values = (*self.parameters(), *self.buffers())
-        key = (dtype, *((value.data_ptr(), value._version) for value in values))
+        products = autocast_dtype(self.weight.device.type)
+        key = (dtype, products, *((value.data_ptr(), value._version) for value in values))
         known, prepared = self._prepared or (None, None)
         return key, prepared if known == key else None
 

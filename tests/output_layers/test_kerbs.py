@@ -289,3 +289,12 @@ def test_scores_in_low_precision_sum_to_one(dtype: torch.dtype) -> None:
     wide = KerbsOutputLayer(16, 40, 110).eval()
     wide.load_state_dict(layer.state_dict())
     torch.testing.assert_close(scores, wide.log_probs(h.float()).detach(), rtol=0.02, atol=0.05)
+
+
+def test_what_is_prepared_for_decoding_is_of_the_products_dtype() -> None:
+    layer, h = KerbsOutputLayer(8, 20, 50).eval(), torch.randn(30, 8)
+    with torch.no_grad():
+        plain = layer.log_probs(h)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert not torch.equal(layer.log_probs(h), plain)
+        assert torch.equal(layer.log_probs(h), plain)
