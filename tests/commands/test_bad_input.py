@@ -79,6 +79,7 @@ MISUSES = [
     ("translate toy {work}/text {out}/save", "text"),
     (f"print-senses {MODEL} {{work}}/two --data {{work}}/bin", "two has no hypotheses"),
     ("architectures --sizes", "--sizes"),
+    ("self-check --slow", "--slow"),
     ("user-dir {work}", "unrecognized arguments"),
     ("plot kernels -o {out}/figure.jpg", "figure.jpg"),
     ("detokenize {work}/two --lang en -o {work}/two", "--output"),
