@@ -90,9 +90,9 @@ class RankedSenses(NamedTuple):
         """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
         and vectors [..., K, d]."""
         (kernel, _, w_norm, theta), places = self.senses, self.places[senses]
-        contexts, h_norm = self.senses.contexts(h)
-        x = torch.einsum("...d,...kd->...k", contexts.to(h_norm.dtype), vectors.to(h_norm.dtype))
-        return kernel.value(x, h_norm.unsqueeze(-1), w_norm[places, 0], theta[..., places, 0])
+        h = h.to(w_norm.dtype)
+        x = torch.einsum("...d,...kd->...k", kernel.map_contexts(h), vectors.to(h.dtype))
+        return kernel.value(x, safe_norm(h), w_norm[places, 0], theta[..., places, 0])
 
 
 @torch.no_grad()

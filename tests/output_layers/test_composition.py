@@ -305,6 +305,7 @@ def test_posterior_from_what_is_prepared_is_the_plain_one(
         monkeypatch.setattr("fairseq_kerbs.output_layers.kerbs.posterior_weights", None)
         prepared = layer.posterior(found, contexts)
         with torch.autocast("cpu", dtype=torch.bfloat16):
+            layer.log_probs(contexts)
             assert torch.equal(layer.posterior(found, contexts), prepared)
     tolerance = 2e-5 if dtype == torch.float32 else 1e-12
     torch.testing.assert_close(prepared, plain, rtol=tolerance, atol=tolerance)
