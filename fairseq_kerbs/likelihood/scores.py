@@ -13,6 +13,7 @@ from fairseq_kerbs.kernels import (
     Kernel,
     build_kernel,
     kernel_logits,
+    safe_norm,
 )
 from fairseq_kerbs.kernels.prepared import PreparedSenses, product_dtype
 from fairseq_kerbs.likelihood.chunks import chunk_size, row_blocks
