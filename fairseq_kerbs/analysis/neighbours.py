@@ -105,8 +105,8 @@ class _Text:
         names = list(predictions)
         self._other = dict(zip(names, names[::-1])) if len(names) == 2 else {}
         # of each model, [N]
-        right = DataFrame({name: model.right for name, model in predictions.items()})
-        guess = {name: cluster_of[model.guesses[:, 0]] for name, model in predictions.items()}
+        right = DataFrame({name: model.right.numpy() for name, model in predictions.items()})
+        guess = {name: cluster_of[m.guesses[:, 0]].numpy() for name, m in predictions.items()}
         same = DataFrame(guess).eq(self.cluster, axis=0) & (self.cluster >= 0)[:, None]
         alone = {name: right[name] & ~right[other] for name, other in self._other.items()}
         self._kinds = {"right": right, "within": same & ~right, "alone": DataFrame(alone)}

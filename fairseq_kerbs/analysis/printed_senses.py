@@ -84,9 +84,11 @@ def _labels(layer: OutputLayer, dictionary: Any, names: SenseNames | None) -> An
 
     @functools.cache
     def label(word: str) -> dict[int, str]:
+        if names is None or word not in dictionary.indices:
+            return {}
         from fairseq_kerbs.analysis.names import is_function_word
 
-        if names is None or is_function_word(word) or word not in dictionary.indices:
+        if is_function_word(word):
             return {}
         by_row = names.names(dictionary.indices[word])
         short = {numbers[row]: sense.short for row, sense in by_row.items()}

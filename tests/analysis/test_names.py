@@ -128,6 +128,7 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     assert names.clarity(4) == pytest.approx(np.log(2), rel=0.02)
     assert (names.names(6), names.examples(40, 6, 9), names.clarity(6)) == ({}, [], 0.0)
     assert names.clarity(8) < 0.02
+    assert [name.neighbours for name in names.names(8).values()] == [[], []]  # they are at random
     examples = names.examples(40, 4, 3)
     assert [words[place - 1 : place + 1] for _, words, place in examples] == [["money", "bank"]] * 3
     posteriors = sorted(text.posterior[text.sense == 40], reverse=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 
 from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.names import SenseNames
@@ -21,6 +22,7 @@ from fairseq_kerbs.analysis.sense_report import build_report, report_as_text
 from fairseq_kerbs.analysis.similarity import nearest_senses
 from fairseq_kerbs.analysis.teacher_forcing import Text, batches, read_text
 from fairseq_kerbs.analysis.words import (
+    csv_of,
     drawn_words,
     sense_numbers,
     senses_by_frequency,
@@ -297,6 +299,8 @@ def test_the_table_in_markdown_and_as_csv() -> None:
     table = drawn_words({1: ["a,b"], 2: [], 3: ["=d"]}, 5, 1, csv=True)
     rows = ["senses,words_in_all,word", '1,1,"a,b"', "3,1,'=d"]  # no formula
     assert table.splitlines() == rows
+    gaps = DataFrame([{"a": 0.12345678, "b": None, "c": 1}, {"a": None, "b": "x", "c": 2}])
+    assert csv_of(gaps, 6) == "a,b,c\n0.123457,,1\n,x,2\n"
     groups = {1: [f"a{number}" for number in range(300)], 2: ["b"]}
     table = drawn_words(groups, 5, 1)
     assert table == drawn_words(groups, 5, 1) != drawn_words(groups, 5, 2)
