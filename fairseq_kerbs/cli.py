@@ -25,6 +25,7 @@ from fairseq_kerbs.commands import (
     printed_senses,
     refuse_overwriting,
     report,
+    self_check,
     senses,
 )
 from fairseq_kerbs.utils.errors import (
@@ -52,6 +53,7 @@ generate toy data/bin runs/toy --gen-subset valid --beam 1 --print-senses
 translate toy data/bin runs/toy < test.de > translated.en
 translate toy data/bin runs/toy --beam 1 --print-senses < test.de
 architectures
+self-check
 user-dir
 detokenize --lang en runs/toy/generate-test.txt --output translated.en
 score --hypotheses runs/toy/generate-test.txt --reference test.en
@@ -81,6 +83,7 @@ COMMANDS = (
     experiments.add_translate,
     experiments.add_architectures,
     experiments.add_user_dir,
+    self_check.add_self_check,
     evaluation.add_detokenize,
     evaluation.add_score,
     human_eval.add_examples,

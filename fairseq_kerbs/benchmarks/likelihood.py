@@ -101,23 +101,34 @@ def lean_softmax(inputs: Inputs) -> Tensor:
     )
 
 
-def naive_kerbs(inputs: Inputs) -> Tensor:
-    """KerBS as one would write it down, Eq. 9, 5 and 4, with autograd for the gradients.
+def naive_losses(inputs: Inputs, smoothing: float = 0.0) -> Tensor:
+    """KerBS as one would write it down, Eq. 9, 5 and 4, with autograd for the gradients: [N].
 
         s = |h||w| a(θ)(e^{−θc} − 1),  a(θ) = −θ/(2(e^{−θ} + θ − 1)),  c = cos(h, w)
 
-    Written so that few passes over tokens × senses are needed; 0/0 at θ = 0.
+    Written so that few passes over tokens × senses are needed; 0/0 at θ = 0. After the products
+    everything is in float32, or float64 where h is.
     """
     h, w, theta = inputs.h, inputs.w, inputs.theta.double()
-    scale = (-theta / (2.0 * (torch.expm1(-theta) + theta))).float()  # a(θ), [M]
-    cosine = (F.normalize(h, dim=1) @ F.normalize(w, dim=1).t()).float()  # [N, M]
-    h_norm = h.float().norm(dim=1, keepdim=True)  # [N, 1]
-    w_norm = w.float().norm(dim=1)  # [M]
-    logits = h_norm * ((w_norm * scale) * torch.expm1(-theta.float() * cosine))
+    wide = torch.promote_types(h.dtype, torch.float32)
+    scale = (-theta / (2.0 * (torch.expm1(-theta) + theta))).to(wide)  # a(θ), [M]
+    cosine = (F.normalize(h, dim=1) @ F.normalize(w, dim=1).t()).to(wide)  # [N, M]
+    h_norm = h.to(wide).norm(dim=1, keepdim=True)  # [N, 1]
+    w_norm = w.to(wide).norm(dim=1)  # [M]
+    logits = h_norm * ((w_norm * scale) * torch.expm1(-theta.to(wide) * cosine))
     senses = logits.softmax(1)
     word_of_sense = inputs.word_of_sense.expand(len(h), -1)
     words = senses.new_zeros(len(h), len(inputs.words)).scatter_add(1, word_of_sense, senses)
-    return -words.gather(1, inputs.target.unsqueeze(1)).log().sum()
+    nll = -words.gather(1, inputs.target.unsqueeze(1)).log().squeeze(1)
+    if not smoothing:
+        return nll
+    each = smoothing / (len(inputs.words) - 1)
+    return (1.0 - smoothing - each) * nll - each * words.log().sum(1)
+
+
+def naive_kerbs(inputs: Inputs) -> Tensor:
+    """The sum of :func:`naive_losses`."""
+    return naive_losses(inputs).sum()
 
 
 def stock_softmax(inputs: Inputs) -> Tensor:

@@ -1,0 +1,114 @@
+"""``fairseq-kerbs self-check`` passes here, and names what is wrong where something is."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from fairseq_kerbs.benchmarks.likelihood import make_inputs
+from fairseq_kerbs.cli import main
+from fairseq_kerbs.commands import self_check
+from fairseq_kerbs.kernels import KerbsKernel
+from fairseq_kerbs.likelihood import compilation
+
+LINE = re.compile(r"(.{40}) (.{42}) (.{13}) (ok|OFF)$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(self_check.SIZES["larger"], "vocab", 500)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    make_inputs.cache_clear()
+
+
+def lines(shown: str) -> dict[str, tuple[str, str]]:
+    """What was found and the verdict, by line."""
+    found = LINE.findall(shown)
+    return {what.strip(): (value.strip(), verdict) for what, value, _, verdict in found}
+
+
+@pytest.mark.slow
+def test_this_machine_is_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["self-check", "--quick"])
+    shown = capsys.readouterr().out
+    assert status == 0, shown
+    found = lines(shown)
+    assert {verdict for _, verdict in found.values()} == {"ok"}
+    assert found["likelihood, larger, bfloat16, eager"]
+    assert re.search(r"[1-9]\d* senses moved", found["training, 20 updates"][0])
+    assert found["training, 10 + 10 updates"][0].startswith("0 of ")
+    assert shown.startswith("Python")
+    assert shown.endswith("all is as it should be\n")
+    assert "time: " not in shown
+
+
+def without_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = self_check.Found("")
+    monkeypatch.setattr(self_check, "_train", lambda *_, **__: done)
+    monkeypatch.setattr(self_check, "_resume", lambda *_: done)
+
+
+def test_a_wrong_gradient_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_trainings(monkeypatch)
+    stock = KerbsKernel.partials
+
+    def partials(*arguments: Any) -> Any:
+        found = stock(*arguments)
+        return found._replace(theta=1.001 * found.theta)
+
+    monkeypatch.setattr(KerbsKernel, "partials", partials)
+    assert main(["self-check", "--quick"]) == 1
+    shown = capsys.readouterr().out
+    found = lines(shown)
+    for size in ("small", "larger"):
+        value, verdict = found[f"likelihood, {size}, float32, eager"]
+        assert verdict == "OFF"
+        assert value == "1.0e-03 of dθ"
+    assert shown.endswith("OFF: 2\n")  # float16 and bfloat16 round more coarsely
+
+
+def test_an_error_is_a_line_and_the_others_follow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_trainings(monkeypatch)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(self_check, "_train", fail)
+    monkeypatch.setattr(self_check, "_check_likelihood", lambda *_: self_check.Found(""))
+    monkeypatch.setattr(self_check, "_time", lambda *_: self_check.Found("1 s"))
+    assert main(["self-check"]) == 1
+    shown = capsys.readouterr().out
+    assert lines(shown)["training, 20 updates"] == ("RuntimeError: two lines", "OFF")
+    assert "training, 10 + 10" in shown
+    assert len(re.findall("^time: .* 1 s", shown, re.MULTILINE)) == 3
+
+
+def test_compiled_passes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong result of what is compiled is seen, and a compiler that fails."""
+    inputs = {**self_check.SIZES["small"], "dtype": "float32", "device": "cpu", "seed": 1}
+    monkeypatch.setenv(compilation.SWITCH, "0")
+    assert self_check._check_likelihood(inputs, True).right is None
+    monkeypatch.delenv(compilation.SWITCH)
+    monkeypatch.setattr(compilation, "_works", True)
+    monkeypatch.setattr(compilation, "_called", set())
+    monkeypatch.setattr(compilation, "_compiled", lambda function: function)
+    assert self_check._check_likelihood(inputs, True).right
+
+    def doubled(function: Any) -> Any:
+        return lambda *given: (
+            torch.zeros(given[0].shape[1]) if "log_sum" in str(function) else function(*given)
+        )
+
+    monkeypatch.setattr(compilation, "_compiled", doubled)
+    assert self_check._check_likelihood(inputs, True).right is False
+    monkeypatch.setattr(compilation, "_called", set())
+    monkeypatch.setattr(compilation, "_compiled", lambda _: 1 / 0)
+    assert self_check._check_likelihood(inputs, True).value == "torch.compile failed"
+    assert self_check._check_likelihood(inputs, True).right is None
