@@ -112,8 +112,8 @@ def test_the_criterion_computes_where_its_features_are(kind: str) -> None:
 
 
 @pytest.mark.parametrize("new_vectors", [True, False])
-def test_moves_found_on_the_cpu_are_made_on_the_device(new_vectors: bool) -> None:
-    """As far as no value is asked for: rows of weights, θ, moments and master copies."""
+def test_rows_of_an_optimizer_are_written_without_a_question(new_vectors: bool) -> None:
+    """Rows of moments and master copies, by numbers and values that are on the CPU."""
     layer = on_meta("kerbs")
     masters = [torch.nn.Parameter(p.detach().clone()) for p in layer.parameters()]
     adam = torch.optim.Adam(masters, foreach=False)
@@ -123,7 +123,6 @@ def test_moves_found_on_the_cpu_are_made_on_the_device(new_vectors: bool) -> Non
         optimizer=adam, fp16_params=list(layer.parameters()), fp32_params=masters
     )
     senses, values = torch.tensor([3, 25]), torch.randn(2, 8)
-    layer.weight.data[senses.to(META)] = values.to(layer.weight)
     for rows in (OptimizerRows(fp16), OptimizerRows(SimpleNamespace(optimizer=adam))):
         for parameter in layer.sense_parameters():
             rows.zero_moments(parameter, senses)
