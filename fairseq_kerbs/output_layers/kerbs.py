@@ -165,7 +165,8 @@ class KerbsOutputLayer(KernelOutputLayer):
             self.inventory.record(target, evidence)
             if self.sample is not None and self.inventory.recording:
                 valid = evidence.counted & evidence.log_prob.isfinite()
-                self.sample.add(target[valid], h.detach()[valid, :-1])
+                rows = valid.nonzero().squeeze(1)  # one wait for a card; two masks would be two
+                self.sample.add(target[rows], h.detach()[rows, :-1])
         return loss, token_nll, evidence
 
     def update_statistics(self, decay: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,3 +113,23 @@ def test_compiled_passes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilation, "_compiled", lambda _: 1 / 0)
     assert self_check._check_likelihood(inputs, True).value == "torch.compile failed"
     assert self_check._check_likelihood(inputs, True).right is None
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-7])
+def test_a_resumed_training_has_the_same_bits(
+    apart: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def train(folder: Path, device: str, name: str, updates: int = 20) -> None:
+        values = torch.ones(3, dtype=torch.float64) + apart * (name == "resumed")
+        state = {0: {"exp_avg": values, "step": 20}}
+        (folder / name).mkdir(exist_ok=True)
+        saved = {"model": {"x._float_tensor": torch.rand(1)}, "last_optimizer_state": state}
+        torch.save(saved, folder / name / "checkpoint_last.pt")
+
+    train(tmp_path, "cpu", "straight")
+    monkeypatch.setattr(self_check, "_train", train)
+    differ = int(apart > 0)
+    assert self_check._resume(tmp_path, "cpu").right == (not differ)
+    found = self_check._resume(tmp_path, "cuda")
+    assert found.right
+    assert found.value == f"{differ} of 1 tensors differ, by {apart:.1e}"

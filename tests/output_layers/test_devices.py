@@ -6,17 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.kernels.prepared import PreparedSenses
 from fairseq_kerbs.likelihood import chunks, mixture
 from fairseq_kerbs.likelihood.scores import RankedSenses
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from fairseq_kerbs.senses import SenseTable
+from fairseq_kerbs.training.sense_updates import OptimizerRows
+from tests.helpers.fairseq_fixtures import dictionary
 
 META = torch.device("meta")
 LAYERS: dict[str, Callable[[], Any]] = {
@@ -86,3 +90,42 @@ def test_words_are_composed_on_the_device_of_their_senses(kind: str) -> None:
     for value in (embed(words), embed(words, features), embed.embed_sequence(words, features)):
         assert value.shape == (4, 6, embed.embedding_dim)
         assert value.device == META
+
+
+@pytest.mark.parametrize("kind", ["kerbs", "mixture"])
+def test_the_criterion_computes_where_its_features_are(kind: str) -> None:
+    layer = on_meta(kind)
+    features = torch.randn(4, 6, 8, device=META, requires_grad=True)
+    target = torch.zeros(4, 6, dtype=torch.long, device=META)
+    model = torch.nn.Module()
+    model.decoder = torch.nn.Module()
+    model.decoder.output = layer
+    model.get_targets = lambda *_: target  # type: ignore[assignment]
+    task = SimpleNamespace(target_dictionary=dictionary(20))
+    rho = 0.1 if kind == "mixture" else 0.0
+    criterion = KerbsCrossEntropyCriterion(task, False, 0.1, mixture_regularization=rho)
+    for reduce in (True, False):
+        loss, nll = criterion.compute_loss(model, (features,), {}, reduce)
+        loss.sum().backward()
+        assert loss.device == nll.device == META
+    assert features.grad is not None
+
+
+@pytest.mark.parametrize("new_vectors", [True, False])
+def test_rows_of_an_optimizer_are_written_without_a_question(new_vectors: bool) -> None:
+    """Rows of moments and master copies, by numbers and values that are on the CPU."""
+    layer = on_meta("kerbs")
+    masters = [torch.nn.Parameter(p.detach().clone()) for p in layer.parameters()]
+    adam = torch.optim.Adam(masters, foreach=False)
+    for master in masters:
+        adam.state[master] = {"step": torch.tensor(1.0), "exp_avg": torch.empty_like(master)}
+    fp16 = SimpleNamespace(
+        optimizer=adam, fp16_params=list(layer.parameters()), fp32_params=masters
+    )
+    senses, values = torch.tensor([3, 25]), torch.randn(2, 8)
+    for rows in (OptimizerRows(fp16), OptimizerRows(SimpleNamespace(optimizer=adam))):
+        for parameter in layer.sense_parameters():
+            rows.zero_moments(parameter, senses)
+        if new_vectors:
+            rows.set_master_rows(layer.weight, senses, values)
+        rows.set_master_rows(layer.theta, senses, torch.full((2,), 1e-8))
