@@ -279,7 +279,7 @@ class PlacedSenses:
         args: flags of ``fairseq-kerbs convert``.
         dictionary: fairseq's target dictionary.
 
-    Raises what :func:`load_model_and_task` and :func:`batches` do; a UserError if ``--memory`` is
+    Raises what `load_model_and_task` and `teacher_forced` do; a UserError if ``--memory`` is
     too little.
     """
 

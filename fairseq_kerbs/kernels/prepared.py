@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,6 +73,8 @@ class PreparedSenses(NamedTuple):
         """X [M, n] of contexts [n, d], in the compute dtype."""
         return widen(multiply(self.w, contexts), self.w_norm.dtype)
 
-    def inputs(self, x: Tensor, h_norm: Tensor, rows: slice) -> list[Any]:
+    def inputs(
+        self, x: Tensor, h_norm: Tensor, rows: slice
+    ) -> tuple[Kernel, Tensor, Tensor, Tensor, Tensor]:
         """The kernel and its arguments for some rows of X."""
-        return [self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]]
+        return self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]

@@ -78,7 +78,7 @@ class RankedSenses(NamedTuple):
         contexts, h_norm = self.senses.contexts(h)
         x = self.senses.products(contexts)
         for rows in row_blocks(x):
-            write_logits(*[*self.senses.inputs(x, h_norm, rows), x[rows]])
+            write_logits(*self.senses.inputs(x, h_norm, rows), x[rows])
         start = len(self.rows)
         for count in self.counts[1:]:
             first, others = x[:count], x[start : start + count]
