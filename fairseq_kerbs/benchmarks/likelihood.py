@@ -77,14 +77,14 @@ def kerbs(inputs: Inputs, smoothing: float = 0.0, trained: bool = False) -> Tens
     """KerBS by :func:`fairseq_kerbs.likelihood.kerbs_nll`."""
     theta = inputs.trained_theta if trained else inputs.theta
     given = inputs.h, inputs.w, theta, inputs.word_of_sense, inputs.target
-    return kerbs_nll(*given, ignore_index=PAD, label_smoothing=smoothing, table=inputs.table)
+    return kerbs_nll(*given, ignore_index=PAD, label_smoothing=smoothing)
 
 
 def lean_softmax(inputs: Inputs) -> Tensor:
     """A plain softmax over words on the code path of KerBS: inner product, one sense a word."""
     words = inputs.word_table.senses[:, 0]
     given = inputs.h, inputs.words, inputs.words.new_zeros(len(words)), words, inputs.target
-    return kerbs_nll(*given, ignore_index=PAD, kernel="lin", table=inputs.word_table)
+    return kerbs_nll(*given, ignore_index=PAD, kernel="lin")
 
 
 def naive_losses(inputs: Inputs, smoothing: float = 0.0) -> Tensor:

@@ -190,7 +190,7 @@ def _errors(low: Any, wide: Any) -> list[tuple[float, str]]:
 
     given, found = (low.h, low.w, low.theta, low.word_of_sense, low.target), []
     for smoothing in (0.0, 0.1):
-        nll = partial(kerbs_nll, *given, table=low.table, label_smoothing=smoothing)
+        nll = partial(kerbs_nll, *given, label_smoothing=smoothing)
         loss, right = nll(), naive_losses(wide, smoothing)
         with torch.no_grad():
             each = nll(reduction="none")

@@ -12,7 +12,7 @@ from fairseq.criterions import label_smoothed_cross_entropy as stock
 from fairseq.criterions import register_criterion
 from torch import Tensor
 
-from fairseq_kerbs.likelihood import NllOptions
+from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.models.config import user_errors
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import weight_variance

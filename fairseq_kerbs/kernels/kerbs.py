@@ -92,12 +92,13 @@ class KerbsKernel(Kernel):
     @staticmethod
     def _exponent(x: Tensor, h_norm: Tensor, w_norm: Tensor, safe: Tensor) -> Tensor:
         """z = −θc with c in [−1, 1]; 0 where one of the vectors is zero (there x = 0 as well)."""
-        z = x * (-safe * safe_inverse(w_norm)) * safe_inverse(h_norm)
-        return z.clamp(-safe.abs(), safe.abs())
+        cosine = (x * safe_inverse(w_norm)).mul_(safe_inverse(h_norm)).clamp_(-1.0, 1.0)
+        return cosine.mul_(-safe)
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         safe, a, *_ = theta
-        return expm1(self._exponent(x, h_norm, w_norm, safe)) * (a * w_norm) * h_norm
+        z = self._exponent(x, h_norm, w_norm, safe)
+        return expm1(z).mul_(a * w_norm).mul_(h_norm)  # in place: new memory is slow to touch
 
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
         safe, a, gain, log_slope, inside = theta

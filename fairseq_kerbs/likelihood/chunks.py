@@ -29,8 +29,7 @@ KERNELS_BY_KEY: dict[str, Kernel] = {}  # operators take no objects
 
 def kernel_key(kernel: Kernel) -> str:
     """A key under which :func:`run_chunks` finds a kernel; equal for kernels that do the same."""
-    kind = type(kernel)
-    key = f"{kind.__module__}.{kind.__qualname__}{sorted(vars(kernel).items())}"
+    key = f"{type(kernel)}{sorted(vars(kernel).items())}"
     KERNELS_BY_KEY.setdefault(key, kernel)
     return key
 
@@ -50,36 +49,30 @@ def check_words(target: Tensor, vocab_size: int) -> None:
 def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
     """The rows of [m, n] that go through the passes together: operation after operation, they stay
     in the cache of a CPU only if they are few."""
-    count, width = values.shape
-    if whole or values.is_cuda or is_compiling():
-        return [slice(0, count)]
-    most = max(1, BLOCK // max(1, width))
-    return [slice(i, min(i + most, count)) for i in range(0, count, most)]
+    whole = whole or values.is_cuda or is_compiling()
+    most = max(1, values.shape[0] if whole else BLOCK // max(1, values.shape[1]))
+    return [slice(i, i + most) for i in range(0, values.shape[0], most)]
 
 
 def chunk_size(tokens: int, w: Tensor, compiled: bool) -> int:
     """Number of tokens in a chunk, a multiple of 32.
 
-    Compiled on a CPU, all chunks have one size whatever the number of tokens, so that one
-    compilation serves; else they are about as large as each other. On a GPU X has a sixteenth of
-    its memory, since every chunk reads and writes all of dW; less where each operation makes a
-    matrix of its own.
+    Compiled on a CPU, all chunks have one size: one compilation serves. On a GPU X has a sixteenth
+    of its memory, since every chunk goes through dW; less where each operation makes a matrix.
     """
     row = 4 * max(1, len(w))
     most = min(CPU_TOKENS, CPU_BYTES // row)
     if w.is_cuda:
         memory = torch.cuda.get_device_properties(w.device).total_memory
         most = memory // (16 if compiled else 96) // row
-    most = max(STEP, most // STEP * STEP)
-    if compiled and not w.is_cuda:
-        return most
-    even = -(-tokens // max(1, -(-tokens // most)))
-    return max(STEP, -(-even // STEP) * STEP)
+    if not compiled or w.is_cuda:
+        most = min(most, tokens + STEP - 1)
+    return max(STEP, most // STEP * STEP)
 
 
 def run_chunks(
     h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor, weight: Tensor,
-    smoothing: Sequence[float], gradients: bool, kernel: str, products: torch.dtype, compiled: bool,
+    gradients: bool, smoothing: Sequence[float], kernel: str, products: torch.dtype, compiled: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Losses of all tokens and, at once, the gradients of their weighted sum.
 
@@ -87,35 +80,32 @@ def run_chunks(
         h, w, theta: context vectors [N, d], sense embeddings [M, d], kernel parameters [M].
         table: the tensors of a :class:`SenseTable`.
         target, weight: target words, and the gradient of the result by each one's loss, [N] each.
+        gradients, compiled: whether gradients are wanted, and the passes may be compiled.
         smoothing: weights in the loss of the nll, and of each word's −log P.
-        gradients: whether gradients are wanted.
-        kernel: a key of :data:`KERNELS_BY_KEY`.
-        products: dtype of the products.
-        compiled: whether the passes may be compiled.
+        kernel, products: a key of :data:`KERNELS_BY_KEY`, and the dtype of the products.
 
     Returns:
         losses and plain nlls [N], P(s_t = m) of the target's senses [N, K], 0 where a weight is;
         gradients by h, w and θ, empty where they are not wanted; all in the compute dtype.
     """
-    words = SenseTable(*table)
-    check_words(target, len(words.senses))
+    check_words(target, len(table[0]))
     with torch.no_grad(), torch.autocast(h.device.type, enabled=False):
         senses = PreparedSenses.of(h, w, theta, KERNELS_BY_KEY[kernel], products)
         compiled = compiled and gradients and compilation.worthwhile(len(w))
         size = chunk_size(len(h), w, compiled)
-        batch = _Batch(senses, words, smoothing, gradients, compiled, size)
+        chunks = _Chunks(senses, SenseTable(*table), smoothing, gradients, compiled, size)
         inputs = h, *senses.contexts(h), target, weight
-        parts = [batch.run(*chunk) for chunk in zip(*(value.split(size) for value in inputs))]
+        parts = [chunks.run(*part) for part in zip(*(value.split(size) for value in inputs))]
         *losses, dh = (torch.cat(values) for values in zip(*parts))
         for loss in losses:
             loss[weight == 0.0] = 0.0
-        dw, by_norm, by_theta = batch.by_senses
+        dw, by_norm, by_theta = chunks.by_senses
         if gradients:
             dw = _with_norms(senses.kernel, dw, w, senses.w_norm.squeeze(1), by_norm)
         return losses[0], losses[1], losses[2], dh, dw, by_theta
 
 
-class _Batch:
+class _Chunks:
     """Losses of chunks of tokens, and sums of gradients over the chunks."""
 
     def __init__(
@@ -126,10 +116,10 @@ class _Batch:
         self.gradients, self.compiled, self.size = gradients, compiled, size
         self.call = compilation.call if compiled else lambda function, *inputs: function(*inputs)
         new, count = senses.w_norm, len(senses.w)
+        single = len(table.senses) == count  # then logits are masses, in whatever order
+        rows = (count, len(table.senses) if smoothing[1] and not single else 0)
         # for all chunks: new memory is slow to touch
-        self.logits, self.masses = new.new_empty(count, size), new.new_empty(0)
-        if smoothing[1] and len(table.senses) < count:
-            self.masses = new.new_empty(len(table.senses), size)
+        self.logits, self.masses = (new.new_empty(number, size) for number in rows)
         shapes = (senses.w.shape, count, count) if gradients else (0, 0, 0)
         self.by_senses = [new.new_zeros(shape) for shape in shapes]  # dW, by |w|, by θ
 
@@ -137,7 +127,8 @@ class _Batch:
         self, h: Tensor, contexts: Tensor, h_norm: Tensor, target: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d]."""
-        (by_nll, by_each), tokens, x = self.smoothing, len(h), self.senses.products(contexts)
+        (by_nll, by_each), tokens, table = self.smoothing, len(h), self.table
+        x, dh, masses = self.senses.products(contexts), h_norm.new_empty(0), None
         if self.compiled and not h.is_cuda:  # tokens without weight fill up the last chunk
             lack = (0, self.size - tokens)
             x, h_norm, target, weight = (F.pad(v, lack) for v in (x, h_norm, target, weight))
@@ -146,35 +137,25 @@ class _Batch:
             self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
             sums.append(self.call(passes.log_sum, logits[rows]))
         log_z = torch.stack(sums).logsumexp(0)
-        column = torch.arange(len(target), device=target.device).unsqueeze(1)
-        there = logits[self.table.senses[target], column]
-        there = there.masked_fill(~self.table.mask[target], -torch.inf)  # of the target's senses
+        there = logits[table.senses[target], torch.arange(len(target), device=h.device)[:, None]]
+        there = there.masked_fill(~table.mask[target], -torch.inf)  # of the target's senses
         own = there.logsumexp(1)
         # rounded alone, a word that is all but certain could get a probability above 1
         loss = nll = (log_z - own).clamp_min(0.0)
         joint = (there - log_z.unsqueeze(1)).exp().clamp_max(1.0)
-        masses = self._word_masses(logits) if by_each else None
-        if masses is not None:
-            loss = by_nll * nll + by_each * (len(masses) * log_z - masses.sum(0))
-        dh = h_norm.new_empty(0)
+        if by_each:
+            if len(self.masses):
+                masses = self.masses[:, : len(target)]
+                self.call(passes.write_word_masses, logits, *table[:2], masses)
+            total = (logits if masses is None else masses).sum(0)
+            loss = by_nll * nll + by_each * (len(table.senses) * log_z - total)
         if self.gradients:
-            by_target, by_word = by_nll * weight, by_each * weight
             dh = self._gradients(
                 h, contexts, h_norm, x, logits, target, log_z, own,
-                by_target + len(self.table.senses) * by_word, by_target,
-                by_word if by_each else None, None if masses is logits else masses,
+                (by_nll + len(table.senses) * by_each) * weight, by_nll * weight,
+                by_each * weight if by_each else None, masses,
             )  # fmt: skip
         return loss[:tokens], nll[:tokens], joint[:tokens], dh
-
-    def _word_masses(self, logits: Tensor) -> Tensor:
-        """Log of the unnormalized probabilities of all words, [M, n] -> [V, n]."""
-        if not self.masses.numel():
-            return logits  # every word has one sense, in whatever order
-        masses = self.masses[:, : logits.shape[1]]
-        for at in row_blocks(masses, self.compiled):
-            table = self.table.senses[at], self.table.mask[at]
-            self.call(passes.write_word_masses, logits, *table, masses[at])
-        return masses
 
     def _gradients(
         self, h: Tensor, contexts: Tensor, h_norm: Tensor, x: Tensor, logits: Tensor, *rest: Any
@@ -186,9 +167,8 @@ class _Batch:
         for rows in row_blocks(x, self.compiled):
             inputs = *self.senses.inputs(x, h_norm, rows), self.table.words[rows], *rest
             sums = self.call(passes.write_gradients, *inputs, logits[rows])
-            along_h += sums[0]
-            by_norm[rows] += sums[1]
-            by_theta[rows] += sums[2]
+            for total, part in zip((along_h, by_norm[rows], by_theta[rows]), sums):
+                total += part
         at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, None
         p = logits[:, at]
         if w.dtype == torch.float16 and p.numel():

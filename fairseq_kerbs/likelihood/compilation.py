@@ -16,14 +16,11 @@ from fairseq_kerbs import torch_compat
 
 logger = logging.getLogger(__name__)
 
-SWITCH = "FAIRSEQ_KERBS_COMPILE"
-"""Environment variable: 0 never compiles, 1 compiles whatever the size."""
-
-LEAST_SENSES = 4096
-"""Senses from which on a training saves more time than compiling takes."""
+SWITCH = "FAIRSEQ_KERBS_COMPILE"  # environment variable: 0 never compiles, 1 whatever the size
+LEAST_SENSES = 4096  # from which on a training saves more time than compiling takes
 
 _works = True  # whether compiling has not failed yet
-_called: set[Any] = set()  # functions, and what they were called with, that are compiled
+_called: set[str] = set()  # names of functions that are compiled
 
 
 def worthwhile(senses: int) -> bool:
@@ -50,18 +47,13 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     global _works
     if not _works:
         return function(*arguments)
-    known = (function, *(v.dtype if isinstance(v, Tensor) else v for v in arguments))
     started = time.perf_counter()
     for value in arguments:  # on a GPU the number of tokens varies: one compilation for all
         if isinstance(value, Tensor) and value.is_cuda:
             torch._dynamo.maybe_mark_dynamic(value, value.dim() - 1)
     try:
         result = _compiled(function)(*arguments)
-    except torch_compat.OUT_OF_MEMORY:
-        raise
-    except Exception as error:  # of dynamo, of Inductor, of the compiler it calls
-        if known in _called:  # it runs already, and may have written
-            raise
+    except (torch._dynamo.exc.TorchDynamoException, OSError) as error:  # nothing has run yet
         _works = False
         cause = error.__cause__ or error
         lines = [type(cause).__name__, *str(cause).strip().splitlines()]
@@ -70,8 +62,8 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
             "It needs a C++ compiler on a CPU; %s=0 does not try.", ": ".join(lines[:2]), SWITCH
         )  # fmt: skip
         return function(*arguments)
-    if known not in _called:
-        _called.add(known)
+    if function.__name__ not in _called:
+        _called.add(function.__name__)
         took = time.perf_counter() - started
         logger.info("compiled the likelihood's %s in %.1f s", function.__name__, took)
     return result

@@ -12,6 +12,7 @@ so p_k(v) may lie below the least float.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -38,27 +39,13 @@ class Mixture(NamedTuple):
 
 
 def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[Tensor, Tensor]:
-    """Exact negative log-likelihood of target words (Gao et al. 2019, Eq. 1).
+    """Exact negative log-likelihood of N target words [N], int64 (Gao et al. 2019, Eq. 1).
 
-    Args:
-        mixture: that of N tokens.
-        target: target words, [N], int64.
-        options: see :class:`.likelihood.nll.NllOptions`; nothing is compiled.
-
-    Returns:
-        the loss, a scalar or [N], and the plain nll of each token, [N], detached: float32, or
-        float64 where an input is float64.
-
-    Raises:
-        ValueError: shapes, dtypes or devices do not fit, or a target is outside the vocabulary.
+    Returns the loss, a scalar or [N], and the plain nll of each token, [N], detached: float32, or
+    float64 where an input is float64. Raises a ValueError where shapes, dtypes or devices do not
+    fit, or a target is outside the vocabulary. Nothing is compiled.
     """
     contexts, w = mixture[:2]
-    sizes = [tuple(value.shape) for value in mixture[:3]]
-    if contexts.dim() != 3 or w.dim() != 2 or sizes[0] != (*sizes[2], w.shape[1]):
-        raise ValueError(
-            f"`contexts` has shape {sizes[0]}, `w` {sizes[1]} and `log_weights` {sizes[2]}; they "
-            "must be [N, K, d], [V, d] and [N, K]."
-        )
     check_target(target, contexts)
     counted = target != options.ignore_index
     target = torch.where(counted, target, 0)
@@ -70,9 +57,9 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
         w=w.to(compute_dtype(contexts, w)),  # gradients of chunks are added up in this dtype
     )
     how = options.smoothing_weights(len(w)), products
-    chunks = _chunks(mixture)
+    chunks, again = _chunks(mixture), partial(checkpoint, use_reentrant=False)
     parts = [
-        checkpoint(_chunk_losses, part, words, *how, use_reentrant=False, preserve_rng_state=False)
+        again(_chunk_losses, part, words, *how, preserve_rng_state=False)
         for part, words in zip(chunks, target.split(len(chunks[0].contexts) or 1))
     ]
     losses, nlls = (torch.where(counted, torch.cat(values), 0.0) for values in zip(*parts))
@@ -83,14 +70,10 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     return losses, nlls.detach()
 
 
-def chunk_size(mixture: Mixture) -> int:
-    """Number of tokens in a chunk."""
-    return max(8, CHUNK_BYTES // (4 * len(mixture.kernels) * len(mixture.w)))
-
-
 def _chunks(mixture: Mixture) -> list[Mixture]:
     """The mixture for a few tokens at a time."""
-    size, (contexts, _, shares, *_) = chunk_size(mixture), mixture
+    contexts, w, shares, *_ = mixture
+    size = max(8, CHUNK_BYTES // (4 * shares.shape[-1] * len(w)))
     flat = contexts.reshape(-1, *contexts.shape[-2:]), shares.reshape(-1, shares.shape[-1])
     parts = zip(*(value.split(size) for value in flat))
     return [mixture._replace(contexts=part, log_weights=weights) for part, weights in parts]

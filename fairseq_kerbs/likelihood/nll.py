@@ -4,7 +4,6 @@
     P(word i)  = Σ_{m: L(m)=i} P(sense m)                      Eq. 4
     nll        = −log P(y) = logsumexp_k s_k − logsumexp_{m: L(m)=y} s_m
 
-Tokens are processed in chunks, see :mod:`.likelihood.chunks`.
 Products run in the dtype of the inputs (that of autocast, where it is on), everything after them
 in float32, or float64 for float64 inputs.
 """
@@ -19,9 +18,10 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs import torch_compat
-from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype
+from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype, kernel_logits
 from fairseq_kerbs.kernels.prepared import product_dtype
 from fairseq_kerbs.likelihood.chunks import kernel_key, run_chunks
+from fairseq_kerbs.likelihood.passes import word_masses
 from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
 
@@ -44,9 +44,6 @@ class NllOptions:
             ε' = ε/(V − 1), as fairseq's label smoothing.
         reduction: "sum", "mean" (over tokens that count) or "none" ([N], 0 where ignored).
         compile: False never calls ``torch.compile``.
-
-    Raises:
-        ValueError: an option is out of range.
     """
 
     ignore_index: int = -100
@@ -55,11 +52,10 @@ class NllOptions:
     compile: bool = True
 
     def __post_init__(self) -> None:
-        reduction, smoothing = self.reduction, self.label_smoothing
-        if reduction not in ("sum", "mean", "none"):
-            raise ValueError(f"`reduction` is '{reduction}'; it must be 'sum', 'mean' or 'none'.")
-        if not 0.0 <= smoothing < 1.0:
-            raise ValueError(f"`label_smoothing` is {smoothing}; it must be within [0, 1).")
+        if (given := self.reduction) not in ("sum", "mean", "none"):
+            raise ValueError(f"`reduction` is '{given}'; it must be 'sum', 'mean' or 'none'.")
+        if not 0.0 <= (epsilon := self.label_smoothing) < 1.0:
+            raise ValueError(f"`label_smoothing` is {epsilon}; it must be within [0, 1).")
 
     def smoothing_weights(self, vocab_size: int) -> tuple[float, float]:
         """Weights in the loss of a token's nll, and of each word's −log P."""
@@ -69,27 +65,20 @@ class NllOptions:
 
 def check_target(target: Tensor, h: Tensor) -> None:
     """Raise a ValueError where a target cannot belong to the context vectors [N, …]."""
-    if target.shape != h.shape[:1]:
-        raise ValueError(
-            f"`target` has shape {tuple(target.shape)}; it must be [N], N = {h.shape[0]}."
-        )
-    if target.dtype != torch.int64:
-        raise ValueError(f"`target` is {target.dtype}; it must be torch.int64, the words' numbers.")
-    if target.device != h.device:
-        raise ValueError(f"`target` is on {target.device}, but `h` on {h.device}.")
-
-
-# ------------------------------------------------------------------------ the operator
+    given, right = (target.shape, target.dtype, target.device), (h.shape[:1], torch.int64, h.device)
+    if given != right:
+        texts = (f"{dtype} {list(shape)} on {device}" for shape, dtype, device in (given, right))
+        raise ValueError("`target` is {}; it must be {}, the words' numbers.".format(*texts))
 
 
 def _shapes(
     h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor, weight: Tensor,
-    smoothing: Sequence[float], gradients: bool, *_: Any,
+    gradients: bool, *_: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Results like those of :func:`run_chunks`, without values."""
-    new, tokens = weight.new_empty, h.shape[0]
-    wanted = (new(value.shape if gradients else 0) for value in (h, w, theta))
-    return new(tokens), new(tokens), new(tokens, table[0].shape[1]), *wanted
+    wanted = [value.shape if gradients else 0 for value in (h, w, theta)]
+    sizes = weight.shape, weight.shape, (weight.shape[0], table[0].shape[1]), *wanted
+    return tuple(weight.new_empty(size) for size in sizes)
 
 
 _run: Callable[..., tuple[Tensor, ...]] = run_chunks
@@ -99,7 +88,7 @@ if torch_compat.COMPILES:  # torch.compile and torch.export take it as it is
         run_chunks,
         mutates_args=(),
         schema="(Tensor h, Tensor w, Tensor theta, Tensor[] table, Tensor target, Tensor weight, "
-        "float[] smoothing, bool gradients, str kernel, ScalarType products, bool compiled) -> "
+        "bool gradients, float[] smoothing, str kernel, ScalarType products, bool compiled) -> "
         "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     )
     _run.register_fake(_shapes)
@@ -119,26 +108,22 @@ class _Nll(torch.autograd.Function):
         ctx: Any, how: tuple[Any, ...], each: bool, gradients: bool, weight: Tensor,
         target: Tensor, h: Tensor, w: Tensor, theta: Tensor, *table: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """``how``: smoothing and the end of :func:`run_chunks`; ``each``: reduction "none"."""
-        smoothing, *rest = how
-        loss, nll, joint, *found = _run(
-            h, w, theta, table, target, weight, smoothing, gradients and not each, *rest
-        )
+        """``how``: the end of :func:`run_chunks`; ``each``: whether the reduction is "none"."""
+        inputs = h, w, theta, table, target, weight
+        loss, nll, joint, *found = _run(*inputs, gradients and not each, *how)
         ctx.how, ctx.each, ctx.dtypes = how, each, (h.dtype, w.dtype, theta.dtype)
-        ctx.save_for_backward(*((weight, target, h, w, theta, *table) if each else found))
+        ctx.save_for_backward(*((h, w, theta, target, weight, *table) if each else found))
         ctx.mark_non_differentiable(nll, joint)
         return loss if each else loss.sum(), nll, joint
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradients, factor = ctx.saved_tensors, None if ctx.each else grad_loss
+        gradients, factor = ctx.saved_tensors, grad_loss
         if ctx.each:
-            weight, target, h, w, theta, *table = ctx.saved_tensors
-            smoothing, *rest = ctx.how
-            gradients = _run(
-                h, w, theta, table, target, weight * grad_loss, smoothing, True, *rest
-            )[3:]
+            h, w, theta, target, weight, *table = gradients
+            each = _run(h, w, theta, table, target, weight * grad_loss, True, *ctx.how)
+            gradients, factor = each[3:], weight.new_ones(())
         needs = ctx.needs_input_grad[5:]  # of h, w, θ and the table
         narrowed = (
             _narrow(gradient, factor, dtype) if need else None
@@ -147,21 +132,18 @@ class _Nll(torch.autograd.Function):
         return *[None] * 5, *narrowed, *[None] * len(needs[3:])
 
 
-def _narrow(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _narrow(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
     """Gradient times ``factor`` in ``dtype``; only the factor, a loss scale, may overflow it."""
     limits = torch.finfo(dtype)
     if limits.max < torch.finfo(gradient.dtype).max:
         gradient = gradient.clamp(limits.min, limits.max)
-    return (gradient if factor is None else gradient * factor).to(dtype)
-
-
-# ------------------------------------------------------------------------ what others call
+    return (gradient * factor).to(dtype)
 
 
 def kerbs_nll(
     h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, target: Tensor, *,
-    kernel: str | Kernel = "kerbs", table: SenseTable | None = None, ignore_index: int = -100,
-    label_smoothing: float = 0.0, reduction: str = "sum", compile: bool = True,
+    kernel: str | Kernel = "kerbs", ignore_index: int = -100, label_smoothing: float = 0.0,
+    reduction: str = "sum", compile: bool = True,
 ) -> Tensor:  # fmt: skip
     """Exact negative log-likelihood of target words (Eq. 4, 5, 11), in nats.
 
@@ -172,7 +154,6 @@ def kerbs_nll(
         word_of_sense: the word of each sense, [M]; every word of 0 … V−1 has one or more.
         target: target words, [N], int64.
         kernel: name of a kernel, or a kernel.
-        table: senses of every word, where the caller has them already.
         ignore_index, label_smoothing, reduction, compile: see :class:`NllOptions`.
 
     Returns:
@@ -182,14 +163,11 @@ def kerbs_nll(
         ValueError: shapes, dtypes or devices do not fit, an option is out of range, or a target is
             outside the vocabulary.
     """
-    if table is None:
-        vocab_size = int(word_of_sense.max()) + 1 if word_of_sense.numel() else 0
-        table = build_sense_table(word_of_sense, vocab_size)
-    if w.dim() == 2 and word_of_sense.shape != w.shape[:1]:
+    if word_of_sense.shape != w.shape[:1]:
         raise ValueError(
-            f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = "
-            f"{w.shape[0]}, the number of senses."
+            f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = {len(w)}."
         )
+    table = build_sense_table(word_of_sense, int(word_of_sense.max()) + 1 if len(w) else 0)
     options = NllOptions(ignore_index, label_smoothing, reduction, compile)
     return nll_with_evidence(h, Senses(w, theta, table, build_kernel(kernel)), target, options)[0]
 
@@ -207,10 +185,8 @@ def nll_with_evidence(
     counted = target != options.ignore_index
     h = torch.where(counted.unsqueeze(1), h, 0.0)  # may hold anything where it is ignored
     weight, words = counted.to(compute_dtype(h, w, theta)), torch.where(counted, target, 0)
-    how = (
-        options.smoothing_weights(len(table.senses)), kernel_key(kernel.bind(w.shape[1])),
-        product_dtype(h, w), options.compile,
-    )  # fmt: skip
+    key, products = kernel_key(kernel.bind(w.shape[1])), product_dtype(h, w)
+    how = options.smoothing_weights(len(table.senses)), key, products, options.compile
     inputs = h, w, theta if kernel.has_theta else theta.detach()
     gradients = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
     loss, token_nll, joint = _Nll.apply(
@@ -219,3 +195,29 @@ def nll_with_evidence(
     if options.reduction == "mean":
         loss = loss / counted.sum().clamp_min(1)
     return loss, token_nll, Evidence(-token_nll, table.senses[words], joint, counted)
+
+
+def kerbs_log_probs(
+    h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, vocab_size: int, *,
+    kernel: str | Kernel = "kerbs",
+) -> Tensor:  # fmt: skip
+    """Log-probabilities of all words (Eq. 4–5), differentiable, all logits at once.
+
+    Args:
+        h: context vectors, [..., d].
+        w, theta, word_of_sense, kernel: as of :func:`kerbs_nll`.
+        vocab_size: number of words V.
+
+    Returns:
+        [..., V] in float32, or float64 where an input is float64; exp of it sums to 1.
+    """
+    table = build_sense_table(word_of_sense, vocab_size)
+    return word_log_probs(h, Senses(w, theta, table, build_kernel(kernel)))
+
+
+def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
+    """:func:`kerbs_log_probs` of senses that are at hand, [..., d] -> [..., V]."""
+    w, theta, table, kernel = senses
+    logits = kernel_logits(h.reshape(-1, h.shape[-1]), w, theta, kernel).t()  # [M, N]
+    words = word_masses(logits, table.senses, table.mask)  # [V, N]
+    return words.log_softmax(0).t().reshape(*h.shape[:-1], len(table.senses))

@@ -13,14 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
-from fairseq_kerbs.likelihood import (
-    NllOptions,
-    Senses,
-    kernel_key,
-    nll_with_evidence,
-    score_words,
-    word_log_probs,
-)
+from fairseq_kerbs.likelihood.chunks import kernel_key
+from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence, word_log_probs
+from fairseq_kerbs.output_layers.ranked_senses import score_words
 from fairseq_kerbs.senses import Evidence, SenseTable, single_senses
 from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 

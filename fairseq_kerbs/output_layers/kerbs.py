@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairseq_kerbs import reallocation
 from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
-from fairseq_kerbs.likelihood import NllOptions
+from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp, Losses
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS, SPARE_NATS, place_on_clusters
 from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype
-from fairseq_kerbs.likelihood import NllOptions, mixture
+from fairseq_kerbs.likelihood import mixture
+from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.base import OutputLayer
 from fairseq_kerbs.senses import Evidence
 

@@ -124,7 +124,7 @@ def test_the_operator_is_one_that_torch_accepts(wanted: bool) -> None:
     p, key = make_problem(9), kernel_key(build_kernel("kerbs").bind(7))
     tables, weight = [*build_sense_table(p.word_of_sense, p.vocab_size)], (p.target != 3).double()
     inputs = (*(value.detach() for value in p.leaves), tables, p.target, weight)
-    arguments = (*inputs, [0.8, 0.01], wanted, key, torch.float64, False)
+    arguments = (*inputs, wanted, [0.8, 0.01], key, torch.float64, False)
     torch.library.opcheck(torch.ops.fairseq_kerbs.nll.default, arguments)
 
 

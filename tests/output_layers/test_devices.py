@@ -15,9 +15,9 @@ import torch
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.kernels.prepared import PreparedSenses
 from fairseq_kerbs.likelihood import chunks, mixture
-from fairseq_kerbs.likelihood.scores import RankedSenses
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding
+from fairseq_kerbs.output_layers.ranked_senses import RankedSenses
 from fairseq_kerbs.senses import SenseTable
 from fairseq_kerbs.training.sense_updates import OptimizerRows
 from tests.helpers.fairseq_fixtures import dictionary

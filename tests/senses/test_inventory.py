@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_kerbs.kernels import build_kernel
-from fairseq_kerbs.likelihood import NllOptions, Senses, nll_with_evidence
+from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
 from fairseq_kerbs.senses import (
     Evidence,
     SenseInventory,
