@@ -1,12 +1,10 @@
 """Senses of a softmax model, placed on the clusters of its contexts.
 
-A trained softmax has one output vector a word, and the contexts in which the word is right form
-clusters, one for each of its meanings. Here every cluster gets a sense, in four steps: a sample of
-the contexts of each word (:class:`ContextSample`), k-means on it (:func:`cluster`), numbers of
-senses under one limit (:func:`allocate`), and the senses (:func:`place_word`).
-
-k-means measures distances after :func:`whiten`. Directions in which the contexts of any word vary,
-as they do with syntax and position, count less there than they do in contexts as they are.
+The contexts in which a word is right form clusters, one for each of its meanings. Every cluster
+gets a sense, in four steps: a sample of each word's contexts (:class:`ContextSample`), k-means on
+it (:func:`cluster`), numbers of senses (:func:`allocate`), and the senses (:func:`place_word`).
+k-means is run after :func:`whiten`: directions in which the contexts of any word vary, as they do
+with syntax and position, count less. It is ours, since training beside fairseq has no scikit-learn.
 
 The senses of a word are the linear discriminants of its clusters, added to its vector and bias.
 With c_k the center of cluster k, m the mean and π_k the shares of the clusters, S the scatter
@@ -16,19 +14,15 @@ within them, averaged over contexts,
     b_k = b + f (½ (mᵀPm − c_kᵀPc_k) + log π_k) − E_h[log Σ_k exp(…)]
     P   = ((1 − s) S + s·tr(S)/d·I)⁻¹,   f = min(1, gap / max_k (c_k − m)ᵀP(c_k − m))
 
-where (…) is what is added to the logit of sense k. A small f makes the discriminants flat: which
-sense is most probable does not depend on it, but in contexts of other words the word stays as
-probable as it was. The mean over the word's contexts, those of the sample, of its log mass (Eq. 4
-before normalization) stays what it was. Senses need the inner product: the KerBS kernel has it at
-θ = 0.
-
-A special symbol keeps one sense, and so does a word with few contexts.
+where (…) is what is added to the logit of sense k. A small f makes the discriminants flat: the most
+probable sense does not depend on it, but elsewhere the word stays as probable as it was. The mean
+of a word's log mass over its contexts does, too. Senses need the inner product: θ = 0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,21 +33,11 @@ from torch import Tensor
 
 from fairseq_kerbs.utils.processes import progress
 
-SHRINKAGE = 0.3
-"""s above: how far the scatter within clusters is drawn towards a multiple of the identity."""
-
-LEAST_CONTEXTS = 40
-"""Contexts of a word below which it keeps one sense."""
-
-CONTEXTS_A_SENSE = 20
-"""Contexts of a word that each of its senses asks for."""
-
-
-STARTS = 5
-"""Starts of k-means: with 2 some words were divided by less than what divides them most."""
-
-WHITENING = 0.5
-"""How far :func:`whiten` draws the scatter of contexts towards a multiple of the identity."""
+SHRINKAGE = 0.3  # s above
+LEAST_CONTEXTS = 40  # a word with fewer keeps one sense, as special symbols do
+CONTEXTS_A_SENSE = 20  # that each sense of a word asks for
+STARTS = 5  # of k-means: with 2 some words were divided by less than what divides them most
+WHITENING = 0.5  # how far the scatter of contexts is drawn towards a multiple of the identity
 
 
 class ContextSample:
@@ -61,11 +45,9 @@ class ContextSample:
 
     Args:
         counts: contexts that a word may have, [V]; one that has more is sampled all the same.
-        dim: size d of contexts.
-        most: contexts of one word that are kept, at most.
-        memory: bytes that all of them may take. They are kept in float16.
-        special: the first words, which are special symbols: nothing of them is kept.
-        seed: of the sampling.
+        dim: size d of contexts, which are kept in float16.
+        most, memory: contexts of one word, and bytes of all, that are kept at most.
+        special: the first words, special symbols, of which nothing is kept.
 
     Raises:
         ValueError: ``memory`` has no room for :data:`LEAST_CONTEXTS` contexts of each word.
@@ -76,32 +58,31 @@ class ContextSample:
     ) -> None:
         wanted = torch.where(counts >= LEAST_CONTEXTS, counts, 0).cpu()
         wanted[:special] = 0
-        words = int((wanted > 0).sum())
-        most = min(most, _even_share(wanted, memory // (2 * dim)))
+        # Σ min(most, wanted) ≤ room, whichever words are those that have fewer
+        ordered, room = wanted.sort().values, memory // (2 * dim)
+        by_words = (room - ordered.cumsum(0) + ordered) // torch.arange(len(wanted), 0, -1)
+        most, words = min(most, int(by_words.max())), int((wanted > 0).sum())
         if words and most < LEAST_CONTEXTS:
-            least = 2 * dim * LEAST_CONTEXTS * words
+            have, need = memory / 1e9, 2e-9 * dim * LEAST_CONTEXTS * words
             raise ValueError(
-                f"{memory / 1e9:.3g} GB have no room for {LEAST_CONTEXTS} contexts of each of "
-                f"{words} words; {least / 1e9:.2g} GB have."
+                f"{have:.3g} GB have no room for {LEAST_CONTEXTS} contexts of each of {words} "
+                f"words; {need:.2g} GB have."
             )
         self._make_room(wanted.clamp_max(most), dim, seed)
 
     def _make_room(self, size: Tensor, dim: int, seed: int) -> None:
-        self.size, self.seed = size, seed  # [V] contexts that are kept
+        self.size, self.seed, self.seen = size, seed, torch.zeros_like(size)  # of each word, [V]
         self.start = size.cumsum(0) - size
-        self.seen = torch.zeros_like(size)
         self.kept = torch.empty(int(size.sum()), dim, dtype=torch.float16)  # no memory till filled
 
     def _filled(self) -> Tensor:
         """Whether each place of :attr:`kept` holds a context."""
-        filled = torch.minimum(self.seen, self.size)
         place = torch.arange(len(self.kept)) - self.start.repeat_interleave(self.size)
-        return place < filled.repeat_interleave(self.size)
+        return place < self.seen.repeat_interleave(self.size)
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint keeps of a sample, for :meth:`from_state`."""
-        seed = torch.tensor(self.seed)
-        kept = self.kept[self._filled()]
+        kept, seed = self.kept[self._filled()], torch.tensor(self.seed)
         return {"size": self.size, "seen": self.seen, "kept": kept, "seed": seed}
 
     @classmethod
@@ -109,7 +90,7 @@ class ContextSample:
         """A sample that goes on exactly where :meth:`state` was taken."""
         sample = cls.__new__(cls)
         sample._make_room(state["size"].cpu(), state["kept"].shape[1], int(state["seed"]))
-        sample.seen = state["seen"].cpu().clone()
+        sample.seen += state["seen"].cpu()
         sample.kept[sample._filled()] = state["kept"].cpu().half()
         return sample
 
@@ -134,8 +115,7 @@ class ContextSample:
         filled, which = slots.unique(return_inverse=True)  # the last context of a slot stays
         last = torch.zeros_like(filled).scatter_reduce(0, which, taken, "amax")
         rows = contexts[order[last].to(contexts.device)]
-        limit = torch.finfo(torch.float16).max
-        self.kept[filled] = rows.clamp(-limit, limit).to(self.kept)
+        self.kept[filled] = rows.clamp(-65504, 65504).to(self.kept)  # float16's range
 
     def contexts(self, word: int) -> Tensor:
         """Those of a word, [n, d] in float32."""
@@ -143,58 +123,38 @@ class ContextSample:
         return self.kept[start : start + size].float()
 
 
-def _even_share(wanted: Tensor, room: int) -> int:
-    """The largest n for which Σ min(n, wanted) stays within ``room``."""
-    low, high = 0, int(wanted.max()) if len(wanted) else 0
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = int(wanted.clamp_max(middle).sum()) <= room
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
-
-
 def whiten(sample: ContextSample) -> Tensor:
-    """A map [d, d] of contexts, x -> x A, after which the scatter of contexts around the mean of
-    their word is about the same in all directions: AᵀCA = I with C the scatter, drawn towards a
-    multiple of the identity by :data:`WHITENING`."""
-    dim = sample.kept.shape[1]
-    scatter, eye = torch.zeros(dim, dim, dtype=torch.float64), torch.eye(dim, dtype=torch.float64)
+    """A map A [d, d] of contexts, x -> x A, with AᵀCA = I: C is the scatter of contexts around the
+    mean of their word, drawn towards a multiple of the identity by :data:`WHITENING`."""
+    eye = torch.eye(sample.kept.shape[1], dtype=torch.float64)
+    scatter = torch.zeros_like(eye)
     for word in sample.enough.nonzero().squeeze(1).tolist():
-        contexts = sample.contexts(word).double()
-        aside = contexts - contexts.mean(0)
+        aside = sample.contexts(word).double()
+        aside -= aside.mean(0)
         scatter += aside.t() @ aside
-    level = scatter.trace() / dim
-    if not level > 0:
-        return eye.float()
+    level = (scatter.trace() / len(eye)).clamp_min(1e-30)
     values, vectors = torch.linalg.eigh(torch.lerp(scatter / level, eye, WHITENING))
     return (vectors * values.rsqrt()).float()
 
 
-class Clustering(NamedTuple):
-    """k-means of a word's contexts."""
-
-    labels: NDArray[Any]  # [n] cluster of each context
-    distortion: float  # mean square distance of a context from its center
-
-
-def cluster(contexts: Tensor, most: int, seed: int = 1) -> list[Clustering]:
-    """Contexts [n, d] in 1, 2 … ``most`` clusters, or as many as they suffice for."""
+def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float]]:
+    """Contexts [n, d] by k-means in k = 1, 2 … ``most`` clusters, or as many as they suffice for:
+    the cluster of each [n], and the mean square distance from its center, for each k."""
     points = contexts.numpy() - contexts.numpy().mean(0)
     rounding = 1e-10 * float(contexts.square().sum(1).mean())
-    clusterings = [Clustering(np.zeros(len(points), int), float(np.square(points).sum(1).mean()))]
-    for k in range(2, most + 1):
-        if len(points) < CONTEXTS_A_SENSE * k or clusterings[-1].distortion <= rounding:
-            break
-        draw = np.random.RandomState(seed)  # the same in every version of numpy
+    labels, distortions = [np.zeros(len(points), int)], [float(np.square(points).sum(1).mean())]
+    for k in range(2, min(most, len(points) // CONTEXTS_A_SENSE) + 1):
+        draw = np.random.RandomState(1)  # the same in every version of numpy
         starts = [_k_means(points, k, draw) for _ in range(STARTS)]
-        best = min(starts, key=lambda clustering: clustering.distortion)
-        if len(np.unique(best.labels)) < k:
+        best, distortion = min(starts, key=lambda start: start[1])
+        if distortions[-1] <= rounding or len(np.unique(best)) < k:
             break
-        clusterings.append(best)
-    return clusterings
+        labels.append(best)
+        distortions.append(distortion)
+    return labels, distortions
 
 
-def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> Clustering:
+def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple[Any, float]:
     """Lloyd's algorithm in points [n, d] around 0, with first centers by k-means++."""
     squares, centers = np.square(points).sum(1), points[[draw.randint(len(points))]]
     before = np.full(len(points), -1)
@@ -210,18 +170,12 @@ def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> Clust
             before, members = labels, (labels == np.arange(k)[:, None]).astype(points.dtype)
             count = members.sum(1, keepdims=True)  # of each cluster; an empty one stays
             centers = np.where(count, members @ points / count.clip(1), centers)
-    return Clustering(labels, float(nearest.mean()))
+    return labels, float(nearest.mean())
 
 
-def allocate(
-    falls: Mapping[int, Sequence[float] | NDArray[np.float64]], extra: int
-) -> Counter[int]:
-    """Extra senses by word, ``extra`` in all at most.
-
-    ``falls[word][j]`` is how far the distortion of all the word's occurrences falls by its extra
-    sense j. One sense after the other goes where that falls most, ties to the smaller number; none
-    goes where it does not fall.
-    """
+def allocate(falls: Mapping[int, Any], extra: int) -> Counter[int]:
+    """Extra senses by word, ``extra`` in all at most: each goes where the distortion of all the
+    word's occurrences falls most by it, ``falls[word][j]`` by extra sense j, if it falls at all."""
     steps = [
         (-lowest, word)  # no sense before the one that the word gets first
         for word, fall in falls.items()
@@ -244,20 +198,16 @@ def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tens
     """
     points = contexts.double()
     members = F.one_hot(torch.from_numpy(labels).long()).double()  # [n, k]
-    share = members.mean(0)
+    share, mean = members.mean(0), points.mean(0)
     centers = members.t() @ points / members.sum(0).unsqueeze(1)
-    inside = points - members @ centers
-    scatter = inside.t() @ inside / len(points)
-    ridge = torch.eye(len(scatter), dtype=torch.float64) * scatter.trace() / len(scatter)
-    mean = points.mean(0)
-    aside = centers - mean
-    # P (c_k − m); where nothing spreads inside the clusters, any P parts them
-    covariance = (1 - SHRINKAGE) * scatter + SHRINKAGE * ridge
-    if not covariance.trace() > 0:
-        covariance = torch.eye(len(scatter), dtype=torch.float64)
-    turn = torch.linalg.solve(covariance, aside.t()).t()  # [k, d]
-    ahead = (aside * turn).sum(1).max()
-    flat = min(1.0, gap / float(ahead)) if ahead > 0 else 1.0
+    inside, aside = points - members @ centers, centers - mean
+    scatter, eye = inside.t() @ inside / len(points), torch.eye(points.shape[1]).double()
+    # where nothing spreads inside the clusters, any P parts them
+    level = (scatter.trace() / len(eye)).clamp_min(1e-30)
+    covariance = torch.lerp(scatter, level * eye, SHRINKAGE)
+    turn = torch.linalg.solve(covariance, aside.t()).t()  # P (c_k − m), [k, d]
+    ahead = float((aside * turn).sum(1).max())
+    flat = min(1.0, gap / ahead) if ahead > 0 else 1.0
     # ½ (mᵀPm − cᵀPc) = −½ (c − m)ᵀP(c + m)
     bias = flat * (share.log() - 0.5 * (turn * (centers + mean)).sum(1))
     rows = flat * turn
@@ -268,54 +218,31 @@ def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tens
 class Placement(NamedTuple):
     """Senses for a softmax over V words; the first V senses are those of words 0 … V − 1."""
 
-    rows: Tensor  # to be added to the vectors of their words, [M, d]
-    bias: Tensor  # to be added to the biases of their words, [M]
+    rows: Tensor  # to be added to the words' vectors, [M, d]
+    bias: Tensor  # to be added to the words' biases, [M]
     word_of_sense: Tensor  # [M]
     share: Tensor  # of the word's contexts, [M]
 
 
 def place_senses(
-    sample: ContextSample,
-    total_senses: int,
-    max_senses: int = 4,
-    gap: float | Tensor = 1.0,
-    seed: int = 1,
+    sample: ContextSample, total_senses: int, max_senses: int = 4, gap: float | Tensor = 1.0
 ) -> Placement:
-    """Place senses on the clusters of contexts.
-
-    Args:
-        sample: contexts of each word.
-        total_senses: senses of all words, at most. Fewer are placed if the contexts of all words
-            that have enough are clustered.
-        max_senses: of one word.
-        gap: see :func:`place_word`; of all words, or of each, [V].
-        seed: of k-means.
-
-    Raises:
-        ValueError: there are fewer senses than words.
-    """
-    words, dim = len(sample.size), sample.kept.shape[1]
+    """Place senses on the clusters of each word's contexts: ``total_senses`` in all and
+    ``max_senses`` a word, at most. ``gap`` is that of :func:`place_word`, of all words or of each,
+    [V]. Raises a ValueError if ``total_senses`` is below V."""
+    words, basis = len(sample.size), whiten(sample)
     if total_senses < words:
-        raise ValueError(f"`total_senses` is {total_senses}; each of {words} words needs a sense.")
-    clustered, basis = sample.enough.nonzero().squeeze(1).tolist(), whiten(sample)
-    clusterings = {
-        word: cluster(sample.contexts(word) @ basis, max_senses, seed)
-        for word in progress(clustered, "clusters", " words")
-    }
-    falls = {
-        word: -np.diff([clustering.distortion for clustering in by_k]) * int(sample.seen[word])
-        for word, by_k in clusterings.items()
-    }
-    given = allocate(falls, total_senses - words)
-    gaps = torch.as_tensor(gap).expand(words)
-    owner = [*range(words), *(word for word in sorted(given) for _ in range(given[word]))]
-    rows = torch.zeros(len(owner), dim, dtype=torch.float64)
+        raise ValueError(f"`total_senses` is {total_senses}; {words} words need a sense each.")
+    labels, falls = dict[int, list[NDArray[Any]]](), dict[int, NDArray[Any]]()
+    for word in progress(sample.enough.nonzero().squeeze(1).tolist(), "clusters", " words"):
+        labels[word], distortions = cluster(sample.contexts(word) @ basis, max_senses)
+        falls[word] = -np.diff(distortions) * int(sample.seen[word])
+    given, gaps = allocate(falls, total_senses - words), torch.as_tensor(gap).expand(words)
+    owner = torch.tensor([*range(words), *sorted(given.elements())])
+    rows = torch.zeros(len(owner), sample.kept.shape[1])
     bias, share = rows.new_zeros(len(owner)), rows.new_ones(len(owner))
-    start = words
-    for word in sorted(given):
-        at = [word, *range(start, start + given[word])]
-        rows[at], bias[at], share[at] = place_word(
-            sample.contexts(word), clusterings[word][given[word]].labels, float(gaps[word])
-        )
-        start += given[word]
-    return Placement(rows.float(), bias.float(), torch.tensor(owner), share.float())
+    for word, extra in given.items():
+        placed = place_word(sample.contexts(word), labels[word][extra], float(gaps[word]))
+        senses = owner == word
+        rows[senses], bias[senses], share[senses] = (value.float() for value in placed)
+    return Placement(rows, bias, owner, share)
