@@ -54,14 +54,14 @@ def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
     return [slice(i, i + most) for i in range(0, values.shape[0], most)]
 
 
-def chunk_size(tokens: int, w: Tensor, compiled: bool) -> int:
+def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOKENS) -> int:
     """Number of tokens in a chunk, a multiple of 32.
 
     Compiled on a CPU, all chunks have one size: one compilation serves. On a GPU X has a sixteenth
     of its memory, since every chunk goes through dW; less where each operation makes a matrix.
     """
     row = 4 * max(1, len(w))
-    most = min(CPU_TOKENS, CPU_BYTES // row)
+    most = min(cpu_tokens, CPU_BYTES // row)
     if w.is_cuda:
         memory = torch.cuda.get_device_properties(w.device).total_memory
         most = memory // (16 if compiled else 96) // row

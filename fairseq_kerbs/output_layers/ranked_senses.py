@@ -13,6 +13,8 @@ from fairseq_kerbs.likelihood.chunks import chunk_size, row_blocks
 from fairseq_kerbs.likelihood.nll import Senses
 from fairseq_kerbs.likelihood.passes import write_logits
 
+CPU_TOKENS = 1024  # more than in training, where gradients of all senses meet every chunk
+
 
 class RankedSenses(NamedTuple):
     """Senses in an order in which words are summed without a gather: the first sense of every word,
@@ -66,6 +68,6 @@ def score_words(
     ranked = ranked or RankedSenses.of(h, senses)
     flat = h.reshape(-1, h.shape[-1])
     with torch.autocast(h.device.type, enabled=False):
-        size = chunk_size(len(flat), senses.w, compiled=False)
+        size = chunk_size(len(flat), senses.w, compiled=False, cpu_tokens=CPU_TOKENS)
         scores = torch.cat([ranked.log_probs(part) for part in flat.split(size)])
     return scores.view(*h.shape[:-1], len(ranked.rows)), ranked
