@@ -18,10 +18,7 @@ from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import weight_variance
 from fairseq_kerbs.utils.errors import UserError
 
-RHO = (
-    "rho, the weight of the variance of mixture weights in the training loss (Gao et al. 2019, "
-    "Eq. 14)"
-)
+RHO = "rho, the weight of the variance of mixture weights in the training loss (Gao et al., Eq. 14)"
 
 
 @dataclass
