@@ -21,7 +21,8 @@ DATA_OR_DICT = arg.either(
 )
 TRUST = arg.switch(
     "--trust-checkpoint",
-    "allow code in the checkpoint to run. Without it only tensors and plain settings are loaded",
+    "allow code in the checkpoint to run, for trusted files. Without this flag only tensors and "
+    "plain settings are loaded",
 )
 FILES = (
     arg.written("--json", "also write the result as JSON"),
