@@ -1,9 +1,8 @@
 """Kernelized Bayesian Softmax (KerBS, Miao et al., NeurIPS 2019) as a fairseq plugin.
 
-``--user-dir fairseq_kerbs`` imports this package, which registers the models and the criterion. A
-program that has not imported fairseq gets the mathematics alone, with torch and nothing else: the
-names below, imported when they are asked for. ``import fairseq_kerbs.models`` and
-``import fairseq_kerbs.criterions`` register by hand.
+``--user-dir fairseq_kerbs`` imports this package and registers its models and criterion. Without
+fairseq, ``import fairseq_kerbs`` gives lazy access to the output layers and needs torch and numpy
+only. ``import fairseq_kerbs.models, fairseq_kerbs.criterions`` registers explicitly.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 LOWEST = {"Python": "3.9", "torch": "1.12"}
-"""The lowest versions that this package runs with; setup.py reads them, too."""
+"""Lowest supported versions, also read by setup.py."""
 
 if TYPE_CHECKING:
     from fairseq_kerbs.likelihood import kerbs_nll
@@ -48,7 +47,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# fairseq takes seconds to import: who has not asked for it does not wait for it
+# importing fairseq takes seconds, so this package never imports it first
 if "fairseq" in sys.modules:
     import fairseq_kerbs.torch_compat  # noqa: F401  (first: it refuses versions too old)
     from fairseq_kerbs import criterions, models  # noqa: F401

@@ -1,22 +1,23 @@
-"""Senses of a softmax model, placed on the clusters of its contexts.
+"""Place senses on the clusters of a softmax model's contexts.
 
-The contexts in which a word is right form clusters, one for each of its meanings. Every cluster
-gets a sense, in four steps: a sample of each word's contexts (:class:`ContextSample`), k-means on
-it (:func:`cluster`), numbers of senses (:func:`allocate`), and the senses (:func:`place_word`).
-k-means is run after :func:`whiten`: directions in which the contexts of any word vary, as they do
-with syntax and position, count less. It is ours, since training beside fairseq has no scikit-learn.
+The contexts of a word form clusters, for example one per meaning. Every cluster receives a sense:
+sample contexts of each word (:class:`ContextSample`), cluster them by k-means (:func:`cluster`),
+choose the number of senses of each word (:func:`allocate`), compute senses (:func:`place_word`).
+Whitening before k-means (:func:`whiten`) reduces the weight of directions in which contexts of all
+words vary, such as syntax and position. Training does not require scikit-learn, so k-means is here.
 
-The senses of a word are the linear discriminants of its clusters, added to its vector and bias.
-With c_k the center of cluster k, m the mean and π_k the shares of the clusters, S the scatter
-within them, averaged over contexts,
+The senses of a word are the linear discriminants of its clusters, added to its embedding and bias.
+With the center c_k and share π_k of cluster k, the mean m of all contexts, and the mean scatter S
+within clusters:
 
     w_k = w + f P (c_k − m)
     b_k = b + f (½ (mᵀPm − c_kᵀPc_k) + log π_k) − E_h[log Σ_k exp(…)]
     P   = ((1 − s) S + s·tr(S)/d·I)⁻¹,   f = min(1, gap / max_k (c_k − m)ᵀP(c_k − m))
 
-where (…) is what is added to the logit of sense k. A small f makes the discriminants flat: the most
-probable sense does not depend on it, but elsewhere the word stays as probable as it was. The mean
-of a word's log mass over its contexts does, too. Senses need the inner product: θ = 0.
+where (…) is the term added to the logit of sense k, and s is SHRINKAGE. f does not change which
+sense is most probable. A small f preserves the probability of the word in contexts of other words.
+The last term of b_k preserves the mean log mass of the word over its contexts. The kernel must be
+the inner product, as KerBS's at θ = 0.
 """
 
 from __future__ import annotations
@@ -33,24 +34,26 @@ from torch import Tensor
 
 from fairseq_kerbs.utils.processes import progress
 
-SHRINKAGE = 0.3  # s above
+SHRINKAGE = 0.3  # of the scatter within clusters towards a multiple of the identity
 LEAST_CONTEXTS = 40  # a word with fewer keeps one sense, as special symbols do
-CONTEXTS_A_SENSE = 20  # that each sense of a word asks for
-STARTS = 5  # of k-means: with 2 some words were divided by less than what divides them most
-WHITENING = 0.5  # how far the scatter of contexts is drawn towards a multiple of the identity
+CONTEXTS_A_SENSE = 20  # minimum number of contexts of a word per sense
+STARTS = 5  # initializations of k-means; with 2, some words had a worse optimum
+WHITENING = 0.5  # shrinkage of the scatter in whiten()
 
 
 class ContextSample:
-    """A random sample of the contexts of each word, gathered in one pass (Vitter's algorithm R).
+    """A random sample of the contexts of each word, drawn in one pass (Vitter's algorithm R).
 
     Args:
-        counts: contexts that a word may have, [V]; one that has more is sampled all the same.
-        dim: size d of contexts, which are kept in float16.
-        most, memory: contexts of one word, and bytes of all, that are kept at most.
-        special: the first words, special symbols, of which nothing is kept.
+        counts: expected number of contexts of each word, [V]. There may be more.
+        dim: size d of contexts. They are stored in float16.
+        most: maximum number of contexts of a word.
+        memory: maximum size of the sample in bytes.
+        special: number of special symbols at the start of the vocabulary, which are left out.
+        seed: random seed.
 
     Raises:
-        ValueError: ``memory`` has no room for :data:`LEAST_CONTEXTS` contexts of each word.
+        ValueError: ``memory`` is too small for LEAST_CONTEXTS contexts of each word.
     """
 
     def __init__(
@@ -76,18 +79,18 @@ class ContextSample:
         self.kept = torch.empty(int(size.sum()), dim, dtype=torch.float16)  # no memory till filled
 
     def _filled(self) -> Tensor:
-        """Whether each place of :attr:`kept` holds a context."""
+        """Which rows of :attr:`kept` have a context."""
         place = torch.arange(len(self.kept)) - self.start.repeat_interleave(self.size)
         return place < self.seen.repeat_interleave(self.size)
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps of a sample, for :meth:`from_state`."""
+        """State for a checkpoint, see :meth:`from_state`."""
         kept, seed = self.kept[self._filled()], torch.tensor(self.seed)
         return {"size": self.size, "seen": self.seen, "kept": kept, "seed": seed}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> ContextSample:
-        """A sample that goes on exactly where :meth:`state` was taken."""
+        """Restore a sample from :meth:`state`. Sampling continues identically."""
         sample = cls.__new__(cls)
         sample._make_room(state["size"].cpu(), state["kept"].shape[1], int(state["seed"]))
         sample.seen += state["seen"].cpu()
@@ -96,11 +99,11 @@ class ContextSample:
 
     @property
     def enough(self) -> Tensor:
-        """Whether the contexts of each word suffice for clusters, [V]."""
+        """Which words have enough contexts for clusters, [V]."""
         return (self.seen >= LEAST_CONTEXTS) & (self.size > 0)
 
     def add(self, words: Tensor, contexts: Tensor) -> None:
-        """Take contexts [n, d] of words [n]."""
+        """Add contexts [n, d] of words [n]."""
         words = words.cpu()
         generator = torch.Generator().manual_seed(self.seed + int(self.seen.sum()))
         order = torch.sort(words, stable=True).indices
@@ -118,14 +121,14 @@ class ContextSample:
         self.kept[filled] = rows.clamp(-65504, 65504).to(self.kept)  # float16's range
 
     def contexts(self, word: int) -> Tensor:
-        """Those of a word, [n, d] in float32."""
+        """Sampled contexts of a word, [n, d] in float32."""
         start, size = int(self.start[word]), int(self.size[word].minimum(self.seen[word]))
         return self.kept[start : start + size].float()
 
 
 def whiten(sample: ContextSample) -> Tensor:
-    """A map A [d, d] of contexts, x -> x A, with AᵀCA = I: C is the scatter of contexts around the
-    mean of their word, drawn towards a multiple of the identity by :data:`WHITENING`."""
+    """Whitening matrix A, [d, d], for x -> x A, with AᵀCA = I. C is the scatter of contexts around
+    the mean of their word, shrunk towards a multiple of the identity."""
     eye = torch.eye(sample.kept.shape[1], dtype=torch.float64)
     scatter = torch.zeros_like(eye)
     for word in sample.enough.nonzero().squeeze(1).tolist():
@@ -138,8 +141,11 @@ def whiten(sample: ContextSample) -> Tensor:
 
 
 def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float]]:
-    """Contexts [n, d] by k-means in k = 1, 2 … ``most`` clusters, or as many as they suffice for:
-    the cluster of each [n], and the mean square distance from its center, for each k."""
+    """k-means of contexts [n, d] for k = 1, 2 … ``most``, or fewer with few contexts.
+
+    Returns:
+        for each k the cluster of each context, [n], and the mean squared distance from the centers.
+    """
     points = contexts.numpy() - contexts.numpy().mean(0)
     rounding = 1e-10 * float(contexts.square().sum(1).mean())
     labels, distortions = [np.zeros(len(points), int)], [float(np.square(points).sum(1).mean())]
@@ -155,7 +161,7 @@ def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float
 
 
 def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple[Any, float]:
-    """Lloyd's algorithm in points [n, d] around 0, with first centers by k-means++."""
+    """Lloyd's algorithm for centered points [n, d], initialized by k-means++."""
     squares, centers = np.square(points).sum(1), points[[draw.randint(len(points))]]
     before = np.full(len(points), -1)
     for _ in range(300):
@@ -174,8 +180,11 @@ def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple
 
 
 def allocate(falls: Mapping[int, Any], extra: int) -> Counter[int]:
-    """Extra senses by word, ``extra`` in all at most: each goes where the distortion of all the
-    word's occurrences falls most by it, ``falls[word][j]`` by extra sense j, if it falls at all."""
+    """Number of extra senses of each word, at most ``extra`` in total.
+
+    Each goes to the word whose distortion, summed over its occurrences, decreases most.
+    ``falls[word][j]`` is the decrease by its extra sense j.
+    """
     steps = [
         (-lowest, word)  # no sense before the one that the word gets first
         for word, fall in falls.items()
@@ -186,15 +195,15 @@ def allocate(falls: Mapping[int, Any], extra: int) -> Counter[int]:
 
 
 def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tensor, Tensor, Tensor]:
-    """What is added to a word's vector and bias for each of its senses, and their shares.
+    """Senses of a word, relative to its embedding and bias. The module has the equations.
 
     Args:
-        contexts: those of the word, [n, d].
-        labels: the cluster of each, one of k, [n].
-        gap: bound of f·(c_k − m)ᵀP(c_k − m), in nats: how far from flat the senses may be.
+        contexts: contexts of the word, [n, d].
+        labels: cluster of each context, one of k, [n].
+        gap: maximum of f·(c_k − m)ᵀP(c_k − m) in nats, the preference of a sense for its cluster.
 
     Returns:
-        [k, d], [k] and [k], float64; the shares sum to 1.
+        w_k − w, b_k − b and π_k, as [k, d], [k] and [k] in float64.
     """
     points = contexts.double()
     members = F.one_hot(torch.from_numpy(labels).long()).double()  # [n, k]
@@ -202,7 +211,7 @@ def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tens
     centers = members.t() @ points / members.sum(0).unsqueeze(1)
     inside, aside = points - members @ centers, centers - mean
     scatter, eye = inside.t() @ inside / len(points), torch.eye(points.shape[1]).double()
-    # where nothing spreads inside the clusters, any P parts them
+    # with zero scatter within clusters any P separates them
     level = (scatter.trace() / len(eye)).clamp_min(1e-30)
     covariance = torch.lerp(scatter, level * eye, SHRINKAGE)
     turn = torch.linalg.solve(covariance, aside.t()).t()  # P (c_k − m), [k, d]
@@ -216,20 +225,28 @@ def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tens
 
 
 class Placement(NamedTuple):
-    """Senses for a softmax over V words; the first V senses are those of words 0 … V − 1."""
+    """Senses for a softmax over V words. The first V senses belong to words 0 … V − 1."""
 
-    rows: Tensor  # to be added to the words' vectors, [M, d]
-    bias: Tensor  # to be added to the words' biases, [M]
+    rows: Tensor  # difference to the embedding of the word, [M, d]
+    bias: Tensor  # difference to the bias of the word, [M]
     word_of_sense: Tensor  # [M]
-    share: Tensor  # of the word's contexts, [M]
+    share: Tensor  # share of the word's contexts, [M]
 
 
 def place_senses(
     sample: ContextSample, total_senses: int, max_senses: int = 4, gap: float | Tensor = 1.0
 ) -> Placement:
-    """Place senses on the clusters of each word's contexts: ``total_senses`` in all and
-    ``max_senses`` a word, at most. ``gap`` is that of :func:`place_word`, of all words or of each,
-    [V]. Raises a ValueError if ``total_senses`` is below V."""
+    """Place senses on the clusters of each word's contexts.
+
+    Args:
+        sample: contexts of each word.
+        total_senses: maximum number of senses of all words.
+        max_senses: maximum number of senses of a word.
+        gap: see :func:`place_word`, for all words or per word, [V].
+
+    Raises:
+        ValueError: ``total_senses`` is below V.
+    """
     words, basis = len(sample.size), whiten(sample)
     if total_senses < words:
         raise ValueError(f"`total_senses` is {total_senses}; {words} words need a sense each.")

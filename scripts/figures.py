@@ -134,7 +134,7 @@ def draw_training(plt: Any, values: dict[str, dict[str, Any]]) -> Any:
         left.plot(shown["minutes"], shown["loss"], linestyle=line, label=label, **look)
         end = shown["minutes"][-1]
         right.errorbar(end, shown["bleu"], shown["deviation"], capsize=4, linestyle="", **look)
-    left.set(ylabel="validation loss, bits a subword", ylim=(2.2, 3.4))
+    left.set(ylabel="validation loss, bits per subword", ylim=(2.2, 3.4))
     right.set(ylabel="BLEU, mean ± deviation", ylim=(36.5, 40))
     for axes in (left, right):
         axes.set(xlabel="processor minutes of training", xlim=(0, 22))
@@ -153,7 +153,7 @@ def draw_price(plt: Any, values: dict[str, dict[str, Any]]) -> Any:
         level = mean(shown[name] for shown in values.values())
         axes.axhline(level, color="#666666", linestyle=":")
         axes.text(1.78, level + 0.01, said, ha="right", color="#444444")
-    axes.set(xlabel="training time ÷ softmax's", xlim=(1, 1.8), ylim=(0, 0.9))
+    axes.set(xlabel="training time ÷ time of the softmax", xlim=(1, 1.8), ylim=(0, 0.9))
     axes.set(ylabel="V-measure, 43 words, 95 % interval")
     axes.legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.88))
     return figure
@@ -161,13 +161,13 @@ def draw_price(plt: Any, values: dict[str, dict[str, Any]]) -> Any:
 
 def draw_lemma41(plt: Any, values: dict[str, dict[str, Any]]) -> Any:
     figure, axes = plt.subplots(figsize=(7.5, 4.5))
-    axes.plot([1, 4], [1, 4], color="#cccccc", linewidth=6, label="as many senses as clusters")
+    axes.plot([1, 4], [1, 4], color="#cccccc", linewidth=6, label="one sense per cluster")
     for policy, (name, colour, marker, line) in POLICIES.items():
         shown = values[policy]
-        label = f"{name}: {shown['exact']:.0%} of the words right"
+        label = f"{name}: {shown['exact']:.0%} of the words correct"
         look = {"color": colour, "marker": marker, "linestyle": line, "markersize": 7}
         axes.plot([1, 2, 3, 4], shown["senses"], label=label, **look)
-    axes.set(xlabel="clusters of a word's contexts", ylabel="senses after the training, mean")
+    axes.set(xlabel="number of clusters of a word", ylabel="mean number of senses after training")
     axes.set(xticks=[1, 2, 3, 4], yticks=[1, 2, 3, 4])
     axes.legend(frameon=False)
     return figure

@@ -198,7 +198,7 @@ def _word_lines(word: Figures, with_data: bool) -> str:
             share: [f"{sense[share]:.0%}" for sense in senses],
             "θ": ["–" if s["theta"] is None else f"{s['theta']:+.3f}" for s in senses],
             "translates": [name.translates for name in names],
-            "beside": [name.beside for name in names],
+            "neighbours": [name.beside for name in names],
         }
     )
     table = table[[column for column in table if table[column].any()]]

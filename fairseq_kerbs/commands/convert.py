@@ -11,40 +11,39 @@ from fairseq_kerbs.utils.errors import UserError
 @command(
     "convert",
     reading.CHECKPOINT,
-    arg.output("the checkpoint to write", "OUT", required=True),
-    arg.number("--total-senses", 1.5, "senses in all, a multiple of the target vocabulary", 1, "F"),
-    arg.number("--max-senses", 4, "most senses of one word", 1),
+    arg.output("output checkpoint", "OUT", required=True),
+    arg.number("--total-senses", 1.5, "number of senses, in units of the vocabulary size", 1, "F"),
+    arg.number("--max-senses", 4, "maximum number of senses of a word", 1),
     arg.choice(
         "--extra-senses",
-        "where senses beyond one a word go: beside rare words, with next to no share of their "
-        "probability, for reallocation to take; or on the clusters of each word's contexts in "
+        "placement of senses beyond one per word. spare: next to rare words with a negligible "
+        "probability, for later reallocation. clusters: on the clusters of each word's contexts in "
         "--data, where --total-senses is a limit",
         *("spare", "clusters"),
     ),
     arg.group(
         "with --extra-senses clusters",
-        arg.value("--split", "split of --data [%(default)s]", default="train"),
-        arg.number("--contexts", 600, "most contexts of a word, drawn at random", 40),
-        arg.number("--gap", 1.0, "bound of how strongly senses prefer their own clusters: more "
-                   "parts senses more, and changes predictions more", 0.001, "NATS"),
-        arg.number("--memory", 2.0, "most memory for contexts", 1e-9, "GB"),
+        arg.value("--split", "split of --data for contexts [%(default)s]", default="train"),
+        arg.number("--contexts", 600, "maximum number of sampled contexts of a word", 40),
+        arg.number("--gap", 1.0, "maximum preference of a sense for its cluster. A larger value "
+                   "separates senses more and changes predictions more", 0.001, "NATS"),
+        arg.number("--memory", 2.0, "maximum memory for contexts", 1e-9, "GB"),
         arg.value("--valid-split", "split of --data for the loss before and after [%(default)s]",
                   "SPLIT", default="valid"),
     ),
     arg.either(
-        arg.file("--data", "binarized data: word counts, and contexts for clusters", "BIN"),
-        arg.file("--dict", "target dictionary: word counts"),
+        arg.file("--data", "folder of binarized data, for word counts and contexts", "BIN"),
+        arg.file("--dict", "target dictionary, for word counts"),
     ),
-    arg.written("--config", "write the flags for training on as YAML"),
+    arg.written("--config", "also write the flags for further training as YAML"),
     reading.TRUST,
 )  # fmt: skip
 def convert(args: argparse.Namespace) -> None:
-    """make a trained softmax model a KerBS model with the same predictions
+    """give a trained softmax model senses
 
-    Turn a trained transformer, transformer_lm, lstm or lstm_lm of fairseq, or a model of
-    fairseq_kerbs with --output-layer softmax, into a KerBS model with the same predictions, or
-    nearly the same with clusters (theta = 0), to be trained on with fairseq-train
-    --finetune-from-model.
+    Convert a transformer, transformer_lm, lstm or lstm_lm of fairseq, or a model of fairseq_kerbs
+    with --output-layer softmax, into a KerBS model. Its predictions are the same, or nearly the
+    same with --extra-senses clusters. For further training use fairseq-train --finetune-from-model.
     """
     import yaml
 

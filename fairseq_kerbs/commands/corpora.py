@@ -20,11 +20,13 @@ SPLITS = ("train", "valid", "test")
 
 
 def _merges(default: int) -> arg.Part:
-    return arg.number("--merges", default, "joint BPE merges", 1)
+    return arg.number("--merges", default, "number of joint BPE merges", 1)
 
 
 def _words(default: int) -> arg.Part:
-    return arg.number("--words", default, "most frequent training words to keep; 0 keeps all")
+    return arg.number(
+        "--words", default, "vocabulary size, the most frequent training words. 0 keeps all"
+    )
 
 
 def _pairs(what: str, *numbers: int) -> list[arg.Part]:
@@ -37,16 +39,15 @@ def _several(text: str) -> tuple[str, ...]:
 
 @command(
     "toy",
-    arg.file("folder", "folder to write to", None),
-    *_pairs("pairs", 20000, 500, 500),
-    arg.number("--seed", 1, "of the draws"),
+    arg.file("folder", "output folder", None),
+    *_pairs("number of sentence pairs", 20000, 500, 500),
+    arg.number("--seed", 1, "random seed"),
 )
 def toy(args: argparse.Namespace) -> None:
     """write the synthetic corpus with gold senses
 
-    Write the synthetic German-like to English-like corpus: {train,valid,test}.{de,en} and the gold
-    senses of ambiguous English words in {train,valid,test}.senses.tsv (line, occurrence, word,
-    German lemma).
+    Write a synthetic parallel corpus with ambiguous English words: {train,valid,test}.{de,en}, and
+    their gold senses {train,valid,test}.senses.tsv (line, occurrence, word, German lemma).
     """
     from fairseq_kerbs.data.toy import write_toy_corpus
 
@@ -59,8 +60,8 @@ def _preparation(
 ) -> arg.Part:
     """A command that calls a function with its flags; the function's docstring is the help."""
     parts = (
-        arg.file("--dest", "folder to work in", "DIR", required=True),
-        arg.number("--workers", usable_cores(), "processes", 1),
+        arg.file("--dest", "output folder", "DIR", required=True),
+        arg.number("--workers", usable_cores(), "number of processes", 1),
         *parts,
     )
     parser = argparse.ArgumentParser(add_help=False)
@@ -82,30 +83,31 @@ PREPARATIONS = (
         arg.value("--train", "training text", "PREFIX", required=True),
         arg.value("--valid", "validation text", "PREFIX", required=True),
         arg.value("--test", "test text", "PREFIX[,PREFIX...]", type=_several, required=True),
-        arg.value("--source-lang", "how the names of source files end", "LANG", required=True),
-        arg.value("--target-lang", "how the names of target files end", "LANG", required=True),
-        arg.value("--source-moses", "its Moses rules [--source-lang]", "LANG", default=""),
-        arg.value("--target-moses", "its Moses rules [--target-lang]", "LANG", default=""),
+        arg.value("--source-lang", "source language and file suffix", "LANG", required=True),
+        arg.value("--target-lang", "target language and file suffix", "LANG", required=True),
+        arg.value("--source-moses", "Moses rules, source [--source-lang]", "LANG", default=""),
+        arg.value("--target-moses", "Moses rules, target [--target-lang]", "LANG", default=""),
         *(LOWERCASE, arg.switch("--escape", "write special characters as XML entities"), LONGEST),
-        arg.choice("--bpe", "merges learned on both languages together, or on each",
+        arg.choice("--bpe", "learn BPE on both languages together, on each, or not at all",
                    "joint", "separate", "none"),
-        arg.number("--merges", 10000, "BPE merges to learn", 1),
+        arg.number("--merges", 10000, "number of BPE merges", 1),
         arg.number("--vocabulary-threshold", 0,
-                   "joint BPE: split what a language's training text has less often; 0 = off"),
+                   "for joint BPE: minimum frequency of a subword in a language. 0 turns it off"),
         JOINED,
         aliases=["prepare-parallel"],  # the name of its script
     ),
     _preparation(
         *("prepare-lm", prepare.prepare_language),
-        arg.file("folder", "folder of the text", None, nargs="?"),
+        arg.file("folder", "folder with the text", None, nargs="?"),
         arg.file("--train", "training text"),
         arg.file("--valid", "validation text"),
         *(arg.file("--test", "test text"), _words(0)),
     ),
     _preparation(
         *("prepare-iwslt16", released.prepare_iwslt16, SOURCE),
-        arg.value("--valid", "[%(default)s]", "SET", default="tst2013"),
-        arg.value("--test", "[tst2014]", "SET[,SET...]", default=("tst2014",), type=_several),
+        arg.value("--valid", "validation set [%(default)s]", "SET", default="tst2013"),
+        arg.value("--test", "test sets [tst2014]", "SET[,SET...]", default=("tst2014",),
+                  type=_several),
         *(_merges(10000), LONGEST, JOINED),
     ),
     _preparation(
@@ -114,8 +116,8 @@ PREPARATIONS = (
     ),
     _preparation(
         *("prepare-lm1b", released.prepare_lm1b, SOURCE),
-        *_pairs("sentences", 300_000, 10_000, 30_000),
-        *(arg.number("--seed", 1, "of the draw"), _words(20_000)),
+        *_pairs("number of sentences", 300_000, 10_000, 30_000),
+        *(arg.number("--seed", 1, "random seed"), _words(20_000)),
     ),
     _preparation("prepare-multi30k", released.prepare_multi30k, SOURCE, _merges(3000)),
     _preparation("prepare-wikitext2", released.prepare_wikitext2, SOURCE, _words(10_000)),

@@ -33,8 +33,10 @@ def _save_dir(text: str) -> str:
 
 
 _EXPERIMENT = (
-    arg.file("config", "YAML file, or one that comes with fairseq_kerbs, such as toy", "CONFIG"),
-    arg.value("data", "'bin' folder of 'fairseq-kerbs prepare' or fairseq-preprocess", "DATA"),
+    arg.file(
+        "config", "YAML file, or name of a configuration of fairseq_kerbs, such as toy", "CONFIG"
+    ),
+    arg.value("data", "folder 'bin' of 'fairseq-kerbs prepare', or of fairseq-preprocess", "DATA"),
     arg.value("save_dir", "folder of the checkpoints", "SAVE_DIR", type=_save_dir),
 )
 _DRY_RUN = arg.switch("--dry-run", "only print the command")
@@ -68,10 +70,14 @@ class _TrainHelp(argparse.Action):
         shown = argparse.ArgumentParser(
             add_help=False, usage=argparse.SUPPRESS, formatter_class=_WithDefaults
         )
-        group = shown.add_argument_group("Flags that select parts of fairseq_kerbs")
+        group = shown.add_argument_group("Architecture and criterion")
         names = [name for presets in PRESETS.values() for name in presets]
-        group.add_argument("--arch", choices=names, help="see fairseq-kerbs architectures")
-        group.add_argument("--criterion", choices=["kerbs_cross_entropy"], help="for any of them")
+        group.add_argument(
+            "--arch", choices=names, help="architecture, see fairseq-kerbs architectures"
+        )
+        group.add_argument(
+            "--criterion", choices=["kerbs_cross_entropy"], help="training criterion"
+        )
         for kind in (
             *(config.KerbsConfig, config.SeparableKerbsConfig, config.RecurrentKerbsConfig),
             KerbsCrossEntropyCriterionConfig,
@@ -88,8 +94,8 @@ class _TrainHelp(argparse.Action):
 
 @command(
     *("train", *_EXPERIMENT, _DRY_RUN),
-    arg.value("--preset", "the paper's way of everything that has another default or CONFIG has "
-              "otherwise", choices=("paper",)),
+    arg.value("--preset", "use the settings of the paper, where CONFIG or a default differs",
+              choices=("paper",)),
     arg.flag("-h", "--help", action=_TrainHelp, nargs=0, help="show this help message, all flags "
              "of fairseq_kerbs and its configurations, and exit"),
     passes_on=True,
@@ -98,8 +104,8 @@ class _TrainHelp(argparse.Action):
 def train(args: argparse.Namespace) -> None:
     """fairseq-train with the flags of a configuration.
 
-    Print and run fairseq-train with the flags of CONFIG. Flags that are not listed here go to
-    fairseq-train and replace those of CONFIG and of a preset.
+    Print and run fairseq-train with the flags of CONFIG. Other flags are passed to fairseq-train,
+    and override CONFIG and the preset.
     """
     from fairseq_kerbs.commands.recipe import give_senses
     from fairseq_kerbs.configurations import CONFIGS, load_experiment, program_arguments
@@ -121,17 +127,17 @@ def train(args: argparse.Namespace) -> None:
 
 @command(
     *("generate", *_EXPERIMENT, _DRY_RUN),
-    arg.written("--output", "file to write to [SAVE_DIR/generate-SUBSET.txt]"),
-    arg.file("--reference", "raw text of the target side: print detokenized BLEU"),
-    arg.switch("--print-senses", "under scores a line K-ID: word#sense:posterior for each subword"),
-    arg.switch("--unescape", "undo XML entities (of 'prepare --escape') for BLEU"),
+    arg.written("--output", "output file [SAVE_DIR/generate-SUBSET.txt]"),
+    arg.file("--reference", "raw target text, to print detokenized BLEU"),
+    arg.switch("--print-senses", "add K-ID lines with word#sense:posterior for each subword"),
+    arg.switch("--unescape", "undo the XML entities of 'prepare --escape' for BLEU"),
     passes_on=True,
 )
 def generate(args: argparse.Namespace) -> None:
     """fairseq-generate with the flags of a configuration, and BLEU.
 
-    Print and run fairseq-generate with the flags of CONFIG. Flags that are not listed here go to
-    fairseq-generate and replace those of CONFIG. With --print-senses the output stays in subwords.
+    Print and run fairseq-generate with the flags of CONFIG. Other flags are passed to
+    fairseq-generate and override CONFIG. With --print-senses the output stays in subwords.
     """
     from fairseq_kerbs import configurations as experiments
     from fairseq_kerbs.commands.senses import text_with_senses
@@ -196,18 +202,17 @@ def _in_subwords(flags: Flags, extra: list[str]) -> Flags:
     *("translate", *_EXPERIMENT),
     arg.switch(
         "--print-senses",
-        "after each translation a tab, word#sense:posterior for each of its subwords, another tab, "
-        "and what the senses of its content words translate in the training data",
+        "append word#sense:posterior for each subword, and names of the senses of content words, "
+        "each after a tab",
     ),
     passes_on=True,
 )
 def translate(args: argparse.Namespace) -> int:
-    """raw text of standard input, translated, to standard output.
+    """translate raw text from standard input to standard output.
 
-    Translate raw text, one line a line, by fairseq-generate with the flags of CONFIG. Flags that
-    are not listed here replace them. Text is tokenized, divided and joined again as it was when
-    'fairseq-kerbs prepare' made DATA. An empty line stays empty. A line that is too long for the
-    model becomes an empty one: standard error names it, and the status is 1.
+    Translate raw text line by line, by fairseq-generate with the flags of CONFIG. Other flags
+    override these. Text is preprocessed as 'fairseq-kerbs prepare' did for DATA. For a line that is
+    too long for the model, an empty line is written with a warning, and the exit status is 1.
     """
     from fairseq_kerbs.configurations import check_data, language_pair
     from fairseq_kerbs.data import tokens
@@ -294,7 +299,7 @@ def _say(sentence: str) -> None:
 
 @command("architectures")
 def architectures(_: argparse.Namespace) -> None:
-    """what --arch can name, with the sizes (of a decoder) that flags can replace"""
+    """list the architectures for --arch, with the default sizes of their decoders"""
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
     from fairseq.models import ARCH_CONFIG_REGISTRY
     from tabulate import tabulate
@@ -316,5 +321,5 @@ def architectures(_: argparse.Namespace) -> None:
 
 @command("user-dir")
 def user_dir(_: argparse.Namespace) -> None:
-    """print what --user-dir of fairseq's programs must name"""
+    """print the folder to give to --user-dir of fairseq's programs"""
     print(PLUGIN_FOLDER)

@@ -28,7 +28,7 @@ def figure(name: str, *parts: arg.Part) -> Callable[..., arg.Part]:
             say_written(args.output, name)
 
         run.__doc__ = draw.__doc__
-        file = arg.output("a .png, .pdf or .svg file", required=True)
+        file = arg.output("output file, .png, .pdf or .svg", required=True)
         return command(name, file, *parts)(run)
 
     return decorate
@@ -37,17 +37,16 @@ def figure(name: str, *parts: arg.Part) -> Callable[..., arg.Part]:
 @figure(
     *("contexts", reading.CHECKPOINT, reading.DATA, reading.split("train"), reading.TRUST),
     reading.words("entry of the dictionary", nargs=1, required=True),
-    arg.number("--most", 300, "contexts, at most, drawn at random", 2),
+    arg.number("--most", 300, "maximum number of contexts, drawn at random", 2),
     arg.choice(
         "--projection",
-        "plane: linear discriminants of the senses, marks at their means; or principal components, "
-        "marks at the sense vectors",
+        "plane of the figure: linear discriminants of the senses with marks at their means, or "
+        "principal components with marks at the sense embeddings",
         *("discriminants", "pca"),
     ),
 )
 def contexts(args: argparse.Namespace) -> Any:
-    """context vectors of a word in a split of the data, in the plane that parts its senses most or
-    on two principal components, with the names of senses (Figure 1 of the paper)"""
+    """context vectors of a word by sense, with the names of senses (Figure 1 of the paper)"""
     import torch
 
     from fairseq_kerbs.analysis import geometry, plots
@@ -80,7 +79,7 @@ def contexts(args: argparse.Namespace) -> Any:
 
 @figure("theta", *_LAYER, reading.words("entries of the dictionary", required=True))
 def theta(args: argparse.Namespace) -> Any:
-    """theta of the senses of words, with the mean by usage (Figure 3 of the paper)"""
+    """theta of the senses of words, with their mean weighted by usage (Figure 3 of the paper)"""
     from fairseq_kerbs.analysis import plots
     from fairseq_kerbs.analysis.words import sense_numbers, usage_shares, word_numbers
 
@@ -94,7 +93,7 @@ def theta(args: argparse.Namespace) -> Any:
 
 @figure("frequency", *_LAYER)
 def frequency(args: argparse.Namespace) -> Any:
-    """the number of senses of each word over its frequency in the training data"""
+    """number of senses of each word over its frequency in the training data"""
     from fairseq_kerbs.analysis import plots
 
     layer, dictionary, *_ = reading.read_model(args)
@@ -106,7 +105,7 @@ def frequency(args: argparse.Namespace) -> Any:
 
 @figure("usage", *_LAYER)
 def usage(args: argparse.Namespace) -> Any:
-    """histograms of usage over all senses, and of its shares within words"""
+    """histograms of usage over all senses, and of usage within words"""
     from fairseq_kerbs.analysis import plots
 
     layer = reading.read_model(args).layer
@@ -115,7 +114,7 @@ def usage(args: argparse.Namespace) -> Any:
 
 @figure("history", arg.file("log", "output of fairseq-train, or its --tensorboard-logdir", "LOG"))
 def history(args: argparse.Namespace) -> Any:
-    """words by number of senses, senses moved and quantiles of theta, by updates"""
+    """words by number of senses, moved senses and quantiles of theta over training"""
     from fairseq_kerbs.analysis import plots
 
     return plots.plot_history(plots.read_history(args.log))
@@ -123,8 +122,7 @@ def history(args: argparse.Namespace) -> Any:
 
 @figure("kernels")
 def kernels(_: argparse.Namespace) -> Any:
-    """the kernels pow, log, rbf and wav and their gradients over the squared distance, and the
-    KerBS kernel over the cosine for several theta"""
+    """kernels and gradients of Gao et al. over the squared distance, and KerBS over the cosine"""
     from fairseq_kerbs.analysis import plots
 
     return plots.plot_kernels()
@@ -139,19 +137,19 @@ plot = nested(
 @command(
     *("geometry", reading.CHECKPOINT, reading.DATA, reading.split("test"), reading.TRUST),
     reading.words("words to measure", default=[]),
-    arg.number("--top", 20, "if no word is named: how many of the most frequent ones", 1),
-    arg.number("--most", 300, "contexts of a word, at most", 3),
-    arg.number("--least", 10, "contexts that a word must have", 3),
-    arg.number("--max-clusters", 6, "clusters of a word, at most", 2),
-    arg.number("--seed", 1, "of k-means and of the comparison"),
+    arg.number("--top", 20, "number of most frequent words if --word is not given", 1),
+    arg.number("--most", 300, "maximum number of contexts of a word", 3),
+    arg.number("--least", 10, "minimum number of contexts of a word", 3),
+    arg.number("--max-clusters", 6, "maximum number of clusters of a word", 2),
+    arg.number("--seed", 1, "random seed of k-means and of the comparison"),
     *reading.FILES,
 )
 def geometry(args: argparse.Namespace) -> None:
-    """clusters and variance of words' context vectors, of any fairseq model
+    """clusters and variance of context vectors, for any fairseq model
 
-    For each word the number of clusters of its context vectors in a split of the data, chosen by
-    silhouette and held against one Gaussian of the same covariance, and their variance. Works for
-    fairseq's own models too.
+    Print number of clusters and variance of each word's context vectors. The silhouette selects the
+    number of clusters, in comparison with a Gaussian of the same covariance. Models of fairseq work
+    too.
     """
     from fairseq_kerbs.analysis.geometry import geometry_as_text, geometry_table, measure_word
     from fairseq_kerbs.analysis.teacher_forcing import context_vectors
@@ -183,20 +181,20 @@ def geometry(args: argparse.Namespace) -> None:
 
 @command(
     *("neighbours", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.split("test"), reading.TRUST),
-    arg.file("other", "checkpoint to compare it with", "OTHER", nargs="?"),
-    arg.value("--names", "of the models [from their paths]", "NAME", nargs="+"),
-    arg.number("--top", 8, "clusters to show, 0 for all"),
-    arg.number("--examples", 1, "sentences of a cluster, for each model that is right"),
-    arg.number("--least", 20, "occurrences in the training data that a word must have"),
-    arg.switch("--joined", "whole words only, and BPE pieces joined"),
+    arg.file("other", "second model, for a comparison", "OTHER", nargs="?"),
+    arg.value("--names", "names of the models [from their paths]", "NAME", nargs="+"),
+    arg.number("--top", 8, "number of clusters to show. 0 shows all"),
+    arg.number("--examples", 1, "number of sentences per cluster and correct model"),
+    arg.number("--least", 20, "minimum number of occurrences of a word in the training data"),
+    arg.switch("--joined", "use whole words only, with BPE pieces joined"),
     *reading.FILES,
 )
 def neighbours(args: argparse.Namespace) -> None:
-    """clusters of words that the output layer can hardly tell apart, of one model or two
+    """clusters of words with similar output embeddings, for one model or two
 
-    Words are compared by output vectors (cosine, or the kernel's similarity over senses). With
-    --data also how often a word of a cluster is predicted in place of another, and of two
-    checkpoints where one is right and the other is not. Works for fairseq's own models too.
+    Cluster words by their output embeddings (cosine, or the kernel over senses). With --data: count
+    how often a word of a cluster is predicted instead of another. With two checkpoints: compare
+    where only one model is correct. Models of fairseq work too.
     """
     import torch
 

@@ -8,25 +8,37 @@ from collections.abc import Sequence
 from fairseq_kerbs.commands import arg, command, write_output
 from fairseq_kerbs.utils.errors import UserError
 
-TEXT = "tokenized text of the split, line by line: clean/train.en, tok/test.en of a prepared folder"
-LABELLED = "lines of source, tokens and labels PLACE:SENSE between tabs, places from 0"
-SENTENCES = arg.flag("--text", type=arg.OutputPath, required=True, metavar="TEXT")
+TEXT = "tokenized text of the split, such as clean/train.en or tok/test.en of 'prepare'"
+LABELLED = "file with source, tokens and labels POSITION:SENSE per line, separated by tabs"
+SENTENCES = arg.flag(
+    "--text",
+    type=arg.OutputPath,
+    required=True,
+    metavar="TEXT",
+    help="output file of the sentences",
+)
 
 
 def _output(least_count: int = 1, least_share: float = 0.0) -> tuple[arg.Part, ...]:
-    text = "share of these that a sense must have to count"
+    text = "minimum share of a sense in these occurrences"
     return (
-        arg.number("--least-count", least_count, "labelled occurrences of a word, at least"),
+        arg.number(
+            "--least-count", least_count, "minimum number of labelled occurrences of a word"
+        ),
         arg.number("--least-share", least_share, text, metavar="F"),
-        arg.output("file for the senses", "GOLD.tsv", required=True),
+        arg.output("output file", "GOLD.tsv", required=True),
     )
 
 
 @command(
     "gold-mlt",
-    arg.file("list", "such as ende_test2016.txt", "LIST"),
+    arg.file("list", "list of MLT, such as ende_test2016.txt", "LIST"),
     arg.file("--text", TEXT, required=True),
-    arg.file("--source", "its tokenized German source: clean/train.de, tok/test.de", required=True),
+    arg.file(
+        "--source",
+        "its tokenized German source, such as clean/train.de or tok/test.de",
+        required=True,
+    ),
     *_output(),
 )
 def mlt(args: argparse.Namespace) -> None:
@@ -43,16 +55,15 @@ def mlt(args: argparse.Namespace) -> None:
 @command(
     "gold-translations",
     arg.file("--text", TEXT, required=True),
-    arg.file("--other", "the same lines in another language, tokenized or not", required=True),
-    arg.value("--stemmer", "join inflected forms of the other language by Snowball's stemmer, such "
-              "as czech [none]", "LANGUAGE"),
+    arg.file("--other", "the same lines in another language", required=True),
+    arg.value("--stemmer", "Snowball stemmer for --other, such as czech [none]", "LANGUAGE"),
     *_output(least_count=60, least_share=0.1),
 )  # fmt: skip
 def translations(args: argparse.Namespace) -> None:
     """gold senses of words by the words of another language aligned with them
 
-    The sense of a word is the word, or its stem, that IBM Model 1 aligns with it in a text of
-    another language, which best the model has never seen.
+    The gold sense of a word is the word, or its stem, that IBM Model 1 aligns with it in another
+    language. Use a language that the model was not trained on.
     """
     from fairseq_kerbs.analysis.alignment import align
     from fairseq_kerbs.data.gold import gold_of_translations, parallel_words
@@ -67,8 +78,8 @@ def translations(args: argparse.Namespace) -> None:
 
 @command(
     "gold-coarsewsd",
-    arg.file("folder", "with a folder for each word", "FOLDER"),
-    arg.choice("--part", "", "train", "test"),
+    arg.file("folder", "folder of CoarseWSD-20, with a folder per word", "FOLDER"),
+    arg.choice("--part", "part of the data", "train", "test"),
     SENTENCES,
     *_output(),
 )

@@ -13,20 +13,20 @@ from fairseq_kerbs.utils.files import write_json
 if TYPE_CHECKING:
     from fairseq_kerbs.analysis.names import SenseNames
 
-CHECKPOINT = arg.file("checkpoint", "", "CHECKPOINT")
-DATA = arg.file("--data", "binarized data", "BIN", required=True)
+CHECKPOINT = arg.file("checkpoint", "file of a trained model", "CHECKPOINT")
+DATA = arg.file("--data", "folder of binarized data", "BIN", required=True)
 DATA_OR_DICT = arg.either(
-    arg.file("--data", "binarized data [none: the checkpoint alone]", "BIN"),
-    arg.file("--dict", "the target language's dict.*.txt [where the model was trained]"),
+    arg.file("--data", "folder of binarized data [none]", "BIN"),
+    arg.file("--dict", "dictionary of the target language, dict.*.txt [that of the training data]"),
 )
 TRUST = arg.switch(
     "--trust-checkpoint",
-    "load a checkpoint even if it holds more than tensors and settings, which could run a "
-    "program: only for files whose maker you trust",
+    "allow code in the checkpoint to run, for trusted files. Without this flag only tensors and "
+    "plain settings are loaded",
 )
 FILES = (
-    arg.written("--json", "write it here as JSON, too"),
-    arg.written("--csv", "write it here as CSV, too"),
+    arg.written("--json", "also write the result as JSON"),
+    arg.written("--csv", "also write the result as CSV"),
 )
 
 

@@ -11,42 +11,38 @@ from typing import Any
 from fairseq_kerbs.commands import arg, command, reading, write_output
 from fairseq_kerbs.utils.errors import UserError
 
-_EXAMPLES = arg.number("--examples", 1, "contexts a sense")
+_EXAMPLES = arg.number("--examples", 1, "number of example contexts per sense")
 
 
 @command(
     *("senses", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.TRUST),
-    arg.value("--split", "where names and contexts are from [train]; with --gold where the "
-              "labelled words are [test], and names are from the training data"),
-    reading.words("words to report", default=[]),
-    arg.file("--gold", "gold senses: number of the line, occurrence, word and sense between tabs",
+    arg.value("--split", "split for names and contexts [train], with --gold labelled split [test]"),
+    reading.words("words to show [the clearest ones]", default=[]),
+    arg.file("--gold", "gold senses: line, occurrence, word and sense per line, separated by tabs",
              "GOLD.tsv"),
-    arg.file("--train-data", "with --gold: data whose training split k-means is fitted on [--data]",
-             "BIN"),
-    arg.number("--top", 20, "if no word is named: how many whose senses are clearest, or that have "
-               "most labels, or without data most senses; 0 for all"),
-    *(_EXAMPLES, arg.number("--nearest", 0, "nearest senses of each by kernel"), *reading.FILES),
+    arg.file("--train-data", "for --gold: training data of the model, for k-means [--data]", "BIN"),
+    arg.number("--top", 20, "number of words if --word is not given: the clearest words, with "
+               "--gold those with most labels, without --data those with most senses. 0 shows all"),
+    *(_EXAMPLES, arg.number("--nearest", 0, "number of nearest senses by kernel"), *reading.FILES),
     arg.group(
         "words by number of senses (Table 6 of the paper)",
         arg.switch("--by-number-of-senses",
-                   "also print words drawn at random for every number of senses, as Markdown"),
-        arg.number("--words-each", 5, "words of each", 1),
-        arg.number("--seed", 1, "of the draw"),
-        arg.switch("--with-pieces", "subwords too, with marks"),
-        arg.written("--table", "write this table to a file: CSV if its name ends in .csv, else "
-                    "Markdown"),
+                   "also print random words for every number of senses, as Markdown"),
+        arg.number("--words-each", 5, "number of words for each number of senses", 1),
+        arg.number("--seed", 1, "random seed"),
+        arg.switch("--with-pieces", "include subwords"),
+        arg.written("--table", "write this table to a file, as CSV if its name ends in .csv, else "
+                    "as Markdown"),
     ),
 )  # fmt: skip
 def senses(args: argparse.Namespace) -> None:
-    """senses of words: what they translate, what they stand beside, example contexts
+    """senses of words: translations, neighbours and example contexts
 
-    For each word its senses, by usage. With --data: their shares of the word's
-    occurrences in a split, the source words that they translate and how often, neighbours that set
-    them apart, and the contexts in which each is most probable. Of a long split every second, third
-    … batch is read. Without data usage and kernel parameter alone. Then words by number of senses,
-    and senses a word by deciles of frequency in the training data. With --gold also how the senses
-    agree with gold senses: V-measure, adjusted Rand index and adjusted mutual information, beside
-    permuted senses, k-means and a linear classifier of contexts.
+    Print the senses of each word by usage. With --data: their share of the word's occurrences, the
+    source words that they translate, typical neighbours, and the contexts in which each is most
+    probable. Without --data: usage and theta only. Then print statistics of the number of senses
+    per word. With --gold: compare senses with gold senses by V-measure, adjusted Rand index and
+    adjusted mutual information, together with permuted senses, k-means and a linear classifier.
     """
     from fairseq_kerbs.analysis import sense_report
     from fairseq_kerbs.analysis.gold_senses import comparison_as_text
@@ -139,20 +135,21 @@ def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
 
 @command(
     *("report", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.split("train"), reading.TRUST),
-    arg.output("the .html file to write", required=True),
+    arg.output("output file, .html", required=True),
     arg.value("--title", "title of the page [name of the checkpoint]"),
     arg.file(
-        "--log", "output of fairseq-train or its --tensorboard-logdir, for the training", "LOG"
+        "--log", "output of fairseq-train or its --tensorboard-logdir, to show the training", "LOG"
     ),
     _EXAMPLES,
-    arg.number("--nearest", 0, "nearest senses of each by kernel; minutes for 60,000 senses"),
+    arg.number(
+        "--nearest", 0, "number of nearest senses by kernel. This takes minutes for 60,000 senses"
+    ),
 )
 def report(args: argparse.Namespace) -> None:
     """all senses of a model as one HTML file
 
-    Write a single HTML file that opens with the words whose senses are clearest, and in which to
-    search a word: what its senses translate and stand beside, contexts, theta and usage. It needs
-    no network and no other file.
+    Write a single HTML file that works offline. It starts with the clearest words, and has a search
+    for all words: translations, neighbours, contexts, theta and usage of their senses.
     """
     from fairseq_kerbs.analysis.html_report import html_page
     from fairseq_kerbs.analysis.plots import read_history
@@ -190,15 +187,15 @@ def report(args: argparse.Namespace) -> None:
 
 @command(
     *("print-senses", reading.CHECKPOINT, reading.DATA, reading.TRUST),
-    arg.file("generated", "what fairseq-generate wrote with this model", "GENERATED"),
+    arg.file("generated", "output of fairseq-generate with this model", "GENERATED"),
     arg.output(),
-    arg.switch("--names", "after a tab also what the senses of its content words translate"),
+    arg.switch("--names", "also append names of the senses of content words, after a tab"),
 )
 def print_senses(args: argparse.Namespace) -> None:
     """the sense of every token of fairseq-generate's output
 
-    Write fairseq-generate's output, made without --remove-bpe, with a line K-ID under the scores of
-    each hypothesis: word#sense:posterior for each of its tokens.
+    Add K-ID lines to the output of fairseq-generate without --remove-bpe. They have
+    word#sense:posterior for each token of a hypothesis.
     """
     write_output(args.output, text_with_senses(args, args.generated, args.names))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @command(
     "detokenize",
-    arg.file("input", "file to read [standard input]", nargs="?", default="-"),
+    arg.file("input", "input file [standard input]", nargs="?", default="-"),
     arg.value("--lang", "language of the text", required=True),
     arg.switch("--unescape", "undo XML entities"),
     arg.output(),
@@ -42,18 +42,18 @@ def detokenize(args: argparse.Namespace) -> None:
 
 @command(
     "score",
-    arg.file("--hypotheses", "a system's translations; of several, the first is the baseline",
+    arg.file("--hypotheses", "translations of one or several systems. The first is the baseline",
              required=True, nargs="+"),
-    arg.file("--reference", "raw text", required=True, nargs="+"),
+    arg.file("--reference", "reference translations, raw text", required=True, nargs="+"),
     arg.value("--lang", "language of the text [%(default)s]", default="en"),
     arg.either(
-        arg.switch("--lowercase", "ignore case, as TER always does"),
-        arg.switch("--both-cases", "one score with case, and one without"),
+        arg.switch("--lowercase", "ignore case. TER always does"),
+        arg.switch("--both-cases", "print cased and lowercased scores"),
     ),
-    arg.number("--max-ngram-order", 4, "longest n-grams: 1 gives BLEU-1", 1),
-    arg.value("--tokenize", "sacreBLEU's tokenizer [by language; 13a for most]", "NAME"),
+    arg.number("--max-ngram-order", 4, "maximum n-gram order of BLEU. 1 is BLEU-1", 1),
+    arg.value("--tokenize", "tokenizer of sacreBLEU [by language, usually 13a]", "NAME"),
     arg.switch("--unescape", "undo XML entities in hypotheses"),
-    arg.choice("--format", "", "text", "json"),
+    arg.choice("--format", "output format", "text", "json"),
 )  # fmt: skip
 def score(args: argparse.Namespace) -> None:
     """detokenized BLEU, chrF and TER with their signatures
@@ -112,13 +112,13 @@ def _print_comparison(
 
 _ANSWERS = arg.group(
     "text",
-    arg.file("--source", "inputs", required=True),
-    arg.value("--system", "a system's answers; repeat it for every system", "NAME=FILE",
+    arg.file("--source", "source text", required=True),
+    arg.value("--system", "output of a system. Repeat the flag for every system", "NAME=FILE",
               required=True, action="append"),
-    arg.value("--lang", "fairseq-generate: language of the answers [%(default)s]", default="en"),
-    arg.value("--source-lang", "fairseq-generate: that of the inputs [--lang]", "LANG"),
-    arg.switch("--unescape", "fairseq-generate: undo XML entities"),
-    description="Raw text with one sentence a line, or fairseq-generate's output.",
+    arg.value("--lang", "language of fairseq-generate's output [%(default)s]", default="en"),
+    arg.value("--source-lang", "language of fairseq-generate's source [--lang]", "LANG"),
+    arg.switch("--unescape", "undo XML entities in fairseq-generate's output"),
+    description="Raw text with one sentence per line, or output of fairseq-generate.",
 )  # fmt: skip
 
 
@@ -142,13 +142,15 @@ def _read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[s
 @command(
     "export",
     _ANSWERS,
-    arg.file("--sheets", "for the raters", "DIR", required=True),
-    arg.flag("--key", type=arg.OutputPath, required=True, metavar="FILE", help="JSON outside DIR"),
-    *(arg.number("--items", 50, least=1), arg.number("--raters", 3, least=1)),
-    arg.number("--seed", 1),
-    arg.choice("--delimiter", "semicolon for spreadsheet programs with a decimal comma",
+    arg.file("--sheets", "output folder of the sheets", "DIR", required=True),
+    arg.flag("--key", type=arg.OutputPath, required=True, metavar="FILE",
+             help="output file of the key, JSON, outside DIR"),
+    arg.number("--items", 50, "number of items", 1),
+    arg.number("--raters", 3, "number of raters", 1),
+    arg.number("--seed", 1, "random seed"),
+    arg.choice("--delimiter", "column delimiter. With a decimal comma use semicolon",
                "comma", "semicolon", "tab"),
-    arg.switch("--force", "replace files that are there"),
+    arg.switch("--force", "replace existing files"),
 )  # fmt: skip
 def export(args: argparse.Namespace) -> None:
     """draw items and write a sheet for each rater
@@ -182,9 +184,9 @@ def export(args: argparse.Namespace) -> None:
 
 @command(
     "score",
-    arg.file("--key", "as exported", required=True),
+    arg.file("--key", "key file of the export", required=True),
     arg.file("sheets", "filled sheets", "SHEET", nargs="+"),
-    arg.value("--baseline", "system to test the others against", "NAME"),
+    arg.value("--baseline", "system that the others are compared with", "NAME"),
     *reading.FILES,
 )
 def score_sheets(args: argparse.Namespace) -> None:
@@ -214,18 +216,19 @@ human_eval = nested(
 @command(
     "examples",
     _ANSWERS,
-    arg.file("--reference", "references, as --source"),
-    arg.choice("--choose", "drawn from the lines with the most different answers, where one system "
-               "gains most over the baseline, or drawn from all", "differing", "best", "random"),
-    arg.number("--number", 5, "lines", 1),
-    arg.number("--seed", 1, metavar="S"),
+    arg.file("--reference", "reference translations"),
+    arg.choice("--choose", "choose random lines among those with the most different outputs, the "
+               "lines with the largest gain of one system over the baseline, or random lines",
+               "differing", "best", "random"),
+    arg.number("--number", 5, "number of lines", 1),
+    arg.number("--seed", 1, "random seed", metavar="S"),
     arg.group(
         "--choose best",
-        arg.value("--of", "system whose gain counts [the last]", "NAME"),
-        arg.value("--baseline", "what it is compared with [the first]", "NAME"),
-        arg.choice("--metric", "", "chrf", "bleu"),
+        arg.value("--of", "system whose gain is measured [the last one]", "NAME"),
+        arg.value("--baseline", "system that it is compared with [the first one]", "NAME"),
+        arg.choice("--metric", "sentence-level metric", "chrf", "bleu"),
     ),
-    *(arg.choice("--format", "", "text", "markdown", "csv"), arg.output()),
+    *(arg.choice("--format", "output format", "text", "markdown", "csv"), arg.output()),
 )  # fmt: skip
 def examples(args: argparse.Namespace) -> None:
     """answers of several systems side by side

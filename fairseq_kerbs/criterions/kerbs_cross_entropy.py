@@ -1,4 +1,4 @@
-"""Cross-entropy over words from an output layer's own memory-lean likelihood (Eq. 11).
+"""Training criterion: cross-entropy over words (Eq. 11), computed by the output layer.
 
 fairseq reads the types of configuration fields as they are: annotations are not postponed here.
 """
@@ -18,26 +18,36 @@ from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.mixture import weight_variance
 from fairseq_kerbs.utils.errors import UserError
 
-RHO = "rho: weight of the variance of a token's mixture weights in training (Gao et al., Eq. 14)"
+RHO = "rho, the weight of the variance of mixture weights in the training loss (Gao et al., Eq. 14)"
 
 
 @dataclass
 class KerbsCrossEntropyCriterionConfig(stock.LabelSmoothedCrossEntropyCriterionConfig):
-    """Flags of ``--criterion kerbs_cross_entropy``: label_smoothed_cross_entropy's, and ρ."""
+    """Flags of ``--criterion kerbs_cross_entropy``."""
 
     mixture_regularization: float = field(default=0.0, metadata={"help": RHO})
 
 
 @register_criterion("kerbs_cross_entropy", dataclass=KerbsCrossEntropyCriterionConfig)
 class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
-    """Label-smoothed cross-entropy (smoothing 0 by default) for every output layer of ours.
+    """Label-smoothed cross-entropy for the output layers of fairseq_kerbs.
 
-    Same loss and logs as fairseq's ``label_smoothed_cross_entropy``, but tokens × senses are never
-    in memory, and while training the layer records what Eq. 12–13 need.
+    Loss and logs are those of fairseq's ``label_smoothed_cross_entropy``. The matrix of tokens ×
+    senses is never in memory. In training mode the layer records the statistics of Eq. 12–13.
 
-    With a mixture it logs the mean weight of every component and the mean variance of a token's
-    weights, and adds ρ (``mixture_regularization``) times that variance (Gao et al. 2019, Eq. 14)
-    to the loss of training alone.
+    With a mixture, the training loss has the term ρ Var(π), the variance of a token's mixture
+    weights (Gao et al. 2019, Eq. 14). The log has the mean weight of each component.
+
+    Args:
+        task: the fairseq task.
+        sentence_avg: average gradients over sentences instead of tokens.
+        label_smoothing: ε, in [0, 1). The default of the flag is 0.
+        ignore_prefix_size: number of target tokens to leave out at the start of a sentence.
+        report_accuracy: log the share of target words that are predicted.
+        mixture_regularization: ρ, 0 or more.
+
+    Raises:
+        UserError: a value is out of range, or the model has no output layer of fairseq_kerbs.
     """
 
     def __init__(
@@ -67,7 +77,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
     def compute_loss(
         self, model: Any, net_output: Any, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Loss and plain nll, summed (or by token where ``reduce`` is false), in nats."""
+        """Smoothed loss and nll in nats: sums, or one value per token if not ``reduce``."""
         features, target = self._features_and_target(model, net_output, sample)
         layer = output_layer_of(model)
         loss, token_nll, _ = layer.nll_with_evidence(
@@ -85,7 +95,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
         return loss, token_nll.sum()
 
     def _mixture_penalty(self, layer: OutputLayer, features: Tensor, counted: Tensor) -> Tensor:
-        """ρ Var(π) of every token [batch, len], 0 at padding; keeps sums for the logs."""
+        """ρ Var(π) of every token [batch, len], 0 at padding. Stores sums for the log."""
         rho = self.mixture_regularization
         with torch.set_grad_enabled(torch.is_grad_enabled() and rho > 0):
             weights = layer.component_weights(features)  # [batch, len, K]
@@ -105,7 +115,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log what fairseq logs, and means over tokens of a mixture's weights and variance."""
+        """Log the metrics of fairseq, and the means over tokens of mixture weights and variance."""
         super().reduce_metrics(logging_outputs)
         tokens = sum(float(log.get("mixture_tokens", 0)) for log in logging_outputs)
         if tokens == 0:
@@ -118,7 +128,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
     def compute_accuracy(
         self, model: Any, net_output: Any, sample: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
-        """Number of target words that are the most probable word, and number of targets."""
+        """Number of correctly predicted target words, and number of target words."""
         features, target = self._features_and_target(model, net_output, sample)
         counted = target.ne(self.padding_idx)
         predicted = output_layer_of(model).predict(features[counted].detach())
@@ -134,7 +144,7 @@ class KerbsCrossEntropyCriterion(stock.LabelSmoothedCrossEntropyCriterion):
 
 
 def output_layer_of(model: torch.nn.Module) -> OutputLayer:
-    """The output layer of a model; UserError where it is none of ours."""
+    """The output layer of a model. Raises a UserError if it is not one of fairseq_kerbs."""
     layer = getattr(getattr(model, "decoder", None), "output", None)
     if not isinstance(layer, OutputLayer):
         raise UserError(

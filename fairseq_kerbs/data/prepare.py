@@ -199,8 +199,8 @@ class ParallelText:
 def prepare_parallel(dest: Path, workers: int = 1, **flags: Any) -> None:
     """Raw parallel text to fairseq data.
 
-    Tokenizes it (Moses), drops overlong training pairs, learns and applies BPE, and binarizes into
-    DEST/bin. PREFIX stands for PREFIX.de and PREFIX.en, say.
+    Tokenizes text (Moses), drops long training pairs, learns and applies BPE, and binarizes into
+    DEST/bin. PREFIX means files such as PREFIX.de and PREFIX.en.
 
     ``flags`` are the fields of `ParallelText`. Raises what its `check`, `working_folder` and
     `parallel_steps` do.
@@ -316,9 +316,9 @@ def prepare_language(
 ) -> None:  # fmt: skip
     """Tokenized text to fairseq data for language models.
 
-    Checks tokenized text (one sentence or paragraph a line, words between spaces), drops blank
-    lines, keeps the most frequent words, and binarizes into DEST/bin. The text is a folder with one
-    file each with train, valid (or dev) and test in its name, or three files.
+    Binarizes tokenized text into DEST/bin, with one sentence or paragraph per line and words
+    separated by spaces. Drops empty lines and keeps the most frequent words. The text is three
+    files, or a folder with files that have train, valid (or dev) and test in their names.
 
     Raises a UserError if the text is missing, not UTF-8 or without words, and what `working_folder`
     and `binarize` do.

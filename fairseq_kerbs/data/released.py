@@ -84,10 +84,9 @@ def prepare_multi30k(
 ) -> None:
     """Multi30k De-En to fairseq data.
 
-    Reads the German-English text of Multi30k, task 1 (test set 2016, Flickr), then goes on as
-    'prepare': the data of our results on Multi30k. SOURCE is a folder that has train, val and
-    test_2016_flickr with the endings .de and .en, or these compressed (.gz) as in a checkout of
-    github.com/multi30k/dataset. Text goes to DEST/raw, data to DEST/bin.
+    Prepares German-English Multi30k, task 1, test set 2016 (Flickr), like 'prepare'. SOURCE is a
+    folder with train, val and test_2016_flickr (.de, .en, optionally .gz), such as a checkout of
+    github.com/multi30k/dataset. Writes text to DEST/raw and data to DEST/bin.
     """
     release, names = release_of("multi30k"), dict[str, str]()
     for split, part in {"train": "train", "valid": "val", "test": "test_2016_flickr"}.items():
@@ -102,9 +101,8 @@ def prepare_wikitext2(
 ) -> None:
     """WikiText-2 to fairseq data.
 
-    Reads WikiText-2 (word level), then goes on as 'prepare-lm': the data of our results on
-    WikiText-2. SOURCE is wikitext-2-v1.zip or a folder with wiki.{train,valid,test}.tokens. Text
-    goes to DEST/raw, data to DEST/bin.
+    Prepares WikiText-2 (word level) like 'prepare-lm'. SOURCE is wikitext-2-v1.zip or a folder with
+    wiki.{train,valid,test}.tokens. Writes text to DEST/raw and data to DEST/bin.
     """
     release, names = release_of("wikitext2"), {s: f"wiki.{s}.tokens" for s in SPLITS}
     read = partial(read_unchanged, release=release, names=names)
@@ -130,10 +128,10 @@ def prepare_iwslt16(
 ) -> None:  # fmt: skip
     """IWSLT'16 De-En of the WIT3 release to fairseq data.
 
-    Reads IWSLT'16 German-English from the WIT3 release 2016-01 (its checksum and numbers of lines
-    are checked) or from a folder, then goes on as 'prepare'. SOURCE is 2016-01.tgz, its de-en.tgz,
-    that archive unpacked, or a folder of plain text with train*.de and IWSLT16.TED.SET.de-en.de,
-    say. Text goes to DEST/raw, data to DEST/bin.
+    Prepares German-English IWSLT'16 (WIT3 release 2016-01) like 'prepare'. SOURCE is 2016-01.tgz,
+    its de-en.tgz, that archive unpacked, or a folder of plain text with files such as train*.de and
+    IWSLT16.TED.SET.de-en.de. Checksum and numbers of lines of the release are verified. Writes text
+    to DEST/raw and data to DEST/bin.
 
     The KerBS paper does not say which sets it validates and tests on. A UserError unless the sets
     are known and differ.
@@ -197,10 +195,10 @@ def prepare_dailydialog(
 ) -> None:
     """DailyDialog to fairseq data.
 
-    Makes pairs of adjacent utterances of DailyDialog, removes training pairs that also occur in
-    validation or test, then goes on as 'prepare' with one vocabulary. SOURCE is
-    ijcnlp_dailydialog.zip or a folder with dialogues_{train,validation,test}.txt. Source and target
-    are called context and en. Text goes to DEST/raw, data to DEST/bin.
+    Prepares pairs of adjacent utterances of DailyDialog like 'prepare', with one vocabulary.
+    Training pairs that also occur in validation or test are removed. SOURCE is
+    ijcnlp_dailydialog.zip or a folder with dialogues_{train,validation,test}.txt. The languages are
+    named context and en. Writes text to DEST/raw and data to DEST/bin.
 
     The target is called en, because its name tells the commands its language.
     """
@@ -270,10 +268,11 @@ def prepare_lm1b(
 ) -> None:  # fmt: skip
     """Sentences of the One-Billion-Word benchmark to fairseq data.
 
-    Draws sentences of the One-Billion-Word benchmark with a seed and without replacement, then goes
-    on as 'prepare-lm'. SOURCE is 1-billion-word-language-modeling-benchmark-r13output.tar.gz, that
-    archive unpacked, or a folder of files with train, dev or test in their names; without a
-    training file all sentences are drawn from one pool. Text goes to DEST/raw, data to DEST/bin.
+    Draws sentences of the One-Billion-Word benchmark without replacement, and prepares them like
+    'prepare-lm'. SOURCE is 1-billion-word-language-modeling-benchmark-r13output.tar.gz, this
+    archive unpacked, or a folder of files with train, dev or test in their names. Without a
+    training file all splits are drawn from the same files. Writes text to DEST/raw and
+    data to DEST/bin.
 
     The KerBS paper has as many, and does not say which. Here training sentences come from the
     benchmark's training text and the others from its held-out text.

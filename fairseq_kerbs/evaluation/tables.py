@@ -193,29 +193,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """``scripts/reproduce_tables.sh``: run Snakemake; its status, or 1 if data are missing."""
     parser = argparse.ArgumentParser(
         prog="scripts/reproduce_tables.sh",
-        description="Reproduce the papers' tables with Snakemake: prepare data, train what is "
-        "missing, generate, score, write the tables. Interrupted, it goes on where it stopped; a "
-        "changed description makes anew what it changes; a failed run does not stop the others.",
-        epilog="Other flags go to Snakemake: --profile configs/snakemake/slurm sends trainings to "
-        "a cluster, --forcerun generate repeats a step, --unlock helps after a crash.",
+        description="Reproduce the papers' tables with Snakemake: prepare data, train, generate, "
+        "score and write the tables. Finished steps are not repeated. A failed run does not stop "
+        "the others.",
+        epilog="Other flags are passed to Snakemake: --profile configs/snakemake/slurm submits "
+        "jobs to a cluster, --forcerun generate repeats a step, --unlock is for use after a crash.",
     )
     add = parser.add_argument
-    text = "a table (several times for several), or a description of your own [all]"
+    text = "table, or file with a description. Repeat the flag for several tables [all]"
     add("--table", action="append", metavar="1|2|3|4|5|6|gao1|gao3|layers|all|FILE", help=text)
-    text = "the paper's sizes, or runs of at most 30 minutes (layers: 90) on 2 cores [%(default)s]"
+    text = "full: the papers' sizes. small: runs of at most 90 minutes on two cores [%(default)s]"
     add("--scale", choices=("full", "small"), default="small", help=text)
     for name, folder, text in (
-        ("--corpora", "data", "raw corpora, see configs/tables/data.yaml"),
-        ("--work", "runs/tables", "prepared data, checkpoints, logs"),
-        ("--results", "results/tables", "where tables are written"),
+        ("--corpora", "data", "folder of raw corpora, see configs/tables/data.yaml"),
+        ("--work", "runs/tables", "folder of prepared data, checkpoints and logs"),
+        ("--results", "results/tables", "output folder of the tables"),
     ):
         add(name, type=Path, default=Path(folder), metavar="DIR", help=f"{text} [%(default)s]")
-    text = "runs side by side, each with cores/N threads; on a cluster, jobs at a time [1]"
+    text = "number of parallel runs with cores/N threads each, or of jobs on a cluster [1]"
     add("--jobs", type=int, metavar="N", help=text)
-    text = "only runs whose label (as table2/mt/kerbs/s1) contains or, with *, fits this; several "
-    add("--only", action="append", default=[], metavar="PATTERN", help=f"{text}times for several")
-    add("--dry-run", action="store_true", help="print every command, with planned minutes")
-    add("--report-only", action="store_true", help="write the tables of what there is")
+    text = "use only runs whose label, such as table2/mt/kerbs/s1, contains or matches PATTERN"
+    add("--only", action="append", default=[], metavar="PATTERN", help=text)
+    add("--dry-run", action="store_true", help="print every command with estimated minutes")
+    add("--report-only", action="store_true", help="write tables from finished runs only")
     args, extra = parser.parse_known_args(arguments)
     try:
         return _run_snakemake(args, extra)

@@ -1,4 +1,4 @@
-"""Kernels: how a context vector is scored against a sense (Eq. 9; Gao et al. 2019, Eq. 4-12)."""
+"""Kernels between context vectors and sense embeddings (Eq. 9; Gao et al. 2019, Eq. 4-12)."""
 
 from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_inverse, safe_norm
 from fairseq_kerbs.kernels.functional import (

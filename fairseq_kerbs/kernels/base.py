@@ -1,4 +1,4 @@
-"""What every kernel is: a function of x = h·w, |h|, |w| and θ, and its four partial derivatives."""
+"""Base class of kernels: functions of x = h·w, |h|, |w| and θ, with partial derivatives."""
 
 from __future__ import annotations
 
@@ -23,62 +23,71 @@ class Partials(NamedTuple):
 
 
 class Kernel(ABC):
-    """One kernel: its value and partial derivatives over broadcastable tensors."""
+    """A kernel K(x, |h|, |w|, θ) with x = h·w, for a context vector h and a sense embedding w.
 
-    name: ClassVar[str]  # its key in KERNELS
-    options: ClassVar[tuple[str, ...]] = ()  # of its constructor, for a user to choose
-    has_theta: ClassVar[bool] = True  # whether it reads θ
-    reads_norms: ClassVar[bool] = True  # whether it reads |h| and |w|
-    homogeneous: ClassVar[bool] = False  # whether the value grows as h does, and as w does
-    theta_std: ClassVar[float] = 0.1  # θ begins as the paper's "random vector", normal with these
+    A subclass implements :meth:`value` and :meth:`partials`, and sets the class attributes.
+
+    Attributes:
+        name: key in :data:`.functional.KERNELS` and value of ``--kernel``.
+        options: names of the constructor's hyper-parameters.
+        has_theta: the kernel uses θ.
+        reads_norms: the kernel uses |h| and |w|.
+        homogeneous: K(ah, bw) = ab K(h, w) for a, b > 0.
+        theta_mean, theta_std: mean and standard deviation of the initial θ.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[tuple[str, ...]] = ()
+    has_theta: ClassVar[bool] = True
+    reads_norms: ClassVar[bool] = True
+    homogeneous: ClassVar[bool] = False
+    theta_std: ClassVar[float] = 0.1
     theta_mean: ClassVar[float] = 0.0
 
     @abstractmethod
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
-        """Kernel value; all arguments broadcast and are float32 or float64.
+        """Kernel value. Arguments are float32 or float64 and broadcast.
 
-        ``theta`` is what :meth:`prepare` gives of θ.
+        ``theta`` is the result of :meth:`prepare`.
         """
 
     @abstractmethod
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
-        """Derivatives of :meth:`value` by x (norms fixed), |h|, |w| (x fixed) and θ itself.
+        """Partial derivatives of :meth:`value` by x, |h|, |w| and θ, with the others fixed.
 
-        A homogeneous kernel gives none by norms: |h| ∂s/∂|h| = |w| ∂s/∂|w| = s − x ∂s/∂x.
+        A homogeneous kernel leaves out those by norms: |h| ∂K/∂|h| = |w| ∂K/∂|w| = K − x ∂K/∂x.
         """
 
     def prepare(self, theta: Tensor) -> Tensor:
-        """What the kernel needs of θ [...], once a sense: several functions of it, [C, ...], or as
-        such θ itself."""
+        """Functions of θ [...] that are computed once per sense: [C, ...], or θ itself."""
         return theta
 
     def bind(self, dim: int) -> Kernel:
-        """This kernel for vectors of ``dim`` coordinates: itself, unless their number matters; a
-        ValueError if it cannot work with vectors of this size."""
+        """The kernel for vectors of size ``dim``. Raises a ValueError for an unsupported size."""
         return self
 
     def map_contexts(self, h: Tensor) -> Tensor:
-        """Context vectors as they enter the products x, [..., d] -> [..., d]; as such, h itself.
+        """Linear map A of context vectors before the products, [..., d] -> [..., d].
 
-        A linear and symmetric map A, so that x = (A h)·w and the gradient by h of a function of x
-        is A applied to its gradient by A h. Norms are always those of h.
+        The products are x = (A h)·w. A is symmetric, so a gradient by A h becomes one by h through
+        A again. Norms are those of h. The default is the identity.
         """
         return h
 
 
 def compute_dtype(*tensors: Tensor) -> torch.dtype:
-    """float64 where an input is float64, float32 otherwise: sums never run in low precision."""
+    """float64 if an input is float64, else float32. Sums never run in half precision."""
     wide = any(tensor.dtype == torch.float64 for tensor in tensors)
     return torch.float64 if wide else torch.float32
 
 
 def safe_norm(vectors: Tensor) -> Tensor:
-    """Euclidean norm over the last dimension, kept as size 1; gradient 0 at the zero vector."""
+    """Euclidean norm, [..., d] -> [..., 1], with gradient 0 at the zero vector."""
     return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
 
 
 def safe_inverse(norm: Tensor) -> Tensor:
-    """1/norm, and 0 where the norm is 0 (or too small for its inverse to be finite)."""
+    """1/norm, or 0 if the norm is too small for a finite inverse."""
     tiny = torch.finfo(norm.dtype).tiny
     return torch.where(norm >= tiny, 1.0 / norm.clamp_min(tiny), 0.0)
 
@@ -98,9 +107,10 @@ _LN2 = {  # in two parts: n times the first is exact
 
 
 def expm1(z: Tensor) -> Tensor:
-    """e^z − 1 for |z| ≤ 80, as exact as torch.expm1 also where torch.compile makes e^z − 1 of that.
+    """e^z − 1 for |z| ≤ 80, exact near 0 also under torch.compile.
 
-    With z = n·ln 2 + r and |r| ≤ ½ ln 2 it is 2^n (e^r − 1) + (2^n − 1).
+    torch.compile replaces torch.expm1 by e^z − 1. This is 2^n (e^r − 1) + (2^n − 1) with
+    z = n·ln 2 + r and |r| ≤ ½ ln 2.
     """
     if not is_compiling():
         return torch.expm1(z)
@@ -109,8 +119,10 @@ def expm1(z: Tensor) -> Tensor:
 
 
 def exp(z: Tensor) -> Tensor:
-    """e^z for z ≤ 80; torch.compile would keep a matrix of what torch.exp gives, where it is used
-    twice. The least is e^−87 in float32."""
+    """e^z for z ≤ 80, at least e^−87 in float32.
+
+    torch.compile stores the result of torch.exp in memory if it is used twice, but recomputes this.
+    """
     if not is_compiling():
         return torch.exp(z)
     power, inside = _reduced(z.clamp_min(-700.0 if z.dtype == torch.float64 else -87.0))
@@ -118,7 +130,7 @@ def exp(z: Tensor) -> Tensor:
 
 
 def _reduced(z: Tensor) -> tuple[Tensor, Tensor]:
-    """2^n and e^r − 1; see :func:`expm1`. Not by calls of a library, which end a CPU's vectors."""
+    """2^n and e^r − 1 of :func:`expm1`, by operations that vectorize on a CPU."""
     high, low = _LN2[z.dtype]
     n = torch.round(z * (1 / math.log(2)))
     r = z - n * high - n * low

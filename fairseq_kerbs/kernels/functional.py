@@ -1,4 +1,4 @@
-"""All kernels by name, and differentiable functions of whole vectors over them."""
+"""Kernels by name, and differentiable kernel functions of vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (*_OURS, *
 
 
 def build_kernel(name: str | Kernel, **options: Any) -> Kernel:
-    """The kernel called ``name`` (or ``name`` itself, if it is a kernel already).
+    """Build the kernel ``name`` with its options. A :class:`Kernel` is returned as it is.
 
     Raises:
         ValueError: no kernel has that name, or an option is out of range.
@@ -32,7 +32,7 @@ def build_kernel(name: str | Kernel, **options: Any) -> Kernel:
 
 
 class _KernelFunction(torch.autograd.Function):
-    """Autograd node of a kernel over broadcast x, |h|, |w|, θ: saves inputs only."""
+    """Autograd function of a kernel. It saves only the inputs x, |h|, |w| and θ."""
 
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, *inputs: Tensor) -> Tensor:
@@ -66,9 +66,14 @@ def _reduced(grad: Tensor, partial: Tensor | float, like: Tensor) -> Tensor:
 def apply_kernel(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor
 ) -> Tensor:
-    """Differentiable kernel value from x = h·w, |h|, |w| and θ, which broadcast.
+    """Differentiable kernel value K(x, |h|, |w|, θ).
 
-    It is float32, or float64 where an input is.
+    Args:
+        kernel: the kernel.
+        x, h_norm, w_norm, theta: tensors that broadcast.
+
+    Returns:
+        the broadcast shape, in float64 if an input is float64, else float32.
     """
     dtype = compute_dtype(x, h_norm, w_norm, theta)
     x = x.expand(torch.broadcast_shapes(x.shape, h_norm.shape, w_norm.shape, theta.shape))
@@ -77,7 +82,7 @@ def apply_kernel(
 
 
 def check_shapes(h: Tensor, w: Tensor, theta: Tensor) -> None:
-    """Raise a ValueError where these are not [..., d], [M, d] and [M]."""
+    """Raise a ValueError unless the shapes are [..., d], [M, d] and [M]."""
     if w.dim() != 2 or not h.dim() or h.shape[-1] != w.shape[1]:
         raise ValueError(
             f"`h` has shape {tuple(h.shape)} and `w` {tuple(w.shape)}; they must be [..., d] and "
@@ -96,20 +101,20 @@ def kernel_logits(
     kernel: str | Kernel = "kerbs",
     products: torch.dtype | None = None,
 ) -> Tensor:
-    """Kernel logits of every context vector against every sense.
+    """Logits K(h, w_m; θ_m) of every context vector and every sense.
 
     Args:
         h: context vectors, [..., d].
         w: sense embeddings, [M, d].
-        theta: kernel parameters, [M] (not read by kernels without one).
-        kernel: a name of :data:`KERNELS` or a kernel.
-        products: dtype of the products h·w; that of the result, if not given.
+        theta: kernel parameters, [M]. Kernels without a parameter ignore it.
+        kernel: a kernel, or its name in :data:`KERNELS`.
+        products: dtype of the products h·w [dtype of the result].
 
     Returns:
-        [..., M] in float32, or float64 where an input is float64.
+        [..., M], in float64 if an input is float64, else float32.
 
     Raises:
-        ValueError: shapes do not fit each other or the kernel, or no kernel has that name.
+        ValueError: shapes do not match each other or the kernel, or no kernel has that name.
     """
     check_shapes(h, w, theta)
     dtype = compute_dtype(h, w, theta)
@@ -122,15 +127,21 @@ def kernel_logits(
 
 
 def kerbs_kernel(h: Tensor, w: Tensor, theta: Tensor) -> Tensor:
-    """The KerBS kernel of Eq. 9 between every context vector and every sense.
+    """The KerBS kernel (Eq. 9) of every context vector and every sense, computed in float64.
 
-    Computed in float64 and rounded once, so that it and its gradients are right to the precision of
-    the inputs' dtype; :func:`kernel_logits` and :mod:`fairseq_kerbs.likelihood` stay in float32.
-    Arguments and errors are those of :func:`kernel_logits`; |θ| is bounded by
-    :data:`.kernels.kerbs.THETA_LIMIT`.
+    Value and gradients are exact to the precision of the inputs' dtype. The faster
+    :func:`kernel_logits` computes in float32.
+
+    Args:
+        h: context vectors, [..., d].
+        w: sense embeddings, [M, d].
+        theta: kernel parameters, [M], limited to ±:data:`.kernels.kerbs.THETA_LIMIT`.
 
     Returns:
-        [..., M], in the common dtype of the inputs, saturated to its finite range.
+        [..., M], in the common dtype of the inputs, clamped to its finite range.
+
+    Raises:
+        ValueError: shapes do not match.
     """
     logits = kernel_logits(h.double(), w.double(), theta.double(), "kerbs")
     dtype = torch.promote_types(torch.promote_types(h.dtype, w.dtype), theta.dtype)

@@ -1,18 +1,15 @@
-"""Kernels of Gao et al. 2019 in place of the inner product of the softmax (their Eq. 4–13).
+"""Kernels of Gao et al. 2019, which replace the inner product of the softmax (their Eq. 4–13).
 
-None has a parameter of its own: a layer with one of them has exactly those of a softmax layer.
-``lin`` (Eq. 4) is :class:`.kernels.kerbs.InnerProductKernel`. All others but ``pol`` look at
-the distance of the two vectors, by Eq. 13
+They have no learned parameters. ``lin`` (Eq. 4) is :class:`.kernels.kerbs.InnerProductKernel`.
+All others except ``pol`` depend on the squared distance (Eq. 13), clamped at 0:
 
     D = |w − h|² = |w|² + |h|² − 2 h·w
 
-clamped at 0. It is wrong by a few units in the last place of |w|² + |h|² (or of the products, where
-these run in low precision): two vectors nearer than that count as one. Where f'(D) has no bound at
-D = 0 (``log`` and ``pow`` with p < 2, ``hpb``), the gradient is 0 up to that :func:`resolution`, as
-the direction of w − h would be noise.
+D has a rounding error, the :func:`resolution`. If f'(D) is unbounded at D = 0 (``log`` and ``pow``
+with p < 2, and ``hpb``), the gradient is 0 for smaller D, because the direction of w − h is noise.
 
-The steepest kernels saturate at ±:data:`LOGIT_LIMIT`, where their gradient becomes 0, so that
-logits, and sums of them over words, stay finite in float32.
+The steepest kernels saturate at ±:data:`LOGIT_LIMIT` with gradient 0. Logits and their sums over
+words then stay finite in float32.
 """
 
 from __future__ import annotations
@@ -29,19 +26,19 @@ from torch import Tensor
 from fairseq_kerbs.kernels.base import Kernel, Partials
 
 LOGIT_LIMIT = 1e30
-"""Size at which a logit saturates: the sum over 10^8 words is still a float32."""
+"""Largest absolute logit. Its sum over 10^8 words is finite in float32."""
 
 VARIANCE_FLOOR = 0.01
-"""Least variance of a coordinate in ``ssg`` and ``mog``: that of the zero vector."""
+"""Smallest variance in ``ssg`` and ``mog``, that of the zero vector."""
 
 
 def squared_distance(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> Tensor:
-    """D = |w|² + |h|² − 2x ≥ 0 (Eq. 13); the arguments broadcast."""
+    """D = |w|² + |h|² − 2x ≥ 0 (Eq. 13). The arguments broadcast."""
     return (h_norm.square() + w_norm.square() - 2.0 * x).clamp_min_(0.0)
 
 
 def resolution(scale: Tensor) -> Tensor:
-    """What rounding leaves of a difference of products of the size of ``scale``."""
+    """Rounding error of a difference of terms of size ``scale``."""
     return 4.0 * torch.finfo(scale.dtype).eps * scale
 
 
@@ -51,7 +48,7 @@ def _check(option: str, value: float, allowed: bool, what: str = "a number above
 
 
 class DistanceKernel(Kernel):
-    """Base of the kernels that are a function f(D) of the squared distance; all options are > 0."""
+    """Base of kernels f(D) of the squared distance D. All options must be above 0."""
 
     has_theta = False
     power: float = 2.0
@@ -66,7 +63,7 @@ class DistanceKernel(Kernel):
 
     @abstractmethod
     def slope(self, distance: Tensor) -> Tensor:
-        """f'(D) for D ≥ 0; anything at D = 0 where it has no bound there, for ``power`` < 2."""
+        """f'(D) for D ≥ 0. Any value at D = 0 if ``power`` < 2, where f' is unbounded."""
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         return self.of_distance(squared_distance(x, h_norm, w_norm))
@@ -101,7 +98,7 @@ class LogKernel(DistanceKernel):
 
 @dataclass(frozen=True)
 class PowerKernel(DistanceKernel):
-    """S = −|w − h|^p  (Eq. 6), p = ``power`` > 0; 2: h·w with a penalty on the norm of w."""
+    """S = −|w − h|^p  (Eq. 6), p = ``power`` > 0. For p = 2, h·w with a penalty on |w|²."""
 
     name = "pow"
     options = ("power",)
@@ -120,9 +117,9 @@ class PowerKernel(DistanceKernel):
 class PolynomialKernel(Kernel):
     """S = (α h·w + c)^p  (Eq. 7), ``alpha`` > 0, ``offset`` c, ``power`` p.
 
-    p is a whole number ≥ 1 because its base may be negative; an odd one keeps the order of the
-    inner products. By default S = 8 + x + … near x = 0, where training begins: the slope of the
-    inner product there, steeper above (2.6 at x = 15), flatter below, and flat at x = −24.
+    p is an integer ≥ 1 because the base may be negative. With an odd p, S is monotonic in h·w. The
+    defaults give S = 8 + x + … near x = h·w = 0, where training starts, with the slope of the inner
+    product. The slope is 2.6 at x = 15 and 0 at x = −24.
     """
 
     name = "pol"
@@ -152,9 +149,10 @@ class PolynomialKernel(Kernel):
 
 @dataclass(frozen=True)
 class RadialBasisKernel(DistanceKernel):
-    """S = exp(−γ |w − h|²)  (Eq. 8), in [0, 1]: no sense is e times as probable as another.
+    """S = exp(−γ |w − h|²)  (Eq. 8), γ = ``gamma`` > 0.
 
-    After layer normalization |h|² = d, some hundreds; γ = 0.01 leaves a gradient there, 1 none.
+    S is in [0, 1], so probabilities differ by a factor of e at most. After layer normalization |h|²
+    is d, some hundreds. γ = 0.01 has a gradient there, γ = 1 does not.
     """
 
     name = "rbf"
@@ -170,9 +168,9 @@ class RadialBasisKernel(DistanceKernel):
 
 @dataclass(frozen=True)
 class WaveletKernel(DistanceKernel):
-    """S = cos(|w − h|²/a) · exp(−|w − h|²/b)  (Eq. 12), in [−1, 1].
+    """S = cos(|w − h|²/a) · exp(−|w − h|²/b)  (Eq. 12), in [−1, 1], a > 0, b > 0.
 
-    Both lengths are 100 for the reason of γ in :class:`RadialBasisKernel`.
+    The defaults are 100 for the same reason as γ in :class:`RadialBasisKernel`.
     """
 
     name = "wav"
@@ -193,13 +191,12 @@ class WaveletKernel(DistanceKernel):
 class HyperbolicKernel(Kernel):
     """S = −arcosh(1 + 2|w' − h'|²/((1 − |w'|²)(1 − |h'|²)))  (Eq. 11), v' = v/(1 + √(1 + |v|²)).
 
-    The printed arccos is a misprint: its argument is at least 1. S is minus the distance in the
-    Poincaré ball, into which v' maps every v smoothly: v is the space part of a point on the
-    hyperboloid, so that the fraction is exactly
+    The paper prints arccos, but its argument is at least 1. S is the negative distance in the
+    Poincaré ball, into which v' maps every v. The distance is computed on the hyperboloid:
 
         T = √(1 + |w|²)·√(1 + |h|²) − h·w − 1,    S = −log(1 + T + √(T(T + 2)))
 
-    without division or rounding of 1 − |v'|². At T = 0 it is a cone: see the head of this file.
+    This avoids the division by 1 − |v'|². At T = 0 the gradient is unbounded (see the module).
     """
 
     name = "hpb"
@@ -207,7 +204,7 @@ class HyperbolicKernel(Kernel):
 
     @staticmethod
     def _excess(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[Tensor, Tensor]:
-        """T, and what it was before h·w was taken away."""
+        """T, and T + h·w."""
         # √(1 + |v|²) − 1, exact for short vectors, too
         h, w = (n.square() / (1.0 + torch.sqrt(1.0 + n.square())) for n in (h_norm, w_norm))
         whole = h + w + h * w
@@ -230,10 +227,9 @@ class HyperbolicKernel(Kernel):
 class SphericalGaussianKernel(Kernel):
     """S = log ∫ N(z; w, σ_w² I) N(z; h, σ_h² I) dz  (Eq. 9).
 
-    That is −(d/2) log(2πs) − |w − h|²/(2s) with s = σ_w² + σ_h². The paper does not say where the
-    variances come from, only that there is no further parameter. Here a vector's variance is the
-    mean square of its own coordinates, σ_v² = |v|²/d + :data:`VARIANCE_FLOOR`. For |h|² = d and
-    words that are short beside it, S is about h·w − |w|²/2 and a constant. ``dim`` is d.
+    S = −(d/2) log(2πs) − |w − h|²/(2s) with s = σ_w² + σ_h² and d = ``dim``. The paper does not
+    define the variances. Here the variance of a vector is the mean square of its coordinates,
+    σ_v² = |v|²/d + :data:`VARIANCE_FLOOR`.
     """
 
     name = "ssg"
@@ -250,9 +246,9 @@ class SphericalGaussianKernel(Kernel):
         return self if self.dim == dim else replace(self, dim=dim)
 
     def _sums(self, x: Tensor, h_norm: Tensor, w_norm: Tensor) -> tuple[int, Tensor, Tensor]:
-        """Factor k of the logarithm, Σ D_ij over pairs of components, and σ_w² + σ_h².
+        """2k, Σ D_ij over pairs of components, and s = σ_w² + σ_h², for S = −k log(2πs) − ΣD/(2s).
 
-        n components a vector, each of d/n coordinates, are n² pairs with n²·(d/n)/2 = k.
+        n components of d/n coordinates have n² pairs, so 2k = n²·(d/n) = n·d.
         """
         assert self.dim, "Kernel.bind gives the size of the vectors"
         squares = h_norm.square() + w_norm.square()
@@ -277,13 +273,13 @@ class SphericalGaussianKernel(Kernel):
 class GaussianMixtureKernel(SphericalGaussianKernel):
     """S = Σ_ij log ∫ N(z; w_i, σ_w² I) N(z; h_j, σ_h² I) dz  (Eq. 10, with its sum of logarithms).
 
-    The two halves of a vector are the means of its two components, and both have its variance,
-    that of :class:`SphericalGaussianKernel`. The four distances sum up to
+    The components of a vector have its two halves as means, and its variance as in
+    :class:`SphericalGaussianKernel`. The sum of the four distances is
 
         Σ_ij |w_i − h_j|² = 2|w|² + 2|h|² − 2 w·(h + h°),   h° = h with its halves exchanged
 
-    so the products x are made with h + h°. A sum of logarithms, unlike a mixture's logarithm of a
-    sum, sees the vectors only through w_1 + w_2 and the norms.
+    so the products x use h + h°. Unlike the logarithm of a sum, this sum of logarithms depends on w
+    only through w_1 + w_2 and the norm.
     """
 
     name = "mog"
@@ -297,4 +293,4 @@ GAO_KERNELS: tuple[type[Kernel], ...] = (
     LogKernel, PowerKernel, PolynomialKernel, RadialBasisKernel, SphericalGaussianKernel,
     GaussianMixtureKernel, HyperbolicKernel, WaveletKernel,
 )  # fmt: skip
-"""All but ``lin``, in the order of Gao's equations."""
+"""All kernels except ``lin``, in the order of the paper's equations."""

@@ -1,7 +1,7 @@
 """The KerBS kernel K(h, w; θ) (Section 4.1.2, Eq. 9), its released form, and the inner product.
 
-A kernel is written once; :mod:`.kernels.functional` makes functions of whole vectors of it, and the
-chunked likelihood multiplies the partials with the gradient of its logits.
+:mod:`.kernels.functional` applies a kernel to vectors. The chunked likelihood calls ``value()`` and
+``partials()`` directly.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from fairseq_kerbs.kernels.base import Kernel, Partials, expm1, polynomial, safe_inverse
 
 THETA_LIMIT = 64.0
-"""|θ| beyond which the KerBS kernel stays as it is at the limit: e^64 = 6e27 leaves float32 room
-for |h||w| to 1e9."""
+"""Limit of |θ|, beyond which the kernel is constant in θ. Since e^64 = 6e27, logits are finite in
+float32 up to |h||w| = 1e9."""
 
 _PHI2 = [1 / math.factorial(k + 2) for k in range(22)]  # φ2(z) = Σ z^k/(k+2)!
 _PHI2_SLOPE = [k / math.factorial(k + 2) for k in range(1, 22)]
@@ -41,8 +41,10 @@ _LOG_SLOPE = {  # up to which |z|, and the coefficients c of B(z) = ½ + z Σ_k 
 
 
 def _log_slope(z: Tensor, e: Tensor) -> Tensor:
-    """B(z) = d log φ1(z)/dz = e^z/(e^z − 1) − 1/z, in (0, 1), of z and e = e^z − 1, for
-    φ1(z) = (e^z − 1)/z; accurate to a few units in the last place, also at 0."""
+    """B(z) = d log φ1(z)/dz = e^z/(e^z − 1) − 1/z in (0, 1), where φ1(z) = (e^z − 1)/z.
+
+    ``e`` is e^z − 1. The result is accurate to a few units in the last place, also at 0.
+    """
     limit, coefficients = _LOG_SLOPE[z.dtype]
     series = z * polynomial(z.square(), coefficients) + 0.5
     return torch.where(z.abs() < limit, series, (e + 1.0) / e - 1.0 / z)
@@ -51,10 +53,15 @@ def _log_slope(z: Tensor, e: Tensor) -> Tensor:
 def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
     """Normalization g(θ) = 1/(2 φ2(−θ)) of the KerBS kernel, and its derivative g'(θ).
 
-    g(θ) = −θ·a(θ) with the a(θ) printed below Eq. 9, but smooth at θ = 0, where g = 1. It makes
-    the integral of the kernel over c ∈ [0, 1] equal to that of the inner product, for every θ.
-    φ2(z) = (e^z − 1 − z)/z². Computed in float64 (it is one number a sense) for θ within
-    ±THETA_LIMIT; both have its shape and dtype.
+    φ2(z) = (e^z − 1 − z)/z². With a(θ) as printed below Eq. 9, g(θ) = −θ·a(θ), but smooth at θ = 0,
+    where g = 1. The normalization makes the integral of the kernel over c ∈ [0, 1] independent of
+    θ, and equal to that of the inner product.
+
+    Args:
+        theta: θ of any shape, within ±:data:`THETA_LIMIT`.
+
+    Returns:
+        g and g', with the shape and dtype of ``theta``. Both are computed in float64.
     """
     z = -theta.double()
     small = z.abs() < 1.0
@@ -71,17 +78,16 @@ def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
 class KerbsKernel(Kernel):
     """K = |h||w| a(θ)(e^{−θc} − 1), c = cos(h, w)  (Eq. 9).
 
-    a(θ) = −g(θ)/θ, see :func:`kerbs_gain`, and θ = 0 stands for 1e-8 (1e-30 in float64). That near
-    to 0, K is h·w to the last bit, and the large a meets an e^{−θc} − 1 that is exact. |θ| is
-    bounded by :data:`THETA_LIMIT`: beyond it the kernel keeps its shape and ∂K/∂θ is 0, so that the
-    steepest logit, −|h||w| e^θ/2 at c = −1, stays finite in float32.
+    a(θ) = −g(θ)/θ with g of :func:`kerbs_gain`. θ = 0 is replaced by 1e-8 (1e-30 in float64), where
+    K equals h·w to the last bit. |θ| is limited to :data:`THETA_LIMIT`. Beyond the limit ∂K/∂θ is
+    0, so the steepest logit, −|h||w| e^θ/2 at c = −1, stays finite in float32.
     """
 
     name = "kerbs"
     homogeneous = True
 
     def prepare(self, theta: Tensor) -> Tensor:
-        """θ without 0, a, g, g'/g, and the derivative of the bounded θ by θ, in this order."""
+        """[5, ...]: nonzero θ, a, g, g'/g, and the derivative of the limited θ by θ."""
         bounded = theta.double().clamp(-THETA_LIMIT, THETA_LIMIT)
         tiny = 1e-30 if theta.dtype == torch.float64 else 1e-8
         safe = torch.where(bounded.abs() < tiny, tiny, bounded)
@@ -91,7 +97,7 @@ class KerbsKernel(Kernel):
 
     @staticmethod
     def _exponent(x: Tensor, h_norm: Tensor, w_norm: Tensor, safe: Tensor) -> Tensor:
-        """z = −θc with c in [−1, 1]; 0 where one of the vectors is zero (there x = 0 as well)."""
+        """z = −θc with c in [−1, 1], or 0 if h or w is the zero vector."""
         cosine = (x * safe_inverse(w_norm)).mul_(safe_inverse(h_norm)).clamp_(-1.0, 1.0)
         return cosine.mul_(-safe)
 
@@ -112,10 +118,9 @@ class KerbsKernel(Kernel):
 class ReleasedKerbsKernel(Kernel):
     """The kernel of the authors' released TensorFlow code, which differs from Eq. 9.
 
-    The parameter θ is raw; r = −0.5 + 4.5·tanh((θ + 0.5)/4.5) keeps it within (−5, 4), and
-    t = e^r > 0 is the kernel parameter in the paper's sign −t: for c > 0 the kernel of Eq. 9 with
-    parameter −t (e^{+tc}, steep towards c = 1), for c ≤ 0 the plain inner product. The authors
-    publish the range and the two branches; the tanh is our reading of their soft clamp.
+    With r = −0.5 + 4.5·tanh((θ + 0.5)/4.5) in (−5, 4) and t = e^r, it is the kernel of Eq. 9 with
+    parameter −t for c > 0, and the inner product for c ≤ 0. Range and branches are the authors'.
+    The tanh is our interpretation of their soft clamp.
     """
 
     name = "kerbs_released"
@@ -124,7 +129,7 @@ class ReleasedKerbsKernel(Kernel):
     _curved: ClassVar[KerbsKernel] = KerbsKernel()
 
     def prepare(self, theta: Tensor) -> Tensor:
-        """What the kernel of Eq. 9 prepares of −t, with the derivative of −t by θ in the end."""
+        """As :meth:`KerbsKernel.prepare` of −t, with the derivative of −t by θ in the last row."""
         squashed = torch.tanh((theta + 0.5) / 4.5)
         paper_theta = -torch.exp(4.5 * squashed - 0.5)
         chain = paper_theta * (1 - squashed.square())
@@ -142,7 +147,7 @@ class ReleasedKerbsKernel(Kernel):
 
 
 class InnerProductKernel(Kernel):
-    """K = h·w: plain softmax (Eq. 3), Gao's ``lin`` (Eq. 4), and the limit of Eq. 9 for θ → 0."""
+    """K = h·w: softmax (Eq. 3), ``lin`` of Gao et al. (Eq. 4), and the limit of Eq. 9 for θ → 0."""
 
     name = "lin"
     has_theta = reads_norms = False

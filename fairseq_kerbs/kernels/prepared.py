@@ -1,4 +1,4 @@
-"""Senses prepared once, and scored against many context vectors without autograd."""
+"""Sense embeddings prepared for fast products with many context vectors, without autograd."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 
 @functools.cache
 def _onednn() -> Callable[..., Tensor] | None:
-    """oneDNN's a, b -> a bᵀ, which torch keeps for models that its compiler has frozen; None where
-    this torch has none. On an AMD CPU it takes half the time of the BLAS behind torch.mm."""
+    """oneDNN's operator for a bᵀ, or None if torch has none.
+
+    On an AMD CPU it takes half the time of torch.mm.
+    """
     try:
         operator: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
         some = torch.ones(2, 3, device="cpu", dtype=torch.float32)
@@ -34,13 +36,13 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 
 def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:
-    """The dtype of products; float64 stays float64 under autocast, as in torch's own products."""
+    """Dtype of products of h and w: autocast's, except for float64, as in torch."""
     common = torch.promote_types(h.dtype, w.dtype)
     return common if common == torch.float64 else autocast_dtype(h.device.type) or common
 
 
 def widen(products: Tensor, dtype: torch.dtype) -> Tensor:
-    """Products in the compute dtype; finite, since norms of 256 and 256 reach float16's end."""
+    """Products in the compute dtype. Infinite float16 values become the largest finite ones."""
     if products.dtype != torch.float16:
         return products.to(dtype)
     limits = torch.finfo(products.dtype)
@@ -48,24 +50,24 @@ def widen(products: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class PreparedSenses(NamedTuple):
-    """Senses as the products and the kernel want them."""
+    """Sense embeddings and kernel parameters in the form that products and kernel need."""
 
     kernel: Kernel
     w: Tensor  # [M, d] in the dtype of products
     w_norm: Tensor  # [M, 1] in the compute dtype
-    theta: Tensor  # what the kernel prepares of θ, [..., M, 1]
+    theta: Tensor  # Kernel.prepare(θ), [..., M, 1]
 
     @classmethod
     def of(
         cls, h: Tensor, w: Tensor, theta: Tensor, kernel: Kernel, products: torch.dtype
     ) -> PreparedSenses:
-        """Prepare senses for context vectors like h, and a dtype of the products."""
+        """Prepare senses w [M, d] and θ [M] for context vectors with the dtype of h."""
         dtype = compute_dtype(h, w, theta)
         theta = kernel.prepare(theta.to(dtype)).unsqueeze(-1)
         return cls(kernel, w.to(products), safe_norm(w.to(dtype)), theta)
 
     def contexts(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """What the products take of context vectors [n, d], and their norms [n]."""
+        """Input of :meth:`products` for context vectors [n, d], and their norms [n]."""
         wide = h.to(self.w_norm.dtype)
         return self.kernel.map_contexts(wide).to(self.w.dtype), safe_norm(wide).squeeze(-1)
 
@@ -76,5 +78,5 @@ class PreparedSenses(NamedTuple):
     def inputs(
         self, x: Tensor, h_norm: Tensor, rows: slice
     ) -> tuple[Kernel, Tensor, Tensor, Tensor, Tensor]:
-        """The kernel and its arguments for some rows of X."""
+        """Kernel and arguments of its ``value()`` for some rows of X [M, n]."""
         return self.kernel, x[rows], h_norm, self.w_norm[rows], self.theta[..., rows, :]

@@ -1,7 +1,7 @@
-"""What all our models share: features go out of ``forward``, and the output layer scores them.
+"""Base of all architectures: ``forward`` returns features, and the output layer scores them.
 
-fairseq's generators, scorers and criterions ask ``get_normalized_probs`` for word probabilities of
-whatever ``forward`` returned, so the number of senses never shows outside.
+fairseq calls ``get_normalized_probs`` with the output of ``forward`` and receives probabilities of
+words, so no other part of fairseq sees senses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairseq_kerbs.utils.errors import UserError
 
 
 class KerbsModel(BaseFairseqModel, ABC):
-    """Mixin for fairseq models: how each of ours is built, and what checkpoints it takes."""
+    """Mixin for fairseq models: flags, construction, and checks of loaded checkpoints."""
 
     arch: ClassVar[str]  # its name in fairseq
     flags: ClassVar[type[FairseqDataclass]]  # ours, beside those of the fairseq model it extends
@@ -37,14 +37,14 @@ class KerbsModel(BaseFairseqModel, ABC):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Flags of fairseq's model, and ours."""
+        """Add the flags of fairseq's model and of fairseq_kerbs."""
         super().add_args(parser)
         gen_parser_from_dataclass(parser, cls.flags(), delete_default=True)
         config.add_reallocation_at(parser)
 
     @classmethod
     def hydra_flags(cls) -> type[FairseqDataclass]:
-        """The flags for Hydra's store: ours with types and defaults, fairseq's left open (null)."""
+        """Dataclass for Hydra: our flags with types and defaults, fairseq's flags with null."""
         parser = argparse.ArgumentParser(add_help=False)
         cls.add_args(parser)
         stock: dict[str, Any] = dict.fromkeys(action.dest for action in parser._actions)
@@ -58,7 +58,7 @@ class KerbsModel(BaseFairseqModel, ABC):
 
     @classmethod
     def fill(cls, args: Any, sizes: dict[str, Any] | None = None) -> None:
-        """Set what the command line left open: to a preset's sizes first, then to the defaults."""
+        """Set flags that were not given, first to the sizes of a preset, then to the defaults."""
         if OmegaConf.is_config(args):  # fairseq-hydra-train's, where null is left open
             for name in [name for name, value in args.items() if value is None]:
                 del args[name]
@@ -77,11 +77,11 @@ class KerbsModel(BaseFairseqModel, ABC):
 
     @classmethod
     def fill_stock(cls, args: Any) -> None:
-        """Fill in the defaults of the model of fairseq's, if there is one."""
+        """Set the defaults of the fairseq model that this class extends."""
 
     @classmethod
     def build_model(cls, args: Any, task: Any) -> Any:
-        """Build the model and let its task reallocate senses; a UserError names wrong flags."""
+        """Build the model and install reallocation in its task. A UserError names wrong flags."""
         guards.check_named_checkpoints()
         settings, args = config.settings_of_program(args), config.as_namespace(args)
         cls.fill(args)
@@ -99,12 +99,12 @@ class KerbsModel(BaseFairseqModel, ABC):
     @classmethod
     @abstractmethod
     def check(cls, args: Any) -> None:
-        """Raise a ValueError that names a flag which does not go with the others."""
+        """Raise a ValueError that names the flag if flags exclude each other."""
 
     @classmethod
     @abstractmethod
     def build(cls, args: Any, task: Any) -> Any:
-        """The model, from flags that have been checked."""
+        """Build the model from checked flags."""
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Refuse parameters that are missing or not finite, with a UserError; fairseq calls this
@@ -125,7 +125,7 @@ class KerbsModel(BaseFairseqModel, ABC):
 
 
 def _check_task(task: Any, arch: str, target: str) -> None:
-    """Make sure that a task asks for what a language model predicts."""
+    """Raise a ValueError if the task's targets are not those of the language model."""
     targets = getattr(task, "targets", None)
     if targets is None:
         raise ValueError(f"--arch {arch} is a language model: use --task language_modeling.")
@@ -153,11 +153,11 @@ def build_input_embedding(
     features: int,
     composed: type[ComposedEmbedding] = ComposedEmbedding,
 ) -> ComposedEmbedding | SeparateEmbedding:
-    """Output layer by the flags, and the embedding of the decoder's words, which refers to it.
+    """Build the decoder's input embedding, and with it the output layer that it refers to.
 
-    ``read`` is the size of a separate embedding (``--input-embedding separate``), ``features`` that
-    of the decoder's features, and so of an embedding composed of senses, by ``composed``. Raises a
-    ValueError if the flags do not fit the vocabulary or each other.
+    ``features`` is the size of the decoder's features and of a composed embedding. ``read`` is the
+    size of a separate embedding. ``composed`` is the class of the composed one. Raises a ValueError
+    if flags do not fit the vocabulary or each other.
     """
     layer = config.build_output_layer(args, len(dictionary), features + bool(args.sense_bias))
     if getattr(args, "input_embedding", "composed") == "separate":
@@ -194,8 +194,11 @@ class ScoredByOutputLayer:
 
 
 def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
-    """Refuse a checkpoint with another layer, at ``prefix`` (with a final dot), than the model's,
-    with a UserError that names the flags, the data, or what is damaged."""
+    """Raise a UserError if a checkpoint does not fit the output layer.
+
+    ``prefix`` is the path of the layer in ``state_dict``, with a final dot. The error names the
+    flags or the data that differ, or the damage.
+    """
     expected = layer.state_dict()
     held = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     held = {key: value for key, value in held.items() if not key.startswith(SAMPLE)}

@@ -28,13 +28,14 @@ from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
 
 MOS_REACH = 4.0
-"""r of the contexts r tanh(C_k h / r) of --output-layer mos: Eq. 3 has 1, but see its layer."""
+"""Tanh scale r of --output-layer mos, whose contexts are r tanh(C_k h / r). Eq. 3 has 1."""
 BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
 """Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
 
 INIT_SCALE = (
-    "length of first vectors: drawn with deviation init-scale / sqrt(embedding size); 1 in "
-    "Transformers, 3 in recurrent models of two sides, 1.73 in recurrent language models"
+    "initialization scale of sense embeddings, whose standard deviation is init-scale / "
+    "sqrt(embedding size). Transformers use 1, recurrent encoder-decoder models 3, and recurrent "
+    "language models 1.73"
 )
 
 
@@ -43,91 +44,107 @@ def _flag(default: Any, help: str) -> Any:
 
 
 CLUSTERS_AT = 0.2
-"""Share of --max-update after which "clusters" places senses (results/README.md)."""
+"""Default of --reallocation-at with the policy "clusters", as a fraction of --max-update."""
 
 
 @dataclass
 class KerbsConfig(FairseqDataclass):
-    """Flags of the output layer, of composition and of reallocation."""
+    """Flags of the output layer, the input composition and the reallocation."""
 
     output_layer: ChoiceEnum(["kerbs", "softmax", "mos", "mixture"]) = _flag(
-        "kerbs", "KerBS, plain softmax, or a mixture of softmaxes (Yang 2018) or kernels (Gao 2019)"
+        "kerbs",
+        "output layer: KerBS, softmax, mixture of softmaxes (mos, Yang et al. 2018) or mixture of "
+        "kernels (mixture, Gao et al. 2019)",
     )
-    mixture_components: int = _flag(3, "softmaxes that --output-layer mos mixes")
+    mixture_components: int = _flag(3, "number of softmaxes in --output-layer mos")
     mixture_kernels: str = _flag(
-        "lin,lin,lin,log", "kernels that --output-layer mixture mixes, one a component"
+        "lin,lin,lin,log", "kernels of --output-layer mixture, separated by commas"
     )
     kernel: ChoiceEnum(list(KERNELS)) = _flag(
-        "kerbs", "kernel that scores context vectors against senses"
+        "kerbs", "kernel between context vectors and sense embeddings"
     )
     kernel_power: Optional[float] = _flag(
-        None, "p of the kernels log and pow (2 if not given) and pol (3)"
+        None, "p of the kernels log, pow and pol [log and pow 2, pol 3]"
     )
-    kernel_alpha: Optional[float] = _flag(None, "alpha of the kernel pol (1/12 if not given)")
-    kernel_offset: Optional[float] = _flag(None, "c of the kernel pol (2 if not given)")
-    kernel_gamma: Optional[float] = _flag(None, "gamma of the kernel rbf (0.01 if not given)")
-    kernel_a: Optional[float] = _flag(None, "a of the kernel wav (100 if not given)")
-    kernel_b: Optional[float] = _flag(None, "b of the kernel wav (100 if not given)")
-    total_senses: float = _flag(3.0, "senses in all, as a multiple of the target vocabulary")
-    max_senses: int = _flag(4, "most senses of one word")
+    kernel_alpha: Optional[float] = _flag(None, "alpha of the kernel pol [1/12]")
+    kernel_offset: Optional[float] = _flag(None, "c of the kernel pol [2]")
+    kernel_gamma: Optional[float] = _flag(None, "gamma of the kernel rbf [0.01]")
+    kernel_a: Optional[float] = _flag(None, "a of the kernel wav [100]")
+    kernel_b: Optional[float] = _flag(None, "b of the kernel wav [100]")
+    total_senses: float = _flag(
+        3.0, "number of senses, as a multiple of the target vocabulary size"
+    )
+    max_senses: int = _flag(4, "maximum number of senses of a word")
     sense_init: Optional[ChoiceEnum(output_layers.SENSE_INITS)] = _flag(
         None,
-        "first vectors: drawn alone (the paper), around the word's first, or idle until they are "
-        "placed; random if not given, with --reallocation clusters spare",
+        "initial sense embeddings: drawn independently (random, as in the paper), drawn around the "
+        "word's first sense (shared), or unused until they are placed (spare) [random; spare with "
+        "--reallocation clusters]",
     )
     init_scale: float = _flag(1.0, INIT_SCALE)
     reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
         "paper",
-        "which senses move to which words: Algorithm 1, the authors' code, or onto the clusters of "
-        "words' contexts; transformer_kerbs*, lstm_kerbs* and gru_kerbs* go by clusters, the "
-        "others by",
+        "policy that moves senses between words: Algorithm 1 (paper), the authors' code "
+        "(released), clusters of each word's contexts (clusters), or no moves (none). By default "
+        "transformer_kerbs*, lstm_kerbs* and gru_kerbs* use clusters, others",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(
         "keep",
-        "paper, released: vector that a moved sense begins with: its old one, or one beside its "
-        "new word's most used sense",
+        "for --reallocation paper and released: embedding of a moved sense. keep leaves it "
+        "unchanged, split draws it around the new word's most used sense",
     )
-    max_moves: float = _flag(0.005, "released: most moves at a time, as a share of the vocabulary")
+    max_moves: float = _flag(
+        0.005,
+        "for --reallocation released: maximum moves at a time, as a fraction of the vocabulary",
+    )
     reallocation_interval: int = _flag(
         200,
-        "updates between two reallocations (Q of Algorithm 1); clusters: those before a placement, "
-        "whose contexts are clustered",
+        "updates between reallocations (Q of Algorithm 1). With --reallocation clusters, contexts "
+        "are sampled for this many updates before senses are placed",
     )
     cluster_gap: float = _flag(
-        1.0, "clusters: bound of how strongly senses prefer their own clusters, in nats"
+        1.0, "for --reallocation clusters: maximum preference of a sense for its cluster, in nats"
     )
-    sense_decay: float = _flag(1e-5, "decay by target token of usage and log P (beta of Eq. 12-13)")
+    sense_decay: float = _flag(
+        1e-5, "decay per target token of usage and log P (beta of Eq. 12-13)"
+    )
     log_prob_threshold: float = _flag(
-        -100.0, "paper: a word whose log P (Eq. 12) is lower takes a sense (epsilon, <= 0)"
+        -100.0,
+        "for --reallocation paper: a word with log P (Eq. 12) below this value receives a sense "
+        "(epsilon, at most 0)",
     )
     composition: ChoiceEnum(["posterior", "prior"]) = _flag(
-        "posterior", "weights of a word's senses in its input embedding (Eq. 6-7)"
+        "posterior", "weights of a word's senses in its composed input embedding (Eq. 6-7)"
     )
     composition_passes: int = _flag(
         1,
-        "passes that refine posteriors in parallel decoders (0: prior only; -1: all there can be, "
-        "the sequential recursion, as which decoding step by step always goes but for 0)",
+        "passes that refine the posteriors in Transformer training. 0 uses the prior only, -1 runs "
+        "the exact sequential recursion. Incremental decoding is sequential unless this is 0",
     )
     sense_bias: bool = _flag(
-        False, "append a 1 to context vectors: a sense's last coordinate is its bias (at theta = 0)"
+        False,
+        "append a constant 1 to context vectors. The last coordinate of a sense is then its bias, "
+        "exactly so at theta = 0",
     )
 
 
 def add_reallocation_at(parser: Any) -> None:
-    """Add the flag that takes several values, which fairseq makes of no dataclass."""
+    """Add --reallocation-at. fairseq's dataclasses have no flags with several values."""
     parser.add_argument(
         "--reallocation-at", type=float, nargs="+", metavar="SHARE",
-        help="shares of --max-update (or numbers of updates) after which senses move, in place of "
-        "every interval; with clusters 0.2 if not given",
+        help="when senses move, as fractions of --max-update or as numbers of updates. Replaces "
+        "--reallocation-interval [every interval; 0.2 with --reallocation clusters]",
     )  # fmt: skip
 
 
 @dataclass
 class SeparableKerbsConfig(KerbsConfig):
-    """Flags of decoders whose input embedding need not be composed of senses."""
+    """Flags of Transformers and of fairseq's LSTMs."""
 
     input_embedding: ChoiceEnum(["composed", "separate"]) = _flag(
-        "composed", "what the decoder reads: words composed of senses (Eq. 6), or one vector a word"
+        "composed",
+        "input embeddings of the decoder: composed of the word's senses (Eq. 6), or separate, one "
+        "vector for each word",
     )
 
 
@@ -136,11 +153,11 @@ class RecurrentKerbsConfig(KerbsConfig):
     """Flags of lstm_kerbs, gru_kerbs and the recurrent language models."""
 
     hidden_size: int = _flag(
-        512, "units of each recurrent layer (and direction of bilstm_lm_kerbs)"
+        512, "units of each recurrent layer, and of each direction of bilstm_lm_kerbs"
     )
-    embed_dim: int = _flag(256, "size of word and sense embeddings")
-    layers: int = _flag(1, "recurrent layers (of each side)")
-    dropout: float = _flag(0.1, "dropout (language models have a default of their own)")
+    embed_dim: int = _flag(256, "dimension of word and sense embeddings")
+    layers: int = _flag(1, "number of recurrent layers in each of encoder and decoder")
+    dropout: float = _flag(0.1, "dropout probability")
     init_scale: float = _flag(3.0, INIT_SCALE)
 
 
@@ -148,13 +165,16 @@ class RecurrentKerbsConfig(KerbsConfig):
 class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
 
-    dropout: float = _flag(0.3, "dropout of embeddings and of each layer's output")
+    dropout: float = _flag(0.3, "dropout probability of embeddings and of layer outputs")
     init_scale: float = _flag(1.73, INIT_SCALE)
 
 
 def fill_for_clusters(args: Any, preset: bool) -> None:
-    """Complete filled flags by what the policy "clusters" needs. Where it is a ``preset`` of the
-    architecture, and not asked for, a kernel with which senses cannot be placed has another."""
+    """Set the flags that the policy "clusters" needs, --sense-bias and --sense-init.
+
+    If the policy is only the ``preset`` of the architecture and the kernel cannot place senses,
+    the policy becomes "paper".
+    """
     clusters = args.output_layer == "kerbs" and args.reallocation == "clusters"
     if clusters and preset and args.kernel not in PLACED_KERNELS:
         args.reallocation = "paper"
@@ -175,8 +195,11 @@ def as_namespace(args: Any) -> argparse.Namespace:
 
 
 def settings_of_program(args: Any) -> dict[str, Any]:
-    """All settings by name: ``args``, by which fairseq builds a model, are those of the whole
-    command line, but a configuration of Hydra's is a part of all."""
+    """Settings of checkpoint, optimization and ema by name.
+
+    A namespace ``args`` has the whole command line. A Hydra configuration has only the model, so
+    the other groups are read from its root.
+    """
     if not OmegaConf.is_config(args):
         return vars(args)
     parts = [args._get_root().get(name) or {} for name in ("checkpoint", "optimization", "ema")]
@@ -185,7 +208,7 @@ def settings_of_program(args: Any) -> dict[str, Any]:
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn a ValueError into one sentence about a flag, and a non-zero exit without a traceback."""
+    """Turn a ValueError into a UserError that names flags instead of parameters."""
     try:
         yield
     except ValueError as error:
@@ -193,7 +216,7 @@ def user_errors() -> Iterator[None]:
 
 
 def in_flags(sentence: str) -> str:
-    """A sentence of the mathematics, with flags in place of `parameters` in backticks."""
+    """Replace `parameters` in backticks by the flags that set them."""
     return re.sub(r"`(\w+)`", lambda name: FLAGS.get(name[1], name[0]), sentence)
 
 
@@ -203,7 +226,7 @@ def flag(name: str) -> str:
 
 
 def refuse_flags(args: Any, arch: str, *names: str) -> None:
-    """Refuse flags of fairseq's that an output layer of ours has no use for."""
+    """Raise a ValueError for flags of fairseq that our output layers do not support."""
     for name in names:
         if getattr(args, name, None):
             raise ValueError(
@@ -213,7 +236,7 @@ def refuse_flags(args: Any, arch: str, *names: str) -> None:
 
 
 def check_tied(args: Any, *names: str) -> None:
-    """Refuse sizes that differ from --decoder-embed-dim where an embedding is made of senses."""
+    """Raise a ValueError if a composed embedding has another size than --decoder-embed-dim."""
     size = args.decoder_embed_dim
     for name in names if args.input_embedding == "composed" else ():
         if getattr(args, name, size) != size:
@@ -234,7 +257,7 @@ FLAGS = {
     "decay": "--sense-decay",
     "kernels": "--mixture-kernels",
 }
-"""The flag of each parameter that the mathematics name."""
+"""The flag of each parameter that an error message of the mathematics may name."""
 
 
 _OFF = "(to switch reallocation off use --reallocation none)"
@@ -254,7 +277,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_ranges(args: Any, *names: str) -> None:
-    """Check flags that are numbers; those without a range of their own are sizes, 1 or more."""
+    """Raise a ValueError for numbers out of range. A flag without an entry must be 1 or more."""
     for name in names:
         fits, range_ = _RANGES.get(name, (lambda x: x >= 1, "it must be 1 or more"))
         if not fits(value := getattr(args, name, 1)):
@@ -262,7 +285,7 @@ def check_ranges(args: Any, *names: str) -> None:
 
 
 def build_schedule(args: Any) -> SenseSchedule:
-    """Read the schedule from flags, and check those that all models share."""
+    """Build the reallocation schedule from flags. Raises a ValueError for values out of range."""
     check_ranges(args, *_RANGES)
     settings = ReallocationSettings(
         log_prob_threshold=float(args.log_prob_threshold),
@@ -274,8 +297,10 @@ def build_schedule(args: Any) -> SenseSchedule:
 
 
 def _moments(args: Any) -> frozenset[int]:
-    """The numbers of updates after which senses move; empty for every interval. "clusters" places
-    them once if nothing else is asked for: what a placement costs a training has to make good."""
+    """Updates after which senses move. Empty means after every interval.
+
+    By default "clusters" places senses once, because training must recover from each placement.
+    """
     given = [float(share) for share in args.reallocation_at or ()]
     updates = int(getattr(args, "max_update", None) or 0)
     if args.reallocation == "clusters" and not given:
@@ -292,7 +317,7 @@ def _moments(args: Any) -> frozenset[int]:
 
 
 def kernels_from_flags(args: Any) -> list[Kernel]:
-    """Kernel of every component of the output layer, with the options that the flags give it."""
+    """Kernel of each component of the output layer, with the options from the flags."""
     if args.output_layer == "softmax":
         names, reader = [], "--output-layer softmax"
     elif args.output_layer == "mos":
@@ -322,7 +347,7 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
 
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
-    """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
+    """Build the output layer. ``embed_dim`` includes the coordinate of ``--sense-bias``."""
     kernels, biased = kernels_from_flags(args), bool(args.sense_bias)
     placed = args.output_layer == "kerbs" and args.reallocation == "clusters"
     if placed and args.kernel not in PLACED_KERNELS and float(args.total_senses) > 1.0:

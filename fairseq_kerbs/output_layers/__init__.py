@@ -1,4 +1,4 @@
-"""Output layers: from a context vector to word probabilities (Sections 3 and 4.1)."""
+"""Output layers, which compute word probabilities from context vectors (Sections 3 and 4.1)."""
 
 from fairseq_kerbs.output_layers.base import OutputLayer
 from fairseq_kerbs.output_layers.kerbs import SENSE_INITS, KerbsOutputLayer

@@ -1,7 +1,4 @@
-"""What every output layer offers: from a context vector to word probabilities (Section 3).
-
-Embeddings, models, criterions, analysis and conversion ask a layer for nothing else.
-"""
+"""Interface of output layers, which compute word probabilities from context vectors (Section 3)."""
 
 from __future__ import annotations
 
@@ -19,32 +16,40 @@ from fairseq_kerbs.output_layers.ranked_senses import score_words
 from fairseq_kerbs.senses import Evidence, SenseTable, single_senses
 from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 
-PREDICTED_SCORES = 4 << 20  # context vectors × words that predict keeps at a time
+PREDICTED_SCORES = 4 << 20  # scores that predict() computes at a time
 
 
 Losses = tuple[Tensor, Tensor, Optional[Evidence]]
-"""Loss, plain nll of each token (detached), and the evidence on the senses; None for a mixture."""
+"""Loss, detached nll of each token, and responsibilities of senses (None for a mixture)."""
 
 
 class LookedUp(NamedTuple):
-    """Senses of words, [...] in number, for composition (Eq. 6–7)."""
+    """Senses of words [...], for composition (Eq. 6–7).
 
-    rows: Tensor  # their vectors, [..., K, d]
-    theta: Tensor  # their kernel parameters, [..., K]
-    prior: Tensor  # their usage inside the word (Eq. 7 without context), [..., K]
-    mask: Tensor  # True at senses, False at padding of the table; [..., K]
-    senses: Tensor  # their numbers, [..., K]
+    Attributes:
+        rows: sense embeddings, [..., K, d].
+        theta: kernel parameters, [..., K].
+        prior: usage of senses within the word, [..., K], sums to 1.
+        mask: False at padding, [..., K].
+        senses: sense numbers, [..., K].
+    """
+
+    rows: Tensor
+    theta: Tensor
+    prior: Tensor
+    mask: Tensor
+    senses: Tensor
 
 
 class OutputAndLoss(NamedTuple):
-    """Log-probabilities of targets, [...], and their mean negative, a scalar."""
+    """Log-probabilities of targets, [...], and the mean loss in nats, a scalar."""
 
     output: Tensor
     loss: Tensor
 
 
 class _Anchor(torch.autograd.Function):
-    """The first argument itself, as a function of all; only the first receives a gradient."""
+    """Identity of ``h``. The parameters join the autograd graph without gradient."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, *parameters: Tensor) -> Tensor:
@@ -57,10 +62,15 @@ class _Anchor(torch.autograd.Function):
 
 
 def prior_weights(usage: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
-    """Usage U [M] normalized inside each word; uniform where a word's senses were never used.
+    """Usage of senses, normalized within each word, or uniform if none was used.
 
-    ``senses`` and ``mask`` are those of words, [..., K], as in a table of senses; so is the result,
-    which is 0 at padding and sums to 1.
+    Args:
+        usage: U of all senses, [M].
+        senses: sense numbers of words, [..., K], as in a table of senses.
+        mask: False at padding, [..., K].
+
+    Returns:
+        [..., K], 0 at padding, sums to 1.
     """
     used = usage[senses].double() * mask  # [..., K]
     total = used.sum(-1, keepdim=True)
@@ -71,24 +81,28 @@ def prior_weights(usage: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
 
 
 class OutputLayer(nn.Module, ABC):
-    """Base of all output layers; as it stands, of those with one vector a word, its only sense.
+    """Base class of output layers. By default every word has one sense.
 
     Args:
-        embed_dim: size d of context vectors and word or sense embeddings.
+        embed_dim: size d of context vectors and sense embeddings.
         vocab_size: number of words V.
-        total_senses: number of senses M; by default V.
-        biased: the last coordinate of all context vectors is 1, so that that of a sense is its
-            bias.
-        init_scale: length of first vectors: they are drawn with deviation init_scale · d^−½.
+        total_senses: number of senses M [V].
+        biased: the last coordinate of context vectors is 1, so that the last coordinate of a sense
+            embedding is its bias.
+        init_scale: standard deviation of initial embeddings, in units of d^−½.
 
     Attributes:
-        weight: embeddings of senses, [M, d].
+        weight: sense embeddings, [M, d].
+        theta: kernel parameters, [M], zeros if they are not learned.
+        has_theta: θ is learned.
+        max_senses: maximum number of senses of a word.
+        kernel_name: name of the kernel, or names of all components separated by commas.
     """
 
-    theta: Tensor  # kernel parameters of senses, [M]; zeros where none is learned
-    has_theta = False  # whether θ is learned
-    max_senses = 1  # of one word
-    kernel_name = "lin"  # as flags name it, those of several components with commas between
+    theta: Tensor
+    has_theta = False
+    max_senses = 1
+    kernel_name = "lin"
 
     def __init__(
         self,
@@ -105,10 +119,10 @@ class OutputLayer(nn.Module, ABC):
         self.total_senses = vocab_size if total_senses is None else total_senses
         self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))
         self.register_buffer("theta", torch.zeros(self.total_senses), persistent=False)
-        self._prepared: tuple[Any, Any] | None = None  # for decoding: its key, and what it is
+        self._prepared: tuple[Any, Any] | None = None  # cache for decoding, with its key
 
     def reset_parameters(self) -> None:
-        """Draw all parameters at random: W normal with deviation ``init_scale`` · d^−½."""
+        """Initialize W from a normal distribution with standard deviation ``init_scale`` · d^−½."""
         nn.init.normal_(self.weight, std=self.init_scale * self.embed_dim**-0.5)
 
     @property
@@ -123,12 +137,12 @@ class OutputLayer(nn.Module, ABC):
 
     @property
     def usage(self) -> Tensor:
-        """Usage U of every sense (Eq. 13), [M]; equal where none is recorded."""
+        """Usage U of every sense (Eq. 13), [M], uniform if it is not recorded."""
         return torch.full((self.total_senses,), 1.0 / self.total_senses, device=self.weight.device)
 
     @property
     def log_prob(self) -> Tensor:
-        """Moving log P of every word (Eq. 12), [V]; 0 where none is recorded."""
+        """Moving average of log P of every word (Eq. 12), [V], 0 if it is not recorded."""
         return torch.zeros(self.vocab_size, device=self.weight.device)
 
     def senses_per_word(self) -> Tensor:
@@ -136,58 +150,69 @@ class OutputLayer(nn.Module, ABC):
         return torch.bincount(self.word_of_sense, minlength=self.vocab_size)
 
     def sense_parameters(self) -> list[nn.Parameter]:
-        """Parameters whose rows belong to senses."""
+        """Parameters with a row per sense, [M, ...]."""
         return [value for value in (self.weight, self.theta) if isinstance(value, nn.Parameter)]
 
     def look_up(self, words: Tensor) -> LookedUp:
-        """Senses of words [...], with gradients to their vectors and θ."""
+        """Senses of words [...], with gradients of embeddings and θ."""
         table = self.table
         senses, mask = table.senses[words], table.mask[words]  # [..., K]
         prior = prior_weights(self.usage, senses, mask)
         return LookedUp(F.embedding(senses, self.weight), self.theta[senses], prior, mask, senses)
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
-        """Probability of each sense of [...] known words, given the context vectors [..., d] that
-        predicted them (Eq. 7): [..., K]; 0 at padding, sums to 1."""
+        """Posterior of the senses of known words [...] (Eq. 7).
+
+        Args:
+            found: senses of the words, from :meth:`look_up`.
+            contexts: context vectors that predicted the words, [..., d].
+
+        Returns:
+            [..., K], 0 at padding, sums to 1.
+        """
         return found.prior.new_ones(*contexts.shape[:-1], 1)
 
     def as_contexts(self, rows: Tensor) -> Tensor:
-        """Sense vectors [..., d] in the place of context vectors: these have no bias, but a 1."""
+        """Use sense embeddings [..., d] as context vectors: a bias is replaced by 1."""
         if not self.biased:
             return rows
         return torch.cat([rows[..., :-1], torch.ones_like(rows[..., -1:])], dim=-1)
 
     def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
-        """Logits of some senses, [n, d] and [k] -> [n, k], in float32, by the inner product unless
-        one kernel scores all.
+        """Logits of selected senses in float32, by the kernel or the inner product.
 
-        ``contexts`` are context vectors, or sense vectors :meth:`as_contexts`.
+        Args:
+            contexts: context vectors, or embeddings :meth:`as_contexts`, [n, d].
+            senses: sense numbers, [k].
+
+        Returns:
+            [n, k].
         """
         return contexts @ self.weight[senses].float().t()
 
     def component_weights(self, h: Tensor) -> Tensor | None:
-        """Weights π of a mixture's components, [..., d] -> [..., K]; None for other layers."""
+        """Weights π of mixture components, [..., d] -> [..., K]. None for other layers."""
         return None
 
     def anchor(self, h: Tensor) -> Tensor:
-        """Context vectors as they are, but in autograd's graph a result of the layer, too.
+        """Identity that makes context vectors depend on the layer's parameters in autograd.
 
-        The likelihood is computed outside the model's ``forward``. DistributedDataParallel with
-        ``find_unused_parameters`` takes a parameter that its outputs do not depend on for unused.
+        The likelihood is computed outside the model's ``forward``. Without this dependency,
+        DistributedDataParallel with ``find_unused_parameters`` would treat them as unused.
         """
         return _Anchor.apply(h, *self.parameters()) if torch.is_grad_enabled() else h
 
     @abstractmethod
     def _log_probs(self, h: Tensor) -> Tensor:
-        """:meth:`log_probs`, differentiable."""
+        """Implementation of :meth:`log_probs` with gradients."""
 
     @abstractmethod
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
-        """:meth:`log_probs` without gradient, and what is worth keeping for the next call."""
+        """Implementation of :meth:`log_probs` without gradients, and a cache for the next call."""
 
     @abstractmethod
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
-        """:meth:`nll_with_evidence` of [N, d] and [N]; records statistics while training."""
+        """Implementation of :meth:`nll_with_evidence` for [N, d] and [N]."""
 
     def _check(self, h: Tensor) -> None:
         if not h.dim() or h.shape[-1] != self.embed_dim:
@@ -197,7 +222,17 @@ class OutputLayer(nn.Module, ABC):
             )
 
     def log_probs(self, h: Tensor) -> Tensor:
-        """Log-probabilities of all words (Eq. 4–5), [..., d] -> [..., V], at least float32."""
+        """Log-probabilities of all words (Eq. 4–5), in float32 or float64.
+
+        Args:
+            h: context vectors, [..., d].
+
+        Returns:
+            [..., V].
+
+        Raises:
+            ValueError: the last dimension of ``h`` is not ``embed_dim``.
+        """
         self._check(h)
         if torch.is_grad_enabled():
             return self._log_probs(h)
@@ -209,7 +244,7 @@ class OutputLayer(nn.Module, ABC):
         return scores
 
     def _known(self, dtype: torch.dtype) -> tuple[Any, Any]:
-        """A key of all values for context vectors of ``dtype``, and what was prepared of these."""
+        """Key of the present parameter values for ``dtype``, and the cache if it has this key."""
         values = (*self.parameters(), *self.buffers())
         products = autocast_dtype(self.weight.device.type)
         key = (dtype, products, *((value.data_ptr(), value._version) for value in values))
@@ -217,8 +252,10 @@ class OutputLayer(nn.Module, ABC):
         return key, prepared if known == key else None
 
     def train(self, mode: bool = True) -> OutputLayer:
-        """Set training mode, and forget what was prepared for decoding: optimizers change weights
-        through ``.data``, which no version counter sees."""
+        """Set training mode and clear the cache for decoding.
+
+        Optimizers change weights through ``.data``, which version counters do not notice.
+        """
         self._prepared = None
         super().train(mode)
         return self
@@ -228,29 +265,39 @@ class OutputLayer(nn.Module, ABC):
 
     @torch.no_grad()
     def predict(self, h: Tensor) -> Tensor:
-        """Most probable word for each context vector, [..., d] -> [...], a few at a time."""
+        """Most probable word for each context vector, [..., d] -> [...]."""
         self._check(h)
         most = max(1, PREDICTED_SCORES // self.vocab_size)
         parts = h.reshape(-1, self.embed_dim).split(most)
         return torch.cat([self.log_probs(part).argmax(-1) for part in parts]).view(h.shape[:-1])
 
     def nll(self, h: Tensor, target: Tensor, **options: Any) -> Tensor:
-        """Negative log-likelihood of target words in nats; KerBS records statistics in training.
+        """Negative log-likelihood of target words in nats (Eq. 11).
+
+        In training mode a KerBS layer also records the statistics of Eq. 12–13.
 
         Args:
             h: context vectors, [..., d].
             target: target words, [...].
-            options: ``ignore_index``, ``label_smoothing`` and ``reduction``, as of
+            options: ``ignore_index``, ``label_smoothing`` and ``reduction`` of
                 :class:`.likelihood.nll.NllOptions`.
 
+        Returns:
+            the loss, a scalar, or [...] with ``reduction="none"``.
+
         Raises:
-            ValueError: shapes do not fit, an option is out of range, or a target is no word.
+            ValueError: shapes do not match, an option is out of range, or a target is not in the
+                vocabulary.
         """
         return self.nll_with_evidence(h, target, **options)[0]
 
     def nll_with_evidence(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
-        """:meth:`nll`, each token's plain nll [...] (detached), and the evidence on the senses;
-        None for a mixture."""
+        """As :meth:`nll`, with more results.
+
+        Returns:
+            the loss, the detached nll of each token without label smoothing, [...], and the
+            responsibilities of senses (None for a mixture).
+        """
         self._check(h)
         if target.shape != h.shape[:-1]:
             raise ValueError(
@@ -258,7 +305,7 @@ class OutputLayer(nn.Module, ABC):
                 f"{tuple(h.shape[:-1])}."
             )
         flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
-        # nn.Module has a method of this name; False in its place is the user's word
+        # nn.Module.compile is a method; `layer.compile = False` replaces it
         options.setdefault("compile", self.__dict__.get("compile") is not False)
         loss, token_nll, evidence = self._nll(flat, words, NllOptions(**options))
         if loss.dim():
@@ -266,11 +313,17 @@ class OutputLayer(nn.Module, ABC):
         return loss, token_nll.view(target.shape), evidence
 
     def forward(self, h: Tensor, target: Tensor) -> OutputAndLoss:
-        """Log-probability of each target and mean nll, as ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
+        """Log-probability of each target and mean loss, as ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
 
-        Both have gradients. Where the loss alone is needed, ``nll(…, reduction="mean")`` takes
-        three products of contexts and senses instead of four. Arguments and errors are those of
-        :meth:`nll`; a target of −100 is ignored: its output is 0 and the mean leaves it out.
+        Both have gradients. For the loss only, ``nll(…, reduction="mean")`` is faster: three
+        products of contexts and senses instead of four.
+
+        Args:
+            h: context vectors, [..., d].
+            target: target words, [...]. Targets of −100 are ignored, with output 0.
+
+        Raises:
+            ValueError: see :meth:`nll`.
         """
         each = self.nll(h, target, reduction="none")
         return OutputAndLoss(-each, each.sum() / target.ne(-100).sum().clamp_min(1))
@@ -280,14 +333,14 @@ class OutputLayer(nn.Module, ABC):
 
 
 class KernelOutputLayer(OutputLayer):
-    """A layer in which one kernel scores context vectors against all senses (Eq. 5)."""
+    """Output layer with one kernel for all senses (Eq. 5)."""
 
     kernel: Kernel
 
     def _bind(self, kernel: str | Kernel) -> None:
         self.kernel = build_kernel(kernel).bind(self.embed_dim)
         self.kernel_name, self.has_theta = self.kernel.name, self.kernel.has_theta
-        kernel_key(self.kernel)  # torch.compile would note it too late
+        kernel_key(self.kernel)  # registered before torch.compile traces the layer
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -295,7 +348,7 @@ class KernelOutputLayer(OutputLayer):
 
     @property
     def senses(self) -> Senses:
-        """What the likelihood scores context vectors against."""
+        """Embeddings, θ, table and kernel, as input of the likelihood."""
         return Senses(self.weight, self.theta, self.table, self.kernel)
 
     def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
-"""Input embeddings composed from the senses of the previous word (Section 4.1.1, Eq. 6–7).
+"""Input embeddings composed of the senses of the previous word (Section 4.1.1, Eq. 6–7).
 
     e_t = Σ_j q_t^j w_i^j,  i = ŷ_{t−1},  q_t^j = P(s_{t−1} = ⟨i,j⟩) / Σ_k P(s_{t−1} = ⟨i,k⟩)
 
-The posterior weights q need h_{t−1}, the context vector that predicted ŷ_{t−1}. Where there is
-none (first position, pass 0 of a parallel decoder) the prior stands in: usage U, normalized
-inside the word.
+The posterior weights q need h_{t−1}, the context vector that predicted ŷ_{t−1}. Without it, at the
+first position and in pass 0 of a parallel decoder, the prior is used: usage U, normalized within
+the word.
 
-Where the last coordinate of context vectors is constant (``sense_bias``), that of the rows is a
-bias of the senses. It counts in the weights, but is no part of the embedding.
+With ``sense_bias`` the last coordinate of a sense embedding is its bias. It affects the weights,
+but is not part of the input embedding.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
 
 
 class _OfLayer:
-    """An embedding that refers to the output layer, which is no submodule of it: its parameters
-    appear once in the state dict."""
+    """Embedding with a reference to the output layer.
+
+    The layer is not a submodule, so its parameters appear once in the state dict.
+    """
 
     _reference: list[OutputLayer]  # in a list, so that nn.Module does not find it
 
     @property
     def layer(self) -> OutputLayer:
-        """The output layer that scores what the decoder makes of the embeddings."""
+        """The output layer of the decoder."""
         return self._reference[0]
 
 
 class ComposedEmbedding(_OfLayer, nn.Module):
-    """Embedding of words as mixtures of the output layer's sense rows: tied by construction.
+    """Word embeddings as mixtures of sense embeddings of the output layer (Eq. 6).
 
-    Has what fairseq asks of an embedding (``embedding_dim``, ``padding_idx``, ``weight``).
+    It has the attributes of an embedding that fairseq uses: ``embedding_dim``, ``padding_idx`` and
+    ``weight``.
 
     Args:
-        layer: output layer whose rows are composed.
-        padding_idx: word whose embedding is 0.
-        posterior: compose with Eq. 6–7; otherwise always with the prior.
-        sense_bias: the last coordinate of the rows is a bias: embeddings have one less.
+        layer: the output layer.
+        padding_idx: the padding word, with embedding 0.
+        posterior: weight senses by their posterior (Eq. 7), otherwise by the prior.
+        sense_bias: leave out the last coordinate, which is a bias.
     """
 
     def __init__(
@@ -55,29 +58,35 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         self.padding_idx = padding_idx
         self.embedding_dim = layer.embed_dim - int(sense_bias)
         self.num_embeddings = layer.vocab_size
-        # one sense a word: every composition is that sense
+        # with one sense per word both weights are 1
         self.posterior = posterior and layer.total_senses > layer.vocab_size
 
     @property
     def weight(self) -> Tensor:
-        """Rows of all senses, [M, d]."""
+        """Embeddings of all senses, [M, d]."""
         return self.layer.weight
 
     def look_up(self, words: Tensor) -> LookedUp:
-        """Senses of words [...], which needs no context vectors; the padding word has none."""
+        """Senses of words [...], with an empty mask for the padding word."""
         found = self.layer.look_up(words)
         return found._replace(mask=found.mask & words.ne(self.padding_idx).unsqueeze(-1))
 
     def compose(
         self, found: LookedUp, contexts: Tensor | None = None, alone: Tensor | None = None
     ) -> Tensor:
-        """As :meth:`forward`, of words that are looked up already: Σ_j q^j w^j without biases.
+        """Compose Σ_j q^j w^j from senses that are already looked up.
 
-        Words at the places of ``alone`` [...] are composed with the prior all the same.
+        Args:
+            found: senses of words [...], from :meth:`look_up`.
+            contexts: context vectors that predicted the words, [..., d] [the prior is used].
+            alone: [...] True at words that use the prior anyway.
+
+        Returns:
+            [..., e], with e = d, or d − 1 with a bias.
         """
         weights = found.prior
         if contexts is not None and self.posterior:
-            # the padding word has no sense at all: any finite weights will do for it
+            # the padding word has an empty mask; unmask it, so that its weights are finite
             some = found.mask | ~found.mask.any(-1, keepdim=True)
             weights = self.layer.posterior(found._replace(mask=some), contexts)
             if alone is not None:
@@ -87,8 +96,15 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         return (weights.to(rows.dtype) @ rows).squeeze(-2)
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
-        """Embed words [...] with the context vectors [..., d] that predicted them, or else with the
-        prior: [..., e], e = d but for a bias."""
+        """Embed words.
+
+        Args:
+            words: [...].
+            contexts: context vectors that predicted the words, [..., d] [the prior is used].
+
+        Returns:
+            [..., e], with e = d, or d − 1 with a bias.
+        """
         layer = self.layer
         if layer.total_senses > layer.vocab_size:
             return self.compose(self.look_up(words), contexts)
@@ -97,11 +113,17 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         return embedded.masked_fill(words.eq(self.padding_idx).unsqueeze(-1), 0.0)
 
     def embed_sequence(self, words: Tensor, features: Tensor | None) -> Tensor:
-        """Embed a whole input sequence for a parallel decoder, [batch, len, e].
+        """Embed an input sequence for a parallel decoder.
 
-        Position t of ``words`` [batch, len] holds ŷ_{t−1}; its context vector is the feature of
-        position t − 1 in an earlier pass, [batch, len, d]. The first position, and one that follows
-        padding, is composed with the prior, as are all without features.
+        The context vector of a word is the feature of the position before, from an earlier pass.
+        The first position and positions after padding use the prior.
+
+        Args:
+            words: [batch, len], ŷ_{t−1} at position t.
+            features: [batch, len, d] [the prior is used].
+
+        Returns:
+            [batch, len, e].
         """
         if features is None or not self.posterior:
             return self(words)
@@ -111,7 +133,7 @@ class ComposedEmbedding(_OfLayer, nn.Module):
 
 
 class SeparateEmbedding(_OfLayer, nn.Embedding):
-    """One vector a word, apart from those of the output layer; that of the padding word is 0."""
+    """Word embeddings that are not tied to the output layer. The padding word's is 0."""
 
     posterior = False
 

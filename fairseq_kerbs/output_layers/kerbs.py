@@ -1,6 +1,6 @@
-"""The kernelized Bayesian softmax as a layer of any PyTorch model (Section 4).
+"""Kernelized Bayesian softmax as a layer for any PyTorch model (Section 4).
 
-fairseq_kerbs/README.md shows whole trainings with it.
+fairseq_kerbs/README.md has complete trainings with this layer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fairseq_kerbs.torch_compat import is_compiling
 SENSE_INITS = ("random", "shared", "spare")
 SHARED_COSINE = 0.95
 SAMPLED_CONTEXTS, SAMPLE_MEMORY = 600, 2 << 30
-"""Contexts of a word that :meth:`KerbsOutputLayer.start_sampling` keeps, and the bytes of all."""
+"""Maximum contexts per word and bytes of a sample by :meth:`KerbsOutputLayer.start_sampling`."""
 
 SAMPLE = "sample_"
-"""With what the names begin that :attr:`KerbsOutputLayer.sample` has in a checkpoint."""
+"""Prefix of the names of :attr:`KerbsOutputLayer.sample` in a checkpoint."""
 
 
 def _in_backward() -> bool:
-    """Whether activation checkpointing runs a forward pass again, inside backward."""
+    """Whether activation checkpointing repeats a forward pass during backward."""
     if is_compiling():
         return False
     task = getattr(torch._C, "_current_graph_task_id", None)
@@ -42,17 +42,19 @@ def _in_backward() -> bool:
 def posterior_weights(
     h: Tensor, rows: Tensor, theta: Tensor, mask: Tensor, kernel: Kernel
 ) -> Tensor:
-    """Probability of each sense of a known word, given what predicted it (Eq. 7).
+    """Posterior of the senses of a known word, given its context vector (Eq. 7).
 
-    The normalizer of Eq. 5 cancels inside the word, so its few senses suffice.
+    The normalizer of Eq. 5 cancels, so only the senses of the word are needed.
 
     Args:
         h: context vectors h_{t−1}, [..., d].
-        rows, theta, mask: the word's senses, as of :class:`.output_layers.base.LookedUp`.
+        rows: embeddings of the word's senses, [..., K, d].
+        theta: their kernel parameters, [..., K].
+        mask: False at padding, [..., K].
         kernel: kernel of the output layer.
 
     Returns:
-        [..., K]; 0 at padding, sums to 1.
+        [..., K], 0 at padding, sums to 1.
     """
     dtype = compute_dtype(h, rows, theta)
     with torch.autocast(h.device.type, enabled=False):
@@ -65,22 +67,29 @@ def posterior_weights(
 
 
 class KerbsOutputLayer(KernelOutputLayer):
-    """Kernelized Bayesian softmax: several senses a word, a kernel with learned θ.
+    """Kernelized Bayesian softmax, with several senses per word and a learned kernel parameter θ.
+
+    With the senses S_i of word i, the layer computes (Eq. 4–5)
+
+        P(i) = Σ_{m ∈ S_i} exp K(h, w_m; θ_m) / Σ_{all m} exp K(h, w_m; θ_m)
 
     Args:
-        embed_dim, vocab_size, biased, init_scale: as of :class:`OutputLayer`.
+        embed_dim: size d of context vectors and sense embeddings.
+        vocab_size: number of words V.
         total_senses: number of senses M, V ≤ M ≤ V·max_senses.
-        max_senses: most senses of one word.
-        kernel: name of a kernel, or a kernel; ``theta`` is a parameter where it has one.
+        max_senses: maximum number of senses of a word.
+        kernel: a kernel, or its name. θ is a parameter only if the kernel uses it.
         sense_init: "random" (the paper), "shared" or "spare", see :meth:`reset_parameters`.
         new_sense: "keep" (the paper) or "split", see :mod:`.reallocation.moved_vectors`.
+        biased: the last coordinate of context vectors is 1, so that senses have biases.
+        init_scale: standard deviation of initial embeddings, in units of d^−½.
 
     Attributes:
         inventory: allocation of senses to words, and its statistics.
-        sample: contexts of words, while they are sampled for the policy "clusters".
+        sample: sampled contexts for the policy "clusters", or None.
 
     Raises:
-        ValueError: the sense numbers do not fit each other, or a name is unknown.
+        ValueError: M is out of range, or a name is unknown.
     """
 
     def __init__(
@@ -113,19 +122,19 @@ class KerbsOutputLayer(KernelOutputLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw W and θ at random, as Section 4.2 begins.
+        """Initialize W and θ at random (Section 4.2), according to ``sense_init``.
 
-        ``sense_init`` "random" draws every sense alone: most senses of a word then lie so far from
-        its contexts that one of them wins them all. "shared" draws the senses of a word around its
-        first one, with a cosine of about :data:`SHARED_COSINE` to it, so that all of them begin
-        alive; the first one is longer, by the factor cos + sin (1.26), and so leads at first.
-        "spare" leaves all but the first idle, for the policy "clusters" to place.
+        - "random" draws all senses independently. One sense of a word often takes all occurrences.
+        - "shared" draws the senses of a word around its first one, with a cosine of about
+          :data:`SHARED_COSINE`. The first sense is longer by a factor of 1.26 and has the largest
+          share at first.
+        - "spare" uses only the first sense of each word. The policy "clusters" places the others.
         """
         super().reset_parameters()
         if self.sense_init == "shared":
             center = self.weight[self.table.senses[:, 0]][self.word_of_sense]  # [M, d]
-            own = (1.0 - SHARED_COSINE**2) ** 0.5 * self.weight
-            self.weight.copy_(SHARED_COSINE * center + own)
+            across = (1.0 - SHARED_COSINE**2) ** 0.5 * self.weight
+            self.weight.copy_(SHARED_COSINE * center + across)
         if self.has_theta:
             nn.init.normal_(self.theta, self.kernel.theta_mean, self.kernel.theta_std)
         if self.sense_init == "spare":  # senses 0 … V − 1 are the first of their words
@@ -165,25 +174,31 @@ class KerbsOutputLayer(KernelOutputLayer):
             self.inventory.record(target, evidence)
             if self.sample is not None and self.inventory.recording:
                 valid = evidence.counted & evidence.log_prob.isfinite()
-                rows = valid.nonzero().squeeze(1)  # one wait for a card; two masks would be two
+                rows = valid.nonzero().squeeze(1)  # a single synchronization with a GPU
                 self.sample.add(target[rows], h.detach()[rows, :-1])
         return loss, token_nll, evidence
 
     def update_statistics(self, decay: float) -> Tensor:
-        """Take what was recorded into log P and U (Eq. 12–13, ``decay`` = β). Returns the number of
-        targets."""
+        """Update log P and U with the recorded targets (Eq. 12–13).
+
+        Args:
+            decay: β, within [0, 1).
+
+        Returns:
+            number of targets, a scalar tensor.
+        """
         return self.inventory.update(decay)
 
     def start_sampling(self, counts: Tensor | None = None, special: int = 0) -> None:
-        """Sample the contexts of the occurrences that follow, for the policy "clusters".
+        """Start sampling contexts of target words, for the policy "clusters".
 
         Args:
-            counts: how often each word occurs in the training data, [V], if known: words that are
-                rare there get no room.
-            special: the first words, which are special symbols and keep one sense.
+            counts: frequency of each word in the training data, [V] [unknown]. Contexts of rare
+                words are not sampled.
+            special: number of special symbols at the start of the vocabulary. They keep one sense.
 
         Raises:
-            ValueError: the layer is not biased, or its kernel is no inner product at θ = 0.
+            ValueError: the layer has no biases, or its kernel is not the inner product at θ = 0.
         """
         check_biased(self.biased, self.kernel)
         if counts is None:
@@ -196,8 +211,8 @@ class KerbsOutputLayer(KernelOutputLayer):
     def propose_moves(
         self, policy: str, settings: reallocation.ReallocationSettings | None = None
     ) -> reallocation.Moves:
-        """The moves of :meth:`reallocate`; nothing changes. "clusters" reads and forgets
-        :attr:`sample`, which one process of a parallel training has."""
+        """The moves of :meth:`reallocate`. The layer does not change, except that "clusters" clears
+        :attr:`sample`. In a parallel training only one process has a sample."""
         if policy != "clusters":
             moves = reallocation.propose_moves(self.inventory, policy, settings)
             vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
@@ -211,7 +226,7 @@ class KerbsOutputLayer(KernelOutputLayer):
 
     @torch.no_grad()
     def apply_moves(self, moves: reallocation.Moves) -> None:
-        """Make moves that :meth:`propose_moves` has found."""
+        """Apply the moves of :meth:`propose_moves`."""
         if hasattr(self.weight, "full_tensor"):
             raise ValueError(
                 "The senses of a layer whose parameters are sharded by `fully_shard` cannot move: "
@@ -227,16 +242,20 @@ class KerbsOutputLayer(KernelOutputLayer):
     def reallocate(
         self, policy: str, settings: reallocation.ReallocationSettings | None = None
     ) -> reallocation.Moves:
-        """Move senses as a policy of that name proposes (Algorithm 1), by its hyper-parameters.
+        """Move senses between words.
 
-        The optimizer's moments of the moved rows still are another word's: see
+        Then reset the optimizer's moments of the moved senses by
         :func:`fairseq_kerbs.reallocation.reset_moments`.
 
+        Args:
+            policy: "paper" (Algorithm 1), "released" or "clusters".
+            settings: hyper-parameters of the policy.
+
         Returns:
-            the moves that were made, with the vectors that moved senses begin with.
+            the moves, with the embeddings of moved senses.
 
         Raises:
-            ValueError: no policy has that name, the parameters are sharded (FSDP2), or there is no
+            ValueError: no policy has that name, parameters are sharded (FSDP2), or there is no
                 :attr:`sample` for "clusters".
         """
         moves = self.propose_moves(policy, settings)
@@ -259,7 +278,7 @@ class KerbsOutputLayer(KernelOutputLayer):
 
 
 def check_biased(biased: bool, kernel: Kernel) -> None:
-    """Raise a ValueError where senses cannot be placed on clusters."""
+    """Raise a ValueError if senses cannot be placed on clusters."""
     if not biased or kernel.name not in PLACED_KERNELS:
         raise ValueError(
             f"`policy` clusters needs `sense_bias`, and `kernel` {' or '.join(PLACED_KERNELS)}, "

@@ -24,28 +24,37 @@ from fairseq_kerbs.senses import Evidence
 
 
 def weight_variance(weights: Tensor) -> Tensor:
-    """Variance of π over the components (Eq. 14), [..., K] -> [...]; 0 where all weigh the same."""
+    """Variance of the weights π over components (Gao et al., Eq. 14), [..., K] -> [...]."""
     return weights.var(-1, unbiased=False)
 
 
 class MixtureOutputLayer(OutputLayer):
     """p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k)),  π = softmax(M h),  h̃_k = r tanh(C_k h / r).
 
-    One vector a word, which all components share (Gao's W), so that no sense ever moves and
-    nothing is recorded. The mixture is not homogeneous in h: dividing h by a temperature, which is
-    all that a generator can do, flattens π and shortens h̃_k, but does not divide log p.
+    All K components share the word embeddings W, [V, d]. Words have one sense, so no sense moves.
 
-    ``kernels`` are the S_k of all components, by name or themselves. ``reach`` is r, 1 in both
-    papers; with inner products it is but a scale, as with C_k / r and r W in their place. Training
-    begins with contexts that grow, to give words their frequencies: with r = 1 and vectors of
-    length 1, until every tanh is near ±1 and passes hardly a gradient on.
+    The tanh scale r is 1 in both papers. Early in training contexts grow while the model learns
+    word frequencies. With r = 1 and embeddings of norm 1, every tanh then saturates.
+
+    The mixture is not homogeneous in h. A generator's temperature divides h, which does not divide
+    log p.
+
+    Args:
+        embed_dim: size d of context vectors and word embeddings.
+        vocab_size: number of words V.
+        kernels: kernel S_k of every component, or its name.
+        init_scale: standard deviation of initial embeddings, in units of d^−½.
+        reach: tanh scale r.
 
     Attributes:
-        reach: r, a scalar; 1 in a checkpoint that does not say it.
-        projections: all C_k, one below the other: a linear layer from d to K·d.
-        mixing: M, a linear layer from d to K; both begin as torch's linear layers do.
-        thetas: θ of components whose kernel has one, by number; [V] each.
+        reach: r, a scalar buffer.
+        projections: the stacked C_k, a linear layer from d to K·d.
+        mixing: M, a linear layer from d to K.
+        thetas: θ [V] of every component whose kernel has a parameter, by component number.
         components: number of components K.
+
+    Raises:
+        ValueError: ``kernels`` is empty, or a kernel is unknown.
     """
 
     reach: Tensor
@@ -75,7 +84,7 @@ class MixtureOutputLayer(OutputLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters at random."""
+        """Initialize all parameters at random."""
         super().reset_parameters()
         self.projections.reset_parameters()
         self.mixing.reset_parameters()
@@ -84,7 +93,7 @@ class MixtureOutputLayer(OutputLayer):
             nn.init.normal_(theta, kernel.theta_mean, kernel.theta_std)
 
     def sense_parameters(self) -> list[nn.Parameter]:
-        """Parameters whose rows belong to words."""
+        """Parameters with a row per word, [V, ...]."""
         return [self.weight, *self.thetas.values()]
 
     def contexts(self, h: Tensor) -> Tensor:
@@ -93,7 +102,7 @@ class MixtureOutputLayer(OutputLayer):
         return bounded.unflatten(-1, (self.components, self.embed_dim))
 
     def log_weights(self, h: Tensor) -> Tensor:
-        """Log π (Eq. 2), [..., d] -> [..., K], in float32 at least, the product included."""
+        """Log π (Eq. 2), [..., d] -> [..., K], computed in float32 or float64."""
         weight = self.mixing.weight
         dtype = compute_dtype(h, weight)
         with torch.autocast(h.device.type, enabled=False):

@@ -1,4 +1,4 @@
-"""Plain softmax (Eq. 3)."""
+"""Softmax baseline (Eq. 3)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from fairseq_kerbs.output_layers.base import KernelOutputLayer
 
 
 class SoftmaxOutputLayer(KernelOutputLayer):
-    """P(word i) = softmax_i(h · w_i): the baseline, on the same memory-lean code path as KerBS.
+    """P(word i) = softmax_i(h · w_i), computed by the same code as KerBS.
 
-    Arguments are those of :class:`OutputLayer`.
+    Args:
+        embed_dim: size d of context vectors and word embeddings.
+        vocab_size: number of words V.
+        biased: the last coordinate of context vectors is 1, so that words have biases.
+        init_scale: standard deviation of initial embeddings, in units of d^−½.
     """
 
     def __init__(

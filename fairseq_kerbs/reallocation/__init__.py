@@ -1,4 +1,4 @@
-"""Dynamic allocation: which senses move to which words (Algorithm 1), and where they begin."""
+"""Reallocation of senses between words (Algorithm 1), and their embeddings after a move."""
 
 from fairseq_kerbs.reallocation.policies import (
     POLICIES,

@@ -1,27 +1,26 @@
-"""The policy ``clusters``: the senses of a word are placed on the clusters of its contexts.
+"""The policy ``clusters``: place the senses of a word on the clusters of its contexts.
 
-The paper wants as many senses of a word as its contexts have clusters. Algorithm 1 asks instead how
-well a word is predicted. Where the context decides a word, as in translation, no gradient parts its
-senses: one of them wins all occurrences. This policy looks at the contexts themselves, at one or
-several moments of a training, and places senses by :mod:`fairseq_kerbs.clusters`.
+In the paper a word should have as many senses as its contexts have clusters. Algorithm 1 instead
+looks at how well a word is predicted. If the context determines the word, as in translation, no
+gradient separates its senses, and one of them takes all occurrences. This policy samples contexts
+during training and places senses by :mod:`fairseq_kerbs.clusters`.
 
-That needs one vector and bias a word. Of a word with several senses they are the mean gradient of
-its log mass g by the context, and what keeps the mean of g:
+A placement needs one vector w and bias b per word. For a word with several senses they are the mean
+gradient of its log mass g, and the bias that preserves the mean of g:
 
     w = E_h ∇g(h),    b = E_h [g(h) − h·w],    g(h) = log Σ_k exp K(h, w_k; θ_k)
 
-over the sampled contexts of the word. Its senses may have learned to part more than the bound
-``gap`` lets them; new ones are let part as much: the bound of a word is at least
+over the sampled contexts of the word. If its senses are already further apart than ``gap`` allows,
+the limit for this word is raised to
 
     max_k (w_k − w)·(m_k − m)
 
-with m the mean of its contexts, m_k that of those in which sense k is the most probable one. Words
-with too few contexts keep their senses, and a word that has one sense and gets no other keeps it
-untouched.
+where m is the mean of its contexts, and m_k the mean of those with top sense k. Words with too few
+contexts keep their senses. So do words that have one sense and receive no other.
 
-**Spare senses.** A layer has M senses all the time, placed or not. The others lie idle: copies of a
-sense of some word, with θ = 0 and a bias lower by :data:`SPARE_NATS`. A layer with ``sense_init``
-"spare" begins that way, as a softmax with a kernel does.
+**Spare senses.** A layer always has M senses. Senses without a cluster are spare: copies of another
+sense of a word, with θ = 0 and a bias lower by :data:`SPARE_NATS`. With ``sense_init`` "spare" all
+but the first sense of each word are spare at the start.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from fairseq_kerbs.senses import SenseInventory, build_sense_table
 from fairseq_kerbs.senses.moves import Moves
 
 PLACED_KERNELS = ("kerbs", "lin")
-"""Kernels with which senses can be placed: the inner product at θ = 0."""
+"""Kernels that equal the inner product at θ = 0, so that senses can be placed."""
 
 SPARE_NATS = 30.0
-"""How far the bias of a spare sense lies below that of its word: Adam sees no gradient so small."""
+"""Nats by which the bias of a spare sense is lower. Adam ignores the resulting gradient."""
 
 
 def spare_senses(weight: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tensor:
-    """Which senses lie idle, [M]. Of ``weight`` [M, d] the last column is the biases."""
+    """Mask of spare senses, [M]. The last column of ``weight`` [M, d] has the biases."""
     bias = weight[:, -1].double()
     highest = torch.full((vocab_size,), -torch.inf, dtype=bias.dtype, device=bias.device)
     highest = highest.scatter_reduce(0, word_of_sense, bias, "amax")
@@ -53,15 +52,18 @@ def spare_senses(weight: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tens
 def joined_senses(
     contexts: Tensor, weight: Tensor, theta: Tensor, kernel: Kernel
 ) -> tuple[Tensor, float]:
-    """One vector in the place of a word's senses, and how far they part; see the head of this file.
+    """Vector and bias that replace the senses of a word, and how far these are apart.
+
+    See the module's docstring for the equations.
 
     Args:
-        contexts: those of the word, [n, d]; the last coordinate is 1.
-        weight, theta: of its senses, [k, d] and [k].
-        kernel: the layer's.
+        contexts: contexts of the word, [n, d]. The last coordinate is 1.
+        weight: embeddings of its senses, [k, d].
+        theta: their kernel parameters, [k].
+        kernel: kernel of the layer.
 
     Returns:
-        [d], the bias last, and a number of nats.
+        the vector with the bias last, [d], and max_k (w_k − w)·(m_k − m) in nats.
     """
     with torch.enable_grad():
         h = contexts.detach().clone().requires_grad_()
@@ -88,14 +90,14 @@ def place_on_clusters(
 
     Args:
         inventory: the allocation.
-        weight, theta: of its senses, [M, d] with the biases last, and [M].
-        kernel: the layer's, the inner product at θ = 0.
-        sample: contexts [·, d − 1] of words, without the 1 that meets the bias.
-        gap: see :func:`fairseq_kerbs.clusters.place_word`.
+        weight: sense embeddings, [M, d], with the biases in the last column.
+        theta: kernel parameters, [M].
+        kernel: kernel of the layer, which equals the inner product at θ = 0.
+        sample: contexts of words, [·, d − 1], without the constant 1.
+        gap: maximum preference in nats, see :func:`fairseq_kerbs.clusters.place_word`.
 
     Returns:
-        every sense that begins anew, with its vector; also spare ones that have to go to a word
-        that has a place for them.
+        all senses with a new embedding. Spare senses move to words with a free place.
     """
     owners, words = inventory.word_of_sense.cpu(), inventory.vocab_size
     table = build_sense_table(owners, words)
@@ -147,8 +149,10 @@ def place_on_clusters(
 
 
 def _places(rows: Tensor, spare: Tensor, owners: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows that cannot stay what and where they are, and the words that they go to as spare senses.
-    Of ``rows`` those stay that are ``spare`` already, if their word has ``room`` [V]."""
+    """Rows that become spare senses or move as such, and their words.
+
+    A row that is already ``spare`` stays if its word has a free place. ``room`` [V] counts these.
+    """
     free = room.tolist()
     leaving = []
     for row, idle, word in zip(rows.tolist(), spare.tolist(), owners[rows].tolist()):

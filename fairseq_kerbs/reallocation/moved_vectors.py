@@ -1,15 +1,15 @@
-"""What vector a sense begins with at the word that it has moved to (``new_sense``).
+"""Embedding of a sense after a move (``new_sense``).
 
 ``keep``
-    Its old one, as Algorithm 1 and the released code have it. It was drawn to another word's
-    contexts, so the new word's other senses win all occurrences and it may never come alive.
+    The embedding does not change, as in Algorithm 1 and the released code. It was trained on the
+    contexts of another word, so the sense may stay unused.
 ``split``
-    That of the receiving word's most used sense, turned by a small angle: |w|(√(1−η²) ŵ + η u), η =
-    :data:`SPLIT_SINE`. The direction u ⟂ w is random, but drawn on the CPU from a generator seeded
-    with the number of the sense alone: every process and every repeated run finds the same.
+    The embedding w of the receiving word's most used sense, rotated by a small angle:
+    |w|(√(1−η²) ŵ + η u) with η = :data:`SPLIT_SINE`. The direction u ⟂ w is random, with the number
+    of the sense as seed. All processes and repeated runs draw the same direction.
 
-The most used sense is that with the largest posterior mass since the last reallocation, then with
-the largest usage U, then with the lowest number. All is read from the state before the moves.
+The most used sense has the largest posterior mass since the last reallocation. Ties are broken by
+the usage U, then by the lowest number. All values are from before the moves.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ SPLIT_SINE = 0.1
 
 @torch.no_grad()
 def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: str) -> Tensor | None:
-    """Vectors that moved senses begin with.
+    """Embeddings of moved senses.
 
     Args:
         inventory: allocation and statistics before the moves.
-        weight: [M, d] sense vectors before the moves.
-        moves: the moves; of a sense that moves twice the last one counts.
+        weight: [M, d] sense embeddings before the moves.
+        moves: K moves. If a sense moves twice, its last move counts.
         how: one of :data:`NEW_SENSES`.
 
     Returns:
-        [K, d] float32 (or float64 as ``weight``) on its device; None where old vectors are kept.
+        [K, d] in float32, or float64 like ``weight``, or None if embeddings do not change.
 
     Raises:
-        ValueError: ``how`` is none of them.
+        ValueError: ``how`` is not in :data:`NEW_SENSES`.
     """
     check_choice("new_sense", how, NEW_SENSES)
     if how == "keep" or not len(moves):
@@ -51,7 +51,7 @@ def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: st
 
 
 def most_used_senses(inventory: SenseInventory, words: Tensor) -> Tensor:
-    """Number of the most used sense of each word, [K] -> [K]."""
+    """Most used sense of each word, [K] -> [K]."""
     table = inventory.table
     senses, mask = table.senses[words], table.mask[words]  # [K, max_senses]
     mass = inventory.interval_usage[senses].masked_fill(~mask, -1.0)
@@ -63,7 +63,7 @@ def most_used_senses(inventory: SenseInventory, words: Tensor) -> Tensor:
 
 
 def _beside(base: Tensor, senses: list[int]) -> Tensor:
-    """Each row of ``base`` [K, d] turned by arcsin η, in a direction that belongs to its sense."""
+    """Rows of ``base`` [K, d], rotated by arcsin η in a random direction per sense."""
     noise = torch.empty(base.shape, dtype=base.dtype)
     for row, sense in enumerate(senses):
         torch.randn(

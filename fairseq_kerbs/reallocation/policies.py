@@ -1,8 +1,8 @@
-"""Dynamic sense reallocation: which senses move to which words (Algorithm 1).
+"""Policies of sense reallocation: ``paper`` (Algorithm 1) and ``released``.
 
-A policy reads an inventory and proposes moves; it changes nothing and knows no randomness, so every
-process of a parallel training finds the same moves. ``clusters``, which reads vectors and contexts,
-is in `.clusters`: :meth:`fairseq_kerbs.output_layers.KerbsOutputLayer.reallocate` calls it.
+A policy reads an inventory and returns moves, without changing anything. Policies are
+deterministic, so all processes of a parallel training compute the same moves. The policy
+``clusters`` also reads embeddings and contexts, see :mod:`.clusters`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from fairseq_kerbs.senses.moves import Moves, Policy, ReallocationSettings, chec
 
 
 class _LeastUsed:
-    """The globally least used sense of a word that can spare one, while senses move.
+    """Priority queue of senses by usage, for successive moves of the least used sense.
 
     Args:
-        inventory: the allocation to begin with.
+        inventory: the initial allocation.
         usage: usage of every sense, [M].
 
     Attributes:
-        counts: number of senses of every word.
-        moves: senses, words that lose them, and words that receive them, in order.
+        counts: current number of senses of every word.
+        moves: moved senses, their sources and their receivers, in order.
     """
 
     def __init__(self, inventory: SenseInventory, usage: Tensor) -> None:
@@ -35,50 +35,54 @@ class _LeastUsed:
         self._word: list[int] = inventory.word_of_sense.tolist()
         self._heap = list(zip(usage.double().tolist(), range(len(usage))))
         heapq.heapify(self._heap)
-        self._only: dict[int, list[tuple[float, int]]] = {}  # last senses, by word
+        self._only: dict[int, list[tuple[float, int]]] = {}  # last sense of a word
 
     def give(self, receiver: int, usage: float) -> float | None:
-        """Move that sense to a word, never one of its own; ``usage`` is its usage there.
+        """Move the least used sense of another word with several senses to ``receiver``.
 
-        Returns:
-            the usage that it had; None where there is no such sense.
+        ``usage`` is the usage of the sense after the move. Returns its usage before the move, or
+        None if no sense can move.
         """
-        own: list[tuple[float, int]] = []
-        found = None
-        while self._heap and found is None:
+        back: list[tuple[float, int]] = []
+        least = None
+        while self._heap and least is None:
             entry = heapq.heappop(self._heap)
             word = self._word[entry[1]]
             if self.counts[word] <= 1:
                 self._only.setdefault(word, []).append(entry)
             elif word == receiver:
-                own.append(entry)
+                back.append(entry)
             else:
-                found = entry
-        if found is not None:
-            used, sense = found
+                least = entry
+        if least is not None:
+            used, sense = least
             for values, value in zip(self.moves, (sense, self._word[sense], receiver)):
                 values.append(value)
             self.counts[self._word[sense]] -= 1
             self.counts[receiver] += 1
             self._word[sense] = receiver
-            # the receiver's other senses may be spared from now on
-            own += [(usage, sense), *self._only.pop(receiver, [])]
-        for entry in own:
+            # the receiver now has several senses, so its other one may move
+            back += [(usage, sense), *self._only.pop(receiver, [])]
+        for entry in back:
             heapq.heappush(self._heap, entry)
-        return None if found is None else used
+        return None if least is None else used
 
 
 def paper_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
-    """Algorithm 1: every badly predicted word takes the globally least used sense.
+    """Algorithm 1: every badly predicted word receives the least used sense.
 
-    Words are visited in dictionary order. Word i with log P_i < ε and fewer than ``max_senses``
-    senses takes the least used sense of another word that has more than one (ties: the lowest
-    sense number); the sense begins with θ = 1e-8 and the mean usage of that moment.
+    Words are visited in dictionary order. A word i with log P_i < ε and fewer than ``max_senses``
+    senses receives the least used sense of all other words with several senses. Of equally used
+    senses the lowest number moves. The sense gets θ = 1e-8 and the mean usage of all senses.
+
+    Args:
+        inventory: allocation and statistics.
+        settings: ``log_prob_threshold`` is ε.
     """
     pool = _LeastUsed(inventory, inventory.usage)
-    needy = (inventory.log_prob < settings.log_prob_threshold).nonzero().flatten().tolist()
+    badly_predicted = inventory.log_prob < settings.log_prob_threshold
     total, new_usage = sum(inventory.usage.double().tolist()), []
-    for word in needy:
+    for word in badly_predicted.nonzero().flatten().tolist():
         mean = total / inventory.total_senses
         if pool.counts[word] < inventory.max_senses:
             used = pool.give(word, mean)
@@ -91,11 +95,14 @@ def paper_policy(inventory: SenseInventory, settings: ReallocationSettings) -> M
 def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
     """The reallocation of the authors' released TensorFlow code.
 
-    Since the last reallocation, word i occurred n_i times as target, with probabilities that sum
-    to p_i. Of the words in the more frequent half that have fewer than ``max_senses`` senses, those
-    with the lowest (n_i/p_i)/√n_i receive one sense each, at most ``max_moves``·V words (but one
-    at least); each gets the sense least used in the interval among words with more than one.
-    Vectors, θ and usage stay.
+    Since the last reallocation, word i was the target n_i times, with probabilities that sum to
+    p_i. Words with the lowest rank (n_i/p_i)/√n_i receive one sense each. They must be in the more
+    frequent half and have fewer than ``max_senses`` senses. Each receives the sense with the least
+    use since the last reallocation, of words with several senses. Embeddings, θ and usage stay.
+
+    Args:
+        inventory: allocation and statistics.
+        settings: ``max_moves`` · V is the maximum number of moves, at least 1.
     """
     count, prob = inventory.interval_count.double(), inventory.interval_prob.double()
     half = torch.sort(count, descending=True, stable=True).indices[: inventory.vocab_size // 2]
@@ -105,28 +112,28 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     rank = (count / prob.clamp_min(1e-300)) / count.clamp_min(1.0).sqrt()
     rank = torch.where(may_receive, rank, torch.inf)
     most = max(1, int(settings.max_moves * inventory.vocab_size))
-    needy = torch.sort(rank, stable=True).indices[: min(most, int(may_receive.sum()))].tolist()
+    receivers = torch.sort(rank, stable=True).indices[: min(most, int(may_receive.sum()))].tolist()
     pool = _LeastUsed(inventory, inventory.interval_usage)
-    for word in needy:
-        # its usage in the new place is unknown until the next interval: it does not move twice
+    for word in receivers:
+        # infinite usage, so that no sense moves twice
         if pool.give(word, float("inf")) is None:
             break
-    kept_usage = inventory.usage.double().cpu()[torch.tensor(pool.moves[0], dtype=torch.long)]
-    return Moves.from_lists(*pool.moves, kept_usage.tolist(), reset_theta=False)
+    usage = inventory.usage.double().cpu()[torch.tensor(pool.moves[0], dtype=torch.long)]
+    return Moves.from_lists(*pool.moves, usage.tolist(), reset_theta=False)
 
 
 POLICIES: dict[str, Policy] = {"paper": paper_policy, "released": released_policy}
-"""Policies that read an inventory alone, by the name that ``--reallocation`` takes."""
+"""Policies that read only an inventory, by their name for ``--reallocation``."""
 
 
 @torch.no_grad()
 def propose_moves(
     inventory: SenseInventory, policy: str, settings: ReallocationSettings | None = None
 ) -> Moves:
-    """Let a policy propose moves; nothing changes.
+    """The moves that a policy proposes. Nothing changes.
 
     Raises:
-        ValueError: no policy has that name; the message lists those there are.
+        ValueError: no policy has that name.
     """
     check_choice("policy", policy, POLICIES)
     return POLICIES[policy](inventory, settings or ReallocationSettings())
@@ -134,8 +141,8 @@ def propose_moves(
 
 @torch.no_grad()
 def apply_moves(inventory: SenseInventory, moves: Moves) -> None:
-    """Make moves in the inventory: words of senses and usage; a new interval begins."""
-    inventory.start_interval()  # while its sums are of the words that senses had
+    """Apply moves to allocation and usage of an inventory, and start a new interval."""
+    inventory.start_interval()
     inventory.move(moves.senses, moves.words)
     last = dict(zip(moves.senses.tolist(), moves.usage.tolist()))
     inventory.usage[list(last)] = inventory.usage.new_tensor(list(last.values()))
@@ -144,13 +151,13 @@ def apply_moves(inventory: SenseInventory, moves: Moves) -> None:
 def reallocate(
     inventory: SenseInventory, policy: str, settings: ReallocationSettings | None = None
 ) -> Moves:
-    """Let a policy propose moves and make them in the inventory.
+    """Apply the moves of a policy to an inventory, and return them.
 
-    θ and vectors of the moved rows belong to the output layer
-    (:meth:`fairseq_kerbs.output_layers.KerbsOutputLayer.reallocate`).
+    θ and embeddings belong to the output layer, see
+    :meth:`fairseq_kerbs.output_layers.KerbsOutputLayer.reallocate`.
 
     Raises:
-        ValueError: no policy has that name; the message lists those there are.
+        ValueError: no policy has that name.
     """
     moves = propose_moves(inventory, policy, settings)
     apply_moves(inventory, moves)
@@ -161,11 +168,11 @@ def reallocate(
 def reset_moments(
     optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], rows: Tensor
 ) -> None:
-    """Zero an optimizer's per-element state (Adam's moments, momentum) in some rows.
+    """Set an optimizer's moments to zero in some rows of parameters.
 
     Args:
-        optimizer: any torch optimizer; state of another shape than its parameter's is kept.
-        parameters: parameters whose first dimension is senses.
+        optimizer: any torch optimizer. Only state with the shape of its parameter is reset.
+        parameters: parameters of shape [M, ...].
         rows: [K] sense numbers.
     """
     for parameter in parameters:

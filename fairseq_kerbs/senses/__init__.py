@@ -1,4 +1,4 @@
-"""Which sense belongs to which word, and the statistics of Eq. 12-13."""
+"""Allocation of senses to words, and the statistics of Eq. 12-13."""
 
 from fairseq_kerbs.senses.inventory import (
     Evidence,

@@ -1,9 +1,8 @@
-"""The sense inventory: which sense belongs to which word, and how well each serves (Section 4.2).
+"""The sense inventory: allocation of senses to words, and statistics of their use (Section 4.2).
 
-Sense m is row m of the output layer's weights and belongs to word ``word_of_sense[m]``. Every word
-has between 1 and ``max_senses`` senses, at all times. The inventory also keeps what reallocation
-reads: two moving statistics, log P of each word (Eq. 12) and the usage U of each sense (Eq. 13),
-and sums over the interval since the last reallocation.
+Sense m is row m of the output layer's weight and belongs to word ``word_of_sense[m]``. Every word
+always has 1 to ``max_senses`` senses. Reallocation reads the statistics: the moving averages log P
+of each word (Eq. 12) and usage U of each sense (Eq. 13), and sums since the last reallocation.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from torch import Tensor, nn
 
 
 class SenseTable(NamedTuple):
-    """Senses of every word as a padded table, for gathers.
+    """Senses of every word as a padded table. K is the largest number of senses of a word.
 
     Attributes:
-        senses: [V, K] sense numbers, ascending; padding repeats the word's first sense.
-        mask: [V, K] True at real entries. K is the largest number of senses of a word.
+        senses: [V, K] sense numbers, ascending. Padding repeats the word's first sense.
+        mask: [V, K] False at padding.
         words: [M] the word of each sense.
     """
 
@@ -32,12 +31,12 @@ class SenseTable(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What one batch says about the senses: a by-product of the likelihood, without gradient.
+    """Responsibilities of senses for the targets of a batch, without gradient.
 
     Attributes:
-        log_prob: [N] log P(y_t = ŷ_t) of each target word; 0 at ignored positions.
+        log_prob: [N] log P(y_t = ŷ_t) of each target word, 0 at ignored positions.
         senses: [N, K] senses of the target word, padded as in :class:`SenseTable`.
-        sense_prob: [N, K] P(s_t = m) of those senses (Eq. 5); 0 at padding and ignored positions.
+        sense_prob: [N, K] P(s_t = m) of these senses (Eq. 5), 0 at padding and ignored positions.
         counted: [N] False at ignored positions.
     """
 
@@ -50,12 +49,12 @@ class Evidence(NamedTuple):
 def build_sense_table(
     word_of_sense: Tensor, vocab_size: int, width: int | None = None
 ) -> SenseTable:
-    """Invert ``word_of_sense``.
+    """Build the table of senses by word from the word of each sense.
 
     Args:
         word_of_sense: [M] word of each sense.
         vocab_size: number of words V.
-        width: K of the table; by default the largest number of senses of a word.
+        width: K of the table [the largest number of senses of a word].
 
     Raises:
         ValueError: a word has no sense, or more than ``width``, or a word number is outside [0, V).
@@ -84,20 +83,23 @@ def build_sense_table(
 
 
 def single_senses(vocab_size: int, device: torch.device | None = None) -> SenseTable:
-    """The table of V words that have one sense each, sense i for word i."""
+    """Table of V words with one sense each, sense i for word i."""
     words = torch.arange(vocab_size, device=device)
     mask = torch.ones(vocab_size, 1, dtype=torch.bool, device=device)
     return SenseTable(words.unsqueeze(1), mask, words)
 
 
 def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
-    """Number the senses within their words, [M]: from 1, the most used first, equals by row.
+    """Number the senses of each word from 1, in order of falling usage.
 
-    With these numbers all outputs name senses: ``seal#2`` is the second of *seal*.
+    All commands use these numbers: ``seal#2`` is the second most used sense of *seal*.
 
     Args:
         word_of_sense: [M] word of each sense.
-        usage: [M] U of Eq. 13.
+        usage: [M] U of Eq. 13. Senses of equal usage are in order of their rows.
+
+    Returns:
+        [M] numbers.
     """
     rows = usage.sort(descending=True, stable=True).indices
     rows = rows[word_of_sense[rows].sort(stable=True).indices]  # word by word, the most used first
@@ -111,15 +113,22 @@ def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
 def random_allocation(
     vocab_size: int, total_senses: int, max_senses: int, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Allocate senses to words at random: one to each, the rest uniformly over the free places.
+    """Allocate senses to words at random.
 
-    Senses 0 … V−1 are the first senses of words 0 … V−1, as the rows of a plain softmax would be.
+    Sense i < V belongs to word i, like the rows of a softmax. The others are drawn uniformly from
+    the free places of all words.
+
+    Args:
+        vocab_size: number of words V.
+        total_senses: number of senses M.
+        max_senses: maximum number of senses of a word.
+        generator: random generator [torch's default].
 
     Returns:
-        word_of_sense, [total_senses].
+        word_of_sense, [M].
 
     Raises:
-        ValueError: fewer senses than words, or more than ``max_senses`` times the words.
+        ValueError: M is below V or above ``max_senses`` · V.
     """
     if max_senses < 1:
         raise ValueError(f"`max_senses` is {max_senses}, but every word needs at least one sense.")
@@ -140,11 +149,11 @@ def random_allocation(
 
 
 def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
-    """What is impossible in an inventory's statistics, in a few words; None where nothing is.
+    """Describe an invalid value in the statistics of an inventory, or return None.
 
     Args:
-        tensors: buffers of inventories, by name.
-        prefix: name of the inventory among them, with a final dot.
+        tensors: buffers by name, as in a state dict.
+        prefix: path of the inventory, with a final dot.
     """
     for name, value in tensors.items():
         if name.startswith(prefix) and value.is_floating_point() and not value.isfinite().all():
@@ -155,23 +164,27 @@ def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
 
 
 class SenseInventory(nn.Module):
-    """Sense allocation and its statistics, as buffers that travel in the checkpoint.
+    """Allocation of senses and their statistics, as buffers of the checkpoint.
 
-    ``.half()`` and ``.bfloat16()`` move them, but do not round them.
+    ``.half()`` and ``.bfloat16()`` do not change the dtype of these buffers.
 
     Args:
         vocab_size: number of words V.
         total_senses: number of senses M (M_sum of Algorithm 1).
-        max_senses: most senses of one word.
-        generator: source of randomness of the first allocation (default: torch's global one).
+        max_senses: maximum number of senses of a word.
+        generator: random generator of the initial allocation [torch's default].
 
     Attributes:
         word_of_sense: [M] word of each sense.
-        usage: [M] U of Eq. 13; starts at 1/M.
-        log_prob: [V] log P of Eq. 12; starts at 0.
-        interval_count, interval_prob, interval_usage: [V], [V], [M] sums of target occurrences,
-            of P(ŷ_t) and of the senses' posteriors inside their word since the last reallocation;
-            the policy ``released`` reads these.
+        usage: [M] U of Eq. 13, initially 1/M.
+        log_prob: [V] log P of Eq. 12, initially 0.
+        interval_count: [V] number of target occurrences since the last reallocation.
+        interval_prob: [V] sum of P(ŷ_t) over these.
+        interval_usage: [M] sum of posteriors within the word over these. The policy ``released``
+            reads these three sums.
+
+    Raises:
+        ValueError: M is below V or above ``max_senses`` · V.
     """
 
     word_of_sense: Tensor
@@ -197,20 +210,20 @@ class SenseInventory(nn.Module):
         sizes = {"count": vocab_size, "prob": vocab_size, "usage": total_senses}
         for name, size in sizes.items():
             self.register_buffer(f"interval_{name}", torch.zeros(size))
-        # the first two go into U and log P, the others into the sums over the interval
+        # the first two update U and log P, the others the sums over the interval
         self._sizes = {"joint": total_senses, "log_prob": vocab_size, **sizes}
         self._names = tuple(sizes)
         self._table: SenseTable | None = None
         self._renew_table()
-        # What was recorded since the last update. No buffer: a wrapper that broadcasts buffers
-        # between processes (DDP) must not overwrite what each process has seen.
+        # Sums since the last update. Not a buffer, because DDP broadcasts buffers and would
+        # overwrite the sums of each process.
         self._pending: Tensor | None = None
-        self.pending.zero_()  # made now, so that torch.compile does not see it come
+        self.pending.zero_()  # allocated before torch.compile traces the layer
         self.recording = True
 
     @property
     def table(self) -> SenseTable:
-        """Senses of every word, [V, max_senses]; rebuilt after the allocation changes."""
+        """Senses of every word, [V, max_senses]. Rebuilt when the allocation changes."""
         if self._table is None or self._table.senses.device != self.word_of_sense.device:
             self._table = build_sense_table(self.word_of_sense, self.vocab_size, self.max_senses)
         return self._table
@@ -221,15 +234,14 @@ class SenseInventory(nn.Module):
 
     @torch.no_grad()
     def move(self, senses: Tensor, words: Tensor) -> None:
-        """Give sense ``senses[k]`` to word ``words[k]``, in this order.
+        """Assign sense ``senses[k]`` to word ``words[k]``, in order.
 
         Args:
-            senses: [K] sense numbers; one that occurs twice ends with its last word.
-            words: [K] the words that receive them.
+            senses: [K] sense numbers. A sense that occurs twice gets its last word.
+            words: [K] receiving words.
 
         Raises:
-            ValueError: the result would leave a word without a sense or with too many; nothing
-                is changed then.
+            ValueError: a word would have no sense or too many. Nothing changes then.
         """
         allocation = self.word_of_sense.clone()
         last = dict(zip(senses.tolist(), words.tolist()))
@@ -239,19 +251,19 @@ class SenseInventory(nn.Module):
 
     @property
     def pending(self) -> Tensor:
-        """Sums recorded and not taken up yet, one flat tensor: processes add theirs up in place."""
+        """Recorded sums since the last update, a flat tensor [2 M + 3 V]. Sum it over processes."""
         if self._pending is None or self._pending.device != self.usage.device:
             fresh = self.usage.new_zeros(sum(self._sizes.values()))
             self._pending = fresh if self._pending is None else fresh.copy_(self._pending)
         return self._pending
 
     def _sums(self) -> dict[str, Tensor]:
-        """Views of what is pending, by name."""
+        """Views of :attr:`pending` by name."""
         return dict(zip(self._sizes, self.pending.split([*self._sizes.values()])))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Record nothing meanwhile."""
+        """Context manager that turns off recording."""
         before, self.recording = self.recording, False
         try:
             yield
@@ -260,14 +272,14 @@ class SenseInventory(nn.Module):
 
     @torch.no_grad()
     def record(self, target: Tensor, evidence: Evidence) -> None:
-        """Add a batch to the pending sums (nothing else changes until :meth:`update`).
+        """Add a batch to :attr:`pending`, for the next :meth:`update`.
 
-        A target without a finite log-probability does not count: in mixed precision one overflow,
-        which costs the optimizer a single update, would stay in the statistics for good.
+        Targets whose log-probability is not finite are left out. Otherwise a single overflow in
+        mixed precision would stay in the statistics.
 
         Args:
             target: [N] target words.
-            evidence: by-products of their likelihood.
+            evidence: their responsibilities.
         """
         if not self.recording:
             return
@@ -289,19 +301,21 @@ class SenseInventory(nn.Module):
 
     @torch.no_grad()
     def update(self, decay: float) -> Tensor:
-        """One step of Eq. 12 and 13 with what was recorded, and forget that.
+        """Update log P and U by Eq. 12 and 13 with the recorded targets, and clear these.
 
-        The recursion is written for one target at a time. The n targets of one parameter update
-        have no order, so this takes the mean of the recursion over all orders: the old value
-        decays by (1 − β)^n, every target's term by the mean of (1 − β)^0 … (1 − β)^(n−1), which is
-        (1 − (1 − β)^n)/(nβ). For n = 1 this is the printed recursion, and a stationary stream of
-        targets gives the same statistics whatever the batch size.
+        The paper's recursion takes one target at a time. The n targets of an update have no order,
+        so this is the mean of the recursion over all orders:
+
+            x ← (1 − β)^n x + Σ_t x_t (1 − (1 − β)^n)/(nβ) · {1 for log P, β for U}
+
+        For n = 1 it is the paper's recursion. With stationary targets the statistics do not depend
+        on the batch size.
 
         Args:
             decay: β, within [0, 1).
 
         Returns:
-            number of targets that were recorded, a scalar tensor.
+            number of recorded targets, a scalar tensor.
 
         Raises:
             ValueError: β is outside [0, 1).
@@ -325,7 +339,7 @@ class SenseInventory(nn.Module):
 
     @torch.no_grad()
     def start_interval(self) -> None:
-        """Forget the sums of the interval between two reallocations."""
+        """Clear the sums since the last reallocation."""
         for name in self._names:
             self.get_buffer(f"interval_{name}").zero_()
 

@@ -1,4 +1,4 @@
-"""Moves of senses between words, and what the policies that propose them have in common."""
+"""Moves of senses between words, and settings of the policies that propose them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fairseq_kerbs.senses.inventory import SenseInventory
 
 MOVED_THETA = 1e-8
-"""θ of a sense that Algorithm 1 has just moved."""
+"""θ of a sense after a move by Algorithm 1."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,11 @@ class ReallocationSettings:
     """Hyper-parameters of the policies.
 
     Attributes:
-        log_prob_threshold: ``paper``: ε of Algorithm 1, a word with log P below it is badly
-            predicted.
-        max_moves: ``released``: most moves at a time, as a fraction of the vocabulary.
-        gap: ``clusters``: see :func:`fairseq_kerbs.clusters.place_word`, in nats.
+        log_prob_threshold: for ``paper``, ε of Algorithm 1 in nats. A word with a lower log P
+            receives a sense.
+        max_moves: for ``released``, maximum number of moves, as a fraction of the vocabulary.
+        gap: for ``clusters``, maximum preference of a sense for its cluster in nats, see
+            :func:`fairseq_kerbs.clusters.place_word`.
     """
 
     log_prob_threshold: float = -100.0
@@ -32,16 +33,16 @@ class ReallocationSettings:
 
 @dataclass(frozen=True)
 class Moves:
-    """Moves in the order in which they happen; all tensors on the CPU.
+    """Moves in order of execution. All tensors are on the CPU.
 
     Attributes:
-        senses: [K] the senses that move, or begin anew at their own word.
-        sources: [K] the words that lose them.
-        words: [K] the words that receive them.
-        usage: [K] the usage that each begins with in its new place.
-        reset_theta: whether they begin with θ = :data:`MOVED_THETA`.
-        vectors: [K, d] the vectors that they begin with; None where the layer's ``new_sense`` says
-            what these are.
+        senses: [K] moved senses, including senses that restart at the same word.
+        sources: [K] words that lose them.
+        words: [K] words that receive them.
+        usage: [K] their usage after the move.
+        reset_theta: set their θ to :data:`MOVED_THETA`.
+        vectors: [K, d] their embeddings after the move. None leaves them to the layer's
+            ``new_sense``.
     """
 
     senses: Tensor
@@ -56,7 +57,7 @@ class Moves:
 
     @property
     def moved(self) -> int:
-        """How many senses came to another word."""
+        """Number of moves to another word."""
         return int((self.sources != self.words).sum())
 
     @classmethod
@@ -68,7 +69,7 @@ class Moves:
         usage: Sequence[float],
         reset_theta: bool = True,
     ) -> Moves:
-        """Moves from lists of equal length."""
+        """Build moves from lists of equal length."""
         numbers = [torch.tensor(values, dtype=torch.long) for values in (senses, sources, words)]
         begin = torch.tensor(usage, dtype=torch.float64)
         return cls(numbers[0], numbers[1], numbers[2], begin, reset_theta)
@@ -78,6 +79,6 @@ Policy = Callable[[SenseInventory, ReallocationSettings], Moves]
 
 
 def check_choice(name: str, value: str, known: Collection[str]) -> None:
-    """Raise a ValueError that names the parameter unless its value is one of those known."""
+    """Raise a ValueError that names the parameter if its value is not in ``known``."""
     if value not in known:
         raise ValueError(f"`{name}`: there is no '{value}'; choose one of {', '.join(known)}.")

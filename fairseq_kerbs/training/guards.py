@@ -1,8 +1,7 @@
-"""What keeps a training, and what it has learned, from harm, in places that fairseq calls.
+"""Checks before a training starts: checkpoints, dictionaries, flags and the save folder.
 
-fairseq has no check of its own for any of this. It builds a model by ``build_model``, and begins
-each epoch, of a training alone, by the task's ``begin_epoch``: before the first one nothing has
-been written and no batch been read, so a refusal there leaves everything as it was.
+fairseq has none of these checks. They run when the model is built and at the start of the first
+epoch. At that point nothing has been written, so a refusal changes no file.
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ logger = logging.getLogger(__name__)
 LAST = Path("checkpoint_last.pt")
 SCORING = ("output_layer", "kernel", "mixture_kernels", "kernel_power", "kernel_alpha",
            "kernel_offset", "kernel_gamma", "kernel_a", "kernel_b")  # fmt: skip
-"""Settings that change what parameters of the same names and shapes mean."""
+"""Settings that change scores without changing the names and shapes of parameters."""
 
 
 def check_named_checkpoints() -> None:
-    """Refuse a damaged file that ``--path`` of a program of fairseq's names: torch reads flipped
-    bits as they are, for it was built without its check of the archive's sums."""
+    """Raise a UserError if a file of ``--path`` is damaged. torch itself verifies no checksum."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--path", default="")
     program = Path(sys.argv[0])
@@ -45,9 +43,11 @@ def check_named_checkpoints() -> None:
 
 
 def leave_out_copies(model: nn.Module) -> None:
-    """Keep encoders to the computation that training uses. An unedited fairseq has another one for
-    decoding, which fails on padded batches with a current torch; its untrained copies of all
-    weights stop distributed training."""
+    """Remove the fast path of encoders, which an unedited fairseq uses for decoding.
+
+    It fails on padded batches with torch 1.13 and later. Its untrained copies of all weights stop
+    distributed training.
+    """
     for layer in model.modules():
         if isinstance(layer, TransformerEncoderLayerBase) and hasattr(layer, "load_to_BT"):
             for name, _ in [*layer.named_parameters(recurse=False)]:
@@ -57,8 +57,10 @@ def leave_out_copies(model: nn.Module) -> None:
 
 
 def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
-    """Have a task look at its training before the first epoch, and hold the lock of its folder:
-    two trainings would overwrite each other's checkpoints."""
+    """Check the training before the first epoch, and lock its save folder.
+
+    Without the lock two trainings could overwrite each other's checkpoints.
+    """
     if settings.get("store_ema"):
         raise UserError("--store-ema would average senses that move to other words: leave it out.")
     begin_epoch, held = task.begin_epoch, list[Any]()
@@ -72,8 +74,10 @@ def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
 
 
 def begin(task: Any, model: Any, settings: dict[str, Any], args: Any) -> Any:
-    """The lock of the save folder, None where nothing is saved; a SystemExit if there is nothing to
-    do, or nothing may be done."""
+    """Check the training and return the lock of its save folder, or None if nothing is saved.
+
+    Raises a SystemExit with status 0 if all updates are done, and a UserError if a check fails.
+    """
     most, folder = settings.get("max_update") or 0, settings.get("save_dir")
     made = check_resumed(settings, task, args) if folder else 0
     if 0 < most <= made:  # fairseq looks at it after an update alone
@@ -87,8 +91,11 @@ def begin(task: Any, model: Any, settings: dict[str, Any], args: Any) -> Any:
 
 
 def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
-    """Refuse, with a UserError, a checkpoint that is damaged, or whose words or scores are others
-    than those of the training that goes on from it; the number of updates that it goes on from."""
+    """Check the checkpoint that a training resumes from, and return its number of updates.
+
+    Raises a UserError if it is damaged, or was trained with other dictionaries, another output
+    layer or another kernel.
+    """
     file, anew = Path(settings.get("restore_file") or LAST), bool(settings.get("reset_optimizer"))
     if file == LAST:  # another name is not one in the save folder
         file = Path(settings["save_dir"], file)

@@ -1,11 +1,9 @@
-"""Training hook: statistics after every update, and reallocation (Algorithm 1) before the one that
-follows every Q-th, or at given shares of the training.
+"""Training hook: update the statistics after every update, and move senses on a schedule.
 
-fairseq calls ``task.optimizer_step`` once per update, whatever ``--update-freq`` is, with the
-optimizer at hand. Wrapping it on the task's instance keeps ``--task translation`` and all other
-tasks as they are. Senses move when the next update begins, in its first ``task.train_step``: what
-is validated and saved between the two, and at the end of a training, has no senses that have not
-been trained in their new places.
+The hook wraps ``optimizer_step`` and ``train_step`` of the task instance, so it works with every
+task. fairseq calls ``optimizer_step`` once per update, also with ``--update-freq``. Senses move at
+the start of the next update. Validation and checkpoints between the two therefore never contain
+senses that have just moved and are untrained.
 """
 
 from __future__ import annotations
@@ -37,11 +35,11 @@ class SenseSchedule:
 
     Attributes:
         policy: name of a reallocation policy, or "none".
-        interval: parameter updates between reallocations, Q; those before one in which "clusters"
-            samples contexts.
+        interval: updates between reallocations, Q. "clusters" samples contexts for this many
+            updates before a placement.
         decay: β of Eq. 12–13.
         settings: hyper-parameters of the policy.
-        at: numbers of updates after which senses move, in place of every Q-th.
+        at: numbers of updates after which senses move. If empty, they move after every interval.
     """
 
     policy: str
@@ -63,7 +61,7 @@ class SenseSchedule:
 def install_hook(task: Any, schedule: SenseSchedule) -> None:
     """Make a task run :class:`SenseUpdates` around its updates.
 
-    A task that builds another model is wrapped only once, and goes by that model's schedule.
+    A task is wrapped once. If it builds another model, it uses the schedule of that model.
     """
     remember_dictionaries(task)
     wrapped = hasattr(task, "_kerbs_updates")
@@ -131,7 +129,7 @@ class SenseUpdates:
             )
 
     def before_update(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
-        """Move senses where this has its time after ``update_num`` updates."""
+        """Move senses if the schedule says so after ``update_num`` updates."""
         # micro-batches of one update, and an update that mixed precision repeats, find it done
         if update_num == self._last_begun:
             return
@@ -158,11 +156,11 @@ class SenseUpdates:
                 layer.start_sampling(self._counts, self._special)
 
     def has(self, update_num: int) -> bool:
-        """Whether the statistics of parameter update number ``update_num`` (from 0) are taken."""
+        """Whether the statistics include update ``update_num``, counted from 0."""
         return update_num <= self._last_update
 
     def after_update(self, model: nn.Module, update_num: int) -> None:
-        """Take in the statistics of parameter update number ``update_num`` (from 0)."""
+        """Add update ``update_num``, counted from 0, to the statistics."""
         if self.has(update_num):
             return
         self._last_update = update_num
@@ -176,7 +174,7 @@ class SenseUpdates:
                 metrics.log_scalar(name, value, priority=1510, round=3)
 
     def _reallocate(self, optimizer: Any, layer: KerbsOutputLayer, updates: int) -> int:
-        """Move senses, in the model and where the optimizer keeps them; how many have moved."""
+        """Move senses in model and optimizer, and return the number of moved senses."""
         if self.schedule.policy == "none":
             return 0
         if not layer.inventory.interval_count.any():
@@ -241,12 +239,11 @@ def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
 
 
 class OptimizerRows:
-    """Rows of parameters in an optimizer, torch's own or fairseq's around one: moments, and float32
-    master copies of ``--fp16``.
+    """Access to rows of parameters in an optimizer: moments and float32 master copies.
 
-    fairseq's FP16 optimizers step a float32 copy of the parameters and write it over the model's
-    after each step: what moves only in the model would be undone. The copy is one flat tensor a
-    device, or (``--fp16-no-flatten-grads``) one tensor a parameter.
+    fairseq's FP16 optimizers update a float32 copy and write it over the parameters, so moved
+    senses must be written to the copy too. The copy is one flat tensor per device, or with
+    ``--fp16-no-flatten-grads`` one tensor per parameter.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -255,7 +252,7 @@ class OptimizerRows:
         self._masters = getattr(optimizer, "fp32_params", None)
 
     def _find(self, parameter: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """What the optimizer steps for a parameter, and the places of rows along its first axis."""
+        """The tensor that the optimizer updates for a parameter, and the indices of rows in it."""
         if self._masters is None:
             return parameter, rows
         if not isinstance(self._masters, dict):
@@ -276,7 +273,7 @@ class OptimizerRows:
 
     @torch.no_grad()
     def set_master_rows(self, parameter: Tensor, rows: Tensor, values: Tensor) -> None:
-        """Write values [K, ...] into rows [K] of a parameter's master copy, where there is one."""
+        """Write values [K, ...] into rows [K] of a parameter's master copy, if it has one."""
         if self._masters is not None:
             master, places = self._find(parameter, rows)
             shape = (len(places), *master.shape[1:])
