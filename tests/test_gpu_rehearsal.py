@@ -10,6 +10,7 @@ torch's own layers, and what ``torch.compile`` makes for a card: ``fairseq-kerbs
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from contextlib import nullcontext
@@ -25,9 +26,11 @@ from torch.utils._pytree import tree_map
 
 from fairseq_kerbs import clusters
 from fairseq_kerbs.kernels import KERNELS
+from fairseq_kerbs.likelihood import compilation, kerbs_nll
+from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
 from tests.end_to_end.test_fairseq_commands import FLAGS as TINY
-from tests.helpers.card import CARD, Card, on_card, to_card, values_of, waits
+from tests.helpers.card import CARD, Card, CardTensor, on_card, to_card, values_of, waits
 from tests.helpers.commands import USER_DIR, Command, run_together
 from tests.helpers.fairseq_fixtures import (
     LANGUAGE_MODELS,
@@ -36,6 +39,7 @@ from tests.helpers.fairseq_fixtures import (
     make_task,
     make_text,
 )
+from tests.helpers.reference import make_problem
 from tests.helpers.training_runs import binarize
 from tests.training.test_sense_updates import PlainOptimizer, training
 
@@ -75,8 +79,7 @@ DECODING: Places = {"likelihood/scores.py:of": "the order of senses: once a mode
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = SimpleNamespace(total_memory=80 << 30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    with_memory(monkeypatch, 80 << 30)
     monkeypatch.setattr(clusters, "LEAST_CONTEXTS", 2)
     monkeypatch.setattr(clusters, "CONTEXTS_A_SENSE", 1)
 
@@ -247,6 +250,62 @@ def test_a_layer_computes_the_same(kind: str, dtype: torch.dtype) -> None:
         return tree_map(lambda value: values_of(value).detach(), found)
 
     torch.testing.assert_close(results(True), results(False), equal_nan=True)
+
+
+def with_memory(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    properties = SimpleNamespace(total_memory=memory)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+
+
+@pytest.mark.parametrize(("compiled", "share"), [(True, 16), (False, 96)])
+def test_a_chunk_has_its_share_of_the_memory(
+    compiled: bool, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = on_card(torch.empty(300, 8))
+    with_memory(monkeypatch, share * 4 * 300 * 640)
+    assert [chunk_size(tokens, w, compiled) for tokens in (100, 640, 10_000)] == [128, 640, 640]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_nothing_is_as_large_as_tokens_by_senses(
+    smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, made = KerbsOutputLayer(8, 100, 300), list[int]()
+    stock = CardTensor.__new__
+
+    def new(cls: Any, content: Tensor) -> Any:
+        made.append(content.numel())
+        return stock(cls, content)
+
+    with_memory(monkeypatch, 96 * 4 * 300 * 64)
+    monkeypatch.setattr(CardTensor, "__new__", new)
+    with Card():
+        h, target = (
+            on_card(torch.randn(1000, 8)).requires_grad_(),
+            on_card(torch.arange(1000) % 100),
+        )
+        to_card(layer).nll(h, target, label_smoothing=smoothing).backward()
+    assert max(made) == 300 * 64
+
+
+def test_one_compilation_serves_all_numbers_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for chunks that fill the matrix of logits, which are another layout."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    compiled = functools.cache(lambda f: torch.compile(f, backend="eager", dynamic=False))
+    monkeypatch.setattr(compilation, "_compiled", compiled)
+    monkeypatch.setattr(compilation, "_called", set())
+    monkeypatch.setattr(compilation, "_works", True)
+    monkeypatch.setenv(compilation.SWITCH, "1")
+    monkeypatch.setattr(torch, "_assert_async", lambda *_: None)
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
+    for tokens in (40, 64, 41, 97, 16, 128, 333):
+        p = make_problem(tokens, 40, 110, 7, dtype=torch.float32)
+        kerbs_nll(*p.leaves, p.word_of_sense, p.target, label_smoothing=0.1).backward()
+    assert compilation._works
+    assert counters["stats"]["unique_graphs"] == 2 * 4
+    assert not counters["graph_break"]
 
 
 # ------------------------------------------------------------------ fairseq's programs
