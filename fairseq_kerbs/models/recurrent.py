@@ -35,7 +35,7 @@ def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | Non
     that each position has in them, [batch, len], for :func:`at_places`, or None if nothing moved.
     """
     leading = tokens.ne(padding_idx).cumsum(1).eq(0).sum(1, keepdim=True)  # [batch, 1]
-    if not leading.any():
+    if not tokens.is_cuda and not leading.any():  # a card would have to be waited for
         return tokens, None
     place = torch.arange(tokens.shape[1], device=tokens.device)
     moved = tokens.gather(1, (place + leading) % tokens.shape[1])
@@ -189,14 +189,16 @@ class RecurrentEncoder(FairseqEncoder):
     ) -> EncoderOut:
         """Encode source tokens [batch, src_len], padded on either side."""
         tokens, places = right_padded(src_tokens, self.padding_idx)
-        lengths = tokens.ne(self.padding_idx).sum(1)
-        embedded = self.dropout(self.embed_tokens(tokens)).transpose(0, 1)  # [src_len, batch, d]
-        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), enforce_sorted=False)
-        packed_outputs, final = self.rnn(packed)
+        # sorted here: pack_padded_sequence would wait for a card three times
+        lengths, order = tokens.ne(self.padding_idx).sum(1).sort(descending=True, stable=True)
+        back = order.argsort()
+        embedded = self.dropout(self.embed_tokens(tokens[order].t()))  # [src_len, batch, d]
+        packed_outputs, final = self.rnn(nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu()))
         outputs, _ = nn.utils.rnn.pad_packed_sequence(packed_outputs, total_length=tokens.shape[1])
+        outputs = outputs[:, back]
         finals = final if isinstance(final, tuple) else (final,)
         # [layers · 2, batch, hidden/2] -> [layers, batch, hidden]
-        apart = (state.unflatten(0, (self.layers, 2)) for state in finals)
+        apart = (state[:, back].unflatten(0, (self.layers, 2)) for state in finals)
         states = tuple(state.transpose(1, 2).flatten(2) for state in apart)
         # attention must name the positions that the caller knows: alignments are read off it
         outputs = at_places(outputs.transpose(0, 1), places).transpose(0, 1)

@@ -48,7 +48,7 @@ def test_this_machine_is_in_order(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def without_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = self_check.Found("")
+    done = self_check.Outcome("")
     monkeypatch.setattr(self_check, "_train", lambda *_, **__: done)
     monkeypatch.setattr(self_check, "_resume", lambda *_: done)
 
@@ -83,8 +83,8 @@ def test_an_error_is_a_line_and_the_others_follow(
         raise RuntimeError("two\nlines")
 
     monkeypatch.setattr(self_check, "_train", fail)
-    monkeypatch.setattr(self_check, "_check_likelihood", lambda *_: self_check.Found(""))
-    monkeypatch.setattr(self_check, "_time", lambda *_: self_check.Found("1 s"))
+    monkeypatch.setattr(self_check, "_likelihood", lambda *_: self_check.Outcome(""))
+    monkeypatch.setattr(self_check, "_time", lambda *_: self_check.Outcome("1 s"))
     assert main(["self-check"]) == 1
     shown = capsys.readouterr().out
     assert lines(shown)["training, 20 updates"] == ("RuntimeError: two lines", "OFF")
@@ -96,12 +96,12 @@ def test_compiled_passes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong result of what is compiled is seen, and a compiler that fails."""
     inputs = {**self_check.SIZES["small"], "dtype": "float32", "device": "cpu", "seed": 1}
     monkeypatch.setenv(compilation.SWITCH, "0")
-    assert self_check._check_likelihood(inputs, True).right is None
+    assert self_check._likelihood(inputs, True).right is None
     monkeypatch.delenv(compilation.SWITCH)
     monkeypatch.setattr(compilation, "_works", True)
     monkeypatch.setattr(compilation, "_called", set())
     monkeypatch.setattr(compilation, "_compiled", lambda function: function)
-    assert self_check._check_likelihood(inputs, True).right
+    assert self_check._likelihood(inputs, True).right
 
     def doubled(function: Any) -> Any:
         return lambda *given: (
@@ -109,11 +109,11 @@ def test_compiled_passes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     monkeypatch.setattr(compilation, "_compiled", doubled)
-    assert self_check._check_likelihood(inputs, True).right is False
+    assert self_check._likelihood(inputs, True).right is False
     monkeypatch.setattr(compilation, "_called", set())
     monkeypatch.setattr(compilation, "_compiled", mock.Mock(side_effect=OSError("no compiler")))
-    assert self_check._check_likelihood(inputs, True).value == "torch.compile failed"
-    assert self_check._check_likelihood(inputs, True).right is None
+    assert self_check._likelihood(inputs, True).value == "torch.compile failed"
+    assert self_check._likelihood(inputs, True).right is None
 
 
 @pytest.mark.parametrize("apart", [0.0, 1e-7])
@@ -122,7 +122,7 @@ def test_a_resumed_training_has_the_same_bits(
 ) -> None:
     def train(folder: Path, device: str, name: str, updates: int = 20) -> None:
         values = torch.ones(3, dtype=torch.float64) + apart * (name == "resumed")
-        state = {0: {"exp_avg": values, "step": 20}}
+        state = {"state": {0: {"exp_avg": values, "step": 20}}}
         (folder / name).mkdir(exist_ok=True)
         saved = {"model": {"x._float_tensor": torch.rand(1)}, "last_optimizer_state": state}
         torch.save(saved, folder / name / "checkpoint_last.pt")

@@ -39,7 +39,7 @@ class PlainOptimizer:
 
 def training(name: str = "transformer", **flags: Any) -> tuple[Any, Any, Any, Any]:
     """Task, model in training mode, criterion and optimizer."""
-    task = make_task()
+    task = make_task(model=name)
     model = make_model(name, task, **(FLAGS | flags)).train()
     criterion = KerbsCrossEntropyCriterion(task, False, 0.0)
     return task, model, criterion, PlainOptimizer(model)

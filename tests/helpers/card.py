@@ -1,0 +1,259 @@
+"""A card that is not there: tensors that say they lie on ``cuda:0``, while their values are on the
+CPU. Whole trainings run on them, to the same bits as on a CPU.
+
+What a card would refuse is refused: tensors of the card and of the CPU in one operation, and numpy.
+Where the host would wait for a card, :data:`waits` counts it. Fake tensors of PyTorch on "cuda:0"
+have no values, and a build for CPUs ends the process where autograd meets one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fairseq
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
+
+CARD, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount",
+           "unique_consecutive", "equal", "repeat_interleave", "histc"}  # fmt: skip
+"""Operators that return, or allocate by, a value: ``item``, ``bool``, ``int`` are the first."""
+
+MIXING = {"copy_", "index", "index_put", "index_put_", "_index_put_impl_", "_pack_padded_sequence"}
+"""Operators of a card that take tensors of the CPU with dimensions, and copy all but the last's."""
+
+waits: Counter[str] = Counter()
+"""How often the host has waited for the card, by ``file:function`` of ours or of fairseq's."""
+
+
+def note() -> None:
+    """Count a wait for the innermost function of ours or of fairseq's."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file, function = Path(frame.f_code.co_filename), frame.f_code.co_name
+        for folder in (PLUGIN_FOLDER, Path(str(fairseq.__file__)).parent):
+            if folder in file.parents and not function.startswith("<"):  # no comprehension
+                start = folder if folder == PLUGIN_FOLDER else folder.parent
+                waits[f"{file.relative_to(start).as_posix()}:{function}"] += 1
+                return
+        frame = frame.f_back
+    waits["elsewhere"] += 1
+
+
+def values_of(given: Any) -> Any:
+    """A card's tensor as one of the CPU; all else as it is."""
+    return given.content if isinstance(given, CardTensor) else given
+
+
+def on_card(given: Any) -> Any:
+    """A tensor on the card, with the values of one of the CPU; all else as it is."""
+    plain = isinstance(given, Tensor) and not isinstance(given, CardTensor)
+    return CardTensor(given) if plain else given
+
+
+class CardTensor(Tensor):
+    """A tensor of the card: for torch's C++ it is of the CPU, for Python of ``cuda:0``."""
+
+    content: Tensor
+
+    @staticmethod
+    def __new__(cls, content: Tensor) -> Any:
+        made: Any = Tensor._make_wrapper_subclass(
+            cls, content.shape, strides=content.stride(), storage_offset=content.storage_offset(),
+            dtype=content.dtype, device=CPU,
+        )  # fmt: skip
+        made.content = content
+        return made
+
+    device = property(lambda _: CARD)
+    is_cuda = property(lambda _: True)
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"CardTensor({self.content})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        given = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        of_cpu = [value for value in given if not isinstance(value, cls) and value.dim()]
+        if name == "_pack_padded_sequence" and isinstance(args[1], cls):
+            raise RuntimeError("lengths of sequences must be on the CPU")
+        if of_cpu and name not in MIXING:
+            shapes = [tuple(value.shape) for value in of_cpu]
+            raise RuntimeError(f"{func}: of tensors on cuda:0 and on the CPU, these: {shapes}")
+        masks = []
+        if name.startswith(("index", "_index")) and isinstance(args[1], (list, tuple)):
+            masks = [value for value in args[1] if getattr(value, "dtype", None) == torch.bool]
+        # torch fills by a mask without a question where the value is one number
+        fills = len(masks) == 1 and name != "index" and args[2].numel() == 1
+        copies = of_cpu and name != "_pack_padded_sequence"
+        if name in WAITING or copies or (masks and not fills):
+            note()
+        found = func(*tree_map(values_of, args), **tree_map(values_of, kwargs))
+        if name == "_pack_padded_sequence":  # its batch sizes are for the host
+            return cls(found[0]), found[1]
+        if torch.Tag.inplace_view in func.tags:
+            args[0].data = cls(args[0].content)
+        same = {id(values_of(value)): value for value in given}  # what is written in place
+        return tree_map(lambda value: same.get(id(value), on_card(value)), found)
+
+
+class _Across(torch.autograd.Function):
+    """A copy on another device."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, to_card: bool, dtype: torch.dtype) -> Any:
+        ctx.back = isinstance(given, CardTensor), given.dtype
+        copied = values_of(given).to(dtype, copy=True)
+        return CardTensor(copied) if to_card else copied
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return _Across.apply(grad, *ctx.back), None, None
+
+
+class _Factories(TorchDispatchMode):
+    """Puts on the card what torch's C++ makes for an operation with tensors of the card."""
+
+    for_card = True  # the engine of autograd calls no function of torch's
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        makes = not any(isinstance(value, Tensor) for value in tree_leaves((args, kwargs)))
+        here = self.for_card and makes and isinstance(found, Tensor) and found.is_floating_point()
+        return on_card(found) if here else found  # whole numbers are sizes, for the host
+
+
+class Card(TorchFunctionMode):
+    """While it is entered, there is a card: the only one, ``cuda:0``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factories, self.depth = _Factories(), 0
+
+    def __enter__(self) -> Card:
+        if not self.depth:
+            self.factories.__enter__()
+        self.depth += 1
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.depth -= 1
+        if not self.depth:
+            self.factories.__exit__(*error)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, before = dict(kwargs or {}), self.factories.for_card
+        try:
+            if func is Tensor.backward:  # in which Python of ours runs, too
+                self.factories.for_card = True
+                with self:
+                    return torch.autograd.backward(args[0], kwargs.pop("gradient"), **kwargs)
+            if getattr(func, "namespace", "") == "fairseq_kerbs":  # an operator of ours
+                operator: Any = torch._library.custom_ops.OPDEFS[func._schema.name]
+                with self:
+                    return operator._init_fn(*args, **kwargs)
+            given = tree_leaves((args, kwargs))
+            self.factories.for_card = any(isinstance(value, CardTensor) for value in given)
+            return self._call(func, getattr(func, "__name__", ""), args, kwargs)
+        finally:
+            self.factories.for_card = before
+
+    def _call(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        first = args[0] if args else None
+        if name in ("to", "type_as", "cpu", "cuda") and isinstance(first, Tensor):
+            return self._move(name, *args, **kwargs)
+        if isinstance(first, CardTensor):
+            if func is Tensor.data.__set__:  # type: ignore[attr-defined]
+                first.content = args[1].content
+            if name == "numpy":
+                raise TypeError("numpy cannot read a tensor of a card")
+            if name in ("tolist", "new_tensor"):
+                note()
+            if name == "_shape_as_tensor":  # which is one of the CPU
+                return func(first.content)
+            if name in ("tolist", "data_ptr", "new_tensor", "__deepcopy__"):
+                return on_card(getattr(first.content, name)(*args[1:], **kwargs))
+        device = None if name == "_parse_to" else kwargs.pop("device", None)
+        if device is None:
+            return func(*args, **kwargs)
+        if name in ("tensor", "as_tensor", "asarray") and torch.device(device).type == "cuda":
+            note()
+        args, kwargs = tree_map(values_of, (args, kwargs))
+        self.factories.for_card = False
+        made = func(*args, **kwargs, device=CPU)
+        return on_card(made) if torch.device(device).type == "cuda" else made
+
+    def _move(self, name: str, given: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        args, kwargs = tree_map(lambda value: CARD if type(value) is int else value, (args, kwargs))
+        copy, asynchronous = kwargs.pop("copy", False), kwargs.get("non_blocking", False)
+        if args and isinstance(args[0], Tensor):
+            device, dtype = args[0].device, args[0].dtype
+        elif name == "to":
+            device, dtype, asynchronous, _ = torch._C._nn._parse_to(*args, **kwargs)
+        else:
+            device, dtype = CPU if name == "cpu" else CARD, given.dtype
+        device, dtype = device or given.device, dtype or given.dtype
+        if device.type == given.device.type:
+            return given.to(dtype, copy=copy)
+        if not asynchronous:
+            note()
+        moved: Tensor = _Across.apply(given, device.type == "cuda", dtype)
+        return moved
+
+
+def to_card(module: nn.Module) -> Any:
+    """A module with parameters and buffers on the card."""
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        with Card():
+            return module.to(CARD)
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+# ------------------------------------------------------------------ in programs of fairseq's
+
+
+def insert(path: str) -> None:
+    """Put the card into this process, and write the waits of every update of a training to a file,
+    a line of JSON each."""
+    answers: dict[str, Any] = {
+        "is_available": True, "current_device": 0, "device_count": 1, "max_memory_allocated": 0,
+        "get_device_properties": SimpleNamespace(total_memory=80 << 30, name="", major=9, minor=0),
+        "get_device_capability": (9, 0),
+    }  # fmt: skip
+    functions = ("set_device", "get_rng_state", "set_rng_state", "manual_seed", "empty_cache",
+                 "reset_peak_memory_stats")  # fmt: skip
+    for name, answer in {**dict.fromkeys(functions), **answers}.items():
+        setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    Card().__enter__()
+    from fairseq.trainer import Trainer
+
+    stock = Trainer.train_step
+
+    def train_step(*args: Any, **kwargs: Any) -> Any:
+        waits.clear()
+        found = stock(*args, **kwargs)
+        with open(path, "a") as stream:
+            stream.write(f"{json.dumps(waits)}\n")
+        return found
+
+    Trainer.train_step = train_step

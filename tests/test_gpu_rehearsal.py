@@ -1,0 +1,370 @@
+"""Trainings, decoding and layers on a card that is not there, and where they would wait for it.
+
+On :class:`~tests.helpers.card.Card` all has to give what it gives on the CPU: a tensor made on the
+wrong device is an error. Where a value of the card is asked for, or is copied to it or from it, the
+host waits until the card has come to it, and meanwhile gives it nothing to do.
+
+What this cannot show are the kernels of CUDA and cuDNN with their rounding, float16 of autocast in
+torch's own layers, and what ``torch.compile`` makes for a card: ``fairseq-kerbs self-check`` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from fairseq_kerbs import clusters
+from fairseq_kerbs.kernels import KERNELS
+from fairseq_kerbs.likelihood import compilation, kerbs_nll
+from fairseq_kerbs.likelihood.chunks import chunk_size
+from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
+from tests.end_to_end.test_fairseq_commands import FLAGS as TINY
+from tests.helpers.card import CARD, Card, CardTensor, on_card, to_card, values_of, waits
+from tests.helpers.commands import USER_DIR, Command, run_together
+from tests.helpers.fairseq_fixtures import (
+    LANGUAGE_MODELS,
+    make_batch,
+    make_model,
+    make_task,
+    make_text,
+)
+from tests.helpers.reference import make_problem
+from tests.helpers.training_runs import binarize
+from tests.training.test_sense_updates import PlainOptimizer, training
+
+Places = dict[str, str]
+
+EVERY_UPDATE: Places = {
+    "models/recurrent.py:forward": "cuDNN wants lengths on the CPU; fairseq's LSTM asks, too",
+}
+SAMPLING: Places = {
+    "output_layers/kerbs.py:_nll": "which targets count",
+    "clusters.py:add": "words and contexts go to the sample, which is on the CPU",
+}
+SELDOM: Places = {
+    "training/sense_updates.py:before_update": "the first update: does an old interval hang over?",
+    "senses/inventory.py:pending": "the first update: the sums go to the card",
+    "training/sense_updates.py:summarize": "after moves: words by number of senses, quantiles of θ",
+    "training/sense_updates.py:_reallocate": "was anything recorded; what is logged of the moves",
+    "output_layers/base.py:senses_per_word": "of the two above",
+    "senses/inventory.py:senses_per_word": "policies count on the CPU",
+    "senses/inventory.py:move": "the moves, in order",
+    "senses/inventory.py:build_sense_table": "a new table is checked and made, once after moves",
+    "output_layers/kerbs.py:apply_moves": "moves are on the CPU",
+    "reallocation/policies.py:apply_moves": "the same",
+    "reallocation/policies.py:reset_moments": "the same",
+    "training/sense_updates.py:set_master_rows": "the same",
+    "reallocation/moved_vectors.py:new_vectors": "the same",
+    "reallocation/moved_vectors.py:_beside": "random numbers that are the same on every card",
+    "reallocation/policies.py:__init__": "Algorithm 1 is a loop over words, with a heap",
+    "reallocation/policies.py:paper_policy": "the same",
+    "reallocation/policies.py:released_policy": "the same",
+    "reallocation/clusters.py:place_on_clusters": "k-means and discriminants are of the CPU",
+}
+"""When senses move, once in hundreds of updates, and in the first update."""
+
+DECODING: Places = {
+    "output_layers/ranked_senses.py:of": "the order of senses: once a model, not once a step"
+}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_memory(monkeypatch, 80 << 30)
+    monkeypatch.setattr(clusters, "LEAST_CONTEXTS", 2)
+    monkeypatch.setattr(clusters, "CONTEXTS_A_SENSE", 1)
+
+
+def ours() -> set[str]:
+    """Where functions of ours have waited, without fairseq's own."""
+    return {place for place in waits if not place.startswith(("fairseq/", "elsewhere"))}
+
+
+def test_a_card_refuses_what_a_card_refuses_and_counts_what_it_is_asked() -> None:
+    with Card():
+        x, numbers = torch.ones(3, device=CARD), torch.arange(3)
+        for wrong in (lambda: x + torch.zeros(3), lambda: nn.Linear(3, 2)(x), x.numpy):
+            with pytest.raises((RuntimeError, TypeError)):
+                wrong()
+        asking = (x.tolist, x.cpu, lambda: x[0].item(), lambda: bool(x.any()), lambda: x[numbers],
+                  lambda: x[x > 0], lambda: numbers.to(CARD), lambda: torch.tensor(1, device=CARD),
+                  lambda: x.nonzero(), lambda: x.new_tensor(1), lambda: x[[1]])  # fmt: skip
+        right = (lambda: x.clone().masked_fill_(x > 0, 2.0), lambda: x * torch.tensor(2.0),
+                 lambda: torch.zeros(3, device=x.device).add_(x))  # fmt: skip
+        for count, functions in ((1, asking), (0, right)):
+            for function in functions:
+                waits.clear()
+                function()
+                assert sum(waits.values()) == count
+
+
+# ------------------------------------------------------------------ trainings
+
+SPLIT = {"reallocation": "released", "new_sense": "split", "max_moves": 0.5}
+CLUSTERS = {"reallocation": "clusters", "reallocation_at": [4], "sense_bias": True}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("transformer", {}),
+    ("transformer", SPLIT),
+    ("transformer", CLUSTERS),
+    ("transformer", {"composition": "prior", "reallocation": "none"}),
+    ("transformer", {"input_embedding": "separate"}),
+    ("transformer", {"output_layer": "mos", "kernel": "lin"}),
+    ("lstm", CLUSTERS),
+    ("gru", SPLIT),
+    ("gru", {"output_layer": "softmax", "kernel": "lin"}),
+    ("fairseq_lstm", {"kernel": "kerbs_released"}),
+    ("transformer_lm", SPLIT),
+    ("lstm_lm", {}),
+    ("gru_lm", {"composition": "prior"}),
+    ("bilstm_lm", {}),
+]
+
+
+def updates(name: str, flags: dict[str, Any], on: bool) -> tuple[dict[str, Tensor], list[set[str]]]:
+    """What six updates make of a model, and where each has waited; senses move before the updates
+    2 and 4, and of "clusters" contexts of 2 and 3 are sampled."""
+    task, model, criterion, optimizer = training(name, **{"reallocation_interval": 2, **flags})
+    results, asked = {}, []
+    with Card() if on else nullcontext():
+        if on:
+            model = to_card(model)
+            optimizer = PlainOptimizer(model)
+        for update in range(6):
+            sample = (make_text if name in LANGUAGE_MODELS else make_batch)((5 + update % 3, 5, 4))
+            waits.clear()
+            optimizer.optimizer.zero_grad()
+            results[f"loss {update}"], *_ = task.train_step(
+                tree_map(on_card, sample) if on else sample, model, criterion, optimizer, update
+            )
+            task.optimizer_step(optimizer, model=model, update_num=update)
+            asked.append(ours())
+        state = model.state_dict()
+    return tree_map(values_of, {**state, **results}), asked
+
+
+@pytest.mark.parametrize(("name", "flags"), CASES)
+def test_trainings_are_those_on_the_cpu_and_wait_seldom(name: str, flags: dict[str, Any]) -> None:
+    found, asked = updates(name, flags, on=True)
+    expected, _ = updates(name, flags, on=False)
+    for key, value in expected.items():
+        if not key.endswith("._float_tensor"):  # fairseq leaves it uninitialized
+            torch.testing.assert_close(found[key], value)
+    always = {*EVERY_UPDATE} if name in ("lstm", "gru") else set()
+    for update in (1, 3, 5):
+        sampling = {*SAMPLING} if flags == CLUSTERS and update == 3 else set()
+        assert asked[update] == always | sampling, update
+    assert set().union(*asked) <= {*EVERY_UPDATE, *SAMPLING, *SELDOM}
+
+
+def test_a_checkpoint_is_loaded_onto_the_card() -> None:
+    """A fresh model goes on as the saved one, with its sample of contexts."""
+    parts = [training("transformer", **CLUSTERS), training("transformer", **CLUSTERS)]
+    for update in range(3):
+        parts[0][0].train_step(make_batch(), *parts[0][1:], update)
+    state = parts[0][1].state_dict()
+    assert state["decoder.output.sample_seen"].any()
+    state = {name: value.clone() for name, value in state.items()}
+    with Card():
+        task, model, criterion, _ = parts[1]
+        model = to_card(model)
+        model.load_state_dict(tree_map(on_card, state))
+        layer = model.decoder.output
+        assert {v.device for v in (layer.table.senses, layer.inventory.pending)} == {CARD}
+        waits.clear()
+        batch = tree_map(on_card, make_batch(seed=2))
+        loss, *_ = task.train_step(batch, model, criterion, PlainOptimizer(model), 3)
+    assert ours() <= {*SAMPLING, *SELDOM}
+    expected, *_ = parts[0][0].train_step(make_batch(seed=2), *parts[0][1:], 3)
+    torch.testing.assert_close(values_of(loss), expected)
+    samples = [each[1].decoder.output.sample for each in parts]
+    torch.testing.assert_close(samples[0].state(), samples[1].state(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm", "fairseq_lstm"])
+def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
+    def beams(on: bool) -> list[Any]:
+        task, batch = make_task(), make_batch((7, 6, 4))
+        model = make_model(name, task)
+        found = []
+        with Card() if on else nullcontext():
+            if on:
+                model, batch = to_card(model), tree_map(on_card, batch)
+            search = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=9)
+            for round_ in range(2):
+                waits.clear()
+                hypotheses = search.generate([model], batch)
+                found.append([(h["tokens"], h["score"]) for beam in hypotheses for h in beam])
+                allowed = {*EVERY_UPDATE} | (set() if round_ else {*DECODING})
+                assert ours() <= allowed
+        return tree_map(values_of, found)
+
+    torch.testing.assert_close(beams(True), beams(False))
+
+
+# ------------------------------------------------------------------ layers
+
+LAYERS: dict[str, Any] = {
+    **{name: lambda name=name: KerbsOutputLayer(8, 20, 50, kernel=name) for name in KERNELS},
+    "biased": lambda: KerbsOutputLayer(8, 20, 50, biased=True),
+    "softmax": lambda: SoftmaxOutputLayer(8, 20),
+    "mixture": lambda: MixtureOutputLayer(8, 20, ["lin", "kerbs", "log"]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", list(LAYERS))
+def test_a_layer_computes_the_same(kind: str, dtype: torch.dtype) -> None:
+    def results(on: bool) -> list[Tensor]:
+        torch.manual_seed(1)
+        layer, h = LAYERS[kind]().to(dtype), torch.randn(30, 8).to(dtype).requires_grad_()
+        target = torch.randint(20, (30,))
+        with Card() if on else nullcontext():
+            if on:
+                layer, target = to_card(layer), on_card(target)
+                h = on_card(h.detach()).requires_grad_()
+            waits.clear()
+            found = []
+            for reduction in ("sum", "mean", "none"):
+                for smoothing in (0.0, 0.1):
+                    options = {"label_smoothing": smoothing, "ignore_index": 3}
+                    found.append(layer.nll(h, target, reduction=reduction, **options))
+                    found[-1].sum().backward()
+            found += [*layer(h, target), layer.log_probs(h)]
+            (found[-3].sum() + found[-2] + found[-1].sum()).backward()
+            if hasattr(layer, "inventory"):
+                found.append(layer.update_statistics(0.1))
+            assert ours() <= {"senses/inventory.py:pending"}
+            layer.eval()
+            with torch.no_grad():
+                found += [layer.log_probs(h), layer.predict(h), h.grad]
+            found += [parameter.grad for parameter in layer.parameters()]
+        return tree_map(lambda value: values_of(value).detach(), found)
+
+    torch.testing.assert_close(results(True), results(False), equal_nan=True)
+
+
+def with_memory(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+    properties = SimpleNamespace(total_memory=memory)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+
+
+@pytest.mark.parametrize(("compiled", "share"), [(True, 16), (False, 96)])
+def test_a_chunk_has_its_share_of_the_memory(
+    compiled: bool, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = on_card(torch.empty(300, 8))
+    with_memory(monkeypatch, share * 4 * 300 * 640)
+    assert [chunk_size(tokens, w, compiled) for tokens in (100, 640, 10_000)] == [128, 640, 640]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_nothing_is_as_large_as_tokens_by_senses(
+    smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, made = KerbsOutputLayer(8, 100, 300), list[int]()
+    stock = CardTensor.__new__
+
+    def new(cls: Any, content: Tensor) -> Any:
+        made.append(content.numel())
+        return stock(cls, content)
+
+    with_memory(monkeypatch, 96 * 4 * 300 * 64)
+    monkeypatch.setattr(CardTensor, "__new__", new)
+    with Card():
+        h, target = (
+            on_card(torch.randn(1000, 8)).requires_grad_(),
+            on_card(torch.arange(1000) % 100),
+        )
+        to_card(layer).nll(h, target, label_smoothing=smoothing).backward()
+    assert max(made) == 300 * 64
+
+
+def test_one_compilation_serves_all_numbers_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for chunks that fill the matrix of logits, which are another layout."""
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    compiled = functools.cache(lambda f: torch.compile(f, backend="eager", dynamic=False))
+    monkeypatch.setattr(compilation, "_compiled", compiled)
+    monkeypatch.setattr(compilation, "_called", set())
+    monkeypatch.setattr(compilation, "_works", True)
+    monkeypatch.setenv(compilation.SWITCH, "1")
+    monkeypatch.setattr(torch, "_assert_async", lambda *_: None)
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
+    for tokens in (40, 64, 41, 97, 16, 128, 333):
+        p = make_problem(tokens, 40, 110, 7, dtype=torch.float32)
+        kerbs_nll(*p.leaves, p.word_of_sense, p.target, label_smoothing=0.1).backward()
+    assert compilation._works
+    assert counters["stats"]["unique_graphs"] == 2 * 4
+    assert not counters["graph_break"]
+
+
+# ------------------------------------------------------------------ fairseq's programs
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return binarize(tmp_path_factory.mktemp("data"))
+
+
+def command(data: Path, folder: Path, flags: str, updates: int = 6) -> Command:
+    """A training of fairseq's, on the card unless the flags say ``--cpu``."""
+    arguments = [
+        *(data, *USER_DIR, "--arch", "transformer_kerbs", *TINY["transformer_kerbs"]),
+        *("--criterion", "kerbs_cross_entropy", "--optimizer", "adam", "--lr", 3e-3),
+        *("--clip-norm", 5.0, "--max-tokens", 100, "--num-workers", 0, "--no-epoch-checkpoints"),
+        *("--reallocation", "paper", "--reallocation-interval", 2, "--log-prob-threshold", -0.1),
+        *("--new-sense", "split", "--max-update", updates, "--log-interval", 1),
+        *("--save-dir", folder, *flags.split()),
+    ]
+    prepare = {"tests.helpers.card:insert": f"{folder}.waits"}
+    return Command("fairseq-train", arguments, prepare={} if "--cpu" in flags else prepare)
+
+
+def trained(folder: Path) -> dict[str, Tensor]:
+    """Parameters and buffers at the end."""
+    model = torch.load(folder / "checkpoint_last.pt", weights_only=False)["model"]
+    return {name: value for name, value in model.items() if not name.endswith("._float_tensor")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "same"),
+    [
+        ("", "--cpu"),
+        ("--amp", "resumed"),
+        ("--memory-efficient-fp16", "resumed"),
+        ("--fp16", "--fp16 --fp16-no-flatten-grads"),  # moved rows in one flat copy, and by name
+        ("--bf16", "--bf16 --fp16-no-flatten-grads"),
+    ],
+)
+def test_fairseq_trains_on_the_card(flags: str, same: str, data: Path, tmp_path: Path) -> None:
+    """Two trainings with moves of senses end with the same parameters."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    second = (flags, 3) if same == "resumed" else (same,)
+    outputs = run_together(command(data, folders[0], flags), command(data, folders[1], *second))
+    if same == "resumed":
+        outputs += run_together(command(data, folders[1], flags))
+    for status, output in outputs:
+        assert status == 0, output
+    log = outputs[0][1]
+    assert len(re.findall(r"reallocation after \d+ updates: [1-9]\d* senses moved", log)) == 2
+    assert bool(re.search(r" loss_scale=\d", log)) == ("fp16" in flags or "amp" in flags)
+    # Adam makes whole steps of gradients that are 0 but for rounding
+    limit = 1e-3 if same == "--cpu" else 0.0
+    torch.testing.assert_close(*map(trained, folders), rtol=limit, atol=limit)
+    lines = [json.loads(line) for line in Path(f"{folders[0]}.waits").read_text().splitlines()]
+    for update, line in enumerate(lines):
+        places = {place for place in line if not place.startswith("fairseq/")}
+        assert places <= ({*SELDOM} if update in (0, 2, 4) else set()), update
