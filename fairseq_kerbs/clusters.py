@@ -23,7 +23,6 @@ the inner product, as KerBS's at θ = 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,10 +66,8 @@ class ContextSample:
         most, words = min(most, int(by_words.max())), int((wanted > 0).sum())
         if words and most < LEAST_CONTEXTS:
             have, need = memory / 1e9, 2e-9 * dim * LEAST_CONTEXTS * words
-            raise ValueError(
-                f"{have:.3g} GB have no room for {LEAST_CONTEXTS} contexts of each of {words} "
-                f"words; {need:.2g} GB have."
-            )
+            sizes = f"{need:.2g} GB for {LEAST_CONTEXTS} contexts of each of {words} words"
+            raise ValueError(f"{have:.3g} GB are not enough; clusters need {sizes}.")
         self._make_room(wanted.clamp_max(most), dim, seed)
 
     def _make_room(self, size: Tensor, dim: int, seed: int) -> None:
@@ -89,7 +86,7 @@ class ContextSample:
         return {"size": self.size, "seen": self.seen, "kept": kept, "seed": seed}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Tensor]) -> ContextSample:
+    def from_state(cls, state: dict[str, Tensor]) -> ContextSample:
         """Restore a sample from :meth:`state`. Sampling continues identically."""
         sample = cls.__new__(cls)
         sample._make_room(state["size"].cpu(), state["kept"].shape[1], int(state["seed"]))
@@ -141,11 +138,8 @@ def whiten(sample: ContextSample) -> Tensor:
 
 
 def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float]]:
-    """k-means of contexts [n, d] for k = 1, 2 … ``most``, or fewer with few contexts.
-
-    Returns:
-        for each k the cluster of each context, [n], and the mean squared distance from the centers.
-    """
+    """k-means of contexts [n, d] for k = 1, 2 … ``most``, or fewer with few contexts. For each k the
+    cluster of each context, [n], and the mean squared distance from the centers."""
     points = contexts.numpy() - contexts.numpy().mean(0)
     rounding = 1e-10 * float(contexts.square().sum(1).mean())
     labels, distortions = [np.zeros(len(points), int)], [float(np.square(points).sum(1).mean())]
@@ -179,12 +173,9 @@ def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple
     return labels, float(nearest.mean())
 
 
-def allocate(falls: Mapping[int, Any], extra: int) -> Counter[int]:
-    """Number of extra senses of each word, at most ``extra`` in total.
-
-    Each goes to the word whose distortion, summed over its occurrences, decreases most.
-    ``falls[word][j]`` is the decrease by its extra sense j.
-    """
+def allocate(falls: dict[int, Any], extra: int) -> Counter[int]:
+    """Number of extra senses of each word, at most ``extra`` in total. Each goes to the word whose
+    distortion decreases most, by ``falls[word][j]`` for extra sense j."""
     steps = [
         (-lowest, word)  # no sense before the one that the word gets first
         for word, fall in falls.items()
@@ -236,17 +227,9 @@ class Placement(NamedTuple):
 def place_senses(
     sample: ContextSample, total_senses: int, max_senses: int = 4, gap: float | Tensor = 1.0
 ) -> Placement:
-    """Place senses on the clusters of each word's contexts.
-
-    Args:
-        sample: contexts of each word.
-        total_senses: maximum number of senses of all words.
-        max_senses: maximum number of senses of a word.
-        gap: see :func:`place_word`, for all words or per word, [V].
-
-    Raises:
-        ValueError: ``total_senses`` is below V.
-    """
+    """Place senses on the clusters of each word's contexts, at most ``total_senses`` and per word
+    ``max_senses``. For ``gap``, one or [V], see :func:`place_word`. ``total_senses`` below V raises
+    ValueError."""
     words, basis = len(sample.size), whiten(sample)
     if total_senses < words:
         raise ValueError(f"`total_senses` is {total_senses}; {words} words need a sense each.")

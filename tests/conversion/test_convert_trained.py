@@ -186,7 +186,7 @@ def test_gap_and_contexts_are_heeded(
     [
         (["--split", "nothing"], "error: --split: Dataset not found"),
         (["--valid-split", "nothing"], "error: --valid-split: Dataset not found"),
-        (["--memory", "1e-9"], "--memory 1e-09: 1e-09 GB have no room for 40 contexts"),
+        (["--memory", "1e-9"], "--memory 1e-09: 1e-09 GB are not enough"),
         (["--total-senses", 0.9], "--total-senses: must be at least 1"),
         (["--contexts", 20], "--contexts: must be at least 40"),
         (["--gap", 0], "--gap: must be"),
