@@ -138,8 +138,8 @@ def whiten(sample: ContextSample) -> Tensor:
 
 
 def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float]]:
-    """k-means of contexts [n, d] for k = 1, 2 … ``most``, or fewer with few contexts. For each k the
-    cluster of each context, [n], and the mean squared distance from the centers."""
+    """k-means of contexts [n, d] for k = 1, 2 … ``most``, or fewer with few contexts. For each k,
+    the cluster of each context, [n], and the mean squared distance from the centers."""
     points = contexts.numpy() - contexts.numpy().mean(0)
     rounding = 1e-10 * float(contexts.square().sum(1).mean())
     labels, distortions = [np.zeros(len(points), int)], [float(np.square(points).sum(1).mean())]
