@@ -10,10 +10,9 @@ an optional number is no union.
 
 import argparse
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from math import isfinite
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -38,8 +37,9 @@ INIT_SCALE = (
 )
 
 
-def _flag(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+def _flag(default: Any, help: str, within: str = "") -> Any:
+    """A field that is a flag; ``within`` is the interval of its values, as in "(0, 1]"."""
+    return field(default=default, metadata={"help": help, "within": within})
 
 
 CLUSTERS_AT = 0.2
@@ -53,7 +53,7 @@ class KerbsConfig(FairseqDataclass):
     output_layer: ChoiceEnum(["kerbs", "softmax", "mos", "mixture"]) = _flag(
         "kerbs", "KerBS, plain softmax, or a mixture of softmaxes (Yang 2018) or kernels (Gao 2019)"
     )
-    mixture_components: int = _flag(3, "softmaxes that --output-layer mos mixes")
+    mixture_components: int = _flag(3, "softmaxes that --output-layer mos mixes", "[1, inf)")
     mixture_kernels: str = _flag(
         "lin,lin,lin,log", "kernels that --output-layer mixture mixes, one a component"
     )
@@ -68,14 +68,16 @@ class KerbsConfig(FairseqDataclass):
     kernel_gamma: Optional[float] = _flag(None, "gamma of the kernel rbf (0.01 if not given)")
     kernel_a: Optional[float] = _flag(None, "a of the kernel wav (100 if not given)")
     kernel_b: Optional[float] = _flag(None, "b of the kernel wav (100 if not given)")
-    total_senses: float = _flag(3.0, "senses in all, as a multiple of the target vocabulary")
-    max_senses: int = _flag(4, "most senses of one word")
+    total_senses: float = _flag(
+        3.0, "senses in all, as a multiple of the target vocabulary", "[1, inf)"
+    )
+    max_senses: int = _flag(4, "most senses of one word", "[1, inf)")
     sense_init: Optional[ChoiceEnum(output_layers.SENSE_INITS)] = _flag(
         None,
         "first vectors: drawn alone (the paper), around the word's first, or idle until they are "
         "placed; random if not given, with --reallocation clusters spare",
     )
-    init_scale: float = _flag(1.0, INIT_SCALE)
+    init_scale: float = _flag(1.0, INIT_SCALE, "(0, inf)")
     reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
         "paper",
         "which senses move to which words: Algorithm 1, the authors' code, or onto the clusters of "
@@ -87,18 +89,25 @@ class KerbsConfig(FairseqDataclass):
         "paper, released: vector that a moved sense begins with: its old one, or one beside its "
         "new word's most used sense",
     )
-    max_moves: float = _flag(0.005, "released: most moves at a time, as a share of the vocabulary")
+    max_moves: float = _flag(
+        0.005, "released: most moves at a time, as a share of the vocabulary", "(0, 1]"
+    )
     reallocation_interval: int = _flag(
         200,
         "updates between two reallocations (Q of Algorithm 1); clusters: those before a placement, "
         "whose contexts are clustered",
+        "[1, inf)",
     )
     cluster_gap: float = _flag(
-        1.0, "clusters: bound of how strongly senses prefer their own clusters, in nats"
+        1.0, "clusters: bound of how strongly senses prefer their own clusters, in nats", "(0, inf)"
     )
-    sense_decay: float = _flag(1e-5, "decay by target token of usage and log P (beta of Eq. 12-13)")
+    sense_decay: float = _flag(
+        1e-5, "decay by target token of usage and log P (beta of Eq. 12-13)", "[0, 1)"
+    )
     log_prob_threshold: float = _flag(
-        -100.0, "paper: a word whose log P (Eq. 12) is lower takes a sense (epsilon, <= 0)"
+        -100.0,
+        "paper: a word whose log P (Eq. 12) is lower takes a sense (epsilon, <= 0)",
+        "(-inf, 0]",
     )
     composition: ChoiceEnum(["posterior", "prior"]) = _flag(
         "posterior", "weights of a word's senses in its input embedding (Eq. 6-7)"
@@ -107,6 +116,7 @@ class KerbsConfig(FairseqDataclass):
         1,
         "passes that refine posteriors in parallel decoders (0: prior only; -1: all there can be, "
         "the sequential recursion, as which decoding step by step always goes but for 0)",
+        "[-1, inf)",
     )
     sense_bias: bool = _flag(
         False, "append a 1 to context vectors: a sense's last coordinate is its bias (at theta = 0)"
@@ -136,20 +146,20 @@ class RecurrentKerbsConfig(KerbsConfig):
     """Flags of lstm_kerbs, gru_kerbs and the recurrent language models."""
 
     hidden_size: int = _flag(
-        512, "units of each recurrent layer (and direction of bilstm_lm_kerbs)"
+        512, "units of each recurrent layer (and direction of bilstm_lm_kerbs)", "[1, inf)"
     )
-    embed_dim: int = _flag(256, "size of word and sense embeddings")
-    layers: int = _flag(1, "recurrent layers (of each side)")
-    dropout: float = _flag(0.1, "dropout (language models have a default of their own)")
-    init_scale: float = _flag(3.0, INIT_SCALE)
+    embed_dim: int = _flag(256, "size of word and sense embeddings", "[1, inf)")
+    layers: int = _flag(1, "recurrent layers (of each side)", "[1, inf)")
+    dropout: float = _flag(0.1, "dropout (language models have a default of their own)", "[0, 1]")
+    init_scale: float = _flag(3.0, INIT_SCALE, "(0, inf)")
 
 
 @dataclass
 class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
 
-    dropout: float = _flag(0.3, "dropout of embeddings and of each layer's output")
-    init_scale: float = _flag(1.73, INIT_SCALE)
+    dropout: float = _flag(0.3, "dropout of embeddings and of each layer's output", "[0, 1]")
+    init_scale: float = _flag(1.73, INIT_SCALE, "(0, inf)")
 
 
 def fill_for_clusters(args: Any, preset: bool) -> None:
@@ -212,17 +222,6 @@ def refuse_flags(args: Any, arch: str, *names: str) -> None:
             )
 
 
-def check_tied(args: Any, *names: str) -> None:
-    """Refuse sizes that differ from --decoder-embed-dim where an embedding is made of senses."""
-    size = args.decoder_embed_dim
-    for name in names if args.input_embedding == "composed" else ():
-        if getattr(args, name, size) != size:
-            raise ValueError(
-                f"{flag(name)} must equal --decoder-embed-dim ({size}): input and output "
-                "embeddings are the same senses (but for --input-embedding separate)."
-            )
-
-
 KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
 """Options of kernels that are flags, ``--kernel-power`` and so on."""
 FLAGS = {
@@ -237,33 +236,21 @@ FLAGS = {
 """The flag of each parameter that the mathematics name."""
 
 
-_OFF = "(to switch reallocation off use --reallocation none)"
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "composition_passes": (
-        lambda x: x >= -1,
-        "use 0 or more, or -1 for the sequential recursion",
-    ),
-    "reallocation_interval": (lambda x: x >= 1, f"it counts updates and must be 1 or more {_OFF}"),
-    "sense_decay": (lambda x: 0.0 <= x < 1.0, "it must be within [0, 1)"),
-    "log_prob_threshold": (lambda x: x <= 0.0, "log P is never positive: use 0 or less"),
-    "max_moves": (lambda x: 0.0 < x <= 1.0, f"it must be greater than 0 and at most 1 {_OFF}"),
-    "cluster_gap": (lambda x: 0.0 < x < float("inf"), "it must be greater than 0"),
-    "init_scale": (lambda x: 0.0 < x < float("inf"), "it must be greater than 0"),
-    "dropout": (lambda x: 0.0 <= x <= 1.0, "it must be within [0, 1]"),
-}
-
-
-def check_ranges(args: Any, *names: str) -> None:
-    """Check flags that are numbers; those without a range of their own are sizes, 1 or more."""
-    for name in names:
-        fits, range_ = _RANGES.get(name, (lambda x: x >= 1, "it must be 1 or more"))
-        if not fits(value := getattr(args, name, 1)):
-            raise ValueError(f"{flag(name)} is {value}, but {range_}.")
+def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
+    """Check the flags of a dataclass that have an interval."""
+    for item in fields(flags):
+        if interval := item.metadata.get("within"):
+            low, high = map(float, interval[1:-1].split(","))
+            value = float(getattr(args, item.name))
+            if not (
+                (low < value or (low == value and interval[0] == "["))
+                and (value < high or (value == high and interval[-1] == "]"))
+            ):
+                raise ValueError(f"{flag(item.name)} is {value}, but must be within {interval}.")
 
 
 def build_schedule(args: Any) -> SenseSchedule:
-    """Read the schedule from flags, and check those that all models share."""
-    check_ranges(args, *_RANGES)
+    """Read the schedule from flags."""
     settings = ReallocationSettings(
         log_prob_threshold=float(args.log_prob_threshold),
         max_moves=float(args.max_moves),
@@ -293,16 +280,14 @@ def _moments(args: Any) -> frozenset[int]:
 
 def kernels_from_flags(args: Any) -> list[Kernel]:
     """Kernel of every component of the output layer, with the options that the flags give it."""
-    if args.output_layer == "softmax":
-        names, reader = [], "--output-layer softmax"
-    elif args.output_layer == "mos":
-        check_ranges(args, "mixture_components")
-        names, reader = ["lin"] * int(args.mixture_components), "--output-layer mos"
-    elif args.output_layer == "mixture":
+    if args.output_layer == "mixture":
         names = [name.strip() for name in str(args.mixture_kernels).split(",")]
         reader = f"--mixture-kernels {args.mixture_kernels}"
-    else:
+    elif args.output_layer == "kerbs":
         names, reader = [str(args.kernel)], f"--kernel {args.kernel}"
+    else:
+        components = int(args.mixture_components) if args.output_layer == "mos" else 0
+        names, reader = ["lin"] * components, f"--output-layer {args.output_layer}"
     if unknown := set(names) - set(KERNELS):
         raise ValueError(
             f"{reader}: there is no kernel named '{min(unknown)}'; give names from "
@@ -323,41 +308,36 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
     """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
-    kernels, biased = kernels_from_flags(args), bool(args.sense_bias)
-    placed = args.output_layer == "kerbs" and args.reallocation == "clusters"
-    if placed and args.kernel not in PLACED_KERNELS and float(args.total_senses) > 1.0:
+    kernels, biased, kind = kernels_from_flags(args), bool(args.sense_bias), args.output_layer
+    placed = kind == "kerbs" and args.reallocation == "clusters" and float(args.total_senses) > 1.0
+    if placed and args.kernel not in PLACED_KERNELS:
         raise ValueError(
             f"--reallocation clusters places senses of --kernel {' or '.join(PLACED_KERNELS)}, not "
             f"of {args.kernel}: give --reallocation paper, or another kernel."
         )
-    mixture = args.output_layer in ("mos", "mixture")
+    mixture = kind in ("mos", "mixture")
     if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):
-        other = f"--output-layer {args.output_layer}" if mixture else f"--kernel {args.kernel}"
+        other = f"--output-layer {kind}" if mixture else f"--kernel {args.kernel}"
         raise ValueError(
             f"--sense-bias does not go together with {other}, to which a constant coordinate is no "
             "bias: leave it out."
         )
-    init_scale = float(args.init_scale)
-    if args.output_layer == "softmax":
-        return output_layers.SoftmaxOutputLayer(
-            embed_dim, vocab_size, biased=biased, init_scale=init_scale
-        )
+    shape: Any = {"init_scale": float(args.init_scale)}
     if mixture:
-        reach = MOS_REACH if args.output_layer == "mos" else 1.0
+        reach = MOS_REACH if kind == "mos" else 1.0
         return output_layers.MixtureOutputLayer(
-            embed_dim, vocab_size, kernels, init_scale=init_scale, reach=reach
+            embed_dim, vocab_size, kernels, reach=reach, **shape
         )
-    factor = float(args.total_senses)
-    if not isfinite(factor):
-        raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
+    shape |= {"biased": biased}
+    if kind == "softmax":
+        return output_layers.SoftmaxOutputLayer(embed_dim, vocab_size, **shape)
     return output_layers.KerbsOutputLayer(
         embed_dim,
         vocab_size,
-        round(factor * vocab_size),
+        round(float(args.total_senses) * vocab_size),
         max_senses=int(args.max_senses),
         kernel=kernels[0],
         sense_init=str(args.sense_init),
         new_sense=str(args.new_sense),
-        biased=biased,
-        init_scale=init_scale,
+        **shape,
     )

@@ -8,7 +8,7 @@ input at step t is composed with the posterior of step t − 1.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ from fairseq.utils import apply_to_sample
 from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
-from fairseq_kerbs.models.config import RecurrentKerbsConfig, check_ranges
+from fairseq_kerbs.models.config import RecurrentKerbsConfig
 from fairseq_kerbs.output_layers.base import LookedUp
 
 MAX_POSITIONS = 100_000
@@ -143,27 +143,12 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
             self.set_incremental_state(incremental_state, "memory", Memory(*chosen))
 
 
-def build_rnn(cell: str, args: Any, hidden_size: int, **options: bool) -> nn.LSTM | nn.GRU:
-    """torch's LSTM or GRU over embeddings, with ``--layers`` and ``--dropout`` between them."""
+def build_rnn(cell: str, inputs: int, hidden: int, args: Any, **options: bool) -> nn.RNNBase:
+    """torch's LSTM or GRU of ``inputs`` numbers a step, with ``--layers`` and ``--dropout``."""
     between = args.dropout if args.layers > 1 else 0.0
     kind: Any = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
-    return kind(args.embed_dim, hidden_size, args.layers, dropout=between, **options)
-
-
-def run_layers(
-    cells: Sequence[Callable[..., Any]],
-    below: Tensor,
-    states: Sequence[tuple[Tensor, ...]],
-    dropout: nn.Module,
-) -> tuple[tuple[Tensor, ...], ...]:
-    """New states of all layers (Eq. 2); each cell takes its input and its state, as torch's do."""
-    new: list[tuple[Tensor, ...]] = []
-    for cell, state in zip(cells, states):
-        if new:
-            below = dropout(new[-1][0])
-        after = cell(below, state if len(state) > 1 else state[0])
-        new.append(after if isinstance(after, tuple) else (after,))
-    return tuple(new)
+    rnn: nn.RNNBase = kind(inputs, hidden, args.layers, dropout=between, **options)
+    return rnn
 
 
 class EncoderOut(NamedTuple):
@@ -181,7 +166,7 @@ class RecurrentEncoder(FairseqEncoder):
         super().__init__(dictionary)
         self.padding_idx, self.layers = dictionary.pad(), args.layers
         self.embed_tokens = Embedding(len(dictionary), args.embed_dim, self.padding_idx)
-        self.rnn = build_rnn(cell, args, args.hidden_size // 2, bidirectional=True)
+        self.rnn = build_rnn(cell, args.embed_dim, args.hidden_size // 2, args, bidirectional=True)
         self.dropout = nn.Dropout(args.dropout)
 
     def forward(
@@ -212,68 +197,62 @@ class RecurrentEncoder(FairseqEncoder):
 
 
 class RecurrentKerbsDecoder(SteppingDecoder):
-    """Recurrent decoder with attention, by flags of :class:`.config.RecurrentKerbsConfig`."""
+    """Recurrent decoder, by flags of :class:`.config.RecurrentKerbsConfig`; its projected output is
+    the context vector. Weights are those of torch's LSTM or GRU."""
+
+    attends: ClassVar[bool] = True  # to an encoder, and its output is fed in
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        make_cell, hidden = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell], args.hidden_size
-        sizes = [args.embed_dim + hidden] + [hidden] * (args.layers - 1)
-        self.cells = nn.ModuleList([make_cell(size, hidden) for size in sizes])
-        self.attention = AttentionLayer(hidden, hidden, hidden)
+        hidden = args.hidden_size
+        inputs = args.embed_dim + hidden * self.attends
+        self.rnn = build_rnn(cell, inputs, hidden, args, batch_first=True)
+        self.attention = AttentionLayer(hidden, hidden, hidden) if self.attends else None
         self.to_context = nn.Linear(hidden, args.embed_dim)
         self.dropout = nn.Dropout(args.dropout)
 
-    def first_memory(self, batch: int, encoder_out: EncoderOut) -> Memory:
-        states = tuple(zip(*(state.unbind(0) for state in encoder_out.states)))
-        return Memory(states, torch.zeros_like(states[0][0]), None)
+    def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
+        zero = self.output.weight.new_zeros(batch, self.rnn.hidden_size)
+        if encoder_out is not None:
+            states = tuple(zip(*(state.unbind(0) for state in encoder_out.states)))
+            return Memory(states, zero, None)
+        state = (zero, zero) if self.rnn.mode == "LSTM" else (zero,)
+        return Memory((state,) * self.rnn.num_layers, None, None)
 
     def step(
-        self, words: Tensor, memory: Memory, encoder_out: EncoderOut
+        self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
     ) -> tuple[Memory, Tensor | None]:
-        assert memory.fed is not None
-        below = torch.cat([self.dropout(words), memory.fed], dim=1)
-        states = run_layers([*self.cells], below, memory.states, self.dropout)
-        attended, attention = self.attention(
-            states[-1][0], encoder_out.outputs, encoder_out.padding
-        )
-        attended = self.dropout(attended)  # [batch, hidden]
-        context = self.contexts(self.to_context(attended))  # [batch, d]
-        return Memory(states, attended, context), attention.t()
+        below = self.dropout(words)
+        if memory.fed is not None:
+            below = torch.cat([below, memory.fed], dim=1)
+        cell: Any = torch.lstm_cell if self.rnn.mode == "LSTM" else torch.gru_cell
+        states: list[tuple[Tensor, ...]] = []
+        for state, weights in zip(memory.states, self.rnn.all_weights):  # Eq. 2
+            if states:
+                below = self.dropout(states[-1][0])
+            after = cell(below, state if len(state) > 1 else state[0], *weights)
+            states.append(after if isinstance(after, tuple) else (after,))
+        out, attention = states[-1][0], None
+        if self.attention is not None and encoder_out is not None:
+            out, scores = self.attention(out, encoder_out.outputs, encoder_out.padding)
+            attention = scores.t()
+        out = self.dropout(out)  # [batch, hidden]
+        fed = out if self.attends else None
+        return Memory(tuple(states), fed, self.contexts(self.to_context(out))), attention
 
 
 class RecurrentModel(KerbsModel):
-    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``."""
-
-    cell: ClassVar[str] = "lstm"  # or "gru"
-    decoder_class: ClassVar[type[nn.Module]]  # of the cell, the flags, dictionary and embedding
-
-    @classmethod
-    def check(cls, args: Any) -> None:
-        check_ranges(args, "hidden_size", "embed_dim", "layers")
-
-    @classmethod
-    def build(cls, args: Any, task: Any) -> Any:
-        """The decoder, which is all of a language model."""
-        return cls(cls.build_decoder(args, task.target_dictionary))
-
-    @classmethod
-    def build_decoder(cls, args: Any, dictionary: Any) -> Any:
-        """Output layer, input embedding and decoder."""
-        embed = build_input_embedding(args, dictionary, args.embed_dim, args.embed_dim)
-        return cls.decoder_class(cls.cell, args, dictionary, embed)
-
-
-class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
-    """Sequence to sequence with attention (Section 5.1); subclasses name the cell."""
+    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``, with an encoder
+    unless they are language models."""
 
     flags = RecurrentKerbsConfig
-    decoder_class = RecurrentKerbsDecoder
+    cell: ClassVar[str] = "lstm"  # or "gru"
+    decoder_class: ClassVar[type[nn.Module]] = RecurrentKerbsDecoder
 
     @classmethod
     def check(cls, args: Any) -> None:
-        super().check(args)
-        if args.hidden_size % 2:
+        if cls.target is None and args.hidden_size % 2:
             raise ValueError(
                 f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
                 "share it: use an even number."
@@ -281,17 +260,21 @@ class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
 
     @classmethod
     def build(cls, args: Any, task: Any) -> Any:
-        encoder = RecurrentEncoder(cls.cell, args, task.source_dictionary)
-        return cls(encoder, cls.build_decoder(args, task.target_dictionary))
+        """The encoder if there is one, and the decoder on a fresh output layer."""
+        parts: list[Any] = []
+        if cls.target is None:
+            parts.append(RecurrentEncoder(cls.cell, args, task.source_dictionary))
+        embed = build_input_embedding(args, task.target_dictionary, args.embed_dim, args.embed_dim)
+        return cls(*parts, cls.decoder_class(cls.cell, args, task.target_dictionary, embed))
 
 
-class LstmKerbsModel(RecurrentKerbsModel):
-    """LSTM with attention, sequence to sequence."""
+class LstmKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
+    """LSTM with attention, sequence to sequence (Section 5.1)."""
 
     arch, cell = "lstm_kerbs", "lstm"
 
 
-class GruKerbsModel(RecurrentKerbsModel):
+class GruKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
     """GRU (Eq. 2) with attention, sequence to sequence."""
 
     arch, cell = "gru_kerbs", "gru"

@@ -20,7 +20,7 @@ from fairseq.models import FairseqLanguageModel, transformer, transformer_lm
 from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
-from fairseq_kerbs.models.config import SeparableKerbsConfig, check_tied, refuse_flags
+from fairseq_kerbs.models.config import SeparableKerbsConfig, refuse_flags
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 
 _FEATURES = "fairseq_kerbs.features"  # key of the last step's features in the incremental state
@@ -137,10 +137,12 @@ class _Transformer(KerbsModel):
                     f"--{side}-attention-heads is {sizes[1]}, but must divide "
                     f"--{side}-embed-dim {sizes[0]}."
                 )
-        names = ("decoder_input_dim", "decoder_output_dim")
-        read, scored = (getattr(args, name, None) for name in names)
-        if read != scored:
-            check_tied(args, *names)
+        composed = args.input_embedding == "composed"
+        if composed and args.decoder_input_dim != args.decoder_output_dim:
+            raise ValueError(
+                "--decoder-input-dim must equal --decoder-output-dim: input and output embeddings "
+                "are the same senses (but for --input-embedding separate)."
+            )
 
     @classmethod
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding | None) -> Any:
