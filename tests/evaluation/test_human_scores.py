@@ -26,7 +26,6 @@ from fairseq_kerbs.evaluation.human import (
     as_text,
     evaluate,
     make_key,
-    score_array,
 )
 from fairseq_kerbs.utils.errors import UserError
 
@@ -65,9 +64,9 @@ def test_hand_worked_means_and_test(worked_example: dict[str, Any]) -> None:
     assert p == pytest.approx(0.04587, abs=1e-5)
     nothing = {"difference": None, "t": None, "p": None}
     assert base == {"system": "base", "mean": 0.75, "deviation": pytest.approx(0.5), "n": 4,
-                    "counts": [1, 3, 0], **nothing}  # fmt: skip
+                    "zeros": 1, "ones": 3, "twos": 0, **nothing}  # fmt: skip
     assert kerbs == {"system": "kerbs", "mean": 1.75, "deviation": pytest.approx(0.5), "n": 4,
-                     "counts": [0, 1, 3], "difference": 1.0,
+                     "zeros": 0, "ones": 1, "twos": 3, "difference": 1.0,
                      "t": pytest.approx(math.sqrt(6)), "p": pytest.approx(p)}  # fmt: skip
 
 
@@ -95,10 +94,14 @@ def test_blinding_is_undone_whatever_the_seed_and_the_order_of_sheets(data: st.D
     names = ("a", "b", "c", "d")[: data.draw(st.integers(1, 4))]
     scores = {name: data.draw(rows) for name in names}
     key, sheets = filled(scores, seed=data.draw(st.integers(0, 99)))
-    lines = [next(a.line for a in key.answers if a.item == n) - 1 for n in range(1, items + 1)]
-    shuffled = data.draw(st.permutations(sheets))
-    for name, own in zip(key.systems, score_array(key, shuffled)):
-        assert own.tolist() == [scores[name][line] for line in lines]
+    result = evaluate(key, data.draw(st.permutations(sheets)), "a")
+    for figures, expected in zip(result["systems"], map(np.array, scores.values()), strict=True):
+        assert figures["mean"] == pytest.approx(expected.mean())
+        assert figures["twos"] == (expected == 2).sum()
+        if figures["system"] != "a":
+            difference = expected.mean() - np.mean(scores["a"])
+            assert figures["difference"] == pytest.approx(difference)
+    assert result["rater_means"] == pytest.approx(np.mean(list(scores.values()), axis=(0, 1)))
 
 
 def test_what_is_not_defined_is_said() -> None:
