@@ -21,7 +21,6 @@ from fairseq_kerbs.data import prepare, tokens
 from fairseq_kerbs.data.prepare import (
     SPLITS,
     ParallelText,
-    checked_lines,
     is_due,
     new_folder,
     report,
@@ -30,7 +29,7 @@ from fairseq_kerbs.data.prepare import (
 )
 from fairseq_kerbs.data.releases import Release, fetch, find_files, release_of, unpacked
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import has_endless_word, iter_lines, read_lines, sha256_of
+from fairseq_kerbs.utils.files import iter_lines, read_lines, sha256_of
 
 Texts = dict[str, list[str]]
 """Lines of each file of ``DEST/raw``, by its name."""
@@ -215,7 +214,7 @@ def read_dailydialog(folder: Path, workers: int = 1) -> Texts:
     """The pairs of every split. A training pair is left out if the validation or the test set has
     it too, in whatever case (Section 5 of the KerBS paper)."""
     files = find_files(folder, {part: f"dialogues_{part}.txt" for part in _PARTS.values()})
-    dialogues = {part: read_dialogues(path, part) for part, path in files.items()}
+    dialogues = {part: read_dialogues(path) for part, path in files.items()}
     utterances = list({text: "" for part in dialogues.values() for texts in part for text in texts})
     written = dict(zip(utterances, tokens.run_parallel(natural_text, utterances, workers)))
     pairs = {}
@@ -241,20 +240,17 @@ def _key(pair: tuple[str, str]) -> tuple[str, str]:
     return pair[0].casefold(), pair[1].casefold()
 
 
-def read_dialogues(path: Path, part: str) -> list[list[str]]:
-    """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance.
-    Raises a UserError if a word of text that is not for training is endless."""
+def read_dialogues(path: Path) -> list[list[str]]:
+    """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance."""
     return [
         [" ".join(utterance.split()) for utterance in line.split("__eou__")[:-1]]
-        for line in checked_lines(path, training=part == "train")
+        for line in iter_lines(path)
     ]
 
 
 def natural_text(text: str) -> str:
     """An utterance of the release, tokens between spaces, as people write it: detokenized by Moses,
     as hypotheses are that are compared with it."""
-    if has_endless_word(text):
-        return text  # hours for Moses, and its pair is dropped
     text = _CLITIC.sub(lambda match: "'" + match[1].replace("Ve", "ve"), text.translate(_ASCII))
     for pattern, replacement in _INSIDE:
         text = pattern.sub(replacement, text)
