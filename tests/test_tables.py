@@ -113,7 +113,7 @@ title: own
 rows: {a: A, b: B}
 baseline: a
 data:
-  toy: {folders: [toy], prepare: "true"}
+  toy: {folders: [toy], prepare: echo}
 columns:
   mt:
     metric: bleu4
@@ -127,7 +127,6 @@ columns:
     ("old", "new", "message"),
     [
         ("title: own", "titel: own", r"'titel' was unexpected|'title' is a required"),
-        ("title: own", "title: own\ntitle: x", r"key 'title' is there twice"),
         ("baseline: a", "baseline: c", r"'c' is none of the rows a, b"),
         ("baseline: a", "kind: plot", r"\$\.kind: 'plot' is not one of"),
         ("bleu4", "bleu5", r"columns\.mt\.metric: 'bleu5' is not one of"),
