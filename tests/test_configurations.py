@@ -22,7 +22,7 @@ import fairseq_kerbs.models  # noqa: F401  (both register)
 from fairseq_kerbs import configurations
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import CONFIGS, Flags, load_experiment, program_arguments
-from fairseq_kerbs.evaluation.runs import TABLES, load_table, plan_runs
+from fairseq_kerbs.evaluation.tables import TABLES, load_table, plan_runs
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER

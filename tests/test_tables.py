@@ -20,7 +20,7 @@ from fairseq_kerbs.cli import build_parser
 from fairseq_kerbs.cli import main as kerbs
 from fairseq_kerbs.configurations import CONFIGS, load_experiment
 from fairseq_kerbs.evaluation import tables
-from fairseq_kerbs.evaluation.runs import NAMES, Run, load_table, plan_runs, select_runs
+from fairseq_kerbs.evaluation.tables import NAMES, Run, load_table, plan_runs, select_runs
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import HANGS

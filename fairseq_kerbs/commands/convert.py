@@ -51,7 +51,7 @@ def convert(args: argparse.Namespace) -> None:
     from fairseq_kerbs.checkpoints import load_dictionary, remembered_dictionary
     from fairseq_kerbs.configurations import flag_arguments
     from fairseq_kerbs.conversion import model as conversion
-    from fairseq_kerbs.conversion.flags import finetuning_flags
+    from fairseq_kerbs.conversion.model import finetuning_flags
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
     if args.config and args.config.suffix not in (".yaml", ".yml"):

@@ -15,8 +15,7 @@ import pytest
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data import released
-from fairseq_kerbs.data.released import read_sentences
-from fairseq_kerbs.data.releases import release_of
+from fairseq_kerbs.data.released import read_sentences, release_of
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from tests.helpers.release_fixtures import (
