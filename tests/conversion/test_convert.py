@@ -11,8 +11,6 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_kerbs.analysis.similarity import nearest_senses
-from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import flag_arguments, load_experiment
 from fairseq_kerbs.conversion.sense_init import SPARE_SHARE, plan_senses
@@ -121,23 +119,6 @@ def test_a_dictionary_alone_gives_the_counts(
     assert senses[-1] == 1
 
 
-def test_copies_have_the_same_neighbours_whatever_their_share(tmp_path: Path) -> None:
-    """Biases of −14 would otherwise make all spare senses neighbours of each other."""
-    _, out = converted(tmp_path, "lstm", "--total-senses", "2")
-    layer = load(out).decoder.output
-    word = int(layer.inventory.senses_per_word().argmax())
-    own = layer.table.senses[word][layer.table.mask[word]].tolist()
-    found = [dict(near) for near in nearest_senses(layer, own, layer.total_senses - 1)]
-    assert len(own) == 2
-    others = set(range(layer.total_senses)) - set(own)
-    for sense in others:
-        assert found[0][sense] == pytest.approx(found[1][sense], abs=1e-4)
-    carrying = [sense for sense in others if layer.weight[sense, -1] > -10]
-    assert len(carrying) == WORDS - 1
-    spare = others - set(carrying)
-    assert max(found[0][sense] for sense in carrying) > max(found[0][sense] for sense in spare)
-
-
 # ------------------------------------------------------------------- which senses
 
 
@@ -210,17 +191,6 @@ def test_models_that_cannot_be_converted(
     capsys.readouterr()
     assert says in refusal(capsys, "convert", tmp_path / "m.pt", "-o", tmp_path / "out.pt")
     assert not (tmp_path / "out.pt").exists()
-
-
-def test_settings_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "m.pt"
-    write_softmax(path, CASES["transformer"])
-    state = read_checkpoint(path)
-    state["cfg"]["model"].decoder_layers = 3
-    torch.save(state, path)
-    capsys.readouterr()
-    found = refusal(capsys, "convert", path, "-o", tmp_path / "out.pt")
-    assert "has not the parameters of its settings" in found
 
 
 def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

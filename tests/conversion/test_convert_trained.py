@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import json
 import logging
 import re
@@ -15,15 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq_cli import generate
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import flag_arguments, load_experiment
 from fairseq_kerbs.conversion.sense_init import SPARE_SHARE
-from tests.helpers.tiny_checkpoint import LANGUAGES, binarized_corpus, fairseq_train
+from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
 
 MODELS = {
     "transformer_tiny": ["--share-decoder-input-output-embed"],
@@ -60,18 +55,8 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
 
 def convert(checkpoint: Path, out: Path, data: Path, *flags: object) -> list[str]:
     """The command that gives senses on clusters."""
-    command = [
-        "convert",
-        checkpoint,
-        "-o",
-        out,
-        "--data",
-        data,
-        "--extra-senses",
-        "clusters",
-        *flags,
-    ]
-    return [str(part) for part in command]
+    command = ["convert", checkpoint, "-o", out, "--data", data, "--extra-senses", "clusters"]
+    return [str(part) for part in (*command, *flags)]
 
 
 @pytest.mark.parametrize("arch", MODELS)
@@ -106,18 +91,6 @@ def test_a_trained_model_gets_senses_at_an_unchanged_loss(
     assert torch.equal(after_training["model"][OWNERS], owners)
 
 
-def translations(data: Path, checkpoint: Path) -> list[tuple[str, float]]:
-    """Hypotheses of fairseq-generate, with their scores."""
-    flags = ["--beam", "2", "--max-len-b", "12", "--cpu", "--num-workers", "0"]
-    command = [data, "--path", checkpoint, *flags]
-    args = options.parse_args_and_arch(options.get_generation_parser(), [str(x) for x in command])
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        generate.main(convert_namespace_to_omegaconf(args))
-    found = re.findall(r"^H-\d+\t(\S+)\t(.*)$", printed.getvalue(), re.MULTILINE)
-    return [(text, float(score)) for score, text in found]
-
-
 def losses(caplog: pytest.LogCaptureFixture, *arguments: object, updates: int = 2) -> list[float]:
     """Train; losses in bits of every update."""
     caplog.set_level(logging.INFO, logger="fairseq")  # commands that read a model quiet it
@@ -133,17 +106,11 @@ def test_a_trained_model_goes_on_as_kerbs(
     arch: str, trained: Callable[[str], Path], data: Path, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    """With spare senses: the same translations, then the same loss, and the spare ones move."""
+    """With spare senses: the same loss, and the spare ones move."""
     checkpoint, architecture = trained(arch), ["--arch", arch, *MODELS[arch]]
     out, config = tmp_path / "k.pt", tmp_path / "k.yaml"
     command = ["convert", checkpoint, "-o", out, "--data", data, "--config", config]
     assert main([str(part) for part in command]) == 0
-
-    before, after = translations(data, checkpoint), translations(data, out)
-    assert len(before) == SIZES["test"]
-    for (text, score), (same, other) in zip(before, after, strict=True):
-        assert text == same
-        assert other == pytest.approx(score, abs=2e-4)  # printed with four digits
 
     softmax = losses(caplog, data, "--save-dir", tmp_path / "softmax", "--finetune-from-model",
                      checkpoint, *architecture, *PLAIN, "--max-tokens", 1000)  # fmt: skip
@@ -187,8 +154,6 @@ def test_gap_and_contexts_are_heeded(
         (["--split", "nothing"], "error: --split: Dataset not found"),
         (["--valid-split", "nothing"], "error: --valid-split: Dataset not found"),
         (["--memory", "1e-9"], "--memory 1e-09: 1e-09 GB have no room for 40 contexts"),
-        (["--total-senses", 0.9], "--total-senses: must be at least 1"),
-        (["--contexts", 20], "--contexts: must be at least 40"),
         (["--gap", 0], "--gap: must be"),
         (["--total-senses", 9], "--total-senses is 9.0, more than --max-senses"),
     ],
@@ -205,28 +170,6 @@ def test_wrong_flags_are_one_sentence_and_nothing_is_written(
     error = capsys.readouterr().err.splitlines()[-1]
     assert says in error
     assert not list(tmp_path.iterdir())
-
-
-def test_other_data_and_other_models_are_refused(
-    trained: Callable[[str], Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "k.pt"
-    command = ["convert", str(trained("lstm")), "-o", str(out), "--extra-senses", "clusters"]
-    assert main(command) == 2
-    assert "give --data BIN" in capsys.readouterr().err
-    other = tmp_path / "other"
-    other.mkdir()
-    for file in data.iterdir():
-        (other / file.name).write_bytes(file.read_bytes())
-    for language in LANGUAGES:
-        (other / f"dict.{language}.txt").write_text("one 1\n")
-    assert main([*command, "--data", str(other)]) == 2
-    assert "is not the dictionary of" in capsys.readouterr().err
-    assert main(convert(trained("lstm"), out, data)) == 0
-    capsys.readouterr()
-    assert main(convert(out, tmp_path / "twice.pt", data)) == 2
-    assert "is a KerBS model already" in capsys.readouterr().err
-    assert not (tmp_path / "twice.pt").exists()
 
 
 def test_a_softmax_of_ours_with_biases_gets_senses(

@@ -249,17 +249,6 @@ def test_folder_of_other_things_is_refused_untouched(tmp_path: Path) -> None:
         assert tree(tmp_path) == before
 
 
-def test_leftovers_of_a_killed_run_are_cleared(tmp_path: Path) -> None:
-    for leftover in ("", f"tok/{PARTIAL}1-train.de", f"{PARTIAL}bin/dict.de.txt"):
-        with working_folder(tmp_path, {"command": "prepare"}):
-            assert not list(tmp_path.rglob(f"{PARTIAL}*"))
-        if leftover:
-            (tmp_path / leftover).parent.mkdir()
-            (tmp_path / leftover).write_text("half")
-    with working_folder(tmp_path, {"command": "prepare"}):
-        assert not list(tmp_path.rglob(f"{PARTIAL}*"))
-
-
 def test_second_run_in_the_same_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

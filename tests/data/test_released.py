@@ -93,18 +93,6 @@ def test_download_tries_one_address_after_the_other(
     assert capsys.readouterr().out == "read WikiText-2: already done\n"
 
 
-@pytest.mark.parametrize(
-    ("page", "reason"), [("cut", "IncompleteRead"), ("other", "hash"), ("missing", "404")]
-)
-def test_a_wrong_file_never_gets_the_name(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, reason: str
-) -> None:
-    expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS, f"{server}/{page}")
-    with pytest.raises(UserError, match=reason):
-        released.prepare_wikitext2(tmp_path, words=3)
-    assert list((tmp_path / "download").iterdir()) == []
-
-
 @pytest.mark.usefixtures("read_only")
 def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
