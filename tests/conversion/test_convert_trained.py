@@ -1,10 +1,8 @@
-"""fairseq-kerbs convert --extra-senses clusters with real trainings of fairseq's own models."""
+"""fairseq-kerbs convert with data and real trainings of fairseq's own models."""
 
 from __future__ import annotations
 
 import functools
-import json
-import logging
 import re
 import subprocess
 import sys
@@ -16,8 +14,6 @@ import torch
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.configurations import flag_arguments, load_experiment
-from fairseq_kerbs.conversion.sense_init import SPARE_SHARE
 from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
 
 MODELS = {
@@ -55,7 +51,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
 
 def convert(checkpoint: Path, out: Path, data: Path, *flags: object) -> list[str]:
     """The command that gives senses on clusters."""
-    command = ["convert", checkpoint, "-o", out, "--data", data, "--extra-senses", "clusters"]
+    command = ["convert", checkpoint, "-o", out, "--data", data]
     return [str(part) for part in (*command, *flags)]
 
 
@@ -89,49 +85,6 @@ def test_a_trained_model_gets_senses_at_an_unchanged_loss(
     after_training = read_checkpoint(tmp_path / "on" / "checkpoint_last.pt")
     assert after_training["optimizer_history"][-1]["num_updates"] == 3
     assert torch.equal(after_training["model"][OWNERS], owners)
-
-
-def losses(caplog: pytest.LogCaptureFixture, *arguments: object, updates: int = 2) -> list[float]:
-    """Train; losses in bits of every update."""
-    caplog.set_level(logging.INFO, logger="fairseq")  # commands that read a model quiet it
-    caplog.clear()
-    fairseq_train(*arguments, "--log-format", "json", "--log-interval", 1,
-                  "--max-update", updates)  # fmt: skip
-    lines = [one.getMessage() for one in caplog.records if one.name == "train_inner"]
-    return [float(json.loads(line)["loss"]) for line in lines]
-
-
-@pytest.mark.parametrize("arch", MODELS)
-def test_a_trained_model_goes_on_as_kerbs(
-    arch: str, trained: Callable[[str], Path], data: Path, tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    """With spare senses: the same loss, and the spare ones move."""
-    checkpoint, architecture = trained(arch), ["--arch", arch, *MODELS[arch]]
-    out, config = tmp_path / "k.pt", tmp_path / "k.yaml"
-    command = ["convert", checkpoint, "-o", out, "--data", data, "--config", config]
-    assert main([str(part) for part in command]) == 0
-
-    softmax = losses(caplog, data, "--save-dir", tmp_path / "softmax", "--finetune-from-model",
-                     checkpoint, *architecture, *PLAIN, "--max-tokens", 1000)  # fmt: skip
-    flags = flag_arguments(load_experiment(config).train)
-    moving = ["--reallocation-interval", 2, "--log-prob-threshold", "-30", "--sense-decay", 1e-3]
-    kerbs = losses(caplog, data, "--save-dir", tmp_path / "kerbs", *flags, "--dropout", 0, *moving,
-                   updates=3)  # fmt: skip
-    assert (len(softmax), len(kerbs)) == (2, 3)
-    assert kerbs[0] == pytest.approx(softmax[0], abs=1e-3)  # printed with three digits
-
-    first, last = (read_checkpoint(path)["model"] for path in
-                   (out, tmp_path / "kerbs" / "checkpoint_last.pt"))  # fmt: skip
-    owners = "decoder.output.inventory.word_of_sense"
-    moved = (first[owners] != last[owners]).nonzero().flatten()
-    assert 0 < len(moved) < len(first[owners])
-    # all that moved were spare: their share of their first word was next to nothing
-    carrying = torch.tensor([int((first[owners] == word).nonzero()[-1]) for word in
-                             first[owners][moved].tolist()])  # fmt: skip
-    bias = first["decoder.output.weight"][:, -1].double()
-    expected = torch.tensor(SPARE_SHARE).log().double().expand(len(moved))
-    torch.testing.assert_close(bias[moved] - bias[carrying], expected, rtol=0, atol=1e-4)
 
 
 def test_gap_and_contexts_are_heeded(
