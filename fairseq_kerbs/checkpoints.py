@@ -81,7 +81,8 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     if args is not None and not trust:  # hydra would read them
         raise _refusal(path, "settings of a fairseq before 0.10,", args)
     try:
-        return state | {"cfg": _plain(path, "cfg", config, trust)}
+        held = [name for name in ("cfg", "args") if name in state]
+        return state | {name: _plain(path, name, state[name], trust) for name in held}
     except RecursionError:  # a pickle can hold circles
         raise damaged(path) from None
 

@@ -379,8 +379,8 @@ def prepare_lm1b(
 
     Draws sentences of the One-Billion-Word benchmark with a seed and without replacement, then goes
     on as 'prepare-lm'. SOURCE is 1-billion-word-language-modeling-benchmark-r13output.tar.gz, that
-    archive unpacked, or a folder of files with train, dev or test in their names; without a
-    training file all sentences are drawn from one pool. Text goes to DEST/raw, data to DEST/bin.
+    archive unpacked, or a folder of files with train, dev or test in their names. Text goes to
+    DEST/raw, data to DEST/bin.
 
     The KerBS paper has as many, and does not say which. Here training sentences come from the
     benchmark's training text and the others from its held-out text.
@@ -397,19 +397,15 @@ def draw_sentences(folder: Path, sizes: Mapping[str, int], seed: int) -> Texts:
 
     Each sentence gets a random number from the seed, its file's name and its place in the file, and
     those with the lowest numbers are drawn: the order of the files does not matter, and a smaller
-    sample is the beginning of a larger one. Without a training file all come from one pool.
+    sample is the beginning of a larger one.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file() and _pool(path))
-    pools = {"training": ["train"], "held-out": ["valid", "test"]}
-    if "training" not in map(_pool, files):
-        pools = {"all": ["train", "valid", "test"]}
-        report("  note: there is no training text; all three are drawn from one pool")
     released = any(path.parent.name == _TRAINING for path in files)
     texts: Texts = {}
-    for pool, splits in pools.items():
+    for pool, splits in (("training", ["train"]), ("held-out", ["valid", "test"])):
         total, size = 0, sum(sizes[split] for split in splits)
         lowest: list[tuple[float, str, int, str]] = []
-        for path in (path for path in files if pool in ("all", _pool(path))):
+        for path in (path for path in files if pool == _pool(path)):
             numbers = Random(f"{seed} {path.name}")
             sentences = [
                 (numbers.random(), path.name, place, line)
