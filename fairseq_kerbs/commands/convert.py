@@ -17,8 +17,8 @@ from fairseq_kerbs.utils.errors import UserError
     arg.number("--max-senses", 4, "most senses of one word", 1),
     arg.group(
         "with --data",
-        arg.number("--total-senses", 1.5, "most senses in all, a multiple of the vocabulary", 1,
-                   "F"),
+        arg.value("--total-senses", "most senses in all, a multiple of the vocabulary [1.5]", "F",
+                  type=arg.at_least(float, 1)),
         arg.value("--split", "split of --data [%(default)s]", default="train"),
         arg.number("--contexts", 600, "most contexts of a word, drawn at random", 40),
         arg.number("--gap", 1.0, "bound of how strongly senses prefer their own clusters: more "
@@ -48,6 +48,9 @@ def convert(args: argparse.Namespace) -> None:
         raise UserError(
             f"--config {args.config} is written as YAML: name a file that ends in .yaml"
         )
+    if args.data is None and args.total_senses is not None:
+        raise UserError("--total-senses counts senses on clusters of contexts: give --data BIN")
+    args.total_senses = args.total_senses or 1.5
     if args.total_senses > args.max_senses:
         raise UserError(f"--total-senses is {args.total_senses}, more than --max-senses")
     source = conversion.read_softmax_model(args.checkpoint, args.data, args.trust_checkpoint)

@@ -143,6 +143,7 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert "is the checkpoint itself" in refusal(capsys, "convert", path, "-o", path)
     assert "Is a directory" in refusal(capsys, "convert", path, "-o", tmp_path)
+    assert "give --data" in refusal(capsys, "convert", path, "-o", tmp_path, "--total-senses", 2)
     assert "cannot be written" in refusal(capsys, "convert", path, "-o", path / "x")
     (tmp_path / "dict.en.txt").write_text("one 1\n")
     others = ("-o", tmp_path / "k.pt", "--data", tmp_path)
