@@ -80,13 +80,11 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
             )
     if args is not None and not trust:  # hydra would read them
         raise _refusal(path, "settings of a fairseq before 0.10,", args)
-    for holder, name, value in _settings(config, args):
-        if not trust and isinstance(value, str) and not _harmless(str(name), value):
-            raise _refusal(path, f"setting {name} =", value)
-        for end, plain in _SET_ASIDE.items() if isinstance(holder, dict) else ():
-            if str(name).endswith(end):
-                holder[name] = plain
-    return state
+    try:
+        held = [name for name in ("cfg", "args") if name in state]
+        return state | {name: _plain(path, name, state[name], trust) for name in held}
+    except RecursionError:  # a pickle can hold circles
+        raise damaged(path) from None
 
 
 def _load(path: Path, trust: bool) -> Any:
@@ -120,18 +118,21 @@ def _plain_classes() -> list[Any]:
     return plain + [type(np.dtype(kind)) for kind in kinds]
 
 
-def _settings(*roots: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Each setting with what it stands in and its name, also within others and in lists."""
-    left: list[tuple[Any, Any, Any]] = [(None, "", root) for root in roots]
-    seen = set()
-    while left:
-        holder, name, value = left.pop()
-        value = vars(value) if isinstance(value, argparse.Namespace) else value
-        yield holder, name, value
-        if isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
-            seen.add(id(value))  # a pickle can hold circles
-            items = value.items() if isinstance(value, Mapping) else ((name, v) for v in value)
-            left += [(value, key, each) for key, each in items]
+def _plain(path: Path, name: str, value: Any, trust: bool) -> Any:
+    """A setting without what opens files, also within others and in lists; a UserError where it
+    could run a program, unless it is trusted."""
+    for end, plain in _SET_ASIDE.items():
+        if name.endswith(end):
+            return plain
+    if isinstance(value, argparse.Namespace):
+        return argparse.Namespace(**_plain(path, name, vars(value), trust))
+    if isinstance(value, dict):
+        return {key: _plain(path, str(key), each, trust) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(path, name, each, trust) for each in value]
+    if not trust and isinstance(value, str) and not _harmless(name, value):
+        raise _refusal(path, f"setting {name} =", value)
+    return value
 
 
 def _harmless(name: str, value: str) -> bool:
@@ -329,13 +330,9 @@ def remembered_dictionary(path: Path, config: Any, data: Path | None = None) -> 
     if not language and folder.is_dir():
         language = infer_language_pair(str(folder))[1]  # None: the data of a language model
     file = folder / (f"dict.{language}.txt" if language else "dict.txt")
-    if not file.is_file() and data is not None:
-        raise UserError(f"--data: {file} is not there; name the folder of fairseq-preprocess")
     if not file.is_file():
-        raise UserError(
-            f"{path} does not hold its dictionary, and {file} is not there; give --data BIN or "
-            "--dict FILE"
-        )
+        where = f"{path} does not hold its dictionary, and" if data is None else "--data:"
+        raise UserError(f"{where} {file} is not there; give --data BIN or --dict FILE")
     return file
 
 

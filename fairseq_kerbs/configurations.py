@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 import yaml
-from yaml.constructor import ConstructorError
 
 from fairseq_kerbs.utils.errors import UserError, suggestion
 from fairseq_kerbs.utils.files import read_lines
@@ -28,33 +26,15 @@ Value = Union[str, bool, None, list[str]]
 Flags = dict[str, Value]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML whose plain scalars stay text, but for true, false and null; keys must be unique."""
-
-    # Replaces YAML 1.1's rules, by which 1e-3 is text, 010 is eight and 'no' is false.
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if str(key.value) in seen:
-                problem = f"key '{key.value}' is there twice"
-                raise ConstructorError(None, None, problem, key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep=deep)
-
-
-for _tag, _pattern, _first in (("bool", "true|false", "tTfF"), ("null", "~|null|", "~nN")):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"(?i:{_pattern})$"), [*_first, ""]
-    )
-
-
 def read_yaml(path: Path) -> dict[Any, Any]:
     """The keys at the top level of a file, none of an empty one; a UserError if the file is missing
-    or not YAML, or a key is there twice."""
+    or not YAML.
+
+    Scalars stay text, but for true, false and null: by YAML's own rules 1e-3 is text, 010 is eight
+    and 'no' is false.
+    """
     try:
-        content = yaml.load("\n".join(read_lines(path)), _Loader)
+        content = yaml.load("\n".join(read_lines(path)), yaml.BaseLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else path
@@ -62,7 +42,15 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         raise UserError(f"{where}: not valid YAML: {what}") from None
     if not isinstance(content, (dict, type(None))):
         raise UserError(f"{path}: the top level must be keys, one 'name: value' a line")
-    return content or {}
+    return dict(_with_constants(content or {}))
+
+
+def _with_constants(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_constants(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_constants(each) for each in value]
+    return {"true": True, "false": False, "null": None}.get(value, value)
 
 
 class SensesOnClusters(NamedTuple):
@@ -87,12 +75,10 @@ class Experiment:
     senses: SensesOnClusters | None = None
 
 
-def load_experiment(path: Path | str, _above: tuple[Path, ...] = ()) -> Experiment:
+def load_experiment(path: Path | str) -> Experiment:
     """Read a configuration and what it extends; the extending file's values win. Raises a UserError
-    if a file is missing or wrong, or files extend each other in a circle."""
+    if a file is missing or wrong."""
     path = Path(path)
-    if path.resolve() in _above:
-        raise UserError(f"{path} extends itself, by way of {_above[-1].name}")
     content = read_yaml(path)
     for key in content:
         if key not in _TOP_LEVEL:
@@ -104,7 +90,7 @@ def load_experiment(path: Path | str, _above: tuple[Path, ...] = ()) -> Experime
     files, train, generate, senses = [path], Flags(), Flags(), None
     for name in extended if isinstance(extended, list) else [extended]:
         file = Path(os.path.normpath(path.parent / str(name)))  # no '..' in what is shown
-        parent = load_experiment(file, (*_above, path.resolve()))
+        parent = load_experiment(file)
         files += [file for file in parent.files if file not in files]
         train |= parent.train
         generate |= parent.generate
@@ -154,10 +140,11 @@ def configuration_names() -> list[str]:
 def check_flags(where: str, content: Any) -> Flags:
     """The flags of a section, which `where` names; a UserError if it is no mapping, a flag has
     dashes, or a value is neither a scalar nor a list."""
-    if not isinstance(content, (dict, type(None))):
+    if content and not isinstance(content, dict):
         raise UserError(f"{where} must hold flags, one 'name: value' a line")
-    for name, value in (content or {}).items():
-        if str(name).startswith("-"):
+    flags = {name: None if value == "" else value for name, value in (content or {}).items()}
+    for name, value in flags.items():
+        if name.startswith("-"):
             raise UserError(f"{where}: {name}: write the flag without leading dashes")
         texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if not texts and not isinstance(value, (str, bool, type(None))):
@@ -165,7 +152,7 @@ def check_flags(where: str, content: Any) -> Flags:
                 f"{where}: {name} must be one value or a plain list; put JSON or Python values in "
                 "quotes"
             )
-    return dict(content or {})
+    return flags
 
 
 def flag_arguments(flags: Flags) -> list[str]:

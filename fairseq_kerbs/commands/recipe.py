@@ -37,8 +37,7 @@ def give_senses(
     train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
     convert = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
     convert += [str(softmax / "checkpoint_last.pt"), "-o", str(placed), "--data", args.data]
-    convert += ["--extra-senses", "clusters", "--total-senses", total]
-    convert += ["--max-senses", given.max_senses, "--trust-checkpoint"]
+    convert += ["--total-senses", total, "--max-senses", given.max_senses, "--trust-checkpoint"]
     for command in (train, convert) if args.dry_run or not placed.exists() else ():
         announce(files, quoted(command))
         if not args.dry_run and (status := run_program(command)) != 0:

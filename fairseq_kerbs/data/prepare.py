@@ -31,10 +31,8 @@ from fairseq_kerbs.data.tokens import (
 )
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
-    LONGEST_WORD,
     PARTIAL,
     atomic_write,
-    has_endless_word,
     iter_lines,
     lock_folder,
     read_lines,
@@ -67,17 +65,6 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write a text of these lines."""
     with atomic_write(path) as stream:
         stream.writelines(f"{line}\n" for line in lines)
-
-
-def checked_lines(path: Path, *, training: bool) -> Iterator[str]:
-    """The lines of a text; a UserError if one that is not for training has an endless word."""
-    for number, line in enumerate(iter_lines(path), start=1):
-        if not training and has_endless_word(line):
-            raise UserError(
-                f"{path}, line {number}: a word has more than {LONGEST_WORD} characters; "
-                "validation and test text must be whole, so divide the word or remove the line"
-            )
-        yield line
 
 
 @contextmanager
@@ -178,21 +165,17 @@ class ParallelText:
         return {key: value for key, value in asdict(self).items() if key not in SPLITS}
 
     def check(self) -> None:
-        """Raise a UserError if the languages are the same, a file is missing or not UTF-8, the two
-        sides of a split have no lines or not as many, or text not for training has an endless word.
-        """
+        """Raise a UserError if the languages are the same, a file is missing or not UTF-8, or the
+        two sides of a split have no lines or not as many."""
         if self.source_lang == self.target_lang:
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
-        sizes = {
-            path: sum(1 for _ in checked_lines(path, training=name.startswith("train.")))
-            for name, path in self.raw.items()
-        }
-        paths = list(sizes)
+        paths = list(self.raw.values())
         for source, target in zip(paths[::2], paths[1::2]):
-            if sizes[source] != sizes[target] or not sizes[source]:
+            sizes = [sum(1 for _ in iter_lines(path)) for path in (source, target)]
+            if sizes[0] != sizes[1] or not sizes[0]:
                 raise UserError(
-                    f"{source} has {sizes[source]} lines and {target} has {sizes[target]}; "
-                    "parallel files need the same number, one sentence a line"
+                    f"{source} has {sizes[0]} lines and {target} has {sizes[1]}; parallel files "
+                    "need the same number, one sentence a line"
                 )
 
 
@@ -251,19 +234,19 @@ def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
     """Write the pairs whose sides both have 1 to `longest` words to a folder, and report how many
     there are. A UserError if there is none."""
     pairs = list(zip(*map(iter_lines, sources)))
-    whole = [pair for pair in pairs if all(side.split() for side in pair)]
-    short = [pair for pair in whole if max(len(side.split()) for side in pair) <= longest]
-    if not short:
+    sizes = [sorted(len(side.split()) for side in pair) for pair in pairs]
+    fitting = [pair for pair, (least, most) in zip(pairs, sizes) if least >= 1 and most <= longest]
+    if not fitting:
         raise UserError(
             f"no pair of {sources[0]} is left after the filter; raise --max-words, or see the text"
         )
     with new_folder(target) as folder:
-        for source, side in zip(sources, zip(*short)):
+        for source, side in zip(sources, zip(*fitting)):
             write_lines(folder / source.name, side)
-    long, empty = len(whole) - len(short), len(pairs) - len(whole)
+    empty = sum(least == 0 for least, _ in sizes)
     report(
-        f"  {len(short)} of {len(pairs)} training pairs kept; dropped {long} longer than {longest} "
-        f"words, {empty} with an empty side or a word of more than {LONGEST_WORD} characters"
+        f"  {len(fitting)} of {len(pairs)} training pairs kept; dropped {empty} with an empty "
+        f"side, {len(pairs) - len(fitting) - empty} longer than {longest} words"
     )
 
 
@@ -341,7 +324,7 @@ def language_steps(texts: Mapping[str, Path], dest: Path, words: int, workers: i
     for split, raw in texts.items():
         target = dest / "text" / split
         if is_due(f"clean {split}", target):
-            write_clean(raw, target, training=split == "train")
+            write_clean(raw, target)
         flags.append(f"--{split}pref=text/{split}")
     binarize(dest, flags)
 
@@ -363,19 +346,13 @@ def find_splits(folder: Path) -> dict[str, Path]:
     return texts
 
 
-def write_clean(raw: Path, target: Path, *, training: bool) -> None:
-    """Write the lines that have a word, words apart by one space, and report how many there are.
-
-    Training lines with an endless word are left out. Raises a UserError if no line has a word, or
-    one of other text is endless.
-    """
-    lines = [" ".join(line.split()) for line in checked_lines(raw, training=training)]
-    whole = [line for line in lines if line and not has_endless_word(line)]
-    if not whole:
+def write_clean(raw: Path, target: Path) -> None:
+    """Write the lines that have a word, words apart by one space, and report how many there are; a
+    UserError if there is none."""
+    lines = [" ".join(line.split()) for line in iter_lines(raw)]
+    text = [line for line in lines if line]
+    if not text:
         raise UserError(f"{raw} has no text; it must hold one sentence or paragraph a line")
-    write_lines(target, whole)
-    words, blank = sum(line.count(" ") + 1 for line in whole), lines.count("")
-    report(
-        f"  {len(whole)} lines, {words} words; {blank} blank lines dropped, "
-        f"{len(lines) - len(whole) - blank} with a word of more than {LONGEST_WORD} characters"
-    )
+    write_lines(target, text)
+    words = sum(line.count(" ") + 1 for line in text)
+    report(f"  {len(text)} lines, {words} words; {len(lines) - len(text)} blank lines dropped")

@@ -9,8 +9,14 @@ from __future__ import annotations
 import gzip
 import html
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -21,19 +27,123 @@ from fairseq_kerbs.data import prepare, tokens
 from fairseq_kerbs.data.prepare import (
     SPLITS,
     ParallelText,
-    checked_lines,
     is_due,
     new_folder,
     report,
     working_folder,
     write_lines,
 )
-from fairseq_kerbs.data.releases import Release, fetch, find_files, release_of, unpacked
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import has_endless_word, iter_lines, read_lines, sha256_of
+from fairseq_kerbs.utils.files import PARTIAL, iter_lines, read_lines, sha256_of
 
 Texts = dict[str, list[str]]
 """Lines of each file of ``DEST/raw``, by its name."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is known of a released corpus; see releases.yaml."""
+
+    title: str
+    archives: Mapping[str, Sequence[str]]
+    counts: Mapping[str, int]
+    nested: Sequence[str] = ()
+    divided: bool = False
+
+    def check_count(self, part: str, lines: int) -> None:
+        """Raise a UserError, unless the part has as many lines as in the release."""
+        if lines != self.counts[part]:
+            raise UserError(
+                f"{part} has {lines:,} lines, expected {self.counts[part]:,}; this is not the "
+                f"release of {self.title}"
+            )
+
+    def check_archive(self, path: Path) -> None:
+        """Raise a UserError, unless a file is an archive of the release; divided, by its name."""
+        import pooch
+
+        names = [path.name] if self.divided else list(self.archives)
+        sums = [self.archives[name][0].split(":") for name in names]
+        if all(pooch.file_hash(str(path), alg=kind) != checksum for kind, checksum in sums):
+            raise UserError(
+                f"{path} is not the released {names[0]} of {self.title}, whose checksum is "
+                f"{sums[0][1]}; fetch it again from {self.archives[names[0]][1]}"
+            )
+
+
+@cache
+def release_of(name: str) -> Release:
+    """An entry of releases.yaml."""
+    import yaml
+
+    entries = yaml.safe_load(Path(__file__).with_name("releases.yaml").read_text("utf-8"))
+    return Release(**entries[name])
+
+
+def find_files(folder: Path, names: Mapping[str, str]) -> dict[str, Path]:
+    """The one file in a folder, at any depth, whose name has the pattern of a role, or is that and
+    .gz; a UserError where there is none, or several."""
+    files = {}
+    for role, name in names.items():
+        matching = sorted(folder.rglob(name)) or sorted(folder.rglob(f"{name}.gz"))
+        if len(matching) != 1:
+            listing = ", ".join(path.name for path in matching) or "none"
+            raise UserError(f"{folder}: one file {name} was expected, found {listing}")
+        files[role] = matching[0]
+    return files
+
+
+def fetch(release: Release, dest: Path) -> Path:
+    """An archive in ``DEST/download``, fetched if need be, or that folder with all of them. A
+    UserError says what to fetch by other means where no address has it with its checksum."""
+    folder = dest / "download"
+    if release.divided:
+        for name in release.archives:
+            _fetch_one(release, [name], folder)
+        return folder
+    names = sorted(release.archives, key=lambda name: not (folder / name).exists())
+    return _fetch_one(release, names, folder)
+
+
+def _fetch_one(release: Release, names: Sequence[str], folder: Path) -> Path:
+    """The first of several archives that an address has."""
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+    headers = {"User-Agent": "fairseq-kerbs"}
+    load = pooch.HTTPDownloader(headers=headers, timeout=30, progressbar=sys.stderr.isatty())
+    failures = []
+    for name, url in ((key, url) for key in names for url in release.archives[key][1:]):
+        if not (folder / name).exists():
+            report(f"download {url} ...")
+        try:  # pooch leaves a file that is there and right
+            checksum = release.archives[name][0]
+            return Path(pooch.retrieve(url, checksum, name, folder, downloader=load))
+        except (OSError, ValueError) as error:  # no answer, or another checksum
+            failures.append(f"{url}: {error}")
+    raise UserError(
+        f"{release.title} could not be downloaded ({'; '.join(failures)}); fetch {names[0]} "
+        f"(checksum {release.archives[names[0]][0]}) elsewhere, put it at {folder / names[0]}, "
+        "and run again"
+    )
+
+
+@contextmanager
+def unpacked(release: Release, source: Path, dest: Path) -> Iterator[Path]:
+    """The folder itself, or an archive's content in a temporary folder below ``dest``."""
+    if source.is_dir():
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=dest) as name:
+        folder = Path(name)
+        _unpack(source, folder)
+        for inner in [path for name in release.nested for path in folder.rglob(name)]:
+            _unpack(inner, inner.with_name(inner.stem))
+        yield folder
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    shutil.unpack_archive(archive, folder, "zip" if zipfile.is_zipfile(archive) else "gztar")
 
 
 def _prepare(
@@ -213,7 +323,7 @@ def read_dailydialog(folder: Path, workers: int = 1) -> Texts:
     """The pairs of every split. A training pair is left out if the validation or the test set has
     it too, in whatever case (Section 5 of the KerBS paper)."""
     files = find_files(folder, {part: f"dialogues_{part}.txt" for part in _PARTS.values()})
-    dialogues = {part: read_dialogues(path, part) for part, path in files.items()}
+    dialogues = {part: read_dialogues(path) for part, path in files.items()}
     utterances = list({text: "" for part in dialogues.values() for texts in part for text in texts})
     written = dict(zip(utterances, tokens.run_parallel(natural_text, utterances, workers)))
     pairs = {}
@@ -239,20 +349,17 @@ def _key(pair: tuple[str, str]) -> tuple[str, str]:
     return pair[0].casefold(), pair[1].casefold()
 
 
-def read_dialogues(path: Path, part: str) -> list[list[str]]:
-    """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance.
-    Raises a UserError if a word of text that is not for training is endless."""
+def read_dialogues(path: Path) -> list[list[str]]:
+    """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance."""
     return [
         [" ".join(utterance.split()) for utterance in line.split("__eou__")[:-1]]
-        for line in checked_lines(path, training=part == "train")
+        for line in iter_lines(path)
     ]
 
 
 def natural_text(text: str) -> str:
     """An utterance of the release, tokens between spaces, as people write it: detokenized by Moses,
     as hypotheses are that are compared with it."""
-    if has_endless_word(text):
-        return text  # hours for Moses, and its pair is dropped
     text = _CLITIC.sub(lambda match: "'" + match[1].replace("Ve", "ve"), text.translate(_ASCII))
     for pattern, replacement in _INSIDE:
         text = pattern.sub(replacement, text)
@@ -289,19 +396,15 @@ def draw_sentences(folder: Path, sizes: Mapping[str, int], seed: int) -> Texts:
 
     Each sentence gets a random number from the seed, its file's name and its place in the file, and
     those with the lowest numbers are drawn: the order of the files does not matter, and a smaller
-    sample is the beginning of a larger one. Without a training file all come from one pool.
+    sample is the beginning of a larger one.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file() and _pool(path))
-    pools = {"training": ["train"], "held-out": ["valid", "test"]}
-    if "training" not in map(_pool, files):
-        pools = {"all": ["train", "valid", "test"]}
-        report("  note: there is no training text; all three are drawn from one pool")
     released = any(path.parent.name == _TRAINING for path in files)
     texts: Texts = {}
-    for pool, splits in pools.items():
+    for pool, splits in (("training", ["train"]), ("held-out", ["valid", "test"])):
         total, size = 0, sum(sizes[split] for split in splits)
         lowest: list[tuple[float, str, int, str]] = []
-        for path in (path for path in files if pool in ("all", _pool(path))):
+        for path in (path for path in files if pool == _pool(path)):
             numbers = Random(f"{seed} {path.name}")
             sentences = [
                 (numbers.random(), path.name, place, line)

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.utils.files import atomic_write, has_endless_word, iter_lines
+from fairseq_kerbs.utils.files import atomic_write, iter_lines
 from fairseq_kerbs.utils.processes import progress
 
 SMALL = 5000
@@ -27,10 +27,7 @@ def _moses(kind: str, language: str) -> Any:
 
 
 def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
-    """Tokens of a raw line, joined by spaces; lower-cased after tokenization if asked. A line with
-    an endless word, which Moses would need hours for, becomes an empty one."""
-    if has_endless_word(line):
-        return ""
+    """Tokens of a raw line, joined by spaces; lower-cased after tokenization if asked."""
     text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
     return text.lower() if lowercase else text
 

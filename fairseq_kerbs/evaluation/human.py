@@ -19,7 +19,6 @@ is not better than the baseline. p-values are not corrected for testing several 
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -31,14 +30,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pandas import DataFrame
 from scipy import stats
-from tabulate import tabulate
 
-from fairseq_kerbs.evaluation.texts import check_lengths, csv_text, shown, table_as_csv
+from fairseq_kerbs.evaluation.texts import check_lengths, csv_text, shown
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
-SCORES = (0, 1, 2)
+SCORES = {0: "zeros", 1: "ones", 2: "twos"}
+"""Scores, and what tables call how often they were given."""
 STANDARD = (
     "2: the response is fluent, and it is relevant to the input",
     "1: the response is fluent or relevant to the input, but only one of the two",
@@ -49,7 +49,7 @@ STANDARD = (
 HEADER = ("item", "answer", "input", "response", "score")
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 _HEADER = re.compile(r'"?item"?([,;\t])"?answer\b')
-_IDENTITY = re.compile(r'"?# Sheet ([0-9a-f]{12})-(\d+)\b')
+_RATER = re.compile(r'"?# Sheet (\d+) of ')
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,6 @@ class Key:
     def as_json(self) -> str:
         """The key's file."""
         return json.dumps({"key": asdict(self)}, indent=1, ensure_ascii=False) + "\n"
-
-    @property
-    def identity(self) -> str:
-        """Twelve hexadecimal digits of this key's content, which stand on every sheet of it."""
-        return hashlib.sha256(self.as_json().encode()).hexdigest()[:12]
 
 
 def make_key(
@@ -130,7 +125,7 @@ class Sheet:
 def sheet_text(key: Key, rater: int, delimiter: str = ",") -> str:
     """The content of one rater's file, byte order mark included, scores empty."""
     head = [
-        f"Sheet {key.identity}-{rater} of {key.raters}: scores of responses",
+        f"Sheet {rater} of {key.raters}: scores of responses",
         "Read the input. Then give each response to it a score of 0, 1 or 2 in the column 'score':",
         *STANDARD,
         "Score every response by itself, and alone. The letters A, B, ... are given anew for every",
@@ -148,21 +143,16 @@ def read_sheet(path: Path, key: Key) -> Sheet:
     """Read a sheet that a rater filled in, and check every row against the key.
 
     Comma, semicolon or tab, a byte order mark, rows in another order, empty rows and empty cells
-    at the end of rows are all accepted. Raises a UserError if it is no sheet in UTF-8, belongs to
-    another key, or a row (named with its file) is missing, unknown, there twice, changed, or has
-    another score than 0, 1 or 2.
+    at the end of rows are all accepted. Raises a UserError if it is no sheet in UTF-8, or a row
+    (named with its file) is missing, unknown, there twice, changed, or has another score.
     """
     lines = read_lines(path)
-    named = next(filter(None, map(_IDENTITY.match, lines)), None)
+    rater = next(filter(None, map(_RATER.match, lines)), None)
     header = next(filter(None, map(_HEADER.match, lines)), None)
-    if named is None or header is None:
+    if rater is None or header is None:
         raise UserError(
             f"{path} is no sheet of 'human-eval export': it needs the row '# Sheet …' and one with "
             f"the names {', '.join(HEADER)}, and must be saved as CSV"
-        )
-    if named[1] != key.identity:
-        raise UserError(
-            f"{path} is a sheet of another key: it says {named[1]}, the key {key.identity}"
         )
     left = {(str(answer.item), answer.letter): answer for answer in key.answers}
     scores: dict[tuple[int, str], int] = {}
@@ -176,112 +166,98 @@ def read_sheet(path: Path, key: Key) -> Sheet:
         if answer is None:
             raise UserError(f"{where} was not handed out, or is there twice")
         if (source, text) != (f"[{answer.source}]", f"[{answer.text}]") or any(others):
-            raise UserError(f"{where}: something beside the score was changed")
+            raise UserError(
+                f"{where}: something beside the score was changed, or the sheet is of another key"
+            )
         if score not in map(str, SCORES):
             raise UserError(f"{where}: the score '{score}' is not 0, 1 or 2")
         scores[answer.item, letter] = int(score)
     for item, letter in left:
         raise UserError(f"{path}: the row of item {item}, answer {letter}, is missing")
-    return Sheet(path, int(named[2]), scores)
+    return Sheet(path, int(rater[1]), scores)
 
 
 # ------------------------------------------------------------------ what sheets say
-
-
-Scores = NDArray[np.int64]
-
-
-def score_array(key: Key, sheets: Sequence[Sheet]) -> Scores:
-    """Put the scores of blinded sheets, one a rater, back to the systems: [systems, items, raters];
-    a UserError if two sheets are of the same rater."""
-    by_rater: dict[int, Sheet] = {}
-    for sheet in sheets:
-        other = by_rater.setdefault(sheet.rater, sheet)
-        if other is not sheet:
-            raise UserError(
-                f"{other.path} and {sheet.path} are both the sheet of rater {sheet.rater}; give "
-                "each rater's sheet once"
-            )
-    items = max(answer.item for answer in key.answers)
-    scores = np.zeros((len(key.systems), items, len(sheets)), dtype=np.int64)
-    for answer in key.answers:
-        given = [by_rater[rater].scores[answer.item, answer.letter] for rater in sorted(by_rater)]
-        scores[key.systems.index(answer.system), answer.item - 1] = given
-    return scores
 
 
 def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> dict[str, Any]:
     """All figures of sheets that were checked against the key, as JSON can hold them.
 
     Returns:
-        ``systems``, for each its mean, the deviation over n − 1 and n of its scores, ``counts`` of
-        0, 1 and 2, the difference of its mean to the baseline's, and t and p of the test;
+        ``systems``, for each its mean, the deviation over n − 1 and n of its scores, how often each
+        was given, the difference of its mean to the baseline's, and t and p of the test;
         ``baseline``, ``items``, ``raters`` (their numbers), ``expected_raters``, ``fleiss_kappa``,
         ``krippendorff_alpha`` and ``rater_means``. What is not defined is None.
 
-    Raises what `score_array` does; a UserError if there is no system of the baseline's name.
+    Raises a UserError if two sheets are of the same rater, or no system has the baseline's name.
     """
     if baseline is not None and baseline not in key.systems:
         raise UserError(f"--baseline {baseline} is none of the systems {', '.join(key.systems)}")
-    scores = score_array(key, sheets)
-    by_system = dict(zip(key.systems, scores))
-    given = np.stack([scores == score for score in SCORES], -1)  # [systems, items, raters, 3]
-    kappa, alpha = agreement(given.sum(2).reshape(-1, len(SCORES)))
+    by_rater: dict[int, Sheet] = {}
+    for sheet in sheets:
+        if (other := by_rater.setdefault(sheet.rater, sheet)) is not sheet:
+            raise UserError(
+                f"{other.path} and {sheet.path} are both the sheet of rater {sheet.rater}; give "
+                "each rater's sheet once"
+            )
+    raters = sorted(by_rater)
+    # blinding undone: a row for each system and item, a column for each rater
+    scores = DataFrame(
+        [[by_rater[rater].scores[a.item, a.letter] for rater in raters] for a in key.answers],
+        index=[[a.system for a in key.answers], [a.item for a in key.answers]],
+        columns=raters,
+    )
+    given = np.stack([(scores == score).sum(axis=1) for score in SCORES], axis=1)
+    kappa, alpha = agreement(given)
+    reference = None if baseline is None else scores.loc[baseline]
+    figures = [
+        {"system": name, **_figures(scores.loc[name], None if name == baseline else reference)}
+        for name in key.systems
+    ]
     return {
-        "systems": [
-            _figures(name, each, None if name == baseline else by_system.get(baseline or ""))
-            for name, each in by_system.items()
-        ],
+        "systems": figures,
         "baseline": baseline,
-        "items": scores.shape[1],
-        "raters": sorted(sheet.rater for sheet in sheets),
+        "items": len(scores.loc[key.systems[0]]),
+        "raters": raters,
         "expected_raters": key.raters,
         "fleiss_kappa": kappa,
         "krippendorff_alpha": alpha,
-        "rater_means": scores.mean((0, 1)).tolist(),
+        "rater_means": scores.mean().tolist(),
     }
 
 
-def _figures(name: str, scores: Scores, reference: Scores | None) -> dict[str, Any]:
-    """Figures of one system from its scores, [items, raters], and the baseline's."""
+def _figures(scores: DataFrame, reference: DataFrame | None) -> dict[str, Any]:
+    """Figures of one system from its scores, a row for each item, and the baseline's."""
+    values = scores.to_numpy()
     figures: dict[str, Any] = {
-        "system": name,
-        "mean": float(scores.mean()),
-        "deviation": float(scores.std(ddof=1)) if scores.size > 1 else None,
-        "n": scores.size,
-        "counts": [int((scores == score).sum()) for score in SCORES],
+        "mean": float(values.mean()),
+        "deviation": float(values.std(ddof=1)) if values.size > 1 else None,
+        "n": values.size,
+        **{name: int((values == score).sum()) for score, name in SCORES.items()},
         **dict.fromkeys(("difference", "t", "p")),
     }
     if reference is not None:
-        differences = scores.sum(1) - reference.sum(1)  # [items]; whole numbers
-        figures["difference"] = float(differences.sum() / scores.size)
-        if np.ptp(differences) > 0:
+        differences = (scores - reference).sum(axis=1)  # of an item; whole numbers
+        figures["difference"] = float(differences.sum() / values.size)
+        if differences.nunique() > 1:
             test: Any = stats.ttest_1samp(differences, 0, alternative="greater")
             figures |= {"t": float(test.statistic), "p": float(test.pvalue)}
     return figures
 
 
-def _table(result: Mapping[str, Any], *counts: str) -> tuple[list[str], list[list[Any]]]:
-    """Names of columns, with those of how often 0, 1 and 2 were given, and a row a system."""
-    first, last = ["system", "mean", "deviation", "n"], ["difference", "t", "p"]
-    rows = [
-        [*map(each.get, first), *each["counts"], *map(each.get, last)] for each in result["systems"]
-    ]
-    return [*first, *counts, *last], rows
-
-
 def as_csv(result: Mapping[str, Any]) -> str:
     """What `evaluate` returned, one row a system; what is not defined is empty."""
-    head, rows = _table(result, "zeros", "ones", "twos")
-    names = ["baseline", "fleiss_kappa", "krippendorff_alpha"]
-    return table_as_csv([*head, *names], [[*row, *map(result.get, names)] for row in rows])
+    names = ("baseline", "fleiss_kappa", "krippendorff_alpha")
+    table = DataFrame(result["systems"]).assign(**{name: result[name] for name in names})
+    return str(table.to_csv(index=False, lineterminator="\n"))
 
 
 def as_text(result: Mapping[str, Any]) -> str:
     """What `evaluate` returned, for a terminal."""
-    forms = ["", ".3f", ".3f", *[""] * (1 + len(SCORES)), "+.3f", ".3f", ".4f"]
-    head, rows = _table(result, *map(str, SCORES))
-    table = tabulate(rows, head, "plain", forms, missingval="–", disable_numparse=[0])
+    table = DataFrame(result["systems"]).rename(columns={v: str(k) for k, v in SCORES.items()})
+    forms = {"mean": ".3f", "deviation": ".3f", "difference": "+.3f", "t": ".3f", "p": ".4f"}
+    for name, form in forms.items():
+        table[name] = table[name].astype(float).map(f"{{:{form}}}".format, na_action="ignore")
     kappa, alpha = (
         "–" if result[name] is None else f"{result[name]:.3f}"
         for name in ("fleiss_kappa", "krippendorff_alpha")
@@ -290,13 +266,13 @@ def as_text(result: Mapping[str, Any]) -> str:
     if result["baseline"]:
         test = f"one-tailed paired t-test over items, system better than {result['baseline']}"
     return (
-        f"{table}\n\n{result['items']} items, {len(result['raters'])} of "
-        f"{result['expected_raters']} raters; Fleiss' kappa {kappa}, "
+        f"{table.to_string(index=False, na_rep='–')}\n\n{result['items']} items, "
+        f"{len(result['raters'])} of {result['expected_raters']} raters; Fleiss' kappa {kappa}, "
         f"Krippendorff's alpha (ordinal) {alpha}\np: {test}"
     )
 
 
-def agreement(counts: Scores) -> tuple[float | None, float | None]:
+def agreement(counts: NDArray[np.int64]) -> tuple[float | None, float | None]:
     """Fleiss' kappa (1971) and Krippendorff's ordinal alpha: 1 is full agreement, 0 that of chance.
 
         kappa = (P − Pe) / (1 − Pe)        over pairs of equal scores

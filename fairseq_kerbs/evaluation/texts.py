@@ -31,22 +31,13 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
 
     Of the hypotheses the best: with ``--nbest`` the first of a sentence's consecutive lines.
     Returns one text a sentence; None for a text without hypotheses (``H-<id>``, score, tokens).
-    Raises a UserError if a sentence is missing or was generated in two places, or the output ends
-    before its last line, which fairseq-generate prints where it has references.
+    Raises a UserError if a sentence is missing, or the output ends before its last line, which
+    fairseq-generate prints where it has references.
     """
     parts: dict[str, dict[int, str]] = {"S": {}, "T": {}, "H": {}}
     lines = list(lines)
-    latest = -1
     for match in filter(None, map(_LINE.fullmatch, lines)):
-        kind, sentence = match[1] or match[3], int(match[2] or match[4])
-        if kind == "H":
-            if sentence != latest and sentence in parts["H"]:
-                raise UserError(
-                    f"{name}: sentence {sentence} was generated twice; is this the output of two "
-                    "runs?"
-                )
-            latest = sentence
-        parts[kind].setdefault(sentence, match[5])
+        parts[match[1] or match[3]].setdefault(int(match[2] or match[4]), match[5])
     if not parts["H"]:
         return None
     if parts["S"] and parts["T"] and not any(line.startswith("Generate ") for line in lines):

@@ -11,8 +11,12 @@ from fairseq.models import register_model, register_model_architecture
 from hydra.core.config_store import ConfigStore
 
 from fairseq_kerbs.models.base import KerbsModel
-from fairseq_kerbs.models.fairseq_lstm import FairseqLstmLanguageModel, FairseqLstmModel
-from fairseq_kerbs.models.recurrent import GruKerbsModel, LstmKerbsModel
+from fairseq_kerbs.models.recurrent import (
+    FairseqLstmLanguageModel,
+    FairseqLstmModel,
+    GruKerbsModel,
+    LstmKerbsModel,
+)
 from fairseq_kerbs.models.recurrent_lm import (
     BilstmLanguageModel,
     GruLanguageModel,

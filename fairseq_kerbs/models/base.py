@@ -88,6 +88,7 @@ class KerbsModel(BaseFairseqModel, ABC):
         with config.user_errors():
             if cls.target is not None:
                 _check_task(task, cls.arch, cls.target)
+            config.check_ranges(args, cls.flags)
             cls.check(args)
             schedule = config.build_schedule(args)
             model = cls.build(args, task)
@@ -97,7 +98,6 @@ class KerbsModel(BaseFairseqModel, ABC):
         return model
 
     @classmethod
-    @abstractmethod
     def check(cls, args: Any) -> None:
         """Raise a ValueError that names the flag if flags exclude each other."""
 

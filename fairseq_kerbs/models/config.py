@@ -10,10 +10,9 @@ an optional number is no union.
 
 import argparse
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from math import isfinite
 from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -39,8 +38,9 @@ INIT_SCALE = (
 )
 
 
-def _flag(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+def _flag(default: Any, help: str, within: str = "") -> Any:
+    """A field that is a flag; ``within`` is the interval of its values, as in "(0, 1]"."""
+    return field(default=default, metadata={"help": help, "within": within})
 
 
 CLUSTERS_AT = 0.2
@@ -56,7 +56,7 @@ class KerbsConfig(FairseqDataclass):
         "output layer: KerBS, softmax, mixture of softmaxes (mos, Yang et al. 2018) or mixture of "
         "kernels (mixture, Gao et al. 2019)",
     )
-    mixture_components: int = _flag(3, "number of softmaxes in --output-layer mos")
+    mixture_components: int = _flag(3, "number of softmaxes in --output-layer mos", "[1, inf)")
     mixture_kernels: str = _flag(
         "lin,lin,lin,log", "kernels of --output-layer mixture, separated by commas"
     )
@@ -72,16 +72,16 @@ class KerbsConfig(FairseqDataclass):
     kernel_a: Optional[float] = _flag(None, "a of the kernel wav [100]")
     kernel_b: Optional[float] = _flag(None, "b of the kernel wav [100]")
     total_senses: float = _flag(
-        3.0, "number of senses, as a multiple of the target vocabulary size"
+        3.0, "number of senses, as a multiple of the target vocabulary size", "[1, inf)"
     )
-    max_senses: int = _flag(4, "maximum number of senses of a word")
+    max_senses: int = _flag(4, "maximum number of senses of a word", "[1, inf)")
     sense_init: Optional[ChoiceEnum(output_layers.SENSE_INITS)] = _flag(
         None,
         "initial sense embeddings: drawn independently (random, as in the paper), drawn around the "
         "word's first sense (shared), or unused until they are placed (spare) [random; spare with "
         "--reallocation clusters]",
     )
-    init_scale: float = _flag(1.0, INIT_SCALE)
+    init_scale: float = _flag(1.0, INIT_SCALE, "(0, inf)")
     reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
         "paper",
         "policy that moves senses between words: Algorithm 1 (paper), the authors' code "
@@ -96,22 +96,27 @@ class KerbsConfig(FairseqDataclass):
     max_moves: float = _flag(
         0.005,
         "for --reallocation released: maximum moves at a time, as a fraction of the vocabulary",
+        "(0, 1]",
     )
     reallocation_interval: int = _flag(
         200,
         "updates between reallocations (Q of Algorithm 1). With --reallocation clusters, contexts "
         "are sampled for this many updates before senses are placed",
+        "[1, inf)",
     )
     cluster_gap: float = _flag(
-        1.0, "for --reallocation clusters: maximum preference of a sense for its cluster, in nats"
+        1.0,
+        "for --reallocation clusters: maximum preference of a sense for its cluster, in nats",
+        "(0, inf)",
     )
     sense_decay: float = _flag(
-        1e-5, "decay per target token of usage and log P (beta of Eq. 12-13)"
+        1e-5, "decay per target token of usage and log P (beta of Eq. 12-13)", "[0, 1)"
     )
     log_prob_threshold: float = _flag(
         -100.0,
         "for --reallocation paper: a word with log P (Eq. 12) below this value receives a sense "
         "(epsilon, at most 0)",
+        "(-inf, 0]",
     )
     composition: ChoiceEnum(["posterior", "prior"]) = _flag(
         "posterior", "weights of a word's senses in its composed input embedding (Eq. 6-7)"
@@ -120,6 +125,7 @@ class KerbsConfig(FairseqDataclass):
         1,
         "passes that refine the posteriors in Transformer training. 0 uses the prior only, -1 runs "
         "the exact sequential recursion. Incremental decoding is sequential unless this is 0",
+        "[-1, inf)",
     )
     sense_bias: bool = _flag(
         False,
@@ -153,20 +159,20 @@ class RecurrentKerbsConfig(KerbsConfig):
     """Flags of lstm_kerbs, gru_kerbs and the recurrent language models."""
 
     hidden_size: int = _flag(
-        512, "units of each recurrent layer, and of each direction of bilstm_lm_kerbs"
+        512, "units of each recurrent layer, and of each direction of bilstm_lm_kerbs", "[1, inf)"
     )
-    embed_dim: int = _flag(256, "dimension of word and sense embeddings")
-    layers: int = _flag(1, "number of recurrent layers in each of encoder and decoder")
-    dropout: float = _flag(0.1, "dropout probability")
-    init_scale: float = _flag(3.0, INIT_SCALE)
+    embed_dim: int = _flag(256, "dimension of word and sense embeddings", "[1, inf)")
+    layers: int = _flag(1, "number of recurrent layers in each of encoder and decoder", "[1, inf)")
+    dropout: float = _flag(0.1, "dropout probability", "[0, 1]")
+    init_scale: float = _flag(3.0, INIT_SCALE, "(0, inf)")
 
 
 @dataclass
 class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     """Flags of gru_lm_kerbs, lstm_lm_kerbs and bilstm_lm_kerbs."""
 
-    dropout: float = _flag(0.3, "dropout probability of embeddings and of layer outputs")
-    init_scale: float = _flag(1.73, INIT_SCALE)
+    dropout: float = _flag(0.3, "dropout probability of embeddings and of layer outputs", "[0, 1]")
+    init_scale: float = _flag(1.73, INIT_SCALE, "(0, inf)")
 
 
 def fill_for_clusters(args: Any, preset: bool) -> None:
@@ -235,17 +241,6 @@ def refuse_flags(args: Any, arch: str, *names: str) -> None:
             )
 
 
-def check_tied(args: Any, *names: str) -> None:
-    """Raise a ValueError if a composed embedding has another size than --decoder-embed-dim."""
-    size = args.decoder_embed_dim
-    for name in names if args.input_embedding == "composed" else ():
-        if getattr(args, name, size) != size:
-            raise ValueError(
-                f"{flag(name)} must equal --decoder-embed-dim ({size}): input and output "
-                "embeddings are the same senses (but for --input-embedding separate)."
-            )
-
-
 KERNEL_OPTIONS = ("power", "alpha", "offset", "gamma", "a", "b")
 """Options of kernels that are flags, ``--kernel-power`` and so on."""
 FLAGS = {
@@ -260,33 +255,21 @@ FLAGS = {
 """The flag of each parameter that an error message of the mathematics may name."""
 
 
-_OFF = "(to switch reallocation off use --reallocation none)"
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "composition_passes": (
-        lambda x: x >= -1,
-        "use 0 or more, or -1 for the sequential recursion",
-    ),
-    "reallocation_interval": (lambda x: x >= 1, f"it counts updates and must be 1 or more {_OFF}"),
-    "sense_decay": (lambda x: 0.0 <= x < 1.0, "it must be within [0, 1)"),
-    "log_prob_threshold": (lambda x: x <= 0.0, "log P is never positive: use 0 or less"),
-    "max_moves": (lambda x: 0.0 < x <= 1.0, f"it must be greater than 0 and at most 1 {_OFF}"),
-    "cluster_gap": (lambda x: 0.0 < x < float("inf"), "it must be greater than 0"),
-    "init_scale": (lambda x: 0.0 < x < float("inf"), "it must be greater than 0"),
-    "dropout": (lambda x: 0.0 <= x <= 1.0, "it must be within [0, 1]"),
-}
-
-
-def check_ranges(args: Any, *names: str) -> None:
-    """Raise a ValueError for numbers out of range. A flag without an entry must be 1 or more."""
-    for name in names:
-        fits, range_ = _RANGES.get(name, (lambda x: x >= 1, "it must be 1 or more"))
-        if not fits(value := getattr(args, name, 1)):
-            raise ValueError(f"{flag(name)} is {value}, but {range_}.")
+def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
+    """Check the flags of a dataclass that have an interval."""
+    for item in fields(flags):
+        if interval := item.metadata.get("within"):
+            low, high = map(float, interval[1:-1].split(","))
+            value = float(getattr(args, item.name))
+            if not (
+                (low < value or (low == value and interval[0] == "["))
+                and (value < high or (value == high and interval[-1] == "]"))
+            ):
+                raise ValueError(f"{flag(item.name)} is {value}, but must be within {interval}.")
 
 
 def build_schedule(args: Any) -> SenseSchedule:
-    """Build the reallocation schedule from flags. Raises a ValueError for values out of range."""
-    check_ranges(args, *_RANGES)
+    """Read the schedule from flags."""
     settings = ReallocationSettings(
         log_prob_threshold=float(args.log_prob_threshold),
         max_moves=float(args.max_moves),
@@ -317,17 +300,15 @@ def _moments(args: Any) -> frozenset[int]:
 
 
 def kernels_from_flags(args: Any) -> list[Kernel]:
-    """Kernel of each component of the output layer, with the options from the flags."""
-    if args.output_layer == "softmax":
-        names, reader = [], "--output-layer softmax"
-    elif args.output_layer == "mos":
-        check_ranges(args, "mixture_components")
-        names, reader = ["lin"] * int(args.mixture_components), "--output-layer mos"
-    elif args.output_layer == "mixture":
+    """Kernel of every component of the output layer, with the options that the flags give it."""
+    if args.output_layer == "mixture":
         names = [name.strip() for name in str(args.mixture_kernels).split(",")]
         reader = f"--mixture-kernels {args.mixture_kernels}"
-    else:
+    elif args.output_layer == "kerbs":
         names, reader = [str(args.kernel)], f"--kernel {args.kernel}"
+    else:
+        components = int(args.mixture_components) if args.output_layer == "mos" else 0
+        names, reader = ["lin"] * components, f"--output-layer {args.output_layer}"
     if unknown := set(names) - set(KERNELS):
         raise ValueError(
             f"{reader}: there is no kernel named '{min(unknown)}'; give names from "
@@ -347,42 +328,37 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
 
 
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
-    """Build the output layer. ``embed_dim`` includes the coordinate of ``--sense-bias``."""
-    kernels, biased = kernels_from_flags(args), bool(args.sense_bias)
-    placed = args.output_layer == "kerbs" and args.reallocation == "clusters"
-    if placed and args.kernel not in PLACED_KERNELS and float(args.total_senses) > 1.0:
+    """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
+    kernels, biased, kind = kernels_from_flags(args), bool(args.sense_bias), args.output_layer
+    placed = kind == "kerbs" and args.reallocation == "clusters" and float(args.total_senses) > 1.0
+    if placed and args.kernel not in PLACED_KERNELS:
         raise ValueError(
             f"--reallocation clusters places senses of --kernel {' or '.join(PLACED_KERNELS)}, not "
             f"of {args.kernel}: give --reallocation paper, or another kernel."
         )
-    mixture = args.output_layer in ("mos", "mixture")
+    mixture = kind in ("mos", "mixture")
     if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):
-        other = f"--output-layer {args.output_layer}" if mixture else f"--kernel {args.kernel}"
+        other = f"--output-layer {kind}" if mixture else f"--kernel {args.kernel}"
         raise ValueError(
             f"--sense-bias does not go together with {other}, to which a constant coordinate is no "
             "bias: leave it out."
         )
-    init_scale = float(args.init_scale)
-    if args.output_layer == "softmax":
-        return output_layers.SoftmaxOutputLayer(
-            embed_dim, vocab_size, biased=biased, init_scale=init_scale
-        )
+    shape: Any = {"init_scale": float(args.init_scale)}
     if mixture:
-        reach = MOS_REACH if args.output_layer == "mos" else 1.0
+        reach = MOS_REACH if kind == "mos" else 1.0
         return output_layers.MixtureOutputLayer(
-            embed_dim, vocab_size, kernels, init_scale=init_scale, reach=reach
+            embed_dim, vocab_size, kernels, reach=reach, **shape
         )
-    factor = float(args.total_senses)
-    if not isfinite(factor):
-        raise ValueError(f"--total-senses is {factor}, but it must be a number of 1 or more.")
+    shape |= {"biased": biased}
+    if kind == "softmax":
+        return output_layers.SoftmaxOutputLayer(embed_dim, vocab_size, **shape)
     return output_layers.KerbsOutputLayer(
         embed_dim,
         vocab_size,
-        round(factor * vocab_size),
+        round(float(args.total_senses) * vocab_size),
         max_senses=int(args.max_senses),
         kernel=kernels[0],
         sense_init=str(args.sense_init),
         new_sense=str(args.new_sense),
-        biased=biased,
-        init_scale=init_scale,
+        **shape,
     )

@@ -3,12 +3,16 @@
 Bidirectional recurrent encoder, recurrent decoder with attention and input feeding. The decoder
 steps through time in training as in decoding, so the Bayesian composition of Eq. 6–7 is exact: the
 input at step t is composed with the posterior of step t − 1.
+
+fairseq's own LSTM models (``lstm``, ``lstm_lm``) stand below, for converted ones: fairseq builds
+them, so their flags, sizes and parameters are fairseq's, and they are stepped through here.
 """
 
 from __future__ import annotations
 
+import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -17,14 +21,15 @@ from fairseq.models import (
     FairseqEncoder,
     FairseqEncoderDecoderModel,
     FairseqIncrementalDecoder,
+    lstm,
+    lstm_lm,
 )
-from fairseq.models.lstm import AttentionLayer
 from fairseq.models.transformer import Embedding
 from fairseq.utils import apply_to_sample
 from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
-from fairseq_kerbs.models.config import RecurrentKerbsConfig, check_ranges
+from fairseq_kerbs.models.config import RecurrentKerbsConfig, SeparableKerbsConfig, refuse_flags
 from fairseq_kerbs.output_layers.base import LookedUp
 
 MAX_POSITIONS = 100_000
@@ -143,27 +148,12 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
             self.set_incremental_state(incremental_state, "memory", Memory(*chosen))
 
 
-def build_rnn(cell: str, args: Any, hidden_size: int, **options: bool) -> nn.LSTM | nn.GRU:
-    """torch's LSTM or GRU over embeddings, with ``--layers`` and ``--dropout`` between them."""
+def build_rnn(cell: str, inputs: int, hidden: int, args: Any, **options: bool) -> nn.RNNBase:
+    """torch's LSTM or GRU of ``inputs`` numbers a step, with ``--layers`` and ``--dropout``."""
     between = args.dropout if args.layers > 1 else 0.0
     kind: Any = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
-    return kind(args.embed_dim, hidden_size, args.layers, dropout=between, **options)
-
-
-def run_layers(
-    cells: Sequence[Callable[..., Any]],
-    below: Tensor,
-    states: Sequence[tuple[Tensor, ...]],
-    dropout: nn.Module,
-) -> tuple[tuple[Tensor, ...], ...]:
-    """New states of all layers (Eq. 2); each cell takes its input and its state, as torch's do."""
-    new: list[tuple[Tensor, ...]] = []
-    for cell, state in zip(cells, states):
-        if new:
-            below = dropout(new[-1][0])
-        after = cell(below, state if len(state) > 1 else state[0])
-        new.append(after if isinstance(after, tuple) else (after,))
-    return tuple(new)
+    rnn: nn.RNNBase = kind(inputs, hidden, args.layers, dropout=between, **options)
+    return rnn
 
 
 class EncoderOut(NamedTuple):
@@ -181,7 +171,7 @@ class RecurrentEncoder(FairseqEncoder):
         super().__init__(dictionary)
         self.padding_idx, self.layers = dictionary.pad(), args.layers
         self.embed_tokens = Embedding(len(dictionary), args.embed_dim, self.padding_idx)
-        self.rnn = build_rnn(cell, args, args.hidden_size // 2, bidirectional=True)
+        self.rnn = build_rnn(cell, args.embed_dim, args.hidden_size // 2, args, bidirectional=True)
         self.dropout = nn.Dropout(args.dropout)
 
     def forward(
@@ -214,68 +204,62 @@ class RecurrentEncoder(FairseqEncoder):
 
 
 class RecurrentKerbsDecoder(SteppingDecoder):
-    """Recurrent decoder with attention, by flags of :class:`.config.RecurrentKerbsConfig`."""
+    """Recurrent decoder, by flags of :class:`.config.RecurrentKerbsConfig`; its projected output is
+    the context vector. Weights are those of torch's LSTM or GRU."""
+
+    attends: ClassVar[bool] = True  # to an encoder, and its output is fed in
 
     def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
         super().__init__(dictionary)
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        make_cell, hidden = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell], args.hidden_size
-        sizes = [args.embed_dim + hidden] + [hidden] * (args.layers - 1)
-        self.cells = nn.ModuleList([make_cell(size, hidden) for size in sizes])
-        self.attention = AttentionLayer(hidden, hidden, hidden)
+        hidden = args.hidden_size
+        inputs = args.embed_dim + hidden * self.attends
+        self.rnn = build_rnn(cell, inputs, hidden, args, batch_first=True)
+        self.attention = lstm.AttentionLayer(hidden, hidden, hidden) if self.attends else None
         self.to_context = nn.Linear(hidden, args.embed_dim)
         self.dropout = nn.Dropout(args.dropout)
 
-    def first_memory(self, batch: int, encoder_out: EncoderOut) -> Memory:
-        states = tuple(zip(*(state.unbind(0) for state in encoder_out.states)))
-        return Memory(states, torch.zeros_like(states[0][0]), None)
+    def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
+        zero = self.output.weight.new_zeros(batch, self.rnn.hidden_size)
+        if encoder_out is not None:
+            states = tuple(zip(*(state.unbind(0) for state in encoder_out.states)))
+            return Memory(states, zero, None)
+        state = (zero, zero) if self.rnn.mode == "LSTM" else (zero,)
+        return Memory((state,) * self.rnn.num_layers, None, None)
 
     def step(
-        self, words: Tensor, memory: Memory, encoder_out: EncoderOut
+        self, words: Tensor, memory: Memory, encoder_out: EncoderOut | None
     ) -> tuple[Memory, Tensor | None]:
-        assert memory.fed is not None
-        below = torch.cat([self.dropout(words), memory.fed], dim=1)
-        states = run_layers([*self.cells], below, memory.states, self.dropout)
-        attended, attention = self.attention(
-            states[-1][0], encoder_out.outputs, encoder_out.padding
-        )
-        attended = self.dropout(attended)  # [batch, hidden]
-        context = self.contexts(self.to_context(attended))  # [batch, d]
-        return Memory(states, attended, context), attention.t()
+        below = self.dropout(words)
+        if memory.fed is not None:
+            below = torch.cat([below, memory.fed], dim=1)
+        cell: Any = torch.lstm_cell if self.rnn.mode == "LSTM" else torch.gru_cell
+        states: list[tuple[Tensor, ...]] = []
+        for state, weights in zip(memory.states, self.rnn.all_weights):  # Eq. 2
+            if states:
+                below = self.dropout(states[-1][0])
+            after = cell(below, state if len(state) > 1 else state[0], *weights)
+            states.append(after if isinstance(after, tuple) else (after,))
+        out, attention = states[-1][0], None
+        if self.attention is not None and encoder_out is not None:
+            out, scores = self.attention(out, encoder_out.outputs, encoder_out.padding)
+            attention = scores.t()
+        out = self.dropout(out)  # [batch, hidden]
+        fed = out if self.attends else None
+        return Memory(tuple(states), fed, self.contexts(self.to_context(out))), attention
 
 
 class RecurrentModel(KerbsModel):
-    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``."""
-
-    cell: ClassVar[str] = "lstm"  # or "gru"
-    decoder_class: ClassVar[type[nn.Module]]  # of the cell, the flags, dictionary and embedding
-
-    @classmethod
-    def check(cls, args: Any) -> None:
-        check_ranges(args, "hidden_size", "embed_dim", "layers")
-
-    @classmethod
-    def build(cls, args: Any, task: Any) -> Any:
-        """The decoder, which is all of a language model."""
-        return cls(cls.build_decoder(args, task.target_dictionary))
-
-    @classmethod
-    def build_decoder(cls, args: Any, dictionary: Any) -> Any:
-        """Output layer, input embedding and decoder."""
-        embed = build_input_embedding(args, dictionary, args.embed_dim, args.embed_dim)
-        return cls.decoder_class(cls.cell, args, dictionary, embed)
-
-
-class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
-    """Sequence to sequence with attention (Section 5.1); subclasses name the cell."""
+    """Mixin of models with ``--hidden-size``, ``--embed-dim`` and ``--layers``, with an encoder
+    unless they are language models."""
 
     flags = RecurrentKerbsConfig
-    decoder_class = RecurrentKerbsDecoder
+    cell: ClassVar[str] = "lstm"  # or "gru"
+    decoder_class: ClassVar[type[nn.Module]] = RecurrentKerbsDecoder
 
     @classmethod
     def check(cls, args: Any) -> None:
-        super().check(args)
-        if args.hidden_size % 2:
+        if cls.target is None and args.hidden_size % 2:
             raise ValueError(
                 f"--hidden-size is {args.hidden_size}, but the two directions of the encoder "
                 "share it: use an even number."
@@ -283,17 +267,113 @@ class RecurrentKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
 
     @classmethod
     def build(cls, args: Any, task: Any) -> Any:
-        encoder = RecurrentEncoder(cls.cell, args, task.source_dictionary)
-        return cls(encoder, cls.build_decoder(args, task.target_dictionary))
+        """The encoder if there is one, and the decoder on a fresh output layer."""
+        parts: list[Any] = []
+        if cls.target is None:
+            parts.append(RecurrentEncoder(cls.cell, args, task.source_dictionary))
+        embed = build_input_embedding(args, task.target_dictionary, args.embed_dim, args.embed_dim)
+        return cls(*parts, cls.decoder_class(cls.cell, args, task.target_dictionary, embed))
 
 
-class LstmKerbsModel(RecurrentKerbsModel):
-    """LSTM with attention, sequence to sequence."""
+class LstmKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
+    """LSTM with attention, sequence to sequence (Section 5.1)."""
 
     arch, cell = "lstm_kerbs", "lstm"
 
 
-class GruKerbsModel(RecurrentKerbsModel):
+class GruKerbsModel(RecurrentModel, FairseqEncoderDecoderModel):
     """GRU (Eq. 2) with attention, sequence to sequence."""
 
     arch, cell = "gru_kerbs", "gru"
+
+
+# ------------------------------------------------------------------ fairseq's own LSTM models
+
+FairseqEncoderOut = tuple[Tensor, Tensor, Tensor, Tensor]
+"""fairseq's: outputs [src_len, batch, units], final h and c [layers, batch, units], padding
+[src_len, batch]."""
+
+
+class FairseqLstmDecoder(SteppingDecoder, lstm.LSTMDecoder):
+    """fairseq's LSTM decoder; forward returns context vectors."""
+
+    def first_memory(self, batch: int, encoder_out: FairseqEncoderOut | None) -> Memory:
+        zero = self.output.weight.new_zeros(batch, self.hidden_size)
+        if encoder_out is None:
+            return Memory(((zero, zero),) * self.num_layers, None, None)
+        projections = (self.encoder_hidden_proj, self.encoder_cell_proj)
+        finals = (
+            [final if project is None else project(final) for final in given.unbind(0)]
+            for given, project in zip(encoder_out[1:3], projections)
+        )
+        return Memory(tuple(zip(*finals)), zero, None)
+
+    def step(
+        self, words: Tensor, memory: Memory, encoder_out: FairseqEncoderOut | None
+    ) -> tuple[Memory, Tensor | None]:
+        below = self.dropout_in_module(words)
+        if memory.fed is not None:
+            below = torch.cat([below, memory.fed], dim=1)
+        states = []
+        for layer, old in zip(self.layers, memory.states):
+            states.append(layer(below, old))
+            below = self.dropout_out_module(states[-1][0])
+            if self.residuals:
+                below = below + old[0]
+        out, attention = states[-1][0], None  # as fairseq has it: without the last residual
+        if self.attention is not None:
+            assert encoder_out is not None
+            out, scores = self.attention(out, encoder_out[0], encoder_out[3])
+            attention = scores.t()
+        features = out = self.dropout_out_module(out)
+        if hasattr(self, "additional_fc"):
+            features = self.dropout_out_module(self.additional_fc(out))
+        fed = None if memory.fed is None else out
+        return Memory(tuple(states), fed, self.contexts(features)), attention
+
+
+class _FairseqLstm(KerbsModel):
+    """What both models check and build."""
+
+    flags = SeparableKerbsConfig
+
+    @classmethod
+    def check(cls, args: Any) -> None:
+        """Refuse what an output layer of ours has no use for."""
+        unused = ("adaptive_softmax_cutoff", "decoder_embed_path", "share_all_embeddings")
+        refuse_flags(args, cls.arch, *unused)
+        if args.input_embedding == "composed" and getattr(args, "decoder_freeze_embed", False):
+            raise ValueError(
+                "--decoder-freeze-embed asks for --input-embedding separate: give both."
+            )
+
+    @classmethod
+    def build(cls, args: Any, task: Any) -> Any:
+        """fairseq's model, with our embedding and output layer in its decoder."""
+        # fairseq freezes an embedding from a file alone, and asks which criterion there is
+        stock = {"criterion": None, **vars(args), "decoder_freeze_embed": False}
+        model: Any = super(KerbsModel, cls).build_model(argparse.Namespace(**stock), task)
+        sizes = args.decoder_embed_dim, args.decoder_out_embed_dim
+        embed = build_input_embedding(args, task.target_dictionary, *sizes)
+        if getattr(args, "decoder_freeze_embed", False):
+            embed.weight.requires_grad = False
+        decoder = model.decoder
+        decoder.__class__ = FairseqLstmDecoder  # which has the same parameters
+        decoder.embed_tokens, decoder.output = embed, embed.layer
+        decoder._modules.pop("fc_out", None)  # fairseq's output vectors
+        return model
+
+
+class FairseqLstmModel(_FairseqLstm, lstm.LSTMModel):
+    """fairseq's lstm, for converted models."""
+
+    arch = "fairseq_lstm_kerbs"
+    fill_stock = staticmethod(lstm.base_architecture)
+
+
+class FairseqLstmLanguageModel(_FairseqLstm, lstm_lm.LSTMLanguageModel):
+    """fairseq's lstm_lm, for converted models."""
+
+    arch = "fairseq_lstm_lm_kerbs"
+    fill_stock = staticmethod(lstm_lm.base_architecture)
+    target = "future"

@@ -28,15 +28,10 @@ from fairseq_kerbs.models.config import RecurrentLanguageModelConfig
 from fairseq_kerbs.utils.errors import UserError
 
 
-class RecurrentLanguageModelDecoder(recurrent.SteppingDecoder):
-    """LSTM or GRU over words; its projected output is the context vector of the output layer."""
+class RecurrentLanguageModelDecoder(recurrent.RecurrentKerbsDecoder):
+    """LSTM or GRU over words."""
 
-    def __init__(self, cell: str, args: Any, dictionary: Any, embed_tokens: Any) -> None:
-        super().__init__(dictionary)
-        self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
-        self.rnn = recurrent.build_rnn(cell, args, args.hidden_size, batch_first=True)
-        self.to_context = nn.Linear(args.hidden_size, args.embed_dim)
-        self.dropout = nn.Dropout(args.dropout)
+    attends = False
 
     def run(
         self, tokens: Tensor, encoder_out: None, state: dict[str, Any] | None
@@ -47,39 +42,16 @@ class RecurrentLanguageModelDecoder(recurrent.SteppingDecoder):
         hidden, _ = self.rnn(self.dropout(self.embed_tokens(tokens)))  # [batch, len, hidden]
         return self.contexts(self.to_context(self.dropout(hidden))), None
 
-    def first_memory(self, batch: int, encoder_out: None) -> recurrent.Memory:
-        zero = self.output.weight.new_zeros(batch, self.rnn.hidden_size)
-        state = (zero, zero) if self.rnn.mode == "LSTM" else (zero,)
-        return recurrent.Memory((state,) * self.rnn.num_layers, None, None)
 
-    def step(
-        self, words: Tensor, memory: recurrent.Memory, encoder_out: None
-    ) -> tuple[recurrent.Memory, None]:
-        function: Any = torch.lstm_cell if self.rnn.mode == "LSTM" else torch.gru_cell
-        cells = [
-            lambda below, state, weights=weights: function(below, state, *weights)
-            for weights in self.rnn.all_weights
-        ]
-        states = recurrent.run_layers(cells, self.dropout(words), memory.states, self.dropout)
-        context = self.contexts(self.to_context(self.dropout(states[-1][0])))
-        return recurrent.Memory(states, None, context), None
-
-
-class RecurrentLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
-    """Recurrent language model; subclasses name the cell."""
-
-    flags = RecurrentLanguageModelConfig
-    decoder_class = RecurrentLanguageModelDecoder
-    target = "future"
-
-
-class LstmLanguageModel(RecurrentLanguageModel):
+class LstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """LSTM language model."""
 
-    arch, cell = "lstm_lm_kerbs", "lstm"
+    arch, cell, target = "lstm_lm_kerbs", "lstm", "future"
+    flags = RecurrentLanguageModelConfig
+    decoder_class = RecurrentLanguageModelDecoder
 
 
-class GruLanguageModel(RecurrentLanguageModel):
+class GruLanguageModel(LstmLanguageModel):
     """GRU language model, the paper's testbed.
 
     Its training there: batches of 128, ``--lr 1.0 --lr-scheduler reduce_lr_on_plateau --lr-shrink
@@ -122,7 +94,8 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         self.output, self.embed_tokens = embed_tokens.layer, embed_tokens
         embed_tokens.posterior = False
         self.forwards, self.backwards = (
-            recurrent.build_rnn(cell, args, args.hidden_size, batch_first=True) for _ in range(2)
+            recurrent.build_rnn(cell, args.embed_dim, args.hidden_size, args, batch_first=True)
+            for _ in range(2)
         )
         self.to_context = nn.Linear(2 * args.hidden_size, args.embed_dim)
         self.dropout = nn.Dropout(args.dropout)
@@ -162,10 +135,9 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
 class BilstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """Two-sided LSTM cloze model, for --task language_modeling --self-target."""
 
-    arch = "bilstm_lm_kerbs"
+    arch, target = "bilstm_lm_kerbs", "self"
     flags = RecurrentLanguageModelConfig
     decoder_class = ClozeDecoder
-    target = "self"
 
     @property
     def supported_targets(self) -> set[str]:

@@ -20,7 +20,7 @@ from fairseq.models import FairseqLanguageModel, transformer, transformer_lm
 from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
-from fairseq_kerbs.models.config import SeparableKerbsConfig, check_tied, refuse_flags
+from fairseq_kerbs.models.config import SeparableKerbsConfig, refuse_flags
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 
 _FEATURES = "fairseq_kerbs.features"  # key of the last step's features in the incremental state
@@ -123,24 +123,18 @@ class _Transformer(KerbsModel):
     """
 
     flags = SeparableKerbsConfig
-    sides: ClassVar[tuple[str, ...]]
     refused: ClassVar[tuple[str, ...]]
 
     @classmethod
     def check(cls, args: Any) -> None:
         """Check sizes, and refuse what an output layer of ours has no use for."""
         refuse_flags(args, cls.arch, "adaptive_softmax_cutoff", *cls.refused)
-        for side in cls.sides:
-            sizes = getattr(args, f"{side}_embed_dim"), getattr(args, f"{side}_attention_heads")
-            if sizes[1] < 1 or sizes[0] % sizes[1]:
-                raise ValueError(
-                    f"--{side}-attention-heads is {sizes[1]}, but must divide "
-                    f"--{side}-embed-dim {sizes[0]}."
-                )
-        names = ("decoder_input_dim", "decoder_output_dim")
-        read, scored = (getattr(args, name, None) for name in names)
-        if read != scored:
-            check_tied(args, *names)
+        composed = args.input_embedding == "composed"
+        if composed and args.decoder_input_dim != args.decoder_output_dim:
+            raise ValueError(
+                "--decoder-input-dim must equal --decoder-output-dim: input and output embeddings "
+                "are the same senses (but for --input-embedding separate)."
+            )
 
     @classmethod
     def build_decoder(cls, args: Any, tgt_dict: Any, embed_tokens: nn.Embedding | None) -> Any:
@@ -148,7 +142,7 @@ class _Transformer(KerbsModel):
         cfg: Any = transformer.TransformerConfig.from_namespace(args)
         sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
         embed: Any = build_input_embedding(cfg, tgt_dict, *sizes, PassEmbedding)
-        passes, alone = int(cfg.composition_passes), "encoder" not in cls.sides
+        passes, alone = int(cfg.composition_passes), cls.target is not None
         return KerbsTransformerDecoder(
             cfg, tgt_dict, embed, passes, alone or cfg.no_cross_attention
         )
@@ -158,7 +152,6 @@ class TransformerKerbsModel(_Transformer, transformer.TransformerModel):
     """Transformer, sequence to sequence (Section 5.1)."""
 
     arch = "transformer_kerbs"
-    sides = ("encoder", "decoder")
     refused = ("decoder_embed_path", "share_all_embeddings")
 
     @classmethod
@@ -179,7 +172,6 @@ class TransformerLanguageModel(_Transformer, FairseqLanguageModel):
 
     arch = "transformer_lm_kerbs"
     target = "future"
-    sides = ("decoder",)
     refused = ("adaptive_input", "character_embeddings")
 
     @classmethod

@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial-"
 """Prefix of the temporary name that a file or folder has while it is being written."""
-LONGEST_WORD = 1000
-"""Characters of a word: tokenization and BPE take a time that grows with the square of them."""
 
 
 def iter_lines(path: Path | str) -> Iterator[str]:
@@ -52,11 +50,6 @@ def iter_lines(path: Path | str) -> Iterator[str]:
 def read_lines(path: Path | str) -> list[str]:
     """`iter_lines` as a list."""
     return list(iter_lines(path))
-
-
-def has_endless_word(line: str) -> bool:
-    """Whether a word of a line has more than :data:`LONGEST_WORD` characters."""
-    return len(line) > LONGEST_WORD and any(len(word) > LONGEST_WORD for word in line.split())
 
 
 @contextmanager

@@ -1,12 +1,8 @@
-"""fairseq-kerbs convert --extra-senses clusters with real trainings of fairseq's own models."""
+"""fairseq-kerbs convert with data and real trainings of fairseq's own models."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
-import json
-import logging
 import re
 import subprocess
 import sys
@@ -15,15 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from fairseq import options
-from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq_cli import generate
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.configurations import flag_arguments, load_experiment
-from fairseq_kerbs.conversion.sense_init import SPARE_SHARE
-from tests.helpers.tiny_checkpoint import LANGUAGES, binarized_corpus, fairseq_train
+from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
 
 MODELS = {
     "transformer_tiny": ["--share-decoder-input-output-embed"],
@@ -60,18 +51,8 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
 
 def convert(checkpoint: Path, out: Path, data: Path, *flags: object) -> list[str]:
     """The command that gives senses on clusters."""
-    command = [
-        "convert",
-        checkpoint,
-        "-o",
-        out,
-        "--data",
-        data,
-        "--extra-senses",
-        "clusters",
-        *flags,
-    ]
-    return [str(part) for part in command]
+    command = ["convert", checkpoint, "-o", out, "--data", data]
+    return [str(part) for part in (*command, *flags)]
 
 
 @pytest.mark.parametrize("arch", MODELS)
@@ -106,67 +87,6 @@ def test_a_trained_model_gets_senses_at_an_unchanged_loss(
     assert torch.equal(after_training["model"][OWNERS], owners)
 
 
-def translations(data: Path, checkpoint: Path) -> list[tuple[str, float]]:
-    """Hypotheses of fairseq-generate, with their scores."""
-    flags = ["--beam", "2", "--max-len-b", "12", "--cpu", "--num-workers", "0"]
-    command = [data, "--path", checkpoint, *flags]
-    args = options.parse_args_and_arch(options.get_generation_parser(), [str(x) for x in command])
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        generate.main(convert_namespace_to_omegaconf(args))
-    found = re.findall(r"^H-\d+\t(\S+)\t(.*)$", printed.getvalue(), re.MULTILINE)
-    return [(text, float(score)) for score, text in found]
-
-
-def losses(caplog: pytest.LogCaptureFixture, *arguments: object, updates: int = 2) -> list[float]:
-    """Train; losses in bits of every update."""
-    caplog.set_level(logging.INFO, logger="fairseq")  # commands that read a model quiet it
-    caplog.clear()
-    fairseq_train(*arguments, "--log-format", "json", "--log-interval", 1,
-                  "--max-update", updates)  # fmt: skip
-    lines = [one.getMessage() for one in caplog.records if one.name == "train_inner"]
-    return [float(json.loads(line)["loss"]) for line in lines]
-
-
-@pytest.mark.parametrize("arch", MODELS)
-def test_a_trained_model_goes_on_as_kerbs(
-    arch: str, trained: Callable[[str], Path], data: Path, tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    """With spare senses: the same translations, then the same loss, and the spare ones move."""
-    checkpoint, architecture = trained(arch), ["--arch", arch, *MODELS[arch]]
-    out, config = tmp_path / "k.pt", tmp_path / "k.yaml"
-    command = ["convert", checkpoint, "-o", out, "--data", data, "--config", config]
-    assert main([str(part) for part in command]) == 0
-
-    before, after = translations(data, checkpoint), translations(data, out)
-    assert len(before) == SIZES["test"]
-    for (text, score), (same, other) in zip(before, after, strict=True):
-        assert text == same
-        assert other == pytest.approx(score, abs=2e-4)  # printed with four digits
-
-    softmax = losses(caplog, data, "--save-dir", tmp_path / "softmax", "--finetune-from-model",
-                     checkpoint, *architecture, *PLAIN, "--max-tokens", 1000)  # fmt: skip
-    flags = flag_arguments(load_experiment(config).train)
-    moving = ["--reallocation-interval", 2, "--log-prob-threshold", "-30", "--sense-decay", 1e-3]
-    kerbs = losses(caplog, data, "--save-dir", tmp_path / "kerbs", *flags, "--dropout", 0, *moving,
-                   updates=3)  # fmt: skip
-    assert (len(softmax), len(kerbs)) == (2, 3)
-    assert kerbs[0] == pytest.approx(softmax[0], abs=1e-3)  # printed with three digits
-
-    first, last = (read_checkpoint(path)["model"] for path in
-                   (out, tmp_path / "kerbs" / "checkpoint_last.pt"))  # fmt: skip
-    owners = "decoder.output.inventory.word_of_sense"
-    moved = (first[owners] != last[owners]).nonzero().flatten()
-    assert 0 < len(moved) < len(first[owners])
-    # all that moved were spare: their share of their first word was next to nothing
-    carrying = torch.tensor([int((first[owners] == word).nonzero()[-1]) for word in
-                             first[owners][moved].tolist()])  # fmt: skip
-    bias = first["decoder.output.weight"][:, -1].double()
-    expected = torch.tensor(SPARE_SHARE).log().double().expand(len(moved))
-    torch.testing.assert_close(bias[moved] - bias[carrying], expected, rtol=0, atol=1e-4)
-
-
 def test_gap_and_contexts_are_heeded(
     trained: Callable[[str], Path], data: Path, tmp_path: Path
 ) -> None:
@@ -187,8 +107,6 @@ def test_gap_and_contexts_are_heeded(
         (["--split", "nothing"], "error: --split: Dataset not found"),
         (["--valid-split", "nothing"], "error: --valid-split: Dataset not found"),
         (["--memory", "1e-9"], "--memory 1e-09: 1e-09 GB are not enough"),
-        (["--total-senses", 0.9], "--total-senses: must be at least 1"),
-        (["--contexts", 20], "--contexts: must be at least 40"),
         (["--gap", 0], "--gap: must be"),
         (["--total-senses", 9], "--total-senses is 9.0, more than --max-senses"),
     ],
@@ -205,28 +123,6 @@ def test_wrong_flags_are_one_sentence_and_nothing_is_written(
     error = capsys.readouterr().err.splitlines()[-1]
     assert says in error
     assert not list(tmp_path.iterdir())
-
-
-def test_other_data_and_other_models_are_refused(
-    trained: Callable[[str], Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "k.pt"
-    command = ["convert", str(trained("lstm")), "-o", str(out), "--extra-senses", "clusters"]
-    assert main(command) == 2
-    assert "give --data BIN" in capsys.readouterr().err
-    other = tmp_path / "other"
-    other.mkdir()
-    for file in data.iterdir():
-        (other / file.name).write_bytes(file.read_bytes())
-    for language in LANGUAGES:
-        (other / f"dict.{language}.txt").write_text("one 1\n")
-    assert main([*command, "--data", str(other)]) == 2
-    assert "is not the dictionary of" in capsys.readouterr().err
-    assert main(convert(trained("lstm"), out, data)) == 0
-    capsys.readouterr()
-    assert main(convert(out, tmp_path / "twice.pt", data)) == 2
-    assert "is a KerBS model already" in capsys.readouterr().err
-    assert not (tmp_path / "twice.pt").exists()
 
 
 def test_a_softmax_of_ours_with_biases_gets_senses(

@@ -193,11 +193,6 @@ def _edit(name: str, old: bytes, new: bytes) -> Callable[[Path], object]:
         ),
         (lambda raw: (raw / "test.en").unlink(), {}, r"test.en: no such file"),
         (_edit("train.de", b"e", b"\xff"), {}, r"train.de, line 1: not valid UTF-8"),
-        (
-            _edit("valid.de", b"e", b"ab." * 4000),
-            {},
-            r"valid.de, line 1: a word has more than 1000",
-        ),
         (_edit("train.de", b".", b" ." * 81), {}, r"no pair of .*train.de is left .* --max-words"),
         (bool, {"target_lang": "de"}, "--source-lang and --target-lang must differ"),
     ],
@@ -213,20 +208,6 @@ def test_wrong_input(
     assert "\n" not in str(caught.value)
     assert not (dest / "bin").exists()
     assert not (dest / "bpe" / "codes").exists()
-
-
-def test_training_pairs_without_an_end_are_dropped_and_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_toy_corpus(tmp_path, train=30, valid=5, test=5)
-    endless = "ab." * 400_000  # minutes for BPE, hours for Moses
-    for language, text in (("de", f"{endless}\nEin Wort.\n"), ("en", f"A word.\nb {endless}\n")):
-        with (tmp_path / f"train.{language}").open("a") as stream:
-            stream.write(text)
-    run(tmp_path, tmp_path / "dest", merges=20)
-    printed = capsys.readouterr().out
-    assert "30 of 32 training pairs kept" in printed
-    assert "2 with an empty side or a word of more than 1000" in printed
 
 
 # ---------------------------------------------------------------- how new text is prepared alike
@@ -266,17 +247,6 @@ def test_folder_of_other_things_is_refused_untouched(tmp_path: Path) -> None:
         ):
             pass
         assert tree(tmp_path) == before
-
-
-def test_leftovers_of_a_killed_run_are_cleared(tmp_path: Path) -> None:
-    for leftover in ("", f"tok/{PARTIAL}1-train.de", f"{PARTIAL}bin/dict.de.txt"):
-        with working_folder(tmp_path, {"command": "prepare"}):
-            assert not list(tmp_path.rglob(f"{PARTIAL}*"))
-        if leftover:
-            (tmp_path / leftover).parent.mkdir()
-            (tmp_path / leftover).write_text("half")
-    with working_folder(tmp_path, {"command": "prepare"}):
-        assert not list(tmp_path.rglob(f"{PARTIAL}*"))
 
 
 def test_second_run_in_the_same_folder_is_refused(
@@ -320,12 +290,9 @@ def wiki(tmp_path: Path) -> Path:
 def test_clean_text_has_no_blank_line_and_single_spaces(
     wiki: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_clean(wiki / "wiki.train.tokens", tmp_path / "clean", training=True)
+    write_clean(wiki / "wiki.train.tokens", tmp_path / "clean")
     assert (tmp_path / "clean").read_text("utf-8") == "= A title =\nb a <unk> b\nc b a d\n"
-    assert "3 lines, 12 words; 2 blank lines dropped, 0 with a word" in capsys.readouterr().out
-    (wiki / "wiki.train.tokens").write_text(f"a {'b' * 1001}\na {'b' * 1000}\n{'a ' * 1024}\n")
-    write_clean(wiki / "wiki.train.tokens", tmp_path / "clean", training=True)
-    assert "2 lines, 1026 words; 0 blank lines dropped, 1 with a word" in capsys.readouterr().out
+    assert "3 lines, 12 words; 2 blank lines dropped" in capsys.readouterr().out
 
 
 def test_most_frequent_words_are_kept_and_ties_go_by_the_alphabet(wiki: Path) -> None:
@@ -358,7 +325,6 @@ def test_binarized_text_is_the_clean_text(wiki: Path, capsys: pytest.CaptureFixt
     [
         ("train", b"a b\n\xff\n", "line 2: not valid UTF-8"),
         ("valid", b" \n\n", "has no text"),
-        ("test", b"a\n" + b"b" * 1001 + b" a\n", "line 2: a word has more than 1000 characters"),
     ],
 )
 def test_unusable_text_is_refused(wiki: Path, split: str, content: bytes, message: str) -> None:

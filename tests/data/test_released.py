@@ -15,8 +15,7 @@ import pytest
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data import released
-from fairseq_kerbs.data.released import read_sentences
-from fairseq_kerbs.data.releases import release_of
+from fairseq_kerbs.data.released import read_sentences, release_of
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from tests.helpers.release_fixtures import (
@@ -92,18 +91,6 @@ def test_download_tries_one_address_after_the_other(
     assert capsys.readouterr().out.count("download http") == 4
     released.prepare_wikitext2(tmp_path, words=3)
     assert capsys.readouterr().out == "read WikiText-2: already done\n"
-
-
-@pytest.mark.parametrize(
-    ("page", "reason"), [("cut", "IncompleteRead"), ("other", "hash"), ("missing", "404")]
-)
-def test_a_wrong_file_never_gets_the_name(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str, reason: str
-) -> None:
-    expect(monkeypatch, "wikitext2", {"archive.zip": ARCHIVE}, WIKI_COUNTS, f"{server}/{page}")
-    with pytest.raises(UserError, match=reason):
-        released.prepare_wikitext2(tmp_path, words=3)
-    assert list((tmp_path / "download").iterdir()) == []
 
 
 @pytest.mark.usefixtures("read_only")

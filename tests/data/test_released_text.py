@@ -165,22 +165,3 @@ def test_draws(lm1b: Path, tmp_path: Path) -> None:
     assert shards == {"1", "2", "3"}
     with pytest.raises(UserError, match=r"30 sentences \(held-out\), fewer than --valid 20 and"):
         run(tmp_path / "e", lm1b, **sizes(60, 20, 11))
-
-
-@pytest.mark.usefixtures("read_only", "lm1b")
-def test_lm1b_folders_without_training_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder := tmp_path / "text").mkdir()
-    with pytest.raises(UserError, match=r"text has 0 sentences \(all\)"):
-        released.prepare_lm1b(tmp_path / "d", folder, **sizes(3, 2, 1))
-    (folder / "1b_benchmark.dev.tokens").write_text("a b\n\n  \nc  d\n" * 2)
-    (folder / "1b_benchmark.test.tokens").write_text("e f\n" * 2)
-    released.prepare_lm1b(tmp_path / "d", folder, **sizes(3, 2, 1))
-    assert "note: there is no training text; all three are drawn from one pool" in (
-        capsys.readouterr().out
-    )
-    texts = written(tmp_path / "d" / "raw")
-    assert sorted(b"".join(texts.values()).decode().splitlines()) == sorted(
-        ["a b", "c d", "e f"] * 2
-    )

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from tests.helpers.commands import PROGRAMS, ROOT, USER_DIR, run, run_program
 
@@ -191,14 +190,6 @@ def test_checkpoint_of_an_unedited_fairseq(
     assert found == expected
 
 
-def test_adaptive_softmax(data: Path, tmp_path: Path) -> None:
-    run("fairseq-train", data, *COMMON, "--arch", "transformer", *TRANSFORMER,
-        "--criterion", "adaptive_loss", "--adaptive-softmax-cutoff", "8,16",
-        "--ddp-backend", "legacy_ddp", "--max-update", "2", "--save-dir", tmp_path)  # fmt: skip
-    output = run("fairseq-generate", data, "--path", tmp_path / "checkpoint_last.pt", *DECODING)
-    assert len(hypotheses(output)) == TEST_PAIRS
-
-
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Binarized text for language models."""
@@ -231,30 +222,6 @@ def test_hydra_train_and_eval_lm(text: Path, tmp_path: Path) -> None:
                  "--gen-subset", "valid", "--batch-size", "4")  # fmt: skip
     perplexity = figure(r"valid.* \| ppl ([\d.]+)", trained)
     assert figure(r"Perplexity: ([\d.]+)", output) == pytest.approx(perplexity, abs=0.02)
-
-
-@pytest.mark.parametrize("arch", ["transformer_kerbs", "lstm_kerbs"])
-def test_hydra_train_with_our_model(
-    arch: str, trained: Callable[[str], Trained], data: Path, tmp_path: Path
-) -> None:
-    """A user's own configuration file trains what the same flags of fairseq-train do."""
-    names = [flag.removeprefix("--").replace("-", "_") for flag in FLAGS[arch][::2]]
-    configuration = {
-        "common": {"user_dir": str(ROOT / "fairseq_kerbs"), "seed": 3},
-        "task": {"_name": "translation", "data": str(data)},
-        "model": {"_name": arch} | dict(zip(names, map(int, FLAGS[arch][1::2]), strict=True)),
-        "criterion": {"_name": "kerbs_cross_entropy", "label_smoothing": 0.1},
-        "optimizer": {"_name": "adam"},
-        "lr_scheduler": {"_name": "fixed"},
-    }
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(configuration))
-    overrides = [item for item in HYDRA if not item.startswith(("optimizer=", "lr_scheduler="))]
-    output = run("fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "tiny",
-                 *overrides, f"checkpoint.save_dir={tmp_path}", cwd=tmp_path)  # fmt: skip
-    assert figure(r"num_updates (\d+)", output) == UPDATES
-    pattern = r"valid.* \| nll_loss ([\d.]+)"
-    expected = figure(pattern, trained(arch).output)
-    assert figure(pattern, output) == pytest.approx(expected, abs=2e-3)
 
 
 def test_hydra_train_as_documented(data: Path, tmp_path: Path) -> None:

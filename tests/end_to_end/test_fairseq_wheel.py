@@ -26,8 +26,15 @@ from packaging.specifiers import SpecifierSet
 WHEEL_FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "fairseq_wheel"
 sys.path.insert(0, str(WHEEL_FOLDER))
 
-from fairseq_build import BuildError, sdist, toolchain  # noqa: E402
-from fairseq_build.edits import EDITS, VERSION, Edit, _add_keyword, apply_edits  # noqa: E402
+import fairseq_build  # noqa: E402
+from fairseq_edits import (  # noqa: E402
+    EDITS,
+    VERSION,
+    BuildError,
+    Edit,
+    _add_keyword,
+    apply_edits,
+)
 
 
 @pytest.mark.parametrize(
@@ -85,62 +92,19 @@ def test_a_given_archive_is_checked_and_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = tmp_path / "mine.tar.gz"
-    checksum = archive(given)
     monkeypatch.setenv("FAIRSEQ_SDIST", str(given))
-    assert (sdist.unpacked_source(tmp_path, checksum) / "setup.py").read_text() == "pass\n"
+    with pytest.raises(BuildError, match=r"SDIST names .*mine.tar.gz, which is not a file"):
+        fairseq_build.unpacked_source(tmp_path)
+    checksum = archive(given)
+    tree = fairseq_build.unpacked_source(tmp_path, checksum)
+    assert (tree / "setup.py").read_text() == "pass\n"
 
 
-def test_an_archive_with_another_checksum_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_archive_ends_the_build_with_one_sentence(tmp_path: Path) -> None:
     given = tmp_path / "fairseq-0.12.2.tar.gz"
     checksum = archive(given)
-    monkeypatch.setenv("FAIRSEQ_SDIST", str(given))
-    with pytest.raises(BuildError) as error:
-        sdist.unpacked_source(tmp_path)
-    assert str(given) in str(error.value)
-    assert checksum in str(error.value)
-    assert sdist.SHA256 in str(error.value)
-
-
-def test_a_given_archive_that_is_not_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAIRSEQ_SDIST", str(tmp_path / "absent"))
-    with pytest.raises(BuildError, match=r"SDIST names .*absent, which is not a file"):
-        sdist.unpacked_source(tmp_path)
-
-
-def test_nested_pip_is_freed_of_the_outer_build(tmp_path: Path) -> None:
-    outer = {
-        "_PYPROJECT_HOOKS_BUILD_BACKEND": "fairseq_build.backend",
-        "PIP_CONSTRAINT": "pins.txt",
-        "PIP_REQUIRE_VIRTUALENV": "1",
-        "PIP_INDEX_URL": "https://index.example/simple",
-        "UV_DEFAULT_INDEX": "https://other.example/simple",
-        "PYTHONPATH": "before",
-        "HOME": "/home/user",
-    }
-    assert sdist.nested_pip_environment(outer, tmp_path) == {
-        "PIP_INDEX_URL": "https://index.example/simple",
-        "UV_DEFAULT_INDEX": "https://other.example/simple",
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}before",
-        "HOME": "/home/user",
-    }
-
-
-def test_the_index_of_uv_serves_where_pip_has_none(tmp_path: Path) -> None:
-    environment = sdist.nested_pip_environment({"UV_DEFAULT_INDEX": "https://u.example"}, tmp_path)
-    assert environment["PIP_INDEX_URL"] == "https://u.example"
-
-
-def test_a_failed_build_ends_with_one_sentence(tmp_path: Path) -> None:
-    """The sentence of a refused archive is the last line, without a traceback."""
-    given = tmp_path / "fairseq-0.12.2.tar.gz"
-    archive(given)
-    code = "from fairseq_build.backend import build_wheel; build_wheel('.')"
     result = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", "import fairseq_build; fairseq_build.build_wheel('.')"],
         env=os.environ | {"PYTHONPATH": str(WHEEL_FOLDER), "FAIRSEQ_SDIST": str(given)},
         capture_output=True,
         text=True,
@@ -148,25 +112,25 @@ def test_a_failed_build_ends_with_one_sentence(tmp_path: Path) -> None:
     )
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
-    assert result.stderr.splitlines()[-1].startswith(f"fairseq_wheel: {given} has the sha256 ")
+    start = f"fairseq_wheel: {given} has the sha256 {checksum} instead of {fairseq_build.SHA256}"
+    assert result.stderr.splitlines()[-1].startswith(start)
 
 
-def test_missing_tools_are_named_with_their_debian_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    monkeypatch.setenv("CXX", "true -pthread")
-    missing = f"{tmp_path / 'Python.h'} is missing: install the Debian package python{version}-dev"
-    assert toolchain.missing_tool() == missing
-    (tmp_path / "Python.h").touch()
-    assert toolchain.missing_tool() == ""
-    monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    assert toolchain.missing_tool() == (
-        "there is no C++ compiler (no-such-compiler): install the Debian package g++"
-    )
-    monkeypatch.setattr("fairseq_build.toolchain.NEWEST", (3, 0))
-    assert f"is Python {version}: use Python 3.9 to 3.0" in toolchain.missing_tool()
+def test_nested_pip_is_freed_of_the_outer_build() -> None:
+    outer = {
+        "_PYPROJECT_HOOKS_BUILD_BACKEND": "fairseq_build",
+        "PIP_CONSTRAINT": "pins.txt",
+        "PIP_REQUIRE_VIRTUALENV": "1",
+        "PIP_INDEX_URL": "https://index.example/simple",
+        "UV_DEFAULT_INDEX": "https://other.example/simple",
+        "PYTHONPATH": "before",
+    }
+    kept = {name: outer[name] for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")}
+    kept["PYTHONPATH"] = f"stand-in{os.pathsep}before"
+    assert fairseq_build.nested_pip_environment(outer, "stand-in") == kept
+    del outer["PIP_INDEX_URL"]
+    environment = fairseq_build.nested_pip_environment(outer, "stand-in")
+    assert environment["PIP_INDEX_URL"] == "https://other.example/simple"  # uv's
 
 
 def test_the_version_satisfies_the_plugin() -> None:

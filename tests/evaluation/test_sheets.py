@@ -105,7 +105,6 @@ def test_draw_is_seeded_and_letters_change_from_item_to_item() -> None:
     )
     assert key == again
     assert key.answers != other.answers
-    assert key.identity == again.identity != other.identity
     assert len({a.line for a in key.answers}) == 200
     for answer in key.answers:
         assert answer.source == f"s{answer.line - 1}"
@@ -196,7 +195,7 @@ def test_files_that_are_no_sheet(tmp_path: Path) -> None:
     key, (path, other) = write_sheets(tmp_path)
     fill(other)
     elsewhere = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=2)
-    with pytest.raises(UserError, match=rf"of another key: it says {key.identity}, the key"):
+    with pytest.raises(UserError, match="or the sheet is of another key"):
         read_sheet(other, elsewhere)
     for content, message in (
         (b"PK\x03\x04\xff...", "not valid UTF-8"),
@@ -209,15 +208,10 @@ def test_files_that_are_no_sheet(tmp_path: Path) -> None:
 
 
 def test_keys(tmp_path: Path) -> None:
-    key, (sheet, _) = write_sheets(tmp_path)
+    key, _ = write_sheets(tmp_path)
     path = tmp_path / "key.json"
     path.write_text(key.as_json())
     assert read_key(path) == key
-    content = json.loads(key.as_json())
-    content["key"]["answers"][0]["system"] = "x"
-    path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="sheet of another key"):  # a changed one fits no sheet
-        read_sheet(sheet, read_key(path))
     for text in ("[1]", "{", '{"key": {"answers": 3}}', '{"key": 1}'):
         path.write_text(text)
         with pytest.raises(UserError, match=r"key\.json is no key; name the exported key"):
@@ -270,8 +264,8 @@ def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture
     soft, kerbs = json.loads((tmp_path / "o.json").read_text())["systems"]
     lines = {answer.line - 1 for answer in read_key(key).answers}
     fewer = sum(line % 2 == 0 for line in lines)
-    assert (soft["mean"], soft["counts"]) == (1.0, [0, 30, 0])
-    assert kerbs["counts"] == [0, fewer, 30 - fewer]
+    assert (soft["mean"], soft["ones"]) == (1.0, 30)
+    assert (kerbs["ones"], kerbs["twos"]) == (fewer, 30 - fewer)
     assert kerbs["p"] < 1e-6
     assert (tmp_path / "o.csv").read_text().splitlines()[2].startswith("kerbs,")
     assert main([*score, score[-1]]) == 2

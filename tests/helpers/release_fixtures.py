@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.data import released, releases
+from fairseq_kerbs.data import released
 
 
 def tgz(files: Mapping[str, bytes]) -> bytes:
@@ -50,7 +50,7 @@ def expect(
         file: [checksum_of(content), *(f"{url}/{file}" for url in urls or ["http://127.0.0.1:1"])]
         for file, content in files.items()
     }
-    release = replace(releases.release_of(name), archives=archives, counts=counts)
+    release = replace(released.release_of(name), archives=archives, counts=counts)
     monkeypatch.setattr(released, "release_of", lambda _: release)
 
 

@@ -1,6 +1,6 @@
 """What is edited in fairseq 0.12.2, and why: one entry for each thing that no longer works.
 
-The source is always the same (`sdist` checks its sha256), so regular expressions find the places.
+The source is always the same (its sha256 is checked), so regular expressions find the places.
 """
 
 from __future__ import annotations
@@ -11,9 +11,14 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import NamedTuple
 
-from fairseq_build import BuildError
-
 VERSION = "0.12.2+kerbs4"  # a local version: `fairseq==0.12.2` is satisfied by it
+
+
+class BuildError(SystemExit):
+    """Ends the build with one sentence, which a traceback would bury."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(f"fairseq_wheel: {sentence}")
 
 
 class Edit(NamedTuple):

@@ -1,7 +1,10 @@
 """From a trained softmax model, fairseq's own or ours, to a KerBS model with the same predictions.
 
 The softmax model is rebuilt from its checkpoint, its settings and parameters become those of the
-converted model, which is built from them, compared on random sentences, and written.
+converted model, which is built from them, compared on random sentences, and written. At θ = 0 the
+kernel is the inner product (Eq. 9), so a word with one sense has the logit it had; equal senses of
+a word keep its probability (Eq. 4) where log(share) is added to the logit of each, the bias of
+``--sense-bias``. Senses on clusters change probabilities a little: see :mod:`.clusters`.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import copy
 import io
 import time
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +26,13 @@ from fairseq_kerbs.checkpoints import (
     READ,
     STOCK_WEIGHTS,
     build,
-    load_model_and_task,
     one_sentence,
     read_checkpoint,
     registered_model,
     settings_of,
 )
 from fairseq_kerbs.clusters import ContextSample, Placement, place_senses
-from fairseq_kerbs.conversion.sense_init import (
-    SensePlan,
-    placed_plan,
-    placed_rows,
-    plan_senses,
-    sense_rows,
-)
+from fairseq_kerbs.configurations import Flags, flag_arguments
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write
 
@@ -76,13 +73,16 @@ class SoftmaxModel:
     replaced: set[str]  # names of the parameters that the converted output layer replaces
 
 
-def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
-    """Rebuild the model of a checkpoint. Raises what :func:`read_checkpoint` and :func:`build`
-    raise; a UserError if the model cannot be converted."""
+def read_softmax_model(
+    checkpoint: Path, data: Path | None = None, trust: bool = False
+) -> SoftmaxModel:
+    """Rebuild the model of a checkpoint, and its task with ``data``, or with made-up words. Raises
+    what :func:`read_checkpoint` and :func:`build` raise; a UserError if the model cannot be
+    converted."""
     state = read_checkpoint(checkpoint, trust)  # from here on fairseq is quiet
     from fairseq_kerbs.models.config import as_namespace
 
-    config, tensors = settings_of(checkpoint, state), state["model"]
+    config, tensors = settings_of(checkpoint, state, data), state["model"]
     name, ours = registered_model(config.model)
     given = dict(vars(as_namespace(config.model)))
     if trust and not ours and name not in ARCHITECTURES:  # others are refused below
@@ -91,7 +91,7 @@ def read_softmax_model(checkpoint: Path, trust: bool = False) -> SoftmaxModel:
             f"{checkpoint} has the architecture '{name}'; {known} of fairseq can be converted"
         )
     _check_kind(checkpoint, ours, given, tensors)
-    model, task = build(checkpoint, state, config, None, False, any_model=True)
+    model, task = build(checkpoint, state, config, data, trust, any_model=True)
     settings = given | vars(as_namespace(config.model))  # fairseq's presets have filled in some
     loaded: dict[str, Tensor] = model.state_dict()
     names = (f"{_OUTPUT}weight", *STOCK_WEIGHTS)
@@ -143,48 +143,29 @@ class Converted:
 
     settings: argparse.Namespace  # of the model, for ``--arch`` of that name
     model: Any  # in evaluation mode
-    plan: SensePlan
+    word_of_sense: Tensor  # [M]
     difference: float  # largest difference of log-probabilities from the softmax, in nats
 
 
-def convert(
-    source: SoftmaxModel,
-    total_senses: float,
-    max_senses: int,
-    dictionary: Any = None,
-    placement: Placement | None = None,
-) -> Converted:
-    """Turn a softmax model into a KerBS model with the same predictions, or nearly the same where
-    senses are placed on clusters of contexts.
-
-    Args:
-        total_senses, max_senses: in all, as a multiple of the vocabulary; most of one word.
-        dictionary: fairseq's target dictionary with the counts of words, where they are known.
-        placement: senses on clusters of contexts; without, those beyond one a word are spare, see
-            `.sense_init`.
+def convert(source: SoftmaxModel, max_senses: int, placement: Placement | None = None) -> Converted:
+    """Turn a softmax model into a KerBS model with one sense a word and the same predictions, or
+    with senses on clusters of contexts and nearly the same. ``max_senses`` are the most of a word.
 
     Raises a UserError if its settings mean something that ours do not, or predictions would differ.
     """
-    total = round(total_senses * len(source.weight))
-    counts, special = None, 4
-    if dictionary is not None:
-        counts, special = torch.tensor(dictionary.count), dictionary.nspecial
-    if placement is None:
-        plan = plan_senses(len(source.weight), total, counts, special)
-        rows = sense_rows(source.weight, source.bias, plan)
-    else:
-        total = len(placement.word_of_sense)
-        plan = placed_plan(placement, len(source.weight), counts)
-        rows = sense_rows(source.weight, source.bias, plan)  # to be compared, without their places
+    words = len(source.weight)
+    owners, share = torch.arange(words), torch.ones(words)
+    if placement is not None:
+        owners, share = placement.word_of_sense, placement.share
+    # a word that never occurred counts as one occurrence
+    counts = torch.tensor(source.task.target_dictionary.count).double().clamp_min(1.0)
+    usage = (counts / counts.sum())[owners] * share  # U of Eq. 13
+    rows = sense_rows(source, owners, share.double().log())
     settings = argparse.Namespace(**source.settings)
-    settings.total_senses, settings.max_senses = total / len(source.weight), max_senses
+    settings.total_senses, settings.max_senses = len(owners) / words, max_senses
     settings.sense_bias = rows.shape[1] > source.weight.shape[1]
-    # Algorithm 1 alone has been tried on converted models; with its old vector a spare sense would
-    # lie idle at the word that receives it, too. Senses on clusters have their places.
-    settings.reallocation = "paper" if placement is None else "none"
-    settings.reallocation_at = None
-    settings.new_sense = "split" if plan.words and placement is None else "keep"
-    model = _build(source, settings, rows, plan)
+    settings.reallocation, settings.reallocation_at = "none", None
+    model = _build(source, settings, rows, {"word_of_sense": owners, "usage": usage.float()})
     difference = largest_difference(source.model, model, source.task)
     if not difference <= ALLOWED:
         raise UserError(
@@ -192,12 +173,24 @@ def convert(
             f"{difference:.3g}; its settings ask for something that --arch {settings.arch} has not"
         )
     if placement is not None:
-        model.decoder.output.weight.data = placed_rows(source.weight, source.bias, placement)
-    return Converted(settings, model, plan, difference)
+        rows = sense_rows(source, owners, placement.bias)
+        rows[:, : source.weight.shape[1]] += placement.rows
+        model.decoder.output.weight.data = rows
+    return Converted(settings, model, owners, difference)
+
+
+def sense_rows(source: SoftmaxModel, owners: Tensor, bias: Tensor) -> Tensor:
+    """Vectors of the words that senses belong to, ``owners`` [M], with ``bias`` [M] added to the
+    words' own: [M, d + 1], or [M, d] where there is none; float32."""
+    rows = source.weight.float()[owners]
+    if source.bias is None and len(owners) == len(source.weight):
+        return rows
+    column = bias.double() + (0.0 if source.bias is None else source.bias.double()[owners])
+    return torch.cat([rows, column.float().unsqueeze(1)], dim=1)
 
 
 def _build(
-    source: SoftmaxModel, settings: argparse.Namespace, rows: Tensor, plan: SensePlan
+    source: SoftmaxModel, settings: argparse.Namespace, rows: Tensor, statistics: dict[str, Tensor]
 ) -> Any:
     """The converted model with the parameters of the softmax's; a UserError if only one of the two
     has some of them."""
@@ -214,8 +207,7 @@ def _build(
         )
     new |= {key: old[key] for key in read}
     new[f"{_OUTPUT}weight"], new[f"{_OUTPUT}theta"] = rows, torch.zeros(len(rows))
-    new[f"{_OUTPUT}inventory.word_of_sense"] = plan.word_of_sense
-    new[f"{_OUTPUT}inventory.usage"] = plan.usage
+    new |= {f"{_OUTPUT}inventory.{name}": value for name, value in statistics.items()}
     model.load_state_dict(new, strict=True)
     return model.eval()
 
@@ -275,26 +267,21 @@ class PlacedSenses:
     """A placement, and what is worth saying of it.
 
     Args:
-        source: the model.
+        source: the model, read with data.
         args: flags of ``fairseq-kerbs convert``.
-        dictionary: fairseq's target dictionary.
 
-    Raises what `load_model_and_task` and `teacher_forced` do; a UserError if ``--memory`` is
-    too little.
+    Raises what `teacher_forced` does; a UserError if ``--memory`` is too little.
     """
 
-    def __init__(self, source: SoftmaxModel, args: argparse.Namespace, dictionary: Any) -> None:
+    def __init__(self, source: SoftmaxModel, args: argparse.Namespace) -> None:
         started = time.perf_counter()
-        model, self._task = load_model_and_task(
-            source.checkpoint, args.data, trust=args.trust_checkpoint, any_model=True
-        )
-        self._valid = args.valid_split
+        model, self._task, self._valid = source.model, source.task, args.valid_split
         self._before = loss_in_bits(model, self._task, self._valid, "--valid-split")
         counts = count_words(self._task, args.split)
         words, dim = source.weight.shape
-        memory = int(args.memory * 1e9)
+        memory, special = int(args.memory * 1e9), self._task.target_dictionary.nspecial
         try:
-            self._sample = ContextSample(counts, dim, args.contexts, memory, dictionary.nspecial)
+            self._sample = ContextSample(counts, dim, args.contexts, memory, special)
         except ValueError as error:
             raise UserError(f"--memory {args.memory}: {error}") from None
         sample_contexts(model, self._task, args.split, self._sample)
@@ -305,7 +292,7 @@ class PlacedSenses:
 
     def summary(self, converted: Converted) -> list[str]:
         """What was placed, in lines, with the loss before and after."""
-        counts = converted.plan.word_of_sense.bincount().bincount()[1:].tolist()
+        counts = converted.word_of_sense.bincount().bincount()[1:].tolist()
         words = ", ".join(f"{n} with {senses}" for senses, n in enumerate(counts, start=1))
         seen, contexts = int(self._sample.seen.sum()), self._sample.kept
         after = loss_in_bits(converted.model, self._task, self._valid)
@@ -317,3 +304,100 @@ class PlacedSenses:
             f"loss of split {self._valid}: {self._before:.3f} bits a token before, "
             f"{after:.3f} after",
         ]
+
+
+# ------------------------------------------------------------------ flags to train on with
+
+_KEPT = {
+    "task": (
+        *("source_lang", "target_lang", "left_pad_source", "left_pad_target", "truncate_source"),
+        *("max_source_positions", "max_target_positions"),
+        *("tokens_per_sample", "sample_break_mode", "add_bos_token", "self_target"),
+    ),
+    "optimization": ("lr", "clip_norm", "update_freq", "sentence_avg"),
+    "dataset": ("max_tokens", "batch_size"),
+    "criterion": ("label_smoothing",),
+}
+"""Settings that are kept, by part of the configuration; of the optimizer and schedule all are."""
+
+# of an optimizer or schedule, but said elsewhere; the length of training is for the user to say
+_ELSEWHERE = ("_name", "lr", "tpu", "max_update", "total_num_update")
+# the first is for --input-embedding to say, the second for models that are refused
+_REPLACED = ("share_decoder_input_output_embed", "base_shuffle")
+
+
+def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Flags:
+    """Flags of the model, its task and its training, those that differ from the defaults, by all
+    settings of the softmax model (``config``), and ``settings`` and file of the converted one.
+    Raises a UserError if a setting of the model cannot be given on a command line."""
+    import fairseq.optim  # noqa: F401  (registers)
+    from fairseq import options
+
+    from fairseq_kerbs.models.config import as_namespace
+
+    task = getattr(config.task, "_name", None) or getattr(config.task, "task", "translation")
+    flags: Flags = {"finetune-from-model": str(out.resolve()), "task": str(task)}
+    flags |= {"arch": str(settings.arch), "criterion": "kerbs_cross_entropy"}
+    wanted: dict[str, Any] = {}
+    for part, names in _KEPT.items():
+        wanted |= {name: getattr(getattr(config, part), name, None) for name in names}
+    for part in ("optimizer", "lr_scheduler"):
+        chosen = vars(as_namespace(getattr(config, part, None) or argparse.Namespace()))
+        if chosen.get("_name"):
+            flags[part.replace("_", "-")] = str(chosen["_name"])
+            wanted |= {name: value for name, value in chosen.items() if name not in _ELSEWHERE}
+    wanted = {name: value for name, value in wanted.items() if value is not None}
+    settings_of_arch, defaults = _model_flags(str(settings.arch))
+    wanted |= {name: value for name, value in vars(settings).items() if name in settings_of_arch}
+    while True:  # again: a size that is set may be the default of others
+        parser = options.get_training_parser()
+        given = options.parse_args_and_arch(parser, ["DATA", *flag_arguments(flags)])
+        values = defaults | vars(given)
+        differing = [
+            action
+            for action in parser._actions
+            if action.dest in wanted and not _same(wanted[action.dest], values.get(action.dest))
+        ]
+        if not differing:
+            return flags
+        before = len(flags)
+        for action in differing:
+            flag, value = action.option_strings[0][2:], wanted[action.dest]
+            # a switch that is on by another flag's default goes off with that flag
+            if flag not in flags and value is not None and (action.nargs != 0 or value):
+                flags[flag] = True if action.nargs == 0 else _written(value)
+        if len(flags) == before:
+            setting = differing[0].dest
+            raise UserError(
+                f"--arch {settings.arch} has no flag for {setting}={wanted[setting]}, which this "
+                "model was trained with; it cannot be converted"
+            )
+
+
+def _model_flags(arch: str) -> tuple[set[str], dict[str, Any]]:
+    """Names of an architecture's settings; defaults of fairseq's Transformers, by dataclass."""
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.models.transformer import TransformerConfig
+    from fairseq.models.transformer_lm import TransformerLanguageModelConfig
+
+    parser, stock = (argparse.ArgumentParser(allow_abbrev=False) for _ in range(2))
+    ARCH_MODEL_REGISTRY[arch].add_args(parser)
+    config = TransformerLanguageModelConfig() if "_lm" in arch else TransformerConfig()
+    gen_parser_from_dataclass(stock, config, with_prefix="")
+    return {action.dest for action in parser._actions} - {*_REPLACED}, vars(stock.parse_args([]))
+
+
+def _same(value: Any, given: Any) -> bool:
+    """Whether two settings mean the same; a switch that is off may also be absent."""
+    off = (None, False)
+    return _written(value) == _written(given) or (value in off and given in off)
+
+
+def _written(value: Any) -> str:
+    """A value as it stands on a command line."""
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return str(value)
+    return ",".join(map(str, value))

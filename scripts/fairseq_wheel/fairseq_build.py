@@ -1,24 +1,30 @@
-"""Get the one source archive of fairseq 0.12.2 that the edits were made for.
+"""Build the wheel of fairseq 0.12.2 from its released source, made to run on today's Python.
 
-It comes from the package index that pip is configured for, so proxies, mirrors and credentials work
-as they do for every other package; the variable FAIRSEQ_SDIST names a file that is already here.
+The PEP 517 backend of this folder. The source comes from the package index that pip is configured
+for, so proxies, mirrors and credentials work as they do for every other package; the variable
+FAIRSEQ_SDIST names a file that is already here. pip and uv take the metadata from the wheel.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from fairseq_build import BuildError
+from setuptools import build_meta
+
+from fairseq_edits import EDITS, BuildError, apply_edits
 
 NAME = "fairseq-0.12.2"
 SHA256 = "34f1b18426bf3844714534162f065ab733e049597476daa35fffb4d06a92b524"
+_HERE = Path(__file__).parent
 
 # `pip download` asks the build backend of a source archive for its metadata, which would run the
 # archive's own setup script, in a build environment of its own, before anything has checked the
@@ -34,6 +40,27 @@ def prepare_metadata_for_build_wheel(directory, config_settings=None):
 """
 
 
+def build_wheel(
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """Build the wheel into `wheel_directory` and return its file name; a BuildError if the source
+    is not there, or not the one that the edits are for."""
+    target = os.path.abspath(wheel_directory)
+    with tempfile.TemporaryDirectory() as folder:
+        tree = unpacked_source(Path(folder))
+        apply_edits(tree, EDITS)
+        # our build description in the place of fairseq's, whose pins no longer resolve
+        for name in ("setup.cfg", "MANIFEST.in"):
+            (tree / name).unlink()
+        shutil.rmtree(tree / "fairseq.egg-info")
+        shutil.copy(_HERE / "pyproject.toml", tree)
+        shutil.copy(_HERE / "wheel_setup.py", tree / "setup.py")
+        os.chdir(tree)  # of this process of pip's alone
+        return build_meta.build_wheel(target)
+
+
 def unpacked_source(folder: Path, sha256: str = SHA256) -> Path:
     """The top folder of the source, unpacked into `folder` from the user's own file or the index; a
     BuildError if there is no such file, no download, or its checksum is not `sha256`."""
@@ -41,10 +68,10 @@ def unpacked_source(folder: Path, sha256: str = SHA256) -> Path:
     archive = Path(given).expanduser() if given else _download(folder)
     if not archive.is_file():
         raise BuildError(f"FAIRSEQ_SDIST names {archive}, which is not a file")
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != sha256:
+    checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if checksum != sha256:
         raise BuildError(
-            f"{archive} has the sha256 {found} instead of {sha256}: it is not the {NAME}.tar.gz "
+            f"{archive} has the sha256 {checksum} instead of {sha256}: it is not the {NAME}.tar.gz "
             "that fairseq's authors released; remove it or set FAIRSEQ_SDIST to the right file"
         )
     with tarfile.open(archive) as tar:
@@ -52,7 +79,7 @@ def unpacked_source(folder: Path, sha256: str = SHA256) -> Path:
     return folder / NAME
 
 
-def nested_pip_environment(outer: Mapping[str, str], stand_in: Path) -> dict[str, str]:
+def nested_pip_environment(outer: Mapping[str, str], stand_in: str) -> dict[str, str]:
     """The environment for a pip that runs inside a build started by another pip.
 
     The outer one's build hooks talk through `_PYPROJECT_HOOKS_*`, which the inner one's hooks would
@@ -66,21 +93,18 @@ def nested_pip_environment(outer: Mapping[str, str], stand_in: Path) -> dict[str
 
 
 def _download(folder: Path) -> Path:
-    """Download the archive into `folder` with pip, whose message is shown where it fails."""
+    """Download the archive into `folder` with pip, which says why where it fails."""
     with tempfile.TemporaryDirectory() as stand_in:
         backend = Path(stand_in, "setuptools")
         backend.mkdir()
         (backend / "__init__.py").touch()
         (backend / "build_meta.py").write_text(_STAND_IN_BACKEND)
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-build-isolation",
-                   "--no-binary", "fairseq", "--disable-pip-version-check", "--dest", str(folder),
-                   "fairseq==0.12.2"]  # fmt: skip
-        environment = nested_pip_environment(os.environ, Path(stand_in))
-        result = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if result.returncode:
-        sys.stderr.write(result.stdout + result.stderr)
-        raise BuildError(
-            f"{NAME}.tar.gz could not be downloaded from the package index (pip's message is "
-            "above); set FAIRSEQ_SDIST to a copy of the file if you have one"
-        )
+                   "--no-binary", "fairseq", "--disable-pip-version-check", "--quiet",
+                   "--dest", str(folder), "fairseq==0.12.2"]  # fmt: skip
+        if subprocess.run(command, env=nested_pip_environment(os.environ, stand_in)).returncode:
+            raise BuildError(
+                f"{NAME}.tar.gz could not be downloaded from the package index (pip's message is "
+                "above); set FAIRSEQ_SDIST to a copy of the file if you have one"
+            )
     return folder / f"{NAME}.tar.gz"
