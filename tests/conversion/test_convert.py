@@ -11,7 +11,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_kerbs.analysis.similarity import nearest_senses
+from fairseq_kerbs.analysis.report import nearest_senses
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import flag_arguments, load_experiment
