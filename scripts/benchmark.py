@@ -32,7 +32,7 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "likelihood": (
         "loss and gradients of the output layer, next to the bare matrix products, naive autograd "
         "and fairseq's softmax",
-        (likelihood.PRODUCTS, *likelihood.CONTESTANTS),
+        tuple(likelihood.CONTESTANTS),
     ),
     "step": (
         "a whole training step of the Transformer, next to fairseq's, and of the LSTM",

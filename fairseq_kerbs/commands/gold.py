@@ -117,3 +117,6 @@ def _write(
         write_output(args.text, text, f"{len(sentences)} sentences")
     words = len({word for _, _, word, _ in rows})
     write_output(args.output, gold_text(rows), f"senses of {words} words, {len(rows)} occurrences")
+
+
+COMMANDS = (mlt, translations, coarsewsd, noad)
