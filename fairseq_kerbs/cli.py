@@ -15,7 +15,6 @@ from fairseq_kerbs.commands import (
     corpora,
     experiments,
     figures,
-    gold,
     refuse_overwriting,
     self_check,
     senses,
@@ -68,7 +67,7 @@ COMMANDS = [
     *(experiments.train, experiments.generate, experiments.translate),
     *(experiments.architectures, experiments.user_dir, self_check.self_check),
     *(texts.detokenize, texts.score, texts.examples, texts.human_eval),
-    *(senses.senses, senses.print_senses, *gold.COMMANDS, senses.report),
+    *(senses.senses, senses.print_senses, *corpora.GOLD, senses.report),
     *(figures.plot, figures.geometry, figures.neighbours, convert.convert),
 ]
 """Each adds a subcommand or several to the parser that it is given."""

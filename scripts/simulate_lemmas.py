@@ -30,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pandas import DataFrame, Series, concat
+from pandas import DataFrame, Series
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.words import records
-from fairseq_kerbs.commands import arg, write_output
+from fairseq_kerbs.commands import arg
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
 from fairseq_kerbs.utils.errors import UserError
@@ -169,12 +169,9 @@ def learn_senses(
 
 
 def learn_theta(
-    widths: Sequence[float], training: Training, *,
-    words_each: int = 3, norm: float | None = None, seed: int = 0,
-) -> list[Row]:  # fmt: skip
+    widths: Sequence[float], training: Training, words_each: int = 3, seed: int = 0
+) -> list[Row]:
     """Lemma 4.2: train one sense a word from θ = 0; ``words_each`` words have each of the widths.
-
-    Sense vectors are held at a ``norm``; by default the norm, too, can answer to the width.
 
     Returns for each ``width`` means over its words: ``theta`` (Eq. 9), ``norm`` of sense vectors,
     their ``cosine`` with their cluster's direction, ``unsure``: 1 − P(y) over the last updates.
@@ -186,8 +183,6 @@ def learn_theta(
     layer.theta.data.zero_()
     for step in range(training.steps):
         update()
-        if norm is not None:
-            layer.weight.data = norm * normalize(layer.weight.data)
         layer.update_statistics(0.0)
         if step == training.steps - 101:
             inventory.start_interval()
@@ -213,27 +208,24 @@ def _spearman(first: Any, second: Any) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Both experiments, their tables, and a JSON or CSV file."""
+    """Both experiments, their tables, and a JSON file."""
     parser = argparse.ArgumentParser(
         description="Lemmas 4.1 and 4.2 of the KerBS paper on contexts whose clusters are known: "
         "do words get as many senses as they have clusters, and does theta grow with their width?",
     )
     for add in (
-        arg.output("write .json or .csv"),
+        arg.output("JSON [none]"),
         arg.flag("--seeds", type=int, nargs="+", default=[0, 1], help="seeds [%(default)s]"),
         arg.number("--steps", 800, "updates of each run", 1),
         arg.number("--dim", 12, "size of contexts", 1),
         arg.number("--width", WIDTH, "of 4.1's clusters", 1e-9, "F"),
-        arg.number("--norm", 0.0, "4.2: hold sense vectors at this norm; 0 does not", metavar="F"),
     ):
         add(parser)
     args = parser.parse_args(argv)
     training = Training(dim=args.dim, steps=args.steps)
     try:
         tables = [DataFrame(_senses(training, args)), DataFrame(_theta(training, args))]
-        if args.output is not None and args.output.suffix == ".csv":
-            write_output(args.output, concat(tables).to_csv(index=False))
-        elif args.output is not None:
+        if args.output is not None:
             settings = {name: value for name, value in vars(args).items() if name != "output"}
             rows = [row for table in tables for row in records(table)]
             write_json(
@@ -258,8 +250,7 @@ def _senses(training: Training, args: argparse.Namespace) -> list[Row]:
 
 def _theta(training: Training, args: argparse.Namespace) -> list[Row]:
     """Lemma 4.2, shown as means over seeds."""
-    norm = args.norm or None
-    runs = {seed: learn_theta(WIDTHS, training, norm=norm, seed=seed) for seed in args.seeds}
+    runs = {seed: learn_theta(WIDTHS, training, seed=seed) for seed in args.seeds}
     rows = [{"lemma": "4.2", "seed": seed} | row for seed, run in runs.items() for row in run]
     correlations = [[theta_correlation(run, u) for u in (-1.0, UNSURE)] for run in runs.values()]
     every, unsure = np.mean(correlations, axis=0)
