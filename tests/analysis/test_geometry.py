@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -115,28 +113,6 @@ def test_discriminants_part_senses_that_the_widest_directions_do_not(senses: int
     drawn = project(contexts, contexts[:senses]).contexts
     means = [drawn[labels == k].mean(0) for k in range(senses)]
     assert (cdist(drawn, means).argmin(1) == labels).mean() < 0.7
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize(
-    ("command", "bars"),
-    [
-        ("geometry --top 2 --least 3", ("split test", "clusters")),
-        ("senses --top 2", ("split train", "senses")),
-        ("report -o {}/r.html", ("split train", "senses")),
-    ],
-)
-def test_long_readings_show_bars_to_a_terminal_alone(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    command: str, bars: tuple[str, ...], terminal: bool,
-) -> None:  # fmt: skip
-    stderr = io.StringIO()
-    monkeypatch.setattr(stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(sys, "stderr", stderr)
-    name, *flags = command.format(tmp_path).split()
-    assert main([name, str(trained.kerbs), "--data", str(trained.data), *flags]) == 0
-    shown = stderr.getvalue()
-    assert all(f"{bar}: " in shown for bar in bars) if terminal else shown == ""
 
 
 @pytest.mark.parametrize("kind", ["kerbs", "softmax"])
