@@ -112,11 +112,12 @@ def teacher_forced(
 
 
 def real_words(
-    tokens: Tensor, dictionary: Any, joined: bool = True
+    tokens: Sequence[int], dictionary: Any, joined: bool = True
 ) -> tuple[list[str], list[tuple[int, int]]]:
     """Words of a sentence [len] without padding and end, BPE pieces ``joined`` or not; of those
     that are a single token the column, and the place among the words."""
-    columns = [at for at, n in enumerate(tokens) if n not in (dictionary.pad(), dictionary.eos())]
+    skipped = dictionary.pad(), dictionary.eos()
+    columns = [at for at, token in enumerate(tokens) if token not in skipped]
     symbols = [dictionary[tokens[column]] for column in columns]
     words, places = joined_words(symbols) if joined else (symbols, list(range(len(symbols))))
     return words, [(columns[at], place) for place, at in enumerate(places) if at is not None]
