@@ -55,7 +55,6 @@ TRAINING = [f"train.de-en.{kind}" for kind in ("de.bin", "de.idx", "en.bin", "en
 
 MISUSES = [
     ("toy {out}/file", "file"),
-    ("toy {out}/corpus --seed -1", "--seed"),
     (f"{PREPARE} {TEXT} --train {{work}}/bad", "bad.de, line 2"),
     (f"{PREPARE} {TEXT} --train {{work}}/unequal", "unequal.de"),
     (f"{PREPARE} {TEXT} --max-word 9", "--max-word"),
@@ -109,14 +108,11 @@ MISUSES = [
     (f"{SENSES} {MODEL} --json {{out}}/file/r", "file/r"),
     ("gold-mlt {work}/two --text {work}/two --source {work}/two -o {out}/gold", "two, line 1"),
     ("gold-translations --text {work}/two --other {work}/one -o {out}/gold", "one"),
-    ("gold-translations --text {work}/empty --other {work}/empty -o {out}/gold", "--text"),
     ("gold-noad {work}/two --text {out}/text -o {out}/gold", "two"),
     ("gold-coarsewsd {work} --text {out}/text -o {out}/gold", "train.data.txt"),
-    (f"report {MODEL} --data {{work}}/bin -o {{out}}/file/r.html", "file/r.html"),
     (f"report {MODEL} -o {{out}}/r.pdf", "must end in .html"),
     (f"report {MODEL} -o {{out}}/r.html --log {{work}}/two", "no figures of senses"),
     (f"plot contexts {MODEL} --data {{work}}/bin --word <pad> -o {{out}}/f.png", "occurs 0 times"),
-    (f"plot theta {MODEL} --word nix -o {{out}}/f.png", "nix: no entry"),
     (f"plot frequency {MODEL} --dict {{work}}/uncounted -o {{out}}/f.png", "no counts of words"),
     (f"geometry {MODEL} --data {{work}}/text", "--data"),
     (f"geometry {MODEL} --data {{work}}/bin --most 5", "--most is 5"),
@@ -126,7 +122,6 @@ MISUSES = [
     (f"convert {MODEL} -o {{out}}/k.pt", "is a KerBS model already"),
     (f"convert {MODEL} -o {{out}}/k.pt --total-senses nan", "--total-senses"),
     (f"convert {MODEL} -o {{out}}/k.pt --contexts 20", "--contexts"),
-    (f"convert {MODEL} -o {{out}}/k.pt --gap 0", "--gap"),
     ("fairseq-train --sense-decay=-1e-5", "--sense-decay"),
     ("fairseq-train --kernel rbf --kernel-gamma -1", "--kernel-gamma"),
     ("fairseq-train --sense-bias --output-layer mos", "--sense-bias"),
@@ -236,10 +231,8 @@ def full(folder: Path) -> Iterator[None]:
     "command",
     [
         "toy {out}/corpus",
-        f"{LANGUAGE} --train {{work}}/two",
         f"{EXPORT} --key {{out}}/key.json --items 1",
         f"{SENSES} {MODEL} --json {{out}}/report.json",
-        "plot kernels -o {out}/figure.svg",
     ],
     ids=lambda command: command.split()[0],
 )
