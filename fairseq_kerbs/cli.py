@@ -7,17 +7,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs import __version__
 from fairseq_kerbs.commands import (
-    arg,
     convert,
     corpora,
     experiments,
     figures,
-    gold,
     refuse_overwriting,
     self_check,
     senses,
@@ -65,31 +62,14 @@ convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin --config on.ya
 """
 """Uses of every subcommand, for its ``--help``."""
 
-COMMANDS = (
-    corpora.toy,
-    *corpora.PREPARATIONS,
-    experiments.train,
-    experiments.generate,
-    experiments.translate,
-    experiments.architectures,
-    experiments.user_dir,
-    self_check.self_check,
-    texts.detokenize,
-    texts.score,
-    texts.examples,
-    texts.human_eval,
-    senses.senses,
-    senses.print_senses,
-    gold.mlt,
-    gold.translations,
-    gold.coarsewsd,
-    gold.noad,
-    senses.report,
-    figures.plot,
-    figures.geometry,
-    figures.neighbours,
-    convert.convert,
-)
+COMMANDS = [
+    *(corpora.toy, *corpora.PREPARATIONS),
+    *(experiments.train, experiments.generate, experiments.translate),
+    *(experiments.architectures, experiments.user_dir, self_check.self_check),
+    *(texts.detokenize, texts.score, texts.examples, texts.human_eval),
+    *(senses.senses, senses.print_senses, *corpora.GOLD, senses.report),
+    *(figures.plot, figures.geometry, figures.neighbours, convert.convert),
+]
 """Each adds a subcommand or several to the parser that it is given."""
 
 
@@ -122,18 +102,8 @@ class _PrintCompletion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
         import shtab
 
-        _complete_files(parser, shtab.FILE)
         print(shtab.complete(parser, shell))
         parser.exit()
-
-
-def _complete_files(parser: argparse.ArgumentParser, how: Any) -> None:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for subparser in action.choices.values():
-                _complete_files(subparser, how)
-        elif action.type in (Path, arg.OutputPath) or action.metavar in ("DATA", "SAVE_DIR"):
-            action.complete = how  # type: ignore[attr-defined]
 
 
 def build_parser() -> argparse.ArgumentParser:

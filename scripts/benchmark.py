@@ -1,21 +1,154 @@
 #!/usr/bin/env python
 """Speed and memory of fairseq_kerbs next to its peers: likelihood, step, decode, scaling.
 
-    python scripts/benchmark.py likelihood --quick
-    python scripts/benchmark.py step --tokens 4096 --threads 2 --output step.json
-
-See ``--help`` of each; the work is done in :mod:`fairseq_kerbs.benchmarks`.
+python scripts/benchmark.py likelihood --quick
+python scripts/benchmark.py step --tokens 4096 --threads 2 --output step.json
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import os
 import sys
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 # the checkout that this script belongs to, installed or not
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-if __name__ == "__main__":  # not in the processes that measure memory
-    from fairseq_kerbs.benchmarks.command import main
+import torch
 
+from fairseq_kerbs.benchmarks import likelihood
+from fairseq_kerbs.benchmarks.comparison import Entries, compare, quiet, tables
+from fairseq_kerbs.commands import arg
+from fairseq_kerbs.utils.files import write_json
+from fairseq_kerbs.utils.machine import describe_machine, describe_versions
+
+_LSTM = ("kerbs-lstm", "softmax-lstm")
+BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "likelihood": (
+        "loss and gradients of the output layer, next to the bare matrix products, naive autograd "
+        "and fairseq's softmax",
+        tuple(likelihood.CONTESTANTS),
+    ),
+    "step": (
+        "a whole training step of the Transformer, next to fairseq's, and of the LSTM",
+        ("kerbs", "softmax", "stock", "kerbs-smoothed", "stock-smoothed", *_LSTM),
+    ),
+    "decode": (
+        "beam search with the Transformer, next to fairseq's, and with the LSTM",
+        ("kerbs", "kerbs-prior", "softmax", "stock", *_LSTM),
+    ),
+    "scaling": (
+        "time and memory of the likelihood against senses (1/3, 2/3 and all of --senses-per-word) "
+        "and against tokens (1/4 to 4 times --tokens)",
+        (),
+    ),
+}
+"""What a benchmark measures, and its contestants."""
+
+RATIOS = [
+    *product(("kerbs", "kerbs-trained", "kerbs-smoothed"), [likelihood.PRODUCTS]),
+    *product(["kerbs"], ("naive", "lean", "softmax", "stock")),
+    *product(["kerbs-prior"], ("softmax", "stock")),
+    _LSTM,
+    *(("lean", "stock"), ("softmax", "stock"), ("kerbs-smoothed", "stock-smoothed")),
+]
+"""Like for like are those over "lean" and "softmax", our own code with one sense a word; "stock" is
+fairseq's code, so that ratios over it also count what our code saves."""
+
+_ALL, _MODEL = tuple(BENCHMARKS), ("step", "decode")
+_SIZES: dict[str, tuple[str, Any, Any, tuple[str, ...]]] = {
+    "dim": ("size d of context vectors and embeddings", 288, 64, _ALL),
+    "vocab": ("words V of the vocabulary (source and target)", 10_000, 2000, _ALL),
+    "senses-per-word": ("senses M as a multiple of V", 3.0, 3.0, _ALL),
+    "ffn": ("inner width of the feed-forward layers", 507, 48, _MODEL),
+    "layers": ("layers of encoder and decoder", 5, 2, _MODEL),
+    "heads": ("attention heads", 2, 2, _MODEL),
+    "tokens": ("target tokens in a batch", 4096, 512, ("likelihood", "step", "scaling")),
+    "batch": ("sentences in a batch", 16, 4, ("decode",)),
+    "beam": ("size of the beam", 5, 5, ("decode",)),
+    "steps": ("decoding steps: all hypotheses are this long", 25, 5, ("decode",)),
+    "repetitions": ("how often everything is timed", 5, 3, _ALL),
+}
+"""What each is, its default, its default with --quick, and the benchmarks that have it."""
+
+_NOT_INPUTS = {"benchmark", "contestants", "threads", "memory", "repetitions", "output", "quick"}
+
+
+def build_parser(quick: bool = False) -> argparse.ArgumentParser:
+    """The parser with its four subcommands; ``quick`` chooses the defaults of the sizes."""
+    parser = argparse.ArgumentParser(
+        prog="benchmark.py",
+        description="Speed and memory of fairseq_kerbs next to its peers, as ratios of times taken "
+        "in one run. Prints tables and writes everything to a JSON file.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="BENCHMARK", dest="benchmark")
+    for benchmark, (text, names) in BENCHMARKS.items():
+        sizes = [
+            arg.number(f"--{name}", small if quick else full, what, 1)
+            for name, (what, full, small, having) in _SIZES.items()
+            if benchmark in having
+        ]
+        precision = "of inputs and weights; in a training step fairseq's --fp16 and --bf16"
+        each = f"only these take part, of {', '.join(names)} [all]"
+        memory = "measure peak memory [yes; with --quick no]"
+        command = commands.add_parser(benchmark, help=text, description=text, allow_abbrev=False)
+        for add in (
+            *sizes,
+            arg.choice("--device", "", "cpu", "cuda"),
+            arg.choice("--dtype", precision, *likelihood.DTYPES),
+            arg.number("--threads", torch.get_num_threads(), "threads of torch", 1),
+            arg.number("--seed", 1, "of all random numbers"),
+            arg.value("--contestants", each, "NAME", nargs="+", choices=names, default=names),
+            arg.flag("--memory", action=argparse.BooleanOptionalAction, default=not quick,
+                     help=memory),
+            arg.output("JSON [%(default)s]", default=Path(f"benchmark-{benchmark}.json")),
+            arg.switch("--quick", "small sizes, which take seconds and show what is measured"),
+        ):  # fmt: skip
+            add(command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a benchmark, print its tables and write its figures."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    args = build_parser("--quick" in arguments).parse_args(arguments)
+    quiet()
+    torch.set_num_threads(args.threads)
+    inputs = {name: value for name, value in vars(args).items() if name not in _NOT_INPUTS}
+    how = {name: getattr(args, name) for name in ("device", "memory", "repetitions")}
+    settings = {**inputs, **how, "threads": args.threads}
+    result = compare(_entries(args, inputs), RATIOS, **how)
+    machine = describe_machine(args.device)
+    print(", ".join(f"{name} {value}" for name, value in settings.items()), end="\n\n")
+    print(f"{tables(result)}\n\nload average {machine['load_average'][0]}")
+    compiled = os.environ.get("FAIRSEQ_KERBS_COMPILE")  # 0: the likelihood is not compiled
+    document = {
+        "benchmark": args.benchmark,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine,
+        "versions": describe_versions(),
+        "settings": {**settings, "FAIRSEQ_KERBS_COMPILE": compiled},
+    }
+    write_json(args.output, document | result)
+    print(f"wrote {args.output}")
+
+
+def _entries(args: argparse.Namespace, inputs: dict[str, Any]) -> Entries:
+    """The contestants that take part."""
+    if args.benchmark == "scaling":
+        return likelihood.scaling_entries(inputs)
+    names = [name for name in BENCHMARKS[args.benchmark][1] if name in args.contestants]
+    if args.benchmark == "likelihood":
+        return likelihood.entries(names, inputs)
+    from fairseq_kerbs.benchmarks import translation  # fairseq takes seconds to import
+
+    return translation.entries(args.benchmark, names, inputs)
+
+
+if __name__ == "__main__":
     main()

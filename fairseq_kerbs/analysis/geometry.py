@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pandas import DataFrame
 from sklearn.cluster import KMeans
@@ -25,8 +24,8 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import silhouette_score
+from sklearn.preprocessing import normalize
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from fairseq_kerbs.analysis.words import sense_numbers, sense_of, usage_shares
 from fairseq_kerbs.output_layers import OutputLayer
@@ -34,38 +33,36 @@ from fairseq_kerbs.output_layers import OutputLayer
 SAMPLES = 19  # of the Gaussian: one cloud of it in 20 is taken for several clusters
 STARTS = 8  # of k-means
 _MOST_AXES = 50
+Points = NDArray[np.float64]
 
 
 class Clusters(NamedTuple):
     """Clusters of n points."""
 
     number: int  # how many
-    labels: Tensor  # [n] cluster of each point
+    labels: NDArray[np.int64]  # [n] cluster of each point
     silhouette: float  # mean silhouette of the best k ≥ 2, also where one cluster was found
 
 
-def find_clusters(points: Tensor, most: int, seed: int = 1, samples: int = SAMPLES) -> Clusters:
+def find_clusters(points: Points, most: int, seed: int = 1, samples: int = SAMPLES) -> Clusters:
     """Choose the number of clusters of points [n, d], at most ``most`` and n − 1. Of d the first 50
     principal axes are used; no ``samples`` of the Gaussian: no comparison."""
-    whole = Clusters(1, torch.zeros(len(points), dtype=torch.long), 0.0)
-    points = points.double()
-    if len(points) < 3 or float(points.std(0).max()) <= 1e-9 * float(points.abs().max()):
+    whole = Clusters(1, np.zeros(len(points), np.int64), 0.0)
+    if len(points) < 3 or points.std(0).max() <= 1e-9 * np.abs(points).max():
         return whole
     pca = PCA(min(_MOST_AXES, *points.shape), svd_solver="full")
-    axes = pca.fit_transform(points.numpy())  # [n, r]
-    deviations = np.sqrt(pca.explained_variance_)  # [r]
-    best = _best(axes, most, seed)
-    generator = torch.Generator().manual_seed(seed)
+    axes = pca.fit_transform(points)  # [n, r]
+    best, draw = _best(axes, most, seed), np.random.default_rng(seed)
     for _ in range(samples):
-        noise = torch.randn(axes.shape, generator=generator, dtype=torch.double).numpy()
-        if _best(noise * deviations, most, seed).silhouette >= best.silhouette:
+        noise = draw.normal(size=axes.shape) * np.sqrt(pca.explained_variance_)
+        if _best(noise, most, seed).silhouette >= best.silhouette:
             return whole._replace(silhouette=best.silhouette)
     return best
 
 
-def _best(points: NDArray[np.float64], most: int, seed: int) -> Clusters:
+def _best(points: Points, most: int, seed: int) -> Clusters:
     """The k ≥ 2 with the best mean silhouette; one cluster with −1 where there is none."""
-    best = Clusters(1, torch.zeros(len(points), dtype=torch.long), -1.0)
+    best = Clusters(1, np.zeros(len(points), np.int64), -1.0)
     for number in range(2, min(most, len(points) - 1) + 1):
         with warnings.catch_warnings():
             # where points coincide there may be fewer clusters than asked for
@@ -74,7 +71,7 @@ def _best(points: NDArray[np.float64], most: int, seed: int) -> Clusters:
         if 2 <= len(np.unique(labels)) < len(points):
             silhouette = float(silhouette_score(points, labels))
             if silhouette > best.silhouette:
-                best = Clusters(number, torch.from_numpy(labels).long(), silhouette)
+                best = Clusters(number, labels, silhouette)
     return best
 
 
@@ -89,24 +86,24 @@ def measure_word(
     word's senses in ``layer``, else None: how many (``senses``), how many are ``used`` in these
     contexts, and their mean ``theta`` by usage.
     """
-    clusters, vectors = find_clusters(vectors, most, seed), vectors.double()
-    parts = [vectors[clusters.labels == label] for label in clusters.labels.unique()]
-    variance = float(vectors.var(0, correction=0).sum())
-    inside = sum(float(part.var(0, correction=0).sum()) * len(part) for part in parts)
+    points = vectors.double().numpy()
+    clusters, variance = find_clusters(points, most, seed), points.var(0).sum()
+    parts = DataFrame(points).groupby(clusters.labels)
+    inside = float((parts.var(ddof=0).sum(axis=1) * parts.size()).sum())
     figures: dict[str, Any] = {
-        "contexts": len(vectors),
+        "contexts": len(points),
         "clusters": clusters.number,
-        "sizes": sorted(map(len, parts), reverse=True),
+        "sizes": parts.size().sort_values(ascending=False).tolist(),
         "silhouette": clusters.silhouette,
-        "variance": variance,
-        "relative": variance / max(float(vectors.square().sum(1).mean()), 1e-300),
-        "within": inside / len(vectors) / variance if variance > 0 else 0.0,
+        "variance": float(variance),
+        "relative": float(variance / max(np.square(points).sum(1).mean(), 1e-300)),
+        "within": inside / len(points) / float(variance) if variance > 0 else 0.0,
         **dict.fromkeys(("senses", "used", "theta")),
     }
     if layer is not None:
         senses = sense_numbers(layer, word)
         figures["senses"] = len(senses)
-        figures["used"] = len(sense_of(layer, word, vectors.float()).unique())
+        figures["used"] = len(sense_of(layer, word, vectors).unique())
         if layer.has_theta:
             theta = layer.theta[senses].detach()
             figures["theta"] = float((theta * usage_shares(layer, senses)).sum())
@@ -136,12 +133,12 @@ def geometry_as_text(table: DataFrame) -> str:
 class Projection(NamedTuple):
     """Context vectors of a word in a plane, and a mark of each of its senses there."""
 
-    contexts: Tensor  # [n, 2] along two axes, mean 0
-    senses: Tensor  # [K, 2]; NaN for a sense without a mark
+    contexts: Points  # [n, 2] along two axes, mean 0
+    senses: Points  # [K, 2]; NaN for a sense without a mark
     axes: tuple[str, str]  # what they are, with the share of the variance that they show
 
 
-def discriminate(contexts: Tensor, labels: Tensor, senses: int) -> Projection:
+def discriminate(points: Points, labels: NDArray[np.int64], senses: int) -> Projection:
     """Context vectors [n, d] on the directions that part their senses most, by linear discriminants
     (Fisher 1936; covariance after Ledoit and Wolf 2004).
 
@@ -150,36 +147,30 @@ def discriminate(contexts: Tensor, labels: Tensor, senses: int) -> Projection:
             two occur, the second axis is the first principal component of what the discriminant
             leaves. The marks are means.
     """
-    points, kinds = contexts.double().numpy(), labels.numpy()
-    present = np.unique(kinds)
-    model = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(points, kinds)
+    model = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(points, labels)
     plane = model.transform(points)[:, :2]
-    between = model.explained_variance_ratio_[: len(present) - 1]
+    between = model.explained_variance_ratio_[: len(model.classes_) - 1]
     shares = between / between.sum()  # of what parts the senses
-    axes = [
-        f"{name} discriminant ({share:.0%})" for name, share in zip(("first", "second"), shares)
-    ]
+    first, second = f"first discriminant ({shares[0]:.0%})", "first principal component of the rest"
+    if len(shares) > 1:
+        second = f"second discriminant ({shares[1]:.0%})"
     if plane.shape[1] < 2:
-        direction = model.scalings_[:, :1] / np.linalg.norm(model.scalings_[:, :1])
+        direction = normalize(model.scalings_[:, :1], axis=0)
         rest = points - points @ direction @ direction.T
         plane = np.concatenate([plane, PCA(1).fit_transform(rest)], 1)
-        axes.append("first principal component of the rest")
-    plane = plane - plane.mean(0)
-    marks = np.full((senses, 2), np.nan)
-    for kind in present:
-        marks[kind] = plane[kinds == kind].mean(0)
-    return Projection(torch.from_numpy(plane), torch.from_numpy(marks), (axes[0], axes[1]))
+    plane = DataFrame(plane - plane.mean(0))
+    marks = plane.groupby(labels).mean().reindex(range(senses))
+    return Projection(plane.to_numpy(), marks.to_numpy(), (first, second))
 
 
-def project(contexts: Tensor, senses: Tensor) -> Projection:
+def project(points: Points, senses: Points) -> Projection:
     """Principal components of context vectors [n, d], two at least, and sense vectors [K, d] on
     them, scaled to the contexts' mean length, since a kernel compares directions."""
-    scaled = normalize(senses.double()) * contexts.double().norm(dim=1).mean()
+    scaled = normalize(senses) * np.linalg.norm(points, axis=1).mean()
     # vectors of one dimension lie on a line of the plane
-    points, vectors = (np.pad(each.double(), ((0, 0), (0, 1))) for each in (contexts, scaled))
+    points, vectors = (np.pad(each, ((0, 0), (0, 1))) for each in (points, scaled))
     with np.errstate(invalid="ignore"):  # contexts that are all the same have no variance
         pca = PCA(2, svd_solver="full").fit(points)
-    plane, marks = (torch.from_numpy(pca.transform(each)) for each in (points, vectors))
     first, second = np.nan_to_num(pca.explained_variance_ratio_).tolist()
     axes = f"first principal component ({first:.0%} of the variance)", f"second ({second:.0%})"
-    return Projection(plane, marks, axes)
+    return Projection(pca.transform(points), pca.transform(vectors), axes)

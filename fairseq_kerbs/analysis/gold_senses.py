@@ -10,12 +10,11 @@ data, which is what the contexts offer without labels; and the predictions of a 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pandas import DataFrame
 from scipy.stats import binomtest, bootstrap
@@ -27,7 +26,6 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from fairseq_kerbs.analysis.teacher_forcing import Text
 from fairseq_kerbs.analysis.words import sense_numbers
-from fairseq_kerbs.clusters import ContextSample
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
@@ -88,13 +86,6 @@ def lines_as_samples(task: Any) -> None:
         task.args.sample_break_mode = "eos"
 
 
-def training_sample(layer: OutputLayer, entries: Collection[int]) -> ContextSample:
-    """A sample of at most :data:`CONTEXTS` contexts of some entries of the dictionary."""
-    room, dim = torch.zeros(layer.vocab_size, dtype=torch.long), layer.weight.shape[1]
-    room[list(entries)] = CONTEXTS
-    return ContextSample(room, dim, CONTEXTS, 2 * dim * int(room.sum()), special=0)
-
-
 def label_occurrences(
     text: Text, gold: GoldSenses, layer: OutputLayer, numbers: Mapping[str, int]
 ) -> tuple[dict[str, Labelled], dict[int, Counter[str]]]:
@@ -106,16 +97,16 @@ def label_occurrences(
 
     Raises a UserError if no word is labelled.
     """
-    asked = np.flatnonzero(np.isin(text.entry, [*numbers.values()]))  # [C], as `text.contexts`
+    tokens = text.tokens[text.tokens["entry"].isin([*numbers.values()])]  # [C], as `text.contexts`
     labels: dict[str, list[Any]] = defaultdict(list)
     met: dict[int, Counter[str]] = defaultdict(Counter)
-    for context, at in enumerate(asked.tolist()):
-        line, place = text.line[at], text.place[at]
-        words = text.words[line]
-        occurrence = words[:place].count(words[place])
-        if sense := gold.get((text.number[line], occurrence, words[place])):
-            labels[words[place]].append((sense, text.sense[at], context))
-            met[int(text.sense[at])][sense] += 1
+    columns = (tokens[name].tolist() for name in ("line", "place", "sense"))
+    for context, (line, place, row) in enumerate(zip(*columns)):
+        word = text.words[line][place]
+        occurrence = text.words[line][:place].count(word)
+        if sense := gold.get((text.number[line], occurrence, word)):
+            labels[word].append((sense, row, context))
+            met[row][sense] += 1
     if not labels:
         raise UserError(
             "--gold names no word of the split that is a single token of the model; name with "
@@ -125,11 +116,9 @@ def label_occurrences(
     for word, occurrences in sorted(labels.items()):
         senses, rows, contexts = zip(*occurrences)
         in_order = sense_numbers(layer, numbers[word])
-        induced = np.array([in_order.index(row) for row in rows])
+        induced, those = np.array([*map(in_order.index, rows)]), text.contexts[list(contexts)]
         kinds = np.unique(senses, return_inverse=True)[1]
-        labelled[word] = Labelled(
-            kinds, induced, text.contexts[list(contexts)].numpy(), len(in_order)
-        )
+        labelled[word] = Labelled(kinds, induced, those.numpy(), len(in_order))
     return labelled, met
 
 
@@ -154,7 +143,7 @@ def compare_with_gold(
         they are "higher", "of" how many where they differ, "p" (two-sided). Both are empty where no
         word is left.
     """
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for word, occurrences in progress(labelled.items(), "gold senses", " words"):
         counts = np.bincount(occurrences.gold)
         if counts.sum() >= LEAST_OCCURRENCES and (counts >= 3).sum() >= 2:
@@ -163,12 +152,10 @@ def compare_with_gold(
     return {"words": rows, "all": _over_words(list(rows.values()), seed) if rows else {}}
 
 
-def _compare_word(
-    word: Labelled, training: NDArray[np.float32], seed: int
-) -> dict[str, int | float]:
+def _compare_word(word: Labelled, training: NDArray[np.float32], seed: int) -> dict[str, Any]:
     gold, induced, contexts = word.gold, word.induced, word.contexts
     draw = np.random.default_rng(seed)
-    permuted = [agreement(gold, draw.permutation(induced)) for _ in range(PERMUTATIONS)]
+    permuted = DataFrame(agreement(gold, draw.permutation(induced)) for _ in range(PERMUTATIONS))
     clusters = np.zeros_like(gold)
     if min(word.senses, len(training)) > 1:
         kmeans = KMeans(min(word.senses, len(training)), n_init=10, random_state=seed)
@@ -181,17 +168,15 @@ def _compare_word(
     predicted = cross_val_predict(probe, contexts[known], gold[known], cv=parts)
     partitions = {
         "senses": agreement(gold, induced),
-        "permuted": {name: float(np.mean([p[name] for p in permuted])) for name in MEASURES},
+        "permuted": permuted.mean().to_dict(),
         "kmeans": agreement(gold, clusters),
         "probe": agreement(gold[known], predicted),
     }
     use = np.bincount(induced, minlength=word.senses) / len(gold)
-    return {
-        "occurrences": len(gold),
-        "gold": int(gold.max()) + 1,
-        "senses": word.senses,
-        "used": int((use >= LEAST_USE).sum()),
-        **{f"{who}.{name}": partitions[who][name] for who in PARTITIONS for name in MEASURES},
+    counts = {"occurrences": len(gold), "gold": int(gold.max()) + 1, "senses": word.senses}
+    counts["used"] = int((use >= LEAST_USE).sum())
+    return counts | {
+        f"{who}.{name}": value for who, row in partitions.items() for name, value in row.items()
     }
 
 
@@ -203,15 +188,13 @@ def agreement(gold: NDArray[np.int64], induced: NDArray[np.int64]) -> dict[str, 
 def _over_words(rows: Sequence[Mapping[str, int | float]], seed: int) -> dict[str, Any]:
     table = DataFrame(rows)
     summary: dict[str, Any] = table[["occurrences", "senses", "used"]].sum().to_dict()
-    columns = [f"{who}.{name}" for who in PARTITIONS for name in MEASURES]
-    low, high = table[columns].mean(), table[columns].mean()
+    scores = table.filter(like=".")
+    low = high = mean = scores.mean()
     if len(table) > 1:
-        low, high = bootstrap(
-            (table[columns],), np.mean, axis=0, n_resamples=RESAMPLES, method="percentile",
-            random_state=seed,
-        ).confidence_interval  # fmt: skip
-    for column, *figures in zip(columns, table[columns].mean(), low, high):
-        summary[column] = dict(zip(("mean", "low", "high"), map(float, figures)))
+        how = {"n_resamples": RESAMPLES, "method": "percentile", "random_state": seed}
+        low, high = bootstrap((scores,), np.mean, axis=0, **how).confidence_interval
+    figures = DataFrame({"mean": mean, "low": low, "high": high}, scores.columns)
+    summary |= figures.to_dict("index")
     for name in MEASURES:
         difference = table[f"senses.{name}"] - table[f"permuted.{name}"]
         higher, differ = int((difference > 0).sum()), int((difference != 0).sum())

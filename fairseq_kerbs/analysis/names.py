@@ -9,18 +9,21 @@ In dialog, where both sides are in one language, the words of the turn before co
 and nothing is aligned.
 
 How clear a word's senses are is the mutual information of sense and source word, or of sense and
-neighbour, less that of permuted senses, in nats.
+neighbour, less what it has by chance (Vinh et al. 2010), in nats.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from sklearn.metrics import mutual_info_score
+from sklearn.metrics.cluster import contingency_matrix, expected_mutual_information
 
 from fairseq_kerbs.analysis.alignment import align
 from fairseq_kerbs.analysis.teacher_forcing import Numbers, Text
@@ -31,9 +34,9 @@ LEAST_SHARE = 0.05  # of a sense's occurrences that a source word has to have
 LEAST_TIMES = 2  # that a source word or a neighbour has to be met: one is chance
 LEAST_Z = 1.96
 MOST = 3  # source words, neighbours and words of the turn before, of each sense
-PERMUTATIONS = 5
 SAME_LANGUAGE = 0.5  # share of the target's words that the source has, too, from which on it is one
 COMMON = 0.25  # share of all tokens that the most frequent words make up, and so are no content
+_NOWHERE: Numbers = np.empty(0, np.int64)
 
 
 class SenseName(NamedTuple):
@@ -73,69 +76,44 @@ class Example(NamedTuple):
     place: int  # of the word among them
 
 
-class Association(NamedTuple):
-    """A word that sets a sense apart."""
-
-    score: float  # z-score
-    word: str
-    text: str  # how it is shown
-
-
 def is_function_word(word: str) -> bool:
     """Whether a word has no letter, or is on scikit-learn's list of English function words."""
     return not has_letter(word) or word.lower() in ENGLISH_STOP_WORDS
-
-
-def best_words(associations: Iterable[Association]) -> list[str]:
-    """The :data:`MOST` surest, words without a letter left out and function words last."""
-    ranked = sorted(
-        (is_function_word(word), -score, text)
-        for score, word, text in associations
-        if has_letter(word)
-    )
-    return [text for _, _, text in ranked[:MOST]]
-
-
-def numbered(lines: Iterable[Sequence[str]]) -> tuple[NDArray[np.str_], Numbers]:
-    """The kinds of words in lines, sorted, and the number of the kind of each word, [N]."""
-    words = [word for line in lines for word in line]
-    kinds = sorted(set(words))
-    numbers = {word: number for number, word in enumerate(kinds)}
-    return np.array(kinds, object), np.array([numbers[word] for word in words], np.int64)
 
 
 class SenseNames:
     """Names of the senses in a text.
 
     Args:
-        text: what :func:`read_text` gives.
+        text: what :func:`read_text` gives of a model with senses.
         symbols: [V] entries of the target dictionary.
     """
 
     def __init__(self, text: Text, symbols: Sequence[str]) -> None:
-        self._text, self._symbols = text, symbols
-        order = np.argsort(text.entry, kind="stable")
-        entries, starts = np.unique(text.entry[order], return_index=True)
-        self._where = dict(zip(entries.tolist(), np.split(order, starts[1:])))  # [n] of each word
-        lengths = np.array([len(words) for words in text.words])
-        at = (np.cumsum(lengths) - lengths)[text.line] + text.place  # [N] in all words
-        self._kinds, flat = numbered(text.words)
-        first, last = text.place == 0, text.place == lengths[text.line] - 1
-        # numbers of words before and after, [N]; −1 where there is none
-        self._before = np.where(first, -1, flat[at - 1])
-        self._after = np.where(last, -1, flat[(at + 1) % max(1, len(flat))])
-        self._cause: Numbers | None = None  # [N] number of the source word; −1 for none
-        self._turns: list[list[str]] | None = None
-        self._causes, numbers = numbered(text.source or [])
-        if text.source is None or not len(self._causes):
-            return
-        if len(np.intersect1d(self._causes, self._kinds)) > SAME_LANGUAGE * len(self._kinds):
-            self._turns = text.source
-            return
-        best = align(text.words, text.source)[at]
-        letters = np.array(list(map(has_letter, self._causes)))
-        known = (best >= 0) & letters[numbers[best]]  # punctuation names nothing
-        self._cause = np.where(known, numbers[best], -1)
+        self._text, self._symbols, tokens = text, symbols, text.tokens
+        self._where: dict[int, Numbers] = tokens.groupby("entry").indices  # [n] of each word
+        self._line, self._sense, self._share = (
+            tokens[column].to_numpy() for column in ("line", "sense", "posterior")
+        )
+        # words by number, 0 for "", which stands before, between and after all lines
+        words = ["", *(word for line in text.words for word in (*line, ""))]
+        source = [word for line in text.source or [] for word in line]
+        numbers, kinds = pandas.factorize(np.array([*words, *source], object), sort=True)
+        self._kinds: list[str] = kinds.tolist()
+        starts = np.cumsum([0, *map(len, text.words)])[self._line]  # [N] words in lines before
+        at = 1 + starts + self._line + tokens["place"].to_numpy()
+        self._before, self._after = numbers[at - 1], numbers[at + 1]  # [N]
+        self._cause: Numbers | None = None  # [N] number of the source word
+        self._turns: list[Numbers] = []  # of each line, in dialog
+        target, others = np.unique(numbers[: len(words)]), numbers[len(words) :]
+        if len(np.intersect1d(target, others)) > SAME_LANGUAGE * (len(target) - 1):
+            ends = np.cumsum([len(line) for line in text.source or []])[:-1]
+            self._turns = [np.unique(line) for line in np.split(others, ends)]
+        elif source:
+            best = align(text.words, text.source or [])[starts + tokens["place"].to_numpy()]
+            letters = np.array(list(map(has_letter, source)))
+            # punctuation names nothing
+            self._cause = np.where((best >= 0) & letters[best], others[best], 0)
 
     @property
     def lines(self) -> int:
@@ -147,7 +125,7 @@ class SenseNames:
         a letter and function words come last."""
         by_count = sorted(self._where, key=lambda entry: -len(self._where[entry]))
         shares = np.cumsum([len(self._where[entry]) for entry in by_count])
-        common = np.searchsorted(shares, COMMON * len(self._text.entry), side="right")
+        common = np.searchsorted(shares, COMMON * len(self._line), side="right")
         frequent, clear = set(by_count[:common]), {}
         for entry, where in self._where.items():
             word = self._symbols[entry]
@@ -159,89 +137,83 @@ class SenseNames:
 
     def clarity(self, entry: int) -> float:
         """Mutual information of a word's senses and their source words, or else of senses and
-        neighbours, in nats, above that of permuted senses; 0 with one sense."""
-        where = self._where.get(entry, np.empty(0, np.int64))
-        senses = np.unique(self._text.sense[where], return_inverse=True)[1]
-        if not senses.any():
-            return 0.0
-        features = [self._before, self._after] if self._cause is None else [self._cause]
-        draw = np.random.default_rng(entry)
-        excess = []
-        for feature in features:
-            kinds = np.unique(feature[where], return_inverse=True)[1]
-            partitions = [senses, *(draw.permutation(senses) for _ in range(PERMUTATIONS))]
-            tables = (contingency(each, kinds, int(senses.max()) + 1) for each in partitions)
-            value, *chance = (mutual_info_score(None, None, contingency=each) for each in tables)
-            excess.append(value - float(np.mean(chance)))
-        return max(0.0, *excess)
+        neighbours, in nats, above what chance has; 0 with one sense."""
+        where = self._where.get(entry, _NOWHERE)
+        excess = [0.0]
+        for feature in [self._before, self._after] if self._cause is None else [self._cause]:
+            table = contingency_matrix(self._sense[where], feature[where], sparse=True)
+            value = mutual_info_score(None, None, contingency=table) if len(where) else 0.0
+            excess.append(value - expected_mutual_information(table, len(where)) if value else 0.0)
+        return float(max(excess))
 
     def names(self, entry: int) -> dict[int, SenseName]:
         """Names of a word's senses that occur, by row."""
-        where = self._where.get(entry, np.empty(0, np.int64))
-        rows, senses = np.unique(self._text.sense[where], return_inverse=True)
-        word, names = self._symbols[entry], {}
-
-        def beside(feature: Numbers, form: tuple[str, str]) -> list[list[Association]]:
-            there = feature >= 0
-            return apart(senses[there], self._kinds[feature[there]], len(rows), form)
-
-        before = beside(self._before[where], ("", f" {word}"))
-        after = beside(self._after[where], (f"{word} ", ""))
-        turns = [
-            (sense, other)
-            for sense, line in zip(senses.tolist(), self._text.line[where].tolist())
-            for other in set(self._turns[line] if self._turns else ())
-        ]
-        of_turn, others = [sense for sense, _ in turns], [other for _, other in turns]
-        turn = apart(np.array(of_turn, np.int64), np.array(others, object), len(rows))
-        for number, (row, times) in enumerate(zip(rows.tolist(), np.bincount(senses).tolist())):
-            neighbours = best_words([*before[number], *after[number]])
-            sources = self._sources(where[senses == number])
-            share = times / len(where)
-            names[row] = SenseName(times, share, sources, neighbours, best_words(turn[number]))
+        where = self._where.get(entry, _NOWHERE)
+        senses, word, names = self._sense[where], self._symbols[entry], {}
+        beside = self._apart(senses, self._before[where], "", f" {word}")
+        beside += self._apart(senses, self._after[where], f"{word} ", "")
+        turns = [self._turns[line] for line in self._line[where]] if self._turns else []
+        repeated = np.repeat(senses, list(map(len, turns))) if turns else _NOWHERE
+        turn = self._apart(repeated, np.concatenate([_NOWHERE, *turns]))
+        for row, times in zip(*map(np.ndarray.tolist, np.unique(senses, return_counts=True))):
+            sources = self._sources(where[senses == row])
+            share, words = times / len(where), (best_words(found, row) for found in (beside, turn))
+            names[row] = SenseName(times, share, sources, *words)
         return names
+
+    def _apart(
+        self, senses: Numbers, words: Numbers, before: str = "", after: str = ""
+    ) -> list[Association]:
+        """What sets senses [n] apart among words [n], shown between two texts."""
+        there = words > 0
+        rows, kinds = np.unique(senses[there]), np.unique(words[there])
+        if not len(rows):
+            return []
+        z = log_odds(contingency_matrix(senses[there], words[there]))
+        found = []
+        for row, column in np.argwhere(z > LEAST_Z).tolist():
+            word = self._kinds[kinds[column]]
+            found.append(Association(int(rows[row]), z[row, column], word, before + word + after))
+        return found
 
     def _sources(self, where: Numbers) -> list[tuple[str, int]]:
         """The source words that occurrences [n] translate, and how often."""
-        if self._cause is None:
-            return []
-        causes = self._cause[where]
-        kinds, times = np.unique(causes[causes >= 0], return_counts=True)
+        causes = _NOWHERE if self._cause is None else self._cause[where]
         least = max(LEAST_TIMES, LEAST_SHARE * len(where))
-        best = np.argsort(-times, kind="stable")[:MOST]
-        return [(self._causes[kinds[at]], int(times[at])) for at in best if times[at] >= least]
+        counts = Counter(self._kinds[cause] for cause in sorted(causes.tolist()) if cause)
+        return [pair for pair in counts.most_common(MOST) if pair[1] >= least]
 
     def examples(self, row: int, entry: int, most: int) -> list[Example]:
         """The surest contexts of a sense of a word, at most ``most``, the surest first."""
-        text, where = self._text, self._where.get(entry, np.empty(0, np.int64))
-        where = where[text.sense[where] == row]
-        best = where[np.argsort(-text.posterior[where], kind="stable")[:most]]
+        where = self._where.get(entry, _NOWHERE)
+        where = where[self._sense[where] == row]
+        best = where[np.argsort(-self._share[where], kind="stable")[:most]]
+        lines, place = self._text.words, self._text.tokens["place"]
         return [
-            Example(float(text.posterior[at]), text.words[text.line[at]], int(text.place[at]))
-            for at in best
+            Example(float(self._share[at]), lines[self._line[at]], int(place[at])) for at in best
         ]
 
 
-def apart(
-    senses: Numbers, words: NDArray[Any], count: int, form: tuple[str, str] = ("", "")
-) -> list[list[Association]]:
-    """Of each of ``count`` senses the words that set it apart, of pairs [n] and [n], shown between
-    the two texts of a form."""
-    kinds, kind = np.unique(words, return_inverse=True)
-    return [
-        [Association(z[at], kinds[at], kinds[at].join(form)) for at in np.flatnonzero(z > LEAST_Z)]
-        for z in log_odds(contingency(senses, kind, count))
-    ]
+class Association(NamedTuple):
+    """A word that sets a sense apart."""
+
+    row: int  # of the sense
+    score: float  # z-score
+    word: str
+    text: str  # how it is shown
 
 
-def contingency(rows: Numbers, columns: Numbers, count: int) -> NDArray[np.float64]:
-    """How often each of ``count`` rows meets each column, [count, C], of pairs [n] and [n]."""
-    width = int(columns.max(initial=-1)) + 1
-    table = np.bincount(rows * width + columns, minlength=count * width)
-    return table.reshape(count, width).astype(float)
+def best_words(associations: Iterable[Association], row: int) -> list[str]:
+    """The :data:`MOST` surest of a sense, words without a letter left out, function words last."""
+    ranked = sorted(
+        (is_function_word(word), -score, text)
+        for of, score, word, text in associations
+        if of == row and has_letter(word)
+    )
+    return [text for _, _, text in ranked[:MOST]]
 
 
-def log_odds(table: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_odds(table: NDArray[np.int64]) -> NDArray[np.float64]:
     """z-scores of log odds of columns in each row against all other rows, [R, C]."""
     other = table.sum(0) - table
     rest = table.sum(1, keepdims=True) - table

@@ -11,18 +11,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from pandas import DataFrame
 from torch import Tensor
 
 from fairseq_kerbs.analysis.geometry import Projection
-from fairseq_kerbs.analysis.words import frequency_groups
+from fairseq_kerbs.analysis.words import senses_by_frequency
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.kernels.gao import LogKernel, PowerKernel, RadialBasisKernel, WaveletKernel
 from fairseq_kerbs.utils.errors import UserError
@@ -112,7 +113,7 @@ def _mark(index: int, size: float) -> dict[str, Any]:
 
 
 def plot_contexts(
-    word: str, plane: Projection, sense_of: Tensor, names: Sequence[str] = ()
+    word: str, plane: Projection, sense_of: NDArray[np.int64], names: Sequence[str] = ()
 ) -> Figure:
     """Context vectors of a word in a plane, with marks of its senses (Figure 1 of the paper).
 
@@ -128,9 +129,7 @@ def plot_contexts(
         if names and names[index]:
             lines = (fill(line, 40) for line in names[index].splitlines())
             label += "\n" + _plain("\n".join(lines))
-        axes.scatter(
-            *points.T.tolist(), label=label, alpha=0.75, linewidths=1.0, **_mark(index, 26)
-        )
+        axes.scatter(*points.T, label=label, alpha=0.75, linewidths=1.0, **_mark(index, 26))
         axes.scatter([x], [y], s=330, facecolors="white", edgecolors="black", zorder=3)
         axes.scatter([x], [y], zorder=4, **_mark(index, 90))
     axes.set_aspect("equal", adjustable="datalim")
@@ -170,10 +169,10 @@ def plot_frequency(senses: Sequence[int], counts: Sequence[int]) -> Figure:
     apart = np.random.default_rng(1).uniform(-0.25, 0.25, len(shown))
     label = "a word (moved up or down at random)"
     axes.scatter(times[shown], each[shown] + apart, s=6, color="0.6", linewidths=0, label=label)
-    groups = frequency_groups(counts)
-    middles = [times[group[len(group) // 2]] for group in groups]
-    means = [each[group].mean() for group in groups]
-    axes.plot(middles, means, color="black", marker="o", label="mean of a tenth of the words")
+    tenths = DataFrame(senses_by_frequency(senses, counts))
+    middle = (tenths["most"] * tenths["fewest"]) ** 0.5
+    label = "mean of a tenth of the words"
+    axes.plot(middle, tenths["senses"], color="black", marker="o", label=label)
     axes.set(xscale="log", yticks=range(1, max(senses) + 1))
     axes.legend(frameon=False, fontsize="small")
     return figure
@@ -213,21 +212,12 @@ _FIGURES = re.compile(r'\b(?:train_)?(\w+?)(?:[= ]|": )"?(-?\d[\d.]*(?:e[+-]?\d+
 _KINDS = ("train_inner", "train")  # between two validations, or once an epoch
 
 
-class _Chart(NamedTuple):
-    title: str
-    label: str  # of the values
-    start: str  # of the names of its lines
-    line: str  # what a line is called
-
-
-_CHARTS = (
-    _Chart(
-        *("Words by number of senses, over training", "words"),
-        *("words_with_", "number of senses: {}"),
-    ),
-    _Chart("Senses moved", "senses since the last record", "senses_moved", "senses moved"),
-    _Chart("θ over training", "θ", "theta_q", "{} % of the senses lie below"),
-)
+_CHARTS = {
+    "words_with_": ("Words by number of senses, over training", "words", "number of senses: {}"),
+    "senses_moved": ("Senses moved", "senses since the last record", "senses moved"),
+    "theta_q": ("θ over training", "θ", "{} % of the senses lie below"),
+}
+"""By the start of names of figures: title, what the values are, and what a line is called."""
 
 
 def read_history(path: Path) -> DataFrame:
@@ -271,15 +261,15 @@ def _from_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
 
 def plot_history(history: DataFrame) -> Figure:
     """Words by number of senses, senses moved, and quantiles of θ, over training."""
-    charts = [(chart, history.filter(regex=f"^{chart.start}")) for chart in _CHARTS]
-    charts = [(chart, columns) for chart, columns in charts if not columns.empty]
-    labels = [(chart.title, "updates", chart.label) for chart, _ in charts]
+    charts = {start: history.filter(regex=f"^{start}") for start in _CHARTS}
+    charts = {start: columns for start, columns in charts.items() if not columns.empty}
+    labels = [(_CHARTS[start][0], "updates", _CHARTS[start][1]) for start in charts]
     figure, panels = _panels(4.2 * len(charts), 3.9, *labels)
-    for axes, (chart, columns) in zip(panels, charts):
+    for axes, (start, columns) in zip(panels, charts.items()):
         axes.set_prop_cycle(color=COLORS * 2, linestyle=DASHES * 2, marker=MARKS)
         for name in sorted(columns):
             values = columns[name].dropna()
-            label = chart.line.format(name.removeprefix(chart.start).lstrip("0"))
+            label = _CHARTS[start][2].format(name.removeprefix(start).lstrip("0"))
             every = max(1, len(values) // 8)
             axes.plot(values.index, values, markersize=4, markevery=every, label=label)
         below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}

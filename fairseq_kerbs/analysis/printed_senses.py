@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ from fairseq_kerbs.utils.processes import progress
 if TYPE_CHECKING:
     from fairseq_kerbs.analysis.names import SenseNames
 
-MAX_TOKENS = 4000  # of a batch
+BATCH = 64  # hypotheses at a time, of about the same length
 _LINE = re.compile(r"([SHDP])-(\d+)\t(.*)", re.DOTALL)
 
 
@@ -59,7 +59,8 @@ def with_senses(
     hypotheses = sorted(read_hypotheses(lines, name), key=lambda each: len(each.words))
     label = _labels(model.decoder.output, task.target_dictionary, names)
     added: dict[int, str] = {}
-    for batch in progress(list(_batches(hypotheses)), "senses", " batches"):
+    for start in progress(range(0, len(hypotheses), BATCH), "senses", " batches"):
+        batch = hypotheses[start : start + BATCH]
         for hypothesis, entries in zip(batch, _entries(batch, model, task)):
             sentence = lines[hypothesis.line].partition("\t")[0][2:]
             shown = " ".join(f"{word}#{sense}:{share:.4f}" for word, sense, share in entries)
@@ -122,17 +123,6 @@ def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
             "output, made without --quiet and --results-path"
         )
     return hypotheses
-
-
-def _batches(hypotheses: list[Hypothesis]) -> Iterator[list[Hypothesis]]:
-    batch: list[Hypothesis] = []
-    for hypothesis in hypotheses:
-        longest = max(len(each.source) + len(each.words) for each in [*batch, hypothesis])
-        if batch and longest * (len(batch) + 1) > MAX_TOKENS:
-            yield batch
-            batch = []
-        batch.append(hypothesis)
-    yield batch
 
 
 def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[Entry]]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from pandas import DataFrame, Series
 from torch import Tensor
 
 from fairseq_kerbs.evaluation.texts import escape_markdown, table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 BPE_MARK = "@@"
 _FILLER = re.compile(r"madeupword\d{4}")  # fairseq pads dictionaries with these
@@ -79,10 +77,15 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
 
 
+def records(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table, None for what is missing."""
+    cells: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return cells
+
+
 def csv_of(frame: DataFrame, digits: int | None = None) -> str:
     """A table as CSV, what is missing as empty cells; see `table_as_csv`."""
-    cells = frame.astype(object).where(frame.notna(), None)
-    return table_as_csv(frame.columns, cells.to_numpy().tolist(), digits)
+    return table_as_csv(frame.columns, (row.values() for row in records(frame)), digits)
 
 
 # --- senses of a word -----------------------------------------------------------------------------
@@ -111,40 +114,24 @@ def sense_of(layer: OutputLayer, word: int, contexts: Tensor) -> Tensor:
 # --- words by frequency and number of senses ------------------------------------------------------
 
 
-def frequency_groups(counts: Sequence[int], groups: int = 10) -> list[NDArray[np.int64]]:
-    """Indices of words in groups of equal size (give or take one), from frequent to rare. Words
-    with a count of 0, such as fairseq's special symbols, belong to none."""
-    numbers = np.asarray(counts)
-    order = np.argsort(-numbers, kind="stable")[: np.count_nonzero(numbers)]
-    return [part for part in np.array_split(order, groups) if len(part)]
-
-
 def senses_by_frequency(
     senses: Sequence[int], counts: Sequence[int], groups: int = 10
 ) -> list[dict[str, Any]]:
-    """By `frequency_groups` how many ``words``, occurrences of the ``most`` and ``fewest``
-    frequent one, and the mean of ``senses`` [V] a word."""
+    """By groups of words of equal size (give or take one), from frequent to rare: how many
+    ``words``, occurrences of the ``most`` and ``fewest`` frequent one, and the mean of ``senses``
+    [V] a word. Words with a count of 0, such as fairseq's special symbols, belong to none."""
+    times = np.asarray(counts)
+    order = np.argsort(-times, kind="stable")[: np.count_nonzero(times)]
     return [
         {
             "words": len(part),
-            "most": counts[part[0]],
-            "fewest": counts[part[-1]],
+            "most": int(times[part[0]]),
+            "fewest": int(times[part[-1]]),
             "senses": float(np.asarray(senses)[part].mean()),
         }
-        for part in frequency_groups(counts, groups)
+        for part in np.array_split(order, groups)
+        if len(part)
     ]
-
-
-def whole_words(targets: Iterable[Tensor], symbols: Sequence[str]) -> set[str]:
-    """Entries of a dictionary [V] that stand alone in a text: somewhere in its sentences of token
-    numbers [len] they are neither marked with ``@@`` nor behind a marked one."""
-    marked = torch.tensor([symbol.endswith(BPE_MARK) for symbol in symbols])  # [V]
-    alone: set[int] = set()
-    for target in targets:
-        piece = marked[target]  # [len]
-        piece[1:] |= marked[target[:-1]]
-        alone.update(target[~piece].tolist())
-    return {symbols[number] for number in alone}
 
 
 def words_by_number_of_senses(
@@ -155,16 +142,15 @@ def words_by_number_of_senses(
 
     Entries [V] without a letter and the ``special`` first ones are left out, and pieces unless
     ``with_pieces``: then as ``ban@@`` and ``@@ing``. A dictionary does not say whether ``ing`` is a
-    word or the end of many: ``known`` are the words that stand alone in a text (`whole_words`), by
-    default all but pieces that end in ``@@``.
+    word or the end of many: ``known`` are the words that stand alone in a text, by default all but
+    pieces that end in ``@@``.
     """
     words: dict[int, list[str]] = {number: [] for number in range(1, max(senses) + 1)}
     for index, (symbol, number) in enumerate(zip(symbols, senses)):
         begins = symbol.endswith(BPE_MARK)
         ends = not begins and known is not None and symbol not in known
-        if (begins or ends) and not with_pieces:
-            continue
-        if is_word(symbol, index, special) and has_letter(symbol):
+        wanted = with_pieces or not (begins or ends)
+        if wanted and is_word(symbol, index, special) and has_letter(symbol):
             words[number].append(f"{BPE_MARK}{symbol}" if ends else symbol)
     return words
 
@@ -174,18 +160,14 @@ def drawn_words(
 ) -> str:
     """The paper's Table 6 as Markdown: at most so many words of every group, drawn at random. As
     CSV each has a row: number of senses, how many words have it, word."""
-    from random import Random
-
-    from pandas import DataFrame
-
     draws = {n: Random(seed).sample(words, min(most, len(words))) for n, words in groups.items()}
     if csv:
         rows = [(n, len(groups[n]), word) for n, words in draws.items() for word in words]
         return csv_of(DataFrame(rows, columns=["senses", "words_in_all", "word"]))
-    columns = {
-        f"{n} sense{'s' if n > 1 else ''}": [str(len(groups[n])), *map(escape_markdown, words)]
+    columns = {"": Series(["words in all", "drawn at random"])} | {
+        f"{n} sense{'s' if n > 1 else ''}": Series(
+            [str(len(groups[n])), *map(escape_markdown, words)]
+        )
         for n, words in draws.items()
     }
-    table = DataFrame.from_dict(columns, orient="index").T.fillna("")
-    table.insert(0, "", ["words in all", "drawn at random", *[""] * len(table)][: len(table)])
-    return f"{table.to_markdown(index=False, disable_numparse=True)}\n"
+    return f"{DataFrame(columns).fillna('').to_markdown(index=False, disable_numparse=True)}\n"

@@ -35,6 +35,7 @@ class Inputs:
     table: SenseTable  # senses of every word
     word_table: SenseTable  # the same for one sense a word
     target: Tensor  # target words, [N]; frequencies fall as 1/rank
+    logits: Tensor  # room for the products, [N, M], which takes no memory until it is filled
 
     def drop_gradients(self) -> None:
         """Forget all gradients, so that the next backward pass makes its own."""
@@ -67,7 +68,8 @@ def make_inputs(
     table = build_sense_table(allocation, vocab)
     word_table = build_sense_table(torch.arange(vocab, device=device), vocab)
     target = zipf_words(tokens, vocab, generator).to(device)
-    return Inputs(h, w, words, fresh, trained, allocation, table, word_table, target)
+    logits = torch.empty(tokens, senses, dtype=h.dtype, device=device)
+    return Inputs(h, w, words, fresh, trained, allocation, table, word_table, target, logits)
 
 
 # ------------------------------------------------------------------ losses: sums of −log P(target)
@@ -112,23 +114,32 @@ def naive_losses(inputs: Inputs, smoothing: float = 0.0) -> Tensor:
     return (1.0 - smoothing - each) * nll - each * words.log().sum(1)
 
 
-def naive_kerbs(inputs: Inputs) -> Tensor:
-    """The sum of :func:`naive_losses`."""
-    return naive_losses(inputs).sum()
-
-
 def stock_softmax(inputs: Inputs) -> Tensor:
     """What fairseq's output projection and ``cross_entropy`` compute."""
     scores = F.log_softmax(F.linear(inputs.h, inputs.words), dim=-1, dtype=torch.float32)
     return F.nll_loss(scores, inputs.target, ignore_index=PAD, reduction="sum")
 
 
+def products(inputs: Inputs) -> None:
+    """The three matrix products that any exact method must do, and nothing else.
+
+        X = h Wᵀ,   dh = P W,   dW = Pᵀ h        X, P: [N, M]
+
+    P is X itself here: its values do not matter for the time.
+    """
+    h, w, x = inputs.h.detach(), inputs.w.detach(), inputs.logits
+    torch.mm(h, w.t(), out=x)
+    torch.mm(x, w)
+    torch.mm(x.t(), h)
+
+
 PRODUCTS = "products"
-CONTESTANTS: dict[str, tuple[str, Callable[[Inputs], Tensor]]] = {
+CONTESTANTS: dict[str, tuple[str, Callable[[Inputs], Tensor | None]]] = {
+    PRODUCTS: ("h Wᵀ, P W, Pᵀ h", products),
     "kerbs": ("kerbs_nll, θ of deviation 0.1", kerbs),
     "kerbs-trained": ("kerbs_nll, θ of deviation 1.5", partial(kerbs, trained=True)),
     "kerbs-smoothed": ("kerbs_nll, label smoothing 0.1", partial(kerbs, smoothing=0.1)),
-    "naive": ("KerBS as written, by autograd", naive_kerbs),
+    "naive": ("KerBS as written, by autograd", lambda inputs: naive_losses(inputs).sum()),
     "stock": ("fairseq's cross_entropy", stock_softmax),
     "lean": ("softmax by kerbs_nll, inner product", lean_softmax),
 }
@@ -144,51 +155,28 @@ def workload(name: str, per_sense: bool = False, **inputs_of: Any) -> Workload:
     """
     inputs, (_, loss_of) = make_inputs(**inputs_of), CONTESTANTS[name]
 
-    def run() -> Tensor:
+    def run() -> Tensor | None:
         loss = loss_of(inputs)
+        if loss is None:
+            return None
         loss.backward()
         return loss.detach() / tokens
 
     tokens = len(inputs.target)
     work = (tokens * len(inputs.w), "token and sense") if per_sense else (tokens, "token")
-    return Workload(run, inputs.drop_gradients, *work)
-
-
-def products_workload(**inputs_of: Any) -> Workload:
-    """The three matrix products that any exact method must do, and nothing else.
-
-        X = h Wᵀ,   dh = P W,   dW = Pᵀ h        X, P: [N, M]
-
-    P is X itself here: its values do not matter for the time.
-    """
-    inputs = make_inputs(**inputs_of)
-    h, w = inputs.h.detach(), inputs.w.detach()
-    x = h.new_empty(len(h), len(w))
-
-    def run() -> None:
-        torch.mm(h, w.t(), out=x)
-        torch.mm(x, w)
-        torch.mm(x.t(), h)
-
-    return Workload(run, amount=len(h), unit="token", reuses=True)
+    return Workload(run, inputs.drop_gradients, *work, reuses=name == PRODUCTS)
 
 
 def entries(names: Sequence[str], inputs: dict[str, Any]) -> Entries:
     """The named contestants; ``inputs`` as `make_inputs` takes them."""
-    return {
-        name: ("h Wᵀ, P W, Pᵀ h", partial(products_workload, **inputs))
-        if name == PRODUCTS
-        else (CONTESTANTS[name][0], partial(workload, name, **inputs))
-        for name in names
-    }
+    return {name: (CONTESTANTS[name][0], partial(workload, name, **inputs)) for name in names}
 
 
 def scaling_entries(inputs: dict[str, Any]) -> Entries:
     """KerBS with more and more senses, then with more and more tokens, around one size."""
     points = [(share, 1.0) for share in (1 / 3, 2 / 3, 1.0)]
-    points += [(1.0, factor) for factor in (1 / 4, 1 / 2, 2.0, 4.0)]
     made = {}
-    for share, factor in points:
+    for share, factor in [*points, *((1.0, factor) for factor in (1 / 4, 1 / 2, 2.0, 4.0))]:
         tokens = round(factor * inputs["tokens"])
         ratio = max(1.0, share * inputs["senses_per_word"])
         sizes = {**inputs, "tokens": tokens, "senses_per_word": ratio}

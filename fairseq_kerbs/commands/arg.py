@@ -18,7 +18,13 @@ class OutputPath(PosixPath):
 
 def flag(*names: str, **options: Any) -> Part:
     """What `add_argument` takes."""
-    return lambda parser: parser.add_argument(*names, **options)
+
+    def add(parser: Any) -> None:
+        action = parser.add_argument(*names, **options)
+        if action.type in (Path, OutputPath) or action.metavar in ("DATA", "SAVE_DIR"):
+            action.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # for shtab
+
+    return add
 
 
 def switch(name: str, text: str) -> Part:

@@ -1,14 +1,16 @@
-"""``fairseq-kerbs toy``, ``prepare`` and ``prepare-lm``, and the released corpora: making data."""
+"""``fairseq-kerbs toy``, ``prepare``, ``prepare-lm`` and the released corpora: making data; and
+``gold-…``: files of gold senses, which ``senses --gold`` compares with."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairseq_kerbs.commands import arg, command, say_written
+from fairseq_kerbs.commands import arg, command, say_written, write_output
 from fairseq_kerbs.data import prepare, released
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import usable_cores
 
 LOWERCASE = arg.switch("--lowercase", "lower-case all text")
@@ -122,3 +124,120 @@ PREPARATIONS = (
     _preparation("prepare-multi30k", released.prepare_multi30k, SOURCE, _merges(3000)),
     _preparation("prepare-wikitext2", released.prepare_wikitext2, SOURCE, _words(10_000)),
 )  # fmt: skip
+
+
+# --- gold senses ----------------------------------------------------------------------------------
+
+TEXT = "tokenized text of the split, such as clean/train.en or tok/test.en of 'prepare'"
+LABELLED = "file with source, tokens and labels POSITION:SENSE per line, separated by tabs"
+SENTENCES = arg.flag(
+    "--text", type=arg.OutputPath, required=True, metavar="TEXT", help="output file of sentences"
+)
+
+
+def _gold_file(least_count: int = 1, least_share: float = 0.0) -> tuple[arg.Part, ...]:
+    text = "minimum share of a sense in these occurrences"
+    return (
+        arg.number("--least-count", least_count, "minimum labelled occurrences of a word"),
+        arg.number("--least-share", least_share, text, metavar="F"),
+        arg.output("output file", "GOLD.tsv", required=True),
+    )
+
+
+@command(
+    "gold-mlt",
+    arg.file("list", "list of MLT, such as ende_test2016.txt", "LIST"),
+    arg.file("--text", TEXT, required=True),
+    arg.file("--source", "its tokenized German source, such as tok/test.de", required=True),
+    *_gold_file(),
+)
+def mlt(args: argparse.Namespace) -> None:
+    """gold senses of English words by the translations in a list of MLT
+
+    The sense of an English word is the one of its German translations in a list of Multimodal
+    Lexical Translation whose stem is found in the source sentence.
+    """
+    from fairseq_kerbs.data.gold import gold_of_mlt
+
+    _write_gold(args, gold_of_mlt(args.list, args.text, args.source))
+
+
+@command(
+    "gold-translations",
+    arg.file("--text", TEXT, required=True),
+    arg.file("--other", "the same lines in another language", required=True),
+    arg.value("--stemmer", "Snowball stemmer for --other, such as czech [none]", "LANGUAGE"),
+    *_gold_file(least_count=60, least_share=0.1),
+)  # fmt: skip
+def translations(args: argparse.Namespace) -> None:
+    """gold senses of words by the words of another language aligned with them
+
+    The gold sense of a word is the word, or its stem, that IBM Model 1 aligns with it in another
+    language. Use a language that the model was not trained on.
+    """
+    from fairseq_kerbs.analysis.alignment import align
+    from fairseq_kerbs.data.gold import gold_of_translations, parallel_words
+
+    lines, others = parallel_words(args.text, args.other, args.stemmer)
+    for name, path, text in (("--text", args.text, lines), ("--other", args.other, others)):
+        if not any(text):
+            raise UserError(f"{name}: {path} has no words; give the tokenized text of a split")
+    aligned = align([[word.lower() for word in words] for words in lines], others)
+    _write_gold(args, gold_of_translations(lines, others, aligned.tolist()))
+
+
+@command(
+    "gold-coarsewsd",
+    arg.file("folder", "folder of CoarseWSD-20, with a folder per word", "FOLDER"),
+    arg.choice("--part", "part of the data", "train", "test"),
+    SENTENCES,
+    *_gold_file(),
+)
+def coarsewsd(args: argparse.Namespace) -> None:
+    """gold senses and text of CoarseWSD-20, for language models
+
+    Writes the sentences to TEXT, the senses of words to GOLD.tsv. Binarize TEXT with the dictionary
+    of the language model: fairseq-preprocess --only-source --srcdict DATA/dict.txt --testpref TEXT
+    --destdir BIN. Then: senses CHECKPOINT --data BIN --gold GOLD.tsv --train-data DATA.
+    """
+    from fairseq_kerbs.data.gold import gold_of_coarsewsd
+
+    sentences, rows = gold_of_coarsewsd(args.folder, args.part)
+    _write_gold(args, rows, sentences)
+
+
+@command("gold-noad", arg.file("list", LABELLED, "LIST"), SENTENCES, *_gold_file())
+def noad(args: argparse.Namespace) -> None:
+    """gold senses and text of words labelled by NOAD, for language models
+
+    Writes the sentences to TEXT, the senses of words to GOLD.tsv, to be used as those of
+    gold-coarsewsd.
+    """
+    from fairseq_kerbs.data.gold import gold_of_noad
+
+    sentences, rows = gold_of_noad(args.list)
+    _write_gold(args, rows, sentences)
+
+
+def _write_gold(
+    args: argparse.Namespace,
+    rows: Sequence[tuple[int, int, str, str]],
+    sentences: Sequence[str] = (),
+) -> None:
+    """Write the gold senses of words that have several, and the sentences they are in."""
+    from fairseq_kerbs.data.gold import gold_text, with_several_senses
+
+    rows = with_several_senses(rows, args.least_count, args.least_share)
+    if not rows:
+        raise UserError(
+            f"no word has two senses of --least-share {args.least_share:g} among --least-count "
+            f"{args.least_count} labels; lower these, or see that the files belong together"
+        )
+    if sentences:
+        text = "".join(f"{sentence}\n" for sentence in sentences)
+        write_output(args.text, text, f"{len(sentences)} sentences")
+    words = len({word for _, _, word, _ in rows})
+    write_output(args.output, gold_text(rows), f"senses of {words} words, {len(rows)} occurrences")
+
+
+GOLD = (mlt, translations, coarsewsd, noad)

@@ -4,7 +4,6 @@ output vectors."""
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,25 +50,25 @@ def contexts(args: argparse.Namespace) -> Any:
 
     from fairseq_kerbs.analysis import geometry, plots
     from fairseq_kerbs.analysis.names import NO_NAME
-    from fairseq_kerbs.analysis.teacher_forcing import context_vectors
+    from fairseq_kerbs.analysis.teacher_forcing import contexts_of
     from fairseq_kerbs.analysis.words import sense_numbers, sense_of, word_numbers
 
     layer, dictionary, model, task = trained = reading.read_model(args)
     (word,) = word_numbers(dictionary, args.word)
-    every = context_vectors(model, task, args.split, [word], sys.maxsize).get(word, torch.empty(0))
-    if len(every) < 2:
+    found = contexts_of(model, task, args.split, [word], args.most)
+    vectors = found.get(word, torch.empty(0))
+    if len(vectors) < 2:
         raise UserError(
-            f"--word: {args.word[0]} occurs {len(every)} times in split {args.split}, but at least "
-            "2 contexts are needed; name a more frequent word or another --split"
+            f"--word: {args.word[0]} occurs {len(vectors)} times in split {args.split}, but at "
+            "least 2 contexts are needed; name a more frequent word or another --split"
         )
-    drawn = torch.randperm(len(every), generator=torch.Generator().manual_seed(1))[: args.most]
-    vectors, senses = every[drawn], sense_numbers(layer, word)
-    of_context = sense_of(layer, word, vectors)
-    if args.projection == "pca" or len(of_context.unique()) < 2:
-        weight = layer.weight[senses].detach().float()
-        plane = geometry.project(vectors, layer.as_contexts(weight))
+    senses, of_context = sense_numbers(layer, word), sense_of(layer, word, vectors).numpy()
+    points = vectors.double().numpy()
+    if args.projection == "pca" or len({*of_context}) < 2:
+        weight = layer.as_contexts(layer.weight[senses].detach().double())
+        plane = geometry.project(points, weight.numpy())
     else:
-        plane = geometry.discriminate(vectors, of_context, len(senses))
+        plane = geometry.discriminate(points, of_context, len(senses))
     split = "train" if reading.has_split(task, "train") else args.split
     by_row = reading.read_names(trained, split).names(word)
     names = [by_row.get(row, NO_NAME) for row in senses]
@@ -94,38 +93,39 @@ def theta(args: argparse.Namespace) -> Any:
 @figure("frequency", *_LAYER)
 def frequency(args: argparse.Namespace) -> Any:
     """number of senses of each word over its frequency in the training data"""
-    from fairseq_kerbs.analysis import plots
+    from fairseq_kerbs.analysis.plots import plot_frequency
+    from fairseq_kerbs.analysis.report import training_counts
 
     layer, dictionary, *_ = reading.read_model(args)
-    counts = dictionary.count[dictionary.nspecial :]
+    counts = training_counts(dictionary)
     if not any(counts):
         raise UserError("the dictionary has no counts of words; give the one of fairseq-preprocess")
-    return plots.plot_frequency(layer.senses_per_word()[dictionary.nspecial :].tolist(), counts)
+    return plot_frequency(layer.senses_per_word().tolist(), counts)
 
 
 @figure("usage", *_LAYER)
 def usage(args: argparse.Namespace) -> Any:
     """histograms of usage over all senses, and of usage within words"""
-    from fairseq_kerbs.analysis import plots
+    from fairseq_kerbs.analysis.plots import plot_usage
 
     layer = reading.read_model(args).layer
-    return plots.plot_usage(layer.usage, layer.word_of_sense)
+    return plot_usage(layer.usage, layer.word_of_sense)
 
 
 @figure("history", arg.file("log", "output of fairseq-train, or its --tensorboard-logdir", "LOG"))
 def history(args: argparse.Namespace) -> Any:
     """words by number of senses, moved senses and quantiles of theta over training"""
-    from fairseq_kerbs.analysis import plots
+    from fairseq_kerbs.analysis.plots import plot_history, read_history
 
-    return plots.plot_history(plots.read_history(args.log))
+    return plot_history(read_history(args.log))
 
 
 @figure("kernels")
 def kernels(_: argparse.Namespace) -> Any:
     """kernels and gradients of Gao et al. over the squared distance, and KerBS over the cosine"""
-    from fairseq_kerbs.analysis import plots
+    from fairseq_kerbs.analysis.plots import plot_kernels
 
-    return plots.plot_kernels()
+    return plot_kernels()
 
 
 plot = nested(
@@ -152,7 +152,7 @@ def geometry(args: argparse.Namespace) -> None:
     too.
     """
     from fairseq_kerbs.analysis.geometry import geometry_as_text, geometry_table, measure_word
-    from fairseq_kerbs.analysis.teacher_forcing import context_vectors
+    from fairseq_kerbs.analysis.teacher_forcing import contexts_of
     from fairseq_kerbs.analysis.words import csv_of, frequent_words, word_numbers
     from fairseq_kerbs.utils.processes import progress
 
@@ -160,7 +160,7 @@ def geometry(args: argparse.Namespace) -> None:
         raise UserError(f"--most is {args.most}, but must be at least --least, {args.least}")
     layer, dictionary, model, task = reading.read_model(args, any_model=True)
     words = word_numbers(dictionary, args.word) or frequent_words(dictionary, args.top)
-    vectors = context_vectors(model, task, args.split, words, args.most)
+    vectors = contexts_of(model, task, args.split, words, args.most)
     times = {word: len(vectors.get(word, ())) for word in words}
     measured = [
         {"word": dictionary[word]}
@@ -170,8 +170,7 @@ def geometry(args: argparse.Namespace) -> None:
     ]
     few = {dictionary[word]: times[word] for word in words if times[word] < args.least}
     table = geometry_table(measured)
-    result = {"words": measured, "few": few, "least": args.least}
-    reading.write_files(args, result, csv_of(table))
+    reading.write_files(args, {"words": measured, "few": few, "least": args.least}, csv_of(table))
     if measured:
         reading.show(geometry_as_text(table))
     if few:
@@ -192,7 +191,7 @@ def geometry(args: argparse.Namespace) -> None:
 def neighbours(args: argparse.Namespace) -> None:
     """clusters of words with similar output embeddings, for one model or two
 
-    Cluster words by their output embeddings (cosine, or the kernel over senses). With --data: count
+    Cluster words by the cosine of their output embeddings, or of their senses'. With --data: count
     how often a word of a cluster is predicted instead of another. With two checkpoints: compare
     where only one model is correct. Models of fairseq work too.
     """
@@ -205,7 +204,7 @@ def neighbours(args: argparse.Namespace) -> None:
     names = args.names or model_names(paths)
     if len(set(names)) != len(paths) or len(names) != len(paths):
         raise UserError(f"--names: give as many names as checkpoints, {len(paths)}, that differ")
-    layers, predictions, dictionary = _read(args, dict(zip(names, paths)))
+    layers, texts, dictionary = _read(args, dict(zip(names, paths)))
     compared = [
         is_word(word, number, dictionary.nspecial)
         and dictionary.count[number] >= args.least
@@ -218,11 +217,11 @@ def neighbours(args: argparse.Namespace) -> None:
             "a smaller number"
         )
     result = analysis.find_neighbours(
-        *(layers, predictions, torch.tensor(compared), dictionary.symbols, dictionary.count),
+        *(layers, texts, torch.tensor(compared), dictionary.symbols, dictionary.count),
         top=args.top,
         examples=args.examples,
     )
-    reading.write_files(args, result, csv_of(analysis.neighbours_table(result), 6))
+    reading.write_files(args, result.as_json(), csv_of(result.table(), 6))
     reading.show(analysis.neighbours_as_text(result))
 
 
@@ -233,28 +232,29 @@ def model_names(paths: list[Path]) -> list[str]:
     return next(differing, ["first", "second"])
 
 
-def _read(
-    args: argparse.Namespace, paths: dict[str, Path]
-) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """By name, output layers, and with data predictions; the dictionary of all."""
-    from fairseq_kerbs.analysis.teacher_forcing import collect_predictions
+def _read(args: argparse.Namespace, paths: dict[str, Path]) -> tuple[Any, Any, Any]:
+    """By name, output layers, and with data texts with guesses; the dictionary of all."""
+    from fairseq_kerbs.analysis.teacher_forcing import read_text
     from fairseq_kerbs.checkpoints import model_layer
 
-    layers, predictions, dictionaries = {}, {}, []
+    layers, texts, dictionaries = {}, {}, []
     for name, path in paths.items():
         layer, dictionary, model, task = reading.read_model(args, path, any_model=True)
         dictionaries.append(dictionary)
         if task is not None:
-            predictions[name] = collect_predictions(model, task, args.split, args.joined)
+            text = read_text(model, task, args.split, joined=args.joined, guesses=True)
+            tokens = text.tokens[text.tokens["entry"] >= dictionary.nspecial]
+            tokens = tokens.sort_values(["line", "place"], ignore_index=True)
+            texts[name] = text._replace(tokens=tokens)
         layers[name] = layer or model_layer(model, path)
-    of_models, differ = list(predictions.values()), ""
+    both, differ = " and ".join(map(str, paths.values())), ""
+    words = [text.tokens[["line", "place", "entry"]] for text in texts.values()]
     if dictionaries[-1].symbols != dictionaries[0].symbols:
         differ = "have different target dictionaries"
-    elif of_models and not of_models[-1].same_words(of_models[0]):
+    elif words and not words[-1].equals(words[0]):
         differ = f"do not predict the same words of --split {args.split}"
     if differ:
         raise UserError(
-            f"{' and '.join(map(str, paths.values()))} {differ}; compare models of the same task "
-            "that were trained on the same data"
+            f"{both} {differ}; compare models of the same task that were trained on the same data"
         )
-    return layers, predictions, dictionaries[0]
+    return layers, texts, dictionaries[0]

@@ -50,16 +50,17 @@ class Trained(NamedTuple):
 
 
 def read_model(
-    args: argparse.Namespace, path: Path | None = None, any_model: bool = False
-) -> Trained:
+    args: argparse.Namespace, path: Path | None = None, any_model: bool = False,
+    data: Path | None = None,
+) -> Trained:  # fmt: skip
     """A checkpoint of ours or of any fairseq model, with its data where they are given."""
     from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
     from fairseq_kerbs.output_layers import OutputLayer
 
-    path, trust = path or args.checkpoint, args.trust_checkpoint
-    if args.data is None:
+    path, data, trust = path or args.checkpoint, data or args.data, args.trust_checkpoint
+    if data is None:
         return Trained(*load_layer(path, args.dict, trust, any_model=any_model))
-    model, task = load_model_and_task(path, args.data, trust=trust, any_model=any_model)
+    model, task = load_model_and_task(path, data, trust=trust, any_model=any_model)
     layer = getattr(model.decoder, "output", None)
     layer = layer if isinstance(layer, OutputLayer) else None
     return Trained(layer, task.target_dictionary, model, task)

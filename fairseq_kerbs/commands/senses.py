@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def senses(args: argparse.Namespace) -> None:
     per word. With --gold: compare senses with gold senses by V-measure, adjusted Rand index and
     adjusted mutual information, together with permuted senses, k-means and a linear classifier.
     """
-    from fairseq_kerbs.analysis import sense_report
+    from fairseq_kerbs.analysis import report as reports
     from fairseq_kerbs.analysis.gold_senses import comparison_as_text
     from fairseq_kerbs.analysis.words import csv_of, word_numbers
 
@@ -59,15 +60,15 @@ def senses(args: argparse.Namespace) -> None:
         names, words, met, comparison["gold"] = _compare_with_gold(args, trained)
     elif trained.task is not None:
         names = reading.read_names(trained, args.split or "train")
-    report = sense_report.build_report(
+    report = reports.build_report(
         *(names, trained.layer, trained.dictionary, words),
         gold=met,
         top=args.top,
         examples=args.examples,
         nearest=args.nearest,
     )
-    reading.write_files(args, report | comparison, csv_of(sense_report.report_table(report), 6))
-    reading.show(sense_report.report_as_text(report))
+    reading.write_files(args, report | comparison, csv_of(reports.report_table(report), 6))
+    reading.show(reports.report_as_text(report))
     if comparison:
         reading.show(f"\n{comparison_as_text(comparison['gold'])}")
     if args.by_number_of_senses or args.table is not None:
@@ -79,36 +80,39 @@ def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tu
     the split and one over the training data, which may be the same."""
     from fairseq_kerbs.analysis import gold_senses
     from fairseq_kerbs.analysis.names import SenseNames
-    from fairseq_kerbs.analysis.teacher_forcing import TOKENS, read_text
+    from fairseq_kerbs.analysis.teacher_forcing import TOKENS, read_text, sample_of
 
     gold = gold_senses.read_gold_senses(args.gold)
     labels = Counter(word for _, _, word in gold)
     layer, dictionary, model, task = trained
     numbers = {word: dictionary.indices[word] for word in labels if word in dictionary.indices}
-    sample, split = gold_senses.training_sample(layer, numbers.values()), args.split or "test"
+    entries, split, other = numbers.values(), args.split or "test", args.train_data
+    dim = layer.weight.shape[1]
+    sample = sample_of(entries, layer.vocab_size, dim, gold_senses.CONTEXTS)
     gold_senses.lines_as_samples(task)
-    whole = split == "train" and args.train_data is None  # contexts are from the split itself
-    entries = numbers.values()
+    whole = split == "train" and other is None  # contexts are from the split itself
     names = text = read_text(model, task, split, words=entries, sample=sample if whole else None)
     labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
-    if args.train_data is not None:
+    training: dict[str, Any] = {"sample": sample, "flag": "--train-data"}
+    if other is None and not whole:
+        names = read_text(model, task, "train", TOKENS, **training)
+    elif other is not None:
         if split != "train" and reading.has_split(task, "train"):
             names = read_text(model, task, "train", TOKENS)
-        other = argparse.Namespace(**{**vars(args), "data": args.train_data})
-        _, _, model, task = reading.read_model(other)
+        _, _, model, task = reading.read_model(args, data=other)
         gold_senses.lines_as_samples(task)
-        read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
-    elif not whole:
-        names = read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
+        read_text(model, task, "train", TOKENS, **training)
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
-    words = args.word or [word for word, _ in labels.most_common(args.top or None)]
+    most = (word for word, _ in labels.most_common() if word in numbers)
+    words = args.word or [*islice(most, args.top or None)]
     comparison = gold_senses.compare_with_gold(labelled, contexts)
     return SenseNames(names, dictionary.symbols), words, met, comparison
 
 
 def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
     """Table 6; where there are data, of words that stand alone in the training data."""
-    from fairseq_kerbs.analysis import words
+    from fairseq_kerbs.analysis.teacher_forcing import real_words
+    from fairseq_kerbs.analysis.words import drawn_words, words_by_number_of_senses
 
     layer, dictionary, _, task = trained
     known = None
@@ -119,18 +123,17 @@ def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
                 "pieces"
             )
         train = task.dataset("train")
-        targets = (train[at]["target"] for at in range(len(train)))
-        known = words.whole_words(targets, dictionary.symbols)
-    groups = words.words_by_number_of_senses(
+        lines = (real_words(train[at]["target"].tolist(), dictionary) for at in range(len(train)))
+        known = {words[place] for words, single in lines for _, place in single}
+    groups = words_by_number_of_senses(
         *(layer.senses_per_word().tolist(), dictionary.symbols, dictionary.nspecial, known),
         with_pieces=args.with_pieces,
     )
     draw = groups, args.words_each, args.seed
     if args.by_number_of_senses:
-        reading.show(f"\n{words.drawn_words(*draw)}".removesuffix("\n"))
+        reading.show(f"\n{drawn_words(*draw)}".removesuffix("\n"))
     if args.table is not None:
-        csv = args.table.suffix == ".csv"
-        write_output(args.table, words.drawn_words(*draw, csv=csv))
+        write_output(args.table, drawn_words(*draw, csv=args.table.suffix == ".csv"))
 
 
 @command(
@@ -151,9 +154,8 @@ def report(args: argparse.Namespace) -> None:
     Write a single HTML file that works offline. It starts with the clearest words, and has a search
     for all words: translations, neighbours, contexts, theta and usage of their senses.
     """
-    from fairseq_kerbs.analysis.html_report import html_page
     from fairseq_kerbs.analysis.plots import read_history
-    from fairseq_kerbs.analysis.sense_report import build_report, training_counts
+    from fairseq_kerbs.analysis.report import build_report, html_page, training_counts
     from fairseq_kerbs.analysis.words import is_word
 
     if args.output.suffix.lower() not in (".html", ".htm"):

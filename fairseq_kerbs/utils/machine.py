@@ -30,16 +30,11 @@ def describe_machine(device: str) -> dict[str, Any]:
         "usable_cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "load_average": load_average(),
+        # over the last 1, 5, 15 minutes; above the threads used here somebody else is working, too
+        "load_average": [round(load, 2) for load in os.getloadavg()],
         "system": f"{platform.system()} {platform.machine()}",
         "gpu": gpu,
     }
-
-
-def load_average() -> list[float]:
-    """Running processes over the last 1, 5 and 15 minutes. Above the number of threads used here,
-    somebody else is working, too."""
-    return [round(load, 2) for load in os.getloadavg()]
 
 
 def describe_versions() -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from pandas import DataFrame
 
+from fairseq_kerbs.analysis.teacher_forcing import Text
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data.toy import write_toy_corpus
 from tests.helpers import commands
-
-Refused = Callable[..., str]
 
 SIZES = """--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16
     --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-attention-heads 2
@@ -38,6 +39,14 @@ class Trained:
         return self.data / "dict.en.txt"
 
 
+def text_of(
+    lines: list[list[str]], tokens: object, source: list[list[str]] | None = None, **more: Any
+) -> Text:
+    """A text with tokens of line, place, entry and row of the sense, all as sure."""
+    table = DataFrame(np.array(tokens), columns=["line", "place", "entry", "sense"])
+    return Text(lines, source, table.assign(posterior=0.9), **more)
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Two models after a few updates."""
@@ -54,20 +63,3 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         (folder / f"{name}.log").write_text(log, encoding="utf-8")
     kerbs, softmax = (folder / name / "checkpoint_last.pt" for name in models)
     return Trained(data, kerbs, softmax, folder / "kerbs.log")
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Run a command that must end with one sentence, which is returned."""
-
-    def run(message: str, *command: object) -> str:
-        capsys.readouterr()
-        try:
-            status: object = main([str(part) for part in command])
-        except SystemExit as ended:  # of argparse, which shows the usage first
-            status = ended.code
-        *_, error = capsys.readouterr().err.splitlines()
-        assert (status, message in error) == (2, True), error
-        return error
-
-    return run

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fairseq_kerbs.analysis import gold_senses
 from fairseq_kerbs.analysis.gold_senses import Labelled, compare_with_gold
-from fairseq_kerbs.analysis.teacher_forcing import Text
 from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.utils.errors import UserError
+from tests.analysis.conftest import text_of
 from tests.helpers.fairseq_fixtures import make_model
 
 
@@ -136,10 +136,9 @@ def test_occurrences_are_found_by_line_place_and_word() -> None:
     # lines 0 and 2 of the split; "a" is no word of the gold senses
     tokens = [(0, 0, seal, second), (0, 1, 9, 1), (0, 2, seal, first), (0, 3, seal, first)]
     tokens += [(1, 1, capital, sense_numbers(layer, capital)[0])]
-    line, place, entry, sense = np.array(tokens).T
     lines = [["seal", "a", "seal", "seal"], ["seal", "Seal"]]
     contexts = torch.arange(4.0)[:, None]  # of the words that were asked for
-    text = Text(lines, None, line, place, entry, sense, np.ones(5), [0, 2], contexts)
+    text = text_of(lines, tokens, number=[0, 2], contexts=contexts)
     gold = {(0, 0, "seal"): "animal", (0, 1, "seal"): "stamp", (2, 0, "Seal"): "animal"}
     numbers = {"seal": seal, "Seal": capital}
     found, met = gold_senses.label_occurrences(

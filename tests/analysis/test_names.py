@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_kerbs.analysis.alignment import NULL, align
-from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, SenseNames, contingency, log_odds
+from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, SenseNames, log_odds
 from fairseq_kerbs.analysis.teacher_forcing import Text
+from tests.analysis import conftest
 
 Lines = list[list[str]]
 
@@ -78,8 +79,8 @@ LABELS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, m
 @given(LABELS)
 def test_scores_are_z_scores_of_log_odds(pairs: list[tuple[int, int]]) -> None:
     rows, columns = np.array(pairs).T
-    table = contingency(rows, columns, 4)
-    assert table.sum() == len(pairs)
+    table = np.zeros((4, 5), np.int64)
+    np.add.at(table, (rows, columns), 1)
     scores = log_odds(table)
     for row, column in set(pairs):
         a = table[row, column]
@@ -112,9 +113,9 @@ def text_of(sides: str, same: bool = False) -> Text:
     tokens += [(len(lines) + n, 1, 8, 50 + int(draw.integers(2))) for n in range(len(lines))]
     lines += [["the", "dog", "."]] * len(lines)  # without bank, for the alignment
     source += [["das", "Hund"]] * len(source)
-    line, place, entry, sense = np.array(tokens).T
-    posterior = draw.uniform(0.5, 1.0, len(sense))
-    return Text(lines, None if sides == "one" else source, line, place, entry, sense, posterior)
+    text = conftest.text_of(lines, tokens, None if sides == "one" else source)
+    text.tokens["posterior"] = draw.uniform(0.5, 1.0, len(tokens))
+    return text
 
 
 def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
@@ -131,7 +132,7 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     assert [name.neighbours for name in names.names(8).values()] == [[], []]  # they are at random
     examples = names.examples(40, 4, 3)
     assert [words[place - 1 : place + 1] for _, words, place in examples] == [["money", "bank"]] * 3
-    posteriors = sorted(text.posterior[text.sense == 40], reverse=True)
+    posteriors = sorted(text.tokens["posterior"][text.tokens["sense"] == 40], reverse=True)
     assert [posterior for posterior, *_ in examples] == posteriors[:3]
 
 
@@ -159,7 +160,7 @@ def test_without_another_language_neighbours_and_the_turn_before_name_senses(sid
 def test_a_word_that_looks_like_a_form_and_one_that_is_very_long() -> None:
     text = text_of("one")
     lines = [["{}" if word == "bank" else word for word in words] for words in text.words]
-    lines[-1] = ["x" * 100_000]
+    lines[-1] = ["x" * 100_000, "dog", "."]
     symbols = ["{}" if word == "bank" else word for word in SYMBOLS]
     names = SenseNames(text._replace(words=lines), symbols)
     assert names.names(4)[41].neighbours == ["river {}"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pandas import DataFrame
@@ -18,15 +16,13 @@ from pandas import DataFrame
 from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.names import SenseNames
 from fairseq_kerbs.analysis.printed_senses import hypothesis_senses
-from fairseq_kerbs.analysis.sense_report import build_report, report_as_text
-from fairseq_kerbs.analysis.similarity import nearest_senses
-from fairseq_kerbs.analysis.teacher_forcing import Text, batches, read_text
+from fairseq_kerbs.analysis.report import build_report, nearest_senses, report_as_text
+from fairseq_kerbs.analysis.teacher_forcing import batches, read_text
 from fairseq_kerbs.analysis.words import (
     csv_of,
     drawn_words,
     sense_numbers,
     senses_by_frequency,
-    whole_words,
     words_by_number_of_senses,
 )
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
@@ -34,8 +30,7 @@ from fairseq_kerbs.cli import main
 from fairseq_kerbs.commands import reading
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
-from tests.analysis.conftest import Refused, Trained
-from tests.analysis.test_html_report import words_of
+from tests.analysis.conftest import Trained, text_of
 from tests.helpers.fairseq_fixtures import dictionary, make_model
 
 WORDS = dictionary(23)
@@ -74,12 +69,9 @@ def test_a_sense_is_never_its_own_neighbour() -> None:
 
 def names_of(layer: OutputLayer, *numbers: int) -> SenseNames:
     """Names of a text "a w3 b" a line, each with a sense of w3 by its number."""
-    rows, count = sense_numbers(layer, 7), len(numbers)
-    of_lines = np.array([rows[number - 1] for number in numbers])
-    columns = np.arange(count), np.ones(count, int), np.full(count, 7), of_lines
-    return SenseNames(
-        Text([["a", "w3", "b"]] * count, None, *columns, np.full(count, 0.9)), WORDS.symbols
-    )
+    rows = sense_numbers(layer, 7)
+    tokens = [(line, 1, 7, rows[number - 1]) for line, number in enumerate(numbers)]
+    return SenseNames(text_of([["a", "w3", "b"]] * len(numbers), tokens), WORDS.symbols)
 
 
 def test_report_counts_senses_and_true_ones() -> None:
@@ -87,7 +79,7 @@ def test_report_counts_senses_and_true_ones() -> None:
     first, second, *_ = sense_numbers(layer, 7)
     gold = {first: Counter(y=2), second: Counter(y=1, x=3)}
     names = names_of(layer, 2, 2, 2, 2, 1, 1)
-    report = build_report(names, layer, WORDS, ["w3", "absent"], gold=gold)
+    report = build_report(names, layer, WORDS, ["w3"], gold=gold)
     (word,) = report["words"]
     figures = word["senses"]
     assert [(s["name"], s["sense"], s["times"], s["true_senses"]) for s in figures[:2]] == [
@@ -98,8 +90,6 @@ def test_report_counts_senses_and_true_ones() -> None:
     text = report_as_text(report)
     assert "a [w3] b" in text
     assert "true: x 3, y 1" in text
-    assert report["missing"] == ["absent"]
-    assert "absent" in text
 
 
 def test_senses_by_deciles_of_frequency() -> None:
@@ -122,7 +112,7 @@ def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
     (word,) = build_report(None, layer, words, words=["w1"], nearest=9)["words"]
     (sense,) = word["senses"]
     assert sense["theta"] is None
-    assert {near["word"] for near in sense["nearest"]} == {"w0", "w2", "w3", "w4"}
+    assert {near["name"] for near in sense["nearest"]} == {"w0#1", "w2#1", "w3#1", "w4#1"}
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -156,8 +146,9 @@ def test_report_without_data(
     assert float(rows[0]["theta"]) == pytest.approx(layer.theta[first["row"]].item(), 1e-4)
     assert rows[0]["example"] == ""
     near, _ = first["nearest"]
-    assert near["word"] == words.symbols[int(layer.word_of_sense[near["row"]])]
-    assert f"{near['word']}#{near['sense']} {near['score']:.2f}" in text
+    word = words.symbols[int(layer.word_of_sense[near["row"]])]
+    assert near["name"].startswith(f"{word}#")
+    assert f"{near['name']} {near['score']:.2f}" in text
 
 
 def test_report_with_data(
@@ -168,11 +159,11 @@ def test_report_with_data(
     shown = capsys.readouterr().out
     (word,) = json.loads((tmp_path / "a").read_text())["words"]
     model, task = load_model_and_task(trained.kerbs, trained.data)
-    text = read_text(model, task, "train")
-    the = text.entry == task.target_dictionary.index("the")
-    assert sum(sense["times"] for sense in word["senses"]) == the.sum()
+    tokens = read_text(model, task, "train").tokens
+    the = tokens[tokens["entry"] == task.target_dictionary.index("the")]
+    assert sum(sense["times"] for sense in word["senses"]) == len(the)
     for sense in word["senses"]:
-        sure = sorted(text.posterior[the & (text.sense == sense["row"])], reverse=True)
+        sure = sorted(the["posterior"][the["sense"] == sense["row"]], reverse=True)
         assert [e["posterior"] for e in sense["examples"]] == pytest.approx(sure[:3])
         assert all("[the]" in example["text"] for example in sense["examples"])
     rows = list(csv.DictReader((tmp_path / "b").read_text().splitlines()))
@@ -184,7 +175,7 @@ def test_report_with_data(
 
 
 def test_gold_senses_are_compared_with(
-    trained: Trained, tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = trained.data.parents[1] / "text"
     flags: list[str | Path] = ["--data", trained.data, "--top", "2", "--json", tmp_path / "a"]
@@ -202,53 +193,6 @@ def test_gold_senses_are_compared_with(
     assert senses(trained.kerbs, *flags, "--train-data", trained.data) == 0
     again = json.loads((tmp_path / "a").read_text())["gold"]["words"]
     assert again == {word: pytest.approx(row, abs=1e-6) for word, row in rows.items()}
-    for file in [*trained.data.glob("dict.*"), *trained.data.glob("test.*")]:
-        shutil.copy(file, tmp_path)
-    refused("--train-data", "senses", trained.kerbs, *flags, "--train-data", tmp_path)
-    test: list[str | Path] = [
-        "--gold",
-        text / "test.senses.tsv",
-        "--split",
-        "test",
-        "--data",
-        tmp_path,
-    ]
-    refused("--train-data", "senses", trained.kerbs, *test)
-    assert senses(trained.kerbs, *test, "--train-data", trained.data) == 0
-
-
-def test_wrong_uses_are_one_sentence(
-    trained: Trained, tmp_path: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other, junk, moved = (tmp_path / name for name in ("dict.txt", "junk.txt", "moved.pt"))
-    other.write_text("one 1\n")
-    junk.write_text("no number\n")
-    (no_training := tmp_path / "bin").mkdir()
-    for file in [*trained.data.glob("dict.*"), *trained.data.glob("test.*")]:
-        shutil.copy(file, no_training)
-    state: dict[str, Any] = torch.load(trained.kerbs, weights_only=False)
-    state["cfg"]["task"]["data"] = str(tmp_path / "gone")
-    torch.save(state, moved)
-    hostile = tmp_path / "hostile.pt"  # our parameters, and settings that no list has
-    vars(state["cfg"]["model"]).update(_name="fconv", arch="fconv")
-    torch.save(state, hostile)
-    for checkpoint, flags, message in (
-        (trained.softmax, [], "no model of fairseq_kerbs"),
-        (hostile, [], "no model of fairseq_kerbs"),
-        (moved, [], "give --data BIN or --dict FILE"),
-        (moved, ["--dict", other], "is not the dictionary of"),
-        (moved, ["--dict", junk], "no dictionary of fairseq"),
-        (moved, ["--dict", other, "--data", trained.data], "--data"),
-        (moved, ["--gold", other], "give --data BIN as well"),
-        (moved, ["--train-data", trained.data], "--train-data"),
-        (trained.kerbs, ["--data", no_training, "--json", tmp_path / "a"], "not found: train"),
-        (trained.kerbs, ["--data", no_training, "--split", "test", "--table", junk], "no training"),
-    ):
-        refused(message, "senses", checkpoint, *flags)
-    assert not (tmp_path / "a").exists()
-    assert senses(trained.kerbs, "--data", no_training, "--split", "test") == 0
-    assert senses(moved, "--dict", trained.dictionary, "--by-number-of-senses") == 0
-    assert "| words in all " in capsys.readouterr().out
 
 
 def test_no_control_character_of_a_word_reaches_the_terminal(
@@ -279,14 +223,6 @@ def test_only_whole_words_are_drawn() -> None:
     pieces = words_by_number_of_senses(NUMBERS, SYMBOLS, 4, known, with_pieces=True)
     assert pieces[1] == ["@@ing", "=it"]
     assert pieces[2] == ["ban@@", "ü|x"]
-
-
-def test_words_that_stand_alone() -> None:
-    number = {symbol: index for index, symbol in enumerate(SYMBOLS)}
-    sentences = ["the ban@@ ing </s>", "they </s>", "ban@@ ban@@ change", "", "the ban@@"]
-    targets = [torch.tensor([number[w] for w in s.split()], dtype=torch.long) for s in sentences]
-    assert whole_words(targets, SYMBOLS) == {"the", "they", "</s>"}
-    assert whole_words([torch.tensor([6])], SYMBOLS) == {"ing"}
 
 
 def test_the_table_in_markdown_and_as_csv() -> None:
@@ -340,7 +276,7 @@ def test_all_outputs_name_a_sense_alike(
     names = {f"the#{number}": row for number, row in enumerate(rows, start=1)}
 
     given = [str(trained.kerbs), "--data", str(trained.data)]
-    files = {kind: tmp_path / f"a.{kind}" for kind in ("json", "csv", "html")}
+    files = {kind: tmp_path / f"a.{kind}" for kind in ("json", "csv")}
     written = ["--json", str(files["json"]), "--csv", str(files["csv"])]
     assert main(["senses", *given, "--word", "the", *written]) == 0
     assert re.findall(r"^  (the#\d+)", capsys.readouterr().out, re.M) == list(names)
@@ -351,17 +287,13 @@ def test_all_outputs_name_a_sense_alike(
     assert {f"the#{one['sense']}": int(one["row"]) for one in table} == names
     counts = {one["name"]: one["times"] for one in figures["senses"]}
 
-    assert main(["report", *given, "--nearest", "0", "-o", str(files["html"])]) == 0
-    page = words_of(files["html"].read_text(encoding="utf-8"))["the"]
-    assert {one["name"]: one["row"] for one in page["senses"]} == names
-
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
     given_plot = [*given, "--most", "100000", "--word", "the", "-o", "a.png"]
     assert main(["plot", "contexts", *given_plot]) == 0
     legend = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
     assert [text.split("\n")[0] for text in legend] == [f"{n} ({k})" for n, k in counts.items()]
-    for text, one in zip(legend, page["senses"], strict=True):
+    for text, one in zip(legend, figures["senses"], strict=True):
         assert one["translates"].split(",")[0] in text
 
     printed: Counter[str] = Counter()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from fairseq_kerbs.analysis import teacher_forcing
-from fairseq_kerbs.analysis.teacher_forcing import (
-    batches,
-    collect_predictions,
-    context_vectors,
-    read_text,
-)
+from fairseq_kerbs.analysis.teacher_forcing import batches, contexts_of, read_text, sample_of
 from fairseq_kerbs.analysis.words import joined_words, sense_numbers, sense_of
 from fairseq_kerbs.checkpoints import load_model_and_task
-from fairseq_kerbs.clusters import ContextSample
 from tests.analysis.conftest import Trained
 
 
@@ -33,7 +29,7 @@ def test_senses_are_those_of_the_likelihood(trained: Trained, left_pad_target: b
     layer, symbols = model.decoder.output, task.target_dictionary.symbols
     layer.theta.data.normal_(std=4.0)
     text = read_text(model, task, "test")
-    seen, tokens = 0, list(zip(*text[2:7], strict=True))
+    seen, tokens = 0, list(text.tokens.itertuples(index=False, name=None))
     for batch in batches(task, "test"):
         with torch.no_grad():
             features, _ = model(**batch["net_input"])
@@ -64,10 +60,8 @@ def test_a_text_is_thinned_but_its_sample_sees_the_whole_split(
     model, task = load_model_and_task(trained.kerbs, trained.data)
     the = task.target_dictionary.index("the")
     whole = read_text(model, task, "test", words=[the])
-    assert len(whole.contexts) == (whole.entry == the).sum() > 10
-    room = torch.zeros(len(task.target_dictionary), dtype=torch.long)
-    room[the] = 1000
-    sample = ContextSample(room, whole.contexts.shape[1], 1000, 10**6, special=0)
+    assert len(whole.contexts) == (whole.tokens["entry"] == the).sum() > 10
+    sample = sample_of([the], len(task.target_dictionary), whole.contexts.shape[1], 1000)
     thin = read_text(model, task, "test", most=150, words=[the], sample=sample)
     assert 0 < len(thin.words) < len(whole.words) / 2
     assert thin.words == [whole.words[number] for number in thin.number]
@@ -80,7 +74,7 @@ def test_a_text_is_thinned_but_its_sample_sees_the_whole_split(
 def test_contexts_of_fairseqs_own_model_are_its_features(trained: Trained) -> None:
     model, task = load_model_and_task(trained.softmax, trained.data, any_model=True)
     word = task.target_dictionary.index("the")
-    found = context_vectors(model, task, "test", [word], 10**6)[word]
+    found = contexts_of(model, task, "test", [word], 1000)[word]
     expected = []
     for index in range(len(task.dataset("test"))):
         batch = task.dataset("test").collater([task.dataset("test")[index]])
@@ -89,8 +83,11 @@ def test_contexts_of_fairseqs_own_model_are_its_features(trained: Trained) -> No
         expected.append(features[batch["target"] == word])
     ordered = torch.cat(expected)
     assert len(found) == len(ordered) > 5
-    torch.testing.assert_close(found.sum(0), ordered.sum(0), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(found.norm(dim=1).sort()[0], ordered.norm(dim=1).sort()[0])
+    rounded: Any = {"rtol": 2e-3, "atol": 2e-2}
+    torch.testing.assert_close(found.sum(0), ordered.sum(0), **rounded)
+    torch.testing.assert_close(
+        found.norm(dim=1).sort()[0], ordered.norm(dim=1).sort()[0], **rounded
+    )
     assert "output_layer" not in model.decoder.__dict__  # as it was
 
 
@@ -98,13 +95,14 @@ def test_senses_of_contexts_are_those_of_the_text(trained: Trained) -> None:
     model, task = load_model_and_task(trained.kerbs, trained.data)
     layer = model.decoder.output
     layer.theta.data.normal_(std=4.0)
-    text = read_text(model, task, "test")
+    tokens = read_text(model, task, "test").tokens
     for word in map(task.target_dictionary.index, ("the", ".")):
         rows = np.array(sense_numbers(layer, word))
-        vectors = context_vectors(model, task, "test", [word], 10**6)[word]
-        found = rows[sense_of(layer, word, vectors).numpy()]
-        assert sorted(found) == sorted(text.sense[text.entry == word])
-        assert len(context_vectors(model, task, "test", [word], 7)[word]) == 7
+        vectors = contexts_of(model, task, "test", [word, 1], 1000)
+        found = rows[sense_of(layer, word, vectors.pop(word)).numpy()]
+        assert vectors == {}  # padding is no word
+        assert sorted(found) == sorted(tokens["sense"][tokens["entry"] == word])
+        assert len(contexts_of(model, task, "test", [word], 7)[word]) == 7
 
 
 @pytest.mark.parametrize("kind", ["kerbs", "softmax"])
@@ -114,25 +112,23 @@ def test_predictions_are_the_models_own(
     model, task = load_model_and_task(getattr(trained, kind), trained.data, any_model=True)
     words, test = task.target_dictionary, task.dataset
     monkeypatch.setattr(teacher_forcing, "SCORES", 7 * len(words))
-    found = collect_predictions(model, task, "test")
-    at = 0
+    text = read_text(model, task, "test", joined=False, guesses=True)
+    rows = text.tokens.set_index(["line", "place"])
     for index in range(len(test("test"))):
         batch = test("test").collater([test("test")[index]])
         with torch.no_grad():
             scores = model.get_normalized_probs(model(**batch["net_input"]), log_probs=False)[0]
         for place, word in enumerate(batch["target"][0].tolist()[:-1]):
-            if word == words.unk():
-                continue
-            assert (found.sentence[at], found.place[at], found.word[at]) == (index, place, word)
-            assert found.tokens[index][place] == words[word]
-            expected = [scores[place, word], scores[place].topk(16).values]
-            expected.append(scores[place, found.guesses[at]])
-            given = [found.probability[at], found.guessed[at], found.guessed[at]]
-            torch.testing.assert_close(given, expected, rtol=1e-3, atol=0)
-            at += 1
-    assert at == len(found.word)
-    joined = collect_predictions(model, task, "test", joined=True)
-    assert 0 < len(joined.word) < at
-    for sentence, place, word in zip(*joined[1:4], strict=True):
-        assert joined.tokens[int(sentence)][place] == words[word]
-    assert not any("@@" in word for tokens in joined.tokens.values() for word in tokens)
+            row = rows.loc[index, place]
+            assert row["entry"] == word
+            assert text.words[index][place] == words[word]
+            expected = [float(scores[place, word]), float(scores[place].max())]
+            assert [row["probability"], row["guessed"]] == pytest.approx(expected, rel=1e-3)
+            assert float(scores[place, int(row["guess"])]) == pytest.approx(expected[1], rel=1e-3)
+    joined = read_text(model, task, "test", guesses=True)
+    assert 0 < len(joined.tokens) < len(rows)
+    for line, place, word in zip(
+        *(joined.tokens[c] for c in ("line", "place", "entry")), strict=True
+    ):
+        assert joined.words[line][place] == words[word]
+    assert not any("@@" in word for line in joined.words for word in line)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.benchmarks.command import BENCHMARKS
 from fairseq_kerbs.benchmarks.translation import (
     decode_workload,
     make_batch,
     set_up,
     step_workload,
 )
+from scripts.benchmark import BENCHMARKS
 
 SIZES: dict[str, Any] = {
     "dim": 16,

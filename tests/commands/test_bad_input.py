@@ -51,9 +51,10 @@ MODEL = "{work}/model.pt"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 EXAMPLES = "examples --source {work}/two --system a={work}/two"
 
+TRAINING = [f"train.de-en.{kind}" for kind in ("de.bin", "de.idx", "en.bin", "en.idx")]
+
 MISUSES = [
     ("toy {out}/file", "file"),
-    ("toy {out}/corpus --seed -1", "--seed"),
     (f"{PREPARE} {TEXT} --train {{work}}/bad", "bad.de, line 2"),
     (f"{PREPARE} {TEXT} --train {{work}}/unequal", "unequal.de"),
     (f"{PREPARE} {TEXT} --max-word 9", "--max-word"),
@@ -93,22 +94,34 @@ MISUSES = [
     (f"{SENSES} {{work}}/senses.pt", "--total-senses"),
     (f"{SENSES} {{work}}/negative.pt", "inventory.usage"),
     (f"{SENSES} {MODEL} --split tset", "--split"),
+    (f"senses {MODEL} --data {{work}}/no_training", "not found: train"),
+    (f"senses {MODEL} --data {{work}}/no_training --split test --table {{out}}/t", "no training"),
+    (f"senses {MODEL} --gold {{work}}/two", "give --data BIN"),
+    (f"{SENSES} {MODEL} --train-data {{work}}/bin", "--train-data"),
+    (f"{SENSES} {MODEL} --gold {{work}}/two", "two, line 1"),
+    ("senses {work}/moved.pt", "give --data BIN or --dict FILE"),
+    ("senses {work}/moved.pt --dict {work}/key.yaml", "no dictionary of fairseq"),
+    (f"{SENSES} {{work}}/stock.pt", "no model of fairseq_kerbs"),
     (f"{SENSES} {MODEL} --word the nosuch", "nosuch"),
     (f"senses {MODEL} --data {{work}}/turned", "target dictionary"),
     (f"senses {MODEL} --dict {{work}}/turned/dict.en.txt", "dict.en.txt"),
     (f"{SENSES} {MODEL} --json {{out}}/file/r", "file/r"),
     ("gold-mlt {work}/two --text {work}/two --source {work}/two -o {out}/gold", "two, line 1"),
     ("gold-translations --text {work}/two --other {work}/one -o {out}/gold", "one"),
-    ("gold-translations --text {work}/empty --other {work}/empty -o {out}/gold", "--text"),
     ("gold-noad {work}/two --text {out}/text -o {out}/gold", "two"),
     ("gold-coarsewsd {work} --text {out}/text -o {out}/gold", "train.data.txt"),
-    (f"report {MODEL} --data {{work}}/bin -o {{out}}/file/r.html", "file/r.html"),
+    (f"report {MODEL} -o {{out}}/r.pdf", "must end in .html"),
+    (f"report {MODEL} -o {{out}}/r.html --log {{work}}/two", "no figures of senses"),
+    (f"plot contexts {MODEL} --data {{work}}/bin --word <pad> -o {{out}}/f.png", "occurs 0 times"),
+    (f"plot frequency {MODEL} --dict {{work}}/uncounted -o {{out}}/f.png", "no counts of words"),
     (f"geometry {MODEL} --data {{work}}/text", "--data"),
+    (f"geometry {MODEL} --data {{work}}/bin --most 5", "--most is 5"),
+    (f"neighbours {MODEL} {MODEL} --names a a", "--names"),
+    (f"neighbours {MODEL} {{work}}/moved.pt --data {{work}}/turned", "target dictionary"),
     (f"neighbours {MODEL} --least 99999", "--least"),
     (f"convert {MODEL} -o {{out}}/k.pt", "is a KerBS model already"),
     (f"convert {MODEL} -o {{out}}/k.pt --total-senses nan", "--total-senses"),
     (f"convert {MODEL} -o {{out}}/k.pt --contexts 20", "--contexts"),
-    (f"convert {MODEL} -o {{out}}/k.pt --gap 0", "--gap"),
     ("fairseq-train --sense-decay=-1e-5", "--sense-decay"),
     ("fairseq-train --kernel rbf --kernel-gamma -1", "--kernel-gamma"),
     ("fairseq-train --sense-bias --output-layer mos", "--sense-bias"),
@@ -137,7 +150,13 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     weights = state["model"]["decoder.output.weight"].numpy().tobytes()
     damaged[damaged.index(weights) + len(weights) // 2] ^= 1
     (folder / "bit.pt").write_bytes(damaged)
-    spoilt = {name: read_checkpoint(folder / "model.pt") for name in ("senses", "negative")}
+    shutil.copytree(folder / "bin", folder / "no_training", ignore=lambda *_: TRAINING)
+    words = [f"{line.split()[0]} 0\n" for line in words]
+    (folder / "uncounted").write_text("".join(words))
+    names = ("senses", "negative", "moved", "stock")
+    spoilt = {name: read_checkpoint(folder / "model.pt") for name in names}
+    spoilt["moved"]["cfg"]["task"]["data"] = str(folder / "gone")
+    vars(spoilt["stock"]["cfg"]["model"]).update(_name="fconv", arch="fconv")
     spoilt["turned"] = state
     spoilt["senses"]["cfg"]["model"].total_senses = 2.0
     spoilt["negative"]["model"]["decoder.output.inventory.usage"][5] = -1.0
@@ -212,10 +231,8 @@ def full(folder: Path) -> Iterator[None]:
     "command",
     [
         "toy {out}/corpus",
-        f"{LANGUAGE} --train {{work}}/two",
         f"{EXPORT} --key {{out}}/key.json --items 1",
         f"{SENSES} {MODEL} --json {{out}}/report.json",
-        "plot kernels -o {out}/figure.svg",
     ],
     ids=lambda command: command.split()[0],
 )

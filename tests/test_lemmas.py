@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from fairseq_kerbs.analysis import lemmas
-from fairseq_kerbs.analysis.lemmas import (
+from scripts import simulate_lemmas as lemmas
+from scripts.simulate_lemmas import (
     Training,
     learn_senses,
     learn_theta,
@@ -18,7 +17,7 @@ from fairseq_kerbs.analysis.lemmas import (
     theta_correlation,
 )
 
-RECORDED = Path(__file__).resolve().parents[2] / "results" / "lemmas" / "lemmas.json"
+RECORDED = Path(__file__).resolve().parents[1] / "results" / "lemmas" / "lemmas.json"
 
 
 def test_words_end_with_as_many_senses_as_clusters() -> None:
@@ -44,8 +43,6 @@ def test_theta_grows_with_the_width_of_the_cluster() -> None:
     assert theta[-1] - theta[0] > 2.0
     assert all(one["cosine"] > 0.95 for one in found)
     certain = {"width": 0.1, "theta": 9.0, "unsure": 0.0}
-    held = learn_theta([0.6, 1.3], Training(steps=20), norm=2.0)
-    assert [one["norm"] for one in held] == pytest.approx([2.0, 2.0], rel=1e-4)
     assert theta_correlation([certain, *found]) == pytest.approx(0.0)
     assert theta_correlation([certain, *found], lemmas.UNSURE) == pytest.approx(1.0)
 
@@ -63,18 +60,12 @@ def test_the_script_prints_tables_and_writes_a_file(
     rows = json.loads((tmp_path / "r.json").read_text())["rows"]
     recorded = [row for row in json.loads(RECORDED.read_text())["rows"] if row["seed"] == 0]
     assert [list(row) for row in rows] == [list(row) for row in recorded]
-    flags = ["--dim", "9", "--width", "0.5", "--norm", "2", "-o", str(tmp_path / "r.csv")]
-    lemmas.main(["--steps", "3", "--seeds", "0", *flags])
-    first, *_, last = csv.DictReader((tmp_path / "r.csv").read_text().splitlines())
-    expected = learn_senses("none", "keep", Training(dim=9, steps=3), width=0.5)
-    assert float(first["loss"]) == pytest.approx(expected["loss"])
-    assert (last["lemma"], last["policy"], float(last["width"])) == ("4.2", "", 1.4)
-    assert float(last["norm"]) == pytest.approx(2.0)
-    for wrong in (
-        ["--dim", "2"],
-        ["--width", "0"],
-        ["--steps", "0"],
-        ["--steps", "1", "--seeds", "0", "-o", str(tmp_path)],
-    ):
+    lemmas.main(["--steps", "3", "--seeds", "0", "--dim", "9", "-o", str(tmp_path / "r.json")])
+    first, *_, last = json.loads((tmp_path / "r.json").read_text())["rows"]
+    expected = learn_senses("none", "keep", Training(dim=9, steps=3))
+    assert first["loss"] == pytest.approx(expected["loss"])
+    assert (last["lemma"], last["width"]) == ("4.2", 1.4)
+    unwritable = ["--steps", "1", "--seeds", "0", "-o", str(tmp_path)]
+    for wrong in (["--dim", "2"], ["--width", "0"], ["--steps", "0"], unwritable):
         with pytest.raises(SystemExit, match="2"):
             lemmas.main(wrong)
