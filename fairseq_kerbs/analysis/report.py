@@ -113,7 +113,7 @@ def _senses(
                 "theta": layer.theta[row].item() if layer.has_theta else None,
                 **name._asdict(),
                 "translates": name.translates,
-                "neighbours": name.beside,
+                "beside": name.beside,
                 "true_senses": dict(Counter(gold.get(row, {})).most_common()),
                 "examples": [
                     {"text": in_context(words, place, _CONTEXT), "posterior": posterior}
@@ -212,10 +212,11 @@ def report_as_text(report: Figures) -> str:
 
 def _word_lines(word: Figures, with_data: bool) -> str:
     senses, share = word["senses"], "share" if with_data else "usage"
-    table = DataFrame(senses)[["name", share, "theta", "translates", "neighbours"]]
+    table = DataFrame(senses)[["name", share, "theta", "translates", "beside"]]
     table[share] = table[share].map("{:.0%}".format)
     table["theta"] = [f"{t:+.3f}" if t is not None else "–" for t in table["theta"]]
-    table = table.rename(columns={"name": "sense", "theta": "θ"}).loc[:, table.ne("").any().values]
+    heads = {"name": "sense", "theta": "θ", "beside": "neighbours"}
+    table = table.rename(columns=heads).loc[:, table.ne("").any().values]
     sides = ["left", "right", "right", "left", "left"][: table.shape[1]]
     text = table.to_markdown(index=False, tablefmt="plain", disable_numparse=True, colalign=sides)
     head, *rows = text.splitlines()

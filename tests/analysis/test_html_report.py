@@ -136,7 +136,7 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
     shown = words["the"]
     assert shown["log_prob"] == pytest.approx(expected["log_prob"], rel=1e-3)
     for one, sense in zip(shown["senses"], expected["senses"], strict=True):
-        for name in ("name", "row", "times", "translates", "neighbours"):
+        for name in ("name", "row", "times", "translates", "beside"):
             assert one[name] == sense[name]
         for name in ("usage", "theta", "share"):
             assert one[name] == pytest.approx(sense[name], rel=1e-3)
