@@ -12,13 +12,11 @@ from fairseq_kerbs.utils.errors import UserError
     "convert",
     reading.CHECKPOINT,
     arg.output("output checkpoint", "OUT", required=True),
-    arg.file("--data", "folder of binarized data, whose contexts are clustered; without it every "
-             "word has one sense", "BIN"),
+    arg.file("--data", "folder of binarized data, whose contexts are clustered [none: one sense "
+             "per word]", "BIN"),
     arg.number("--max-senses", 4, "maximum number of senses of a word", 1),
     arg.group(
         "with --data",
-        arg.choice("--extra-senses", "placement of senses beyond one per word: on the clusters of "
-                   "each word's contexts", "clusters"),
         arg.value("--total-senses", "maximum number of senses, in units of the vocabulary size "
                   "[1.5]", "F", type=arg.at_least(float, 1)),
         arg.value("--split", "split of --data for contexts [%(default)s]", default="train"),
@@ -37,7 +35,7 @@ def convert(args: argparse.Namespace) -> None:
 
     Convert a transformer, transformer_lm, lstm or lstm_lm of fairseq, or a model of fairseq_kerbs
     with --output-layer softmax, into a KerBS model. Its predictions are the same, or nearly the
-    same with several senses a word. For further training use fairseq-train --finetune-from-model.
+    same with several senses per word. For further training use fairseq-train --finetune-from-model.
     """
     import yaml
 

@@ -26,7 +26,7 @@ from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
 
-MOS_REACH = 4.0
+MOS_TANH_SCALE = 4.0
 """Tanh scale r of --output-layer mos, whose contexts are r tanh(C_k h / r). Eq. 3 has 1."""
 BIASED_KERNELS = ("kerbs", "kerbs_released", "lin")
 """Kernels to which a constant coordinate of context vectors adds a bias (the first at θ = 0)."""
@@ -345,9 +345,9 @@ def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_lay
         )
     shape: Any = {"init_scale": float(args.init_scale)}
     if mixture:
-        reach = MOS_REACH if kind == "mos" else 1.0
+        tanh_scale = MOS_TANH_SCALE if kind == "mos" else 1.0
         return output_layers.MixtureOutputLayer(
-            embed_dim, vocab_size, kernels, reach=reach, **shape
+            embed_dim, vocab_size, kernels, tanh_scale=tanh_scale, **shape
         )
     shape |= {"biased": biased}
     if kind == "softmax":

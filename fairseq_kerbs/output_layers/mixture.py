@@ -44,10 +44,10 @@ class MixtureOutputLayer(OutputLayer):
         vocab_size: number of words V.
         kernels: kernel S_k of every component, or its name.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
-        reach: tanh scale r.
+        tanh_scale: r.
 
     Attributes:
-        reach: r, a scalar buffer.
+        tanh_scale: r, a scalar buffer.
         projections: the stacked C_k, a linear layer from d to K·d.
         mixing: M, a linear layer from d to K.
         thetas: θ [V] of every component whose kernel has a parameter, by component number.
@@ -57,7 +57,7 @@ class MixtureOutputLayer(OutputLayer):
         ValueError: ``kernels`` is empty, or a kernel is unknown.
     """
 
-    reach: Tensor
+    tanh_scale: Tensor
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class MixtureOutputLayer(OutputLayer):
         kernels: Sequence[str | Kernel],
         *,
         init_scale: float = 1.0,
-        reach: float = 1.0,
+        tanh_scale: float = 1.0,
     ) -> None:
         if not kernels:
             raise ValueError("A mixture needs at least one component: give its `kernels`.")
@@ -78,7 +78,7 @@ class MixtureOutputLayer(OutputLayer):
         where: Any = {"bias": False, "device": self.weight.device}
         self.projections = skip_init(nn.Linear, embed_dim, size, **where)
         self.mixing = skip_init(nn.Linear, embed_dim, self.components, **where)
-        self.register_buffer("reach", torch.tensor(reach))
+        self.register_buffer("tanh_scale", torch.tensor(tanh_scale))
         learned = [str(k) for k, kernel in enumerate(self.kernels) if kernel.has_theta]
         self.thetas = nn.ParameterDict({k: torch.empty(vocab_size) for k in learned})
         self.reset_parameters()
@@ -98,7 +98,7 @@ class MixtureOutputLayer(OutputLayer):
 
     def contexts(self, h: Tensor) -> Tensor:
         """h̃_k = r tanh(C_k h / r) of every component (Eq. 3), [..., d] -> [..., K, d]."""
-        bounded: Tensor = self.reach * torch.tanh(self.projections(h) / self.reach)
+        bounded: Tensor = self.tanh_scale * torch.tanh(self.projections(h) / self.tanh_scale)
         return bounded.unflatten(-1, (self.components, self.embed_dim))
 
     def log_weights(self, h: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ KERNEL_LISTS = [["lin"], ["lin", "log", "lin"], ["kerbs", "lin", "kerbs", "kerbs
 
 def make(kernels: list[str], dtype: torch.dtype = torch.float64, dim: int = 6) -> Any:
     """A layer for 13 words whose weights and θ are spread far enough to matter."""
-    layer = MixtureOutputLayer(dim, 13, kernels, reach=3.0 if len(kernels) == 3 else 1.0)
+    layer = MixtureOutputLayer(dim, 13, kernels, tanh_scale=3.0 if len(kernels) == 3 else 1.0)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.mul_(3.0)
@@ -35,8 +35,8 @@ def reference(layer: Any, h: Tensor) -> Tensor:
     """Log-probabilities [N, V] of contexts [N, d], slowly."""
     count, dim = len(layer.kernels), h.shape[1]
     maps = layer.projections.weight.view(count, dim, dim)
-    reach = layer.reach.item()
-    contexts = torch.stack([reach * torch.tanh(h @ c.t() / reach) for c in maps], 1)
+    tanh_scale = layer.tanh_scale.item()
+    contexts = torch.stack([tanh_scale * torch.tanh(h @ c.t() / tanh_scale) for c in maps], 1)
     log_weights = (h @ layer.mixing.weight.t()).log_softmax(1)
     thetas = [layer.thetas.get(str(k)) for k in range(count)]
     names = [kernel.name for kernel in layer.kernels]

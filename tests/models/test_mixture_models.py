@@ -116,7 +116,7 @@ def test_mos_reaches_farther_than_the_printed_tanh() -> None:
     mos = make_model("lstm", output_layer="mos").decoder.output
     other: dict[str, Any] = {"output_layer": "mixture", "mixture_kernels": "lin,lin,lin"}
     mixture = make_model("lstm", **other).decoder.output
-    assert (mos.reach.item(), mixture.reach.item()) == (4.0, 1.0)
+    assert (mos.tanh_scale.item(), mixture.tanh_scale.item()) == (4.0, 1.0)
     h = 5.0 * torch.randn(7, mos.embed_dim)
     mixture.load_state_dict(mos.state_dict())
     assert torch.equal(mixture.contexts(h), mos.contexts(h))

@@ -157,7 +157,7 @@ def test_parameters_that_are_not_finite_are_refused(work: Path, copy: Path) -> N
 def test_scores_of_another_kind_are_refused(
     trained: str, flags: list[str], work: Path, tmp_path: Path
 ) -> None:
-    """Kernels, mixtures and their reach, whose parameters have the same names and shapes."""
+    """Kernels, mixtures and their tanh scale, whose parameters have the same names and shapes."""
     first = {
         "mixture-kernels lin,rbf": ["--output-layer", "mixture", "--mixture-kernels", "lin,rbf"],
         "output-layer mos": ["--output-layer", "mos", "--mixture-components", "2"],
