@@ -17,6 +17,8 @@ from fairseq_kerbs.utils.errors import UserError
     arg.number("--max-senses", 4, "maximum number of senses of a word", 1),
     arg.group(
         "with --data",
+        arg.choice("--extra-senses", "placement of senses beyond one per word, on the clusters of "
+                   "each word's contexts", "clusters"),
         arg.value("--total-senses", "maximum number of senses, in units of the vocabulary size "
                   "[1.5]", "F", type=arg.at_least(float, 1)),
         arg.value("--split", "split of --data for contexts [%(default)s]", default="train"),
