@@ -202,7 +202,7 @@ def report_as_text(report: Figures) -> str:
         deciles.insert(0, "decile", range(1, len(deciles) + 1))
         between = deciles["most"].astype(str) + "–" + deciles.pop("fewest").astype(str)
         deciles["most"] = between
-        titles = {"most": "occurrences", "senses": "senses a word"}
+        titles = {"most": "occurrences", "senses": "senses per word"}
         text = deciles.rename(columns=titles).to_string(index=False, float_format="%.3f")
         parts.append(text)
     if report["lines_read"] is not None:

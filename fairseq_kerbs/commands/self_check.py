@@ -1,4 +1,4 @@
-"""``fairseq-kerbs self-check``: whether a machine computes, trains and resumes as it should."""
+"""``fairseq-kerbs self-check``: test computation, training and resuming on a machine."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ TRAINING: dict[str, Any] = {  # what is otherwise than in configs/toy.yaml
 PRECISIONS = ("--fp16", "--bf16", "--amp", "--memory-efficient-fp16")
 
 
-@command("self-check", arg.switch("--quick", "leave out times"))
+@command("self-check", arg.switch("--quick", "skip the time measurements"))
 def self_check(args: argparse.Namespace) -> int:
-    """whether this machine computes, trains and resumes as it should: a table for an issue
+    """test computation, training and resuming on this machine
 
     Compares losses and gradients with float64, measures times, and trains 20 updates with and
-    without an interruption, on the first GPU if there is one. Prints a table to paste into an
-    issue. The status is 1 if a line says OFF.
+    without an interruption, on the first GPU if there is one. Prints a table for bug reports. The
+    exit status is 1 if a line says OFF.
     """
     import torch
 
