@@ -321,17 +321,8 @@ def test_only_lines_that_begin_with_a_tag_are_left_out(tmp_path: Path) -> None:
     assert sentences == ["a <title> b", "<i>c</i> d", "<urls> e", ""]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--valid", "tst2015"], "--valid and --test must name different sets of dev2010, "),
-        (["--test", "tst2014,"], "must name different sets"),
-        (["--test", "tst2013"], "must name different sets"),
-    ],
-)
-def test_wrong_sets(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
-) -> None:
-    assert main(["prepare-iwslt16", "--dest", str(tmp_path / "dest"), *flags]) == 2
-    assert re.search(message, capsys.readouterr().err)
+def test_wrong_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in (["--valid", "tst2015"], ["--test", "tst2014,"], ["--test", "tst2013"]):
+        assert main(["prepare-iwslt16", "--dest", str(tmp_path / "dest"), *flags]) == 2
+        assert "--valid and --test must name different sets of dev" in capsys.readouterr().err
     assert not (tmp_path / "dest").exists()

@@ -162,12 +162,11 @@ def _cell(column: int, text: str, row: int = 2) -> Callable[[Rows], object]:
 
 
 REFUSALS: list[tuple[Callable[[Rows], object], str]] = [
-    *((_cell(4, score), "row 13 .*item 1, answer C") for score in ("", "3", "²")),
+    *((_cell(4, score), "row 13 .*item 1, answer C") for score in ("", "3")),
     *((_cell(column, "[other]"), "row 13 ") for column in (2, 3)),
     (_cell(3, "fine."), "row 13 "),
     (lambda rows: table(rows)[2].append("a note"), "row 13 "),
     (_cell(1, "B"), "row 13 .*item 1, answer B"),
-    (_cell(1, "D"), "row 13 .*item 1, answer D"),
     (_cell(0, ""), "row 13 .*item , answer C"),
     (lambda rows: rows.append(rows[11]), "row 26 .*item 1, answer B"),
     (lambda rows: rows.pop(), "item 5, answer C"),
@@ -275,7 +274,6 @@ def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = _write_texts(tmp_path)
     (tmp_path / "short").write_text("a\n")
-    (tmp_path / "empty").write_text("")
     (tmp_path / "bpe").write_text("a@b\nun@@ done\n" * 6)
     sheets, key = tmp_path / "sheets", tmp_path / "key.json"
     cases = [
@@ -284,11 +282,8 @@ def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
             "lies in --sheets; put it where raters do not see it",
         ),
         (["--system", f"x={tmp_path / 'short'}"], "12 lines but --system x has 1"),
-        (["--system", f"x={tmp_path / 'empty'}"], "empty is empty"),
         (["--system", f"x={tmp_path / 'bpe'}"], r"bpe, line 2 has subword marks \(@@\)"),
-        (["--system", "x"], "write NAME=FILE"),
         (["--system", "soft=f"], "--system soft is there twice"),
-        (["--system", f"x={tmp_path / 'no'}"], "no: no such file"),
         (["--items", "13"], "--items is 13, but only 12 lines have a source"),
         (["--sheets", str(tmp_path / "raw")], "cannot be written"),
     ]
