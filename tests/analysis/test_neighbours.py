@@ -112,6 +112,11 @@ def test_two_models_side_by_side_by_hand() -> None:
     assert everything["within a"] == clusters["within a"]
     assert (everything["alone a"], everything["alone b"]) == (3, 4)
     assert found.ahead == {"a": 1, "b": 1}
+    first = {
+        name: text._replace(tokens=text.tokens[text.tokens["line"] < 2])
+        for name, text in (("a", FIRST), ("b", SECOND))
+    }
+    assert find(first).ahead == {"a": 1, "b": 0}
     text = neighbours_as_text(found._replace(ahead={"a": 1, "b": 2}))
     assert f"sign test p = {binomtest(1, 3).pvalue:.2g}" in text
     assert "1 / 3" in text
