@@ -48,37 +48,24 @@ _SHOWN |= {"within": "one for another", "alone": "alone right"}
 # --- similarity -----------------------------------------------------------------------------------
 
 
-class Similarity:
-    """Similarity of the ``words`` of a dictionary, [V], that are to be compared."""
-
-    def __init__(self, layer: OutputLayer, words: Tensor) -> None:
-        owners, usage = layer.word_of_sense.cpu(), layer.usage.float().cpu()
-        totals = torch.zeros(layer.vocab_size).index_add_(0, owners, usage)
-        used = (usage >= LEAST_USAGE * totals[owners]) & words[owners]
-        vectors = layer.weight.detach().float()[used, : layer.embed_dim - layer.biased]
-        self._vectors = normalize(vectors - vectors.mean(0)).numpy()  # [n, d]
-        self._word, self._size = owners[used].numpy(), (layer.vocab_size, layer.vocab_size)
-        self._nearest = min(NEAREST * layer.max_senses, len(vectors) - 1)
-
-    def graph(self) -> sparse.csr_matrix:
-        """Each word's nearest ones, [V, V], symmetric; minutes for tens of thousands of senses."""
-        search = NearestNeighbors(n_neighbors=self._nearest, metric="cosine", algorithm="brute")
-        near = search.fit(self._vectors).kneighbors_graph(mode="distance").tocoo()
-        pairs = DataFrame({"word": self._word[near.row], "other": self._word[near.col]})
-        pairs = pairs.assign(similarity=1 - near.data)
-        pairs = pairs[(pairs["similarity"] > 0) & (pairs["word"] != pairs["other"])]
-        pairs = pairs.groupby(["word", "other"], as_index=False).max()
-        where = pairs["word"], pairs["other"]
-        graph = sparse.csr_matrix((pairs["similarity"], where), self._size, np.float64)
-        return graph.maximum(graph.T)
-
-    def mean_among(self, words: Sequence[int]) -> float:
-        """The mean similarity of all pairs of n words."""
-        those = np.isin(self._word, words)
-        each = DataFrame(self._vectors[those] @ self._vectors[those].T)
-        of_words = each.groupby(self._word[those]).max().T.groupby(self._word[those]).max()
-        pairs = of_words.to_numpy()[~np.eye(len(of_words), dtype=bool)]
-        return float(pairs.mean())
+def similarity_graph(layer: OutputLayer, words: Tensor) -> sparse.csr_matrix:
+    """Similarity of each of the ``words`` [V] that are to be compared to its nearest ones, [V, V],
+    symmetric; minutes for tens of thousands of senses."""
+    owners, usage = layer.word_of_sense.cpu(), layer.usage.float().cpu()
+    totals = torch.zeros(layer.vocab_size).index_add_(0, owners, usage)
+    used = (usage >= LEAST_USAGE * totals[owners]) & words[owners]
+    vectors = layer.weight.detach().float()[used, : layer.embed_dim - layer.biased]
+    points = normalize(vectors - vectors.mean(0)).numpy()  # [n, d]
+    most = min(NEAREST * layer.max_senses, len(points) - 1)
+    search = NearestNeighbors(n_neighbors=most, metric="cosine", algorithm="brute").fit(points)
+    near, word = search.kneighbors_graph(mode="distance").tocoo(), owners[used].numpy()
+    pairs = DataFrame({"word": word[near.row], "other": word[near.col], "alike": 1 - near.data})
+    pairs = pairs[(pairs["alike"] > 0) & (pairs["word"] != pairs["other"])]
+    pairs = pairs.groupby(["word", "other"], as_index=False).max()
+    size = layer.vocab_size, layer.vocab_size
+    where = pairs["word"], pairs["other"]
+    graph = sparse.csr_matrix((pairs["alike"], where), size, np.float64)
+    return graph.maximum(graph.T)
 
 
 def usual_similarity(graph: sparse.csr_matrix) -> float:
@@ -131,8 +118,8 @@ class Neighbours(NamedTuple):
     found: dict[str, str]  # by model whose vectors show them, how many clusters and words
     clusters: DataFrame
     """A row a cluster: its number, ``of`` (the model whose vectors show it), ``words`` (the most
-    frequent first), ``likeness NAME`` (mean similarity of pairs); with data ``times``, and
-    ``right``, ``within`` and ``alone NAME``."""
+    frequent first), ``likeness NAME`` (mean similarity of pairs, 0 for those that are not among the
+    nearest); with data ``times``, and ``right``, ``within`` and ``alone NAME``."""
     totals: DataFrame  # with data the same counts of all clusters ``of`` a model, and of all words
     examples: DataFrame
     """A row an occurrence: its ``cluster``, the model that is ``right`` (none: the only one, which
@@ -164,11 +151,10 @@ def find_neighbours(
         top, examples: most clusters of each model (0 for all), and most examples of one for each
             model that is right.
     """
-    similarities = {name: Similarity(layer, words) for name, layer in layers.items()}
+    graphs = {name: similarity_graph(layer, words) for name, layer in layers.items()}
     found, totals, shown, seen = {}, [], [], DataFrame()
     rows: list[dict[str, Any]] = []
-    for origin, similarity in similarities.items():
-        graph = similarity.graph()
+    for origin, graph in graphs.items():
         clusters = cluster_words(graph, usual_similarity(graph))
         # what a word has to the others of its cluster, on average
         clusters.sort(key=lambda words: (-float(graph[words][:, words].sum()) / len(words), words))
@@ -182,7 +168,9 @@ def find_neighbours(
             members.sort(key=lambda word: (-frequency[word], word))
             row = {"cluster": len(rows) + 1, "of": origin}
             row["words"] = " ".join(symbols[word] for word in members)
-            row |= {f"likeness {name}": s.mean_among(members) for name, s in similarities.items()}
+            pairs = len(members) * (len(members) - 1)
+            for name, alike in graphs.items():
+                row[f"likeness {name}"] = alike[members][:, members].sum() / pairs
             if texts:
                 inside = seen[seen["cluster"] == number]
                 row |= _count(inside)

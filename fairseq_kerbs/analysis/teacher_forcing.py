@@ -11,12 +11,11 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pandas import DataFrame
 from torch import Tensor
 
 from fairseq_kerbs.analysis.words import joined_words
@@ -24,6 +23,9 @@ from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import progress
+
+if TYPE_CHECKING:  # convert does without pandas
+    from pandas import DataFrame
 
 TOKENS = 250_000  # of a split whose words name senses, about; see `batches`
 SCORES = 8 << 20  # log-probabilities that are kept at a time
@@ -154,6 +156,8 @@ def read_text(
         joined: whether BPE pieces are joined, or every piece is a word.
         guesses: whether the table has predictions.
     """
+    from pandas import DataFrame
+
     layer, two_sided = getattr(model.decoder, "output", None), hasattr(model, "encoder")
     asked, step = torch.tensor(list(words), dtype=torch.long), 1
     lines: dict[int, list[str]] = {}

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from pandas import DataFrame, Series
 from torch import Tensor
 
 from fairseq_kerbs.evaluation.texts import escape_markdown, table_as_csv
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
+
+if TYPE_CHECKING:  # print-senses does without pandas
+    from pandas import DataFrame
 
 BPE_MARK = "@@"
 _FILLER = re.compile(r"madeupword\d{4}")  # fairseq pads dictionaries with these
@@ -160,6 +162,8 @@ def drawn_words(
 ) -> str:
     """The paper's Table 6 as Markdown: at most so many words of every group, drawn at random. As
     CSV each has a row: number of senses, how many words have it, word."""
+    from pandas import DataFrame, Series
+
     draws = {n: Random(seed).sample(words, min(most, len(words))) for n, words in groups.items()}
     if csv:
         rows = [(n, len(groups[n]), word) for n, words in draws.items() for word in words]

@@ -124,8 +124,6 @@ def train(args: argparse.Namespace) -> None:
         replace_process(command)
 
 
-# --- senses in the middle of a training -----------------------------------------------------------
-
 _OURS = ("--total-senses", "--output-layer", "--restore-file", "--finetune-from-model")
 _TWO_PARTS = (
     "goes by --max-update, which a training with senses reaches in two parts; take "
@@ -204,9 +202,6 @@ def check_recipe(
         if wrong:
             raise UserError(sentence)
     return given
-
-
-# --- generation -----------------------------------------------------------------------------------
 
 
 @command(

@@ -115,6 +115,15 @@ def test_discriminants_part_senses_that_the_widest_directions_do_not(senses: int
     assert (cdist(drawn, means).argmin(1) == labels).mean() < 0.7
 
 
+def test_the_second_axis_of_two_senses_shows_what_the_first_leaves() -> None:
+    labels = np.arange(60) % 2
+    contexts = DRAW.normal(size=(60, 3)) * np.array([0.5, 3.0, 0.5])
+    contexts[:, 0] += 20 * labels
+    plane = discriminate(contexts, labels, 2)
+    assert abs(np.corrcoef(plane.contexts[:, 1], contexts[:, 1])[0, 1]) > 0.9
+    assert plane.axes[1] == "first principal component of the rest"
+
+
 @pytest.mark.parametrize("kind", ["kerbs", "softmax"])
 def test_the_command_measures_any_model(
     trained: Trained, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

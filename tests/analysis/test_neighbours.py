@@ -19,10 +19,10 @@ from torch import Tensor
 from fairseq_kerbs.analysis import neighbours as analysis
 from fairseq_kerbs.analysis.neighbours import (
     Neighbours,
-    Similarity,
     cluster_words,
     find_neighbours,
     neighbours_as_text,
+    similarity_graph,
     usual_similarity,
 )
 from fairseq_kerbs.analysis.teacher_forcing import Text, read_text
@@ -112,6 +112,11 @@ def test_two_models_side_by_side_by_hand() -> None:
     assert everything["within a"] == clusters["within a"]
     assert (everything["alone a"], everything["alone b"]) == (3, 4)
     assert found.ahead == {"a": 1, "b": 1}
+    first = {
+        name: text._replace(tokens=text.tokens[text.tokens["line"] < 2])
+        for name, text in (("a", FIRST), ("b", SECOND))
+    }
+    assert find(first).ahead == {"a": 1, "b": 0}
     text = neighbours_as_text(found._replace(ahead={"a": 1, "b": 2}))
     assert f"sign test p = {binomtest(1, 3).pvalue:.2g}" in text
     assert "1 / 3" in text
@@ -240,21 +245,18 @@ def test_similarity_by_vectors(biased: bool, monkeypatch: pytest.MonkeyPatch) ->
         for n, value in zip(senses, row.tolist(), strict=True):
             pair = owners[m], owners[n]
             expected[pair] = max(expected.get(pair, -9.0), value)
-    similarity = Similarity(layer, torch.isin(torch.arange(23), torch.tensor(asked)))
-    some = [17, 4, 9, 22]
-    pairs = [expected[one, other] for one in some for other in some if one != other]
-    assert similarity.mean_among(some) == pytest.approx(np.mean(pairs), abs=1e-5)
-    graph = similarity.graph().toarray()
+    words = torch.isin(torch.arange(23), torch.tensor(asked))
+    graph = similarity_graph(layer, words).toarray()
     np.testing.assert_array_equal(graph, graph.T)
     for i in range(23):
         for j in range(23):
             value = max(expected.get((i, j), 0.0), 0.0) if i != j else 0.0
             assert graph[i, j] == pytest.approx(value, abs=1e-5), (i, j)
     monkeypatch.setattr(analysis, "NEAREST", 1)
-    graph = Similarity(layer, torch.isin(torch.arange(23), torch.tensor(asked))).graph().toarray()
+    few = similarity_graph(layer, words).toarray()
     nearest = max((other for other in asked if other != 9), key=lambda other: expected[9, other])
-    assert graph[9, nearest] == pytest.approx(max(0.0, expected[9, nearest]), abs=1e-5)
-    assert 0 < np.count_nonzero(graph) < np.count_nonzero(similarity.graph().toarray())
+    assert few[9, nearest] == pytest.approx(max(0.0, expected[9, nearest]), abs=1e-5)
+    assert 0 < np.count_nonzero(few) < np.count_nonzero(graph)
 
 
 # --- clusters -----------------------------------------------------------------------------------

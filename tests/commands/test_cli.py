@@ -115,6 +115,12 @@ def test_a_package_that_is_missing_is_one_sentence(
     assert done.stderr.splitlines(True)[-1] == f"fairseq-kerbs: error: {said} brings it\n"
 
 
+def test_reading_generated_text_and_converting_need_fairseq_alone(tmp_path: Path) -> None:
+    code = "import sys; sys.modules.update(dict.fromkeys(('pandas', 'sklearn', 'scipy'))); "
+    code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.conversion.model"
+    run([sys.executable, "-c", code], cwd=tmp_path)
+
+
 def test_the_told_folder_serves_fairseq_anywhere(tmp_path: Path) -> None:
     flags = ("--user-dir", PLUGIN_FOLDER, "--arch", "lstm_krebs")
     said = commands.run("fairseq-train", "data", *flags, cwd=tmp_path, succeeds=False)
