@@ -74,6 +74,8 @@ def test_keep_and_errors() -> None:
     ):
         with pytest.raises(ValueError, match=r"`new_sense`.*'fresh'.*keep, split"):
             build()
+    with pytest.raises(ValueError, match="`sense_init`"):
+        KerbsOutputLayer(8, 4, 8, sense_init="near")
 
 
 # ------------------------------------------------------------------------- in a layer
