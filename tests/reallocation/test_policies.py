@@ -102,13 +102,6 @@ def test_released_policy_by_hand() -> None:
     assert not inventory.interval_usage.any()
 
 
-@pytest.mark.parametrize(("log_prob", "moves"), [(-5.0, 0), (-5.000001, 1)])
-def test_a_word_exactly_at_the_threshold_is_in_no_need(log_prob: float, moves: int) -> None:
-    inventory = inventory_of([0, 1, 1], 2, log_prob=[log_prob, 0.0])
-    settings = ReallocationSettings(log_prob_threshold=-5.0)
-    assert len(reallocate(inventory, "paper", settings)) == moves
-
-
 def test_a_frequent_word_whose_probability_underflows_still_receives() -> None:
     """Words 2 and 3 are the frequent half; word 3 ranks last among them, but before no one else."""
     inventory = inventory_of([0, 1, 2, 3, 0, 0], 4, count=[1, 1, 9, 9], prob=[1, 1, 3, 0])
