@@ -25,12 +25,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fairseq_kerbs import clusters
+from fairseq_kerbs.commands import self_check
 from fairseq_kerbs.kernels import KERNELS
 from fairseq_kerbs.likelihood import compilation, kerbs_nll
 from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
 from tests.end_to_end.test_fairseq_commands import FLAGS as TINY
-from tests.helpers.card import CARD, Card, CardTensor, on_card, to_card, values_of, waits
+from tests.helpers.card import CARD, Card, CardTensor, on_card, values_of, waits
 from tests.helpers.commands import USER_DIR, Command, run_together
 from tests.helpers.fairseq_fixtures import (
     LANGUAGE_MODELS,
@@ -138,7 +139,7 @@ def updates(name: str, flags: dict[str, Any], on: bool) -> tuple[dict[str, Tenso
     results, asked = {}, []
     with Card() if on else nullcontext():
         if on:
-            model = to_card(model)
+            model = model.to(CARD)
             optimizer = PlainOptimizer(model)
         for update in range(6):
             sample = (make_text if name in LANGUAGE_MODELS else make_batch)((5 + update % 3, 5, 4))
@@ -177,7 +178,7 @@ def test_a_checkpoint_is_loaded_onto_the_card() -> None:
     state = {name: value.clone() for name, value in state.items()}
     with Card():
         task, model, criterion, _ = parts[1]
-        model = to_card(model)
+        model = model.to(CARD)
         model.load_state_dict(tree_map(on_card, state))
         layer = model.decoder.output
         assert {v.device for v in (layer.table.senses, layer.inventory.pending)} == {CARD}
@@ -199,7 +200,7 @@ def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
         found = []
         with Card() if on else nullcontext():
             if on:
-                model, batch = to_card(model), tree_map(on_card, batch)
+                model, batch = model.to(CARD), tree_map(on_card, batch)
             search = SequenceGenerator([model], task.target_dictionary, beam_size=3, max_len_b=9)
             for round_ in range(2):
                 waits.clear()
@@ -231,7 +232,7 @@ def test_a_layer_computes_the_same(kind: str, dtype: torch.dtype) -> None:
         target = torch.randint(20, (30,))
         with Card() if on else nullcontext():
             if on:
-                layer, target = to_card(layer), on_card(target)
+                layer, target = layer.to(CARD), on_card(target)
                 h = on_card(h.detach()).requires_grad_()
             waits.clear()
             found = []
@@ -286,7 +287,7 @@ def test_nothing_is_as_large_as_tokens_by_senses(
             on_card(torch.randn(1000, 8)).requires_grad_(),
             on_card(torch.arange(1000) % 100),
         )
-        to_card(layer).nll(h, target, label_smoothing=smoothing).backward()
+        layer.to(CARD).nll(h, target, label_smoothing=smoothing).backward()
     assert max(made) == 300 * 64
 
 
@@ -308,6 +309,20 @@ def test_one_compilation_serves_all_numbers_of_tokens(monkeypatch: pytest.Monkey
     assert compilation._works
     assert counters["stats"]["unique_graphs"] == 2 * 4
     assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("benchmark", ["likelihood", "step"])
+def test_the_self_check_computes_on_the_card(
+    benchmark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    small = {**self_check.SIZES["small"], "dtype": "float32", "device": "cuda", "seed": 1}
+    sizes = {name: {**self_check.MODEL, **size} for name, size in self_check.TIMED.items()}
+    with Card():
+        assert benchmark != "likelihood" or self_check._likelihood(small, compiled=False).right
+        outcome = self_check._time(benchmark, {**small, **sizes.get(benchmark, {})})
+    assert "times a softmax" in outcome.value
 
 
 # ------------------------------------------------------------------ fairseq's programs

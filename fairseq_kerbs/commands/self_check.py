@@ -209,15 +209,13 @@ def _resume(folder: Path, device: str) -> Outcome:
     for updates in (HALF, UPDATES):
         _train(folder, device, "resumed", updates)
     files = [folder / name / "checkpoint_last.pt" for name in ("resumed", "straight")]
-    states = [torch_compat.load(file, weights_only=False) for file in files]
-    first, second = map(_tensors, states)
+    first, second = (_tensors(torch_compat.load(file, weights_only=False)) for file in files)
     differing = sum(not first[name].equal(second[name]) for name in {**first, **second})
     whole = [torch.cat([v.double().flatten() for v in state.values()]) for state in (first, second)]
     worst = distance(*whole)
-    allowed, right = ("the same bits", not differing)
-    if device == "cuda":
-        allowed, right = f"<= {CARD_LIMIT}", worst <= CARD_LIMIT
-    return Outcome(f"{differing} of {len(first)} tensors differ, by {worst:.1e}", allowed, right)
+    value, card = f"{differing} of {len(first)} tensors differ, by {worst:.1e}", device == "cuda"
+    allowed = f"<= {CARD_LIMIT}" if card else "the same bits"
+    return Outcome(value, allowed, worst <= CARD_LIMIT if card else not differing)
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, Any]:

@@ -26,12 +26,13 @@ def gradients(model: Any, loss: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-@pytest.mark.parametrize("layer", ["kerbs", "softmax"])
+@pytest.mark.parametrize("layer", ["kerbs", "softmax", "mos", "mixture"])
 @pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.0}, {"ignore_prefix_size": 2}])
 def test_same_loss_logs_and_gradients_as_fairseqs_own(
     name: str, layer: str, settings: dict[str, Any]
 ) -> None:
-    model, batch = make_model(name, output_layer=layer, spread=1.0), make_batch()
+    kernels: dict[str, Any] = {"mixture_kernels": "lin, log"} if layer == "mixture" else {}
+    model, batch = make_model(name, output_layer=layer, spread=1.0, **kernels), make_batch()
     stock = criterion(LabelSmoothedCrossEntropyCriterion, report_accuracy=True, **settings)
     ours = criterion(KerbsCrossEntropyCriterion, report_accuracy=True, **settings)
     expected, size, expected_log = stock(model, batch)

@@ -17,7 +17,7 @@ from typing import Any
 
 import fairseq
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -147,6 +147,7 @@ class Card(TorchFunctionMode):
 
     def __enter__(self) -> Card:
         if not self.depth:
+            torch.__future__.set_overwrite_module_params_on_conversion(True)
             self.factories.__enter__()
         self.depth += 1
         super().__enter__()
@@ -156,6 +157,7 @@ class Card(TorchFunctionMode):
         super().__exit__(*error)
         self.depth -= 1
         if not self.depth:
+            torch.__future__.set_overwrite_module_params_on_conversion(False)
             self.factories.__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -218,16 +220,6 @@ class Card(TorchFunctionMode):
         return moved
 
 
-def to_card(module: nn.Module) -> Any:
-    """A module with parameters and buffers on the card."""
-    torch.__future__.set_overwrite_module_params_on_conversion(True)
-    try:
-        with Card():
-            return module.to(CARD)
-    finally:
-        torch.__future__.set_overwrite_module_params_on_conversion(False)
-
-
 # ------------------------------------------------------------------ in programs of fairseq's
 
 
@@ -243,7 +235,6 @@ def insert(path: str) -> None:
                  "reset_peak_memory_stats")  # fmt: skip
     for name, answer in {**dict.fromkeys(functions), **answers}.items():
         setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
-    torch.__future__.set_overwrite_module_params_on_conversion(True)
     Card().__enter__()
     from fairseq.trainer import Trainer
 

@@ -11,7 +11,7 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor
 
-from fairseq_kerbs.kernels import KERNELS, Kernel, apply_kernel, build_kernel, kernel_logits
+from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel, kernel_logits
 from fairseq_kerbs.kernels.gao import VARIANCE_FLOOR, squared_distance
 from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll
 from fairseq_kerbs.models import TransformerKerbsModel
@@ -97,37 +97,6 @@ def test_the_gaussian_kernels_are_integrals() -> None:
     assert ours("ssg", h, w) == pytest.approx(plane, rel=1e-9)
     mixed = sum(log_integral(a, b, s, t) for a in w for b in h)
     assert ours("mog", h, w) == pytest.approx(mixed, rel=1e-9)
-
-
-@every_case
-def test_gradcheck_of_logits_and_likelihood(name: str, options: dict[str, Any]) -> None:
-    p, kernel = make_problem(3, 4, 7, 4), build_kernel(name, **options)
-    theta = torch.zeros(7).double()
-
-    def logits(h: Tensor, w: Tensor) -> Tensor:
-        return kernel_logits(h, w, theta, kernel)
-
-    def nll(h: Tensor, w: Tensor) -> Tensor:
-        options = {"kernel": kernel, "label_smoothing": 0.1}
-        with chunks_of(2):
-            return kerbs_nll(h, w, theta, p.word_of_sense, p.target, **options)  # type: ignore[arg-type]
-
-    for function in (logits, nll):
-        assert torch.autograd.gradcheck(function, (p.h, p.w), eps=1e-6, atol=1e-7, rtol=1e-5)
-
-
-@pytest.mark.parametrize(("name", "options"), CASES[1:], ids=IDS[1:])
-def test_partials_are_the_derivatives_of_the_value(name: str, options: dict[str, Any]) -> None:
-    x = torch.tensor([[0.9], [0.31], [-0.02]], dtype=torch.float64)
-    h_norm = torch.tensor([[1.0], [0.9], [1.3]], dtype=torch.float64)
-    w_norm = torch.tensor([1.1, 2.0], dtype=torch.float64)
-    kernel, theta = build_kernel(name, **options).bind(6), torch.zeros(2).double()
-
-    def value(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> Tensor:
-        return apply_kernel(kernel, x, h_norm, w_norm, theta)
-
-    inputs = tuple(value.requires_grad_() for value in (x, h_norm, w_norm))
-    assert torch.autograd.gradcheck(value, inputs, rtol=1e-4)
 
 
 # ------------------------------------------------------------------------- the chunked likelihood

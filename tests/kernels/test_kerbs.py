@@ -8,9 +8,6 @@ import math
 import mpmath
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import integrate
 from torch import Tensor
 
 from fairseq_kerbs.kernels import (
@@ -47,41 +44,39 @@ def close(actual: Tensor, expected: list[float], tolerance: float) -> None:
     assert torch.all((actual.double() - want).abs() <= slack), (actual, want)
 
 
-@pytest.mark.parametrize("theta", THETAS)
-def test_value_and_gradients_are_those_of_eq_9_to_1e5_in_float32(theta: float) -> None:
-    for cosine, (h_norm, w_norm) in itertools.product(COSINES, NORMS):
-        h, w = pair(cosine, h_norm, w_norm, torch.float32)
-        parameter = torch.tensor([theta], dtype=torch.float32)
-        leaves = [value.requires_grad_() for value in (h, w, parameter)]
-        value = kerbs_kernel(h, w[None], parameter)
-        assert value.dtype == torch.float32
-        grads = torch.autograd.grad(value.sum(), leaves)
-        expected = kernel_reference(tuple(h.tolist()), tuple(w.tolist()), parameter.item())
-        close(value.detach(), [expected.value], 1e-5)
-        close(grads[0], expected.by_h, 1e-5)
-        close(grads[1], expected.by_w, 1e-5)
-        close(grads[2], [expected.by_theta], 1e-5)
+Case = tuple[float, KernelReference, list[Tensor]]
 
 
-def fast_path_errors(
-    theta: float, kernel: str, dtype: torch.dtype
-) -> list[tuple[float, float, KernelReference, list[Tensor]]]:
-    cases = []
+def cases(theta: float, kernel: str, dtype: torch.dtype) -> list[Case]:
+    """|h||w|, what is right, and value and gradients by ``kernel_logits``, or by ``kerbs_kernel``
+    for the kernel "front"; for pairs of vectors at many cosines."""
+    found: list[Case] = []
     for cosine, (h_norm, w_norm) in itertools.product(COSINES, NORMS):
         h, w = pair(cosine, h_norm, w_norm, dtype)
-        parameter = torch.tensor([theta], dtype=dtype)
-        leaves = [value.requires_grad_() for value in (h, w, parameter)]
-        value = kernel_logits(h, w[None], parameter, kernel)
+        leaves = as_leaves(h, w[None], torch.tensor([theta], dtype=dtype))
+        front = kernel == "front"
+        value = kerbs_kernel(*leaves) if front else kernel_logits(*leaves, kernel)
+        assert value.dtype == dtype
         grads = torch.autograd.grad(value.sum(), leaves)
-        expected = kernel_reference(tuple(h.tolist()), tuple(w.tolist()), parameter.item(), kernel)
-        cases.append((h_norm * w_norm, cosine, expected, [value.detach(), *grads]))
-    return cases
+        name = "kerbs" if front else kernel
+        right = kernel_reference(tuple(h.tolist()), tuple(w.tolist()), leaves[2].item(), name)
+        found.append((h_norm * w_norm, right, [value.detach(), grads[0], grads[1][0], grads[2]]))
+    return found
+
+
+@pytest.mark.parametrize("theta", THETAS)
+def test_value_and_gradients_are_those_of_eq_9_to_1e5_in_float32(theta: float) -> None:
+    for _, expected, (value, by_h, by_w, by_theta) in cases(theta, "front", torch.float32):
+        close(value, [expected.value], 1e-5)
+        close(by_h, expected.by_h, 1e-5)
+        close(by_w, expected.by_w, 1e-5)
+        close(by_theta, [expected.by_theta], 1e-5)
 
 
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released"])
 @pytest.mark.parametrize("theta", THETAS)
 def test_float32_logits_stay_within_1e5_of_their_scale(theta: float, kernel: str) -> None:
-    for size, _, expected, actual in fast_path_errors(theta, kernel, torch.float32):
+    for size, expected, actual in cases(theta, kernel, torch.float32):
         # rounding c by 1 part in 2^24 moves e^{−θc} by θ parts
         tolerance = 1e-5 * (1 + abs(theta) / 20)
         by_h = max(map(abs, expected.by_h))
@@ -101,35 +96,12 @@ def test_float32_logits_stay_within_1e5_of_their_scale(theta: float, kernel: str
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released"])
 @pytest.mark.parametrize("theta", [*THETAS, 0.3, -0.3, 63.9, -63.9, 0.999, 1.001])
 def test_float64_logits_agree_with_mpmath_to_1e10(theta: float, kernel: str) -> None:
-    for size, _, expected, actual in fast_path_errors(theta, kernel, torch.float64):
+    for size, expected, actual in cases(theta, kernel, torch.float64):
         close(actual[0], [expected.value], 1e-10)
         close(actual[1], expected.by_h, 1e-10)
         close(actual[2], expected.by_w, 1e-10)
         error = abs(actual[3].item() - expected.by_theta)
         assert error <= 1e-10 * max(abs(expected.by_theta), 1e-3 * size)
-
-
-def test_float32_logits_are_no_worse_than_the_naive_formula_in_float32() -> None:
-    g = torch.Generator().manual_seed(3)
-    h, w = torch.randn(64, 24, generator=g), torch.randn(96, 24, generator=g)
-    theta = torch.linspace(-6.0, 6.0, 96)
-    weight = torch.randn(64, 96, generator=g)
-
-    def run(function: str, dtype: torch.dtype) -> list[Tensor]:
-        leaves = as_leaves(h.to(dtype), w.to(dtype), theta.to(dtype))
-        logits = kernel_logits(*leaves) if function == "ours" else naive_logits(*leaves)
-        grads = torch.autograd.grad((logits * weight.to(dtype)).sum(), leaves)
-        return [logits.detach(), *grads]
-
-    exact = run("naive", torch.float64)
-    for truth, naive, ours in zip(
-        exact, run("naive", torch.float32), run("ours", torch.float32), strict=True
-    ):
-        scale = truth.abs().max().item()
-        naive_error = (naive.double() - truth).abs().max().item() / scale
-        our_error = (ours.double() - truth).abs().max().item() / scale
-        assert our_error <= max(1.5 * naive_error, 1e-6)
-        assert our_error <= 1e-5
 
 
 def test_torch_reference_is_the_mpmath_reference() -> None:
@@ -175,58 +147,14 @@ def test_series_and_quotients_are_right_to_the_last_places(dtype: torch.dtype) -
 # ------------------------------------------------------------------------- known properties
 
 
-@pytest.mark.parametrize("theta", [*THETAS, 3.7, -27.0])
-def test_integral_over_unit_interval_is_one_half(theta: float) -> None:
-    def kernel(c: float) -> float:
-        h = torch.tensor([1.0, 0.0], dtype=torch.float64)
-        w = torch.tensor([[c, math.sqrt(1 - c * c)]], dtype=torch.float64)
-        return kerbs_kernel(h, w, torch.tensor([theta], dtype=torch.float64)).item()
-
-    area, _ = integrate.quad(kernel, 0.0, 1.0, epsabs=1e-12, epsrel=1e-10, limit=200)
-    assert area == pytest.approx(0.5, rel=1e-8)
-
-
-@given(st.floats(-60, 60), st.floats(0.01, 100), st.integers(0, 1000))
-def test_kernel_is_homogeneous_in_both_norms(theta: float, factor: float, seed: int) -> None:
-    g = torch.Generator().manual_seed(seed)
-    h, w = torch.randn(5, generator=g).double(), torch.randn(3, 5, generator=g).double()
-    parameter = torch.full((3,), theta, dtype=torch.float64)
-    for name in ("kerbs", "kerbs_released", "lin"):
-        base = kernel_logits(h, w, parameter, name)
-        for scaled in (
-            kernel_logits(h * factor, w, parameter, name),
-            kernel_logits(h, w * factor, parameter, name),
-        ):
-            torch.testing.assert_close(scaled, base * factor, rtol=1e-11, atol=0.0)
-
-
-def test_theta_zero_is_the_inner_product_and_its_slope_is_known() -> None:
+def test_theta_zero_is_the_inner_product() -> None:
     h, w = torch.randn(40, 6), torch.randn(30, 6)
-    theta = torch.zeros(30, requires_grad=True)
-    logits = kerbs_kernel(h, w, theta)
+    logits = kerbs_kernel(h, w, torch.zeros(30))
     exact = (h.double() @ w.double().t()).float()
-    assert torch.equal(logits.detach(), exact)
+    assert torch.equal(logits, exact)
     for tiny in (1e-8, -1e-8, 1e-12):
         near = kerbs_kernel(h, w, torch.full((30,), tiny))
         torch.testing.assert_close(near, exact, rtol=1e-6, atol=1e-7)
-    norms = h.norm(dim=1, keepdim=True).double() * w.norm(dim=1).double()
-    cosine = (h.double() @ w.double().t()) / norms
-    slope = (norms * (cosine / 3 - cosine.square() / 2)).sum(0)
-    logits.sum().backward()
-    assert theta.grad is not None
-    torch.testing.assert_close(theta.grad.double(), slope, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["kerbs", "kerbs_released", "lin"])
-@pytest.mark.parametrize("theta", [0.0, 1e-8, 0.05, 0.3, -0.3, 1.0, -1.0, 5.0, -5.0, 50.0, -50.0])
-def test_partials_are_the_derivatives_of_the_value(name: str, theta: float) -> None:
-    x = torch.tensor([0.9, 0.31, 1e-3, -0.02], dtype=torch.float64)[:, None]
-    h_norm = torch.tensor([1.0, 0.9, 1.1, 1.3], dtype=torch.float64)[:, None]
-    w_norm = torch.tensor([1.1, 2.0], dtype=torch.float64)
-    parameter = torch.tensor([theta, theta + 0.013], dtype=torch.float64)
-    inputs = tuple(value.requires_grad_() for value in (x, h_norm, w_norm, parameter))
-    kernel = build_kernel(name)
-    assert torch.autograd.gradcheck(lambda *a: apply_kernel(kernel, *a), inputs, rtol=1e-4)
 
 
 # ------------------------------------------------------------------------- edges

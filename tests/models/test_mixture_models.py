@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from fairseq import metrics
-from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from tests.criterions.test_kerbs_cross_entropy import criterion, gradients
@@ -17,33 +16,7 @@ from tests.helpers.fairseq_fixtures import (
     make_model,
 )
 
-MIXTURES: list[dict[str, Any]] = [
-    {"output_layer": "mos"},
-    {"output_layer": "mixture", "mixture_kernels": "lin, log"},
-]
-
-
 # ------------------------------------------------------------------------- criterion
-
-
-@pytest.mark.parametrize("name", ["transformer", "lstm"])
-@pytest.mark.parametrize("flags", MIXTURES, ids=str)
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_same_loss_and_gradients_as_fairseqs_own_criterion(
-    name: str, flags: dict[str, Any], smoothing: float
-) -> None:
-    model, batch = make_model(name, **flags).train(), make_batch()
-    settings = {"label_smoothing": smoothing, "report_accuracy": True}
-    expected, _, expected_log = criterion(LabelSmoothedCrossEntropyCriterion, **settings)(
-        model, batch
-    )
-    found, _, log = criterion(KerbsCrossEntropyCriterion, **settings)(model, batch)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
-    for key in ("loss", "nll_loss", "n_correct", "total"):
-        assert float(log[key]) == pytest.approx(float(expected_log[key]), rel=1e-5), key
-    wanted = gradients(model, expected)
-    for key, value in gradients(model, found).items():
-        torch.testing.assert_close(value, wanted[key], rtol=2e-4, atol=2e-4, msg=key)
 
 
 def test_the_regularizer_adds_the_variance_of_the_weights_while_training() -> None:
@@ -103,13 +76,6 @@ def test_wrong_regularizers_end_with_one_sentence() -> None:
 
 
 # ------------------------------------------------------------------------- models
-
-
-def test_kernel_flags_reach_the_components() -> None:
-    flags: dict[str, Any] = {"output_layer": "mixture", "mixture_kernels": "lin,log,lin"}
-    flags["kernel_power"] = 1.0
-    layer = make_model("lstm", **flags).decoder.output
-    assert [getattr(kernel, "power", None) for kernel in layer.kernels] == [None, 1.0, None]
 
 
 def test_mos_reaches_farther_than_the_printed_tanh() -> None:

@@ -159,17 +159,6 @@ def check_moved_rows(optimizer: Any, layer: Any, moved: Tensor, weight: Tensor) 
             assert float((kept.detach().float() - weight.float())[moved].abs().amax()) > 0.05
 
 
-@pytest.mark.parametrize("name", ["transformer", "lstm"])
-def test_a_checkpoint_with_a_word_without_senses_is_refused(name: str) -> None:
-    model = make_model(name)
-    state = {key: value.clone() for key, value in model.state_dict().items()}
-    owners = state["decoder.output.inventory.word_of_sense"]
-    owners[owners == 7] = 8
-    with pytest.raises(SystemExit, match=r"Word 7 .* no sense") as ending:
-        make_model(name, max_senses=20).load_state_dict(state)
-    assert "\n" not in str(ending.value)
-
-
 # -------------------------------------------------------------------------------- on a GPU
 
 

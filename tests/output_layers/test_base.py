@@ -49,18 +49,6 @@ def test_forward_is_that_of_torchs_adaptive_softmax(name: str) -> None:
     torch.testing.assert_close(loss, -expected[:4].mean())
 
 
-def test_forward_records_statistics_as_nll_does() -> None:
-    layer = LAYERS["kerbs"]()
-    assert isinstance(layer, KerbsOutputLayer)
-    h, target = torch.randn(20, 8), torch.randint(30, (20,))
-    layer.nll(h, target)
-    expected = layer.inventory.pending.clone()
-    layer.inventory.pending.zero_()
-    layer(h, target)
-    assert expected.any()
-    assert torch.equal(layer.inventory.pending, expected)
-
-
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("shape", [(10, 4), (2, 5, 16), ()])
 def test_vectors_of_another_size_are_refused(name: str, shape: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import KERNELS, build_kernel, kernel_logits
+from fairseq_kerbs.kernels import KERNELS, build_kernel
 from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.output_layers.base import prior_weights
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
@@ -80,16 +80,6 @@ def test_posterior_is_eq_7_from_the_softmax_over_all_senses(kernel: str) -> None
         assert (weights[t, len(mine) :] == 0).all()
 
 
-@pytest.mark.parametrize("kernel", ["pow", "mog"])
-def test_posterior_binds_the_kernel_to_the_size_of_the_vectors(kernel: str) -> None:
-    p = make_problem(dim=6)
-    table = build_sense_table(p.word_of_sense, 11, 4)
-    own, mask = table.senses[p.target], table.mask[p.target]
-    weights = posterior_weights(p.h, p.w[own], p.theta[own], mask, build_kernel(kernel))
-    senses = kernel_logits(*p.leaves, kernel).softmax(1).gather(1, own) * mask
-    torch.testing.assert_close(weights, senses / senses.sum(1, keepdim=True))
-
-
 def test_sequence_equals_the_recursion_position_by_position() -> None:
     layer, p = make_layer()
     embedding = ComposedEmbedding(layer, PAD)
@@ -101,34 +91,9 @@ def test_sequence_equals_the_recursion_position_by_position() -> None:
         # usage, and so the prior, is float32
         torch.testing.assert_close(composed[row], expected, rtol=1e-6, atol=1e-6)
     assert (composed[WORDS == PAD] == 0).all()
-
-
-def test_first_position_and_that_after_padding_use_the_prior() -> None:
-    layer, _ = make_layer()
-    embedding = ComposedEmbedding(layer, PAD)
-    features = torch.randn(3, 7, 7, dtype=torch.float64)
-    composed, prior = embedding.embed_sequence(WORDS, features), embedding(WORDS)
-    assert torch.equal(prior, embedding.embed_sequence(WORDS, None))
-    assert torch.equal(composed[:, 0], prior[:, 0])
-    assert torch.equal(composed[2, 2], prior[2, 2])  # follows padding
-    assert not torch.equal(composed[2, 3:], prior[2, 3:])
-    # position t reads the feature of t − 1 only
-    changed = features.clone()
-    changed[:, 3] += 1.0
-    differs = (embedding.embed_sequence(WORDS, changed) != composed).any(2).any(0)
-    assert differs.tolist() == [False, False, False, False, True, False, False]
+    assert torch.equal(embedding(WORDS), embedding.embed_sequence(WORDS, None))
     single = embedding.embed_sequence(WORDS[:, :1], features[:, :1])
-    assert torch.equal(single, prior[:, :1])
-
-
-def test_step_by_step_equals_the_whole_sequence() -> None:
-    layer, _ = make_layer()
-    embedding = ComposedEmbedding(layer, PAD)
-    words, features = WORDS[:1], torch.randn(1, 7, 7, dtype=torch.float64)
-    whole = embedding.embed_sequence(words, features)
-    for t in range(1, 7):
-        step = embedding(words[:, t], features[:, t - 1])
-        torch.testing.assert_close(step, whole[:, t], rtol=1e-12, atol=1e-14)
+    assert torch.equal(single, embedding(WORDS[:, :1]))
 
 
 @pytest.mark.parametrize("words", [WORDS, WORDS[2]])
@@ -145,21 +110,6 @@ def test_looking_up_first_and_composing_later_is_embedding(words: Tensor) -> Non
     low = ComposedEmbedding(layer.to(torch.bfloat16), PAD)
     for given in (None, contexts.bfloat16()):
         assert low.compose(low.look_up(words), given).dtype == torch.bfloat16
-
-
-def test_words_of_at_most_two_senses_and_sequences_of_two_words() -> None:
-    layer = KerbsOutputLayer(7, 11, 22, max_senses=2).double()
-    embedding = ComposedEmbedding(layer, PAD)
-    words = torch.tensor([[4, 5]])
-    features = torch.randn(1, 2, 7, dtype=torch.float64)
-    composed = embedding.embed_sequence(words, features)
-    own = layer.table.senses[words]
-    assert layer.table.mask[words].all()
-    rows, theta = layer.weight[own], layer.theta[own]
-    torch.testing.assert_close(composed[:, 0], rows[:, 0].mean(1), rtol=1e-6, atol=1e-6)
-    logits = torch.stack([naive_logits(features[0, :1], rows[0, 1], theta[0, 1])[0]])
-    expected = logits.softmax(1) @ rows[0, 1]
-    torch.testing.assert_close(composed[:, 1], expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
@@ -253,21 +203,6 @@ def test_layer_is_shared_not_owned() -> None:
     assert twin["embed"].layer is twin["output"]
     assert twin["embed"].weight is not layer.weight
     assert (embedding.embedding_dim, embedding.num_embeddings, embedding.padding_idx) == (7, 11, 1)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_low_precision_weights_are_computed_in_float32(dtype: torch.dtype) -> None:
-    layer, _ = make_layer()
-    reference = ComposedEmbedding(layer, PAD)
-    low = copy.deepcopy(layer).to(dtype)
-    features = torch.randn(3, 7, 7)
-    composed = ComposedEmbedding(low, PAD).embed_sequence(WORDS, features.to(dtype))
-    assert composed.dtype == dtype
-    exact = reference.embed_sequence(WORDS, features.to(dtype).double())
-    torch.testing.assert_close(composed.double(), exact, rtol=0.05, atol=0.03)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = ComposedEmbedding(layer.float(), PAD).embed_sequence(WORDS, features)
-    assert torch.isfinite(mixed).all()
 
 
 def test_posterior_of_narrow_inputs_is_that_of_the_same_numbers_in_float32() -> None:

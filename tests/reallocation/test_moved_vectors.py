@@ -12,16 +12,13 @@ from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation.moved_vectors import SPLIT_SINE, most_used_senses, new_vectors
 from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
+from tests.reallocation import test_policies as policies
 
 OWNERS = [0, 1, 2, 0, 1, 0]
 
 
 def inventory_of(**state: list[float]) -> SenseInventory:
-    inventory = SenseInventory(3, 6, 3)
-    values = inventory.state_dict() | {"word_of_sense": torch.tensor(OWNERS)}
-    values |= {name: torch.tensor(value) for name, value in state.items()}
-    inventory.load_state_dict(values)
-    return inventory
+    return policies.inventory_of(OWNERS, 3, 3, **state)
 
 
 def moves_of(*pairs: tuple[int, int]) -> Moves:
@@ -74,6 +71,8 @@ def test_keep_and_errors() -> None:
     ):
         with pytest.raises(ValueError, match=r"`new_sense`.*'fresh'.*keep, split"):
             build()
+    with pytest.raises(ValueError, match="`sense_init`"):
+        KerbsOutputLayer(8, 4, 8, sense_init="near")
 
 
 # ------------------------------------------------------------------------- in a layer

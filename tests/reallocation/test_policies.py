@@ -102,13 +102,6 @@ def test_released_policy_by_hand() -> None:
     assert not inventory.interval_usage.any()
 
 
-@pytest.mark.parametrize(("log_prob", "moves"), [(-5.0, 0), (-5.000001, 1)])
-def test_a_word_exactly_at_the_threshold_is_in_no_need(log_prob: float, moves: int) -> None:
-    inventory = inventory_of([0, 1, 1], 2, log_prob=[log_prob, 0.0])
-    settings = ReallocationSettings(log_prob_threshold=-5.0)
-    assert len(reallocate(inventory, "paper", settings)) == moves
-
-
 def test_a_frequent_word_whose_probability_underflows_still_receives() -> None:
     """Words 2 and 3 are the frequent half; word 3 ranks last among them, but before no one else."""
     inventory = inventory_of([0, 1, 2, 3, 0, 0], 4, count=[1, 1, 9, 9], prob=[1, 1, 3, 0])
@@ -158,65 +151,39 @@ def random_inventory(
     )
 
 
+@pytest.mark.parametrize("policy", ["paper", "released"])
 @settings(max_examples=40)
 @given(inventories())
-def test_paper_policy_is_the_literal_algorithm_1(cases: list[Case]) -> None:
+def test_policies_are_their_literal_forms(policy: str, cases: list[Case]) -> None:
     for inventory, options in cases:
-        check_paper_policy(inventory, options)
+        check_policy(policy, inventory, options)
 
 
-def check_paper_policy(inventory: SenseInventory, options: ReallocationSettings) -> None:
+def check_policy(policy: str, inventory: SenseInventory, options: ReallocationSettings) -> None:
     before = state_of(inventory)
-    expected, owners, usage = algorithm1(
-        inventory.word_of_sense.tolist(),
-        inventory.usage.tolist(),
-        inventory.log_prob.tolist(),
-        options.log_prob_threshold,
-        inventory.max_senses,
-    )
-    moves = POLICIES["paper"](inventory, options)
-    found = list(
-        zip(moves.senses.tolist(), moves.sources.tolist(), moves.words.tolist(), strict=True)
-    )
-    assert found == expected
+    state = {name: value.tolist() for name, value in before.items()}
+    owners, usage, most = state["word_of_sense"], state["usage"], inventory.max_senses
+    count, prob, used = (state[f"interval_{name}"] for name in ("count", "prob", "usage"))
+    if policy == "paper":
+        threshold = options.log_prob_threshold
+        expected, after, usage = algorithm1(owners, usage, state["log_prob"], threshold, most)
+    else:
+        expected = released_reallocation(owners, count, prob, used, options.max_moves, most)
+        after = list(owners)
+        for sense, _, word in expected:
+            after[sense] = word
+        assert len({sense for sense, *_ in expected}) == len(expected)  # no sense moves twice
+        assert len(expected) <= max(1, int(options.max_moves * inventory.vocab_size))
+    moves = POLICIES[policy](inventory, options)
+    columns = (moves.senses, moves.sources, moves.words)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
     for name, value in inventory.state_dict().items():  # a policy changes nothing
         assert torch.equal(value, before[name]), name
-    assert torch.equal(POLICIES["paper"](inventory, options).senses, moves.senses)
-    reallocate(inventory, "paper", options)
-    assert inventory.word_of_sense.tolist() == owners
+    again = reallocate(inventory, policy, options)
+    assert torch.equal(again.senses, moves.senses)
+    assert inventory.word_of_sense.tolist() == after
     assert inventory.usage.tolist() == pytest.approx(usage, rel=1e-6)
     check_numbers(inventory)
-
-
-@settings(max_examples=40)
-@given(inventories())
-def test_released_policy_is_its_literal_form(cases: list[Case]) -> None:
-    for inventory, options in cases:
-        check_released_policy(inventory, options)
-
-
-def check_released_policy(inventory: SenseInventory, options: ReallocationSettings) -> None:
-    before = state_of(inventory)
-    expected = released_reallocation(
-        inventory.word_of_sense.tolist(),
-        inventory.interval_count.tolist(),
-        inventory.interval_prob.tolist(),
-        inventory.interval_usage.tolist(),
-        options.max_moves,
-        inventory.max_senses,
-    )
-    moves = POLICIES["released"](inventory, options)
-    found = list(
-        zip(moves.senses.tolist(), moves.sources.tolist(), moves.words.tolist(), strict=True)
-    )
-    assert found == expected
-    for name, value in inventory.state_dict().items():
-        assert torch.equal(value, before[name]), name
-    assert len(set(moves.senses.tolist())) == len(moves)  # no sense moves twice
-    assert len(moves) <= max(1, int(options.max_moves * inventory.vocab_size))
-    reallocate(inventory, "released", options)
-    check_numbers(inventory)
-    assert torch.equal(inventory.usage, before["usage"])
 
 
 def check_numbers(inventory: SenseInventory) -> None:

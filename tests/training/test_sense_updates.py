@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.optim import build_optimizer
-from fairseq.optim.fp16_optimizer import FP16Optimizer
 from omegaconf import OmegaConf
 
 from fairseq_kerbs import clusters
@@ -296,45 +294,12 @@ def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
     assert "--criterion kerbs_cross_entropy" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("flatten", "new_sense"), [(True, "keep"), (True, "split"), (False, "split")]
-)
-def test_moves_reach_the_float32_master_copy_of_fp16_training(
-    flatten: bool, new_sense: str
-) -> None:
-    task = make_task()
-    model = make_model("lstm", task, new_sense=new_sense, **FLAGS).train()
-    layer = model.decoder.output
-    config = fp16_config(flatten)
-    optimizer = _fp16_optimizer(config, list(model.parameters()), flatten)
-    criterion = KerbsCrossEntropyCriterion(task, False, 0.0)
-    for update in range(2):
-        optimizer.zero_grad()
-        loss, _, _ = criterion(model, make_batch(seed=update))
-        optimizer.backward(loss)
-        task.optimizer_step(optimizer, model=model, update_num=update)
-    before, weight = layer.inventory.word_of_sense.clone(), layer.weight.detach().clone()
-    move((task, model, criterion, optimizer), 2)
-    moved = layer.inventory.word_of_sense != before
-    assert moved.any()
-    kept = layer.theta.detach().clone(), layer.weight.detach().clone()
-    optimizer._sync_fp32_params_to_fp16()  # the copy that would undo a move made in the model only
-    assert torch.equal(layer.theta.detach(), kept[0])
-    assert torch.equal(layer.weight.detach(), kept[1])
-    far = (layer.weight.detach() - weight)[moved].abs().amax(1).min() > 0.1  # no step of Adam
-    assert bool(far) == (new_sense != "keep")
-    assert float((layer.theta[moved] - MOVED_THETA).detach().abs().max()) < 1e-9
-    moments = _moments_of(optimizer, layer.weight)
-    assert moments[moved].abs().sum() == 0
-    assert moments[~moved].abs().sum() > 0
-
-
-def fp16_config(flatten: bool = False, bf16: bool = False) -> Any:
+def fp16_config(bf16: bool = False) -> Any:
     """As much of fairseq's configuration as its FP16 optimizers read."""
     return OmegaConf.create(
         {
             "common": {
-                "fp16_no_flatten_grads": not flatten,
+                "fp16_no_flatten_grads": True,
                 "bf16": bf16,
                 "fp16_scale_window": 128,
                 "fp16_init_scale": 4,
@@ -356,31 +321,3 @@ def fp16_config(flatten: bool = False, bf16: bool = False) -> Any:
             "distributed_training": {"distributed_world_size": 1},
         }
     )
-
-
-def _fp16_optimizer(config: Any, parameters: list[Any], flatten: bool) -> Any:
-    if not flatten:
-        return FP16Optimizer.build_optimizer(config, parameters)
-    # what build_optimizer does on a GPU, where alone it can flatten
-    flat = torch.nn.Parameter(torch.cat([value.data.float().flatten() for value in parameters]))
-    flat.grad = torch.zeros_like(flat)
-    masters = {parameters[0].device.index: flat}
-    return FP16Optimizer(config, parameters, build_optimizer(config.optimizer, [masters]), masters)
-
-
-def _moments_of(optimizer: Any, parameter: torch.nn.Parameter) -> torch.Tensor:
-    """First moments of a parameter, found by value in the master copy."""
-    if isinstance(optimizer.fp32_params, dict):
-        (master,) = optimizer.fp32_params.values()
-        offset = 0
-        for other in optimizer.fp16_params:
-            if other is parameter:
-                break
-            offset += other.numel()
-        place = slice(offset, offset + parameter.numel())
-        torch.testing.assert_close(master.data[place].view_as(parameter), parameter.data)
-        return optimizer.optimizer.state[master]["exp_avg"][place].view_as(parameter)
-    for other, master in zip(optimizer.fp16_params, optimizer.fp32_params, strict=True):
-        if other is parameter:
-            return optimizer.optimizer.state[master]["exp_avg"]
-    raise AssertionError("the parameter has no master copy")
