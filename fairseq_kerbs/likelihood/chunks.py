@@ -119,7 +119,7 @@ class _Chunks:
         single = len(table.senses) == count  # then logits are masses, in whatever order
         rows = (count, len(table.senses) if smoothing[1] and not single else 0)
         # for all chunks: new memory is slow to touch
-        self.logits, self.masses = (new.new_empty(number, size) for number in rows)
+        self.logits, self.masses = (new.new_empty(number * size) for number in rows)
         shapes = (senses.w.shape, count, count) if gradients else (0, 0, 0)
         self.by_senses = [new.new_zeros(shape) for shape in shapes]  # dW, by |w|, by θ
 
@@ -128,11 +128,12 @@ class _Chunks:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d]."""
         (by_nll, by_each), tokens, table = self.smoothing, len(h), self.table
+        words = len(table.senses)
         x, dh, masses = self.senses.products(contexts), h_norm.new_empty(0), None
         if self.compiled and not h.is_cuda:  # tokens without weight fill up the last chunk
             lack = (0, self.size - tokens)
             x, h_norm, target, weight = (F.pad(v, lack) for v in (x, h_norm, target, weight))
-        logits, sums = self.logits[:, : len(target)], []
+        logits, sums = self.logits[: x.numel()].view_as(x), []
         for rows in row_blocks(x, self.compiled):
             self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
             sums.append(self.call(passes.log_sum, logits[rows]))
@@ -145,14 +146,14 @@ class _Chunks:
         joint = (there - log_z.unsqueeze(1)).exp().clamp_max(1.0)
         if by_each:
             if len(self.masses):
-                masses = self.masses[:, : len(target)]
+                masses = self.masses[: words * x.shape[1]].view(words, x.shape[1])
                 self.call(passes.write_word_masses, logits, *table[:2], masses)
             total = (logits if masses is None else masses).sum(0)
-            loss = by_nll * nll + by_each * (len(table.senses) * log_z - total)
+            loss = by_nll * nll + by_each * (words * log_z - total)
         if self.gradients:
             dh = self._gradients(
                 h, contexts, h_norm, x, logits, target, log_z, own,
-                (by_nll + len(table.senses) * by_each) * weight, by_nll * weight,
+                (by_nll + words * by_each) * weight, by_nll * weight,
                 by_each * weight if by_each else None, masses,
             )  # fmt: skip
         return loss[:tokens], nll[:tokens], joint[:tokens], dh
