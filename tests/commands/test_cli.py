@@ -117,7 +117,7 @@ def test_a_package_that_is_missing_is_one_sentence(
 
 def test_reading_generated_text_and_converting_need_fairseq_alone(tmp_path: Path) -> None:
     code = "import sys; sys.modules.update(dict.fromkeys(('pandas', 'sklearn', 'scipy'))); "
-    code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.conversion.model"
+    code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.conversion"
     run([sys.executable, "-c", code], cwd=tmp_path)
 
 
