@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_kerbs.benchmarks.comparison import Entries, Workload
-from fairseq_kerbs.likelihood import kerbs_nll
+from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
 from fairseq_kerbs.senses import SenseTable, build_sense_table, random_allocation
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -76,17 +77,18 @@ def make_inputs(
 
 
 def kerbs(inputs: Inputs, smoothing: float = 0.0, trained: bool = False) -> Tensor:
-    """KerBS by :func:`fairseq_kerbs.likelihood.kerbs_nll`."""
+    """KerBS as its layer computes it."""
     theta = inputs.trained_theta if trained else inputs.theta
-    given = inputs.h, inputs.w, theta, inputs.word_of_sense, inputs.target
-    return kerbs_nll(*given, ignore_index=PAD, label_smoothing=smoothing)
+    senses = Senses(inputs.w, theta, inputs.table, build_kernel("kerbs"))
+    options = NllOptions(ignore_index=PAD, label_smoothing=smoothing)
+    return nll_with_evidence(inputs.h, senses, inputs.target, options)[0]
 
 
 def lean_softmax(inputs: Inputs) -> Tensor:
     """A plain softmax over words on the code path of KerBS: inner product, one sense a word."""
-    words = inputs.word_table.senses[:, 0]
-    given = inputs.h, inputs.words, inputs.words.new_zeros(len(words)), words, inputs.target
-    return kerbs_nll(*given, ignore_index=PAD, kernel="lin")
+    theta = inputs.words.new_zeros(len(inputs.words))
+    senses = Senses(inputs.words, theta, inputs.word_table, build_kernel("lin"))
+    return nll_with_evidence(inputs.h, senses, inputs.target, NllOptions(ignore_index=PAD))[0]
 
 
 def naive_losses(inputs: Inputs, smoothing: float = 0.0) -> Tensor:

@@ -17,8 +17,8 @@ from fairseq_kerbs.utils.errors import UserError
     arg.number("--max-senses", 4, "maximum number of senses of a word", 1),
     arg.group(
         "with --data",
-        arg.choice("--extra-senses", "placement of senses beyond one per word, on the clusters of "
-                   "each word's contexts", "clusters"),
+        arg.value("--extra-senses", "placement of senses beyond one per word: on the clusters of "
+                  "each word's contexts [clusters]", choices=["clusters"]),
         arg.value("--total-senses", "maximum number of senses, in units of the vocabulary size "
                   "[1.5]", "F", type=arg.at_least(float, 1)),
         arg.value("--split", "split of --data for contexts [%(default)s]", default="train"),
@@ -49,9 +49,11 @@ def convert(args: argparse.Namespace) -> None:
         raise UserError(
             f"--config {args.config} is written as YAML: name a file that ends in .yaml"
         )
-    if args.data is None and args.total_senses is not None:
-        raise UserError("--total-senses counts senses on clusters of contexts: give --data BIN")
-    args.total_senses = args.total_senses or 1.5
+    for name in ("total_senses", "extra_senses") if args.data is None else ():
+        if getattr(args, name) is not None:
+            text = f"--{name.replace('_', '-')} is about senses on clusters of contexts"
+            raise UserError(f"{text}: give --data BIN")
+    args.total_senses = args.total_senses or min(1.5, args.max_senses)
     if args.total_senses > args.max_senses:
         raise UserError(f"--total-senses is {args.total_senses}, more than --max-senses")
     source = conversion.read_softmax_model(args.checkpoint, args.data, args.trust_checkpoint)

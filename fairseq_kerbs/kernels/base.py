@@ -46,9 +46,10 @@ class Kernel(ABC):
 
     @abstractmethod
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
-        """Kernel value. Arguments are float32 or float64 and broadcast.
+        """Kernel value, without autograd (see :func:`.functional.apply_kernel`).
 
-        ``theta`` is the result of :meth:`prepare`.
+        Arguments are float32 or float64 and broadcast to the shape of ``x``. ``theta`` is the
+        result of :meth:`prepare`.
         """
 
     @abstractmethod

@@ -18,7 +18,7 @@ from fairseq_kerbs.kernels import Kernel, safe_inverse
 from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply
 from fairseq_kerbs.likelihood import compilation, passes
 from fairseq_kerbs.senses import SenseTable
-from fairseq_kerbs.torch_compat import assert_later, is_compiling
+from fairseq_kerbs.torch_compat import assert_later
 
 STEP = 32  # tokens in a chunk are a multiple of it: rows of X begin where vectors of a CPU do
 CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # of X, at most
@@ -40,17 +40,13 @@ def check_words(target: Tensor, vocab_size: int) -> None:
     if target.is_cuda:  # a question here would be a pause for the card
         assert_later(valid.all(), "a target is outside the vocabulary")
     elif not bool(valid.all()):
-        raise ValueError(
-            f"`target` holds {int(target[~valid][0])}, which is outside the vocabulary of "
-            f"{vocab_size} words and not `ignore_index`."
-        )
+        raise ValueError(f"`target` holds {int(target[~valid][0])}, not one of {vocab_size} words.")
 
 
 def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
     """The rows of [m, n] that go through the passes together: operation after operation, they stay
     in the cache of a CPU only if they are few."""
-    whole = whole or values.is_cuda or is_compiling()
-    most = max(1, values.shape[0] if whole else BLOCK // max(1, values.shape[1]))
+    most = max(1, values.shape[0] if whole or values.is_cuda else BLOCK // max(1, values.shape[1]))
     return [slice(i, i + most) for i in range(0, values.shape[0], most)]
 
 
@@ -82,7 +78,7 @@ def run_chunks(
         target, weight: target words, and the gradient of the result by each one's loss, [N] each.
         gradients, compiled: whether gradients are wanted, and the passes may be compiled.
         smoothing: weights in the loss of the nll, and of each word's −log P.
-        kernel, products: a key of :data:`KERNELS_BY_KEY`, and the dtype of the products.
+        kernel, products: a key of :data:`KERNELS_BY_KEY`; the dtype of the products.
 
     Returns:
         losses and plain nlls [N], P(s_t = m) of the target's senses [N, K], 0 where a weight is;

@@ -42,8 +42,8 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
     """Exact negative log-likelihood of N target words [N], int64 (Gao et al. 2019, Eq. 1).
 
     Returns the loss, a scalar or [N], and the plain nll of each token, [N], detached: float32, or
-    float64 where an input is float64. Raises a ValueError where shapes, dtypes or devices do not
-    fit, or a target is outside the vocabulary. Nothing is compiled.
+    float64 where an input is float64. Raises a ValueError where the target does not fit the
+    contexts or is outside the vocabulary. Nothing is compiled.
     """
     contexts, w = mixture[:2]
     check_target(target, contexts)

@@ -20,7 +20,7 @@ from torch import Tensor
 from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import Kernel, build_kernel, check_shapes, compute_dtype, kernel_logits
 from fairseq_kerbs.kernels.prepared import product_dtype
-from fairseq_kerbs.likelihood.chunks import kernel_key, run_chunks
+from fairseq_kerbs.likelihood.chunks import chunk_size, kernel_key, run_chunks
 from fairseq_kerbs.likelihood.passes import word_masses
 from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
@@ -97,10 +97,9 @@ if torch_compat.COMPILES:  # torch.compile and torch.export take it as it is
 class _Nll(torch.autograd.Function):
     """Losses of tokens, or their weighted sum, whose gradient is ready when its value is.
 
-    Gradients wait for backward in the compute dtype: the scale that mixed-precision training puts
-    on the loss arrives there, before they are rounded to the parameters' dtype. For reduction
-    "none" each token's loss meets its own gradient only in backward, where the logits are computed
-    once more: four products instead of three.
+    Gradients wait for backward in the compute dtype: there the loss scale of mixed precision meets
+    them before they are rounded. For reduction "none" each token's loss meets its own gradient only
+    in backward, where the logits are computed once more: four products instead of three.
     """
 
     @staticmethod
@@ -122,8 +121,9 @@ class _Nll(torch.autograd.Function):
         gradients, factor = ctx.saved_tensors, grad_loss
         if ctx.each:
             h, w, theta, target, weight, *table = gradients
-            each = _run(h, w, theta, table, target, weight * grad_loss, True, *ctx.how)
-            gradients, factor = each[3:], weight.new_ones(())
+            factor = grad_loss.abs().sum().clamp_min(torch.finfo(grad_loss.dtype).tiny)
+            weight = weight * (grad_loss / factor)
+            gradients = _run(h, w, theta, table, target, weight, True, *ctx.how)[3:]
         needs = ctx.needs_input_grad[5:]  # of h, w, θ and the table
         narrowed = (
             _narrow(gradient, factor, dtype) if need else None
@@ -160,14 +160,14 @@ def kerbs_nll(
         A scalar, or [N] for "none": float32, or float64 where an input is float64.
 
     Raises:
-        ValueError: shapes, dtypes or devices do not fit, an option is out of range, or a target is
-            outside the vocabulary.
+        ValueError: shapes, dtypes or devices do not fit, or an option or target is out of range.
     """
-    if word_of_sense.shape != w.shape[:1]:
+    check_shapes(h, w, theta)
+    if word_of_sense.shape != w.shape[:1] or not len(w):
         raise ValueError(
             f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = {len(w)}."
         )
-    table = build_sense_table(word_of_sense, int(word_of_sense.max()) + 1 if len(w) else 0)
+    table = build_sense_table(word_of_sense, int(word_of_sense.max()) + 1)
     options = NllOptions(ignore_index, label_smoothing, reduction, compile)
     return nll_with_evidence(h, Senses(w, theta, table, build_kernel(kernel)), target, options)[0]
 
@@ -201,15 +201,10 @@ def kerbs_log_probs(
     h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, vocab_size: int, *,
     kernel: str | Kernel = "kerbs",
 ) -> Tensor:  # fmt: skip
-    """Log-probabilities of all words (Eq. 4–5), differentiable, all logits at once.
+    """Log-probabilities of all words (Eq. 4–5), differentiable; with gradients all logits at once.
 
-    Args:
-        h: context vectors, [..., d].
-        w, theta, word_of_sense, kernel: as of :func:`kerbs_nll`.
-        vocab_size: number of words V.
-
-    Returns:
-        [..., V] in float32, or float64 where an input is float64; exp of it sums to 1.
+    ``h`` is [..., d], ``vocab_size`` V, and the other arguments are those of :func:`kerbs_nll`.
+    Returns [..., V] in float32, or float64 where an input is float64; exp of it sums to 1.
     """
     table = build_sense_table(word_of_sense, vocab_size)
     return word_log_probs(h, Senses(w, theta, table, build_kernel(kernel)))
@@ -217,7 +212,9 @@ def kerbs_log_probs(
 
 def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
     """:func:`kerbs_log_probs` of senses that are at hand, [..., d] -> [..., V]."""
-    w, theta, table, kernel = senses
-    logits = kernel_logits(h.reshape(-1, h.shape[-1]), w, theta, kernel).t()  # [M, N]
-    words = word_masses(logits, table.senses, table.mask)  # [V, N]
-    return words.log_softmax(0).t().reshape(*h.shape[:-1], len(table.senses))
+    (w, theta, table, kernel), flat = senses, h.reshape(-1, h.shape[-1])
+    whole = torch.is_grad_enabled() or torch_compat.is_compiling()
+    parts = [flat] if whole else flat.split(chunk_size(len(flat), w, compiled=False))
+    logits = (kernel_logits(part, w, theta, kernel).t() for part in parts)  # [M, n]
+    words = [word_masses(part, table.senses, table.mask).log_softmax(0).t() for part in logits]
+    return torch.cat(words).reshape(*h.shape[:-1], len(table.senses))

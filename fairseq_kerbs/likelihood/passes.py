@@ -15,18 +15,21 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel
 from fairseq_kerbs.kernels.base import exp
+from fairseq_kerbs.torch_compat import is_compiling
 
 
 def write_logits(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, logits: Tensor
 ) -> None:
-    """The logits s of products X [M, n], written into ``logits`` (which X itself may be); the other
-    arguments are those of ``kernel.value``, [n], [M, 1] and [..., M, 1]."""
+    """Logits of products X [M, n], written into ``logits``, which may be X; for the others see
+    ``kernel.value``: [n], [M, 1] and [..., M, 1]."""
     logits.copy_(kernel.value(x, h_norm, w_norm, theta))
 
 
 def log_sum(logits: Tensor) -> Tensor:
     """logsumexp over senses, [M, n] -> [n] (the denominator of Eq. 5)."""
+    if not is_compiling():
+        return logits.logsumexp(0)
     peak = logits.amax(0)
     return peak + exp(logits - peak).sum(0).log()
 
@@ -38,6 +41,8 @@ def word_masses(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
     Sense by sense: torch.compile would go along K, which is short, with a CPU's vectors.
     """
     rows = [logits[number] for number in senses.t()]
+    if len(rows) == 1:
+        return rows[0]
     there = mask.t().unsqueeze(2).to(logits.dtype)  # [K, V, 1]
     peak = functools.reduce(torch.maximum, rows)
     # not by exp of the kernels, which takes torch.compile minutes here
