@@ -75,9 +75,9 @@ class Experiment:
     senses: SensesOnClusters | None = None
 
 
-def load_experiment(path: Path | str) -> Experiment:
+def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Experiment:
     """Read a configuration and what it extends; the extending file's values win. Raises a UserError
-    if a file is missing or wrong."""
+    if a file is missing or wrong, or extends one of the files ``extending`` it."""
     path = Path(path)
     content = read_yaml(path)
     for key in content:
@@ -90,7 +90,9 @@ def load_experiment(path: Path | str) -> Experiment:
     files, train, generate, senses = [path], Flags(), Flags(), None
     for name in extended if isinstance(extended, list) else [extended]:
         file = Path(os.path.normpath(path.parent / str(name)))  # no '..' in what is shown
-        parent = load_experiment(file)
+        if file in (path, *extending):
+            raise UserError(f"{path}: extends: {file} extends this file")
+        parent = load_experiment(file, (path, *extending))
         files += [file for file in parent.files if file not in files]
         train |= parent.train
         generate |= parent.generate

@@ -163,6 +163,7 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("- a\n- b\n", "a.yaml"),
         ("train: [\n", r"a.yaml, line \d"),
         ("extends: nowhere.yaml\n", "nowhere.yaml"),
+        ("extends: [a.yaml]\n", "extends this file"),
     ],
 )
 def test_mistakes_are_one_sentence_that_names_the_file(
