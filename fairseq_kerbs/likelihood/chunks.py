@@ -166,7 +166,7 @@ class _Chunks:
             sums = self.call(passes.write_gradients, *inputs, logits[rows])
             for total, part in zip((along_h, by_norm[rows], by_theta[rows]), sums):
                 total += part
-        at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, None
+        at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, h_norm.new_ones(())
         p = logits[:, at]
         if w.dtype == torch.float16 and p.numel():
             # Most entries of G are probabilities of one in many thousand senses, of which float16
@@ -176,11 +176,9 @@ class _Chunks:
             scale = 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(dtype).tiny)
             p = p * scale
         p = p.to(w.dtype)
-        products = [multiply(*pair).to(dtype) for pair in ((p, contexts.t()), (p.t(), w.t()))]
-        if scale is not None:
-            products = [product / scale for product in products]
-        dw += products[0]
-        by_h = self.senses.kernel.map_contexts(products[1])
+        for rows in row_blocks(p):  # a product of all rows would be new memory, slow to touch
+            dw[rows] += multiply(p[rows], contexts.t()).to(dtype) / scale
+        by_h = self.senses.kernel.map_contexts(multiply(p.t(), w.t()).to(dtype) / scale)
         return _with_norms(self.senses.kernel, by_h, h, h_norm[at], along_h[at])
 
 
