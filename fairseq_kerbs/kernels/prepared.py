@@ -71,9 +71,9 @@ class PreparedSenses(NamedTuple):
         wide = h.to(self.w_norm.dtype)
         return self.kernel.map_contexts(wide).to(self.w.dtype), safe_norm(wide).squeeze(-1)
 
-    def products(self, contexts: Tensor) -> Tensor:
-        """X [M, n] of contexts [n, d], in the compute dtype."""
-        return widen(multiply(self.w, contexts), self.w_norm.dtype)
+    def products(self, contexts: Tensor, rows: slice = slice(None)) -> Tensor:
+        """X [M, n] of contexts [n, d], or some rows of it, in the compute dtype."""
+        return widen(multiply(self.w[rows], contexts), self.w_norm.dtype)
 
     def inputs(
         self, x: Tensor, h_norm: Tensor, rows: slice

@@ -1,8 +1,7 @@
 """A likelihood chunk by chunk: losses of tokens and, at once, the gradients of their sum.
 
-The loss is a sum over tokens, so the gradient of a chunk of tokens is known as soon as its logits
-are: it is multiplied into dh, dW and dθ (three matrix products in all: logits, dh, dW) before the
-next chunk begins. What happens between the products is in :mod:`.likelihood.passes`.
+The gradient of a chunk of tokens is known as soon as its logits are: it is multiplied into dh, dW
+and dθ (three matrix products in all: logits, dh, dW) before the next chunk begins.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def check_words(target: Tensor, vocab_size: int) -> None:
 
 
 def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
-    """The rows of [m, n] that go through the passes together: operation after operation, they stay
-    in the cache of a CPU only if they are few."""
+    """Rows of [m, n] that go through operations together: few, so that a CPU's cache has them."""
     most = max(1, values.shape[0] if whole or values.is_cuda else BLOCK // max(1, values.shape[1]))
     return [slice(i, i + most) for i in range(0, values.shape[0], most)]
 
@@ -112,10 +110,10 @@ class _Chunks:
         self.gradients, self.compiled, self.size = gradients, compiled, size
         self.call = compilation.call if compiled else lambda function, *inputs: function(*inputs)
         new, count = senses.w_norm, len(senses.w)
-        single = len(table.senses) == count  # then logits are masses, in whatever order
-        rows = (count, len(table.senses) if smoothing[1] and not single else 0)
-        # for all chunks: new memory is slow to touch
-        self.logits, self.masses = (new.new_empty(number * size) for number in rows)
+        masses = len(table.senses) if smoothing[1] and len(table.senses) < count else 0
+        # for all chunks: new memory is slow to touch on a CPU
+        rows = (0 if senses.w.is_cuda else count, count, masses)
+        self.x, self.logits, self.masses = (new.new_zeros(number * size) for number in rows)
         shapes = (senses.w.shape, count, count) if gradients else (0, 0, 0)
         self.by_senses = [new.new_zeros(shape) for shape in shapes]  # dW, by |w|, by θ
 
@@ -125,11 +123,16 @@ class _Chunks:
         """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d]."""
         (by_nll, by_each), tokens, table = self.smoothing, len(h), self.table
         words = len(table.senses)
-        x, dh, masses = self.senses.products(contexts), h_norm.new_empty(0), None
-        if self.compiled and not h.is_cuda:  # tokens without weight fill up the last chunk
-            lack = (0, self.size - tokens)
-            x, h_norm, target, weight = (F.pad(v, lack) for v in (x, h_norm, target, weight))
-        logits, sums = self.logits[: x.numel()].view_as(x), []
+        dh, masses, sums = h_norm.new_empty(0), None, []
+        if h.is_cuda:
+            x = self.senses.products(contexts)
+        else:  # where it is compiled, tokens without weight fill up the last chunk
+            lack = (0, self.size - tokens if self.compiled else 0)
+            h_norm, target, weight = (F.pad(v, lack) for v in (h_norm, target, weight))
+            x = self.x[: len(self.senses.w) * len(target)].view(len(self.senses.w), len(target))
+            for rows in row_blocks(x):
+                x[rows, :tokens] = self.senses.products(contexts, rows)
+        logits = self.logits[: x.numel()].view_as(x)
         for rows in row_blocks(x, self.compiled):
             self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
             sums.append(self.call(passes.log_sum, logits[rows]))
@@ -143,8 +146,11 @@ class _Chunks:
         if by_each:
             if len(self.masses):
                 masses = self.masses[: words * x.shape[1]].view(words, x.shape[1])
-                self.call(passes.write_word_masses, logits, *table[:2], masses)
-            total = (logits if masses is None else masses).sum(0)
+                for i in row_blocks(masses, self.compiled):
+                    self.call(
+                        passes.write_word_masses, logits, *(v[i] for v in table[:2]), masses[i]
+                    )
+            total = (logits if masses is None else masses).sum(0)  # the same with one sense a word
             loss = by_nll * nll + by_each * (words * log_z - total)
         if self.gradients:
             dh = self._gradients(

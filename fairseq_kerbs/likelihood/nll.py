@@ -162,7 +162,6 @@ def kerbs_nll(
     Raises:
         ValueError: shapes, dtypes or devices do not fit, or an option or target is out of range.
     """
-    check_shapes(h, w, theta)
     if word_of_sense.shape != w.shape[:1] or not len(w):
         raise ValueError(
             f"`word_of_sense` has shape {tuple(word_of_sense.shape)}; it must be [M], M = {len(w)}."
