@@ -122,8 +122,7 @@ class _Chunks:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d]."""
         (by_nll, by_each), tokens, table = self.smoothing, len(h), self.table
-        words = len(table.senses)
-        dh, masses, sums = h_norm.new_empty(0), None, []
+        words, dh, masses, sums = len(table.senses), h_norm.new_empty(0), None, []
         if h.is_cuda:
             x = self.senses.products(contexts)
         else:  # where it is compiled, tokens without weight fill up the last chunk
@@ -147,9 +146,8 @@ class _Chunks:
             if len(self.masses):
                 masses = self.masses[: words * x.shape[1]].view(words, x.shape[1])
                 for i in row_blocks(masses, self.compiled):
-                    self.call(
-                        passes.write_word_masses, logits, *(v[i] for v in table[:2]), masses[i]
-                    )
+                    args = logits, table.senses[i], table.mask[i], masses[i]
+                    self.call(passes.write_word_masses, *args)
             total = (logits if masses is None else masses).sum(0)  # the same with one sense a word
             loss = by_nll * nll + by_each * (words * log_z - total)
         if self.gradients:
