@@ -117,7 +117,7 @@ def test_sampling_ensembles_interactive_and_eval_bleu(stock: Environment) -> Non
 
 def test_our_checkpoint_there(stock: Environment, reference: Reference) -> None:
     assert stock.translate(reference.checkpoint) == reference.translations
-    assert go_on(stock, reference.checkpoint) == pytest.approx(reference.losses, abs=1e-4)
+    assert go_on(stock, reference.checkpoint) == pytest.approx(reference.losses, abs=5e-4)
 
 
 def test_their_checkpoint_here(stock: Environment, ours: Environment) -> None:
