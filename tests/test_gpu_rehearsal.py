@@ -30,7 +30,6 @@ from fairseq_kerbs.kernels import KERNELS
 from fairseq_kerbs.likelihood import compilation, kerbs_nll
 from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
-from tests.end_to_end.test_fairseq_commands import FLAGS as TINY
 from tests.helpers.card import CARD, Card, CardTensor, on_card, values_of, waits
 from tests.helpers.commands import USER_DIR, Command, run_together
 from tests.helpers.fairseq_fixtures import (
@@ -41,6 +40,7 @@ from tests.helpers.fairseq_fixtures import (
     make_text,
 )
 from tests.helpers.reference import make_problem
+from tests.helpers.tiny_trainings import FLAGS as TINY
 from tests.helpers.training_runs import binarize
 from tests.training.test_sense_updates import PlainOptimizer, training
 

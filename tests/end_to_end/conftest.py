@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_fairseq_commands import (
+from tests.helpers.commands import run
+from tests.helpers.tiny_trainings import (
     TEST_PAIRS,
     Trained,
     sources,
     training,
     write_lines,
 )
-from tests.helpers.commands import run
 
 
 @pytest.fixture(scope="session")

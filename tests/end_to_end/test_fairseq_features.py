@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.end_to_end.test_fairseq_commands import (
+from tests.helpers.commands import USER_DIR, run
+from tests.helpers.tiny_trainings import (
     COMMON,
     DECODING,
     FLAGS,
@@ -24,7 +25,6 @@ from tests.end_to_end.test_fairseq_commands import (
     sources,
     write_lines,
 )
-from tests.helpers.commands import USER_DIR, run
 
 pytestmark = pytest.mark.slow
 

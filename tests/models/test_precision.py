@@ -17,9 +17,9 @@ from torch import Tensor
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
 from fairseq_kerbs.reallocation import MOVED_THETA
 from fairseq_kerbs.training.sense_updates import kerbs_layers
-from tests.end_to_end.test_fairseq_commands import FLAGS as TINY
 from tests.helpers.commands import PROGRAMS, USER_DIR, run_program
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
+from tests.helpers.tiny_trainings import FLAGS as TINY
 from tests.helpers.training_runs import binarize
 from tests.training.test_sense_updates import PlainOptimizer, fp16_config, move
 
