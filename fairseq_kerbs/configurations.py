@@ -26,6 +26,16 @@ Value = Union[str, bool, None, list[str]]
 Flags = dict[str, Value]
 
 
+class _Loader(yaml.BaseLoader):
+    """Scalars as they are written; a key that is there twice is an error, not overwritten."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            raise yaml.MarkedYAMLError(problem="a key is there twice", problem_mark=node.start_mark)
+        return mapping
+
+
 def read_yaml(path: Path) -> dict[Any, Any]:
     """The keys at the top level of a file, none of an empty one; a UserError if the file is missing
     or not YAML.
@@ -34,7 +44,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     and 'no' is false.
     """
     try:
-        content = yaml.load("\n".join(read_lines(path)), yaml.BaseLoader)
+        content = yaml.load("\n".join(read_lines(path)), _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}" if mark else path

@@ -162,6 +162,7 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ),
         ("- a\n- b\n", "a.yaml"),
         ("train: [\n", r"a.yaml, line \d"),
+        ("train:\n  lr: 1\n  lr: 2\n", "a.yaml.* twice"),
         ("extends: nowhere.yaml\n", "nowhere.yaml"),
         ("extends: [a.yaml]\n", "extends this file"),
     ],
