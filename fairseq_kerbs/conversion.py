@@ -1,10 +1,11 @@
-"""From a trained softmax model, fairseq's own or ours, to a KerBS model with the same predictions.
+"""From a trained softmax model, fairseq's own or ours, to a KerBS model.
 
-The softmax model is rebuilt from its checkpoint, its settings and parameters become those of the
-converted model, which is built from them, compared on random sentences, and written. At θ = 0 the
-kernel is the inner product (Eq. 9), so a word with one sense has the logit it had; equal senses of
-a word keep its probability (Eq. 4) where log(share) is added to the logit of each, the bias of
-``--sense-bias``. Senses on clusters change probabilities a little: see :mod:`.clusters`.
+The softmax model is rebuilt from its checkpoint. Its settings and parameters become those of the
+converted model, which is built, compared with it on random sentences, and written. At θ = 0 the
+kernel is the inner product (Eq. 9), so a word with one sense keeps its logit. With several it is
+compared while they are equal and log(share) is added to the bias of each, which keeps the word's
+probability (Eq. 4). Then senses go onto clusters, and probabilities change a little: see
+:mod:`.clusters`.
 """
 
 from __future__ import annotations
