@@ -116,8 +116,6 @@ MISUSES = [
     (f"plot frequency {MODEL} --dict {{work}}/uncounted -o {{out}}/f.png", "no counts of words"),
     (f"geometry {MODEL} --data {{work}}/text", "--data"),
     (f"geometry {MODEL} --data {{work}}/bin --most 5", "--most is 5"),
-    (f"neighbours {MODEL} {MODEL} --names a a", "--names"),
-    (f"neighbours {MODEL} {{work}}/moved.pt --data {{work}}/turned", "target dictionary"),
     (f"neighbours {MODEL} --least 99999", "--least"),
     (f"convert {MODEL} -o {{out}}/k.pt", "is a KerBS model already"),
     (f"convert {MODEL} -o {{out}}/k.pt --total-senses nan", "--total-senses"),
