@@ -58,7 +58,7 @@ report runs/toy/checkpoint_best.pt --data data/bin -o senses.html
 plot theta runs/toy/checkpoint_best.pt -o theta.svg --word bank
 geometry runs/toy/checkpoint_best.pt --data data/bin
 neighbours runs/toy/checkpoint_best.pt
-convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin --config on.yaml
+convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin
 """
 """Uses of every subcommand, for its ``--help``."""
 
@@ -96,24 +96,11 @@ class _Parser(argparse.ArgumentParser):
         return args, unknown
 
 
-class _PrintCompletion(argparse.Action):
-    """``--print-completion bash``."""
-
-    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
-        import shtab
-
-        print(shtab.complete(parser, shell))
-        parser.exit()
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The parser with every subcommand of `COMMANDS`."""
     parser = _Parser(prog="fairseq-kerbs", description="Kernelized Bayesian Softmax for fairseq.")
     parser.epilog = "fairseq-kerbs COMMAND --help has all flags of a command, and examples"
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    text = "print a script with which that shell completes commands, flags and files, and exit"
-    shells = ("bash", "zsh")
-    parser.add_argument("--print-completion", action=_PrintCompletion, choices=shells, help=text)
     commands: Any = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)

@@ -1,4 +1,4 @@
-"""``benchmark.py likelihood`` and ``scaling``: loss and gradients of the output layer alone."""
+"""``benchmark.py likelihood``: loss and gradients of the output layer alone."""
 
 from __future__ import annotations
 
@@ -150,11 +150,8 @@ CONTESTANTS: dict[str, tuple[str, Callable[[Inputs], Tensor | None]]] = {
 # ------------------------------------------------------------------ the benchmarks
 
 
-def workload(name: str, per_sense: bool = False, **inputs_of: Any) -> Workload:
-    """Forward and backward of a contestant of `CONTESTANTS`, on inputs of `make_inputs`.
-
-    Its unit of work is a token, or ``per_sense`` a token and sense.
-    """
+def workload(name: str, **inputs_of: Any) -> Workload:
+    """Forward and backward of a contestant of `CONTESTANTS`, on inputs of `make_inputs`."""
     inputs, (_, loss_of) = make_inputs(**inputs_of), CONTESTANTS[name]
 
     def run() -> Tensor | None:
@@ -165,23 +162,9 @@ def workload(name: str, per_sense: bool = False, **inputs_of: Any) -> Workload:
         return loss.detach() / tokens
 
     tokens = len(inputs.target)
-    work = (tokens * len(inputs.w), "token and sense") if per_sense else (tokens, "token")
-    return Workload(run, inputs.drop_gradients, *work, reuses=name == PRODUCTS)
+    return Workload(run, inputs.drop_gradients, tokens, "token", reuses=name == PRODUCTS)
 
 
 def entries(names: Sequence[str], inputs: dict[str, Any]) -> Entries:
     """The named contestants; ``inputs`` as `make_inputs` takes them."""
     return {name: (CONTESTANTS[name][0], partial(workload, name, **inputs)) for name in names}
-
-
-def scaling_entries(inputs: dict[str, Any]) -> Entries:
-    """KerBS with more and more senses, then with more and more tokens, around one size."""
-    points = [(share, 1.0) for share in (1 / 3, 2 / 3, 1.0)]
-    made = {}
-    for share, factor in [*points, *((1.0, factor) for factor in (1 / 4, 1 / 2, 2.0, 4.0))]:
-        tokens = round(factor * inputs["tokens"])
-        ratio = max(1.0, share * inputs["senses_per_word"])
-        sizes = {**inputs, "tokens": tokens, "senses_per_word": ratio}
-        name = f"{round(ratio * inputs['vocab'])} senses, {tokens} tokens"
-        made[name] = CONTESTANTS["kerbs"][0], partial(workload, "kerbs", True, **sizes)
-    return made

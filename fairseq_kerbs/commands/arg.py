@@ -19,12 +19,7 @@ class OutputPath(PosixPath):
 def flag(*names: str, **options: Any) -> Part:
     """What `add_argument` takes."""
 
-    def add(parser: Any) -> None:
-        action = parser.add_argument(*names, **options)
-        if action.type in (Path, OutputPath) or action.metavar in ("DATA", "SAVE_DIR"):
-            action.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # for shtab
-
-    return add
+    return lambda parser: parser.add_argument(*names, **options)
 
 
 def switch(name: str, text: str) -> Part:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fairseq_kerbs.commands import arg, command, reading, say_written, write_output
+from fairseq_kerbs.commands import arg, command, reading, say_written
 from fairseq_kerbs.utils.errors import UserError
 
 
@@ -29,7 +29,6 @@ from fairseq_kerbs.utils.errors import UserError
         arg.value("--valid-split", "split of --data for the loss before and after [%(default)s]",
                   "SPLIT", default="valid"),
     ),
-    arg.written("--config", "also write the flags for further training as YAML"),
     reading.TRUST,
 )  # fmt: skip
 def convert(args: argparse.Namespace) -> None:
@@ -39,16 +38,10 @@ def convert(args: argparse.Namespace) -> None:
     with --output-layer softmax, into a KerBS model. Its predictions are the same, or nearly the
     same with several senses per word. For further training use fairseq-train --finetune-from-model.
     """
-    import yaml
-
     from fairseq_kerbs import conversion
     from fairseq_kerbs.configurations import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    if args.config and args.config.suffix not in (".yaml", ".yml"):
-        raise UserError(
-            f"--config {args.config} is written as YAML: name a file that ends in .yaml"
-        )
     for name in ("total_senses", "extra_senses") if args.data is None else ():
         if getattr(args, name) is not None:
             text = f"--{name.replace('_', '-')} is about senses on clusters of contexts"
@@ -65,11 +58,6 @@ def convert(args: argparse.Namespace) -> None:
         summary = placed.summary(converted)
     flags = conversion.finetuning_flags(source.config, converted.settings, args.output)
     conversion.write_checkpoint(args.output, source, converted)
-    if args.config is not None:
-        text = f"going on with {args.checkpoint.name} as a KerBS model"
-        content = {"description": text, "train": flags}
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000)
-        write_output(args.config, text, "flags for training on")
     words, senses = len(source.weight), len(converted.word_of_sense)
     say_written(args.output, f"{converted.settings.arch}, {words} words, {senses} senses")
     command = ["fairseq-train", "DATA", "--user-dir", str(PLUGIN_FOLDER), *flag_arguments(flags)]

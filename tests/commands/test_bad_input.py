@@ -24,10 +24,7 @@ from tests.helpers import tiny_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 (_COMMANDS,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
-SUBCOMMANDS = tuple(
-    name for name, parser in _COMMANDS.choices.items() if parser.prog.endswith(f" {name}")
-)
-"""All of fairseq-kerbs, without their other names."""
+SUBCOMMANDS = tuple(_COMMANDS.choices)
 
 FILES = {
     "two": b"one two\nthree .\n",
