@@ -11,11 +11,9 @@ from typing import Any
 
 from fairseq_kerbs import __version__
 from fairseq_kerbs.commands import (
-    convert,
     corpora,
     experiments,
     figures,
-    refuse_overwriting,
     self_check,
     senses,
     texts,
@@ -68,7 +66,7 @@ COMMANDS = [
     *(experiments.architectures, experiments.user_dir, self_check.self_check),
     *(texts.detokenize, texts.score, texts.examples, texts.human_eval),
     *(senses.senses, senses.print_senses, *corpora.GOLD, senses.report),
-    *(figures.plot, figures.geometry, figures.neighbours, convert.convert),
+    *(figures.plot, figures.geometry, figures.neighbours, senses.convert),
 ]
 """Each adds a subcommand or several to the parser that it is given."""
 
@@ -114,17 +112,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = build_parser()
         args, extra = parser.parse_known_args(argv)
         args.extra = extra
-        refuse_overwriting(vars(args))
         status: int = args.run(args) or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has had enough, such as head
-        _drop_output()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more
         return 128 + signal.SIGPIPE
     except (UserError, OSError, ModuleNotFoundError) as error:
         sentence = sentence_of(error)
         if sentence is None:
             raise
-        _drop_output()
         print(f"fairseq-kerbs: error: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stopped:
@@ -132,16 +128,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fairseq-kerbs: interrupted; run the same command again{where}", file=sys.stderr)
         return 130
     return status
-
-
-def _drop_output() -> None:
-    """Give up what could not be printed; Python would try, and complain, again at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""``benchmark.py likelihood``: loss and gradients of the output layer alone."""
+"""``benchmark.py likelihood``: loss and gradients of the output layer alone; and how far they are
+from the equations in float64."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from fairseq_kerbs.benchmarks.comparison import Entries, Workload
 from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.likelihood import kerbs_nll
 from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
 from fairseq_kerbs.senses import SenseTable, build_sense_table, random_allocation
 
@@ -168,3 +170,32 @@ def workload(name: str, **inputs_of: Any) -> Workload:
 def entries(names: Sequence[str], inputs: dict[str, Any]) -> Entries:
     """The named contestants; ``inputs`` as `make_inputs` takes them."""
     return {name: (CONTESTANTS[name][0], partial(workload, name, **inputs)) for name in names}
+
+
+# ------------------------------------------------------------------ distance from float64
+
+LIMITS = {"float32": 1e-5, "bfloat16": 8 * 2.0**-8, "float16": 8 * 2.0**-11}
+"""Of ‖error‖ ÷ ‖right value‖ with inputs of a dtype; their own rounding is no error."""
+
+
+def distance(value: Tensor, right: Tensor) -> float:
+    """‖a − b‖ ÷ ‖b‖ of two tensors, infinite where that is no number."""
+    value, right = value.detach().double(), right.detach().double()
+    error = float((value - right).norm() / right.norm().clamp_min(1e-300))
+    return error if math.isfinite(error) else math.inf
+
+
+def errors(inputs: Inputs) -> Iterator[tuple[float, str]]:
+    """Errors of losses and gradients, with their names, without and with label smoothing."""
+    inputs = replace(inputs, theta=inputs.trained_theta)
+    given = inputs.h, inputs.w, inputs.theta, inputs.word_of_sense, inputs.target
+    wide = [value.detach().double().requires_grad_() for value in (*given[:3], inputs.words)]
+    exact = replace(inputs, h=wide[0], w=wide[1], theta=wide[2], words=wide[3])
+    for smoothing in (0.0, 0.1):
+        nll = partial(kerbs_nll, *given, label_smoothing=smoothing)
+        loss, right = nll(), naive_losses(exact, smoothing)
+        with torch.no_grad():
+            each = nll(reduction="none")
+        ours = [loss, each, *torch.autograd.grad(loss, given[:3])]
+        truth = [right.sum(), right, *torch.autograd.grad(right.sum(), wide[:3])]
+        yield from zip(map(distance, ours, truth), ("loss", "losses", "dh", "dW", "dθ"))

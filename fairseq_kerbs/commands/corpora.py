@@ -126,9 +126,7 @@ PREPARATIONS = (
 
 TEXT = "tokenized text of the split, such as clean/train.en or tok/test.en of 'prepare'"
 LABELLED = "file with source, tokens and labels POSITION:SENSE per line, separated by tabs"
-SENTENCES = arg.flag(
-    "--text", type=arg.OutputPath, required=True, metavar="TEXT", help="output file of sentences"
-)
+SENTENCES = arg.file("--text", "output file of sentences", "TEXT", required=True)
 
 
 def _gold_file(least_count: int = 1, least_share: float = 0.0) -> tuple[arg.Part, ...]:

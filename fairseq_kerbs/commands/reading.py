@@ -25,8 +25,8 @@ TRUST = arg.switch(
     "plain settings are loaded",
 )
 FILES = (
-    arg.written("--json", "also write the result as JSON"),
-    arg.written("--csv", "also write the result as CSV"),
+    arg.file("--json", "also write the result as JSON"),
+    arg.file("--csv", "also write the result as CSV"),
 )
 
 

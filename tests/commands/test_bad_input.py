@@ -69,18 +69,13 @@ MISUSES = [
     ("generate {out}/b.yaml {work}/bin {out}/save", "b.yaml: no such file"),
     ("generate {work}/good.yaml {work}/bin {out}/save --reference {out}/no", "no: no such file"),
     ("generate {work}/good.yaml {work}/bin {out}/save", "--path"),
-    (
-        f"generate {{work}}/good.yaml {{work}}/bin {{out}}/save --path {MODEL} --output {MODEL}",
-        "--output",
-    ),
-    ("generate {work}/good.yaml {work}/bin {out}/a:b", "SAVE_DIR"),
     ("translate toy {work}/text {out}/save", "text"),
     (f"print-senses {MODEL} {{work}}/two --data {{work}}/bin", "two has no hypotheses"),
     ("architectures --sizes", "--sizes"),
     ("self-check --slow", "--slow"),
     ("user-dir {work}", "unrecognized arguments"),
     ("plot kernels -o {out}/figure.jpg", "figure.jpg"),
-    ("detokenize {work}/two --lang en -o {work}/two", "--output"),
+    ("detokenize {work}/bad.de --lang en", "bad.de, line 2"),
     ("score --hypotheses {work}/two --reference {work}/one", "two has 2 lines"),
     (f"{EXAMPLES} --choose best --of c", "--of c"),
     (f"{EXPORT} --key {{out}}/key.json --items 3", "--items"),
@@ -278,13 +273,3 @@ def test_a_reader_that_goes_away_is_no_error(work: Path, out: Path) -> None:
         os.close(writer)
     assert done.stderr == ""
     assert done.returncode == 141  # what a shell says of a program that SIGPIPE ended
-
-
-def test_full_standard_output_is_one_sentence(work: Path, out: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
-    with open("/dev/full", "w") as full:
-        done = _run_into(full.fileno(), "toy", out / "corpus", "--train", 5)
-    assert done.returncode == 2
-    assert done.stderr.startswith("fairseq-kerbs: error: the output cannot be written (No space")
-    assert done.stderr.count("\n") == 1
