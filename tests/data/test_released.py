@@ -319,10 +319,3 @@ def test_only_lines_that_begin_with_a_tag_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "train.tags.de-en.de").write_text(lines)
     sentences = read_sentences(tmp_path / "train.tags.de-en.de")
     assert sentences == ["a <title> b", "<i>c</i> d", "<urls> e", ""]
-
-
-def test_wrong_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for flags in (["--valid", "tst2015"], ["--test", "tst2014,"], ["--test", "tst2013"]):
-        assert main(["prepare-iwslt16", "--dest", str(tmp_path / "dest"), *flags]) == 2
-        assert "--valid and --test must name different sets of dev" in capsys.readouterr().err
-    assert not (tmp_path / "dest").exists()

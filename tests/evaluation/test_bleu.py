@@ -76,15 +76,6 @@ def test_score_command_with_both_cases(tmp_path: Path, capsys: pytest.CaptureFix
     assert "|tok:char|" in line
 
 
-def test_generated_file_is_joined_ordered_and_detokenized(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text(
-        "H-1\t-0.1\tAnna 's dog bar@@ ks , doesn 't it ?\nH-0\t-0.2\tThe cat sat on a mat .\n"
-    )
-    (tmp_path / "ref").write_text("\n".join(REFERENCE) + "\n")
-    found = read_systems([tmp_path / "out"], [tmp_path / "ref"], language="en")
-    assert found == ({str(tmp_path / "out"): HYPOTHESES}, [REFERENCE])
-
-
 def test_numbers_of_lines_must_agree(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("H-0\t-0.1\ta\n")
     (tmp_path / "ref").write_text("a\nb\n")

@@ -125,6 +125,3 @@ def test_examples_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "most different answers" in printed.err
     assert main([*command, "--number", "4", "--output", str(tmp_path / "o.md"), *markdown]) == 0
     assert (tmp_path / "o.md").read_text().count("| Source |") == 4
-    (tmp_path / "ref").write_text("one\n")
-    assert main(command) == 2
-    assert "5 lines but " in capsys.readouterr().err

@@ -284,8 +284,6 @@ def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--system", f"x={tmp_path / 'short'}"], "12 lines but --system x has 1"),
         (["--system", f"x={tmp_path / 'bpe'}"], r"bpe, line 2 has subword marks \(@@\)"),
         (["--system", "soft=f"], "--system soft is there twice"),
-        (["--items", "13"], "--items is 13, but only 12 lines have a source"),
-        (["--sheets", str(tmp_path / "raw")], "cannot be written"),
     ]
     base = ["human-eval", "export", *flags, "--sheets", str(sheets), "--key", str(key)]
     base += ["--items", "12"]

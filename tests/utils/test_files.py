@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -78,6 +79,8 @@ def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="other"), atomic_write(tmp_path / "text"):
         raise PermissionError(13, "refused", "other")
     assert sentence_of(FileNotFoundError(2, "nothing", "there")) is None
+    full = OSError(errno.ENOSPC, "No space left", "corpus")
+    assert sentence_of(full) == "corpus cannot be written (No space left); name another place"
 
 
 def test_two_processes_of_one_number_write_apart(tmp_path: Path) -> None:
