@@ -58,18 +58,10 @@ class _TrainHelp(argparse.Action):
 
         from fairseq_kerbs.configurations import configuration_names
         from fairseq_kerbs.criterions.kerbs_cross_entropy import KerbsCrossEntropyCriterionConfig
-        from fairseq_kerbs.models import PRESETS, config
+        from fairseq_kerbs.models import config
 
         shown = argparse.ArgumentParser(
             add_help=False, usage=argparse.SUPPRESS, formatter_class=_WithDefaults
-        )
-        group = shown.add_argument_group("Architecture and criterion")
-        names = [name for presets in PRESETS.values() for name in presets]
-        group.add_argument(
-            "--arch", choices=names, help="architecture, see fairseq-kerbs architectures"
-        )
-        group.add_argument(
-            "--criterion", choices=["kerbs_cross_entropy"], help="training criterion"
         )
         for kind in (
             *(config.KerbsConfig, config.SeparableKerbsConfig, config.RecurrentKerbsConfig),

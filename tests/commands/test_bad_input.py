@@ -26,6 +26,7 @@ SUBCOMMANDS = tuple(_COMMANDS.choices)
 FILES = {
     "two": b"one two\nthree .\n",
     "one": b"a b\n",
+    "pieces": b"a@b\nun@@ done\n",
     "empty": b"",
     "blank": b"\n\n",
     "bad.de": b"fine\nbad \xff\n",
@@ -85,8 +86,22 @@ MISUSES = [
     ("plot kernels -o {out}/figure.jpg", "figure.jpg"),
     ("detokenize {work}/bad.de --lang en", "bad.de, line 2"),
     ("score --hypotheses {work}/two --reference {work}/one", "two has 2 lines"),
-    (f"{EXAMPLES} --choose best --of c", "--of c"),
-    (f"{EXPORT} --key {{out}}/key.json --items 3", "--items"),
+    ("score --hypotheses {work}/two --reference {work}/two --tokenize xx", "--tokenize xx"),
+    (f"{EXAMPLES} --choose best", "needs --reference"),
+    (f"{EXAMPLES} --reference {{work}}/one", "--source has 2 lines but --reference has 1"),
+    (f"{EXAMPLES} --choose best --reference {{work}}/two --of c", "--of c"),
+    (f"{EXAMPLES} --choose best --reference {{work}}/two --baseline x", "--baseline x is none of"),
+    (f"{EXPORT} --key {{out}}/key.json --items 3", "--items is 3, but only 2 lines"),
+    (f"{EXPORT} --key {{out}}/sheets/key.json --items 1", "lies in --sheets; put it where"),
+    *(
+        (f"{EXPORT} --key {{out}}/key.json --items 1 --system {system}", named)
+        for system, named in (
+            ("b={work}/one", "2 lines but --system b has 1"),
+            ("b={work}/pieces", "pieces, line 2 has subword marks (@@)"),
+            ("a=f", "--system a is there twice"),
+            ("b", "write NAME=FILE"),
+        )
+    ),
     # the sheets could be written, but would be of no use without their key
     (f"{EXPORT} --key {{out}}/file/key.json --items 1", "file/key.json"),
     ("human-eval score --key {work}/two {work}/two", "--key"),

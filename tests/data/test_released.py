@@ -18,15 +18,7 @@ from fairseq_kerbs.data import released
 from fairseq_kerbs.data.released import read_sentences, release_of
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
-from tests.helpers.release_fixtures import (
-    expect,
-    raw_of,
-    size_of,
-    tgz,
-    write_tree,
-    written,
-    zipped,
-)
+from tests.helpers.release_fixtures import expect, raw_of, size_of, tgz, write_tree, written, zipped
 
 
 def test_entries_are_complete() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from fairseq_kerbs.data import toy
 from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import lock_folder
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.commands import run_program
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +46,10 @@ def test_more_than_the_templates_can_make_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
-    code = "import sys; from fairseq_kerbs.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "toy", str(tmp_path), "--train", "5"]
     with lock_folder(tmp_path, ""):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert f"another run is writing to {tmp_path}; wait for its end" in done.stderr
+        command = (sys.executable, "-m", "fairseq_kerbs.cli", "toy", tmp_path, "--train", "5")
+        said = run_program(*command, succeeds=False)
+    assert f"another run is writing to {tmp_path}; wait for its end" in said
     assert [file.name for file in tmp_path.iterdir()] == [".lock"]
 
 

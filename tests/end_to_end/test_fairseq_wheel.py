@@ -27,14 +27,7 @@ WHEEL_FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "fairseq_wheel"
 sys.path.insert(0, str(WHEEL_FOLDER))
 
 import fairseq_build  # noqa: E402
-from fairseq_edits import (  # noqa: E402
-    EDITS,
-    VERSION,
-    BuildError,
-    Edit,
-    _add_keyword,
-    apply_edits,
-)
+from fairseq_edits import EDITS, VERSION, BuildError, Edit, _add_keyword, apply_edits  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,7 @@ import pytest
 from sacrebleu import sentence_bleu, sentence_chrf
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.evaluation.examples import (
-    Example,
-    as_markdown,
-    side_by_side,
-)
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.evaluation.examples import Example, as_markdown, side_by_side
 
 SOURCES = ["eins", "zwei", "drei", "vier", "fünf"]
 REFERENCES = ["the first sentence", "the second one", "a third", "it is four", "five of them"]
@@ -81,19 +76,6 @@ def test_texts_stay_whole() -> None:
         "| Reference | x y |\n| s\\_1 | =1+1 |\n| k | 't is |"
     )
     assert as_markdown([]) == ""
-
-
-def test_refusals() -> None:
-    def refused(message: str, **changes: object) -> None:
-        call: dict[str, object] = {"references": REFERENCES, "systems": SYSTEMS, "choose": "best"}
-        call |= {"number": 1, "seed": 1} | changes
-        with pytest.raises(UserError, match=message):
-            side_by_side(SOURCES, **call)  # type: ignore[arg-type]
-
-    refused("--source has 5 lines but --system a has 1", systems={"a": ["x"]})
-    refused("--source has 5 lines but --reference has 1", references=["x"])
-    refused("needs --reference", references=None)
-    refused("--baseline x is none of the systems softmax, MoS, kerbs", baseline="x")
 
 
 def _write_files(folder: Path) -> list[str]:
