@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import tempfile
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,8 +137,7 @@ def give_senses(
     train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
     convert = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
     convert += [str(softmax / "checkpoint_last.pt"), "-o", str(placed), "--data", args.data]
-    convert += ["--extra-senses", "clusters", "--total-senses", total]
-    convert += ["--max-senses", given.max_senses, "--trust-checkpoint"]
+    convert += ["--total-senses", total, "--max-senses", given.max_senses, "--trust-checkpoint"]
     for step in (train, convert) if args.dry_run or not placed.exists() else ():
         announce(files, quoted(step))
         if not args.dry_run and (status := run_program(step)) != 0:
@@ -234,11 +232,8 @@ def generate(args: argparse.Namespace) -> None:
         if not checkpoint.is_file():
             raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
     with atomic_write(output) as stream:
-        status = run_program(command, stdout=stream)
-        if status == 2:  # its flags are wrong, as it has said
-            raise SystemExit(status)
-        if status != 0:
-            raise UserError(f"fairseq-generate failed with status {status}; see its message above")
+        if (status := run_program(command, stdout=stream)) != 0:
+            raise SystemExit(status)  # fairseq-generate has printed why
     if args.print_senses:
         data = Path(args.data.split(":")[0])
         model = argparse.Namespace(checkpoint=checkpoints[0], data=data, trust_checkpoint=True)
@@ -290,7 +285,6 @@ def translate(args: argparse.Namespace) -> int:
         _say("type text, one sentence a line; Ctrl-D ends it")
     lines = read_lines("/dev/stdin")
     texts = [segment(tokens.tokenize(line, **reading)) for line in lines]
-    _tell_unknown(texts, Path(args.data, f"dict.{source}.txt"))
     translated, senses = _generated(args, source, target, texts)
     results, long = [""] * len(lines), []
     for number, text in enumerate(texts):
@@ -342,17 +336,6 @@ def _generated(
     if len(texts) not in best["H"]:
         raise UserError("fairseq-generate printed nothing: leave out --quiet and --results-path")
     return best["H"], best["K"]
-
-
-def _tell_unknown(texts: list[str], dictionary: Path) -> None:
-    """Name subwords that are not in a dictionary."""
-    from fairseq_kerbs.utils.files import iter_lines
-
-    known = {line.rpartition(" ")[0] for line in iter_lines(dictionary)}
-    words = ((word, number) for number, text in enumerate(texts, 1) for word in text.split())
-    unknown = [f"{word} (line {number})" for word, number in words if word not in known]
-    if unknown:
-        _say(f"the model reads <unk> for {textwrap.shorten(', '.join(unknown), 120)}")
 
 
 def _say(sentence: str) -> None:
