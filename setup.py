@@ -39,7 +39,6 @@ setup(
             "sacrebleu>=2.4",
             # Its rules for prefixes and apostrophes change with the version, and BLEU with them.
             "sacremoses==0.1.1",
-            "shtab>=1.7",
             "subword-nmt>=0.3.8",
             "tabulate",
             # What --tensorboard-logdir of fairseq writes with, through torch.utils.tensorboard.

@@ -11,11 +11,9 @@ from typing import Any
 
 from fairseq_kerbs import __version__
 from fairseq_kerbs.commands import (
-    convert,
     corpora,
     experiments,
     figures,
-    refuse_overwriting,
     self_check,
     senses,
     texts,
@@ -58,7 +56,7 @@ report runs/toy/checkpoint_best.pt --data data/bin -o senses.html
 plot theta runs/toy/checkpoint_best.pt -o theta.svg --word bank
 geometry runs/toy/checkpoint_best.pt --data data/bin
 neighbours runs/toy/checkpoint_best.pt
-convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin --config on.yaml
+convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin
 """
 """Uses of every subcommand, for its ``--help``."""
 
@@ -68,7 +66,7 @@ COMMANDS = [
     *(experiments.architectures, experiments.user_dir, self_check.self_check),
     *(texts.detokenize, texts.score, texts.examples, texts.human_eval),
     *(senses.senses, senses.print_senses, *corpora.GOLD, senses.report),
-    *(figures.plot, figures.geometry, figures.neighbours, convert.convert),
+    *(figures.plot, figures.geometry, figures.neighbours, senses.convert),
 ]
 """Each adds a subcommand or several to the parser that it is given."""
 
@@ -96,24 +94,11 @@ class _Parser(argparse.ArgumentParser):
         return args, unknown
 
 
-class _PrintCompletion(argparse.Action):
-    """``--print-completion bash``."""
-
-    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
-        import shtab
-
-        print(shtab.complete(parser, shell))
-        parser.exit()
-
-
 def build_parser() -> argparse.ArgumentParser:
     """The parser with every subcommand of `COMMANDS`."""
     parser = _Parser(prog="fairseq-kerbs", description="Kernelized Bayesian Softmax for fairseq.")
     parser.epilog = "fairseq-kerbs COMMAND --help has all flags of a command, and examples"
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    text = "print a script with which that shell completes commands, flags and files, and exit"
-    shells = ("bash", "zsh")
-    parser.add_argument("--print-completion", action=_PrintCompletion, choices=shells, help=text)
     commands: Any = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)
@@ -127,17 +112,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = build_parser()
         args, extra = parser.parse_known_args(argv)
         args.extra = extra
-        refuse_overwriting(vars(args))
         status: int = args.run(args) or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has had enough, such as head
-        _drop_output()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more
         return 128 + signal.SIGPIPE
     except (UserError, OSError, ModuleNotFoundError) as error:
         sentence = sentence_of(error)
         if sentence is None:
             raise
-        _drop_output()
         print(f"fairseq-kerbs: error: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stopped:
@@ -145,16 +128,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fairseq-kerbs: interrupted; run the same command again{where}", file=sys.stderr)
         return 130
     return status
-
-
-def _drop_output() -> None:
-    """Give up what could not be printed; Python would try, and complain, again at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 if __name__ == "__main__":

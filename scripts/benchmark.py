@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Speed and memory of fairseq_kerbs next to its peers: likelihood, step, decode, scaling.
+"""Speed and memory of fairseq_kerbs next to its peers: likelihood, step, decode.
 
 python scripts/benchmark.py likelihood --quick
 python scripts/benchmark.py step --tokens 4096 --threads 2 --output step.json
@@ -42,11 +42,6 @@ BENCHMARKS: dict[str, tuple[str, tuple[str, ...]]] = {
         "beam search with the Transformer, next to fairseq's, and with the LSTM",
         ("kerbs", "kerbs-prior", "softmax", "stock", *_LSTM),
     ),
-    "scaling": (
-        "time and memory of the likelihood against senses (1/3, 2/3 and all of --senses-per-word) "
-        "and against tokens (1/4 to 4 times --tokens)",
-        (),
-    ),
 }
 """What a benchmark measures, and its contestants."""
 
@@ -68,7 +63,7 @@ _SIZES: dict[str, tuple[str, Any, Any, tuple[str, ...]]] = {
     "ffn": ("inner width of the feed-forward layers", 507, 48, _MODEL),
     "layers": ("layers of encoder and decoder", 5, 2, _MODEL),
     "heads": ("attention heads", 2, 2, _MODEL),
-    "tokens": ("target tokens in a batch", 4096, 512, ("likelihood", "step", "scaling")),
+    "tokens": ("target tokens in a batch", 4096, 512, ("likelihood", "step")),
     "batch": ("sentences in a batch", 16, 4, ("decode",)),
     "beam": ("size of the beam", 5, 5, ("decode",)),
     "steps": ("decoding steps: all hypotheses are this long", 25, 5, ("decode",)),
@@ -80,7 +75,7 @@ _NOT_INPUTS = {"benchmark", "contestants", "threads", "memory", "repetitions", "
 
 
 def build_parser(quick: bool = False) -> argparse.ArgumentParser:
-    """The parser with its four subcommands; ``quick`` chooses the defaults of the sizes."""
+    """The parser with its three subcommands; ``quick`` chooses the defaults of the sizes."""
     parser = argparse.ArgumentParser(
         prog="benchmark.py",
         description="Speed and memory of fairseq_kerbs next to its peers, as ratios of times taken "
@@ -140,8 +135,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _entries(args: argparse.Namespace, inputs: dict[str, Any]) -> Entries:
     """The contestants that take part."""
-    if args.benchmark == "scaling":
-        return likelihood.scaling_entries(inputs)
     names = [name for name in BENCHMARKS[args.benchmark][1] if name in args.contestants]
     if args.benchmark == "likelihood":
         return likelihood.entries(names, inputs)

@@ -77,12 +77,6 @@ make_venv() {
 # Version of an installed distribution, or nothing.
 version_of() { "$venv_python" -m pip show "$1" 2>/dev/null | sed -n 's/^Version: //p' || true; }
 
-# Programs of a virtual environment begin with the path of its Python.
-if [[ -f $venv/bin/activate ]]; then
-  made=$(set +u; . "$venv/bin/activate" >/dev/null 2>&1; printf %s "$VIRTUAL_ENV")
-  [[ $made -ef $venv ]] || fail "$venv was made as $made, and its programs do not run where it is now:" \
-    "remove $PWD/$venv and run scripts/install.sh again"
-fi
 if [[ -x $venv_python ]] && "$venv_python" -m pip --version >/dev/null 2>&1; then
   [[ -z $python || $("$python" --version) == $("$venv_python" --version) ]] \
     || fail "$venv holds $("$venv_python" --version), not $("$python" --version): remove it first"

@@ -16,23 +16,13 @@ esac
 
 say() { printf '[quickstart] %s\n' "$*"; }
 
-# step TEXT COMMAND...: a job, that is a group of processes, of its own.
+# step TEXT COMMAND...
 step() {
   say "$1"
   now=${1%% *}
-  { trap 'exit 130' INT TERM HUP; "${@:2}"; } &
-  job=$!
-  wait "$job"
+  "${@:2}"
 }
-
-# stop SIGNAL STATUS: send the step a signal, wait for its end, and end.
-stop() {
-  trap '' INT TERM HUP
-  kill -s "$1" -- "-$job" 2>/dev/null || true
-  while kill -0 -- "-$job" 2>/dev/null; do sleep 0.1; done
-  say "interrupted; run the same command again to go on from step $now" >&2
-  exit "$2"
-}
+trap 'say "interrupted; run the same command again to go on from step $now" >&2; exit 130' INT
 
 # A line every 200 updates, and one each validation.
 train() {
@@ -58,10 +48,6 @@ config=$CHECKOUT/configs/toy.yaml
 LOG=$PWD/steps.log
 say "all that the steps print goes to $LOG and train.log beside it"
 
-set -m
-job=
-trap 'stop INT 130' INT
-trap 'stop TERM 143' TERM HUP
 INSTALL_LOG=$LOG step "1/6 install" bash "$CHECKOUT/scripts/install.sh"
 installed=$SECONDS
 step "2/6 make the synthetic corpus: German-like to English-like, twelve ambiguous English words" \

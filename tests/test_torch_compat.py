@@ -17,7 +17,7 @@ from tests.helpers.tiny_checkpoint import ARCHITECTURE, FLAGS, binarized_corpus
 
 # what extras of ours bring, fairseq does not, and torch does not import
 FOREIGN = {
-    *("sklearn", "scipy", "sacremoses", "subword_nmt", "pooch", "shtab", "matplotlib"),
+    *("sklearn", "scipy", "sacremoses", "subword_nmt", "pooch", "matplotlib"),
     *("snowballstemmer", "pandas", "jsonschema", "snakemake"),
 }
 

@@ -1,10 +1,11 @@
-"""``benchmark.py likelihood`` and ``scaling``: loss and gradients of the output layer alone."""
+"""``benchmark.py likelihood``: loss and gradients of the output layer alone; and how far they are
+from the equations in float64."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from fairseq_kerbs.benchmarks.comparison import Entries, Workload
 from fairseq_kerbs.kernels import build_kernel
+from fairseq_kerbs.likelihood import kerbs_nll
 from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
 from fairseq_kerbs.senses import SenseTable, build_sense_table, random_allocation
 
@@ -150,11 +152,8 @@ CONTESTANTS: dict[str, tuple[str, Callable[[Inputs], Tensor | None]]] = {
 # ------------------------------------------------------------------ the benchmarks
 
 
-def workload(name: str, per_sense: bool = False, **inputs_of: Any) -> Workload:
-    """Forward and backward of a contestant of `CONTESTANTS`, on inputs of `make_inputs`.
-
-    Its unit of work is a token, or ``per_sense`` a token and sense.
-    """
+def workload(name: str, **inputs_of: Any) -> Workload:
+    """Forward and backward of a contestant of `CONTESTANTS`, on inputs of `make_inputs`."""
     inputs, (_, loss_of) = make_inputs(**inputs_of), CONTESTANTS[name]
 
     def run() -> Tensor | None:
@@ -165,8 +164,7 @@ def workload(name: str, per_sense: bool = False, **inputs_of: Any) -> Workload:
         return loss.detach() / tokens
 
     tokens = len(inputs.target)
-    work = (tokens * len(inputs.w), "token and sense") if per_sense else (tokens, "token")
-    return Workload(run, inputs.drop_gradients, *work, reuses=name == PRODUCTS)
+    return Workload(run, inputs.drop_gradients, tokens, "token", reuses=name == PRODUCTS)
 
 
 def entries(names: Sequence[str], inputs: dict[str, Any]) -> Entries:
@@ -174,14 +172,30 @@ def entries(names: Sequence[str], inputs: dict[str, Any]) -> Entries:
     return {name: (CONTESTANTS[name][0], partial(workload, name, **inputs)) for name in names}
 
 
-def scaling_entries(inputs: dict[str, Any]) -> Entries:
-    """KerBS with more and more senses, then with more and more tokens, around one size."""
-    points = [(share, 1.0) for share in (1 / 3, 2 / 3, 1.0)]
-    made = {}
-    for share, factor in [*points, *((1.0, factor) for factor in (1 / 4, 1 / 2, 2.0, 4.0))]:
-        tokens = round(factor * inputs["tokens"])
-        ratio = max(1.0, share * inputs["senses_per_word"])
-        sizes = {**inputs, "tokens": tokens, "senses_per_word": ratio}
-        name = f"{round(ratio * inputs['vocab'])} senses, {tokens} tokens"
-        made[name] = CONTESTANTS["kerbs"][0], partial(workload, "kerbs", True, **sizes)
-    return made
+# ------------------------------------------------------------------ distance from float64
+
+LIMITS = {"float32": 1e-5, "bfloat16": 8 * 2.0**-8, "float16": 8 * 2.0**-11}
+"""Of ‖error‖ ÷ ‖right value‖ with inputs of a dtype; their own rounding is no error."""
+
+
+def distance(value: Tensor, right: Tensor) -> float:
+    """‖a − b‖ ÷ ‖b‖ of two tensors, infinite where that is no number."""
+    value, right = value.detach().double(), right.detach().double()
+    error = float((value - right).norm() / right.norm().clamp_min(1e-300))
+    return error if math.isfinite(error) else math.inf
+
+
+def errors(inputs: Inputs) -> Iterator[tuple[float, str]]:
+    """Errors of losses and gradients, with their names, without and with label smoothing."""
+    inputs = replace(inputs, theta=inputs.trained_theta)
+    given = inputs.h, inputs.w, inputs.theta, inputs.word_of_sense, inputs.target
+    wide = [value.detach().double().requires_grad_() for value in (*given[:3], inputs.words)]
+    exact = replace(inputs, h=wide[0], w=wide[1], theta=wide[2], words=wide[3])
+    for smoothing in (0.0, 0.1):
+        nll = partial(kerbs_nll, *given, label_smoothing=smoothing)
+        loss, right = nll(), naive_losses(exact, smoothing)
+        with torch.no_grad():
+            each = nll(reduction="none")
+        ours = [loss, each, *torch.autograd.grad(loss, given[:3])]
+        truth = [right.sum(), right, *torch.autograd.grad(right.sum(), wide[:3])]
+        yield from zip(map(distance, ours, truth), ("loss", "losses", "dh", "dW", "dθ"))

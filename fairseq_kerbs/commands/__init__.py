@@ -9,14 +9,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from itertools import permutations
-from os.path import realpath
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.commands.arg import OutputPath, Part
-from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.commands.arg import Part
 from fairseq_kerbs.utils.files import atomic_write
 
 Run = Callable[[argparse.Namespace], "int | None"]
@@ -55,24 +52,6 @@ def nested(name: str, text: str, description: str, metavar: str, *commands: Part
             part(below)
 
     return add
-
-
-def refuse_overwriting(given: Mapping[str, object]) -> None:
-    """Raise a UserError if one of the arguments ``given`` by name is an `OutputPath` and names the
-    same file as another."""
-    named = [(name, path) for name, value in given.items() for path in _paths(value)]
-    for (name, path), (other, same) in permutations(named, 2):
-        if isinstance(path, OutputPath) and realpath(path) == realpath(same):
-            raise UserError(f"--{name} {path} is the {other} itself; name another file")
-
-
-def _paths(value: object) -> Iterator[Path]:
-    """The paths of an argument, which may be a list of them or of NAME=FILE."""
-    for item in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(item, Path):
-            yield item
-        elif isinstance(item, str) and "=" in item:
-            yield Path(item.partition("=")[2])
 
 
 def write_output(path: Path | None, content: str, what: str = "") -> None:

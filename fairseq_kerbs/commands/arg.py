@@ -5,26 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 from math import inf
-from pathlib import Path, PosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 Part = Callable[[Any], object]
 Number = TypeVar("Number", int, float)
 
 
-class OutputPath(PosixPath):
-    """Type of a flag that names a file to be written, and no other argument of the command."""
-
-
 def flag(*names: str, **options: Any) -> Part:
     """What `add_argument` takes."""
 
-    def add(parser: Any) -> None:
-        action = parser.add_argument(*names, **options)
-        if action.type in (Path, OutputPath) or action.metavar in ("DATA", "SAVE_DIR"):
-            action.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # for shtab
-
-    return add
+    return lambda parser: parser.add_argument(*names, **options)
 
 
 def switch(name: str, text: str) -> Part:
@@ -43,18 +34,13 @@ def choice(name: str, text: str, *values: str) -> Part:
 
 
 def file(name: str, text: str = "", metavar: str | None = "FILE", **options: Any) -> Part:
-    """A file or folder that is read."""
+    """A file or folder."""
     return flag(name, help=text, metavar=metavar, **{"type": Path, **options})
 
 
 def output(text: str = "file [standard output]", metavar: str = "FILE", **options: Any) -> Part:
     """``-o``, the file to write."""
-    return flag("-o", "--output", type=OutputPath, help=text, metavar=metavar, **options)
-
-
-def written(name: str, text: str) -> Part:
-    """Another file to write."""
-    return flag(name, type=OutputPath, metavar="FILE", help=text)
+    return flag("-o", "--output", type=Path, help=text, metavar=metavar, **options)
 
 
 def number(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fairseq_kerbs.commands import arg, command, say_written, write_output
 from fairseq_kerbs.data import prepare, released
@@ -57,9 +56,7 @@ def toy(args: argparse.Namespace) -> None:
     say_written(args.folder, f"train {args.train}, valid {args.valid}, test {args.test} pairs")
 
 
-def _preparation(
-    name: str, prepare: Callable[..., None], *parts: arg.Part, **options: Any
-) -> arg.Part:
+def _preparation(name: str, prepare: Callable[..., None], *parts: arg.Part) -> arg.Part:
     """A command that calls a function with its flags; the function's docstring is the help."""
     parts = (
         arg.file("--dest", "output folder", "DIR", required=True),
@@ -76,7 +73,7 @@ def _preparation(
 
     text, description = (inspect.getdoc(prepare) or "").split("\n\n")[:2]
     run.__doc__ = f"{text}\n\n{description} Finished steps are not repeated."
-    return command(name, *parts, **options)(run)
+    return command(name, *parts)(run)
 
 
 PREPARATIONS = (
@@ -96,7 +93,6 @@ PREPARATIONS = (
         arg.number("--vocabulary-threshold", 0,
                    "for joint BPE: minimum frequency of a subword in a language. 0 turns it off"),
         JOINED,
-        aliases=["prepare-parallel"],  # the name of its script
     ),
     _preparation(
         *("prepare-lm", prepare.prepare_language),
@@ -130,9 +126,7 @@ PREPARATIONS = (
 
 TEXT = "tokenized text of the split, such as clean/train.en or tok/test.en of 'prepare'"
 LABELLED = "file with source, tokens and labels POSITION:SENSE per line, separated by tabs"
-SENTENCES = arg.flag(
-    "--text", type=arg.OutputPath, required=True, metavar="TEXT", help="output file of sentences"
-)
+SENTENCES = arg.file("--text", "output file of sentences", "TEXT", required=True)
 
 
 def _gold_file(least_count: int = 1, least_share: float = 0.0) -> tuple[arg.Part, ...]:

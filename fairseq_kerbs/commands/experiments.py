@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_kerbs.commands import announce, arg, command, refuse_overwriting, write_output
+from fairseq_kerbs.commands import announce, arg, command, write_output
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
@@ -25,19 +25,12 @@ _BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, 
 _NO_ERROR = re.compile(r" \| (INFO|WARNING) \| ")
 
 
-def _save_dir(text: str) -> str:
-    """A folder whose name fairseq takes as it is, and no list of files or variable."""
-    if ":" in text or "${" in text:
-        raise argparse.ArgumentTypeError(f"{text} has ':' or '${{', which fairseq reads otherwise")
-    return text
-
-
 _EXPERIMENT = (
     arg.file(
         "config", "YAML file, or name of a configuration of fairseq_kerbs, such as toy", "CONFIG"
     ),
     arg.value("data", "folder 'bin' of 'fairseq-kerbs prepare', or of fairseq-preprocess", "DATA"),
-    arg.value("save_dir", "folder of the checkpoints", "SAVE_DIR", type=_save_dir),
+    arg.value("save_dir", "folder of the checkpoints", "SAVE_DIR"),
 )
 _DRY_RUN = arg.switch("--dry-run", "only print the command")
 
@@ -206,7 +199,7 @@ def check_recipe(
 
 @command(
     *("generate", *_EXPERIMENT, _DRY_RUN),
-    arg.written("--output", "output file [SAVE_DIR/generate-SUBSET.txt]"),
+    arg.file("--output", "output file [SAVE_DIR/generate-SUBSET.txt]"),
     arg.file("--reference", "raw target text, to print detokenized BLEU"),
     arg.switch("--print-senses", "add K-ID lines with word#sense:posterior for each subword"),
     arg.switch("--unescape", "undo the XML entities of 'prepare --escape' for BLEU"),
@@ -241,8 +234,6 @@ def generate(args: argparse.Namespace) -> None:
     command = [find_program("fairseq-generate"), *arguments]
     announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
     checkpoints = [Path(path) for path in given.path.split(":")]
-    inputs = {"checkpoint": checkpoints, "reference": args.reference}
-    refuse_overwriting({"output": arg.OutputPath(output), **inputs})
     if args.print_senses and len(checkpoints) > 1:
         raise UserError("--print-senses needs one model, but --path names several: name one")
     if args.dry_run:

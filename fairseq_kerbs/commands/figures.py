@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from fairseq_kerbs.commands import arg, command, nested, reading, say_written
@@ -180,31 +179,31 @@ def geometry(args: argparse.Namespace) -> None:
 
 @command(
     *("neighbours", reading.CHECKPOINT, reading.DATA_OR_DICT, reading.split("test"), reading.TRUST),
-    arg.file("other", "second model, for a comparison", "OTHER", nargs="?"),
-    arg.value("--names", "names of the models [from their paths]", "NAME", nargs="+"),
     arg.number("--top", 8, "number of clusters to show. 0 shows all"),
-    arg.number("--examples", 1, "number of sentences per cluster and correct model"),
+    arg.number("--examples", 1, "number of sentences per cluster"),
     arg.number("--least", 20, "minimum number of occurrences of a word in the training data"),
     arg.switch("--joined", "use whole words only, with BPE pieces joined"),
     *reading.FILES,
 )
 def neighbours(args: argparse.Namespace) -> None:
-    """clusters of words with similar output embeddings, for one model or two
+    """clusters of words with similar output embeddings
 
     Cluster words by the cosine of their output embeddings, or of their senses'. With --data: count
-    how often a word of a cluster is predicted instead of another. With two checkpoints: compare
-    where only one model is correct. Models of fairseq work too.
+    how often a word of a cluster is predicted instead of another. Models of fairseq work too.
     """
     import torch
 
     from fairseq_kerbs.analysis import neighbours as analysis
+    from fairseq_kerbs.analysis.teacher_forcing import read_text
     from fairseq_kerbs.analysis.words import BPE_MARK, csv_of, is_word
+    from fairseq_kerbs.checkpoints import model_layer
 
-    paths = [path for path in (args.checkpoint, args.other) if path is not None]
-    names = args.names or model_names(paths)
-    if len(set(names)) != len(paths) or len(names) != len(paths):
-        raise UserError(f"--names: give as many names as checkpoints, {len(paths)}, that differ")
-    layers, texts, dictionary = _read(args, dict(zip(names, paths)))
+    layer, dictionary, model, task = reading.read_model(args, any_model=True)
+    layer, text = layer or model_layer(model, args.checkpoint), None
+    if task is not None:
+        text = read_text(model, task, args.split, joined=args.joined, guesses=True)
+        tokens = text.tokens[text.tokens["entry"] >= dictionary.nspecial]
+        text = text._replace(tokens=tokens.sort_values(["line", "place"], ignore_index=True))
     compared = [
         is_word(word, number, dictionary.nspecial)
         and dictionary.count[number] >= args.least
@@ -217,44 +216,9 @@ def neighbours(args: argparse.Namespace) -> None:
             "a smaller number"
         )
     result = analysis.find_neighbours(
-        *(layers, texts, torch.tensor(compared), dictionary.symbols, dictionary.count),
+        *(layer, text, torch.tensor(compared), dictionary.symbols, dictionary.count),
         top=args.top,
         examples=args.examples,
     )
     reading.write_files(args, result.as_json(), csv_of(result.table(), 6))
     reading.show(analysis.neighbours_as_text(result))
-
-
-def model_names(paths: list[Path]) -> list[str]:
-    """Names of checkpoints: the last part of their paths in which they differ."""
-    parts = (path.resolve().with_suffix("").parts[::-1] for path in paths)
-    differing = (list(names) for names in zip(*parts) if len({*names}) == len(paths))
-    return next(differing, ["first", "second"])
-
-
-def _read(args: argparse.Namespace, paths: dict[str, Path]) -> tuple[Any, Any, Any]:
-    """By name, output layers, and with data texts with guesses; the dictionary of all."""
-    from fairseq_kerbs.analysis.teacher_forcing import read_text
-    from fairseq_kerbs.checkpoints import model_layer
-
-    layers, texts, dictionaries = {}, {}, []
-    for name, path in paths.items():
-        layer, dictionary, model, task = reading.read_model(args, path, any_model=True)
-        dictionaries.append(dictionary)
-        if task is not None:
-            text = read_text(model, task, args.split, joined=args.joined, guesses=True)
-            tokens = text.tokens[text.tokens["entry"] >= dictionary.nspecial]
-            tokens = tokens.sort_values(["line", "place"], ignore_index=True)
-            texts[name] = text._replace(tokens=tokens)
-        layers[name] = layer or model_layer(model, path)
-    both, differ = " and ".join(map(str, paths.values())), ""
-    words = [text.tokens[["line", "place", "entry"]] for text in texts.values()]
-    if dictionaries[-1].symbols != dictionaries[0].symbols:
-        differ = "have different target dictionaries"
-    elif words and not words[-1].equals(words[0]):
-        differ = f"do not predict the same words of --split {args.split}"
-    if differ:
-        raise UserError(
-            f"{both} {differ}; compare models of the same task that were trained on the same data"
-        )
-    return layers, texts, dictionaries[0]

@@ -25,8 +25,8 @@ TRUST = arg.switch(
     "plain settings are loaded",
 )
 FILES = (
-    arg.written("--json", "also write the result as JSON"),
-    arg.written("--csv", "also write the result as CSV"),
+    arg.file("--json", "also write the result as JSON"),
+    arg.file("--csv", "also write the result as CSV"),
 )
 
 
@@ -50,14 +50,13 @@ class Trained(NamedTuple):
 
 
 def read_model(
-    args: argparse.Namespace, path: Path | None = None, any_model: bool = False,
-    data: Path | None = None,
-) -> Trained:  # fmt: skip
+    args: argparse.Namespace, any_model: bool = False, data: Path | None = None
+) -> Trained:
     """A checkpoint of ours or of any fairseq model, with its data where they are given."""
     from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
     from fairseq_kerbs.output_layers import OutputLayer
 
-    path, data, trust = path or args.checkpoint, data or args.data, args.trust_checkpoint
+    path, data, trust = args.checkpoint, data or args.data, args.trust_checkpoint
     if data is None:
         return Trained(*load_layer(path, args.dict, trust, any_model=any_model))
     model, task = load_model_and_task(path, data, trust=trust, any_model=any_model)

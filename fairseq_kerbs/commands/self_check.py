@@ -134,7 +134,7 @@ def _compiler() -> str | None:
 def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
     """Losses and gradients, without and with label smoothing, next to the written-down equations in
     float64."""
-    from fairseq_kerbs.benchmarks import exactness, likelihood
+    from fairseq_kerbs.benchmarks import likelihood
     from fairseq_kerbs.likelihood import compilation
 
     if compiled and (os.environ.get(compilation.SWITCH) == "0" or not _compiler()):
@@ -143,10 +143,10 @@ def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
     with mock.patch.dict(os.environ, {compilation.SWITCH: str(int(compiled))}):
         if compiled and not compilation.worthwhile(len(inputs.w)):
             return Outcome("left out: old torch, or it failed above")
-        error, name = max(exactness.errors(inputs))
+        error, name = max(likelihood.errors(inputs))
         if compiled and not compilation.worthwhile(len(inputs.w)):
             return Outcome("torch.compile failed", "no error", False)
-    limit = exactness.LIMITS[size["dtype"]]
+    limit = likelihood.LIMITS[size["dtype"]]
     return Outcome(f"{error:.1e} of {name}", f"<= {limit:.1e}", error <= limit)
 
 
@@ -204,7 +204,7 @@ def _resume(folder: Path, device: str) -> Outcome:
     import torch
 
     from fairseq_kerbs import torch_compat
-    from fairseq_kerbs.benchmarks.exactness import distance
+    from fairseq_kerbs.benchmarks.likelihood import distance
 
     for updates in (HALF, UPDATES):
         _train(folder, device, "resumed", updates)

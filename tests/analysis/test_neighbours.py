@@ -1,9 +1,10 @@
-"""Words that an output layer can hardly tell apart: similarity, clusters, two models on them."""
+"""Words that an output layer can hardly tell apart: similarity, clusters, predictions."""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 import torch
 from pandas import DataFrame
 from scipy import sparse
-from scipy.stats import binomtest
 from torch import Tensor
 
 from fairseq_kerbs.analysis import neighbours as analysis
@@ -28,7 +28,6 @@ from fairseq_kerbs.analysis.neighbours import (
 from fairseq_kerbs.analysis.teacher_forcing import Text, read_text
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task, model_layer
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.commands.figures import model_names
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained
@@ -60,79 +59,38 @@ FIRST = by_hand(
     (2, 0, SOON, 0.3, THE, 0.5),
     (2, 1, QUICKLY, 0.4, SOON, 0.6),
 )
-SECOND = by_hand(
-    (0, 0, THE, 0.6, RED, 0.1),
-    (0, 1, RED, 0.2, BLUE, 0.6),
-    (0, 2, SOON, 0.7, QUICKLY, 0.2),
-    (1, 0, QUICKLY, 0.3, SOON, 0.5),
-    (1, 1, BLUE, 0.5, RED, 0.3),
-    (1, 2, THE, 0.4, RED, 0.5),
-    (2, 0, SOON, 0.9, QUICKLY, 0.05),
-    (2, 1, QUICKLY, 0.7, SOON, 0.1),
-)
 
 
-def find(texts: dict[str, Text], **flags: Any) -> Neighbours:
+def find(text: Text | None = FIRST, **flags: Any) -> Neighbours:
     """With vectors by which "quickly" is like "soon", and "red" like "blue"."""
     layer = SoftmaxOutputLayer(3, len(WORDS))
     rows = [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.1], [0.0, 0.0, -1.0]]
     layer.weight.data = torch.cat([torch.zeros(4, 3), torch.tensor(rows)])
-    layers, words = dict.fromkeys(texts, layer), torch.arange(len(WORDS)) >= 4
     frequency = [0, 0, 0, 0, 5, 9, 3, 8, 50]
-    return find_neighbours(layers, texts, words, WORDS, frequency, **flags)
+    return find_neighbours(layer, text, torch.arange(9) >= 4, WORDS, frequency, **flags)
 
 
-def test_two_models_side_by_side_by_hand() -> None:
-    found = find({"a": FIRST, "b": SECOND}, examples=3)
-    pair = found.clusters.set_index("words").loc["soon quickly"].iloc[0]  # the more frequent first
-    assert pair.drop(["cluster", "of", "likeness a", "likeness b"]).to_dict() == {
-        "times": 4,
-        "right a": 1,
-        "right b": 3,
-        "within a": 2,
-        "within b": 1,
-        "alone a": 1,
-        "alone b": 3,
-    }
-    examples = found.examples[found.examples["cluster"] == pair["cluster"]]
-    # those where the other word of the cluster was predicted come first
-    assert [*zip(examples["right"], examples["sentence"], examples["word"], strict=True)] == [
-        ("a", 2, "quickly"),
-        ("b", 1, "soon"),
-        ("b", 3, "quickly"),
-        ("b", 3, "soon"),
-    ]
-    example = examples.iloc[1]
-    assert example["text"] == "the red [soon]"
-    shown = [example[f"{column} {name}"] for name in "ab" for column in ("guess", "probability")]
-    assert shown == ["quickly", pytest.approx(0.6), "soon", pytest.approx(0.7)]
-    assert (example["truth a"], example["truth b"]) == (pytest.approx(0.3), pytest.approx(0.7))
-    clusters, everything = found.totals.iloc[:2].to_dict("records")
-    assert (everything["times"], everything["right a"], everything["right b"]) == (8, 4, 5)
-    assert everything["within a"] == clusters["within a"]
-    assert (everything["alone a"], everything["alone b"]) == (3, 4)
-    assert found.ahead == {"a": 1, "b": 1}
-    first = {
-        name: text._replace(tokens=text.tokens[text.tokens["line"] < 2])
-        for name, text in (("a", FIRST), ("b", SECOND))
-    }
-    assert find(first).ahead == {"a": 1, "b": 0}
-    text = neighbours_as_text(found._replace(ahead={"a": 1, "b": 2}))
-    assert f"sign test p = {binomtest(1, 3).pvalue:.2g}" in text
-    assert "1 / 3" in text
-    swapped = find({"b": SECOND, "a": FIRST})
-    assert [*swapped.clusters["words"]] == [*found.clusters["words"]]
-    assert len(find({"a": FIRST, "b": SECOND}, top=1).clusters) == 2  # of each model
-
-
-def test_one_model_by_hand() -> None:
-    found = find({"a": FIRST}, examples=3)
-    assert not [column for column in found.clusters if "alone" in column]
-    examples = found.examples[found.examples["word"].isin(["soon", "quickly"])]
-    assert examples[["right", "sentence", "word"]].to_numpy().tolist() == [
-        [None, 1, "soon"],
-        [None, 3, "quickly"],
-    ]
+def test_clusters_counts_and_examples_by_hand() -> None:
+    found = find(examples=3)
+    pair = found.clusters.set_index("words").loc["soon quickly"]  # the more frequent first
+    assert pair[["times", "right", "within"]].tolist() == [4, 1, 2]
+    examples = found.examples[found.examples["cluster"] == pair["cluster"]].to_dict("records")
+    assert examples == [
+        {"cluster": pair["cluster"], "guess": guess, "word": word, "sentence": sentence,
+         "text": text, "probability": pytest.approx(guessed), "truth": pytest.approx(truth)}
+        for guess, guessed, word, truth, sentence, text in (
+            ("quickly", 0.6, "soon", 0.3, 1, "the red [soon]"),
+            ("soon", 0.6, "quickly", 0.4, 3, "soon [quickly]"),
+        )
+    ]  # fmt: skip
+    assert found.totals.to_numpy().tolist() == [
+        ["(all clusters)", 4, 1, 2], ["(all words)", 8, 4, 2]
+    ]  # fmt: skip
+    text = neighbours_as_text(found)
+    assert "       1  the red [soon]\n          quickly 0.60, soon 0.30\n" in text
+    assert re.search(r"\nsoon quickly +[\d.]+ +4 +1 +2 *\n", text)
+    assert re.search(r"\n\(all words\) +8 +4 +2 *\n", text)
+    assert len(find(top=1).table()) == len(find(None, top=1).table()) == 1
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -142,52 +100,36 @@ def neighbours(*flags: object) -> int:
     return main(["neighbours", *map(str, flags)])
 
 
-def test_the_command_on_two_models(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["softmax", "kerbs"])
+def test_the_command_with_data(
+    name: str, trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    path = getattr(trained, name)
     flags = ["--data", trained.data, "--least", "5", "--joined", "--examples", "2"]
     flags += ["--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv"]
-    assert neighbours(trained.softmax, trained.kerbs, *flags) == 0
+    assert neighbours(path, *flags) == 0
     text = capsys.readouterr().out
     report = json.loads((tmp_path / "a.json").read_text())
-    assert [*report["found"]] == ["softmax", "kerbs"]
-    right, everything = {}, report["totals"][1]
-    for name in report["found"]:
-        model, task = load_model_and_task(getattr(trained, name), trained.data, any_model=True)
-        tokens = read_text(model, task, "test", guesses=True).tokens
-        words = tokens[tokens["entry"] >= 4]
-        right[name] = int((words["guess"] == words["entry"]).sum())
-        assert everything[f"right {name}"] == right[name]
-    difference = everything["alone softmax"] - everything["alone kerbs"]
-    assert difference == right["softmax"] - right["kerbs"]
+    model, task = load_model_and_task(path, trained.data, any_model=True)
+    tokens = read_text(model, task, "test", guesses=True).tokens
+    words = tokens[tokens["entry"] >= 4]
+    assert report["totals"][1]["right"] == int((words["guess"] == words["entry"]).sum())
     words_of = {cluster["cluster"]: cluster["words"] for cluster in report["clusters"]}
     assert all(words in text for words in words_of.values())
     for example in report["examples"]:
-        assert example["word"] in words_of[example["cluster"]].split()
+        assert {example["word"], example["guess"]} <= {*words_of[example["cluster"]].split()}
         assert example["text"] in text
-        wrong = {"softmax": "kerbs", "kerbs": "softmax"}[example["right"]]
-        assert example[f"guess {example['right']}"] == example["word"] != example[f"guess {wrong}"]
     rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
     assert {int(row["cluster"]) for row in rows} == {*words_of}
     assert [row["text"] for row in rows if row["text"]] == [e["text"] for e in report["examples"]]
-    # a model beside itself: nobody is right alone
-    assert neighbours(trained.kerbs, trained.kerbs, *flags[:4], "--names", "x", "y") == 0
-    assert "more words right: 0 / 0, sign test p = 1" in capsys.readouterr().out
 
 
-def test_the_command_by_vectors(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--top", "2", "--json", tmp_path / "a.json"]
-    assert neighbours(trained.softmax, trained.kerbs, *flags) == 0
-    report = json.loads((tmp_path / "a.json").read_text())
-    assert [cluster["of"] for cluster in report["clusters"]] == ["softmax"] * 2 + ["kerbs"] * 2
-    assert capsys.readouterr().out.count("clusters by output vectors of") == 2
+def test_the_command_by_vectors(trained: Trained, tmp_path: Path) -> None:
     assert neighbours(trained.kerbs, "--joined", "--top", "0", "--json", tmp_path / "a.json") == 0
     report = json.loads((tmp_path / "a.json").read_text())
     words = [word for cluster in report["clusters"] for word in cluster["words"].split()]
     assert len(set(words)) == len(words)
-    assert f" with {len(words)} words" in report["found"]["checkpoint_last"]
+    assert f" with {len(words)} words" in report["found"]
     assert not any(word.endswith("@@") or word.startswith("madeupword") for word in words)
     _, dictionary = load_layer(trained.kerbs)
     assert min(dictionary.count[dictionary.index(word)] for word in words) >= 20
@@ -213,16 +155,6 @@ def test_vectors_of_fairseqs_own_models(trained: Trained) -> None:
     for tensors in (embedding, adaptive, {}):
         with pytest.raises(UserError, match="no vector for each word"):
             stock(tensors)
-
-
-def test_names_are_what_tells_paths_apart() -> None:
-    for paths, names in (
-        (["x/softmax-s1/c/best.pt", "x/kerbs-s1/c/best.pt"], ["softmax-s1", "kerbs-s1"]),
-        (["x/run/first.pt", "x/run/last.pt"], ["first", "last"]),
-        (["a/b.pt", "a/b.pt"], ["first", "second"]),
-        (["runs/mine/checkpoint_best.pt"], ["checkpoint_best"]),
-    ):
-        assert model_names([Path(path) for path in paths]) == names
 
 
 # --- similarity by vectors ------------------------------------------------------------------------

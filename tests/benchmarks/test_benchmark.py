@@ -71,7 +71,7 @@ def test_likelihood_as_users_run_it(tmp_path: Path) -> None:
     assert "load average" in done.stdout
 
 
-def test_step_decode_and_scaling(capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_and_decode(capsys: pytest.CaptureFixture[str]) -> None:
     stock_and_kerbs = ["--contestants", "stock", "kerbs"]
     entries = run("step", *TINY_MODEL, "--tokens", "128", *stock_and_kerbs)
     assert "kerbs ÷ stock" in capsys.readouterr().out
@@ -79,13 +79,6 @@ def test_step_decode_and_scaling(capsys: pytest.CaptureFixture[str]) -> None:
     for entry in run("decode", *TINY_MODEL, "--batch", "2", *stock_and_kerbs).values():
         assert entry["seconds_per_unit"] == pytest.approx(entry["median"] / 2)
     assert "a sentence" in capsys.readouterr().out
-    entries = run("scaling", "--dim", "8", "--vocab", "400", "--tokens", "64")
-    assert [name.split()[::2] for name in entries] == [
-        *(["400", "64"], ["800", "64"], ["1200", "64"]),
-        *(["1200", "16"], ["1200", "32"], ["1200", "128"], ["1200", "256"]),
-    ]
-    entry = entries["800 senses, 64 tokens"]
-    assert entry["seconds_per_unit"] == pytest.approx(entry["median"] / (800 * 64))
 
 
 @pytest.mark.slow

@@ -24,10 +24,7 @@ from tests.helpers import tiny_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 (_COMMANDS,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
-SUBCOMMANDS = tuple(
-    name for name, parser in _COMMANDS.choices.items() if parser.prog.endswith(f" {name}")
-)
-"""All of fairseq-kerbs, without their other names."""
+SUBCOMMANDS = tuple(_COMMANDS.choices)
 
 FILES = {
     "two": b"one two\nthree .\n",
@@ -72,18 +69,13 @@ MISUSES = [
     ("generate {out}/b.yaml {work}/bin {out}/save", "b.yaml: no such file"),
     ("generate {work}/good.yaml {work}/bin {out}/save --reference {out}/no", "no: no such file"),
     ("generate {work}/good.yaml {work}/bin {out}/save", "--path"),
-    (
-        f"generate {{work}}/good.yaml {{work}}/bin {{out}}/save --path {MODEL} --output {MODEL}",
-        "--output",
-    ),
-    ("generate {work}/good.yaml {work}/bin {out}/a:b", "SAVE_DIR"),
     ("translate toy {work}/text {out}/save", "text"),
     (f"print-senses {MODEL} {{work}}/two --data {{work}}/bin", "two has no hypotheses"),
     ("architectures --sizes", "--sizes"),
     ("self-check --slow", "--slow"),
     ("user-dir {work}", "unrecognized arguments"),
     ("plot kernels -o {out}/figure.jpg", "figure.jpg"),
-    ("detokenize {work}/two --lang en -o {work}/two", "--output"),
+    ("detokenize {work}/bad.de --lang en", "bad.de, line 2"),
     ("score --hypotheses {work}/two --reference {work}/one", "two has 2 lines"),
     (f"{EXAMPLES} --choose best --of c", "--of c"),
     (f"{EXPORT} --key {{out}}/key.json --items 3", "--items"),
@@ -116,8 +108,6 @@ MISUSES = [
     (f"plot frequency {MODEL} --dict {{work}}/uncounted -o {{out}}/f.png", "no counts of words"),
     (f"geometry {MODEL} --data {{work}}/text", "--data"),
     (f"geometry {MODEL} --data {{work}}/bin --most 5", "--most is 5"),
-    (f"neighbours {MODEL} {MODEL} --names a a", "--names"),
-    (f"neighbours {MODEL} {{work}}/moved.pt --data {{work}}/turned", "target dictionary"),
     (f"neighbours {MODEL} --least 99999", "--least"),
     (f"convert {MODEL} -o {{out}}/k.pt", "is a KerBS model already"),
     (f"convert {MODEL} -o {{out}}/k.pt --total-senses nan", "--total-senses"),
@@ -283,13 +273,3 @@ def test_a_reader_that_goes_away_is_no_error(work: Path, out: Path) -> None:
         os.close(writer)
     assert done.stderr == ""
     assert done.returncode == 141  # what a shell says of a program that SIGPIPE ended
-
-
-def test_full_standard_output_is_one_sentence(work: Path, out: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
-    with open("/dev/full", "w") as full:
-        done = _run_into(full.fileno(), "toy", out / "corpus", "--train", 5)
-    assert done.returncode == 2
-    assert done.stderr.startswith("fairseq-kerbs: error: the output cannot be written (No space")
-    assert done.stderr.count("\n") == 1

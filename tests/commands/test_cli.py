@@ -88,7 +88,7 @@ def test_architectures_are_the_registered_ones_with_their_sizes() -> None:
 
 def test_version_and_folder_are_told_without_fairseq(tmp_path: Path) -> None:
     told = "import sys; from fairseq_kerbs.cli import main; main(sys.argv[1:]); "
-    told += "assert not {'fairseq', 'torch', 'shtab'} & sys.modules.keys()"
+    told += "assert not {'fairseq', 'torch'} & sys.modules.keys()"
     done = run([sys.executable, "-c", told, "user-dir"], cwd=tmp_path)
     assert done.stdout == f"{PLUGIN_FOLDER}\n"
     done = run([sys.executable, "-m", "fairseq_kerbs.cli", "--version"], cwd=tmp_path)
@@ -102,7 +102,6 @@ def test_version_and_folder_are_told_without_fairseq(tmp_path: Path) -> None:
         ("sklearn", "geometry none.pt --data none"),
         ("pooch", "prepare-multi30k --dest m30k"),
         ("yaml", "train toy data save --dry-run"),
-        ("shtab", "--print-completion bash"),
     ],
 )
 def test_a_package_that_is_missing_is_one_sentence(
@@ -126,20 +125,6 @@ def test_the_told_folder_serves_fairseq_anywhere(tmp_path: Path) -> None:
     said = commands.run("fairseq-train", "data", *flags, cwd=tmp_path, succeeds=False)
     assert "argument --arch/-a: invalid choice: 'lstm_krebs' (choose from " in said
     assert "'lstm_kerbs'" in said or " lstm_kerbs," in said
-
-
-def test_a_shell_completes_commands_flags_and_files(tmp_path: Path) -> None:
-    own = [sys.executable, "-m", "fairseq_kerbs.cli", "--print-completion"]
-    (tmp_path / "data").mkdir()
-    script = run([*own, "bash"], cwd=tmp_path).stdout
-    for typed, completed in (
-        ("trans", "translate"), ("generate --ref", "--reference"), ("train toy da", "data"),
-        ("senses da", "data"),
-    ):  # fmt: skip
-        words = f"COMP_WORDS=(fairseq-kerbs {typed}); COMP_CWORD={len(typed.split())}"
-        asked = f"{script}\n{words}; _shtab_fairseq_kerbs; echo ${{COMPREPLY[@]}}"
-        assert run(["bash", "-c", asked], cwd=tmp_path).stdout == f"{completed}\n"
-    assert run([*own, "zsh"], cwd=tmp_path).stdout.startswith("#compdef fairseq-kerbs")
 
 
 def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() -> None:
@@ -188,17 +173,6 @@ def test_an_interrupted_command_says_how_to_go_on(
     where = f" to go on from {place}" if place else ""
     error = f"fairseq-kerbs: interrupted; run the same command again{where}\n"
     assert capsys.readouterr().err == error
-
-
-def test_scripts_and_subcommands_have_the_same_names(capsys: pytest.CaptureFixture[str]) -> None:
-    named = [
-        file.stem for file in (ROOT / "scripts").glob("*.sh") if "kerbs_or" in file.read_text()
-    ]
-    assert len(set(named) - {"environment"}) == len(SCRIPTS)
-    for name in set(named) - {"environment"}:
-        with pytest.raises(SystemExit, match="0"):
-            main([name.replace("_", "-"), "--help"])
-        assert "usage: fairseq-kerbs" in capsys.readouterr().out
 
 
 def test_toy_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,6 +244,9 @@ SCRIPTS = """prepare_parallel prepare_lm prepare_iwslt16 prepare_dailydialog pre
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path) -> None:
     script = ROOT / "scripts" / f"{name}.sh"
+    command = name.replace("_", "-").replace("prepare-parallel", "prepare")
+    assert f'\nkerbs_or_usage {command} "$@"\n' in script.read_text()
+    assert command in SUBCOMMANDS
     done = run([script, "-h"], cwd=tmp_path, path="/usr/bin:/bin")
     assert f"scripts/{name}.sh" in done.stdout
     assert "set -euo" not in done.stdout
