@@ -251,6 +251,8 @@ def convert(args: argparse.Namespace) -> None:
     from fairseq_kerbs.configurations import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
+    if args.output.resolve() == args.checkpoint.resolve():
+        raise UserError(f"-o {args.output} is the checkpoint itself; name another file")
     for name in ("total_senses", "extra_senses") if args.data is None else ():
         if getattr(args, name) is not None:
             text = f"--{name.replace('_', '-')} is about senses on clusters of contexts"
