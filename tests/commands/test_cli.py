@@ -110,8 +110,8 @@ def test_a_package_that_is_missing_is_one_sentence(
     main = f"import sys; sys.modules[{package!r}] = None; from fairseq_kerbs.cli import main; "
     main += "sys.exit(main(sys.argv[1:]))"
     done = run([sys.executable, "-c", main, *command.split()], tmp_path, 2)
-    said = f"{package} is not installed; pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
-    assert done.stderr.splitlines(True)[-1] == f"fairseq-kerbs: error: {said} brings it\n"
+    said = f"{package} is not installed; run pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
+    assert done.stderr.splitlines(True)[-1] == f"fairseq-kerbs: error: {said}\n"
 
 
 def test_reading_generated_text_and_converting_need_fairseq_alone(tmp_path: Path) -> None:

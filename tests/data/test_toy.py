@@ -64,7 +64,7 @@ def test_gold_senses_name_every_ambiguous_word_and_no_other(corpus: Path, split:
 
 def test_more_than_the_templates_can_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toy.Composer, "sentence", lambda *_: ("Ja.", "Yes."))
-    with pytest.raises(UserError, match=r"no 2 different pairs; ask for fewer \(--train\)"):
+    with pytest.raises(UserError, match=r"no 2 different pairs; reduce --train"):
         list(toy.toy_pairs(2, 1, set()))
 
 
