@@ -1,13 +1,10 @@
 """Place senses on the clusters of a softmax model's contexts.
 
 The contexts of a word form clusters, for example one per meaning. Every cluster receives a sense:
-
-1. sample contexts of each word (:class:`ContextSample`),
-2. whiten them (:func:`whiten`), which reduces the weight of directions in which contexts of all
-   words vary, such as syntax and position,
-3. cluster them by k-means (:func:`cluster`), implemented here as scikit-learn is not required,
-4. choose the number of senses of each word (:func:`allocate`),
-5. compute their embeddings and biases (:func:`place_word`).
+sample contexts of each word (:class:`ContextSample`), cluster them by k-means (:func:`cluster`),
+choose the number of senses of each word (:func:`allocate`), compute senses (:func:`place_word`).
+Whitening before k-means (:func:`whiten`) reduces the weight of directions in which contexts of all
+words vary, such as syntax and position. Training does not require scikit-learn, so k-means is here.
 
 The senses of a word are the linear discriminants of its clusters, added to its embedding and bias.
 With the center c_k and share π_k of cluster k, the mean m of all contexts, and the mean scatter S
@@ -54,11 +51,6 @@ class ContextSample:
         special: number of special symbols at the start of the vocabulary, which are not sampled.
         seed: random seed.
 
-    Attributes:
-        size: maximum number of contexts of each word, [V].
-        seen: number of contexts of each word that were added, [V].
-        kept: sampled contexts of all words, float16 [sum of size, d].
-
     Raises:
         ValueError: ``memory`` is too small for :data:`LEAST_CONTEXTS` contexts of each word.
     """
@@ -73,14 +65,13 @@ class ContextSample:
         limits = (rows - ordered.cumsum(0) + ordered) // torch.arange(len(counts), 0, -1)
         most, words = min(most, int(limits.max())), int((counts > 0).sum())
         if words and most < LEAST_CONTEXTS:
-            need = 2e-9 * dim * LEAST_CONTEXTS * words
-            sizes = f"{need:.2g} GB for {LEAST_CONTEXTS} contexts of each of {words} words"
-            raise ValueError(f"{memory / 1e9:.3g} GB are not enough; clusters need {sizes}.")
+            need = f"{2e-9 * dim * LEAST_CONTEXTS * words:.2g} for {LEAST_CONTEXTS} contexts"
+            raise ValueError(f"{memory / 1e9:.3g} GB are not enough: {words} words need {need}.")
         self._reset(counts.clamp_max(most), dim, seed)
 
     def _reset(self, size: Tensor, dim: int, seed: int) -> None:
-        self.size, self.seed, self.seen = size, seed, torch.zeros_like(size)
-        self.start = size.cumsum(0) - size  # first row of each word
+        self.size, self.seen = size, torch.zeros_like(size)  # maximum and added contexts, [V] each
+        self.seed, self.start = seed, size.cumsum(0) - size  # start: first row of each word, [V]
         self.kept = torch.empty(int(size.sum()), dim, dtype=torch.float16)
 
     def _filled(self) -> Tensor:
@@ -109,10 +100,8 @@ class ContextSample:
 
     def add(self, words: Tensor, contexts: Tensor) -> None:
         """Add contexts [n, d] of words [n]."""
-        words = words.cpu()
         generator = torch.Generator().manual_seed(self.seed + int(self.seen.sum()))
-        order = torch.sort(words, stable=True).indices
-        words = words[order]
+        words, order = torch.sort(words.cpu(), stable=True)
         # number of each context among those of its word
         number = torch.arange(len(words)) - torch.searchsorted(words, words) + self.seen[words]
         self.seen += torch.bincount(words, minlength=len(self.seen))
@@ -132,11 +121,8 @@ class ContextSample:
 
 
 def whiten(sample: ContextSample) -> Tensor:
-    """Whitening matrix A [d, d] for contexts x -> x A, with AᵀCA = I.
-
-    C is the scatter of contexts around the mean of their word, shrunk towards a multiple of the
-    identity by :data:`WHITENING`.
-    """
+    """Whitening matrix A [d, d] for contexts x -> x A, with AᵀCA = I. C is the scatter of contexts
+    around the mean of their word, shrunk towards a multiple of the identity."""
     eye = torch.eye(sample.kept.shape[1], dtype=torch.float64)
     scatter = torch.zeros_like(eye)
     for word in sample.enough.nonzero().squeeze(1).tolist():
@@ -149,15 +135,9 @@ def whiten(sample: ContextSample) -> Tensor:
 
 
 def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float]]:
-    """Cluster contexts by k-means for each number of clusters k = 1, 2, ….
-
-    Args:
-        contexts: contexts of a word, [n, d].
-        most: maximum of k. It is lower with few or equal contexts.
-
-    Returns:
-        for each k the cluster of each context, [n], and the mean squared distance from the centers.
-    """
+    """Cluster contexts [n, d] of a word by k-means, for k = 1, 2 … ``most`` clusters, or fewer with
+    few contexts. For each k, return the cluster of each context, [n], and the mean squared distance
+    from the centers."""
     points = contexts.numpy() - contexts.numpy().mean(0)
     rounding = 1e-10 * float(contexts.square().sum(1).mean())
     labels, distortions = [np.zeros(len(points), int)], [float(np.square(points).sum(1).mean())]
@@ -167,8 +147,7 @@ def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float
         best, distortion = min(starts, key=lambda start: start[1])
         if distortions[-1] <= rounding or len(np.unique(best)) < k:
             break
-        labels.append(best)
-        distortions.append(distortion)
+        labels, distortions = [*labels, best], [*distortions, distortion]
     return labels, distortions
 
 
@@ -193,26 +172,16 @@ def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple
 
 
 def allocate(falls: dict[int, Any], extra: int) -> Counter[int]:
-    """Distribute extra senses to the words whose distortion decreases most.
-
-    Args:
-        falls: for each word, the decrease of the distortion by its first, second … extra sense.
-        extra: maximum number of extra senses.
-
-    Returns:
-        number of extra senses of each word.
-    """
-    steps = [
-        (-lowest, word)  # the running minimum keeps the senses of a word in order
-        for word, fall in falls.items()
-        for lowest in np.minimum.accumulate(fall)
-        if lowest > 0
-    ]
-    return Counter(word for _, word in sorted(steps)[: max(0, extra)])
+    """Number of extra senses of each word, at most ``extra`` in total. Each goes to the word whose
+    distortion decreases most, by ``falls[word][j]`` for extra sense j."""
+    # the running minimum keeps the senses of a word in order
+    minima = ((word, low) for word, fall in falls.items() for low in np.minimum.accumulate(fall))
+    steps = sorted((-low, word) for word, low in minima if low > 0)
+    return Counter(word for _, word in steps[: max(0, extra)])
 
 
 def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Senses of a word, relative to its embedding and bias. The module's docstring has equations.
+    """Senses of a word, relative to its embedding and bias, by the equations above.
 
     Args:
         contexts: contexts of the word, [n, d].
@@ -232,11 +201,10 @@ def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tens
     level = (scatter.trace() / len(eye)).clamp_min(1e-30)
     covariance = torch.lerp(scatter, level * eye, SHRINKAGE)
     discriminants = torch.linalg.solve(covariance, offsets.t()).t()  # P (c_k − m), [k, d]
-    largest = float((offsets * discriminants).sum(1).max())
-    factor = min(1.0, gap / largest) if largest > 0 else 1.0
+    factor = min(1.0, gap / float((offsets * discriminants).sum(1).max().clamp_min(1e-300)))
     # ½ (mᵀPm − cᵀPc) = −½ (c − m)ᵀP(c + m)
-    bias = factor * (share.log() - 0.5 * (discriminants * (centers + mean)).sum(1))
     rows = factor * discriminants
+    bias = factor * share.log() - 0.5 * (rows * (centers + mean)).sum(1)
     bias -= (points @ rows.t() + bias).logsumexp(1).mean()
     return rows, bias, share
 
@@ -244,8 +212,8 @@ def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tens
 class Placement(NamedTuple):
     """Senses for a softmax over V words. The first V senses belong to words 0 … V − 1."""
 
-    rows: Tensor  # difference to the embedding of the word, [M, d]
-    bias: Tensor  # difference to the bias of the word, [M]
+    rows: Tensor  # difference from the embedding of the word, [M, d]
+    bias: Tensor  # difference from its bias, [M]
     word_of_sense: Tensor  # [M]
     share: Tensor  # share of the word's contexts, [M]
 
@@ -257,8 +225,7 @@ def place_senses(
 
     Args:
         sample: contexts of each word.
-        total_senses: maximum number of senses.
-        max_senses: maximum number of senses of a word.
+        total_senses, max_senses: maximum number of senses, and of those of a word.
         gap: see :func:`place_word`, a number or [V].
 
     Raises:

@@ -1,7 +1,7 @@
 """Losses of tokens and the gradients of their sum, chunk by chunk.
 
-The gradient of a chunk of tokens needs only its logits. It is added to dh, dW and dθ before the
-next chunk begins. This takes three matrix products: logits, dh and dW.
+The gradient of a chunk needs only its logits, so it is added to dh, dW and dθ before the next chunk
+begins. This takes three matrix products: logits, dh and dW.
 """
 
 from __future__ import annotations
@@ -74,19 +74,14 @@ def run_chunks(
         h, w, theta: context vectors [N, d], sense embeddings [M, d], kernel parameters [M].
         table: the tensors of a :class:`SenseTable`.
         target, weight: target words and the weights of their losses, [N] each.
-        gradients: compute gradients.
         smoothing: weights of the nll and of each word's −log P in the loss.
-        kernel: key in :data:`KERNELS_BY_KEY`.
-        products: dtype of the matrix products.
+        kernel, products: key in :data:`KERNELS_BY_KEY`, and dtype of the matrix products.
         compiled: allow ``torch.compile``.
 
     Returns:
         losses [N], nlls without smoothing [N], P(s_t = m) of the target's senses [N, K], and
-        gradients by h, w and θ, all in the compute dtype. The first three are 0 at weight 0.
-        Gradients that were not requested are empty.
-
-    Raises:
-        ValueError: a target is outside the vocabulary.
+        gradients by h, w and θ (empty without ``gradients``), all in the compute dtype. The first
+        three are 0 at weight 0.
     """
     check_words(target, len(table[0]))
     with torch.no_grad(), torch.autocast(h.device.type, enabled=False):
@@ -94,9 +89,8 @@ def run_chunks(
         compiled = compiled and gradients and compilation.worthwhile(len(w))
         size = chunk_size(len(h), w, compiled)
         chunks = _Chunks(senses, SenseTable(*table), smoothing, gradients, compiled, size)
-        inputs = h, *senses.contexts(h), target, weight
-        parts = [chunks.run(*part) for part in zip(*(value.split(size) for value in inputs))]
-        *losses, dh = (torch.cat(values) for values in zip(*parts))
+        splits = (value.split(size) for value in (h, *senses.contexts(h), target, weight))
+        *losses, dh = map(torch.cat, zip(*(chunks.run(*part) for part in zip(*splits))))
         for loss in losses:
             loss[weight == 0.0] = 0.0
         dw, by_norm, by_theta = chunks.by_senses
@@ -142,10 +136,9 @@ class _Chunks:
             self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
             sums.append(self.call(passes.log_sum, logits[rows]))
         log_z = torch.stack(sums).logsumexp(0)
-        by_target = logits[
-            table.senses[target], torch.arange(len(target), device=h.device)[:, None]
-        ]
-        by_target = by_target.masked_fill(~table.mask[target], -torch.inf)  # [n, K]
+        columns = torch.arange(len(target), device=h.device).unsqueeze(1)
+        by_target = logits[table.senses[target], columns]  # [n, K]
+        by_target = by_target.masked_fill(~table.mask[target], -torch.inf)
         log_target = by_target.logsumexp(1)
         # by rounding errors alone, a probability could exceed 1
         loss = nll = (log_z - log_target).clamp_min(0.0)

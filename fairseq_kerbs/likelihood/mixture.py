@@ -5,8 +5,7 @@
 with shared word embeddings w_v, and a context vector h̃_k, a weight π_k and a kernel S_k for each
 component. If all kernels are inner products, this is the mixture of softmaxes of Yang et al. 2018.
 Backward computes each chunk again (``torch.utils.checkpoint``), so that only one chunk of
-tokens × words × components is in memory. Sums over components use logsumexp, so p_k(v) may
-underflow.
+tokens × words × components is in memory.
 """
 
 from __future__ import annotations
@@ -48,12 +47,8 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
 
     Returns:
         the loss, a scalar or [N], and the nll of each token without smoothing, [N], detached.
-        float32, or float64 if an input is float64.
-
-    Raises:
-        ValueError: the target does not fit the contexts, or is outside the vocabulary.
     """
-    contexts, w = mixture[:2]
+    contexts, w = mixture.contexts, mixture.w
     check_target(target, contexts)
     counted = target != options.ignore_index
     target = torch.where(counted, target, 0)
@@ -65,17 +60,16 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
         contexts=torch.where(counted[:, None, None], contexts, 0.0),
         w=w.to(compute_dtype(contexts, w)),  # gradients of chunks are summed in this dtype
     )
-    settings = options.smoothing_weights(len(w)), products
     run = partial(checkpoint, _chunk_losses, use_reentrant=False, preserve_rng_state=False)
     chunks = _chunks(mixture)
     words = target.split(len(chunks[0].contexts) or 1)
-    parts = [run(*chunk, *settings) for chunk in zip(chunks, words)]
-    losses, nlls = (torch.where(counted, torch.cat(values), 0.0) for values in zip(*parts))
-    if options.reduction != "none":
-        losses = losses.sum()
-    if options.reduction == "mean":
-        losses = losses / counted.sum().clamp_min(1)
-    return losses, nlls.detach()
+    smoothing = options.smoothing_weights(len(w))
+    parts = [run(*chunk, smoothing, products) for chunk in zip(chunks, words)]
+    loss, nll = (torch.where(counted, torch.cat(values), 0.0) for values in zip(*parts))
+    if options.reduction == "none":
+        return loss, nll.detach()
+    number = counted.sum().clamp_min(1) if options.reduction == "mean" else 1
+    return loss.sum() / number, nll.detach()
 
 
 def _chunks(mixture: Mixture) -> list[Mixture]:
@@ -83,8 +77,7 @@ def _chunks(mixture: Mixture) -> list[Mixture]:
     size = max(8, CHUNK_BYTES // (4 * mixture.log_weights.shape[-1] * len(mixture.w)))
     contexts = mixture.contexts.reshape(-1, *mixture.contexts.shape[-2:]).split(size)
     log_weights = mixture.log_weights.reshape(-1, mixture.log_weights.shape[-1]).split(size)
-    parts = zip(contexts, log_weights)
-    return [mixture._replace(contexts=part, log_weights=weights) for part, weights in parts]
+    return [mixture._replace(contexts=h, log_weights=p) for h, p in zip(contexts, log_weights)]
 
 
 def _chunk_losses(
@@ -104,9 +97,8 @@ def _chunk_losses(
 
 def _logits(mixture: Mixture, k: int, products: torch.dtype) -> Tensor:
     """Logits of component k, [n, V], with matrix products in the dtype ``products``."""
-    return kernel_logits(
-        mixture.contexts[:, k], mixture.w, mixture.thetas[k], mixture.kernels[k], products
-    )
+    contexts, theta, kernel = mixture.contexts[:, k], mixture.thetas[k], mixture.kernels[k]
+    return kernel_logits(contexts, mixture.w, theta, kernel, products)
 
 
 def _log_probs(mixture: Mixture, products: torch.dtype) -> Tensor:
@@ -117,11 +109,7 @@ def _log_probs(mixture: Mixture, products: torch.dtype) -> Tensor:
 
 
 def mixture_log_probs(mixture: Mixture) -> Tensor:
-    """Log-probabilities of all words (Gao et al. 2019, Eq. 1), differentiable.
-
-    Returns:
-        [..., V] in float32, or float64 if an input is float64.
-    """
+    """Log-probabilities of all words (Gao et al. 2019, Eq. 1), differentiable: [..., V]."""
     products = product_dtype(mixture.contexts, mixture.w)
     parts = [_log_probs(part, products) for part in _chunks(mixture)]
     return torch.cat(parts).view(*mixture.log_weights.shape[:-1], len(mixture.w))

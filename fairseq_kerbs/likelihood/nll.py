@@ -44,9 +44,6 @@ class NllOptions:
             (1 − ε − ε')·nll − ε' Σ_i log P(word i) with ε' = ε/(V − 1).
         reduction: "sum", "mean" over the targets that are not ignored, or "none".
         compile: allow ``torch.compile``.
-
-    Raises:
-        ValueError: an option is out of range.
     """
 
     ignore_index: int = -100
@@ -68,12 +65,9 @@ class NllOptions:
 
 def check_target(target: Tensor, h: Tensor) -> None:
     """Raise a ValueError unless ``target`` is int64 [N] on the device of ``h`` [N, …]."""
-    actual = target.shape, target.dtype, target.device
-    expected = h.shape[:1], torch.int64, h.device
-    if actual != expected:
-        texts = (
-            f"{dtype} {list(shape)} on {device}" for shape, dtype, device in (actual, expected)
-        )
+    both = (target.shape, target.dtype, target.device), (h.shape[:1], torch.int64, h.device)
+    if both[0] != both[1]:
+        texts = (f"{dtype} {list(shape)} on {device}" for shape, dtype, device in both)
         raise ValueError("`target` is {}; it must be {}, with indices of words.".format(*texts))
 
 
@@ -103,9 +97,9 @@ if torch_compat.COMPILES:  # torch.compile and torch.export do not trace into it
 class _Nll(torch.autograd.Function):
     """Losses of tokens, or their weighted sum with gradients from the forward pass.
 
-    Gradients are stored in the compute dtype, and rounded after the multiplication by the loss
-    scale of mixed precision. With reduction "none" the gradient of each loss is known only in
-    backward, which computes the logits again: four products instead of three.
+    Gradients stay in the compute dtype until the loss scale of mixed precision multiplies them.
+    With reduction "none" the factor of each loss is known only in backward, which computes the
+    logits again: four products instead of three.
     """
 
     @staticmethod
@@ -113,8 +107,7 @@ class _Nll(torch.autograd.Function):
         ctx: Any, settings: tuple[Any, ...], unreduced: bool, gradients: bool, weight: Tensor,
         target: Tensor, h: Tensor, w: Tensor, theta: Tensor, *table: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """``settings`` are the last arguments of :func:`run_chunks`."""
-        inputs = h, w, theta, table, target, weight
+        inputs = h, w, theta, table, target, weight  # ``settings`` are the last of run_chunks
         loss, nll, joint, *by_inputs = _run(*inputs, gradients and not unreduced, *settings)
         ctx.settings, ctx.unreduced = settings, unreduced
         ctx.dtypes = h.dtype, w.dtype, theta.dtype
@@ -132,10 +125,8 @@ class _Nll(torch.autograd.Function):
             weight = weight * (grad_loss / factor)
             gradients = _run(h, w, theta, table, target, weight, True, *ctx.settings)[3:]
         needs = ctx.needs_input_grad[5:]  # of h, w, θ and the table
-        narrowed = (
-            _narrow(gradient, factor, dtype) if need else None
-            for need, gradient, dtype in zip(needs[:3], gradients, ctx.dtypes)
-        )
+        parts = zip(needs[:3], gradients, ctx.dtypes)
+        narrowed = (_narrow(part, factor, dtype) if need else None for need, part, dtype in parts)
         return *[None] * 5, *narrowed, *[None] * len(needs[3:])
 
 
@@ -181,21 +172,8 @@ def kerbs_nll(
 def nll_with_evidence(
     h: Tensor, senses: Senses, target: Tensor, options: NllOptions
 ) -> tuple[Tensor, Tensor, Evidence]:
-    """Compute the nll as :func:`kerbs_nll`, and the statistics of the senses for Eq. 12–13.
-
-    Args:
-        h: context vectors, [N, d].
-        senses: senses with their parameters.
-        target: target words, int64 [N].
-        options: options of the likelihood.
-
-    Returns:
-        the loss, the nll of each token without smoothing [N], and the statistics. The last two
-        are detached, and need no further matrix product.
-
-    Raises:
-        ValueError: as in :func:`kerbs_nll`.
-    """
+    """The loss of :func:`kerbs_nll`, and without further products, detached: the nll of each token
+    without smoothing, [N], and the statistics of the senses for Eq. 12–13."""
     w, theta, table, kernel = senses
     check_shapes(h, w, theta)
     if h.dim() != 2:
@@ -220,13 +198,11 @@ def kerbs_log_probs(
     h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, vocab_size: int, *,
     kernel: str | Kernel = "kerbs",
 ) -> Tensor:  # fmt: skip
-    """Log-probabilities of all words (Eq. 4–5), differentiable.
-
-    With gradients enabled, the logits of all tokens are in memory at once.
+    """Log-probabilities of all words (Eq. 4–5), differentiable. With gradients enabled, the logits
+    of all tokens are in memory at once.
 
     Args:
-        h: context vectors, [..., d].
-        w, theta, word_of_sense, kernel: see :func:`kerbs_nll`.
+        h: context vectors, [..., d]. The other arguments are those of :func:`kerbs_nll`.
         vocab_size: number of words V.
 
     Returns:

@@ -1,8 +1,8 @@
 """Element-wise passes and sums over a chunk of products, as plain functions for torch.compile.
 
 X [M, n] has the products of M senses with n context vectors. A sense is a row, so that gathering
-the senses of a word copies whole rows. Functions that write into their last argument allocate
-nothing of its size when compiled. They also apply to a subset of the senses, given their rows.
+the senses of a word copies whole rows. Compiled functions that write into their last argument
+allocate nothing of its size. They also apply to a subset of the senses, given their rows.
 """
 
 from __future__ import annotations
@@ -20,12 +20,8 @@ from fairseq_kerbs.torch_compat import is_compiling
 def write_logits(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, logits: Tensor
 ) -> None:
-    """Compute logits of products X [M, n].
-
-    Args:
-        x, h_norm, w_norm, theta: see :meth:`.Kernel.value`. [M, n], [n], [M, 1] and [..., M, 1].
-        logits: output, [M, n]. It may be X.
-    """
+    """Write logits of products X [M, n] into ``logits``, which may be X. The other arguments are
+    those of :meth:`.Kernel.value`: [n], [M, 1] and [..., M, 1]."""
     logits.copy_(kernel.value(x, h_norm, w_norm, theta))
 
 
@@ -38,16 +34,9 @@ def log_sum(logits: Tensor) -> Tensor:
 
 
 def word_masses(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
-    """Log of the unnormalized probability of each word (Eq. 4).
-
-    Args:
-        logits: logits of all senses, [M, n].
-        senses, mask: senses of each word as in :class:`~fairseq_kerbs.senses.SenseTable`, [V, K].
-
-    Returns:
-        [V, n].
-    """
-    # a loop over K, as torch.compile would vectorize a sum over K, which is short
+    """Log of the unnormalized probability of each word (Eq. 4), [M, n] -> [V, n], from the senses
+    and the mask of a :class:`~fairseq_kerbs.senses.SenseTable`, [V, K] each."""
+    # a loop over K, which is short: torch.compile would vectorize a sum over K
     rows = [logits[number] for number in senses.t()]
     if len(rows) == 1:
         return rows[0]
@@ -74,8 +63,7 @@ def write_gradients(
 
     Args:
         kernel, x, h_norm, w_norm, theta: see :func:`write_logits`.
-        words: word L(m) of each sense, [M].
-        target: target words y, [n].
+        words, target: word L(m) of each sense, [M], and target words y, [n].
         log_z, log_target: logsumexp of all logits, and of those of the target's senses, [n].
         weight, by_target, by_word: factors of G, [n]. None stands for 0.
         masses: :func:`word_masses`, [V, n], or None if every word has one sense.
