@@ -164,13 +164,9 @@ def words_by_number_of_senses(
 def drawn_words(
     groups: Mapping[int, Sequence[str]], most: int, seed: int, csv: bool = False
 ) -> str:
-    """Random words with each number of senses, as Markdown (the paper's Table 6) or CSV.
+    """At most ``most`` random words of each number of senses, as in the paper's Table 6.
 
-    Args:
-        groups: words by number of senses.
-        most: maximum number of words of a group.
-        seed: random seed.
-        csv: write CSV with a row per word: number of senses, size of the group, word.
+    The text is Markdown, or CSV with a row per word: number of senses, size of the group, word.
     """
     from pandas import DataFrame, Series
 

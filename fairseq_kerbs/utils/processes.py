@@ -62,16 +62,7 @@ def run_program(
     command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None,
     folder: Path | None = None,
 ) -> int:  # fmt: skip
-    """Run a program until it exits, and stop it if this process ends first.
-
-    Args:
-        command: program and arguments.
-        stdout, stderr: see :class:`subprocess.Popen`.
-        folder: working folder.
-
-    Returns:
-        the exit status.
-    """
+    """Run a program in a folder, and return its exit status. It is stopped if this process ends."""
     # no signal between the start of the program and the block that stops it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
 
