@@ -69,7 +69,7 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     content = state if isinstance(state, dict) else {}
     model, config, args = (content.get(name) for name in ("model", "cfg", "args"))
     settings = isinstance(config, Mapping) or isinstance(args, argparse.Namespace)
-    tensors = isinstance(model, dict) and all(isinstance(each, Tensor) for each in model.values())
+    tensors = isinstance(model, dict) and all(isinstance(value, Tensor) for value in model.values())
     if not (model and tensors and settings):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     for name, value in model.items():
@@ -148,9 +148,9 @@ def _harmless(name: str, value: str) -> bool:
     return False
 
 
-def _refusal(path: Path, what: str, value: Any) -> UserError:
+def _refusal(path: Path, kind: str, value: Any) -> UserError:
     return UserError(
-        f"{path} has the {what} {str(value)[:60]!r}, which could execute code when it is read; if "
+        f"{path} has the {kind} {str(value)[:60]!r}, which could execute code when it is read; if "
         "you trust its source, add --trust-checkpoint"
     )
 

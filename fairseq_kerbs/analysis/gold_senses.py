@@ -217,7 +217,7 @@ def comparison_as_text(comparison: Mapping[str, Any]) -> str:
     titles = {"senses": "", "kmeans": " k-means", "probe": " probe"}
     columns = {"occurrences": "n", "gold": "gold", "senses": "senses", "used": "used"}
     for measure, name in list(short.items())[:3]:
-        columns |= {f"{who}.{measure}": name + title for who, title in titles.items()}
+        columns |= {f"{key}.{measure}": name + title for key, title in titles.items()}
     words = DataFrame.from_dict(comparison["words"], orient="index")[[*columns]]
     words = words.rename(columns=columns).rename_axis("word").reset_index()
     every, means = comparison["all"], []

@@ -48,9 +48,9 @@ def report(line: str) -> None:
     print(line, flush=True)
 
 
-def is_due(what: str, target: Path) -> bool:
+def is_due(step: str, target: Path) -> bool:
     """Report a step, and return whether its output is missing."""
-    report(f"{what}: already done" if target.exists() else f"{what} ...")
+    report(f"{step}: already done" if target.exists() else f"{step} ...")
     return not target.exists()
 
 

@@ -27,7 +27,7 @@ class CorpusScore:
     """A corpus score."""
 
     score: float  # in percent
-    details: str  # sacreBLEU's text, with BLEU's order, which is not in the signature, unless 4
+    details: str  # sacreBLEU's text, with an order other than 4, which its signature omits
     signature: str  # sacreBLEU's signature
     sentences: int  # number of sentences
 

@@ -46,7 +46,9 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); name a text file") from None
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}); name a text file"
+        ) from None
 
 
 def read_lines(path: Path | str) -> list[str]:

@@ -108,11 +108,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def progress(items: Iterable[Any], what: str, unit: str, total: int | None = None) -> Any:
+def progress(items: Iterable[Any], title: str, unit: str, total: int | None = None) -> Any:
     """Iterate over items with a temporary progress bar on a terminal, if tqdm is installed."""
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:
         return items
     tqdm.monitor_interval = 0  # no monitor thread, as processes may be forked
-    return tqdm(items, what, total, unit=unit, leave=False, disable=None)
+    return tqdm(items, title, total, unit=unit, leave=False, disable=None)
