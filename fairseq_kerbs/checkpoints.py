@@ -69,7 +69,7 @@ def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     content = state if isinstance(state, dict) else {}
     model, config, args = (content.get(name) for name in ("model", "cfg", "args"))
     settings = isinstance(config, Mapping) or isinstance(args, argparse.Namespace)
-    tensors = isinstance(model, dict) and all(isinstance(each, Tensor) for each in model.values())
+    tensors = isinstance(model, dict) and all(isinstance(value, Tensor) for value in model.values())
     if not (model and tensors and settings):
         raise UserError(f"{path} holds no model of fairseq-train; name one of its checkpoints")
     for name, value in model.items():
@@ -148,9 +148,9 @@ def _harmless(name: str, value: str) -> bool:
     return False
 
 
-def _refusal(path: Path, what: str, value: Any) -> UserError:
+def _refusal(path: Path, kind: str, value: Any) -> UserError:
     return UserError(
-        f"{path} has the {what} {str(value)[:60]!r}, which could execute code when it is read; if "
+        f"{path} has the {kind} {str(value)[:60]!r}, which could execute code when it is read; if "
         "you trust its source, add --trust-checkpoint"
     )
 
@@ -167,15 +167,9 @@ def as_user_error(path: Path, fault: str, advice: str) -> Iterator[None]:
 
 
 def settings_of(path: Path, state: dict[str, Any], data: Path | None = None) -> Any:
-    """Settings of a checkpoint as a configuration of fairseq.
+    """Settings of a checkpoint (:func:`read_checkpoint`) as a configuration of fairseq.
 
-    Args:
-        path: the checkpoint.
-        state: result of :func:`read_checkpoint`.
-        data: folder that replaces the data of the training.
-
-    Raises:
-        UserError: the checkpoint has no settings of fairseq.
+    ``data`` replaces the folder of the training. A UserError is raised if there are no settings.
     """
     from fairseq import checkpoint_utils
     from fairseq.dataclass.utils import omegaconf_no_object_check, overwrite_args_by_name
@@ -286,11 +280,10 @@ def _placeholder_task(path: Path, tensors: dict[str, Tensor], settings: Any, our
 
 
 def building_task(source: int, target: int, targets: list[str]) -> SimpleNamespace:
-    """The attributes of a task that are needed to build a model.
+    """The attributes of a task that are needed to build a model, with placeholder words.
 
-    Args:
-        source, target: sizes of the dictionaries, which have placeholder words.
-        targets: what a language model predicts, "self", "future" or "past".
+    ``source`` and ``target`` are sizes of dictionaries. ``targets`` are those of a language model,
+    "self", "future" or "past".
     """
     from fairseq.data import Dictionary
 
@@ -347,15 +340,9 @@ def model_layer(model: Any, path: Path) -> OutputLayer:
 
 
 def remembered_dictionary(path: Path, config: Any, data: Path | None = None) -> Path:
-    """Path of the target dictionary in a folder of data.
+    """Path of the target dictionary in ``data``, by default in the first folder of the training.
 
-    Args:
-        path: the checkpoint.
-        config: its settings.
-        data: the folder, by default the first one of the training.
-
-    Raises:
-        UserError: the folder has no such dictionary.
+    A UserError is raised if the folder has no such dictionary.
     """
     from fairseq.data.data_utils import infer_language_pair
 
@@ -371,15 +358,9 @@ def remembered_dictionary(path: Path, config: Any, data: Path | None = None) -> 
 
 
 def load_dictionary(path: Path, words: int, state: dict[str, Any]) -> Any:
-    """Load the target dictionary of a checkpoint.
+    """Load the target dictionary of a model with this number of words.
 
-    Args:
-        path: file of the dictionary.
-        words: number of words of the model.
-        state: result of :func:`read_checkpoint`.
-
-    Raises:
-        UserError: the file is missing or no dictionary, or differs from that of the training.
+    A UserError is raised if the file is no dictionary, or not that of the training (``state``).
     """
     from fairseq.data import Dictionary
 

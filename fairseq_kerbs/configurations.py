@@ -37,13 +37,10 @@ class _Loader(yaml.BaseLoader):
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
-    """Read the mapping in a YAML file, which is empty for an empty file.
+    """Read the mapping in a YAML file. A missing or invalid file raises a UserError.
 
     Scalars are text, except true, false and null. YAML's own rules would read 010 as 8 and "no" as
     False, but 1e-3 as text.
-
-    Raises:
-        UserError: the file is missing, is not valid YAML, or is no mapping.
     """
     try:
         content = yaml.load("\n".join(read_lines(path)), _Loader)
@@ -160,15 +157,10 @@ def configuration_names() -> list[str]:
 
 
 def check_flags(where: str, content: Any) -> Flags:
-    """Check the flags of a section of a configuration, and read empty values as None.
+    """Check the flags of a section, which ``where`` names, and read empty values as None.
 
-    Args:
-        where: file and section, for messages.
-        content: content of the section.
-
-    Raises:
-        UserError: the section is no mapping, a flag has leading dashes, or a value is neither a
-            scalar nor a list of texts.
+    A UserError is raised if the section is no mapping, a flag has leading dashes, or a value is
+    neither a scalar nor a list of texts.
     """
     if content and not isinstance(content, dict):
         raise UserError(f"{where} must have flags, one 'name: value' per line")
@@ -219,10 +211,7 @@ def check_data(data: str) -> None:
 
 
 def language_pair(data: str) -> tuple[str, str]:
-    """Source and target language, from the names of data files.
-
-    Raises a UserError if no name has them.
-    """
+    """Source and target language from the names of data files, or a UserError."""
     for index in sorted(Path(data.split(":")[0]).glob("*.*-*.*.idx")):
         source, _, target = index.name.split(".")[1].rpartition("-")
         return source, target

@@ -60,13 +60,8 @@ def parallel_words(
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Words of a tokenized text, and lower-cased words of the same lines in another language.
 
-    Args:
-        text: tokenized text.
-        other: text in another language, which is split at punctuation.
-        language: language of Snowball's stemmer for the other words, by default none.
-
-    Raises:
-        UserError: the texts differ in length, or there is no such stemmer.
+    The other text is split at punctuation, and stemmed if its ``language`` is given. A UserError is
+    raised if the texts differ in length, or Snowball has no such stemmer.
     """
     stem = stemmer(language) if language else str
     pairs = _parallel(text, other)
@@ -112,17 +107,10 @@ def gold_of_noad(path: Path) -> tuple[list[str], list[GoldRow]]:
 
 
 def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], list[GoldRow]]:
-    """Read sentences and gold senses of CoarseWSD-20 (Loureiro et al. 2020).
+    """Read tokenized, lower-cased sentences and gold senses of CoarseWSD-20 (Loureiro et al. 2020).
 
-    Args:
-        folder: folder with ``WORD/{PART.data,PART.gold,classes_map}.txt``.
-        part: "train" or "test".
-
-    Returns:
-        tokenized and lower-cased sentences of all words, and their gold senses.
-
-    Raises:
-        UserError: files are missing or do not match.
+    The folder has ``WORD/{PART.data,PART.gold,classes_map}.txt``, where PART is "train" or "test".
+    Missing or inconsistent files raise a UserError.
     """
     sentences, gold = list[str](), list[GoldRow]()
     for data in sorted(folder.glob(f"*/{part}.data.txt")):

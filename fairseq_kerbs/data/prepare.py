@@ -48,9 +48,9 @@ def report(line: str) -> None:
     print(line, flush=True)
 
 
-def is_due(what: str, target: Path) -> bool:
+def is_due(step: str, target: Path) -> bool:
     """Report a step, and return whether its output is missing."""
-    report(f"{what}: already done" if target.exists() else f"{what} ...")
+    report(f"{step}: already done" if target.exists() else f"{step} ...")
     return not target.exists()
 
 
@@ -64,12 +64,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
     """Lock a folder, and remove outputs of an interrupted run or of other settings.
 
-    Args:
-        dest: the folder.
-        settings: settings of the preparation, for JSON.
-
-    Raises:
-        UserError: another run uses the folder, or it has files that are no preparation.
+    A UserError is raised if another run uses the folder, or it has files that are no preparation.
     """
     record, settings = dest / NAME, json.loads(json.dumps(settings))
     earlier = read_object(record)
@@ -242,16 +237,7 @@ def rules_of(flags: Mapping[str, Any], language: str) -> str:
 
 
 def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
-    """Write the pairs of which both sides have 1 to ``longest`` words.
-
-    Args:
-        sources: files of source and target.
-        longest: maximum number of words.
-        target: output folder.
-
-    Raises:
-        UserError: no pair is left.
-    """
+    """Write the pairs with 1 to ``longest`` words on both sides. Without any, raise a UserError."""
     pairs = list(zip(*map(iter_lines, sources)))
     sizes = [sorted(len(side.split()) for side in pair) for pair in pairs]
     fitting = [pair for pair, (least, most) in zip(pairs, sizes) if least >= 1 and most <= longest]
@@ -273,17 +259,9 @@ def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
 def subwords(
     texts: Mapping[str, Path], train: Sequence[str], codes: Path, text: ParallelText, workers: int
 ) -> dict[str, Path]:
-    """Learn joint BPE on the training texts, and apply it to all texts.
+    """Learn joint BPE on the training texts, whose names are ``train``, and apply it to all texts.
 
-    Args:
-        texts: tokenized files by name.
-        train: names of the training texts.
-        codes: output file of the codes. The subwords of each text are written beside it.
-        text: settings of the preparation.
-        workers: number of processes.
-
-    Returns:
-        files of subwords by name.
+    Returns the files of subwords by name, which are written beside the codes.
     """
     if is_due(f"learn BPE {codes.name}", codes):
         tokens.learn_bpe([texts[name] for name in train], codes, text.merges)
@@ -301,17 +279,10 @@ def subwords(
 
 
 def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[[str], str]]:
-    """Settings of the preparation that a ``bin`` folder belongs to.
+    """Preparation of one language of a ``bin`` folder, by the record beside it.
 
-    Args:
-        data: the folder.
-        language: suffix of the source or target.
-
-    Returns:
-        arguments of :func:`.tokenize`, and the function from a tokenized line to subwords.
-
-    Raises:
-        UserError: there is no record of parallel text beside the folder.
+    Returns arguments of :func:`.tokenize`, and the function from a tokenized line to subwords. A
+    UserError is raised if there is no record of parallel text.
     """
     dest = data.resolve().parent
     flags = read_object(dest / NAME)

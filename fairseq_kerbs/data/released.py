@@ -349,9 +349,8 @@ def prepare_lm1b(
 
     Draws sentences of the One-Billion-Word benchmark without replacement, and prepares them like
     'prepare-lm'. SOURCE is 1-billion-word-language-modeling-benchmark-r13output.tar.gz, this
-    archive unpacked, or a folder of files with train, dev or test in their names. Without a
-    training file all splits are drawn from the same files. Writes text to DEST/raw and
-    data to DEST/bin.
+    archive unpacked, or a folder of files with train, dev or test in their names. Writes text to
+    DEST/raw and data to DEST/bin.
 
     The KerBS paper does not say which sentences it uses. Here training sentences are from the
     benchmark's training text, and the others from its held-out text.

@@ -49,7 +49,7 @@ def learn_bpe(texts: Sequence[Path], codes: Path, merges: int) -> None:
     """Learn joint BPE merges on tokenized texts, as subword-nmt's ``learn-bpe``."""
     from subword_nmt import learn_bpe
 
-    learn_bpe.tqdm = partial(progress, what="learn BPE", unit=" merges")
+    learn_bpe.tqdm = partial(progress, title="learn BPE", unit=" merges")
     with atomic_write(codes) as stream:
         learn_bpe.learn_bpe(chain.from_iterable(map(iter_lines, texts)), stream, merges)
 

@@ -109,18 +109,10 @@ def _written(text: str) -> str:
 
 
 def toy_pairs(count: int, seed: int, taken: set[str]) -> Iterator[tuple[str, str, str]]:
-    """Generate different sentence pairs.
+    """Generate pairs of German and English sentences, with their sense or "".
 
-    Args:
-        count: number of pairs.
-        seed: random seed.
-        taken: sentences that must not occur. New sentences are added.
-
-    Returns:
-        German sentence, English sentence, and sense or "" of each pair.
-
-    Raises:
-        UserError: the templates have too few sentences.
+    Sentences in ``taken`` are not repeated, and new ones are added to it. A UserError is raised if
+    the templates have too few sentences.
     """
     composer, rng = Composer(seed), Random(seed)
     for sense in rng.choices(["", *SENSES], [7, *[1] * len(SENSES)], k=count):
@@ -140,15 +132,8 @@ def write_toy_corpus(
     """Write ``{train,valid,test}.{de,en}``, and gold senses ``….senses.tsv`` (see :mod:`.gold`).
 
     No sentence occurs twice. Test and validation sentences do not depend on the size of the
-    training set. ``train.senses.tsv`` is written last and marks a complete corpus.
-
-    Args:
-        folder: output folder.
-        train, valid, test: numbers of pairs.
-        seed: random seed.
-
-    Raises:
-        UserError: another run writes to the folder, or the templates have too few sentences.
+    training set. ``train.senses.tsv`` is written last and marks a complete corpus. A UserError is
+    raised if another run writes to the folder, or the templates have too few sentences.
     """
     folder, taken = Path(folder), set[str]()
     with lock_folder(folder, f"another run is writing to {folder}; wait for its end"):

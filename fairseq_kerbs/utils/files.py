@@ -29,10 +29,8 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     r"""Iterate over the lines of UTF-8 text (also .gz), without line ends and byte order mark.
 
     Lines end at ``\n`` or ``\r\n`` only, and not at characters such as U+2028, so that parallel
-    files have the same number of lines.
-
-    Raises:
-        UserError: the file cannot be read, or a line is not UTF-8.
+    files have the same number of lines. A UserError names an unreadable file, or a line that is not
+    UTF-8.
     """
     number = 0
     try:
@@ -48,7 +46,9 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); name a text file") from None
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}); name a text file"
+        ) from None
 
 
 def read_lines(path: Path | str) -> list[str]:
@@ -132,15 +132,8 @@ def lock_folder(folder: Path, refusal: str) -> TextIO:
     A POSIX record lock ends with the process, and child processes do not inherit it. It works
     between machines if their file system supports locks. If not, a warning is logged.
 
-    Args:
-        folder: the folder.
-        refusal: message of the error.
-
-    Returns:
-        the open lock file.
-
-    Raises:
-        UserError: another process has locked the folder.
+    Returns the open lock file. If another process has the lock, a UserError with the sentence
+    ``refusal`` is raised.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = (folder / ".lock").open("a")

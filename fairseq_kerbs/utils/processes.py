@@ -62,16 +62,7 @@ def run_program(
     command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None,
     folder: Path | None = None,
 ) -> int:  # fmt: skip
-    """Run a program until it exits, and stop it if this process ends first.
-
-    Args:
-        command: program and arguments.
-        stdout, stderr: see :class:`subprocess.Popen`.
-        folder: working folder.
-
-    Returns:
-        the exit status.
-    """
+    """Run a program in a folder, and return its exit status. It is stopped if this process ends."""
     # no signal between the start of the program and the block that stops it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
 
@@ -117,11 +108,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def progress(items: Iterable[Any], what: str, unit: str, total: int | None = None) -> Any:
+def progress(items: Iterable[Any], title: str, unit: str, total: int | None = None) -> Any:
     """Iterate over items with a temporary progress bar on a terminal, if tqdm is installed."""
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:
         return items
     tqdm.monitor_interval = 0  # no monitor thread, as processes may be forked
-    return tqdm(items, what, total, unit=unit, leave=False, disable=None)
+    return tqdm(items, title, total, unit=unit, leave=False, disable=None)

@@ -104,7 +104,7 @@ MISUSES = [
     ("gold-noad {work}/two --text {out}/text -o {out}/gold", "two"),
     ("gold-coarsewsd {work} --text {out}/text -o {out}/gold", "train.data.txt"),
     (f"report {MODEL} -o {{out}}/r.pdf", "must end in .html"),
-    (f"report {MODEL} -o {{out}}/r.html --log {{work}}/two", "no figures of senses"),
+    (f"report {MODEL} -o {{out}}/r.html --log {{work}}/two", "no statistics of senses"),
     (f"plot contexts {MODEL} --data {{work}}/bin --word <pad> -o {{out}}/f.png", "occurs 0 times"),
     (f"plot frequency {MODEL} --dict {{work}}/uncounted -o {{out}}/f.png", "no counts of words"),
     (f"geometry {MODEL} --data {{work}}/text", "--data"),

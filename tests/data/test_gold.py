@@ -106,7 +106,7 @@ def test_rare_words_and_senses_are_left_out() -> None:
     [
         ("tady je banka", [], "has 2 lines"),
         ("\n\n", [], "has no words"),
-        ("banka\nbřeh", ["--stemmer", "klingon"], "no stemmer for 'klingon', but for"),
+        ("banka\nbřeh", ["--stemmer", "klingon"], "no stemmer for 'klingon'; choose one of"),
         ("banka\nbřeh", ["--least-count", "99"], "--least-count 99"),
     ],
 )

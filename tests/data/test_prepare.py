@@ -122,7 +122,7 @@ def test_only_what_is_missing_or_has_changed_is_made_again(
     assert tree(prepared)["bin/dict.en.txt"] != before["bin/dict.en.txt"]
     text = (raw / "test.de").read_text()
     (raw / "test.de").write_text(text.replace("e", "a", 1))
-    assert done().startswith("other max_words, inputs than before")
+    assert done().startswith("changed max_words, inputs")
     (raw / "test.de").write_text(text)
     done()
     assert tree(prepared) == before
