@@ -30,7 +30,7 @@ from fairseq_kerbs.kernels import KERNELS
 from fairseq_kerbs.likelihood import compilation, kerbs_nll
 from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
-from tests.helpers.card import CARD, Card, CardTensor, on_card, values_of, waits
+from tests.helpers.card import CARD, Card, on_card, values_of, waits
 from tests.helpers.commands import USER_DIR, Command, run_together
 from tests.helpers.fairseq_fixtures import (
     LANGUAGE_MODELS,
@@ -47,7 +47,7 @@ from tests.training.test_sense_updates import PlainOptimizer, training
 Places = dict[str, str]
 
 EVERY_UPDATE: Places = {
-    "models/recurrent.py:forward": "cuDNN wants lengths on the CPU; fairseq's LSTM asks, too",
+    "models/recurrent.py:forward": "cuDNN wants lengths on the CPU; fairseq's LSTM asks, too"
 }
 SAMPLING: Places = {
     "output_layers/kerbs.py:_nll": "which targets count",
@@ -267,28 +267,6 @@ def test_a_chunk_has_its_share_of_the_memory(
     w = on_card(torch.empty(300, 8))
     with_memory(monkeypatch, share * 4 * 300 * 640)
     assert [chunk_size(tokens, w, compiled) for tokens in (100, 640, 10_000)] == [128, 640, 640]
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_nothing_is_as_large_as_tokens_by_senses(
-    smoothing: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layer, made = KerbsOutputLayer(8, 100, 300), list[int]()
-    stock = CardTensor.__new__
-
-    def new(cls: Any, content: Tensor) -> Any:
-        made.append(content.numel())
-        return stock(cls, content)
-
-    with_memory(monkeypatch, 96 * 4 * 300 * 64)
-    monkeypatch.setattr(CardTensor, "__new__", new)
-    with Card():
-        h, target = (
-            on_card(torch.randn(1000, 8)).requires_grad_(),
-            on_card(torch.arange(1000) % 100),
-        )
-        layer.to(CARD).nll(h, target, label_smoothing=smoothing).backward()
-    assert max(made) == 300 * 64
 
 
 def test_one_compilation_serves_all_numbers_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

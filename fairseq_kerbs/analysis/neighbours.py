@@ -160,11 +160,7 @@ def find_neighbours(
         if seen is not None:
             inside = seen[seen["cluster"] == number]
             rows[-1] |= _count(inside)
-            wrong = inside[inside["within"]]
-            margin = (wrong["probability"] - wrong["truth"]).sort_values(
-                ascending=False, kind="stable"
-            )
-            shown.append(wrong.loc[margin.index[:examples]])
+            shown.append(inside[inside["within"]].head(examples))
     totals = []
     if seen is not None:
         groups = {"(all clusters)": seen[seen["cluster"] >= 0], "(all words)": seen}
@@ -176,7 +172,8 @@ def find_neighbours(
 
 
 def _occurrences(text: Text, clusters: list[list[int]], words: int) -> DataFrame:
-    """Tokens of a text, each with the number of its ``cluster``, −1 for none."""
+    """Tokens of a text, each with the number of its ``cluster``, −1 for none, sorted by how much
+    more probable the guess is than the word."""
     cluster_of = np.full(words, -1)
     for number, members in enumerate(clusters):
         cluster_of[members] = number
@@ -186,7 +183,8 @@ def _occurrences(text: Text, clusters: list[list[int]], words: int) -> DataFrame
     seen["right"] = seen["guess"] == seen["entry"]
     same = (cluster_of[seen["guess"]] == seen["cluster"]) & (seen["cluster"] >= 0)
     seen["within"] = same & ~seen["right"]
-    return seen
+    margin = seen["probability"] - seen["truth"]
+    return seen.loc[margin.sort_values(ascending=False, kind="stable").index]
 
 
 def _count(seen: DataFrame) -> dict[str, int]:

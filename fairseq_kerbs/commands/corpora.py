@@ -63,13 +63,10 @@ def _preparation(name: str, prepare: Callable[..., None], *parts: arg.Part) -> a
         arg.number("--workers", usable_cores(), "number of processes", 1),
         *parts,
     )
-    parser = argparse.ArgumentParser(add_help=False)
-    for part in parts:
-        part(parser)
-    names = [action.dest for action in parser._actions]
 
     def run(args: argparse.Namespace) -> None:
-        prepare(**{name: getattr(args, name) for name in names})
+        ours = ("run", "passes_on", "extra")
+        prepare(**{name: value for name, value in vars(args).items() if name not in ours})
 
     text, description = (inspect.getdoc(prepare) or "").split("\n\n")[:2]
     run.__doc__ = f"{text}\n\n{description} Finished steps are not repeated."

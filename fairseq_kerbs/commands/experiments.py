@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import tempfile
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,18 +64,10 @@ class _TrainHelp(argparse.Action):
 
         from fairseq_kerbs.configurations import configuration_names
         from fairseq_kerbs.criterions.kerbs_cross_entropy import KerbsCrossEntropyCriterionConfig
-        from fairseq_kerbs.models import PRESETS, config
+        from fairseq_kerbs.models import config
 
         shown = argparse.ArgumentParser(
             add_help=False, usage=argparse.SUPPRESS, formatter_class=_WithDefaults
-        )
-        group = shown.add_argument_group("Architecture and criterion")
-        names = [name for presets in PRESETS.values() for name in presets]
-        group.add_argument(
-            "--arch", choices=names, help="architecture, see fairseq-kerbs architectures"
-        )
-        group.add_argument(
-            "--criterion", choices=["kerbs_cross_entropy"], help="training criterion"
         )
         for kind in (
             *(config.KerbsConfig, config.SeparableKerbsConfig, config.RecurrentKerbsConfig),
@@ -153,8 +144,7 @@ def give_senses(
     train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
     convert = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
     convert += [str(softmax / "checkpoint_last.pt"), "-o", str(placed), "--data", args.data]
-    convert += ["--extra-senses", "clusters", "--total-senses", total]
-    convert += ["--max-senses", given.max_senses, "--trust-checkpoint"]
+    convert += ["--total-senses", total, "--max-senses", given.max_senses, "--trust-checkpoint"]
     for step in (train, convert) if args.dry_run or not placed.exists() else ():
         announce(files, quoted(step))
         if not args.dry_run and (status := run_program(step)) != 0:
@@ -249,11 +239,8 @@ def generate(args: argparse.Namespace) -> None:
         if not checkpoint.is_file():
             raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
     with atomic_write(output) as stream:
-        status = run_program(command, stdout=stream)
-        if status == 2:  # its flags are wrong, as it has said
-            raise SystemExit(status)
-        if status != 0:
-            raise UserError(f"fairseq-generate failed with status {status}; see its message above")
+        if (status := run_program(command, stdout=stream)) != 0:
+            raise SystemExit(status)  # fairseq-generate has printed why
     if args.print_senses:
         data = Path(args.data.split(":")[0])
         model = argparse.Namespace(checkpoint=checkpoints[0], data=data, trust_checkpoint=True)
@@ -305,7 +292,6 @@ def translate(args: argparse.Namespace) -> int:
         _say("type text, one sentence a line; Ctrl-D ends it")
     lines = read_lines("/dev/stdin")
     texts = [segment(tokens.tokenize(line, **reading)) for line in lines]
-    _tell_unknown(texts, Path(args.data, f"dict.{source}.txt"))
     translated, senses = _generated(args, source, target, texts)
     results, long = [""] * len(lines), []
     for number, text in enumerate(texts):
@@ -357,17 +343,6 @@ def _generated(
     if len(texts) not in best["H"]:
         raise UserError("fairseq-generate printed nothing: leave out --quiet and --results-path")
     return best["H"], best["K"]
-
-
-def _tell_unknown(texts: list[str], dictionary: Path) -> None:
-    """Name subwords that are not in a dictionary."""
-    from fairseq_kerbs.utils.files import iter_lines
-
-    known = {line.rpartition(" ")[0] for line in iter_lines(dictionary)}
-    words = ((word, number) for number, text in enumerate(texts, 1) for word in text.split())
-    unknown = [f"{word} (line {number})" for word, number in words if word not in known]
-    if unknown:
-        _say(f"the model reads <unk> for {textwrap.shorten(', '.join(unknown), 120)}")
 
 
 def _say(sentence: str) -> None:

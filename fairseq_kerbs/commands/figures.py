@@ -202,8 +202,7 @@ def neighbours(args: argparse.Namespace) -> None:
     layer, text = layer or model_layer(model, args.checkpoint), None
     if task is not None:
         text = read_text(model, task, args.split, joined=args.joined, guesses=True)
-        tokens = text.tokens[text.tokens["entry"] >= dictionary.nspecial]
-        text = text._replace(tokens=tokens.sort_values(["line", "place"], ignore_index=True))
+        text = text._replace(tokens=text.tokens[text.tokens["entry"] >= dictionary.nspecial])
     compared = [
         is_word(word, number, dictionary.nspecial)
         and dictionary.count[number] >= args.least

@@ -1,4 +1,4 @@
-"""scripts/benchmark.py: every benchmark at tiny sizes, the order of calls, memory, wrong flags."""
+"""scripts/benchmark.py: every benchmark at tiny sizes, the order of calls, memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from fairseq_kerbs.benchmarks import likelihood
 from fairseq_kerbs.benchmarks.comparison import Workload, alternate, compare, peak_memory, tables
 from scripts import benchmark
 from tests.helpers import HANGS
@@ -88,24 +87,6 @@ def test_on_cuda(name: str) -> None:
     run(name, "--device", "cuda", "--memory")
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["likelihood", "--tokens", "many"], "--tokens: invalid int value: 'many'"),
-        (["likelihood", "--heads", "2"], "--heads"),
-        (["likelihood", "--contestants", "nobody"], "--contestants: invalid choice: 'nobody'"),
-        (["step", "--repetitions", "0"], "--repetitions"),
-        ([], "BENCHMARK"),
-    ],
-)
-def test_wrong_flags_give_one_sentence(
-    flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        benchmark.main(flags)
-    assert expected in capsys.readouterr().err
-
-
 def test_contestants_alternate_and_nobody_keeps_a_neighbour() -> None:
     calls: list[str] = []
 
@@ -149,12 +130,3 @@ def test_peak_memory_of_known_allocations() -> None:
     run()
     peak = peak_memory(Workload(run, reset=results.clear), "cpu")
     assert peak == pytest.approx(130 * MEGABYTE, abs=4 * MEGABYTE)
-
-
-@pytest.mark.slow
-def test_kerbs_takes_no_memory_for_tokens_times_senses() -> None:
-    inputs: dict[str, Any] = {"dim": 16, "vocab": 400, "senses_per_word": 3.0, "tokens": 16384}
-    work = likelihood.workload("kerbs", **inputs, dtype="float32", device="cpu", seed=1)
-    work.run()
-    # between dh and all logits
-    assert 4 * 16384 * 16 < peak_memory(work, "cpu") < 4 * 16384 * 1200

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fairseq_kerbs.benchmarks.translation import (
+    MODELS,
     decode_workload,
     make_batch,
     set_up,
@@ -15,14 +16,8 @@ from fairseq_kerbs.benchmarks.translation import (
 )
 from scripts.benchmark import BENCHMARKS
 
-SIZES: dict[str, Any] = {
-    "dim": 16,
-    "vocab": 60,
-    "senses_per_word": 2.0,
-    "ffn": 24,
-    "layers": 1,
-    "heads": 2,
-}
+SIZES: dict[str, Any] = {"dim": 16, "vocab": 60, "senses_per_word": 2.0}
+SIZES |= {"ffn": 24, "layers": 1, "heads": 2}
 HERE: dict[str, Any] = {"dtype": "float32", "device": "cpu", "seed": 1}
 
 
@@ -31,25 +26,14 @@ def parameters(model: Any) -> int:
 
 
 def test_models_differ_in_the_output_layer_alone() -> None:
-    names = ("stock", "softmax", "kerbs")
-    models = {name: set_up(name, SIZES, "cpu", 1)[2] for name in names}
-    stock = parameters(models["stock"])
-    assert parameters(models["softmax"]) == stock
-    senses = 2 * SIZES["vocab"]
-    extra = (senses - SIZES["vocab"]) * SIZES["dim"] + senses  # further rows of W, and θ
-    assert parameters(models["kerbs"]) == stock + extra
-    assert (
-        models["stock"].decoder.output_projection.weight
-        is models["stock"].decoder.embed_tokens.weight
-    )
-
-
-def test_lstms_differ_in_the_output_layer_alone() -> None:
-    kerbs, softmax = (set_up(name, SIZES, "cpu", 1)[2] for name in ("kerbs-lstm", "softmax-lstm"))
-    extra = SIZES["vocab"] * SIZES["dim"] + 2 * SIZES["vocab"]  # further rows of W, and θ
-    assert parameters(kerbs) == parameters(softmax) + extra
-    assert kerbs.decoder.embed_tokens.embedding_dim == SIZES["dim"]
-    assert kerbs.decoder.embed_tokens.posterior
+    models = {name: set_up(name, SIZES, "cpu", 1)[2] for name in MODELS if "smooth" not in name}
+    assert parameters(models["softmax"]) == parameters(models["stock"])
+    extra = 60 * SIZES["dim"] + 2 * 60  # further rows of W, and θ
+    assert parameters(models["kerbs"]) == parameters(models["softmax"]) + extra
+    assert parameters(models["kerbs-lstm"]) == parameters(models["softmax-lstm"]) + extra
+    decoder = models["stock"].decoder
+    assert decoder.output_projection.weight is decoder.embed_tokens.weight
+    assert models["kerbs-lstm"].decoder.embed_tokens.posterior
 
 
 def test_batches_have_sentences_of_words() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(
-    command: list[str | Path], cwd: Path, status: int = 0, path: str | None = None
+    command: Sequence[str | Path], cwd: Path, status: int = 0, path: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if path is not None:
@@ -70,7 +69,6 @@ def test_train_help_has_every_flag_of_the_plugin_with_its_default() -> None:
         assert flags[flag].rstrip().endswith(f"[{default}]")
     assert shown.count("\n  --kernel ") == 1
     assert re.search(r"--label-smoothing.*smoothing \[0\.0\]", shown, re.S)
-    assert re.search(r"\{transformer_kerbs,.*fairseq_lstm_lm_kerbs\}", shown)
     assert "multi30k/lstm_kerbs," in shown.split()
     assert shown.count("usage:") == 1
 
@@ -95,36 +93,18 @@ def test_version_and_folder_are_told_without_fairseq(tmp_path: Path) -> None:
     assert done.stdout == f"fairseq-kerbs {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("package", "command"),
-    [
-        ("matplotlib", "plot kernels -o t.svg"),
-        ("sklearn", "geometry none.pt --data none"),
-        ("pooch", "prepare-multi30k --dest m30k"),
-        ("yaml", "train toy data save --dry-run"),
-    ],
-)
-def test_a_package_that_is_missing_is_one_sentence(
-    tmp_path: Path, package: str, command: str
-) -> None:
-    main = f"import sys; sys.modules[{package!r}] = None; from fairseq_kerbs.cli import main; "
+def test_a_package_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
+    main = "import sys; sys.modules['yaml'] = None; from fairseq_kerbs.cli import main; "
     main += "sys.exit(main(sys.argv[1:]))"
-    done = run([sys.executable, "-c", main, *command.split()], tmp_path, 2)
-    said = f"{package} is not installed; run pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
-    assert done.stderr.splitlines(True)[-1] == f"fairseq-kerbs: error: {said}\n"
+    command = [sys.executable, "-c", main, "train", "toy", "data", "save", "--dry-run"]
+    said = "yaml is not installed; run pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
+    assert run(command, tmp_path, 2).stderr == f"fairseq-kerbs: error: {said}\n"
 
 
 def test_reading_generated_text_and_converting_need_fairseq_alone(tmp_path: Path) -> None:
     code = "import sys; sys.modules.update(dict.fromkeys(('pandas', 'sklearn', 'scipy'))); "
     code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.conversion"
     run([sys.executable, "-c", code], cwd=tmp_path)
-
-
-def test_the_told_folder_serves_fairseq_anywhere(tmp_path: Path) -> None:
-    flags = ("--user-dir", PLUGIN_FOLDER, "--arch", "lstm_krebs")
-    said = commands.run("fairseq-train", "data", *flags, cwd=tmp_path, succeeds=False)
-    assert "argument --arch/-a: invalid choice: 'lstm_krebs' (choose from " in said
-    assert "'lstm_kerbs'" in said or " lstm_kerbs," in said
 
 
 def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() -> None:
@@ -175,33 +155,15 @@ def test_an_interrupted_command_says_how_to_go_on(
     assert capsys.readouterr().err == error
 
 
-def test_toy_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "toy"
-    options = ["--train", "30", "--valid", "5", "--test", "5", "--seed", "3"]
-    assert main(["toy", str(folder), *options]) == 0
-    assert f"wrote {folder}: train 30," in capsys.readouterr().out
-    names = {f"{s}.{e}" for s in ("train", "valid", "test") for e in ("de", "en", "senses.tsv")}
-    assert {file.name for file in folder.iterdir()} == {".lock", *names}
-
-
-def test_detokenize_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    generated = tmp_path / "generate-test.txt"
+def test_detokenize_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generated, out = tmp_path / "generate-test.txt", tmp_path / "o"
     generated.write_text("H-1\t-1\tIt is Anna 's .\nH-0\t-1\tGood mor@@ ning , all of you !\n")
-    reference = tmp_path / "ref.en"
-    reference.write_text("Good morning, all of you!\nIt is Anna's.\n")
-    assert main(["detokenize", "--lang", "en", str(generated), "-o", str(tmp_path / "o")]) == 0
-    assert (tmp_path / "o").read_text() == reference.read_text()
-    assert capsys.readouterr().out == f"wrote {tmp_path / 'o'}\n"
+    assert main(["detokenize", "--lang", "en", str(generated), "-o", str(out)]) == 0
+    assert out.read_text() == "Good morning, all of you!\nIt is Anna's.\n"
+    assert capsys.readouterr().out == f"wrote {out}\n"
     flags = ("detokenize", "--lang", "de")
     raw = commands.run("fairseq-kerbs", *flags, stdin="Schöne Grüße , Anna !\n")
     assert raw == "Schöne Grüße, Anna!\n"
-    files = ["--hypotheses", str(generated), "--reference", str(reference)]
-    assert main(["score", *files, "--format", "json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["bleu"] == pytest.approx(100)
-    assert "tok:13a" in result["signature"]
-    assert main(["score", *files]) == 0
-    assert capsys.readouterr().out.startswith(f"BLEU|{result['signature']} = 100.00")
 
 
 def test_dry_run_prints_the_command_and_its_sources(
@@ -253,12 +215,11 @@ def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path
     assert run([script], cwd=tmp_path, status=2).stderr == done.stdout
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_without_fairseq_say_what_to_run(name: str, tmp_path: Path) -> None:
+def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
     """A copy of the scripts without .venv, under a Python without fairseq."""
     scripts = tmp_path / "scripts"
     scripts.mkdir()
-    for file in (f"{name}.sh", "environment.sh"):
+    for file in ("train.sh", "environment.sh"):
         (scripts / file).write_bytes((ROOT / "scripts" / file).read_bytes())
         (scripts / file).chmod(0o755)
     tools = tmp_path / "tools"
@@ -268,7 +229,5 @@ def test_scripts_without_fairseq_say_what_to_run(name: str, tmp_path: Path) -> N
     python = tools / "python3"
     python.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
     python.chmod(0o755)
-    done = run([scripts / f"{name}.sh", "x"], cwd=tmp_path, status=1, path=str(tools))
-    assert done.stderr == (
-        f"{name}.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n"
-    )
+    done = run([scripts / "train.sh", "x"], cwd=tmp_path, status=1, path=str(tools))
+    assert done.stderr == (f"train.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n")

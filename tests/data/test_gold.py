@@ -101,55 +101,21 @@ def test_rare_words_and_senses_are_left_out() -> None:
     assert with_several_senses(rows, least_share=0.6) == []
 
 
-@pytest.mark.parametrize(
-    ("other", "flags", "said"),
-    [
-        ("tady je banka", [], "has 2 lines"),
-        ("\n\n", [], "has no words"),
-        ("banka\nbřeh", ["--stemmer", "klingon"], "no stemmer for 'klingon'; choose one of"),
-        ("banka\nbřeh", ["--least-count", "99"], "--least-count 99"),
-    ],
-)
-def test_texts_that_give_no_senses_are_one_sentence(
-    tmp_path: Path, other: str, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.en").write_text("bank\nbank\n")
-    (tmp_path / "a.cs").write_text(other)
-    texts = ["--text", f"{tmp_path / 'a.en'}", "--other", f"{tmp_path / 'a.cs'}"]
-    assert main(["gold-translations", *texts, "-o", f"{tmp_path / 'gold.tsv'}", *flags]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "gold.tsv").exists()
-
-
 NOAD = "masc\tthe bank of the bank\t1:shore 4:money\nsemcor\ta bank\t1:money\n"
 
 
-def noad(folder: Path, content: str) -> int:
-    (folder / "noad.tsv").write_text(content)
-    files = ["--text", f"{folder / 'text'}", "-o", f"{folder / 'gold.tsv'}"]
-    return main(["gold-noad", f"{folder / 'noad.tsv'}", *files])
-
-
-def test_labelled_words_of_a_dictionary(tmp_path: Path) -> None:
-    assert noad(tmp_path, NOAD) == 0
+def test_labelled_words_of_a_dictionary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels, files = tmp_path / "noad.tsv", ["--text", f"{tmp_path / 'text'}"]
+    command = ["gold-noad", str(labels), *files, "-o", f"{tmp_path / 'gold.tsv'}"]
+    labels.write_text(NOAD)
+    assert main(command) == 0
     assert (tmp_path / "text").read_text() == "the bank of the bank\na bank\n"
     assert rows_of(tmp_path / "gold.tsv") == [
         ("0", "0", "bank", "shore"), ("0", "1", "bank", "money"), ("1", "0", "bank", "money")
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["masc\ta bank\n", "s\ta bank\t2:money\n"],
-)
-def test_labels_without_a_word_are_refused(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert noad(tmp_path, content) == 2
+    labels.write_text("s\ta bank\t2:money\n")  # no word has this position
+    assert main(command) == 2
     assert "noad.tsv, line 1: expected source, tokens and labels" in capsys.readouterr().err
-    assert not (tmp_path / "text").exists()
 
 
 def coarsewsd(folder: Path) -> None:

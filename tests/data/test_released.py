@@ -18,15 +18,7 @@ from fairseq_kerbs.data import released
 from fairseq_kerbs.data.released import read_sentences, release_of
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
-from tests.helpers.release_fixtures import (
-    expect,
-    raw_of,
-    size_of,
-    tgz,
-    write_tree,
-    written,
-    zipped,
-)
+from tests.helpers.release_fixtures import expect, raw_of, size_of, tgz, write_tree, written, zipped
 
 
 def test_entries_are_complete() -> None:
@@ -319,10 +311,3 @@ def test_only_lines_that_begin_with_a_tag_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "train.tags.de-en.de").write_text(lines)
     sentences = read_sentences(tmp_path / "train.tags.de-en.de")
     assert sentences == ["a <title> b", "<i>c</i> d", "<urls> e", ""]
-
-
-def test_wrong_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for flags in (["--valid", "tst2015"], ["--test", "tst2014,"], ["--test", "tst2013"]):
-        assert main(["prepare-iwslt16", "--dest", str(tmp_path / "dest"), *flags]) == 2
-        assert "--valid and --test must name different sets of dev" in capsys.readouterr().err
-    assert not (tmp_path / "dest").exists()

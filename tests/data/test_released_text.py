@@ -13,15 +13,7 @@ from fairseq_kerbs.data.released import natural_text
 from fairseq_kerbs.evaluation.bleu import read_systems
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
-from tests.helpers.release_fixtures import (
-    expect,
-    raw_of,
-    size_of,
-    tgz,
-    write_tree,
-    written,
-    zipped,
-)
+from tests.helpers.release_fixtures import expect, raw_of, size_of, tgz, write_tree, written, zipped
 
 # --- DailyDialog
 

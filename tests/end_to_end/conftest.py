@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import run
-from tests.helpers.tiny_trainings import (
-    TEST_PAIRS,
-    Trained,
-    sources,
-    training,
-    write_lines,
-)
+from tests.helpers.tiny_trainings import TEST_PAIRS, Trained, sources, training, write_lines
 
 
 @pytest.fixture(scope="session")

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.helpers.commands import PROGRAMS, ROOT, USER_DIR, run, run_program
+from tests.helpers.commands import ROOT, USER_DIR, run
 from tests.helpers.tiny_trainings import (
     DECODING,
     FLAGS,
-    RESUMED_UPDATES,
     TEST_PAIRS,
     UPDATES,
     Trained,
@@ -27,22 +25,10 @@ from tests.helpers.tiny_trainings import (
     figure,
     hypotheses,
     sources,
-    training,
     write_lines,
 )
 
 pytestmark = pytest.mark.slow
-
-# What users' own scripts do on systems whose processes are not forked.
-SPAWNING = """
-import multiprocessing
-
-if __name__ == "__main__":
-    multiprocessing.set_start_method("spawn")
-    from fairseq_cli.train import cli_main
-
-    cli_main()
-"""
 
 
 @pytest.mark.parametrize("arch", FLAGS)
@@ -72,39 +58,6 @@ def test_generate_and_interactive_agree(
     assert figure(r"Generate test with beam=3: \D*BLEU\D* ([\d.]+)", batched) >= 0.0
     assert len(hypotheses(batched)) == TEST_PAIRS
     assert hypotheses(alone) == hypotheses(batched)
-
-
-def test_spawned_workers_bring_the_same_batches(
-    trained: Callable[[str], Trained], data: Path, tmp_path: Path
-) -> None:
-    program = tmp_path / "spawning_train.py"
-    program.write_text(SPAWNING)
-    arguments = training(data, "transformer_kerbs", tmp_path)
-    output = run_program(sys.executable, program, *arguments, "--num-workers", "1",
-                         "--disable-validation")  # fmt: skip
-    pattern = r"train \| .* \| loss ([\d.]+)"
-    expected = figure(pattern, trained("transformer_kerbs").output)
-    assert figure(pattern, output) == pytest.approx(expected, abs=2e-3)
-
-
-def test_torchrun_resumes_with_default_ddp(
-    trained: Callable[[str], Trained], data: Path, tmp_path: Path
-) -> None:
-    """Two processes load the checkpoint, go on from there together and save another model."""
-    checkpoint = trained("transformer_kerbs").checkpoint
-    arguments = training(data, "transformer_kerbs", tmp_path, RESUMED_UPDATES)
-    output = run_program(PROGRAMS / "torchrun", "--standalone", "--nproc_per_node", "2",
-                         PROGRAMS / "fairseq-train", *arguments, "--distributed-backend", "gloo",
-                         "--restore-file", checkpoint)  # fmt: skip
-    assert f"@ {UPDATES} updates" in output
-    assert "distributed init (rank 1)" in output
-    assert figure(r"num_updates (\d+)", output) == RESUMED_UPDATES
-    before, after = (
-        torch.load(path, map_location="cpu", weights_only=False)["model"]
-        for path in (checkpoint, tmp_path / "checkpoint_last.pt")
-    )
-    assert before.keys() == after.keys()
-    assert any(not torch.equal(before[key], after[key]) for key in before)
 
 
 def test_checkpoint_of_an_unedited_fairseq(

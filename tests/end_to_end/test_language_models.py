@@ -1,4 +1,4 @@
-"""Language models with the real commands: data, training, perplexity, generation; wrong flags."""
+"""Language models with the real commands: data, training, perplexity."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TRAINING = (
 )
 
 
-def fairseq(program: str, data: Path, *flags: object, succeeds: bool = True) -> str:
+def fairseq(program: str, data: Path, *flags: object) -> str:
     """Run one of fairseq's programs with the plugin."""
-    return run(f"fairseq-{program}", data, *USER_DIR, *TASK, *flags, succeeds=succeeds)
+    return run(f"fairseq-{program}", data, *USER_DIR, *TASK, *flags)
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text in which a word tells much of the next, binarized (bin), and two models."""
+    """Text in which a word tells much of the next, binarized (bin), and a model."""
     folder = tmp_path_factory.mktemp("work")
     generator = random.Random(5)
     (folder / "text").mkdir()
@@ -54,33 +54,24 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_program(script, folder / "text", *dest, "--words", 22, "--workers", 1)
     kept = (folder / "data" / "bin" / "dict.txt").read_text().split()[::2]
     assert len([word for word in kept if not word.startswith("madeupword")]) == 22
-    larger = ("--embed-dim", 96, "--hidden-size", 96)
-    for name, flags in (("gru", ()), ("bilstm", ("--self-target", *larger))):
-        log = fairseq(
-            *("train", folder / "data" / "bin", "--arch", f"{name}_lm_kerbs", *TRAINING, *flags),
-            *("--save-dir", folder / name),
-        )
-        (folder / f"{name}.log").write_text(log)
+    log = fairseq(
+        *("train", folder / "data" / "bin", "--arch", "gru_lm_kerbs", *TRAINING),
+        *("--save-dir", folder / "gru"),
+    )
+    losses = [float(value) for value in re.findall(r"train_inner.* loss=([0-9.]+)", log)]
+    assert losses[-1] < losses[0] - 0.2
+    assert sum(map(int, re.findall(r"train_inner.* senses_moved=([0-9]+)", log))) > 0
     return folder
 
 
-def evaluate(work: Path, name: str, *flags: object) -> float:
+def evaluate(work: Path, *flags: object) -> float:
     """What fairseq-eval-lm finds, in bits for each word; in this process, with all its digits."""
     parser = options.get_eval_lm_parser()
-    words = (*TASK, "--path", work / name / "checkpoint_best.pt", *flags)
+    words = (*TASK, "--path", work / "gru" / "checkpoint_best.pt", *flags)
     arguments = [str(work / "data" / "bin"), *map(str, words)]
     parsed = options.parse_args_and_arch(parser, input_args=arguments)
     results: dict[str, Any] = eval_lm.main(convert_namespace_to_omegaconf(parsed))
     return float(results["loss"])
-
-
-@pytest.mark.parametrize("name", ["gru", "bilstm"])
-def test_training_learns_and_moves_senses(work: Path, name: str) -> None:
-    log = (work / f"{name}.log").read_text()
-    losses = [float(value) for value in re.findall(r"train_inner.* loss=([0-9.]+)", log)]
-    assert losses[-1] < losses[0] - 0.2
-    moved = re.findall(r"train_inner.* senses_moved=([0-9]+)", log)
-    assert sum(map(int, moved)) > 0
 
 
 def test_perplexity_is_that_of_validation(work: Path) -> None:
@@ -94,19 +85,15 @@ def test_perplexity_is_that_of_validation(work: Path) -> None:
 
 
 def test_batches_do_not_change_the_perplexity(work: Path) -> None:
-    expected = evaluate(work, "gru", "--batch-size", 1)
+    expected = evaluate(work, "--batch-size", 1)
     for flags in (("--batch-size", 16), ("--batch-size", 7, "--softmax-batch", 10)):
-        assert evaluate(work, "gru", *flags) == pytest.approx(expected, rel=1e-5)
+        assert evaluate(work, *flags) == pytest.approx(expected, rel=1e-5)
 
 
 def test_context_window_gives_every_word_its_whole_past(work: Path) -> None:
     """Small blocks with a window over the whole text are as good as one block."""
-    whole = evaluate(work, "gru", "--tokens-per-sample", 400)
+    whole = evaluate(work, "--tokens-per-sample", 400)
     blocks = ("--tokens-per-sample", 420, "--context-window", 400, "--batch-size", 3)
-    assert evaluate(work, "gru", *blocks) == pytest.approx(whole, rel=1e-5)
-    alone = evaluate(work, "gru", "--tokens-per-sample", 4, "--batch-size", 3)
+    assert evaluate(work, *blocks) == pytest.approx(whole, rel=1e-5)
+    alone = evaluate(work, "--tokens-per-sample", 4, "--batch-size", 3)
     assert abs(alone - whole) > 1e-3
-
-
-def test_cloze_knows_more_than_the_past_tells(work: Path) -> None:
-    assert evaluate(work, "bilstm", "--self-target") < evaluate(work, "gru") - 0.1

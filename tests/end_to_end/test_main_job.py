@@ -99,10 +99,8 @@ def test_raw_text_is_translated_line_by_line(work: Path, generated: Path) -> Non
         cwd=work,
         env=os.environ | ENVIRONMENT,
     )
-    unknown, long = done.stderr.splitlines()
-    assert re.fullmatch(r"fairseq-kerbs: the model reads <unk> for .*☃ \(line 152\)", unknown)
-    assert long == (
-        "fairseq-kerbs: too long for the model and left empty: line 153; divide the text"
+    assert done.stderr == (
+        "fairseq-kerbs: too long for the model and left empty: line 153; divide the text\n"
     )
     assert done.returncode == 1
     *lines, last, end = done.stdout.split("\n")
@@ -151,7 +149,6 @@ def test_a_refusal_of_fairseq_ends_the_script_and_leaves_the_old_output(
 ) -> None:
     ZipFile(tmp_path / "checkpoint_best.pt", "w").close()  # whole, but without a model
     (tmp_path / "generate-test.txt").write_text("earlier output\n")
-    output = run_program(GENERATE, CONFIG, "data/bin", tmp_path, cwd=work, succeeds=False)
-    assert "fairseq-generate failed with status 1" in output
+    run_program(GENERATE, CONFIG, "data/bin", tmp_path, cwd=work, succeeds=False)
     assert (tmp_path / "generate-test.txt").read_text() == "earlier output\n"
     assert {f.name for f in tmp_path.iterdir()} == {"checkpoint_best.pt", "generate-test.txt"}

@@ -269,28 +269,3 @@ def test_export_and_score_commands(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (tmp_path / "o.csv").read_text().splitlines()[2].startswith("kerbs,")
     assert main([*score, score[-1]]) == 2
     assert "both the sheet of rater" in capsys.readouterr().err
-
-
-def test_export_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = _write_texts(tmp_path)
-    (tmp_path / "short").write_text("a\n")
-    (tmp_path / "bpe").write_text("a@b\nun@@ done\n" * 6)
-    sheets, key = tmp_path / "sheets", tmp_path / "key.json"
-    cases = [
-        (
-            ["--key", str(sheets / "key.json")],
-            "lies in --sheets; put it where raters do not see it",
-        ),
-        (["--system", f"x={tmp_path / 'short'}"], "12 lines but --system x has 1"),
-        (["--system", f"x={tmp_path / 'bpe'}"], r"bpe, line 2 has subword marks \(@@\)"),
-        (["--system", "soft=f"], "--system soft is there twice"),
-        (["--items", "13"], "--items is 13, but only 12 lines have a source"),
-        (["--sheets", str(tmp_path / "raw")], "cannot be written"),
-    ]
-    base = ["human-eval", "export", *flags, "--sheets", str(sheets), "--key", str(key)]
-    base += ["--items", "12"]
-    for extra, message in cases:
-        assert main([*base, *extra]) == 2
-        assert re.search(message, capsys.readouterr().err)
-    assert not sheets.exists()
-    assert not key.exists()

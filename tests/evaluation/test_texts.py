@@ -24,10 +24,6 @@ Generate test with beam=5: BLEU4 = 12.00
 """.splitlines()
 
 
-def test_best_hypotheses_in_order() -> None:
-    assert generated_part(OUTPUT, "H", "out") == ["Hello !", "", "This is go@@ od ."]
-
-
 def test_detokenized_output() -> None:
     texts = detokenize_lines(OUTPUT, language="en", name="out")
     assert texts == ["Hello!", "", "This is good."]

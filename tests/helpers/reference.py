@@ -116,10 +116,7 @@ def naive_word_log_probs(logits: Tensor, word_of_sense: Tensor, vocab_size: int)
 
 
 def naive_token_losses(
-    problem: Problem,
-    kernel: str = "kerbs",
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
+    problem: Problem, kernel: str = "kerbs", label_smoothing: float = 0.0, ignore_index: int = -100
 ) -> Tensor:
     """(1 − ε − ε_i)·nll + ε_i Σ_i −log p_i of each token with ε_i = ε/(V − 1), [N]."""
     logits = naive_logits(problem.h, problem.w, problem.theta, kernel)

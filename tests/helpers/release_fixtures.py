@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +36,16 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def checksum_of(content: bytes) -> str:
-    """As releases.yaml writes it."""
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
 def expect(
     monkeypatch: pytest.MonkeyPatch, name: str, files: Mapping[str, bytes],
     counts: Mapping[str, int], *urls: str,
 ) -> None:  # fmt: skip
     """Let a corpus expect files, at addresses that end in their names."""
     archives = {
-        file: [checksum_of(content), *(f"{url}/{file}" for url in urls or ["http://127.0.0.1:1"])]
+        file: [
+            f"sha256:{sha256(content).hexdigest()}",
+            *(f"{url}/{file}" for url in urls or ["http://127.0.0.1:1"]),
+        ]
         for file, content in files.items()
     }
     release = replace(released.release_of(name), archives=archives, counts=counts)

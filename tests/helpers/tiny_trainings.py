@@ -11,7 +11,7 @@ from tests.helpers.commands import USER_DIR
 
 WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
 TEST_PAIRS = 20
-UPDATES, RESUMED_UPDATES = 2, 4
+UPDATES = 2
 
 TRANSFORMER = """
     --encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16
@@ -41,10 +41,10 @@ def criterion(arch: str) -> list[object]:
     return [*smoothing, "label_smoothed_cross_entropy"]
 
 
-def training(data: Path, arch: str, save_dir: Path, updates: int = UPDATES) -> list[object]:
+def training(data: Path, arch: str, save_dir: Path) -> list[object]:
     """Arguments of fairseq-train."""
     flags = [*COMMON, "--arch", arch, *FLAGS[arch], *criterion(arch)]
-    return [data, *flags, "--max-update", updates, "--save-dir", save_dir]
+    return [data, *flags, "--max-update", UPDATES, "--save-dir", save_dir]
 
 
 def figure(pattern: str, output: str) -> float:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,9 +20,7 @@ from fairseq_kerbs.utils.files import (
     read_lines,
     sha256_of,
 )
-from tests.helpers.commands import ROOT
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+from tests.helpers.commands import run_program
 
 
 def test_lines_end_at_newlines_alone(tmp_path: Path) -> None:
@@ -63,8 +60,7 @@ def test_a_failed_or_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
         "with atomic_write(sys.argv[1]) as stream:\n"
         "    stream.write('new\\n' * 100000); stream.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], env=ENVIRONMENT)
-    assert done.returncode == -signal.SIGKILL
+    run_program(sys.executable, "-c", code, path, succeeds=False)
     assert path.read_text() == "old\n"
     assert [f.name for f in tmp_path.iterdir() if not f.name.startswith(PARTIAL)] == ["text"]
 
@@ -78,6 +74,8 @@ def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="other"), atomic_write(tmp_path / "text"):
         raise PermissionError(13, "refused", "other")
     assert sentence_of(FileNotFoundError(2, "nothing", "there")) is None
+    full = OSError(errno.ENOSPC, "No space left", "corpus")
+    assert sentence_of(full) == "corpus cannot be written (No space left); name another place"
 
 
 def test_two_processes_of_one_number_write_apart(tmp_path: Path) -> None:
@@ -102,12 +100,9 @@ def test_sha256(tmp_path: Path) -> None:
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from fairseq_kerbs.utils.files import lock_folder"
-    command = [sys.executable, "-c", f"{code}\nlock_folder(Path(sys.argv[1]), 'in use')"]
-    command += [str(tmp_path)]
+    command = (sys.executable, "-c", f"{code}\nlock_folder(Path(sys.argv[1]), 'in use')", tmp_path)
     with lock_folder(tmp_path / "new", ""):
         pass
     with lock_folder(tmp_path, ""):
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr == "fairseq_kerbs: error: in use\n"
-    assert subprocess.run(command, env=ENVIRONMENT).returncode == 0
+        assert run_program(*command, succeeds=False) == "fairseq_kerbs: error: in use\n"
+    run_program(*command)

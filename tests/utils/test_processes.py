@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import find_program, progress, quoted, run_program
+from fairseq_kerbs.utils.processes import find_program, progress, run_program
 from tests.helpers import HANGS
 from tests.helpers.commands import ROOT
 
@@ -35,11 +34,6 @@ def test_programs_beside_python_come_first(monkeypatch: pytest.MonkeyPatch, tmp_
     other.unlink()
     with pytest.raises(UserError, match="fairseq-train"):
         find_program("fairseq-train")
-
-
-def test_quoted_command_can_be_pasted() -> None:
-    command = ["fairseq-train", "a b", "(0.9, 0.98)", "it's", '{"beam": 5}']
-    assert shlex.split(quoted(command)) == command
 
 
 def test_status_folder_and_output_in_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
