@@ -379,12 +379,8 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     command += ["--snakefile", str(PLUGIN_FOLDER.parent / "scripts" / "Snakefile")]
     command += ["--directory", str(args.work), "--keep-going", "--rerun-incomplete"]
     command += ["--rerun-triggers", "mtime", "input", "params", "--scheduler", "greedy"]
-    command += [
-        "--config",
-        f"selection={json.dumps(selection)}",
-        f"threads={max(1, cores // jobs)}",
-    ]
-    command += [f"results={args.results.absolute()}"]
+    config = [f"selection={json.dumps(selection)}", f"threads={max(1, cores // jobs)}"]
+    command += ["--config", *config, f"results={args.results.absolute()}"]
     if not any(word.startswith(("--profile", "--executor", "-e")) for word in extra):
         command += ["--cores", str(max(cores, jobs))]
     elif args.jobs:
