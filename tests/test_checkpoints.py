@@ -135,7 +135,7 @@ def test_no_setting_runs_a_program(
     name: str, data: Path, evaluating: list[str], tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """Each setting as an expression, alone and within what fairseq expects there."""
+    """Each setting as an expression, alone for all commands, and within what fairseq expects."""
     checkpoint = Checkpoint(name, tmp_path)
     made = tmp_path / "made"
     evaluating.clear()
@@ -143,7 +143,8 @@ def test_no_setting_runs_a_program(
     for form in (code, f"[{code}]", f"{{'a': {code}}}", [code], f"[1 for _ in [{code}]]"):
         for place, setting in (("model", "decoder_attention"), ("task", "eval_bleu_args")):
             checkpoint.write(place, **{setting: form})
-            for command in checkpoint.commands(data, tmp_path).values():
+            commands = [*checkpoint.commands(data, tmp_path).values()]
+            for command in commands if form == code else commands[:1]:
                 assert run(command) == 2
                 assert f"setting {setting} =" in capsys.readouterr().err
     assert not made.exists()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,6 @@ from fairseq_kerbs.data.tokens import tokenize
 from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL, read_lines
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def texts_of(prefix: Path, dictionary: Any) -> list[str]:
@@ -127,49 +122,28 @@ def test_only_what_is_missing_or_has_changed_is_made_again(
     assert tree(prepared) == before
 
 
-def kill_after(line: str, command: list[str]) -> None:
-    """Run until a line is printed, then SIGKILL."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        for printed in process.stdout:
-            if printed.rstrip("\n") == line:
-                process.kill()
-                break
-        else:
-            pytest.fail(f"never printed {line!r}")
-    assert process.returncode == -signal.SIGKILL
-
-
 @pytest.mark.slow
-def test_killed_runs_leave_nothing_half_written_and_resume(
-    raw: Path, prepared: Path, tmp_path: Path
+def test_interrupted_runs_leave_nothing_half_written_and_resume(
+    raw: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed four times in different steps, the folder ends up like an uninterrupted run's; so do
-    two processes give what one gives, and a folder whose name has a comma or begins with a dash."""
-    whole, dest = tree(prepared), tmp_path / "-d,1"
-    command = [
-        *(sys.executable, "-m", "fairseq_kerbs.cli", "prepare", f"--dest={dest.name}"),
-        *(f"--train={raw}/train", f"--valid={raw}/valid", f"--test={raw}/test,{raw}/valid"),
-        *("--source-lang", "de", "--target-lang", "en", "--merges", "300", "--workers", "2"),
-        "--joined-dictionary",
-    ]
-    os.chdir(tmp_path)
-    try:
-        for step in ("tokenize train.de", "learn BPE codes", "apply BPE train.en"):
-            kill_after(f"{step} ...", command)
-            for name, content in tree(dest).items():
-                if PARTIAL not in name:
-                    assert content == whole[name], f"{name} is half-written"
-            assert not (dest / "bin").exists()
-        kill_after("fairseq-preprocess ...", command)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
-    finally:
-        os.chdir(ROOT)
-    assert steps(done.stdout) == ["fairseq-preprocess"]
+    """In a folder named "-d,1"; two processes give what one gives."""
+    whole, dest, rename = tree(prepared), Path("-d,1"), os.replace
+    monkeypatch.chdir(tmp_path)
+    for step in ("tok/train.de", "bpe/codes", "bpe/train.en"):
+
+        def replace(name: str, target: Path, step: str = step) -> None:
+            if str(target).endswith(step):
+                raise KeyboardInterrupt
+            rename(name, target)
+
+        monkeypatch.setattr(os, "replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            run(raw, dest)
+        assert tree(dest).items() <= whole.items()
+        assert not (dest / "bin").exists()
+    monkeypatch.setattr(os, "replace", rename)
+    (dest / f"{PARTIAL}codes").write_text("half of them")  # as a killed run leaves it
+    run(raw, dest, workers=2)
     assert tree(dest) == whole
 
 
