@@ -14,10 +14,10 @@ within clusters:
     b_k = b + f (½ (mᵀPm − c_kᵀPc_k) + log π_k) − E_h[log Σ_k exp(…)]
     P   = ((1 − s) S + s·tr(S)/d·I)⁻¹,   f = min(1, gap / max_k (c_k − m)ᵀP(c_k − m))
 
-where (…) is the term added to the logit of sense k, and s is SHRINKAGE. f does not change which
-sense is most probable. A small f preserves the probability of the word in contexts of other words.
-The last term of b_k preserves the mean log mass of the word over its contexts. The kernel must be
-the inner product, as KerBS's at θ = 0.
+where (…) is the term added to the logit of sense k, and s is :data:`SHRINKAGE`. f does not change
+which sense is most probable. A small f preserves the probability of the word in contexts of other
+words. The last term of b_k preserves the mean log mass of the word over its contexts. The kernel
+must be the inner product, as KerBS's at θ = 0.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from torch import Tensor
 from fairseq_kerbs.utils.processes import progress
 
 SHRINKAGE = 0.3  # of the scatter within clusters towards a multiple of the identity
-LEAST_CONTEXTS = 40  # a word with fewer keeps one sense, as special symbols do
-CONTEXTS_A_SENSE = 20  # minimum number of contexts of a word per sense
+LEAST_CONTEXTS = 40  # words with fewer contexts, and special symbols, keep one sense
+CONTEXTS_A_SENSE = 20  # minimum number of contexts per sense
 STARTS = 5  # initializations of k-means; with 2, some words had a worse optimum
 WHITENING = 0.5  # shrinkage of the scatter in whiten()
 
@@ -48,35 +48,34 @@ class ContextSample:
         dim: size d of contexts. They are stored in float16.
         most: maximum number of contexts of a word.
         memory: maximum size of the sample in bytes.
-        special: number of special symbols at the start of the vocabulary, which are left out.
+        special: number of special symbols at the start of the vocabulary, which are not sampled.
         seed: random seed.
 
     Raises:
-        ValueError: ``memory`` is too small for LEAST_CONTEXTS contexts of each word.
+        ValueError: ``memory`` is too small for :data:`LEAST_CONTEXTS` contexts of each word.
     """
 
     def __init__(
         self, counts: Tensor, dim: int, most: int, memory: int, special: int = 4, seed: int = 1
     ) -> None:
-        wanted = torch.where(counts >= LEAST_CONTEXTS, counts, 0).cpu()
-        wanted[:special] = 0
-        # Σ min(most, wanted) ≤ room, whichever words are those that have fewer
-        ordered, room = wanted.sort().values, memory // (2 * dim)
-        by_words = (room - ordered.cumsum(0) + ordered) // torch.arange(len(wanted), 0, -1)
-        most, words = min(most, int(by_words.max())), int((wanted > 0).sum())
+        counts = torch.where(counts >= LEAST_CONTEXTS, counts, 0).cpu()
+        counts[:special] = 0
+        # the largest ``most`` with Σ min(most, counts) ≤ rows
+        ordered, rows = counts.sort().values, memory // (2 * dim)
+        limits = (rows - ordered.cumsum(0) + ordered) // torch.arange(len(counts), 0, -1)
+        most, words = min(most, int(limits.max())), int((counts > 0).sum())
         if words and most < LEAST_CONTEXTS:
-            have, need = memory / 1e9, 2e-9 * dim * LEAST_CONTEXTS * words
-            sizes = f"{need:.2g} GB for {LEAST_CONTEXTS} contexts of each of {words} words"
-            raise ValueError(f"{have:.3g} GB are not enough; clusters need {sizes}.")
-        self._make_room(wanted.clamp_max(most), dim, seed)
+            need = f"{2e-9 * dim * LEAST_CONTEXTS * words:.2g} for {LEAST_CONTEXTS} contexts"
+            raise ValueError(f"{memory / 1e9:.3g} GB are not enough: {words} words need {need}.")
+        self._reset(counts.clamp_max(most), dim, seed)
 
-    def _make_room(self, size: Tensor, dim: int, seed: int) -> None:
-        self.size, self.seed, self.seen = size, seed, torch.zeros_like(size)  # of each word, [V]
-        self.start = size.cumsum(0) - size
-        self.kept = torch.empty(int(size.sum()), dim, dtype=torch.float16)  # no memory till filled
+    def _reset(self, size: Tensor, dim: int, seed: int) -> None:
+        self.size, self.seen = size, torch.zeros_like(size)  # maximum and added contexts, [V] each
+        self.seed, self.start = seed, size.cumsum(0) - size  # start: first row of each word, [V]
+        self.kept = torch.empty(int(size.sum()), dim, dtype=torch.float16)
 
     def _filled(self) -> Tensor:
-        """Which rows of :attr:`kept` have a context."""
+        """Mask of the rows of :attr:`kept` that have a context."""
         place = torch.arange(len(self.kept)) - self.start.repeat_interleave(self.size)
         return place < self.seen.repeat_interleave(self.size)
 
@@ -89,33 +88,31 @@ class ContextSample:
     def from_state(cls, state: dict[str, Tensor]) -> ContextSample:
         """Restore a sample from :meth:`state`. Sampling continues identically."""
         sample = cls.__new__(cls)
-        sample._make_room(state["size"].cpu(), state["kept"].shape[1], int(state["seed"]))
+        sample._reset(state["size"].cpu(), state["kept"].shape[1], int(state["seed"]))
         sample.seen += state["seen"].cpu()
         sample.kept[sample._filled()] = state["kept"].cpu().half()
         return sample
 
     @property
     def enough(self) -> Tensor:
-        """Which words have enough contexts for clusters, [V]."""
+        """Mask of words with enough contexts for clusters, [V]."""
         return (self.seen >= LEAST_CONTEXTS) & (self.size > 0)
 
     def add(self, words: Tensor, contexts: Tensor) -> None:
         """Add contexts [n, d] of words [n]."""
-        words = words.cpu()
         generator = torch.Generator().manual_seed(self.seed + int(self.seen.sum()))
-        order = torch.sort(words, stable=True).indices
-        words = words[order]
-        number = torch.arange(len(words)) - torch.searchsorted(words, words)  # within its word
-        number += self.seen[words]
+        words, order = torch.sort(words.cpu(), stable=True)
+        # number of each context among those of its word
+        number = torch.arange(len(words)) - torch.searchsorted(words, words) + self.seen[words]
         self.seen += torch.bincount(words, minlength=len(self.seen))
         size, drawn = self.size[words], torch.rand(len(words), generator=generator)
         place = torch.where(number < size, number, (drawn.double() * (number + 1)).long())
         taken = (place < size).nonzero().squeeze(1)
         slots = (self.start[words] + place)[taken]
-        filled, which = slots.unique(return_inverse=True)  # the last context of a slot stays
+        filled, which = slots.unique(return_inverse=True)  # a slot keeps its last context
         last = torch.zeros_like(filled).scatter_reduce(0, which, taken, "amax")
         rows = contexts[order[last].to(contexts.device)]
-        self.kept[filled] = rows.clamp(-65504, 65504).to(self.kept)  # float16's range
+        self.kept[filled] = rows.clamp(-65504, 65504).to(self.kept)  # the range of float16
 
     def contexts(self, word: int) -> Tensor:
         """Sampled contexts of a word, [n, d] in float32."""
@@ -124,33 +121,33 @@ class ContextSample:
 
 
 def whiten(sample: ContextSample) -> Tensor:
-    """Whitening matrix A, [d, d], for x -> x A, with AᵀCA = I. C is the scatter of contexts around
-    the mean of their word, shrunk towards a multiple of the identity."""
+    """Whitening matrix A [d, d] for contexts x -> x A, with AᵀCA = I. C is the scatter of contexts
+    around the mean of their word, shrunk towards a multiple of the identity."""
     eye = torch.eye(sample.kept.shape[1], dtype=torch.float64)
     scatter = torch.zeros_like(eye)
     for word in sample.enough.nonzero().squeeze(1).tolist():
-        aside = sample.contexts(word).double()
-        aside -= aside.mean(0)
-        scatter += aside.t() @ aside
+        contexts = sample.contexts(word).double()
+        contexts -= contexts.mean(0)
+        scatter += contexts.t() @ contexts
     level = (scatter.trace() / len(eye)).clamp_min(1e-30)
     values, vectors = torch.linalg.eigh(torch.lerp(scatter / level, eye, WHITENING))
     return (vectors * values.rsqrt()).float()
 
 
 def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float]]:
-    """k-means of contexts [n, d] for k = 1, 2 … ``most``, or fewer with few contexts. For each k,
-    the cluster of each context, [n], and the mean squared distance from the centers."""
+    """Cluster contexts [n, d] of a word by k-means, for k = 1, 2 … ``most`` clusters, or fewer with
+    few contexts. For each k, return the cluster of each context, [n], and the mean squared distance
+    from the centers."""
     points = contexts.numpy() - contexts.numpy().mean(0)
     rounding = 1e-10 * float(contexts.square().sum(1).mean())
     labels, distortions = [np.zeros(len(points), int)], [float(np.square(points).sum(1).mean())]
     for k in range(2, min(most, len(points) // CONTEXTS_A_SENSE) + 1):
-        draw = np.random.RandomState(1)  # the same in every version of numpy
+        draw = np.random.RandomState(1)  # equal in all versions of numpy
         starts = [_k_means(points, k, draw) for _ in range(STARTS)]
         best, distortion = min(starts, key=lambda start: start[1])
         if distortions[-1] <= rounding or len(np.unique(best)) < k:
             break
-        labels.append(best)
-        distortions.append(distortion)
+        labels, distortions = [*labels, best], [*distortions, distortion]
     return labels, distortions
 
 
@@ -159,8 +156,9 @@ def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple
     squares, centers = np.square(points).sum(1), points[[draw.randint(len(points))]]
     before = np.full(len(points), -1)
     for _ in range(300):
-        to_each = np.square(centers).sum(1) - 2 * (points @ centers.T)  # [n, k], less the squares
-        labels, nearest = to_each.argmin(1), (to_each.min(1) + squares).clip(1e-30).astype(float)
+        distances = np.square(centers).sum(1) - 2 * (points @ centers.T)  # [n, k], minus squares
+        labels = distances.argmin(1)
+        nearest = (distances.min(1) + squares).clip(1e-30).astype(float)
         if len(centers) < k:
             place = draw.choice(len(points), p=nearest / nearest.sum())
             centers = np.concatenate([centers, points[[place]]])
@@ -168,7 +166,7 @@ def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple
             break
         else:
             before, members = labels, (labels == np.arange(k)[:, None]).astype(points.dtype)
-            count = members.sum(1, keepdims=True)  # of each cluster; an empty one stays
+            count = members.sum(1, keepdims=True)  # a cluster without members keeps its center
             centers = np.where(count, members @ points / count.clip(1), centers)
     return labels, float(nearest.mean())
 
@@ -176,41 +174,37 @@ def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple
 def allocate(falls: dict[int, Any], extra: int) -> Counter[int]:
     """Number of extra senses of each word, at most ``extra`` in total. Each goes to the word whose
     distortion decreases most, by ``falls[word][j]`` for extra sense j."""
-    steps = [
-        (-lowest, word)  # no sense before the one that the word gets first
-        for word, fall in falls.items()
-        for lowest in np.minimum.accumulate(fall)
-        if lowest > 0
-    ]
-    return Counter(word for _, word in sorted(steps)[: max(0, extra)])
+    # the running minimum keeps the senses of a word in order
+    minima = ((word, low) for word, fall in falls.items() for low in np.minimum.accumulate(fall))
+    steps = sorted((-low, word) for word, low in minima if low > 0)
+    return Counter(word for _, word in steps[: max(0, extra)])
 
 
 def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Senses of a word, relative to its embedding and bias. The module has the equations.
+    """Senses of a word, relative to its embedding and bias, by the equations above.
 
     Args:
         contexts: contexts of the word, [n, d].
-        labels: cluster of each context, one of k, [n].
+        labels: cluster of each context, one of 0 … k − 1, [n].
         gap: maximum of f·(c_k − m)ᵀP(c_k − m) in nats, the preference of a sense for its cluster.
 
     Returns:
-        w_k − w, b_k − b and π_k, as [k, d], [k] and [k] in float64.
+        w_k − w [k, d], b_k − b [k] and π_k [k], in float64.
     """
     points = contexts.double()
     members = F.one_hot(torch.from_numpy(labels).long()).double()  # [n, k]
     share, mean = members.mean(0), points.mean(0)
     centers = members.t() @ points / members.sum(0).unsqueeze(1)
-    inside, aside = points - members @ centers, centers - mean
-    scatter, eye = inside.t() @ inside / len(points), torch.eye(points.shape[1]).double()
+    within, offsets = points - members @ centers, centers - mean
+    scatter, eye = within.t() @ within / len(points), torch.eye(points.shape[1]).double()
     # with zero scatter within clusters any P separates them
     level = (scatter.trace() / len(eye)).clamp_min(1e-30)
     covariance = torch.lerp(scatter, level * eye, SHRINKAGE)
-    turn = torch.linalg.solve(covariance, aside.t()).t()  # P (c_k − m), [k, d]
-    ahead = float((aside * turn).sum(1).max())
-    flat = min(1.0, gap / ahead) if ahead > 0 else 1.0
+    discriminants = torch.linalg.solve(covariance, offsets.t()).t()  # P (c_k − m), [k, d]
+    factor = min(1.0, gap / float((offsets * discriminants).sum(1).max().clamp_min(1e-300)))
     # ½ (mᵀPm − cᵀPc) = −½ (c − m)ᵀP(c + m)
-    bias = flat * (share.log() - 0.5 * (turn * (centers + mean)).sum(1))
-    rows = flat * turn
+    rows = factor * discriminants
+    bias = factor * share.log() - 0.5 * (rows * (centers + mean)).sum(1)
     bias -= (points @ rows.t() + bias).logsumexp(1).mean()
     return rows, bias, share
 
@@ -218,8 +212,8 @@ def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tens
 class Placement(NamedTuple):
     """Senses for a softmax over V words. The first V senses belong to words 0 … V − 1."""
 
-    rows: Tensor  # difference to the embedding of the word, [M, d]
-    bias: Tensor  # difference to the bias of the word, [M]
+    rows: Tensor  # difference from the embedding of the word, [M, d]
+    bias: Tensor  # difference from its bias, [M]
     word_of_sense: Tensor  # [M]
     share: Tensor  # share of the word's contexts, [M]
 
@@ -227,9 +221,16 @@ class Placement(NamedTuple):
 def place_senses(
     sample: ContextSample, total_senses: int, max_senses: int = 4, gap: float | Tensor = 1.0
 ) -> Placement:
-    """Place senses on the clusters of each word's contexts, at most ``total_senses`` and per word
-    ``max_senses``. For ``gap``, one or [V], see :func:`place_word`. ``total_senses`` below V raises
-    ValueError."""
+    """Place senses on the clusters of each word's contexts.
+
+    Args:
+        sample: contexts of each word.
+        total_senses, max_senses: maximum number of senses, and of those of a word.
+        gap: see :func:`place_word`, a number or [V].
+
+    Raises:
+        ValueError: ``total_senses`` is below V.
+    """
     words, basis = len(sample.size), whiten(sample)
     if total_senses < words:
         raise ValueError(f"`total_senses` is {total_senses}; {words} words need a sense each.")
@@ -237,12 +238,12 @@ def place_senses(
     for word in progress(sample.enough.nonzero().squeeze(1).tolist(), "clusters", " words"):
         labels[word], distortions = cluster(sample.contexts(word) @ basis, max_senses)
         falls[word] = -np.diff(distortions) * int(sample.seen[word])
-    given, gaps = allocate(falls, total_senses - words), torch.as_tensor(gap).expand(words)
-    owner = torch.tensor([*range(words), *sorted(given.elements())])
-    rows = torch.zeros(len(owner), sample.kept.shape[1])
-    bias, share = rows.new_zeros(len(owner)), rows.new_ones(len(owner))
-    for word, extra in given.items():
-        placed = place_word(sample.contexts(word), labels[word][extra], float(gaps[word]))
-        senses = owner == word
+    extra, gaps = allocate(falls, total_senses - words), torch.as_tensor(gap).expand(words)
+    word_of_sense = torch.tensor([*range(words), *sorted(extra.elements())])
+    rows = torch.zeros(len(word_of_sense), sample.kept.shape[1])
+    bias, share = rows.new_zeros(len(rows)), rows.new_ones(len(rows))
+    for word, number in extra.items():
+        placed = place_word(sample.contexts(word), labels[word][number], float(gaps[word]))
+        senses = word_of_sense == word
         rows[senses], bias[senses], share[senses] = (value.float() for value in placed)
-    return Placement(rows, bias, owner, share)
+    return Placement(rows, bias, word_of_sense, share)

@@ -1,6 +1,6 @@
-"""Experiments as YAML files: one file says everything that fairseq-train and -generate are told.
+"""Experiments as YAML files with the flags of fairseq-train and fairseq-generate.
 
-``configs/README.md`` describes them.
+``configs/README.md`` describes the format.
 """
 
 from __future__ import annotations
@@ -27,48 +27,47 @@ Flags = dict[str, Value]
 
 
 class _Loader(yaml.BaseLoader):
-    """Scalars as they are written; a key that is there twice is an error, not overwritten."""
+    """Keeps scalars as text, and refuses duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep)
         if len(mapping) < len(node.value):
-            raise yaml.MarkedYAMLError(problem="a key is there twice", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(problem="a key appears twice", problem_mark=node.start_mark)
         return mapping
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
-    """The keys at the top level of a file, none of an empty one; a UserError if the file is missing
-    or not YAML.
+    """Read the mapping in a YAML file. A missing or invalid file raises a UserError.
 
-    Scalars stay text, but for true, false and null: by YAML's own rules 1e-3 is text, 010 is eight
-    and 'no' is false.
+    Scalars are text, except true, false and null. YAML's own rules would read 010 as 8 and "no" as
+    False, but 1e-3 as text.
     """
     try:
         content = yaml.load("\n".join(read_lines(path)), _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else path
-        what = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise UserError(f"{where}: not valid YAML: {what}") from None
+        place = f"{path}, line {mark.line + 1}" if mark else path
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise UserError(f"{place}: not valid YAML: {problem}") from None
     if not isinstance(content, (dict, type(None))):
-        raise UserError(f"{path}: the top level must be keys, one 'name: value' a line")
+        raise UserError(f"{path}: the top level must be a mapping, with one 'name: value' per line")
     return dict(_with_constants(content or {}))
 
 
 def _with_constants(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _with_constants(each) for key, each in value.items()}
+        return {key: _with_constants(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_constants(each) for each in value]
+        return [_with_constants(item) for item in value]
     return {"true": True, "false": False, "null": None}.get(value, value)
 
 
 class SensesOnClusters(NamedTuple):
-    """When a training of a softmax gives it senses, and how many (:mod:`fairseq_kerbs.clusters`).
+    """When a softmax model gets senses during its training, and how many (:mod:`.clusters`).
 
     Attributes:
-        at: share of --max-update, within (0, 1).
-        total: the limit of senses, as a multiple of the vocabulary.
+        at: fraction of --max-update, within (0, 1).
+        total: maximum number of senses, in units of the vocabulary size.
     """
 
     at: float
@@ -77,7 +76,7 @@ class SensesOnClusters(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """The flags of one experiment, and the files that they come from (the file itself first)."""
+    """The flags of an experiment, and the files that it was read from, the main file first."""
 
     files: tuple[Path, ...]
     train: Flags
@@ -86,20 +85,26 @@ class Experiment:
 
 
 def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Experiment:
-    """Read a configuration and what it extends; the extending file's values win. Raises a UserError
-    if a file is missing or wrong, or extends one of the files ``extending`` it."""
+    """Read a configuration and the configurations that it extends, whose values it overrides.
+
+    Args:
+        path: the configuration.
+        extending: files that extend this one, to detect cycles.
+
+    Raises:
+        UserError: a file is missing or invalid, or the files extend each other in a cycle.
+    """
     path = Path(path)
     content = read_yaml(path)
-    for key in content:
-        if key not in _TOP_LEVEL:
-            raise UserError(
-                f"{path}: unknown key '{key}'; the top level has {', '.join(_TOP_LEVEL)}, and "
-                "fairseq's flags stand under train or generate"
-            )
+    if unknown := content.keys() - set(_TOP_LEVEL):
+        raise UserError(
+            f"{path}: unknown key '{min(unknown)}'; the top level has {', '.join(_TOP_LEVEL)}, and "
+            "fairseq's flags belong under train or generate"
+        )
     extended = content.get("extends") or []
     files, train, generate, senses = [path], Flags(), Flags(), None
     for name in extended if isinstance(extended, list) else [extended]:
-        file = Path(os.path.normpath(path.parent / str(name)))  # no '..' in what is shown
+        file = Path(os.path.normpath(path.parent / str(name)))  # messages have paths without '..'
         if file in (path, *extending):
             raise UserError(f"{path}: extends: {file} extends this file")
         parent = load_experiment(file, (path, *extending))
@@ -114,12 +119,11 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
 
 
 def _senses(path: Path, content: Any) -> SensesOnClusters:
-    """The section ``senses`` of a configuration; a UserError if it is wrong."""
     try:
         senses = SensesOnClusters(**{name: float(value) for name, value in content.items()})
     except (AttributeError, TypeError, ValueError):
         raise UserError(
-            f"{path}: senses holds two numbers, as in 'senses: {{at: 0.2, total: 3.0}}'"
+            f"{path}: senses must have two numbers, as in 'senses: {{at: 0.2, total: 3.0}}'"
         ) from None
     if not (0.0 < senses.at < 1.0 and senses.total >= 1.0):
         raise UserError(
@@ -130,8 +134,11 @@ def _senses(path: Path, content: Any) -> SensesOnClusters:
 
 
 def find_configuration(name: Path) -> Path:
-    """A file of that name, or one of `configuration_names`, also as ``configs/toy.yaml``; a
-    UserError if there is neither."""
+    """Find a configuration by its path, or by its name in :func:`configuration_names`.
+
+    A name may have the prefix ``configs/`` and the suffix ``.yaml``. If there is neither a file nor
+    a configuration, a UserError suggests similar names.
+    """
     if name.exists() and not name.is_dir():
         return name
     for folder in (CONFIGS, CONFIGS.parent):
@@ -143,17 +150,20 @@ def find_configuration(name: Path) -> Path:
 
 
 def configuration_names() -> list[str]:
-    """The experiments that come with the package: ``toy``, ``multi30k/lstm_kerbs``, …"""
+    """Names of the package's experiments, such as ``toy`` and ``multi30k/lstm_kerbs``."""
     paths = [path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.glob("**/*.yaml")]
-    other = ("tables", "paper", "snakemake")  # lists of experiments, and a preset of their flags
+    other = ("tables", "paper", "snakemake")  # lists of experiments, and presets of their flags
     return sorted(str(p) for p in paths if "base" not in p.name and p.parts[0] not in other)
 
 
 def check_flags(where: str, content: Any) -> Flags:
-    """The flags of a section, which `where` names; a UserError if it is no mapping, a flag has
-    dashes, or a value is neither a scalar nor a list."""
+    """Check the flags of a section, which ``where`` names, and read empty values as None.
+
+    A UserError is raised if the section is no mapping, a flag has leading dashes, or a value is
+    neither a scalar nor a list of texts.
+    """
     if content and not isinstance(content, dict):
-        raise UserError(f"{where} must hold flags, one 'name: value' a line")
+        raise UserError(f"{where} must have flags, one 'name: value' per line")
     flags = {name: None if value == "" else value for name, value in (content or {}).items()}
     for name, value in flags.items():
         if name.startswith("-"):
@@ -168,7 +178,7 @@ def check_flags(where: str, content: Any) -> Flags:
 
 
 def flag_arguments(flags: Flags) -> list[str]:
-    """Flags as command-line arguments, in their order."""
+    """Command-line arguments of flags, in the same order."""
     arguments: list[str] = []
     for name, value in flags.items():
         flag = f"--{name}"
@@ -177,21 +187,21 @@ def flag_arguments(flags: Flags) -> list[str]:
         elif isinstance(value, list):
             arguments += [flag, *value]
         elif isinstance(value, str):
-            # argparse takes '-1e-5' for a flag of its own unless it is tied to the name.
+            # argparse reads a separate '-1e-5' as a flag
             arguments += [f"{flag}={value}"] if value.startswith("-") else [flag, value]
     return arguments
 
 
 def program_arguments(data: str, flags: Flags, extra: Sequence[str] = ()) -> list[str]:
-    """Arguments of fairseq-train or -generate; `extra` ones replace flags of the same name."""
+    """Arguments of fairseq-train or -generate, where ``extra`` arguments override flags."""
     flags = {"user-dir": str(PLUGIN_FOLDER), **flags}
-    given = {argument[2:].partition("=")[0] for argument in extra if argument.startswith("--")}
-    remaining = {name: value for name, value in flags.items() if name not in given}
+    overridden = {argument[2:].partition("=")[0] for argument in extra if argument.startswith("--")}
+    remaining = {name: value for name, value in flags.items() if name not in overridden}
     return [data, *flag_arguments(remaining), *extra]
 
 
 def check_data(data: str) -> None:
-    """Raise a UserError unless every folder of DATA (joined by ':') is fairseq-preprocess's."""
+    """Raise a UserError unless each folder in ``data``, separated by ':', has a dictionary."""
     for folder in map(Path, data.split(":")):
         if not any(folder.glob("dict*.txt")):
             raise UserError(
@@ -201,8 +211,8 @@ def check_data(data: str) -> None:
 
 
 def language_pair(data: str) -> tuple[str, str]:
-    """Source and target language by the names of the data files; a UserError without such names."""
+    """Source and target language from the names of data files, or a UserError."""
     for index in sorted(Path(data.split(":")[0]).glob("*.*-*.*.idx")):
         source, _, target = index.name.split(".")[1].rpartition("-")
         return source, target
-    raise UserError(f"{data} does not tell the target language; give --target-lang")
+    raise UserError(f"{data} has no files that name the target language; give --target-lang")

@@ -125,9 +125,9 @@ def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: 
     [
         ("--table 9", "--table 9: there is 1, 2, 3"),
         ("--table data", "--table data: there is 1, 2, 3"),
-        ("--only nothing", "--only nothing: no run matches; they are called table2/mt/softmax/s1"),
-        ("--corpora nowhere", "there is no run to make or to show"),
-        ("--report-only", "there is no run to make or to show"),
+        ("--only nothing", "--only nothing: no run matches; labels are table2/mt/softmax/s1"),
+        ("--corpora nowhere", "there is no run to train or to report"),
+        ("--report-only", "there is no run to train or to report"),
     ],
 )
 def test_misuse_is_one_sentence_and_status_2(

@@ -1,13 +1,11 @@
-"""Geometry of context vectors (Section 1 of the paper): clusters, variance, and planes to draw
-them in, word by word.
+"""Geometry of a word's context vectors (Section 1 of the paper): clusters, variance, projections.
 
-Any fairseq model with a decoder can be looked at; what softmax models show is why a word should
-have several senses, each with a variance of its own.
+The functions apply to any fairseq model with a decoder. In softmax models, contexts of a word form
+several clusters of different variance, which motivates several senses with a parameter θ each.
 
-Clusters are those of k-means. Their mean silhouette says how well k clusters fit, but not whether
-there is more than one: any elongated cloud can be cut in two. So the best k ≥ 2 counts only if its
-silhouette is above those that samples of one Gaussian with the cloud's own covariance reach in the
-same way.
+Clusters are found by k-means. Their mean silhouette selects k ≥ 2, but does not show that there is
+more than one cluster, as any elongated distribution can be divided. Therefore the silhouette must
+exceed those of samples from one Gaussian with the same covariance.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ from torch import Tensor
 from fairseq_kerbs.analysis.words import sense_numbers, sense_of, usage_shares
 from fairseq_kerbs.output_layers import OutputLayer
 
-SAMPLES = 19  # of the Gaussian: one cloud of it in 20 is taken for several clusters
-STARTS = 8  # of k-means
+SAMPLES = 19  # of the Gaussian, for an error of 1 in 20
+STARTS = 8  # initializations of k-means
 _MOST_AXES = 50
 Points = NDArray[np.float64]
 
@@ -39,14 +37,20 @@ Points = NDArray[np.float64]
 class Clusters(NamedTuple):
     """Clusters of n points."""
 
-    number: int  # how many
-    labels: NDArray[np.int64]  # [n] cluster of each point
-    silhouette: float  # mean silhouette of the best k ≥ 2, also where one cluster was found
+    number: int  # number of clusters
+    labels: NDArray[np.int64]  # cluster of each point, [n]
+    silhouette: float  # mean silhouette of the best k ≥ 2, even if number is 1
 
 
 def find_clusters(points: Points, most: int, seed: int = 1, samples: int = SAMPLES) -> Clusters:
-    """Choose the number of clusters of points [n, d], at most ``most`` and n − 1. Of d the first 50
-    principal axes are used; no ``samples`` of the Gaussian: no comparison."""
+    """Find the clusters of points in their first 50 principal components.
+
+    Args:
+        points: [n, d].
+        most: maximum number of clusters.
+        seed: random seed.
+        samples: number of samples of the Gaussian. 0 omits the comparison.
+    """
     whole = Clusters(1, np.zeros(len(points), np.int64), 0.0)
     if len(points) < 3 or points.std(0).max() <= 1e-9 * np.abs(points).max():
         return whole
@@ -61,11 +65,11 @@ def find_clusters(points: Points, most: int, seed: int = 1, samples: int = SAMPL
 
 
 def _best(points: Points, most: int, seed: int) -> Clusters:
-    """The k ≥ 2 with the best mean silhouette; one cluster with −1 where there is none."""
+    """Clusters with the best mean silhouette for k ≥ 2, or one cluster with −1 without any."""
     best = Clusters(1, np.zeros(len(points), np.int64), -1.0)
     for number in range(2, min(most, len(points) - 1) + 1):
         with warnings.catch_warnings():
-            # where points coincide there may be fewer clusters than asked for
+            # equal points can give fewer clusters
             warnings.simplefilter("ignore", ConvergenceWarning)
             labels = KMeans(number, n_init=STARTS, random_state=seed).fit_predict(points)
         if 2 <= len(np.unique(labels)) < len(points):
@@ -78,18 +82,25 @@ def _best(points: Points, most: int, seed: int) -> Clusters:
 def measure_word(
     vectors: Tensor, most: int, seed: int = 1, layer: OutputLayer | None = None, word: int = 0
 ) -> dict[str, Any]:
-    """Clusters (at most ``most``) and variance of a word's context vectors [n, d].
+    """Clusters and variance of a word's contexts.
 
-    Returns numbers of ``contexts`` and ``clusters``, ``sizes`` of these (the largest first),
-    ``silhouette``, ``variance`` (mean squared distance to the mean vector), ``relative`` (as a
-    share of the mean squared length) and ``within`` (that within clusters as a share of it); of the
-    word's senses in ``layer``, else None: how many (``senses``), how many are ``used`` in these
-    contexts, and their mean ``theta`` by usage.
+    Args:
+        vectors: contexts, [n, d].
+        most: maximum number of clusters.
+        seed: random seed.
+        layer: output layer with senses.
+        word: index of the word in the dictionary.
+
+    Returns:
+        number of ``contexts`` and ``clusters``, ``sizes`` of clusters in descending order,
+        ``silhouette``, ``variance`` (mean squared distance from the mean), ``relative`` (variance
+        over mean squared norm), ``within`` (share of the variance within clusters). With ``layer``,
+        else None: number of ``senses``, number of ``used`` ones, mean ``theta`` weighted by usage.
     """
     points = vectors.double().numpy()
     clusters, variance = find_clusters(points, most, seed), points.var(0).sum()
     parts = DataFrame(points).groupby(clusters.labels)
-    inside = float((parts.var(ddof=0).sum(axis=1) * parts.size()).sum())
+    within = float((parts.var(ddof=0).sum(axis=1) * parts.size()).sum())
     figures: dict[str, Any] = {
         "contexts": len(points),
         "clusters": clusters.number,
@@ -97,7 +108,7 @@ def measure_word(
         "silhouette": clusters.silhouette,
         "variance": float(variance),
         "relative": float(variance / max(np.square(points).sum(1).mean(), 1e-300)),
-        "within": inside / len(points) / float(variance) if variance > 0 else 0.0,
+        "within": within / len(points) / float(variance) if variance > 0 else 0.0,
         **dict.fromkeys(("senses", "used", "theta")),
     }
     if layer is not None:
@@ -111,46 +122,44 @@ def measure_word(
 
 
 def geometry_table(words: Sequence[dict[str, Any]]) -> DataFrame:
-    """One row a word; sizes of clusters with spaces between them."""
+    """Table with a row per word. Sizes of clusters become text."""
     return DataFrame([word | {"sizes": " ".join(map(str, word["sizes"]))} for word in words])
 
 
 def geometry_as_text(table: DataFrame) -> str:
-    """`geometry_table` for a terminal, and what it comes to."""
-    shown = table.drop(columns="sizes").dropna(axis="columns", how="all")
-    text = shown.to_markdown(index=False, tablefmt="plain", floatfmt=".3g", disable_numparse=[0])
+    """Result of :func:`geometry_table` for a terminal, with a summary."""
+    table = table.drop(columns="sizes").dropna(axis="columns", how="all")
+    text = table.to_markdown(index=False, tablefmt="plain", floatfmt=".3g", disable_numparse=[0])
     several, relative = (table["clusters"] > 1).sum(), table["relative"]
     return (
-        f"{text}\n{several} of {len(table)} words have more than one cluster; their variance, "
-        "relative to the mean squared length, lies between "
-        f"{relative.min():.1%} and {relative.max():.1%}"
+        f"{text}\n{several} of {len(table)} words have more than one cluster; the variance of all "
+        f"is {relative.min():.1%} to {relative.max():.1%} of the mean squared norm"
     )
 
 
-# --- planes ---------------------------------------------------------------------------------------
-
-
 class Projection(NamedTuple):
-    """Context vectors of a word in a plane, and a mark of each of its senses there."""
+    """Contexts and senses of a word, projected onto a plane."""
 
-    contexts: Points  # [n, 2] along two axes, mean 0
-    senses: Points  # [K, 2]; NaN for a sense without a mark
-    axes: tuple[str, str]  # what they are, with the share of the variance that they show
+    contexts: Points  # [n, 2], with mean 0
+    senses: Points  # [K, 2], NaN for a sense without contexts
+    axes: tuple[str, str]  # labels with shares of the variance
 
 
 def discriminate(points: Points, labels: NDArray[np.int64], senses: int) -> Projection:
-    """Context vectors [n, d] on the directions that part their senses most, by linear discriminants
-    (Fisher 1936; covariance after Ledoit and Wolf 2004).
+    """Project contexts onto the linear discriminants (Fisher 1936) of their senses.
+
+    The covariance is shrunk (Ledoit and Wolf 2004). For two senses, the second axis is the first
+    principal component orthogonal to the discriminant. A sense is at the mean of its contexts.
 
     Args:
-        labels: the sense of each, one of ``senses``, [n], two different ones at least. Where only
-            two occur, the second axis is the first principal component of what the discriminant
-            leaves. The marks are means.
+        points: contexts, [n, d].
+        labels: sense of each context, with two or more different values, [n].
+        senses: number of senses.
     """
     model = LinearDiscriminantAnalysis(solver="eigen", shrinkage="auto").fit(points, labels)
     plane = model.transform(points)[:, :2]
     between = model.explained_variance_ratio_[: len(model.classes_) - 1]
-    shares = between / between.sum()  # of what parts the senses
+    shares = between / between.sum()  # of the variance between senses
     first, second = f"first discriminant ({shares[0]:.0%})", "first principal component of the rest"
     if len(shares) > 1:
         second = f"second discriminant ({shares[1]:.0%})"
@@ -164,12 +173,14 @@ def discriminate(points: Points, labels: NDArray[np.int64], senses: int) -> Proj
 
 
 def project(points: Points, senses: Points) -> Projection:
-    """Principal components of context vectors [n, d], two at least, and sense vectors [K, d] on
-    them, scaled to the contexts' mean length, since a kernel compares directions."""
+    """Project contexts [n, d] and sense embeddings [K, d] onto two principal components.
+
+    Embeddings are scaled to the mean norm of contexts, as kernels compare directions.
+    """
     scaled = normalize(senses) * np.linalg.norm(points, axis=1).mean()
-    # vectors of one dimension lie on a line of the plane
-    points, vectors = (np.pad(each, ((0, 0), (0, 1))) for each in (points, scaled))
-    with np.errstate(invalid="ignore"):  # contexts that are all the same have no variance
+    # a second dimension for d = 1
+    points, vectors = (np.pad(rows, ((0, 0), (0, 1))) for rows in (points, scaled))
+    with np.errstate(invalid="ignore"):  # equal contexts have no variance
         pca = PCA(2, svd_solver="full").fit(points)
     first, second = np.nan_to_num(pca.explained_variance_ratio_).tolist()
     axes = f"first principal component ({first:.0%} of the variance)", f"second ({second:.0%})"

@@ -1,10 +1,9 @@
-"""Senses induced by a model against gold senses: V-measure (Rosenberg and Hirschberg 2007),
-adjusted Rand index and adjusted mutual information (Vinh et al. 2010) of each word.
+"""Compare the senses of a model with gold senses of each word.
 
-Beside the senses of the model stand, of the same occurrences: its senses permuted, which have what
-chance has; k-means with as many clusters as the word has senses, fitted on contexts of the training
-data, which is what the contexts offer without labels; and the predictions of a linear classifier
-(discriminants) of the contexts in cross-validation, trained on the labels, which is the ceiling.
+The measures are purity, V-measure (Rosenberg and Hirschberg 2007), adjusted Rand index, and
+adjusted mutual information (Vinh et al. 2010). For comparison they are computed for permuted senses
+(chance), for k-means with as many clusters as senses, fitted on training contexts (unsupervised),
+and for cross-validated linear discriminants of the contexts, trained on gold senses (upper bound).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import progress
 
 GoldSenses = Mapping[tuple[int, int, str], str]
-"""Gold senses by number of the line, occurrence of the word in it (both from 0), and word."""
+"""Gold senses by line, occurrence of the word in the line (both from 0), and word."""
 
 
 def purity(gold: NDArray[np.int64], induced: NDArray[np.int64]) -> float:
@@ -47,26 +46,25 @@ MEASURES = {
     "ami": adjusted_mutual_info_score,
 }
 PARTITIONS = ("senses", "permuted", "kmeans", "probe")
-LEAST_OCCURRENCES = 6  # of a word, and three of each of at least two of its gold senses
+LEAST_OCCURRENCES = 6  # minimum of a word, with three of each of at least two gold senses
 PERMUTATIONS = 20
-RESAMPLES = 2000  # of words, for the intervals
-CONTEXTS = 1000  # of a word that k-means is fitted on, at most
-LEAST_USE = 0.01  # share of a word's occurrences below which a sense counts as unused
+RESAMPLES = 2000  # bootstrap samples of words
+CONTEXTS = 1000  # maximum number of training contexts of a word for k-means
+LEAST_USE = 0.01  # minimum share of occurrences of a used sense
 FOLDS = 5
 
 
 class Labelled(NamedTuple):
-    """Occurrences of a word whose gold senses are known, n in all."""
+    """n occurrences of a word with gold senses."""
 
-    gold: NDArray[np.int64]  # [n] number of the gold sense
-    induced: NDArray[np.int64]  # [n] number of the model's most probable sense within the word
+    gold: NDArray[np.int64]  # gold senses, [n]
+    induced: NDArray[np.int64]  # most probable senses of the model, as indices in the word, [n]
     contexts: NDArray[np.float32]  # [n, d]
-    senses: int  # how many the model has of the word
+    senses: int  # number of senses of the word in the model
 
 
 def read_gold_senses(path: Path) -> GoldSenses:
-    """Gold senses from lines of number of the line, occurrence, word and sense between tabs; a
-    UserError if there are none, or a line has another form."""
+    """Read a file of gold senses (:mod:`.data.gold`). An invalid one raises a UserError."""
     gold: dict[tuple[int, int, str], str] = {}
     for number, row in enumerate(read_lines(path), start=1):
         fields = row.split("\t")
@@ -81,7 +79,7 @@ def read_gold_senses(path: Path) -> GoldSenses:
 
 
 def lines_as_samples(task: Any) -> None:
-    """Let a language model's splits come a line a sample, since gold senses count lines."""
+    """Make each line of a language model's split a sample, as gold senses refer to lines."""
     if hasattr(getattr(task, "args", None), "sample_break_mode"):
         task.args.sample_break_mode = "eos"
 
@@ -89,59 +87,66 @@ def lines_as_samples(task: Any) -> None:
 def label_occurrences(
     text: Text, gold: GoldSenses, layer: OutputLayer, numbers: Mapping[str, int]
 ) -> tuple[dict[str, Labelled], dict[int, Counter[str]]]:
-    """Occurrences of every word whose gold senses are known, in the order of words; and how often
-    each gold sense is met with each sense of the model, by its row.
+    """Occurrences with gold senses.
 
     Args:
-        text: with the contexts of all words that have ``numbers`` in the dictionary.
+        text: text with the contexts of all words in ``numbers``.
+        gold: gold senses.
+        layer: output layer of the model.
+        numbers: index in the dictionary of each word.
 
-    Raises a UserError if no word is labelled.
+    Returns:
+        occurrences by word, and counts of gold senses by row of the model's sense.
+
+    Raises:
+        UserError: no occurrence has a gold sense.
     """
     tokens = text.tokens[text.tokens["entry"].isin([*numbers.values()])]  # [C], as `text.contexts`
     labels: dict[str, list[Any]] = defaultdict(list)
-    met: dict[int, Counter[str]] = defaultdict(Counter)
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
     columns = (tokens[name].tolist() for name in ("line", "place", "sense"))
     for context, (line, place, row) in enumerate(zip(*columns)):
         word = text.words[line][place]
         occurrence = text.words[line][:place].count(word)
         if sense := gold.get((text.number[line], occurrence, word)):
             labels[word].append((sense, row, context))
-            met[row][sense] += 1
+            counts[row][sense] += 1
     if not labels:
         raise UserError(
-            "--gold names no word of the split that is a single token of the model; name with "
-            "--split the one that the file was made for"
+            "--gold has no word of the split that is a single token of the model; give --split for "
+            "the split that the file belongs to"
         )
     labelled: dict[str, Labelled] = {}
     for word, occurrences in sorted(labels.items()):
         senses, rows, contexts = zip(*occurrences)
-        in_order = sense_numbers(layer, numbers[word])
-        induced, those = np.array([*map(in_order.index, rows)]), text.contexts[list(contexts)]
+        numbered = sense_numbers(layer, numbers[word])
+        induced, vectors = np.array([*map(numbered.index, rows)]), text.contexts[list(contexts)]
         kinds = np.unique(senses, return_inverse=True)[1]
-        labelled[word] = Labelled(kinds, induced, those.numpy(), len(in_order))
-    return labelled, met
+        labelled[word] = Labelled(kinds, induced, vectors.numpy(), len(numbered))
+    return labelled, counts
 
 
 def compare_with_gold(
     labelled: Mapping[str, Labelled], training: Mapping[str, NDArray[np.float32]], seed: int = 1
 ) -> dict[str, Any]:
-    """Agreement by word, and in all.
+    """Agreement with gold senses, by word and over all words.
 
     Words with fewer than :data:`LEAST_OCCURRENCES`, or without two gold senses of three occurrences
     each, are left out.
 
     Args:
-        training: contexts [m, d] of each word, which k-means is fitted on. A word without any has
-            a single cluster.
-        seed: of permutations, k-means, folds and resampled words.
+        labelled: occurrences of each word.
+        training: training contexts [m, d] of each word for k-means. A word without any has a single
+            cluster.
+        seed: random seed.
 
     Returns:
-        "words": by word "occurrences", "gold" and "senses" (numbers of them), "used", and of each
-        of :data:`PARTITIONS` each of :data:`MEASURES`, such as "senses.ari". "all": sums of counts;
-        of each measure "mean" over words, "low" and "high", a 95 % interval by bootstrap over
-        words; and "sign.ari" etc., the sign test of senses against their permuted ones: words where
-        they are "higher", "of" how many where they differ, "p" (two-sided). Both are empty where no
-        word is left.
+        "words": for each word the numbers of "occurrences", "gold" senses, "senses" and "used"
+        senses, and each of :data:`MEASURES` for each of :data:`PARTITIONS`, such as "senses.ari".
+        "all": sums of counts. For each measure "mean" over words with a 95 % bootstrap interval,
+        "low" and "high". Sign tests of senses against permuted senses, such as "sign.ari": number
+        of words where they are "higher", number "of" words where they differ, two-sided "p".
+        Both are empty without words.
     """
     rows: dict[str, dict[str, Any]] = {}
     for word, occurrences in progress(labelled.items(), "gold senses", " words"):
@@ -160,9 +165,9 @@ def _compare_word(word: Labelled, training: NDArray[np.float32], seed: int) -> d
     if min(word.senses, len(training)) > 1:
         kmeans = KMeans(min(word.senses, len(training)), n_init=10, random_state=seed)
         clusters = kmeans.fit(training).predict(contexts)
-    known = np.bincount(gold)[gold] >= 3  # two of each for every fold's training part
+    known = np.bincount(gold)[gold] >= 3  # so that each training fold has two of each
     folds = min(FOLDS, int(np.bincount(gold[known])[gold[known]].min()))
-    # shrinkage of Ledoit and Wolf
+    # shrinkage by Ledoit and Wolf
     probe = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
     parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
     predicted = cross_val_predict(probe, contexts[known], gold[known], cv=parts)
@@ -175,13 +180,11 @@ def _compare_word(word: Labelled, training: NDArray[np.float32], seed: int) -> d
     use = np.bincount(induced, minlength=word.senses) / len(gold)
     counts = {"occurrences": len(gold), "gold": int(gold.max()) + 1, "senses": word.senses}
     counts["used"] = int((use >= LEAST_USE).sum())
-    return counts | {
-        f"{who}.{name}": value for who, row in partitions.items() for name, value in row.items()
-    }
+    return counts | {f"{p}.{name}": v for p, row in partitions.items() for name, v in row.items()}
 
 
 def agreement(gold: NDArray[np.int64], induced: NDArray[np.int64]) -> dict[str, float]:
-    """:data:`MEASURES` of induced senses [n] against gold ones [n]."""
+    """:data:`MEASURES` of induced senses [n] and gold senses [n]."""
     return {name: float(measure(gold, induced)) for name, measure in MEASURES.items()}
 
 
@@ -191,8 +194,8 @@ def _over_words(rows: Sequence[Mapping[str, int | float]], seed: int) -> dict[st
     scores = table.filter(like=".")
     low = high = mean = scores.mean()
     if len(table) > 1:
-        how = {"n_resamples": RESAMPLES, "method": "percentile", "random_state": seed}
-        low, high = bootstrap((scores,), np.mean, axis=0, **how).confidence_interval
+        options = {"n_resamples": RESAMPLES, "method": "percentile", "random_state": seed}
+        low, high = bootstrap((scores,), np.mean, axis=0, **options).confidence_interval
     figures = DataFrame({"mean": mean, "low": low, "high": high}, scores.columns)
     summary |= figures.to_dict("index")
     for name in MEASURES:
@@ -204,17 +207,17 @@ def _over_words(rows: Sequence[Mapping[str, int | float]], seed: int) -> dict[st
 
 
 def comparison_as_text(comparison: Mapping[str, Any]) -> str:
-    """A table with a line a word, and one with a line a measure."""
+    """A table with a row per word, and a table with a row per measure."""
     if not comparison["words"]:
         return (
             f"no word has {LEAST_OCCURRENCES} occurrences in the split and two gold senses with "
-            "three each, so that nothing is compared with gold senses"
+            "three each, so nothing is compared with gold senses"
         )
     short = {"v_measure": "V", "ari": "ARI", "ami": "AMI", "purity": "purity"}
     titles = {"senses": "", "kmeans": " k-means", "probe": " probe"}
     columns = {"occurrences": "n", "gold": "gold", "senses": "senses", "used": "used"}
     for measure, name in list(short.items())[:3]:
-        columns |= {f"{who}.{measure}": name + title for who, title in titles.items()}
+        columns |= {f"{key}.{measure}": name + title for key, title in titles.items()}
     words = DataFrame.from_dict(comparison["words"], orient="index")[[*columns]]
     words = words.rename(columns=columns).rename_axis("word").reset_index()
     every, means = comparison["all"], []

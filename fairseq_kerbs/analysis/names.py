@@ -1,15 +1,13 @@
-"""Names of senses: what each sense of a word translates, and which words stand beside it.
+"""Names of senses: source words that they translate, and adjacent words.
 
-One teacher-forced pass over a split finds the most probable sense of every word that is a single
-token. Where the data have a source side, IBM Model 1 says which source word each one translates.
-The neighbours of a sense are the words before and after it, by how much more often they stand
-there than with the word's other senses: z-scores of log odds (Monroe et al. 2008, "Fightin'
-Words", Section 3.3.1).
-In dialog, where both sides are in one language, the words of the turn before count in the same way,
-and nothing is aligned.
+The text has the most probable sense of each word that is a single token. If the data have a source
+side, IBM Model 1 aligns each word with a source word. The neighbours of a sense are the adjacent
+words that are more frequent than with the other senses of the word, by z-scores of log odds (Monroe
+et al. 2008, "Fightin' Words", Section 3.3.1). In dialog, with both sides in the same language,
+nothing is aligned, and the words of the previous turn are treated as neighbours are.
 
-How clear a word's senses are is the mutual information of sense and source word, or of sense and
-neighbour, less what it has by chance (Vinh et al. 2010), in nats.
+The clarity of a word is the mutual information of its senses with source words, or else with
+neighbours, minus the value expected by chance (Vinh et al. 2010), in nats.
 """
 
 from __future__ import annotations
@@ -29,55 +27,55 @@ from fairseq_kerbs.analysis.alignment import align
 from fairseq_kerbs.analysis.teacher_forcing import Numbers, Text
 from fairseq_kerbs.analysis.words import has_letter
 
-LEAST_OCCURRENCES = 40  # of a word that can be among the clearest
-LEAST_SHARE = 0.05  # of a sense's occurrences that a source word has to have
-LEAST_TIMES = 2  # that a source word or a neighbour has to be met: one is chance
+LEAST_OCCURRENCES = 40  # minimum of the clearest words
+LEAST_SHARE = 0.05  # minimum share of a source word in the occurrences of a sense
+LEAST_TIMES = 2  # minimum number of occurrences of a source word or neighbour
 LEAST_Z = 1.96
-MOST = 3  # source words, neighbours and words of the turn before, of each sense
-SAME_LANGUAGE = 0.5  # share of the target's words that the source has, too, from which on it is one
-COMMON = 0.25  # share of all tokens that the most frequent words make up, and so are no content
+MOST = 3  # maximum number of source words, of neighbours, and of words of the previous turn
+SAME_LANGUAGE = 0.5  # both sides are one language if the source has this share of target words
+COMMON = 0.25  # share of tokens of the most frequent words, which are ranked as function words
 _NOWHERE: Numbers = np.empty(0, np.int64)
 
 
 class SenseName(NamedTuple):
-    """What sets a sense apart."""
+    """Words that distinguish a sense."""
 
-    times: int  # occurrences in which it is the most probable sense of its word
-    share: float  # of the word's occurrences
-    sources: list[tuple[str, int]]  # source words that it translates, and how often
-    neighbours: list[str]  # such as "street light", the word itself among them
-    turn: list[str]  # words of the turn before
+    times: int  # occurrences where it is the most probable sense of its word
+    share: float  # share of the word's occurrences
+    sources: list[tuple[str, int]]  # source words with counts
+    neighbours: list[str]  # with the word itself, such as "street light"
+    turn: list[str]  # words of the previous turn
 
     @property
     def translates(self) -> str:
-        """Source words, each with how often."""
+        """Source words with counts."""
         return ", ".join(f"{word} {times}" for word, times in self.sources)
 
     @property
     def beside(self) -> str:
-        """Neighbours, and words of the turn before behind an arrow."""
+        """Neighbours, and words of the previous turn after an arrow."""
         return ", ".join([*self.neighbours, *(f"← {word}" for word in self.turn)])
 
     @property
     def short(self) -> str:
-        """Source words alone, or neighbours where it has none."""
+        """Source words, or else neighbours."""
         return ", ".join(word for word, _ in self.sources) or self.beside
 
 
 NO_NAME = SenseName(0, 0.0, [], [], [])
-"""That of a sense without occurrences."""
+"""Name of a sense without occurrences."""
 
 
 class Example(NamedTuple):
-    """A context of a sense."""
+    """An occurrence of a sense."""
 
-    posterior: float  # of the sense (Eq. 7)
-    words: list[str]  # of the line
-    place: int  # of the word among them
+    posterior: float  # posterior of the sense (Eq. 7)
+    words: list[str]  # words of the line
+    place: int  # index of the word in the line
 
 
 def is_function_word(word: str) -> bool:
-    """Whether a word has no letter, or is on scikit-learn's list of English function words."""
+    """Whether a word has no letter, or is one of scikit-learn's English stop words."""
     return not has_letter(word) or word.lower() in ENGLISH_STOP_WORDS
 
 
@@ -85,26 +83,26 @@ class SenseNames:
     """Names of the senses in a text.
 
     Args:
-        text: what :func:`read_text` gives of a model with senses.
-        symbols: [V] entries of the target dictionary.
+        text: result of :func:`.read_text` for a model with senses.
+        symbols: entries of the target dictionary, [V].
     """
 
     def __init__(self, text: Text, symbols: Sequence[str]) -> None:
         self._text, self._symbols, tokens = text, symbols, text.tokens
-        self._where: dict[int, Numbers] = tokens.groupby("entry").indices  # [n] of each word
+        self._where: dict[int, Numbers] = tokens.groupby("entry").indices  # rows of each word
         self._line, self._sense, self._share = (
             tokens[column].to_numpy() for column in ("line", "sense", "posterior")
         )
-        # words by number, 0 for "", which stands before, between and after all lines
+        # integers for words; 0 stands for "" before, between and after lines
         words = ["", *(word for line in text.words for word in (*line, ""))]
         source = [word for line in text.source or [] for word in line]
         numbers, kinds = pandas.factorize(np.array([*words, *source], object), sort=True)
         self._kinds: list[str] = kinds.tolist()
-        starts = np.cumsum([0, *map(len, text.words)])[self._line]  # [N] words in lines before
+        starts = np.cumsum([0, *map(len, text.words)])[self._line]  # [N] words in earlier lines
         at = 1 + starts + self._line + tokens["place"].to_numpy()
         self._before, self._after = numbers[at - 1], numbers[at + 1]  # [N]
-        self._cause: Numbers | None = None  # [N] number of the source word
-        self._turns: list[Numbers] = []  # of each line, in dialog
+        self._cause: Numbers | None = None  # [N] aligned source word
+        self._turns: list[Numbers] = []  # in dialog, words of the turn before each line
         target, others = np.unique(numbers[: len(words)]), numbers[len(words) :]
         if len(np.intersect1d(target, others)) > SAME_LANGUAGE * (len(target) - 1):
             ends = np.cumsum([len(line) for line in text.source or []])[:-1]
@@ -112,17 +110,19 @@ class SenseNames:
         elif source:
             best = align(text.words, text.source or [])[starts + tokens["place"].to_numpy()]
             letters = np.array(list(map(has_letter, source)))
-            # punctuation names nothing
+            # punctuation is no name
             self._cause = np.where((best >= 0) & letters[best], others[best], 0)
 
     @property
     def lines(self) -> int:
-        """Lines that were read."""
+        """Number of lines in the text."""
         return len(self._text.words)
 
     def clearest(self, most: int, special: int = 0) -> list[str]:
-        """The words whose senses differ most surely: ``most`` of them, or all with 0. Words without
-        a letter and function words come last."""
+        """The ``most`` words with the highest clarity, or all with 0. Function words come last.
+
+        ``special`` is the number of special symbols at the start of the dictionary.
+        """
         by_count = sorted(self._where, key=lambda entry: -len(self._where[entry]))
         shares = np.cumsum([len(self._where[entry]) for entry in by_count])
         common = np.searchsorted(shares, COMMON * len(self._line), side="right")
@@ -130,14 +130,13 @@ class SenseNames:
         for entry, where in self._where.items():
             word = self._symbols[entry]
             if entry >= special and len(where) >= LEAST_OCCURRENCES:
-                empty = entry in frequent or is_function_word(word)
+                function_word = entry in frequent or is_function_word(word)
                 if (value := self.clarity(entry)) > 0:
-                    clear[word] = (empty, -value, word)
+                    clear[word] = (function_word, -value, word)
         return sorted(clear, key=clear.__getitem__)[: most or None]
 
     def clarity(self, entry: int) -> float:
-        """Mutual information of a word's senses and their source words, or else of senses and
-        neighbours, in nats, above what chance has; 0 with one sense."""
+        """Clarity of a word's senses in nats, as in the module's docstring. 0 for one sense."""
         where = self._where.get(entry, _NOWHERE)
         excess = [0.0]
         for feature in [self._before, self._after] if self._cause is None else [self._cause]:
@@ -147,7 +146,7 @@ class SenseNames:
         return float(max(excess))
 
     def names(self, entry: int) -> dict[int, SenseName]:
-        """Names of a word's senses that occur, by row."""
+        """Names of the senses of a word that occur, by their row in the layer."""
         where = self._where.get(entry, _NOWHERE)
         senses, word, names = self._sense[where], self._symbols[entry], {}
         beside = self._apart(senses, self._before[where], "", f" {word}")
@@ -157,34 +156,35 @@ class SenseNames:
         turn = self._apart(repeated, np.concatenate([_NOWHERE, *turns]))
         for row, times in zip(*map(np.ndarray.tolist, np.unique(senses, return_counts=True))):
             sources = self._sources(where[senses == row])
-            share, words = times / len(where), (best_words(found, row) for found in (beside, turn))
-            names[row] = SenseName(times, share, sources, *words)
+            best = best_words(beside, row), best_words(turn, row)
+            names[row] = SenseName(times, times / len(where), sources, *best)
         return names
 
     def _apart(
         self, senses: Numbers, words: Numbers, before: str = "", after: str = ""
     ) -> list[Association]:
-        """What sets senses [n] apart among words [n], shown between two texts."""
-        there = words > 0
-        rows, kinds = np.unique(senses[there]), np.unique(words[there])
+        """Words [n] that distinguish senses [n], with texts ``before`` and ``after`` them."""
+        senses, words = senses[words > 0], words[words > 0]
+        rows, kinds = np.unique(senses), np.unique(words)
         if not len(rows):
             return []
-        z = log_odds(contingency_matrix(senses[there], words[there]))
-        found = []
+        z = log_odds(contingency_matrix(senses, words))
+        associations = []
         for row, column in np.argwhere(z > LEAST_Z).tolist():
             word = self._kinds[kinds[column]]
-            found.append(Association(int(rows[row]), z[row, column], word, before + word + after))
-        return found
+            text = before + word + after
+            associations.append(Association(int(rows[row]), z[row, column], word, text))
+        return associations
 
     def _sources(self, where: Numbers) -> list[tuple[str, int]]:
-        """The source words that occurrences [n] translate, and how often."""
+        """Source words of occurrences [n], with counts."""
         causes = _NOWHERE if self._cause is None else self._cause[where]
         least = max(LEAST_TIMES, LEAST_SHARE * len(where))
         counts = Counter(self._kinds[cause] for cause in sorted(causes.tolist()) if cause)
         return [pair for pair in counts.most_common(MOST) if pair[1] >= least]
 
     def examples(self, row: int, entry: int, most: int) -> list[Example]:
-        """The surest contexts of a sense of a word, at most ``most``, the surest first."""
+        """The ``most`` occurrences of a sense (``row``) of a word with the highest posteriors."""
         where = self._where.get(entry, _NOWHERE)
         where = where[self._sense[where] == row]
         best = where[np.argsort(-self._share[where], kind="stable")[:most]]
@@ -195,26 +195,26 @@ class SenseNames:
 
 
 class Association(NamedTuple):
-    """A word that sets a sense apart."""
+    """A word that distinguishes a sense."""
 
-    row: int  # of the sense
+    row: int  # row of the sense
     score: float  # z-score
     word: str
-    text: str  # how it is shown
+    text: str  # text for display
 
 
 def best_words(associations: Iterable[Association], row: int) -> list[str]:
-    """The :data:`MOST` surest of a sense, words without a letter left out, function words last."""
+    """The :data:`MOST` best words with letters of a sense, with function words last."""
     ranked = sorted(
         (is_function_word(word), -score, text)
-        for of, score, word, text in associations
-        if of == row and has_letter(word)
+        for sense, score, word, text in associations
+        if sense == row and has_letter(word)
     )
     return [text for _, _, text in ranked[:MOST]]
 
 
 def log_odds(table: NDArray[np.int64]) -> NDArray[np.float64]:
-    """z-scores of log odds of columns in each row against all other rows, [R, C]."""
+    """z-scores of log odds of each column in a row against all other rows, for counts [R, C]."""
     other = table.sum(0) - table
     rest = table.sum(1, keepdims=True) - table
     other_rest = other.sum(1, keepdims=True) - other

@@ -1,7 +1,7 @@
-"""Figures: shapes of kernels, a trained model's senses, and how they came in its training.
+"""Figures of kernels, of a trained model's senses, and of their history in the training.
 
-All are readable in grey: lines differ in their dashes, senses in the shape of their marks. Files
-are written whole or not at all, the same bytes at every run.
+They are readable in grayscale, by dashes of lines and shapes of marks. Files are written atomically
+and are identical in every run.
 """
 
 from __future__ import annotations
@@ -29,25 +29,22 @@ from fairseq_kerbs.kernels.gao import LogKernel, PowerKernel, RadialBasisKernel,
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write_bytes, iter_lines
 
-# By suffix of the file, what would change from run to run and is left out of it.
+# by suffix: metadata without dates
 _METADATA: dict[str, Any] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito: for the colour-blind, too
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # colorblind-safe, by Okabe and Ito
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _BARS: dict[str, Any] = {"color": "#5f7285", "edgecolor": "white"}
 
 
 def check_figure_path(path: Path) -> None:
-    """Raise a UserError, before anything is computed, unless the suffix is one of a figure."""
+    """Raise a UserError unless the suffix is that of a supported format."""
     if path.suffix.lower() not in _METADATA:
-        raise UserError(
-            f"{path}: the name of a figure must end in one of {', '.join(_METADATA)}, which say "
-            "what kind of file it is"
-        )
+        raise UserError(f"{path}: the name of a figure must end in one of {', '.join(_METADATA)}")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format that the suffix says."""
+    """Write a figure in the format of the suffix."""
     suffix = path.suffix.lower()
     with rc_context({"svg.hashsalt": "fairseq_kerbs"}), atomic_write_bytes(path) as stream:
         figure.savefig(stream, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
@@ -56,7 +53,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 def _panels(
     width: float, height: float, *labels: tuple[str, str, str]
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure of a size in inches with panels side by side: title, label of x, label of y."""
+    """A figure (size in inches) with adjacent panels, given title, x label and y label of each."""
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(1, len(labels), squeeze=False)[0]
     for axes, (title, x_label, y_label) in zip(panels, labels):
@@ -66,7 +63,7 @@ def _panels(
 
 
 def _draw_lines(axes: Axes, lines: dict[str, tuple[Tensor, Tensor]]) -> None:
-    """Lines x and y by label, told apart without colour."""
+    """Draw lines (x, y) by label, with different dashes."""
     for (label, (x, y)), color, dashes in zip(lines.items(), COLORS, DASHES):
         axes.plot(x, y, label=label, color=color, linestyle=dashes)
     axes.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
@@ -79,14 +76,13 @@ DISTANCE_KERNELS = {
     "rbf (γ = 1)": RadialBasisKernel(1.0),
     "wav (a = 1, b = 1)": WaveletKernel(1.0, 1.0),
 }
-"""What Gao plots, with values for which all bend within the same distance."""
+"""Kernels that Gao et al. plot, with parameters for similar curvature in the plotted range."""
 
 THETAS = (("θ = −2", -2.0), ("θ = 0", 0.0), ("θ = 2", 2.0))
 
 
 def plot_kernels() -> Figure:
-    """Kernels of Gao et al. (their Figure 1), their gradients, and KerBS for several θ (Figure 2).
-    θ = 0 is the inner product."""
+    """Kernels of Gao et al. (their Figure 1) with gradients, and KerBS for several θ (Figure 2)."""
     squared = "squared distance $D = |w-h|^2$"
     figure, panels = _panels(
         *(11.5, 3.7),
@@ -106,7 +102,7 @@ def plot_kernels() -> Figure:
 
 
 def _mark(index: int, size: float) -> dict[str, Any]:
-    """The mark of a word's sense, by its place among them; every second one is empty."""
+    """Style of the mark of a sense by its index in the word. Every second mark is not filled."""
     color = COLORS[index % 4]
     face = "none" if index % 2 else color
     return {"marker": MARKS[index % 8], "s": size, "edgecolors": color, "facecolors": face}
@@ -115,11 +111,13 @@ def _mark(index: int, size: float) -> dict[str, Any]:
 def plot_contexts(
     word: str, plane: Projection, sense_of: NDArray[np.int64], names: Sequence[str] = ()
 ) -> Figure:
-    """Context vectors of a word in a plane, with marks of its senses (Figure 1 of the paper).
+    """Contexts of a word in a plane, with marks of its senses (Figure 1 of the paper).
 
     Args:
-        sense_of: [n] the most probable sense of each context, from 0 in the order of numbers.
-        names: of each sense, for the legend.
+        word: the word.
+        plane: projection of contexts and senses.
+        sense_of: index of the most probable sense of each context, [n].
+        names: names of the senses for the legend.
     """
     title = f"Contexts of “{_plain(word)}” by sense"
     figure, (axes,) = _panels(8.4, 4.2, (title, *plane.axes))
@@ -140,8 +138,12 @@ def plot_contexts(
 def plot_theta(
     words: Sequence[str], theta: Sequence[Sequence[float]], usage: Sequence[Sequence[float]]
 ) -> Figure:
-    """For each word θ of its senses (Figure 3 of the paper), and their shares of the word's usage;
-    the more used, the larger the mark."""
+    """θ of the senses of each word (Figure 3 of the paper), with marks sized by usage.
+
+    Args:
+        words: the words.
+        theta, usage: θ and share in the word's usage of each sense, for each word.
+    """
     title = "Kernel parameter of each sense\n(size: usage; bar: mean by usage)"
     figure, (axes,) = _panels(max(4.0, 1.6 + 0.62 * len(words)), 3.9, (title, "word", "θ"))
     for place, (values, shares) in enumerate(zip(theta, usage)):
@@ -160,15 +162,14 @@ def plot_theta(
 
 
 def plot_frequency(senses: Sequence[int], counts: Sequence[int]) -> Figure:
-    """Number of senses [V] of each word against its occurrences [V] in the training data; words
-    with none are left out."""
+    """Number of senses [V] of each word by its occurrences [V] in the training data, if above 0."""
     labels = ("Senses of a word and its frequency", "occurrences in the training data", "senses")
     figure, (axes,) = _panels(5.6, 3.9, labels)
-    each, times = np.asarray(senses), np.asarray(counts)
-    shown = np.flatnonzero(times)
-    apart = np.random.default_rng(1).uniform(-0.25, 0.25, len(shown))
-    label = "a word (moved up or down at random)"
-    axes.scatter(times[shown], each[shown] + apart, s=6, color="0.6", linewidths=0, label=label)
+    number, times = np.asarray(senses), np.asarray(counts)
+    seen = np.flatnonzero(times)
+    jitter = np.random.default_rng(1).uniform(-0.25, 0.25, len(seen))
+    label = "a word (with random vertical offset)"
+    axes.scatter(times[seen], number[seen] + jitter, s=6, color="0.6", linewidths=0, label=label)
     tenths = DataFrame(senses_by_frequency(senses, counts))
     middle = (tenths["most"] * tenths["fewest"]) ** 0.5
     label = "mean of a tenth of the words"
@@ -179,7 +180,7 @@ def plot_frequency(senses: Sequence[int], counts: Sequence[int]) -> Figure:
 
 
 def plot_usage(usage: Tensor, word_of_sense: Tensor) -> Figure:
-    """How usage U (Eq. 13) [M] is spread over all senses, and within their words [M]."""
+    """Histograms of usage U (Eq. 13) of senses [M], and of its share in the word."""
     numbers, words = usage.double().numpy(), word_of_sense.numpy()
     never = np.count_nonzero(numbers == 0)
     title = f"Usage of senses ({never} never used)" if never else "Usage of senses"
@@ -192,45 +193,50 @@ def plot_usage(usage: Tensor, word_of_sense: Tensor) -> Figure:
 
 
 def plot_theta_histogram(theta: Sequence[float]) -> Figure:
-    """How θ is spread over senses."""
+    """Histogram of θ."""
     figure, (axes,) = _panels(4.6, 3.6, ("Kernel parameter", "θ", "senses"))
     axes.hist(theta, bins=30, **_BARS)
     return figure
 
 
 def _plain(word: str) -> str:
-    """A word that matplotlib takes neither for mathematics nor for a label to leave out."""
+    """Escape a text, which matplotlib could read as mathematics or as a hidden label."""
     word = f"\N{ZERO WIDTH SPACE}{word}" if word.startswith("_") else word
     return word.replace("\\", "\\\\").replace("$", "\\$") if "$" in word else word
 
 
-# --- the course of a training -------------------------------------------------------------------
-
 _NAMES = re.compile(r"senses_moved|words_with_\d+|theta_q\d+")
-# name=value, name value or "name": "value"; of an epoch in JSON, "train_name"
+# name=value, name value or "name": "value", in JSON for an epoch "train_name"
 _FIGURES = re.compile(r'\b(?:train_)?(\w+?)(?:[= ]|": )"?(-?\d[\d.]*(?:e[+-]?\d+)?)(?=[",} ]|$)')
-_KINDS = ("train_inner", "train")  # between two validations, or once an epoch
-
+_KINDS = ("train_inner", "train")  # records within an epoch, and per epoch
 
 _CHARTS = {
     "words_with_": ("Words by number of senses, over training", "words", "number of senses: {}"),
     "senses_moved": ("Senses moved", "senses since the last record", "senses moved"),
     "theta_q": ("θ over training", "θ", "{} % of the senses lie below"),
 }
-"""By the start of names of figures: title, what the values are, and what a line is called."""
+"""Title, y label and legend entry by prefix of the names."""
 
 
 def read_history(path: Path) -> DataFrame:
-    """What a training says of its senses: a row for each number of updates, NaN where it says
-    nothing. It is read from a file with what fairseq-train printed (``--log-format simple``,
-    ``json`` or ``tqdm``) or the folder of its ``--tensorboard-logdir``; a UserError if nothing is
-    there of senses. Of an update that a resumed training writes again, the last counts.
+    """Read the statistics of senses that a training logged.
+
+    Args:
+        path: output of fairseq-train with ``--log-format simple``, ``json`` or ``tqdm``, or the
+            folder of ``--tensorboard-logdir``.
+
+    Returns:
+        table with a row per number of updates, and NaN for missing values. If a resumed training
+        repeats an update, the last values count.
+
+    Raises:
+        UserError: there are no statistics of senses.
     """
     history = DataFrame(_from_tensorboard(path) if path.is_dir() else _from_log(path)).sort_index()
     if history.empty:
         raise UserError(
-            f"{path} has no figures of senses; name the output of fairseq-train with a KerBS model "
-            "and --log-format simple, or its --tensorboard-logdir"
+            f"{path} has no statistics of senses; name the output of fairseq-train for a KerBS "
+            "model with --log-format simple, or its --tensorboard-logdir"
         )
     return history
 
@@ -260,7 +266,7 @@ def _from_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
 
 
 def plot_history(history: DataFrame) -> Figure:
-    """Words by number of senses, senses moved, and quantiles of θ, over training."""
+    """Words by number of senses, moved senses, and quantiles of θ, over a training."""
     charts = {start: history.filter(regex=f"^{start}") for start in _CHARTS}
     charts = {start: columns for start, columns in charts.items() if not columns.empty}
     labels = [(_CHARTS[start][0], "updates", _CHARTS[start][1]) for start in charts]

@@ -1,9 +1,9 @@
-"""Which sense each token of a generated text was predicted by: a pass over finished hypotheses.
+"""Add the most probable sense of each token to fairseq-generate's output.
 
-In fairseq-generate's output a line ``K-<id>`` follows the ``P-`` line of every hypothesis, with one
-entry for each of its tokens, the end of the sentence included: ``word#sense:posterior``, with the
-number of the sense within its word (`number_senses`) and the posterior of Eq. 7. Behind a tab may
-stand the names of the senses of content words that have several: ``bank#1=Ufer; light#2=hellblau``.
+A line ``K-<id>`` follows the ``P-`` line of each hypothesis. It has an entry for each token,
+including the end of the sentence: ``word#sense:posterior``, with the number of the sense
+(:func:`.number_senses`) and its posterior (Eq. 7). Names of senses of content words may follow
+after a tab: ``bank#1=Ufer; light#2=hellblau``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fairseq_kerbs.utils.processes import progress
 if TYPE_CHECKING:
     from fairseq_kerbs.analysis.names import SenseNames
 
-BATCH = 64  # hypotheses at a time, of about the same length
+BATCH = 64  # hypotheses of similar length per batch
 _LINE = re.compile(r"([SHDP])-(\d+)\t(.*)", re.DOTALL)
 
 
 class Hypothesis(NamedTuple):
     """A hypothesis of fairseq-generate's output."""
 
-    line: int  # number of its P line, from 0
+    line: int  # index of its P line
     source: list[str]
     words: list[str]
 
@@ -43,34 +43,40 @@ class Entry(NamedTuple):
     """A token of a hypothesis."""
 
     word: str
-    sense: int  # number of the most probable one
+    sense: int  # number of the most probable sense
     posterior: float
 
 
 def with_senses(
     lines: Sequence[str], model: Any, task: Any, name: str, names: SenseNames | None = None
 ) -> list[str]:
-    """The lines of fairseq-generate's output, those of senses among them; earlier ones give way.
+    """Insert lines with senses into fairseq-generate's output, and remove earlier ones.
 
-    Raises a UserError, which has the ``name`` of the output, if it has no hypotheses, or its words
-    are not those that the model has read and written.
+    Args:
+        lines: the output.
+        model, task: model of fairseq_kerbs that generated it, and fairseq's task.
+        name: name of the file, for messages.
+        names: names of senses.
+
+    Raises:
+        UserError: the output has no hypotheses, or its tokens are not those of the model.
     """
     lines = [line for line in lines if not line.startswith("K-")]
-    hypotheses = sorted(read_hypotheses(lines, name), key=lambda each: len(each.words))
+    hypotheses = sorted(read_hypotheses(lines, name), key=lambda h: len(h.words))
     label = _labels(model.decoder.output, task.target_dictionary, names)
     added: dict[int, str] = {}
     for start in progress(range(0, len(hypotheses), BATCH), "senses", " batches"):
         batch = hypotheses[start : start + BATCH]
         for hypothesis, entries in zip(batch, _entries(batch, model, task)):
             sentence = lines[hypothesis.line].partition("\t")[0][2:]
-            shown = " ".join(f"{word}#{sense}:{share:.4f}" for word, sense, share in entries)
+            senses = " ".join(f"{word}#{sense}:{share:.4f}" for word, sense, share in entries)
             before = ["", *(entry.word for entry in entries)]
-            whole = dict.fromkeys(  # an entry behind a marked one ends another word
+            whole = dict.fromkeys(  # without final pieces of words
                 entry[:2] for entry, word in zip(entries, before) if not word.endswith(BPE_MARK)
             )
-            named = [(f"{word}#{sense}", label(word).get(sense)) for word, sense in whole]
-            text = "; ".join(f"{sense}={short}" for sense, short in named if short)
-            added[hypothesis.line] = f"K-{sentence}\t{shown}\t{text}".rstrip()
+            labels = [(f"{word}#{sense}", label(word).get(sense)) for word, sense in whole]
+            text = "; ".join(f"{sense}={short}" for sense, short in labels if short)
+            added[hypothesis.line] = f"K-{sentence}\t{senses}\t{text}".rstrip()
     return [
         text
         for number, line in enumerate(lines)
@@ -79,8 +85,7 @@ def with_senses(
 
 
 def _labels(layer: OutputLayer, dictionary: Any, names: SenseNames | None) -> Any:
-    """A function of a word: short names of its senses by number, if it is a content word that has
-    several."""
+    """Function from a content word to short names of its senses by number, if it has several."""
     numbers = number_senses(layer.word_of_sense, layer.usage).tolist()
 
     @functools.cache
@@ -99,16 +104,19 @@ def _labels(layer: OutputLayer, dictionary: Any, names: SenseNames | None) -> An
 
 
 def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
-    """All hypotheses of an output, in its order."""
-    hypotheses, sources, words, shown = [], {}, [""], ""
+    """Hypotheses of fairseq-generate's output, in order.
+
+    A UserError with the ``name`` of the output is raised if there are none, or they are not tokens.
+    """
+    hypotheses, sources, words, tokens = [], {}, [""], ""
     for number, match in enumerate(map(_LINE.fullmatch, lines)):
         kind, sentence, text = match.groups() if match else ("", "", "")
         if kind == "S":
             sources[sentence] = text.split()
         elif kind == "H":
-            shown = text.partition("\t")[2]
-            words = shown.split()
-        elif kind == "D" and text.partition("\t")[2] != shown:
+            tokens = text.partition("\t")[2]
+            words = tokens.split()
+        elif kind == "D" and text.partition("\t")[2] != tokens:
             raise UserError(f"{name} was made with --bpe or --tokenizer; generate without these")
         elif kind == "P":
             if len(text.split()) != len(words) + 1:
@@ -126,18 +134,19 @@ def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
 
 
 def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[Entry]]:
-    """The tokens of each hypothesis."""
-    read, written = task.source_dictionary, task.target_dictionary
-    rows = [_numbers(each.words, written) for each in batch]
-    source, start = None, written.eos()
+    """Tokens of each hypothesis with their senses."""
+    dictionary = task.target_dictionary
+    rows = [_numbers(hypothesis.words, dictionary) for hypothesis in batch]
+    source, start = None, dictionary.eos()
     if isinstance(model, FairseqLanguageModel):
-        start = written.bos() if task.args.add_bos_token else start
+        start = dictionary.bos() if task.args.add_bos_token else start
     else:
-        sources = [_numbers(each.source, read) for each in batch]
-        source = collate_tokens(sources, read.pad(), left_pad=task.cfg.left_pad_source)
-    senses = hypothesis_senses(model, source, rows, start, written.pad())
+        sources = [_numbers(hypothesis.source, task.source_dictionary) for hypothesis in batch]
+        padding = task.source_dictionary.pad()
+        source = collate_tokens(sources, padding, left_pad=task.cfg.left_pad_source)
+    senses = hypothesis_senses(model, source, rows, start, dictionary.pad())
     return [
-        [Entry(written[token], *sense) for token, sense in zip(row.tolist(), of_row)]
+        [Entry(dictionary[token], *sense) for token, sense in zip(row.tolist(), of_row)]
         for row, of_row in zip(rows, senses)
     ]
 
@@ -150,9 +159,18 @@ def _numbers(words: list[str], dictionary: Any) -> Tensor:
 def hypothesis_senses(
     model: Any, source: Tensor | None, hypotheses: list[Tensor], start: int, padding: int
 ) -> list[list[tuple[int, float]]]:
-    """The number of the most probable sense of each token, and its posterior (Eq. 7), of one
-    hypothesis [len] for each row of a padded ``source`` [batch, src_len], None for a language
-    model: contexts are those of decoding step by step, from the token ``start``."""
+    """Most probable sense of each token, from the contexts of step-by-step decoding.
+
+    Args:
+        model: a model of fairseq_kerbs.
+        source: padded source tokens [batch, src_len], or None for a language model.
+        hypotheses: target tokens of each sentence, [len].
+        start: first input token of the decoder.
+        padding: index of the padding symbol.
+
+    Returns:
+        number and posterior (Eq. 7) of the sense of each token of each hypothesis.
+    """
     words = torch.nn.utils.rnn.pad_sequence(hypotheses, True, padding)  # [batch, len]
     previous = torch.nn.functional.pad(words[:, :-1], (1, 0), value=start)
     encoded: dict[str, Any] = {}

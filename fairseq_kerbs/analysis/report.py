@@ -1,7 +1,7 @@
-"""Senses of words: usage, θ, what they translate and stand beside, contexts, nearest senses, and
-gold senses where they are known; for a terminal, as a table, and as one HTML page.
+"""Report of senses as text, as a table, and as an HTML page.
 
-The page needs no network. It has the clearest words as cards, every word, and charts.
+It has usage, θ, names (:mod:`.names`), contexts, nearest senses and gold senses of each sense. The
+page needs no network. It has the clearest words as cards, all words, and charts.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.processes import progress
 
 Figures = dict[str, Any]
-"""What is written as JSON, by name."""
+"""Values for JSON by name."""
 
-CARDS = 24  # words of the page's gallery
+CARDS = 24  # words in the page's gallery
 SIGNS = ("●", "□", "▲", "◇")
-"""Marks of a word's senses in the order of their numbers."""
-_CONTEXT = 6  # words shown on either side
-_SCORES = 4 << 20  # logits that are kept at a time
+"""Marks of the senses of a word by number."""
+_CONTEXT = 6  # words on either side of an example
+_SCORES = 4 << 20  # maximum number of logits in memory
 
 
 def training_counts(dictionary: Any) -> list[int]:
-    """[V] occurrences in the training data, 0 of fairseq's special symbols."""
+    """Occurrences of each entry in the training data, with 0 for special symbols, [V]."""
     return [0] * dictionary.nspecial + dictionary.count[dictionary.nspecial :]
 
 
@@ -49,35 +49,39 @@ def build_report(
     gold: Mapping[int, Mapping[str, int]] | None = None,
     top: int = 20, examples: int = 2, nearest: int = 0,
 ) -> Figures:  # fmt: skip
-    """Summarize the senses of some words.
+    """Summarize the senses of words.
 
     Args:
-        names: what senses translate and stand beside; None where there are no data.
-        words: entries of the dictionary, by default the ``top`` (all with 0) whose senses are
-            clearest, or without data those with most senses.
-        gold: how often each gold sense is met, by row of the sense.
-        examples, nearest: contexts and neighbours of each sense.
+        names: names of senses, or None without data.
+        layer: output layer of the model.
+        dictionary: target dictionary.
+        words: words of the dictionary, by default the ``top`` clearest words (all with 0), or
+            without data those with most senses.
+        gold: counts of gold senses, by row of the model's sense.
+        top: number of words.
+        examples, nearest: numbers of contexts and of nearest senses of each sense.
 
     Returns:
-        ``words``: ``word``, ``frequency``, ``log_prob`` (Eq. 12), ``clarity``
-        (:meth:`SenseNames.clarity`) and ``senses``, the most used first: ``name``, such as
-        ``seal#2``, ``sense`` (its number), ``row`` in the layer, ``usage`` (Eq. 13, a share of the
-        word's), ``theta``, what :class:`SenseName` has, ``true_senses`` (how often each is met),
-        ``examples`` (the surest) and ``nearest`` (`nearest_senses`);
-        ``deciles``, see `senses_by_frequency`; ``by_number``, words with 1, 2, … senses;
-        ``lines_read``, of the data, and ``with_data``. What is not known is None or empty.
+        ``words`` with ``word``, ``frequency``, ``log_prob`` (Eq. 12), ``clarity``
+        (:meth:`.SenseNames.clarity`) and ``senses`` by decreasing usage: ``name`` such as
+        ``seal#2``, ``sense`` (its number), ``row`` in the layer, ``usage`` (Eq. 13, share in the
+        word), ``theta``, fields of :class:`.SenseName`, ``true_senses`` (counts of gold senses),
+        ``examples`` and ``nearest`` (:func:`nearest_senses`).
+        ``deciles``: see :func:`.senses_by_frequency`. ``by_number``: number of words with 1, 2, …
+        senses. ``lines_read``, ``with_data``: number of lines, and whether there are names.
+        Unknown values are None or empty.
     """
     symbols, special, counts = dictionary.symbols, dictionary.nspecial, training_counts(dictionary)
     proper = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
     several: list[int] = layer.senses_per_word().tolist()
-    wanted = list(dict.fromkeys(words))
-    if not wanted and names is not None:
-        wanted = names.clearest(top, special)
-    elif not wanted:
+    words = list(dict.fromkeys(words))
+    if not words and names is not None:
+        words = names.clearest(top, special)
+    elif not words:
         most = sorted((-several[n], -counts[n], symbols[n]) for n in proper if several[n] > 1)
-        wanted = [word for *_, word in most[: top or None]]
+        words = [word for *_, word in most[: top or None]]
     summaries = []
-    for word in progress(wanted, "senses", " words"):
+    for word in progress(words, "senses", " words"):
         entry = dictionary.indices[word]
         figures = {"word": word, "frequency": counts[entry]}
         figures |= {"log_prob": float(layer.log_prob[entry])}
@@ -128,15 +132,15 @@ def _senses(
 def _add_nearest(
     words: list[Figures], layer: OutputLayer, symbols: Sequence[str], most: int, proper: list[int]
 ) -> None:
-    """To every sense of words the ``name`` and ``row`` of its nearest ones, and their ``score``."""
-    owners: list[int] = layer.word_of_sense.tolist()
+    """Add the nearest senses with ``name``, ``row`` and ``score`` to each sense."""
+    word_of_sense: list[int] = layer.word_of_sense.tolist()
     numbers: list[int] = number_senses(layer.word_of_sense, layer.usage).tolist()
     ignored = sorted(set(range(len(symbols))) - set(proper))
     senses = [sense for word in words for sense in word["senses"]]
-    found = nearest_senses(layer, [sense["row"] for sense in senses], most, ignored)
-    for sense, near in zip(senses, found if most else ()):
+    nearest = nearest_senses(layer, [sense["row"] for sense in senses], most, ignored)
+    for sense, near in zip(senses, nearest if most else ()):
         sense["nearest"] = [
-            {"name": f"{symbols[owners[row]]}#{numbers[row]}", "row": row, "score": score}
+            {"name": f"{symbols[word_of_sense[row]]}#{numbers[row]}", "row": row, "score": score}
             for row, score in near
         ]
 
@@ -145,26 +149,29 @@ def _add_nearest(
 def nearest_senses(
     layer: OutputLayer, senses: Sequence[int], number: int, ignored: Sequence[int] = ()
 ) -> Iterator[list[tuple[int, float]]]:
-    """The ``number`` senses with the highest logits, were the vector of another one the context.
+    """Senses with the highest logits K(w, w'; θ') if the embedding w of a sense is the context.
 
-    Yields for each of ``senses`` the others with their logits K(w, w'; θ'), the highest first; none
-    of the words ``ignored``, such as fairseq's special symbols.
+    Args:
+        layer: output layer.
+        senses: rows of the senses.
+        number: number of nearest senses.
+        ignored: words whose senses are left out, such as special symbols.
+
+    Yields:
+        for each sense, rows and logits of the nearest other senses in descending order.
     """
-    left_out = torch.isin(layer.word_of_sense, torch.tensor([*ignored], dtype=torch.long))  # [M]
-    number = max(0, min(number, int((~left_out).sum()) - 1))
+    excluded = torch.isin(layer.word_of_sense, torch.tensor([*ignored], dtype=torch.long))  # [M]
+    number = max(0, min(number, int((~excluded).sum()) - 1))
     rows, everything = max(1, _SCORES // layer.total_senses), torch.arange(layer.total_senses)
     parts = torch.tensor(list(senses), dtype=torch.long).split(rows)
     for part in progress(parts, "nearest senses", " parts"):
         contexts = layer.as_contexts(layer.weight[part].float())  # [n, d]
         logits = layer.sense_logits(contexts, everything)  # [n, M]
-        logits[:, left_out] = -torch.inf
+        logits[:, excluded] = -torch.inf
         logits.scatter_(1, part.unsqueeze(1), -torch.inf)  # itself
         scores, nearest = logits.topk(number, dim=1)
         for row in zip(nearest.tolist(), scores.tolist()):
             yield list(zip(*row))
-
-
-# --- for a terminal, and as a table ---------------------------------------------------------------
 
 
 def _true_senses(sense: Figures) -> list[str]:
@@ -172,7 +179,7 @@ def _true_senses(sense: Figures) -> list[str]:
 
 
 def report_table(report: Figures) -> DataFrame:
-    """One row an example, or a sense that has none; the figures of a sense are on each row."""
+    """Table with a row for each example, or for a sense without examples."""
     rows = []
     for word in report["words"]:
         shared = {key: word[key] for key in ("word", "frequency", "log_prob", "clarity")}
@@ -181,18 +188,18 @@ def report_table(report: Figures) -> DataFrame:
             row["true_senses"] = "; ".join(_true_senses(sense))
             row["nearest"] = "; ".join("{name} {score:.6g}".format(**n) for n in sense["nearest"])
             for example in sense["examples"] or [{}]:
-                shown = {"posterior": example.get("posterior"), "example": example.get("text")}
-                rows.append(row | shown)
-    hidden = ["sources", "neighbours", "turn", "examples"]
-    return DataFrame(rows).drop(columns=hidden, errors="ignore")
+                cells = {"posterior": example.get("posterior"), "example": example.get("text")}
+                rows.append(row | cells)
+    omitted = ["sources", "neighbours", "turn", "examples"]
+    return DataFrame(rows).drop(columns=omitted, errors="ignore")
 
 
 def report_as_text(report: Figures) -> str:
-    """The report for a terminal."""
+    """Text of the report for a terminal."""
     words, total = report["words"], max(1, sum(report["by_number"]))
     parts = [_word_lines(word, report["with_data"]) for word in words]
     if not words:
-        parts.append("no word here has several senses; name words with --word to see them")
+        parts.append("no word has several senses; select words by --word")
     by_number = DataFrame({"words": report["by_number"]})
     by_number.insert(0, "senses", range(1, len(by_number) + 1))
     by_number["share"] = [f"{number / total:.1%}" for number in by_number["words"]]
@@ -200,13 +207,12 @@ def report_as_text(report: Figures) -> str:
     if report["deciles"]:
         deciles = DataFrame(report["deciles"])
         deciles.insert(0, "decile", range(1, len(deciles) + 1))
-        between = deciles["most"].astype(str) + "–" + deciles.pop("fewest").astype(str)
-        deciles["most"] = between
+        deciles["most"] = deciles["most"].astype(str) + "–" + deciles.pop("fewest").astype(str)
         titles = {"most": "occurrences", "senses": "senses per word"}
-        text = deciles.rename(columns=titles).to_string(index=False, float_format="%.3f")
-        parts.append(text)
+        deciles = deciles.rename(columns=titles)
+        parts.append(deciles.to_string(index=False, float_format="%.3f"))
     if report["lines_read"] is not None:
-        parts.append(f"shares and names by {report['lines_read']} lines")
+        parts.append(f"shares and names from {report['lines_read']} lines")
     return "\n\n".join(parts)
 
 
@@ -229,25 +235,24 @@ def _word_lines(word: Figures, with_data: bool) -> str:
             lines.append(f"      true: {', '.join(true)}")
         if near := ["{name} {score:.2f}".format(**near) for near in sense["nearest"]]:
             lines.append(f"      nearest: {', '.join(near)}")
-        lines += ["      {posterior:.2f}  {text}".format(**each) for each in sense["examples"]]
+        lines += ["      {posterior:.2f}  {text}".format(**e) for e in sense["examples"]]
     return "\n".join(line.rstrip() for line in lines)
-
-
-# --- in a browser ---------------------------------------------------------------------------------
 
 
 def html_page(
     title: str, facts: Mapping[str, str | int], report: Figures, layer: OutputLayer, *,
     counts: Sequence[int] = (), clearest: Sequence[str] = (), history: DataFrame | None = None,
 ) -> str:  # fmt: skip
-    """The page as text. Jinja escapes all that comes from corpora, also inside of scripts.
+    """The report as an HTML page. Jinja escapes text from corpora, also in scripts.
 
     Args:
-        facts: names and values at its head.
-        report: what `build_report` says of all words.
-        counts: [V] occurrences of words in the training data.
-        clearest: words whose senses differ most surely, for the gallery.
-        history: what `read_history` gives.
+        title: title of the page.
+        facts: names and values at the top.
+        report: result of :func:`build_report` for all words.
+        layer: output layer of the model.
+        counts: occurrences of words in the training data, [V].
+        clearest: words for the gallery.
+        history: result of :func:`.read_history`.
     """
     from jinja2 import Environment
 
@@ -267,7 +272,7 @@ def html_page(
     return environment.from_string(template).render(
         title=title,
         facts=facts,
-        words=_shown(report["words"]),
+        words=_page_data(report["words"]),
         cards=list(clearest)[:CARDS],
         by_number=report["by_number"],
         charts=list(map(_image, charts)),
@@ -278,18 +283,18 @@ def html_page(
     )
 
 
-def _shown(value: Any) -> Any:
-    """What the page needs of a report: no parts of names, and no more digits than are seen."""
+def _page_data(value: Any) -> Any:
+    """The part of a report that the page uses, with four significant digits."""
     if isinstance(value, dict):
-        hidden = ("sources", "neighbours", "turn", "true_senses")
-        return {key: _shown(each) for key, each in value.items() if key not in hidden}
+        omitted = ("sources", "neighbours", "turn", "true_senses")
+        return {key: _page_data(item) for key, item in value.items() if key not in omitted}
     if isinstance(value, list):
-        return [_shown(each) for each in value]
+        return [_page_data(item) for item in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _image(figure: Any) -> dict[str, str]:
-    """A chart as an address that holds it, and what it shows."""
+    """A chart as a data URL, and its alternative text."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=100)
     text = base64.b64encode(stream.getvalue()).decode()

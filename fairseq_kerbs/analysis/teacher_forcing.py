@@ -1,7 +1,7 @@
-"""Passes over a split by teacher forcing: its words, their contexts, senses and predictions.
+"""Words of a split with their context vectors, senses and predictions, by teacher forcing.
 
-The context vector h of a token is what the decoder hands to its output layer at the position that
-predicts the token. `teacher_forced` makes them, of any fairseq model with a decoder.
+The context vector h of a token is the input of the output layer at the position that predicts the
+token. :func:`teacher_forced` computes it for any fairseq model with a decoder.
 """
 
 from __future__ import annotations
@@ -24,33 +24,41 @@ from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import progress
 
-if TYPE_CHECKING:  # convert does without pandas
+if TYPE_CHECKING:  # convert does not need pandas
     from pandas import DataFrame
 
-TOKENS = 250_000  # of a split whose words name senses, about; see `batches`
-SCORES = 8 << 20  # log-probabilities that are kept at a time
-_MAX_TOKENS = 4000  # of a batch, and so of a sentence
+TOKENS = 250_000  # approximate number of tokens for the names of senses
+SCORES = 8 << 20  # maximum number of log-probabilities in memory
+_MAX_TOKENS = 4000  # per batch, and so per sentence
 
 Numbers = NDArray[np.int64]
 
 
 def _lengths(dataset: Any) -> Numbers:
-    """[sentences] tokens of the longer side of each."""
+    """Number of tokens of the longer side of each sentence."""
     sizes = np.asarray(dataset.sizes)
     return sizes.reshape(len(sizes), -1).max(1)
 
 
 def _step(dataset: Any, most: int) -> int:
-    """1 in how many batches make up about ``most`` tokens; with 0 all do."""
+    """Step between batches that selects about ``most`` tokens, or all with 0."""
     return max(1, round(_lengths(dataset).sum() / most)) if most else 1
 
 
 def batches(
     task: Any, split: str, flag: str = "--split", most: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """Batches of a split, in no particular order; of one with more than ``most`` tokens only every
-    second, third …, with 0 all. A UserError, which names its ``flag``, if the data have no such
-    split or target side, it is damaged, or a sentence is too long."""
+    """Batches of a split, in no particular order.
+
+    Args:
+        task: fairseq's task.
+        split: name of the split.
+        flag: flag that names the split, for messages.
+        most: approximate number of tokens. Every n-th batch of a larger split is used. 0 uses all.
+
+    Raises:
+        UserError: the split is missing or damaged, has no target side, or a sentence is too long.
+    """
     try:
         task.load_dataset(split)
         dataset = task.dataset(split)
@@ -63,44 +71,46 @@ def batches(
         epoch = task.get_batch_iterator(
             dataset, max_tokens=_MAX_TOKENS, max_positions=None
         ).next_epoch_itr(shuffle=False)
-        shown = progress(epoch, f"split {split}", " batches")
-        for batch in islice(shown, 0, None, _step(dataset, most)):
+        bar = progress(epoch, f"split {split}", " batches")
+        for batch in islice(bar, 0, None, _step(dataset, most)):
             if batch.get("target") is None:
-                raise UserError(f"{flag} {split}: it has no target side; make the data again")
+                raise UserError(f"{flag} {split}: it has no target side; prepare the data again")
             yield batch
     except FileNotFoundError as error:
         raise UserError(f"{flag}: {error}; name a split of the data") from error
     except (AssertionError, ValueError, struct.error) as error:
         raise UserError(
-            f"{flag} {split}: the data are damaged ({shorten(str(error), 200)}); make them again"
+            f"{flag} {split}: the data are damaged ({shorten(str(error), 200)}); prepare them again"
         ) from error
 
 
 class Step(NamedTuple):
     """A batch of B sentences with L target tokens each, padding included."""
 
-    batch: dict[str, Any]  # as fairseq collates it
+    batch: dict[str, Any]  # fairseq's batch
     target: Tensor  # [B, L]
     contexts: Tensor  # [B, L, d]
-    log_probs: Callable[[Tensor], Tensor]  # of contexts [n, d] those of all words, [n, V]
+    log_probs: Callable[[Tensor], Tensor]  # contexts [n, d] -> log-probabilities [n, V]
 
 
 @torch.no_grad()
 def teacher_forced(
     model: Any, task: Any, split: str, flag: str = "--split", most: int = 0
 ) -> Iterator[Step]:
-    """The contexts of the `batches` of a split; a UserError if the model has no output layer of its
-    own."""
+    """Context vectors of a split, for arguments see :func:`batches`.
+
+    A model without a separate output layer raises a UserError.
+    """
     decoder: Any = getattr(model, "decoder", None)
     if not callable(getattr(decoder, "output_layer", None)):
         raise UserError(
-            f"a {type(model).__name__} has no decoder with an output layer of its own, so that its "
-            "context vectors cannot be read"
+            f"a {type(model).__name__} has no decoder with a separate output layer, so its context "
+            "vectors cannot be read"
         )
     output_layer = decoder.output_layer
 
     def log_probs(contexts: Tensor) -> Tensor:
-        # as if it were one sentence: fairseq's adaptive softmax asks for three dimensions
+        # as one sentence, as fairseq's adaptive softmax needs three dimensions
         output = output_layer(contexts.unsqueeze(0)), None
         scores: Tensor = model.get_normalized_probs(output, log_probs=True)[0]
         return scores.float()
@@ -116,8 +126,10 @@ def teacher_forced(
 def real_words(
     tokens: Sequence[int], dictionary: Any, joined: bool = True
 ) -> tuple[list[str], list[tuple[int, int]]]:
-    """Words of a sentence [len] without padding and end, BPE pieces ``joined`` or not; of those
-    that are a single token the column, and the place among the words."""
+    """Words of a sentence, and the column and place of those that are a single token.
+
+    Padding and the end of the sentence are left out. BPE pieces are words unless ``joined``.
+    """
     skipped = dictionary.pad(), dictionary.eos()
     columns = [at for at, token in enumerate(tokens) if token not in skipped]
     symbols = [dictionary[tokens[column]] for column in columns]
@@ -126,19 +138,19 @@ def real_words(
 
 
 class Text(NamedTuple):
-    """Lines of a split, and their N words of a single token.
+    """Lines of a split, and their N words that are a single token.
 
-    ``tokens`` has N rows: the ``line`` and the ``place`` of a word in it, both from 0, its
-    ``entry`` in the dictionary; of a model with senses the row of the most probable ``sense`` and
-    its ``posterior`` (Eq. 7); with guesses also the ``probability`` of the word, and the word of
-    highest probability, ``guess``, with this.
+    ``tokens`` has a row per word: its ``line`` and ``place`` in the line (from 0), and ``entry`` in
+    the dictionary; for a model with senses, the row of the most probable ``sense`` and its
+    ``posterior`` (Eq. 7); with guesses, the ``probability`` of the word, the most probable word
+    ``guess``, and its probability ``guessed``.
     """
 
-    words: list[list[str]]  # of each line, pieces joined
-    source: list[list[str]] | None  # those of the source side
+    words: list[list[str]]  # of each line
+    source: list[list[str]] | None  # of each line of the source side
     tokens: DataFrame
     number: Sequence[int] = ()  # of each line in the split
-    contexts: Tensor = torch.empty(0, 0)  # [C, d] of those of the N that were asked for
+    contexts: Tensor = torch.empty(0, 0)  # [C, d] of the requested words among the N
 
 
 @torch.no_grad()
@@ -147,39 +159,38 @@ def read_text(
     sample: ContextSample | None = None, joined: bool = True, guesses: bool = False,
     flag: str = "--split",
 ) -> Text:  # fmt: skip
-    """Words of a split, of about ``most`` tokens (all with 0), in one pass; a UserError, which
-    names its ``flag``, if it has none.
+    """Read the words of a split in one pass. A split without words raises a UserError.
 
     Args:
-        words: entries of the dictionary whose contexts the text has.
-        sample: takes the contexts of words of a single token in the whole split, whatever ``most``.
-        joined: whether BPE pieces are joined, or every piece is a word.
-        guesses: whether the table has predictions.
+        model, task, split, most, flag: see :func:`batches`.
+        words: entries of the dictionary whose contexts are returned.
+        sample: collects contexts of the whole split, whatever ``most``.
+        joined: join BPE pieces.
+        guesses: include predictions.
     """
     from pandas import DataFrame
 
     layer, two_sided = getattr(model.decoder, "output", None), hasattr(model, "encoder")
-    asked, step = torch.tensor(list(words), dtype=torch.long), 1
+    requested, step = torch.tensor(list(words), dtype=torch.long), 1
     lines: dict[int, list[str]] = {}
     sources: dict[int, list[str]] = {}
     tables, contexts = [], []
-    passed = teacher_forced(model, task, split, flag, 0 if sample else most)
-    for turn, (batch, target, vectors, log_probs) in enumerate(passed):
-        read = [real_words(row, task.target_dictionary, joined) for row in target.tolist()]
+    steps = teacher_forced(model, task, split, flag, 0 if sample else most)
+    for index, (batch, target, vectors, log_probs) in enumerate(steps):
+        texts = [real_words(row, task.target_dictionary, joined) for row in target.tolist()]
         numbers = batch["id"].tolist()
-        places = [(r, at, n, place) for r, n in enumerate(numbers) for at, place in read[r][1]]
+        places = [(r, at, n, place) for r, n in enumerate(numbers) for at, place in texts[r][1]]
         row, column, line, place = torch.tensor(places, dtype=torch.long).view(-1, 4).t()
         entry, h = target[row, column], vectors[row, column]  # [n], [n, d]
         if sample:
-            step = step if turn else _step(task.dataset(split), most)
+            step = step if index else _step(task.dataset(split), most)
             sample.add(entry, h)
-        if turn % step:
+        if index % step:
             continue
-        lines |= dict(zip(numbers, (text for text, _ in read)))
+        lines |= dict(zip(numbers, (text for text, _ in texts)))
         if two_sided:
-            given = batch["net_input"]["src_tokens"].tolist()
-            texts = (real_words(tokens, task.source_dictionary)[0] for tokens in given)
-            sources |= dict(zip(numbers, texts))
+            rows = batch["net_input"]["src_tokens"].tolist()
+            sources |= dict(zip(numbers, (real_words(r, task.source_dictionary)[0] for r in rows)))
         table = {"line": line, "place": place, "entry": entry}
         if isinstance(layer, OutputLayer):
             share, slot = layer.posterior(layer.look_up(entry), h).max(-1, keepdim=True)  # [n, 1]
@@ -188,11 +199,11 @@ def read_text(
         if guesses:
             table |= _guesses(log_probs, h, entry, len(task.target_dictionary))
         tables.append(table)
-        contexts.append(h[torch.isin(entry, asked)].float())
+        contexts.append(h[torch.isin(entry, requested)].float())
     if not any(len(table["entry"]) for table in tables):
         raise _no_words(split, flag)
     columns = {name: torch.cat([table[name] for table in tables]).numpy() for name in tables[0]}
-    order = sorted(lines)  # with gaps where batches were left out
+    order = sorted(lines)  # with gaps for omitted batches
     columns["line"] = np.searchsorted(order, columns["line"])
     return Text(
         [lines[number] for number in order],
@@ -202,48 +213,44 @@ def read_text(
 
 
 def _guesses(log_probs: Any, h: Tensor, entry: Tensor, words: int) -> dict[str, Tensor]:
-    """Of contexts [n, d] of words [n] the columns of predictions."""
+    """Columns of predictions for contexts [n, d] of words [n]."""
     parts = []
     rows = max(1, SCORES // words)
-    for contexts, those in zip(h.split(rows), entry.split(rows)):
+    for contexts, target in zip(h.split(rows), entry.split(rows)):
         scores = log_probs(contexts).exp()  # [n, V]
         best = scores.max(1)
-        parts.append((scores.gather(1, those[:, None])[:, 0], best.indices, best.values))
+        parts.append((scores.gather(1, target[:, None])[:, 0], best.indices, best.values))
     columns = map(torch.cat, zip(*parts))
     return dict(zip(("probability", "guess", "guessed"), columns))
 
 
 def _no_words(split: str, flag: str = "--split") -> UserError:
-    return UserError(f"{flag} {split}: there is no word in it; name another split")
-
-
-# --- every token ----------------------------------------------------------------------------------
+    return UserError(f"{flag} {split}: it has no words; name another split")
 
 
 def contexts_of(
     model: Any, task: Any, split: str, words: Collection[int], most: int
 ) -> dict[int, Tensor]:
-    """Context vectors of some words in a split, at most ``most`` drawn at random, [n, d] of each
-    that occurs."""
-    sample, asked = None, torch.tensor(list(words))
+    """A random sample of at most ``most`` contexts [n, d] of each word that occurs in a split."""
+    sample, requested = None, torch.tensor(list(words))
     for _, target, contexts, _ in teacher_forced(model, task, split):
-        there = torch.isin(target, asked) & (target != task.target_dictionary.pad())
+        mask = torch.isin(target, requested) & (target != task.target_dictionary.pad())
         dim = contexts.shape[-1]
         sample = sample or sample_of(words, len(task.target_dictionary), dim, most)
-        sample.add(target[there], contexts[there])
-    drawn = {word: sample.contexts(word)[:most] for word in words} if sample else {}
-    return {word: contexts for word, contexts in drawn.items() if len(contexts)}
+        sample.add(target[mask], contexts[mask])
+    by_word = {word: sample.contexts(word)[:most] for word in words} if sample else {}
+    return {word: contexts for word, contexts in by_word.items() if len(contexts)}
 
 
 def sample_of(words: Collection[int], vocabulary: int, dim: int, most: int) -> ContextSample:
-    """A sample, still empty, of at most ``most`` contexts [d] of some words of V."""
-    room = torch.zeros(vocabulary, dtype=torch.long)
-    room[list(words)] = max(most, LEAST_CONTEXTS)
-    return ContextSample(room, dim, int(room.max()), 2 * dim * int(room.sum()), special=0)
+    """An empty sample for ``most`` contexts of size ``dim`` of each of some words."""
+    size = torch.zeros(vocabulary, dtype=torch.long)
+    size[list(words)] = max(most, LEAST_CONTEXTS)
+    return ContextSample(size, dim, int(size.max()), 2 * dim * int(size.sum()), special=0)
 
 
 def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
-    """Let a sample choose among all context vectors of a split."""
+    """Add all context vectors of a split to a sample."""
     for _, target, contexts, _ in teacher_forced(model, task, split):
         real = target != task.target_dictionary.pad()
         # without the 1 that a model with --sense-bias appends
@@ -251,7 +258,7 @@ def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) ->
 
 
 def count_words(task: Any, split: str) -> Tensor:
-    """Occurrences of each entry of the dictionary in a split, [V]; a UserError if there is none."""
+    """Occurrences of each entry of the target dictionary in a split, int64 [V]."""
     dictionary = task.target_dictionary
     counts = torch.zeros(len(dictionary), dtype=torch.long)
     for batch in batches(task, split):
@@ -264,7 +271,7 @@ def count_words(task: Any, split: str) -> Tensor:
 
 @torch.no_grad()
 def loss_in_bits(model: Any, task: Any, split: str, flag: str = "--split") -> float:
-    """Mean −log2 P of the tokens of a split, ends of sentences among them."""
+    """Mean −log2 P of the tokens of a split, including ends of sentences."""
     dictionary = task.target_dictionary
     rows, loss, tokens = max(1, SCORES // len(dictionary)), 0.0, 0
     for _, target, contexts, log_probs in teacher_forced(model, task, split, flag):

@@ -1,4 +1,4 @@
-"""Entries of a dictionary: which are words, how pieces are joined, and which senses they have."""
+"""Entries of a dictionary: words, BPE pieces, and their senses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
 
-if TYPE_CHECKING:  # print-senses does without pandas
+if TYPE_CHECKING:  # print-senses does not need pandas
     from pandas import DataFrame
 
 BPE_MARK = "@@"
@@ -24,34 +24,34 @@ _FILLER = re.compile(r"madeupword\d{4}")  # fairseq pads dictionaries with these
 
 
 def is_word(word: str, number: int, special: int) -> bool:
-    """Whether an entry is neither one of fairseq's special symbols nor one of its fillers."""
+    """Whether an entry is neither a special symbol nor a filler of fairseq's dictionaries."""
     return number >= special and not _FILLER.fullmatch(word)
 
 
 def has_letter(word: str) -> bool:
-    """Whether it is more than digits and punctuation."""
+    """Whether a word has a letter."""
     return any(map(str.isalpha, word))
 
 
 def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
-    """Numbers of words in fairseq's dictionary; a UserError that names those that are no entry."""
+    """Indices of words in fairseq's dictionary. Missing words raise a UserError."""
     if missing := [word for word in words if word not in dictionary.indices]:
         raise UserError(
-            f"--word: {', '.join(missing)}: no entry of the dictionary; a word that BPE splits has "
-            "none of its own"
+            f"--word: {', '.join(missing)}: not in the dictionary, which has no entry for a word "
+            "that BPE splits"
         )
     return [dictionary.indices[word] for word in words]
 
 
 def frequent_words(dictionary: Any, most: int) -> list[int]:
-    """Numbers of the words that are most frequent in the training data."""
+    """Indices of the ``most`` words that are most frequent in the training data."""
     counts, special = dictionary.count, dictionary.nspecial
     words = [i for i, word in enumerate(dictionary.symbols) if is_word(word, i, special)]
     return sorted(words, key=lambda word: (-counts[word], word))[:most]
 
 
 def joined_words(pieces: Sequence[str]) -> tuple[list[str], list[int | None]]:
-    """Join BPE pieces; for every word also the position of its token, None where it has several.
+    """Join BPE pieces to words, with the position of each word, or None for several pieces.
 
     >>> joined_words(["a", "ban@@", "k"])
     (['a', 'bank'], [0, None])
@@ -69,32 +69,29 @@ def joined_words(pieces: Sequence[str]) -> tuple[list[str], list[int | None]]:
 
 
 def in_context(tokens: Sequence[str], place: int, most: int) -> str:
-    """A token in brackets, with at most so many others on either side."""
+    """A token in brackets, with at most ``most`` other tokens on either side."""
     before, after = tokens[max(0, place - most) : place], tokens[place + 1 : place + 1 + most]
     return " ".join([*before, f"[{tokens[place]}]", *after])
 
 
 def printable(text: str) -> str:
-    """A text without control characters but ends of lines: others would steer a terminal."""
+    """A text with control characters, which could control a terminal, replaced by U+FFFD."""
     return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
 
 
 def records(frame: DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table, None for what is missing."""
+    """Rows of a table as dictionaries, with None for missing values."""
     cells: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return cells
 
 
 def csv_of(frame: DataFrame, digits: int | None = None) -> str:
-    """A table as CSV, what is missing as empty cells; see `table_as_csv`."""
+    """A table as CSV, with empty cells for missing values, see :func:`.table_as_csv`."""
     return table_as_csv(frame.columns, (row.values() for row in records(frame)), digits)
 
 
-# --- senses of a word -----------------------------------------------------------------------------
-
-
 def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
-    """Rows of a word's senses in the order of their numbers (`number_senses`)."""
+    """Rows of a word's senses in the order of their numbers (:func:`.number_senses`)."""
     table, mask = layer.table[:2]
     rows = table[word][mask[word]]
     order = number_senses(torch.zeros_like(rows), layer.usage[rows]).argsort()
@@ -102,26 +99,31 @@ def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
 
 
 def usage_shares(layer: OutputLayer, senses: list[int]) -> Tensor:
-    """[n] usage U (Eq. 13) of a word's senses as shares of their sum; 0 where none was used."""
+    """Shares of senses in the usage U (Eq. 13) of their word, [n], or 0 if none was used."""
     usage = layer.usage[senses].detach()
     return usage / usage.sum().clamp_min(1e-38)
 
 
 @torch.no_grad()
 def sense_of(layer: OutputLayer, word: int, contexts: Tensor) -> Tensor:
-    """The most probable (Eq. 7) of a word's senses in contexts [n, d]: [n], its index in them."""
+    """Index of the most probable sense (Eq. 7) of a word in each of its contexts, [n, d] -> [n]."""
     return layer.sense_logits(contexts, torch.tensor(sense_numbers(layer, word))).argmax(1)
-
-
-# --- words by frequency and number of senses ------------------------------------------------------
 
 
 def senses_by_frequency(
     senses: Sequence[int], counts: Sequence[int], groups: int = 10
 ) -> list[dict[str, Any]]:
-    """By groups of words of equal size (give or take one), from frequent to rare: how many
-    ``words``, occurrences of the ``most`` and ``fewest`` frequent one, and the mean of ``senses``
-    [V] a word. Words with a count of 0, such as fairseq's special symbols, belong to none."""
+    """Number of senses by word frequency.
+
+    Args:
+        senses: number of senses of each word, [V].
+        counts: occurrences of each word, [V]. Words with 0 are left out.
+        groups: number of groups of about equal size.
+
+    Returns:
+        for each group, from frequent to rare: number of ``words``, occurrences of the ``most`` and
+        ``fewest`` frequent word, and mean number of ``senses``.
+    """
     times = np.asarray(counts)
     order = np.argsort(-times, kind="stable")[: np.count_nonzero(times)]
     return [
@@ -140,12 +142,14 @@ def words_by_number_of_senses(
     senses: Sequence[int], symbols: Sequence[str], special: int, known: set[str] | None = None,
     with_pieces: bool = False,
 ) -> dict[int, list[str]]:  # fmt: skip
-    """Words for every number of senses [V] from 1 to the largest.
+    """Words with a letter, by their number of senses.
 
-    Entries [V] without a letter and the ``special`` first ones are left out, and pieces unless
-    ``with_pieces``: then as ``ban@@`` and ``@@ing``. A dictionary does not say whether ``ing`` is a
-    word or the end of many: ``known`` are the words that stand alone in a text, by default all but
-    pieces that end in ``@@``.
+    Args:
+        senses, symbols: number of senses and text of each entry, [V].
+        special: number of special symbols at the start.
+        known: words of a text. Other entries such as ``ing`` are final pieces. By default they are
+            words.
+        with_pieces: include pieces, as ``ban@@`` and ``@@ing``.
     """
     words: dict[int, list[str]] = {number: [] for number in range(1, max(senses) + 1)}
     for index, (symbol, number) in enumerate(zip(symbols, senses)):
@@ -160,8 +164,10 @@ def words_by_number_of_senses(
 def drawn_words(
     groups: Mapping[int, Sequence[str]], most: int, seed: int, csv: bool = False
 ) -> str:
-    """The paper's Table 6 as Markdown: at most so many words of every group, drawn at random. As
-    CSV each has a row: number of senses, how many words have it, word."""
+    """At most ``most`` random words of each number of senses, as in the paper's Table 6.
+
+    The text is Markdown, or CSV with a row per word: number of senses, size of the group, word.
+    """
     from pandas import DataFrame, Series
 
     draws = {n: Random(seed).sample(words, min(most, len(words))) for n, words in groups.items()}

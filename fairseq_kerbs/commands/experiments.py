@@ -24,12 +24,19 @@ _BEST = re.compile(r"([HK])-(\d+)\t(?:\S+\t)?(.*)")  # a hypothesis (id, score, 
 _NO_ERROR = re.compile(r" \| (INFO|WARNING) \| ")
 
 
+def _save_dir(text: str) -> str:
+    """A folder name without characters that fairseq interprets."""
+    if ":" in text or "${" in text:
+        raise argparse.ArgumentTypeError(f"{text} has ':' or '${{', which fairseq interprets")
+    return text
+
+
 _EXPERIMENT = (
     arg.file(
         "config", "YAML file, or name of a configuration of fairseq_kerbs, such as toy", "CONFIG"
     ),
     arg.value("data", "folder 'bin' of 'fairseq-kerbs prepare', or of fairseq-preprocess", "DATA"),
-    arg.value("save_dir", "folder of the checkpoints", "SAVE_DIR"),
+    arg.value("save_dir", "folder of the checkpoints", "SAVE_DIR", type=_save_dir),
 )
 _DRY_RUN = arg.switch("--dry-run", "only print the command")
 

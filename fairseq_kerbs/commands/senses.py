@@ -226,6 +226,8 @@ def text_with_senses(args: argparse.Namespace, generated: Path, named: bool = Tr
     arg.number("--max-senses", 4, "maximum number of senses of a word", 1),
     arg.group(
         "with --data",
+        arg.value("--extra-senses", "placement of senses beyond one per word: on the clusters of "
+                  "each word's contexts [clusters]", choices=["clusters"]),
         arg.value("--total-senses", "maximum number of senses, in units of the vocabulary size "
                   "[1.5]", "F", type=arg.at_least(float, 1)),
         arg.value("--split", "split of --data for contexts [%(default)s]", default="train"),
@@ -249,8 +251,12 @@ def convert(args: argparse.Namespace) -> None:
     from fairseq_kerbs.configurations import flag_arguments
     from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, quoted
 
-    if args.data is None and args.total_senses is not None:
-        raise UserError("--total-senses is about senses on clusters of contexts: give --data BIN")
+    if args.output.resolve() == args.checkpoint.resolve():
+        raise UserError(f"-o {args.output} is the checkpoint itself; name another file")
+    for name in ("total_senses", "extra_senses") if args.data is None else ():
+        if getattr(args, name) is not None:
+            text = f"--{name.replace('_', '-')} is about senses on clusters of contexts"
+            raise UserError(f"{text}: give --data BIN")
     args.total_senses = args.total_senses or min(1.5, args.max_senses)
     if args.total_senses > args.max_senses:
         raise UserError(f"--total-senses is {args.total_senses}, more than --max-senses")

@@ -1,6 +1,6 @@
-"""Files of gold senses: lines of number of the line, occurrence, word and sense between tabs.
+"""Gold senses of words: rows of line number, occurrence, word and sense, in files with tabs.
 
-Both numbers count from 0; the occurrence is that of the same word form in the line of tokens.
+Lines and occurrences count from 0. An occurrence counts the same word form in a line of tokens.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def gold_of_mlt(lists: Path, text: Path, source: Path) -> list[GoldRow]:
-    """Gold senses by the German words of a list of Multimodal Lexical Translation (Lala and Specia
-    2018), for any English text with its German source.
+    """Gold senses of English text with its German source, from translations of ambiguous words.
 
-    A line of the list is: English word | its German translation | English sentence | German
-    sentence | image. The stem of a German translation is the sense where it begins the stem of a
-    word of the source, compounds too, and no other translation of the English word does so.
+    The sense of a word is the stem of its German translation. It must be a prefix of the stem of a
+    source word (which includes compounds), and the only one among the word's translations.
 
     Args:
-        text, source: tokenized, such as ``clean/train.en`` and ``clean/train.de`` of a prepared
-            folder. A UserError if these differ in length, or a line of the list has another form.
+        lists: a list of Multimodal Lexical Translation (Lala and Specia 2018). A line has English
+            word | German translation | English sentence | German sentence | image.
+        text, source: tokenized text, such as ``clean/train.en`` and ``clean/train.de`` of a
+            prepared folder.
+
+    Raises:
+        UserError: the texts differ in length, or a line of the list has another form.
     """
     stem = stemmer("german")
     senses: defaultdict[str, set[str]] = defaultdict(set)
@@ -45,8 +48,8 @@ def gold_of_mlt(lists: Path, text: Path, source: Path) -> list[GoldRow]:
     for line, (english, german) in enumerate(_parallel(text, source)):
         stems = [stem(word.lower()) for word in german.split()]
         for occurrence, word in _numbered(english.split()):
-            known = senses.get(word.lower(), ())
-            present = [sense for sense in known if any(s.startswith(sense) for s in stems)]
+            candidates = senses.get(word.lower(), ())
+            present = [sense for sense in candidates if any(s.startswith(sense) for s in stems)]
             if len(present) == 1:
                 rows.append((line, occurrence, word, present[0]))
     return rows
@@ -55,9 +58,11 @@ def gold_of_mlt(lists: Path, text: Path, source: Path) -> list[GoldRow]:
 def parallel_words(
     text: Path, other: Path, language: str | None = None
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Words of a tokenized text, and of the same lines in another language, split at punctuation
-    and lower-cased, which Snowball's stemmer reduces to stems if it is named by its ``language``.
-    A UserError if the texts differ in length."""
+    """Words of a tokenized text, and lower-cased words of the same lines in another language.
+
+    The other text is split at punctuation, and stemmed if its ``language`` is given. A UserError is
+    raised if the texts differ in length, or Snowball has no such stemmer.
+    """
     stem = stemmer(language) if language else str
     pairs = _parallel(text, other)
     others = [[stem(word) for word in _TOKEN.findall(line.lower())] for _, line in pairs]
@@ -67,8 +72,14 @@ def parallel_words(
 def gold_of_translations(
     lines: Sequence[Sequence[str]], others: Sequence[Sequence[str]], aligned: Iterable[int]
 ) -> list[GoldRow]:
-    """Gold senses of the words of ``lines`` by the words of ``others`` that they are ``aligned``
-    with: numbers of these through all lines, negative for a word without one."""
+    """Gold senses of words, from the words that they are aligned with.
+
+    Args:
+        lines: words of each line.
+        others: words of each line in another language, the senses.
+        aligned: for each word, the index of its aligned word in the concatenated ``others``, or a
+            negative number.
+    """
     senses = [word for words in others for word in words]
     places = ((line, *word) for line, words in enumerate(lines) for word in _numbered(words))
     return [
@@ -79,11 +90,12 @@ def gold_of_translations(
 
 
 def gold_of_noad(path: Path) -> tuple[list[str], list[GoldRow]]:
-    """Sentences and gold senses of the words that the New Oxford American Dictionary labels (Yuan
-    et al. 2016), from lines of source, tokens, and labels PLACE:SENSE, between tabs; places count
-    from 0. A UserError if a line has another form."""
-    sentences: list[str] = []
-    gold: list[GoldRow] = []
+    """Read sentences and gold senses of the New Oxford American Dictionary (Yuan et al. 2016).
+
+    A line has source, tokens, and labels PLACE:SENSE between tabs. Places count from 0. A line of
+    another form raises a UserError.
+    """
+    sentences, gold = list[str](), list[GoldRow]()
     for number, row in enumerate(read_lines(path), start=1):
         with _expecting("source, tokens and labels PLACE:SENSE between tabs", path, number):
             _, tokens, labels = row.split("\t")
@@ -95,22 +107,19 @@ def gold_of_noad(path: Path) -> tuple[list[str], list[GoldRow]]:
 
 
 def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], list[GoldRow]]:
-    """Sentences and gold senses of CoarseWSD-20 (Loureiro et al. 2020), all words in one text.
+    """Read tokenized, lower-cased sentences and gold senses of CoarseWSD-20 (Loureiro et al. 2020).
 
-    ``folder`` has a folder for each word, with ``PART.data.txt``, ``PART.gold.txt`` (``part``:
-    "train" or "test") and ``classes_map.txt``; a UserError if these are missing or do not fit each
-    other. Sentences are lower-cased and tokenized there; gold senses have numbers of these lines.
+    The folder has ``WORD/{PART.data,PART.gold,classes_map}.txt``, where PART is "train" or "test".
+    Missing or inconsistent files raise a UserError.
     """
-    sentences: list[str] = []
-    gold: list[GoldRow] = []
+    sentences, gold = list[str](), list[GoldRow]()
     for data in sorted(folder.glob(f"*/{part}.data.txt")):
         with _expecting("a JSON object of senses", data.parent / "classes_map.txt"):
             names = json.loads((data.parent / "classes_map.txt").read_text("utf-8"))
         senses = read_lines(data.parent / f"{part}.gold.txt")
         for number, row in enumerate(read_lines(data)):
-            with _expecting(
-                "a place, a sentence, and a sense in the other files", data, number + 1
-            ):
+            form = "a place, a sentence, and a sense in the other files"
+            with _expecting(form, data, number + 1):
                 place, sentence = row.split("\t", 1)
                 word = _numbered(sentence.split())[int(place)]
                 gold.append((len(sentences), *word, names[senses[number].strip()]))
@@ -122,19 +131,24 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
 
 @contextmanager
 def _expecting(form: str, path: Path, number: int | None = None) -> Iterator[None]:
-    """Name the file, and the line of it, whose content has another form."""
+    """Raise a UserError with file and line if its content has another form."""
     try:
         yield
     except (OSError, ValueError, LookupError, TypeError):
-        where = f"{path}, line {number}" if number else f"{path}"
-        raise UserError(f"{where}: expected {form}") from None
+        line = f", line {number}" if number else ""
+        raise UserError(f"{path}{line}: expected {form}") from None
 
 
 def with_several_senses(
     rows: Iterable[GoldRow], least_count: int = 1, least_share: float = 0.0
 ) -> list[GoldRow]:
-    """The rows of words with at least ``least_count`` rows and several senses, where a sense counts
-    that has at least ``least_share`` of them."""
+    """Select the rows of frequent senses of words with several such senses.
+
+    Args:
+        rows: gold senses.
+        least_count: minimum number of rows of a word.
+        least_share: minimum share of a sense among the rows of its word.
+    """
     senses: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for _, _, word, sense in rows:
         senses[word][sense] += 1
@@ -148,15 +162,15 @@ def with_several_senses(
 
 
 def gold_text(rows: Iterable[GoldRow]) -> str:
-    """A file of gold senses, by line."""
+    """Text of a file of gold senses, sorted by line."""
     return "".join("\t".join(map(str, row)) + "\n" for row in sorted(rows))
 
 
 def stemmer(language: str) -> Callable[[str], str]:
-    """Snowball's stemmer of a language; a UserError if it has none."""
+    """Snowball's stemmer for a language. An unknown language raises a UserError."""
     if language not in snowballstemmer.algorithms():
         known = ", ".join(snowballstemmer.algorithms())
-        raise UserError(f"Snowball has no stemmer for {language!r}, but for {known}")
+        raise UserError(f"Snowball has no stemmer for {language!r}; choose one of {known}")
     return cache(snowballstemmer.stemmer(language).stemWord)
 
 
@@ -171,10 +185,5 @@ def _parallel(text: Path, other: Path) -> list[tuple[str, str]]:
 
 
 def _numbered(words: Sequence[str]) -> list[tuple[int, str]]:
-    """Words, each with how often it stands before."""
-    seen: Counter[str] = Counter()
-    numbered = []
-    for word in words:
-        numbered.append((seen[word], word))
-        seen[word] += 1
-    return numbered
+    """Words, each with its number of earlier occurrences."""
+    return [(words[:place].count(word), word) for place, word in enumerate(words)]

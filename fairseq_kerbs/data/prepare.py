@@ -1,11 +1,11 @@
-"""Text made ready for fairseq in a folder, step by step: parallel, or for language models.
+"""Prepare parallel text, or text for language models, for fairseq in steps.
 
-A step whose output is there is skipped; outputs get their names when they are whole. What the
-folder was made with is in DEST/preparation.json: with other text or flags all is made anew.
+A step is skipped if its output exists. Outputs get their names when they are complete.
+DEST/preparation.json has the flags and digests of the text. If these change, all is repeated.
 
-DEST/raw   text of a release        DEST/tok    tokenized by Moses
-DEST/clean training pairs, filtered DEST/bpe    codes and subwords
-DEST/text  clean text for language models       DEST/bin    what fairseq-preprocess makes of them
+DEST/raw   text of a release            DEST/tok    text tokenized by Moses
+DEST/clean filtered training pairs      DEST/bpe    BPE codes and subwords
+DEST/text  text for language models     DEST/bin    output of fairseq-preprocess
 """
 
 from __future__ import annotations
@@ -21,14 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.data.tokens import (
-    SMALL,
-    learn_bpe,
-    load_bpe,
-    run_parallel,
-    tokenize,
-    write_vocabulary,
-)
+from fairseq_kerbs.data import tokens
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
     PARTIAL,
@@ -44,34 +37,35 @@ from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
 NAME = "preparation.json"
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
-"""fairseq's name of each split, and what file names call it."""
+"""fairseq's name of each split, and its names in files."""
 
-_SPECIALS = 4  # symbols that fairseq's dictionaries begin with
+_SPECIALS = 4  # special symbols at the start of fairseq's dictionaries
 _FOLDERS = ("raw", "tok", "clean", "bpe", "text", "bin")
 
 
 def report(line: str) -> None:
-    """Print a line at once: a log shows each step as it starts."""
+    """Print a line and flush, so that logs show each step when it starts."""
     print(line, flush=True)
 
 
-def is_due(what: str, target: Path) -> bool:
-    """Whether a step has yet to be done, because its output is not there."""
-    report(f"{what}: already done" if target.exists() else f"{what} ...")
+def is_due(step: str, target: Path) -> bool:
+    """Report a step, and return whether its output is missing."""
+    report(f"{step}: already done" if target.exists() else f"{step} ...")
     return not target.exists()
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a text of these lines."""
+    """Write lines to a text file."""
     with atomic_write(path) as stream:
         stream.writelines(f"{line}\n" for line in lines)
 
 
 @contextmanager
 def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Hold the lock of a folder that is prepared with ``settings``, cleared of what an interrupted
-    run, or one with other settings, left there. A UserError if it holds other things than a
-    preparation, or another run is using it."""
+    """Lock a folder, and remove outputs of an interrupted run or of other settings.
+
+    A UserError is raised if another run uses the folder, or it has files that are no preparation.
+    """
     record, settings = dest / NAME, json.loads(json.dumps(settings))
     earlier = read_object(record)
     foreign = dest.is_dir() and any(entry.name[0] != "." for entry in dest.iterdir())
@@ -88,7 +82,7 @@ def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
                 leftover.unlink(missing_ok=True)
         if earlier and earlier != settings:
             changed = [key for key in settings if settings[key] != earlier.get(key)]
-            report(f"other {', '.join(changed)} than before: everything is made anew")
+            report(f"changed {', '.join(changed)}: all steps are repeated")
             for name in _FOLDERS:
                 shutil.rmtree(dest / name, ignore_errors=True)
         if earlier != settings:
@@ -98,7 +92,7 @@ def working_folder(dest: Path, settings: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """An empty folder, which becomes ``target`` when the block has filled it."""
+    """Create a temporary folder, and rename it to ``target`` after the block."""
     temporary = target.with_name(f"{PARTIAL}{target.name}")
     temporary.mkdir(parents=True)
     yield temporary
@@ -106,27 +100,36 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def binarize(dest: Path, flags: Sequence[str]) -> None:
-    """The last step: fairseq-preprocess with `flags`, which name files from DEST, to ``DEST/bin``.
-    A UserError if it fails."""
+    """Run fairseq-preprocess from ``dest`` to ``dest/bin``. A failure raises a UserError."""
     target, log = dest / "bin", dest / "preprocess.log"
     if is_due("fairseq-preprocess", target):
         with new_folder(target) as temporary, log.open("w", encoding="utf-8") as stream:
-            # names from DEST, because fairseq-preprocess divides some at commas
+            # paths relative to dest, as fairseq-preprocess splits some at commas
             command = [find_program("fairseq-preprocess"), *flags, "--destdir", temporary.name]
             print(quoted(command), file=stream, flush=True)
             status = run_program(command, stdout=stream, stderr=subprocess.STDOUT, folder=dest)
             if status != 0:
                 raise UserError(f"fairseq-preprocess failed with status {status}; see {log}")
-            (temporary / log.name).unlink()  # the same text
+            (temporary / log.name).unlink()  # a copy
     report(f"data for fairseq-train: {target}")
-
-
-# ------------------------------------------------------------------ parallel text
 
 
 @dataclass(frozen=True)
 class ParallelText:
-    """Parallel text and how to prepare it; a prefix stands for PREFIX.de and PREFIX.en, say."""
+    """Parallel text and the settings of its preparation.
+
+    Attributes:
+        train, valid, test: prefixes. PREFIX means files such as PREFIX.de and PREFIX.en.
+        source_lang, target_lang: suffixes of the files.
+        source_moses, target_moses: languages of Moses' rules, by default the suffixes.
+        lowercase: lower-case all text.
+        escape: escape XML entities.
+        max_words: maximum number of words of each side of a training pair.
+        bpe: "joint", "separate" or "none".
+        merges: number of BPE merges.
+        vocabulary_threshold: minimum count of a subword.
+        joined_dictionary: one dictionary for both languages.
+    """
 
     train: str
     valid: str
@@ -145,12 +148,12 @@ class ParallelText:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target suffix."""
+        """Suffixes of source and target files."""
         return self.source_lang, self.target_lang
 
     @property
     def raw(self) -> dict[str, Path]:
-        """The files by their names in DEST: test.de, …, train.en; the largest come last."""
+        """Files by their names in DEST, from test.de to train.en, with the largest ones last."""
         splits = {f"test{i or ''}": prefix for i, prefix in enumerate(self.test)}
         splits.update(valid=self.valid, train=self.train)
         return {
@@ -161,12 +164,11 @@ class ParallelText:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """All but the places of the text."""
+        """All settings except the prefixes."""
         return {key: value for key, value in asdict(self).items() if key not in SPLITS}
 
     def check(self) -> None:
-        """Raise a UserError if the languages are the same, a file is missing or not UTF-8, or the
-        two sides of a split have no lines or not as many."""
+        """Raise a UserError for equal suffixes, an unreadable file, or different line counts."""
         if self.source_lang == self.target_lang:
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
         paths = list(self.raw.values())
@@ -175,7 +177,7 @@ class ParallelText:
             if sizes[0] != sizes[1] or not sizes[0]:
                 raise UserError(
                     f"{source} has {sizes[0]} lines and {target} has {sizes[1]}; parallel files "
-                    "need the same number, one sentence a line"
+                    "need the same number, with one sentence per line"
                 )
 
 
@@ -185,8 +187,8 @@ def prepare_parallel(dest: Path, workers: int = 1, **flags: Any) -> None:
     Tokenizes text (Moses), drops long training pairs, learns and applies BPE, and binarizes into
     DEST/bin. PREFIX means files such as PREFIX.de and PREFIX.en.
 
-    ``flags`` are the fields of `ParallelText`. Raises what its `check`, `working_folder` and
-    `parallel_steps` do.
+    ``flags`` are the fields of :class:`ParallelText`. Invalid text, or a folder that is in use,
+    raises a UserError.
     """
     text = ParallelText(**flags)
     text.check()
@@ -196,13 +198,17 @@ def prepare_parallel(dest: Path, workers: int = 1, **flags: Any) -> None:
 
 
 def parallel_steps(text: ParallelText, dest: Path, workers: int) -> None:
-    """Tokenize, filter, split into subwords, binarize. Raises a UserError if no training pair is
-    left, or fairseq-preprocess fails."""
+    """Tokenize, filter, split into subwords and binarize.
+
+    A UserError is raised if no training pair is left, or fairseq-preprocess fails.
+    """
     for name, raw in text.raw.items():
         if is_due(f"tokenize {name}", dest / "tok" / name):
             rules = rules_of(text.flags, name.partition(".")[2])
-            run = partial(tokenize, language=rules, lowercase=text.lowercase, escape=text.escape)
-            write_lines(dest / "tok" / name, run_parallel(run, read_lines(raw), workers))
+            run = partial(
+                tokens.tokenize, language=rules, lowercase=text.lowercase, escape=text.escape
+            )
+            write_lines(dest / "tok" / name, tokens.run_parallel(run, read_lines(raw), workers))
     train = [f"train.{language}" for language in text.languages]
     if is_due("filter train", dest / "clean"):
         filter_pairs([dest / "tok" / name for name in train], text.max_words, dest / "clean")
@@ -225,20 +231,20 @@ def parallel_steps(text: ParallelText, dest: Path, workers: int) -> None:
 
 
 def rules_of(flags: Mapping[str, Any], language: str) -> str:
-    """Language of the Moses rules for a side, by the flags of a preparation."""
+    """Language of Moses' rules for a language of a preparation with these flags."""
     side = "source" if language == flags["source_lang"] else "target"
     return str(flags[f"{side}_moses"] or language)
 
 
 def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
-    """Write the pairs whose sides both have 1 to `longest` words to a folder, and report how many
-    there are. A UserError if there is none."""
+    """Write the pairs with 1 to ``longest`` words on both sides. Without any, raise a UserError."""
     pairs = list(zip(*map(iter_lines, sources)))
     sizes = [sorted(len(side.split()) for side in pair) for pair in pairs]
     fitting = [pair for pair, (least, most) in zip(pairs, sizes) if least >= 1 and most <= longest]
     if not fitting:
         raise UserError(
-            f"no pair of {sources[0]} is left after the filter; raise --max-words, or see the text"
+            f"no pair of {sources[0]} is left after the filter; increase --max-words, or check "
+            "the text"
         )
     with new_folder(target) as folder:
         for source, side in zip(sources, zip(*fitting)):
@@ -253,32 +259,37 @@ def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
 def subwords(
     texts: Mapping[str, Path], train: Sequence[str], codes: Path, text: ParallelText, workers: int
 ) -> dict[str, Path]:
-    """Learn BPE on the training texts together, apply it to all, beside the codes."""
+    """Learn joint BPE on the training texts, whose names are ``train``, and apply it to all texts.
+
+    Returns the files of subwords by name, which are written beside the codes.
+    """
     if is_due(f"learn BPE {codes.name}", codes):
-        learn_bpe([texts[name] for name in train], codes, text.merges)
+        tokens.learn_bpe([texts[name] for name in train], codes, text.merges)
     for name, source in texts.items():
         if is_due(f"apply BPE {name}", codes.with_name(name)):
             language, vocabulary = name.partition(".")[2], None
             if text.vocabulary_threshold:
                 vocabulary = codes.with_name(f"vocabulary.{language}")
-                write_vocabulary(texts[f"train.{language}"], codes, vocabulary)
-            segmenter = load_bpe(codes, vocabulary, text.vocabulary_threshold)
-            processes = workers if sum(1 for _ in iter_lines(source)) > SMALL else 1
+                tokens.write_vocabulary(texts[f"train.{language}"], codes, vocabulary)
+            segmenter = tokens.load_bpe(codes, vocabulary, text.vocabulary_threshold)
+            processes = workers if sum(1 for _ in iter_lines(source)) > tokens.SMALL else 1
             with atomic_write(codes.with_name(name)) as stream:
                 segmenter.process_lines(str(source), stream, num_workers=processes)
     return {name: codes.with_name(name) for name in texts}
 
 
 def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[[str], str]]:
-    """How a language's text in a ``bin`` folder was made, by the record beside it: arguments of
-    `tokenize`, and the function from its lines to lines of subwords. A UserError if there is no
-    record of parallel text."""
+    """Preparation of one language of a ``bin`` folder, by the record beside it.
+
+    Returns arguments of :func:`.tokenize`, and the function from a tokenized line to subwords. A
+    UserError is raised if there is no record of parallel text.
+    """
     dest = data.resolve().parent
     flags = read_object(dest / NAME)
     if language not in (flags.get("source_lang"), flags.get("target_lang")):
         raise UserError(
-            f"{dest / NAME} does not tell how raw text became {data}; name the 'bin' folder that "
-            "'fairseq-kerbs prepare' made of parallel text"
+            f"{dest / NAME} does not describe how {data} was prepared; name a 'bin' folder that "
+            "'fairseq-kerbs prepare' wrote from parallel text"
         )
     choices = {"lowercase": flags["lowercase"], "escape": flags["escape"]}
     rules = {"language": rules_of(flags, language), **choices}
@@ -287,10 +298,7 @@ def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[
     codes = dest / "bpe" / ("codes" if flags["bpe"] == "joint" else f"codes.{language}")
     threshold = flags["vocabulary_threshold"]
     vocabulary = codes.with_name(f"vocabulary.{language}") if threshold else None
-    return rules, load_bpe(codes, vocabulary, threshold).segment
-
-
-# ------------------------------------------------------------------ text for language models
+    return rules, tokens.load_bpe(codes, vocabulary, threshold).segment
 
 
 def prepare_language(
@@ -303,22 +311,21 @@ def prepare_language(
     separated by spaces. Drops empty lines and keeps the most frequent words. The text is three
     files, or a folder with files that have train, valid (or dev) and test in their names.
 
-    Raises a UserError if the text is missing, not UTF-8 or without words, and what `working_folder`
-    and `binarize` do.
+    Invalid text, or a folder that is in use, raises a UserError.
     """
     texts = {split: path for split, path in files.items() if path}
     if len(texts) != (0 if folder else 3):
         raise UserError("name either a folder, or all of --train, --valid and --test")
     texts = find_splits(folder) if folder else texts
     for path in texts.values():
-        next(iter_lines(path), None)  # which says what is wrong with the file
+        next(iter_lines(path), None)  # raises a UserError for an unreadable file
     inputs = {split: sha256_of(path) for split, path in texts.items()}
     with working_folder(dest, {"command": "prepare-lm", "words": words, "inputs": inputs}):
         language_steps(texts, dest, words, workers)
 
 
 def language_steps(texts: Mapping[str, Path], dest: Path, words: int, workers: int) -> None:
-    """Clean every text and binarize with the most frequent ``words`` (0: all)."""
+    """Clean the text of each split, and binarize it with the most frequent ``words`` (0: all)."""
     flags = ["--only-source", "--nwordssrc", str(words + _SPECIALS if words else -1)]
     flags += ["--padding-factor", "1", "--workers", str(workers)]
     for split, raw in texts.items():
@@ -330,8 +337,10 @@ def language_steps(texts: Mapping[str, Path], dest: Path, words: int, workers: i
 
 
 def find_splits(folder: Path) -> dict[str, Path]:
-    """The text of each split in a folder, by file names such as wiki.train.tokens or valid.txt; a
-    UserError unless there is one file for each."""
+    """Find the text of each split by file names such as wiki.train.tokens or valid.txt.
+
+    A UserError is raised unless there is exactly one file per split.
+    """
     files = [path for path in sorted(folder.glob("*")) if path.is_file()]
     texts = {}
     for split, names in SPLITS.items():
@@ -347,12 +356,11 @@ def find_splits(folder: Path) -> dict[str, Path]:
 
 
 def write_clean(raw: Path, target: Path) -> None:
-    """Write the lines that have a word, words apart by one space, and report how many there are; a
-    UserError if there is none."""
+    """Write the lines that are not blank, with single spaces. Without any, raise a UserError."""
     lines = [" ".join(line.split()) for line in iter_lines(raw)]
     text = [line for line in lines if line]
     if not text:
-        raise UserError(f"{raw} has no text; it must hold one sentence or paragraph a line")
+        raise UserError(f"{raw} has no text; it must have one sentence or paragraph per line")
     write_lines(target, text)
     words = sum(line.count(" ") + 1 for line in text)
     report(f"  {len(text)} lines, {words} words; {len(lines) - len(text)} blank lines dropped")

@@ -1,12 +1,10 @@
-"""Released corpora: fetched, checked, unpacked and read into ``DEST/raw``, then prepared as usual.
+"""Download released corpora, verify and read them into ``DEST/raw``, and prepare the text.
 
-Nothing is taken on trust: an archive with another checksum, or text with another number of lines
-than the release has, is refused.
+Checksums of archives and numbers of lines must be those of the release.
 """
 
 from __future__ import annotations
 
-import gzip
 import html
 import re
 import shutil
@@ -24,25 +22,33 @@ from typing import Any
 from xml.etree import ElementTree
 
 from fairseq_kerbs.data import prepare, tokens
-from fairseq_kerbs.data.prepare import (
-    SPLITS,
-    ParallelText,
-    is_due,
-    new_folder,
-    report,
-    working_folder,
-    write_lines,
-)
+from fairseq_kerbs.data.prepare import SPLITS, ParallelText, report
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL, iter_lines, read_lines, sha256_of
 
-Texts = dict[str, list[str]]
-"""Lines of each file of ``DEST/raw``, by its name."""
+Texts = dict[str, list[str]]  # lines of each file in DEST/raw, by name
+
+# IWSLT'16
+_FIELDS = "url|keywords|speaker|talkid|title|description|reviewer|translator|doc"
+_TAG = re.compile(rf"\s*</?(?:{_FIELDS})\b")  # lines of training files that are no sentences
+_ENTITY = re.compile(r"&(?:[A-Za-z]+|#[0-9]+|#x[0-9A-Fa-f]+);")
+# DailyDialog
+_PARTS = {"train": "train", "valid": "validation", "test": "test"}  # names in the release
+_ASCII = str.maketrans({"’": "'", "‘": "'", "′": "'", "“": '"', "”": '"'})
+# endings after the apostrophe of a contraction or genitive; the release has ’Ve for ’ve
+_CLITIC = re.compile(r"(?<=\w) ?' ?(s|t|m|re|ve|ll|d)\b", re.IGNORECASE)
+_INSIDE = (
+    (re.compile(r"\b([o0]) ' clock\b", re.IGNORECASE), r"\1'clock"),
+    (re.compile(r"\b(ma) ' am\b", re.IGNORECASE), r"\1'am"),
+    (re.compile(r"\b(O) ' (?=[A-Z][a-z])"), r"\1'"),
+)
+# One-Billion-Word benchmark
+_TRAINING = "training-monolingual.tokenized.shuffled"  # folder of the release
 
 
 @dataclass(frozen=True)
 class Release:
-    """What is known of a released corpus; see releases.yaml."""
+    """An entry of releases.yaml, which explains the fields."""
 
     title: str
     archives: Mapping[str, Sequence[str]]
@@ -51,7 +57,7 @@ class Release:
     divided: bool = False
 
     def check_count(self, part: str, lines: int) -> None:
-        """Raise a UserError, unless the part has as many lines as in the release."""
+        """Raise a UserError unless a part has the number of lines of the release."""
         if lines != self.counts[part]:
             raise UserError(
                 f"{part} has {lines:,} lines, expected {self.counts[part]:,}; this is not the "
@@ -59,7 +65,7 @@ class Release:
             )
 
     def check_archive(self, path: Path) -> None:
-        """Raise a UserError, unless a file is an archive of the release; divided, by its name."""
+        """Raise a UserError unless a file has the checksum of one of the release's archives."""
         import pooch
 
         names = [path.name] if self.divided else list(self.archives)
@@ -73,7 +79,7 @@ class Release:
 
 @cache
 def release_of(name: str) -> Release:
-    """An entry of releases.yaml."""
+    """The entry of releases.yaml with this name."""
     import yaml
 
     entries = yaml.safe_load(Path(__file__).with_name("releases.yaml").read_text("utf-8"))
@@ -81,8 +87,10 @@ def release_of(name: str) -> Release:
 
 
 def find_files(folder: Path, names: Mapping[str, str]) -> dict[str, Path]:
-    """The one file in a folder, at any depth, whose name has the pattern of a role, or is that and
-    .gz; a UserError where there is none, or several."""
+    """Find the file for each role in a folder and its subfolders, by patterns of their names.
+
+    The names may have the suffix .gz. A UserError is raised unless each pattern matches one file.
+    """
     files = {}
     for role, name in names.items():
         matching = sorted(folder.rglob(name)) or sorted(folder.rglob(f"{name}.gz"))
@@ -94,8 +102,10 @@ def find_files(folder: Path, names: Mapping[str, str]) -> dict[str, Path]:
 
 
 def fetch(release: Release, dest: Path) -> Path:
-    """An archive in ``DEST/download``, fetched if need be, or that folder with all of them. A
-    UserError says what to fetch by other means where no address has it with its checksum."""
+    """Download a release to ``DEST/download``, and return its archive, or the folder of several.
+
+    If no address has the archive with its checksum, a UserError tells where to put it.
+    """
     folder = dest / "download"
     if release.divided:
         for name in release.archives:
@@ -106,31 +116,31 @@ def fetch(release: Release, dest: Path) -> Path:
 
 
 def _fetch_one(release: Release, names: Sequence[str], folder: Path) -> Path:
-    """The first of several archives that an address has."""
+    """Download the first available one of several equivalent archives."""
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
     headers = {"User-Agent": "fairseq-kerbs"}
     load = pooch.HTTPDownloader(headers=headers, timeout=30, progressbar=sys.stderr.isatty())
     failures = []
-    for name, url in ((key, url) for key in names for url in release.archives[key][1:]):
-        if not (folder / name).exists():
-            report(f"download {url} ...")
-        try:  # pooch leaves a file that is there and right
-            checksum = release.archives[name][0]
-            return Path(pooch.retrieve(url, checksum, name, folder, downloader=load))
-        except (OSError, ValueError) as error:  # no answer, or another checksum
-            failures.append(f"{url}: {error}")
+    for name in names:
+        checksum, *urls = release.archives[name]
+        for url in urls:
+            if not (folder / name).exists():
+                report(f"download {url} ...")
+            try:  # pooch keeps an existing file with this checksum
+                return Path(pooch.retrieve(url, checksum, name, folder, downloader=load))
+            except (OSError, ValueError) as error:  # no answer, or another checksum
+                failures.append(f"{url}: {error}")
     raise UserError(
-        f"{release.title} could not be downloaded ({'; '.join(failures)}); fetch {names[0]} "
-        f"(checksum {release.archives[names[0]][0]}) elsewhere, put it at {folder / names[0]}, "
-        "and run again"
+        f"{release.title} could not be downloaded ({'; '.join(failures)}); get {names[0]} with "
+        f"{release.archives[names[0]][0]} elsewhere, put it at {folder / names[0]}, and run again"
     )
 
 
 @contextmanager
 def unpacked(release: Release, source: Path, dest: Path) -> Iterator[Path]:
-    """The folder itself, or an archive's content in a temporary folder below ``dest``."""
+    """Yield a folder, or the content of an archive in a temporary folder in ``dest``."""
     if source.is_dir():
         yield source
         return
@@ -150,41 +160,36 @@ def _prepare(
     release: Release, dest: Path, source: Path | None, read: Callable[[Path], Texts],
     text: ParallelText | int, workers: int, **options: Any,
 ) -> None:  # fmt: skip
-    """Fetch and read a corpus, then the usual steps: of parallel text, or of text for language
-    models with so many words. A UserError if the source is missing or not the release's."""
+    """Download, read and prepare a corpus. For language models ``text`` is the vocabulary size."""
     if source and not (source.is_dir() if release.divided else source.exists()):
-        what = "folder" if release.divided else "file or folder"
-        raise UserError(f"{source}: no such {what}; name one with the released text")
+        kind = "folder" if release.divided else "file or folder"
+        raise UserError(f"{source}: no such {kind}; name one with the released text")
     if source and source.is_file():
         release.check_archive(source)
     flags = text.flags if isinstance(text, ParallelText) else {"words": text}
     options.update(command=f"prepare {release.title}", source=source and sha256_of(source))
-    with working_folder(dest, {**flags, **options}):
+    with prepare.working_folder(dest, {**flags, **options}):
         raw = dest / "raw"
-        if is_due(f"read {release.title}", raw):
+        if prepare.is_due(f"read {release.title}", raw):
             with unpacked(release, source or fetch(release, dest), dest) as folder:
                 texts = read(folder)
-            with new_folder(raw) as temporary:
+            with prepare.new_folder(raw) as temporary:
                 for name, sentences in texts.items():
-                    write_lines(temporary / name, sentences)
+                    prepare.write_lines(temporary / name, sentences)
         if isinstance(text, ParallelText):
             text.check()
             prepare.parallel_steps(text, dest, workers)
         else:
-            splits = {split: raw / split for split in SPLITS}
-            prepare.language_steps(splits, dest, text, workers)
+            prepare.language_steps({split: raw / split for split in SPLITS}, dest, text, workers)
 
 
 def read_unchanged(folder: Path, release: Release, names: Mapping[str, str]) -> Texts:
-    """Texts that become files of ``DEST/raw`` as they are, by their names in the release."""
+    """Read files of a release, given the patterns of their names, without changing the text."""
     texts = {}
     for role, path in find_files(folder, names).items():
         if path.suffix == ".gz":
             release.check_archive(path)
-            content = gzip.decompress(path.read_bytes()).decode("utf-8")
-            texts[role] = content.removesuffix("\n").split("\n")
-        else:
-            texts[role] = read_lines(path)
+        texts[role] = read_lines(path)
         release.check_count(role.partition(".")[0], len(texts[role]))
     return texts
 
@@ -198,9 +203,8 @@ def prepare_multi30k(
     folder with train, val and test_2016_flickr (.de, .en, optionally .gz), such as a checkout of
     github.com/multi30k/dataset. Writes text to DEST/raw and data to DEST/bin.
     """
-    release, names = release_of("multi30k"), dict[str, str]()
-    for split, part in {"train": "train", "valid": "val", "test": "test_2016_flickr"}.items():
-        names |= {f"{split}.{language}": f"{part}.{language}" for language in ("de", "en")}
+    release, parts = release_of("multi30k"), zip(SPLITS, ("train", "val", "test_2016_flickr"))
+    names = {f"{split}.{side}": f"{part}.{side}" for split, part in parts for side in ("de", "en")}
     text = ParallelText(**_raw(dest), source_lang="de", target_lang="en", merges=merges)
     read = partial(read_unchanged, release=release, names=names)
     _prepare(release, dest, source, read, text, workers)
@@ -220,16 +224,9 @@ def prepare_wikitext2(
 
 
 def _raw(dest: Path, tests: int = 1) -> dict[str, Any]:
-    """Where `ParallelText` finds what was read."""
-    names = [f"{dest}/raw/test{i or ''}" for i in range(tests)]
-    return {"train": f"{dest}/raw/train", "valid": f"{dest}/raw/valid", "test": tuple(names)}
-
-
-# Lines of the training files that are about a talk; all others are its sentences.
-_TAG = re.compile(
-    r"\s*</?(?:url|keywords|speaker|talkid|title|description|reviewer|translator|doc)\b"
-)
-_ENTITY = re.compile(r"&(?:[A-Za-z]+|#[0-9]+|#x[0-9A-Fa-f]+);")
+    """Arguments of :class:`.ParallelText` for the text in ``DEST/raw``."""
+    test = tuple(f"{dest}/raw/test{i or ''}" for i in range(tests))
+    return {"train": f"{dest}/raw/train", "valid": f"{dest}/raw/valid", "test": test}
 
 
 def prepare_iwslt16(
@@ -243,8 +240,8 @@ def prepare_iwslt16(
     IWSLT16.TED.SET.de-en.de. Checksum and numbers of lines of the release are verified. Writes text
     to DEST/raw and data to DEST/bin.
 
-    The KerBS paper does not say which sets it validates and tests on. A UserError unless the sets
-    are known and differ.
+    The KerBS paper does not name its validation and test sets. A UserError is raised unless the
+    sets differ and are part of the release.
     """
     release = release_of("iwslt16")
     sets = {"train": "train", "valid": valid}
@@ -258,28 +255,28 @@ def prepare_iwslt16(
 
 
 def read_iwslt16(folder: Path, sets: Mapping[str, str]) -> Texts:
-    """The text of every split, which is a set of the release."""
+    """Text of each split, from the set of the release that ``sets`` names."""
     release = release_of("iwslt16")
     patterns = {split: f"IWSLT16.TED.{part}.de-en.{{}}*" for split, part in sets.items()}
     patterns["train"] = "train*.{}"
     names = {f"{s}.{side}": patterns[s].format(side) for s in patterns for side in ("de", "en")}
     files = find_files(folder, names)
     texts = {role: read_sentences(path) for role, path in files.items()}
-    whole = files["train.de"].name.startswith("train.tags.")
+    complete = files["train.de"].name.startswith("train.tags.")
     for role, sentences in texts.items():
         part = sets[role.partition(".")[0]]
-        if part != "train" or whole:
+        if part != "train" or complete:
             release.check_count(part, len(sentences))
-    if not whole:
+    if not complete:
         report(
             f"  note: {len(texts['train.de'])} of the release's {release.counts['train']} training "
-            "pairs; scores will not compare with published ones"
+            "pairs; scores are not comparable with published ones"
         )
     return texts
 
 
 def read_sentences(path: Path) -> list[str]:
-    """Sentences of training text, XML or plain text: entities decoded, single spaces."""
+    """Sentences of a file (training text with tags, XML or plain text), with single spaces."""
     if path.suffix == ".xml":
         sentences = [segment.text or "" for segment in ElementTree.parse(path).iter("seg")]
     else:
@@ -287,17 +284,6 @@ def read_sentences(path: Path) -> list[str]:
         lines = [line for line in read_lines(path) if not (tagged and _TAG.match(line))]
         sentences = [_ENTITY.sub(lambda match: html.unescape(match[0]), line) for line in lines]
     return [" ".join(sentence.split()) for sentence in sentences]
-
-
-_PARTS = {"train": "train", "valid": "validation", "test": "test"}  # of the release
-_ASCII = str.maketrans({"’": "'", "‘": "'", "′": "'", "“": '"', "”": '"'})
-# What follows the apostrophe of a contraction or genitive. The text has ’Ve for ’ve throughout.
-_CLITIC = re.compile(r"(?<=\w) ?' ?(s|t|m|re|ve|ll|d)\b", re.IGNORECASE)
-_INSIDE = (
-    (re.compile(r"\b([o0]) ' clock\b", re.IGNORECASE), r"\1'clock"),
-    (re.compile(r"\b(ma) ' am\b", re.IGNORECASE), r"\1'am"),
-    (re.compile(r"\b(O) ' (?=[A-Z][a-z])"), r"\1'"),
-)
 
 
 def prepare_dailydialog(
@@ -310,34 +296,36 @@ def prepare_dailydialog(
     ijcnlp_dailydialog.zip or a folder with dialogues_{train,validation,test}.txt. The languages are
     named context and en. Writes text to DEST/raw and data to DEST/bin.
 
-    The target is called en, because its name tells the commands its language.
+    The target is named en, as other commands derive its language from this name.
     """
     sides: dict[str, Any] = {"source_lang": "context", "target_lang": "en", "source_moses": "en"}
     text = ParallelText(**_raw(dest), **sides, joined_dictionary=True, **flags)
-
     read = partial(read_dailydialog, workers=workers)
     _prepare(release_of("dailydialog"), dest, source, read, text, workers)
 
 
 def read_dailydialog(folder: Path, workers: int = 1) -> Texts:
-    """The pairs of every split. A training pair is left out if the validation or the test set has
-    it too, in whatever case (Section 5 of the KerBS paper)."""
+    """Pairs of adjacent utterances of each split (Section 5 of the KerBS paper).
+
+    Training pairs that are in the validation or test set, ignoring case, are left out.
+    """
     files = find_files(folder, {part: f"dialogues_{part}.txt" for part in _PARTS.values()})
-    dialogues = {part: read_dialogues(path) for part, path in files.items()}
-    utterances = list({text: "" for part in dialogues.values() for texts in part for text in texts})
-    written = dict(zip(utterances, tokens.run_parallel(natural_text, utterances, workers)))
-    pairs = {}
+    dialogues: dict[str, list[list[str]]] = {}
+    for part, path in files.items():  # a line is a dialogue
+        lines = (line.split("__eou__")[:-1] for line in iter_lines(path))
+        dialogues[part] = [[" ".join(turn.split()) for turn in turns] for turns in lines]
+    utterances = list({turn: "" for part in dialogues.values() for turns in part for turn in turns})
+    text = dict(zip(utterances, tokens.run_parallel(natural_text, utterances, workers)))
+    pairs, release = {}, release_of("dailydialog")
     for part, texts in dialogues.items():
-        pairs[part] = [
-            (written[a], written[b]) for turns in texts for a, b in zip(turns, turns[1:])
-        ]
-        for what, count in ((f"{part} dialogues", len(texts)), (part, len(pairs[part]))):
-            release_of("dailydialog").check_count(what, count)
-    others = {_key(pair) for part in ("validation", "test") for pair in pairs[part]}
-    left = [pair for pair in pairs["train"] if _key(pair) not in others]
-    removed = len(pairs["train"]) - len(left)
+        pairs[part] = [(text[a], text[b]) for turns in texts for a, b in zip(turns, turns[1:])]
+        release.check_count(f"{part} dialogues", len(texts))
+        release.check_count(part, len(pairs[part]))
+    held_out = {"\t".join(p).casefold() for part in ("validation", "test") for p in pairs[part]}
+    train = [pair for pair in pairs["train"] if "\t".join(pair).casefold() not in held_out]
+    removed = len(pairs["train"]) - len(train)
     report(f"  {removed} training pairs removed that also occur in validation or test")
-    pairs["train"] = left
+    pairs["train"] = train
     return {
         f"{split}.{language}": [pair[side] for pair in pairs[part]]
         for split, part in _PARTS.items()
@@ -345,28 +333,12 @@ def read_dailydialog(folder: Path, workers: int = 1) -> Texts:
     }
 
 
-def _key(pair: tuple[str, str]) -> tuple[str, str]:
-    return pair[0].casefold(), pair[1].casefold()
-
-
-def read_dialogues(path: Path) -> list[list[str]]:
-    """The utterances of each dialogue: one dialogue a line, ``__eou__`` after each utterance."""
-    return [
-        [" ".join(utterance.split()) for utterance in line.split("__eou__")[:-1]]
-        for line in iter_lines(path)
-    ]
-
-
 def natural_text(text: str) -> str:
-    """An utterance of the release, tokens between spaces, as people write it: detokenized by Moses,
-    as hypotheses are that are compared with it."""
+    """Detokenize an utterance of the release by Moses, with apostrophes in their usual places."""
     text = _CLITIC.sub(lambda match: "'" + match[1].replace("Ve", "ve"), text.translate(_ASCII))
     for pattern, replacement in _INSIDE:
         text = pattern.sub(replacement, text)
     return tokens.detokenize(tokens.tokenize(text, language="en"), language="en")
-
-
-_TRAINING = "training-monolingual.tokenized.shuffled"  # a folder of the release
 
 
 def prepare_lm1b(
@@ -377,26 +349,22 @@ def prepare_lm1b(
 
     Draws sentences of the One-Billion-Word benchmark without replacement, and prepares them like
     'prepare-lm'. SOURCE is 1-billion-word-language-modeling-benchmark-r13output.tar.gz, this
-    archive unpacked, or a folder of files with train, dev or test in their names. Without a
-    training file all splits are drawn from the same files. Writes text to DEST/raw and
-    data to DEST/bin.
+    archive unpacked, or a folder of files with train, dev or test in their names. Writes text to
+    DEST/raw and data to DEST/bin.
 
-    The KerBS paper has as many, and does not say which. Here training sentences come from the
-    benchmark's training text and the others from its held-out text.
+    The KerBS paper does not say which sentences it uses. Here training sentences are from the
+    benchmark's training text, and the others from its held-out text.
     """
     sizes = {"train": train, "valid": valid, "test": test}
-
     read = partial(draw_sentences, sizes=sizes, seed=seed)
     _prepare(release_of("lm1b"), dest, source, read, words, workers, sizes=sizes, seed=seed)
 
 
 def draw_sentences(folder: Path, sizes: Mapping[str, int], seed: int) -> Texts:
-    """The sentences drawn for every split from an unpacked release, or from files whose names say
-    what they are.
+    """Draw sentences for each split from an unpacked release, or files named by :func:`_pool`.
 
-    Each sentence gets a random number from the seed, its file's name and its place in the file, and
-    those with the lowest numbers are drawn: the order of the files does not matter, and a smaller
-    sample is the beginning of a larger one.
+    The sentences with the lowest random numbers are drawn. These depend on the seed, the file name
+    and the line only. Therefore a smaller sample is the beginning of a larger one.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file() and _pool(path))
     released = any(path.parent.name == _TRAINING for path in files)
@@ -406,28 +374,25 @@ def draw_sentences(folder: Path, sizes: Mapping[str, int], seed: int) -> Texts:
         lowest: list[tuple[float, str, int, str]] = []
         for path in (path for path in files if pool == _pool(path)):
             numbers = Random(f"{seed} {path.name}")
-            sentences = [
-                (numbers.random(), path.name, place, line)
-                for place, line in enumerate(iter_lines(path))
-                if line and not line.isspace()
-            ]
-            total += len(sentences)
-            lowest = sorted(lowest + sentences)[:size]
+            lines = enumerate(iter_lines(path))
+            drawn = [(numbers.random(), path.name, *line) for line in lines if line[1].strip()]
+            total += len(drawn)
+            lowest = sorted(lowest + drawn)[:size]
         if released:
             release_of("lm1b").check_count(pool, total)
         if total < size:
             flags = " and ".join(f"--{split} {sizes[split]}" for split in splits)
             raise UserError(f"{folder} has {total} sentences ({pool}), fewer than {flags} ask for")
-        drawn = (" ".join(line.split()) for *_, line in lowest)
-        texts.update({split: list(islice(drawn, sizes[split])) for split in splits})
-    known = set(texts["train"])
-    shared = sum(sentence in known for sentence in texts["valid"] + texts["test"])
+        sentences = (" ".join(line.split()) for *_, line in lowest)
+        texts.update({split: list(islice(sentences, sizes[split])) for split in splits})
+    train = set(texts["train"])
+    shared = sum(sentence in train for sentence in texts["valid"] + texts["test"])
     report(f"  {shared} validation and test sentences are also in the training text")
     return texts
 
 
 def _pool(path: Path) -> str:
-    """``training`` or ``held-out``, by the words of a name or the release's folder; "" if none."""
+    """Kind of text ("training", "held-out" or "") by words in a file's name, or its folder."""
     words = set(re.split(r"[._-]", path.name))
     if words & {"valid", "validation", "dev", "test", "heldout"}:
         return "held-out"

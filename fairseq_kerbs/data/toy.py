@@ -1,7 +1,7 @@
-"""The toy corpus: German-like sentences, their English, the gold sense of twelve ambiguous words.
+"""Toy corpus of German-English sentence pairs, with gold senses of twelve ambiguous words.
 
-toy.yaml has templates of clauses; here they are filled and joined. The order of the draws is part
-of the corpus: a seed gives the same text for ever.
+Sentences are composed from the templates of clauses in toy.yaml. The order of random draws must not
+change, as a seed must always give the same text.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _NOUNS = {
 _NOUNS |= {noun[0].partition("+")[0]: [noun] for nouns in _NOUNS.values() for noun in nouns}
 PLAIN: list[str] = _TABLE["plain"].split("; ")
 SENSES: dict[str, list[str]] = {name: text.split("; ") for name, text in _TABLE["senses"].items()}
-"""Templates by the ambiguous English word and the German lemma behind it, "bank Ufer"."""
+"""Templates by ambiguous English word and German lemma, such as "bank Ufer"."""
 
 
 class Composer:
-    """Draws sentences from one random stream; a tense is 0 for the present, 1 for the past."""
+    """Composes random sentences. A tense is 0 (present) or 1 (past)."""
 
     def __init__(self, seed: int) -> None:
         self._rng, self._tense = Random(seed), 0
 
     def sentence(self, sense: str) -> tuple[str, str]:
-        """German and English, with the ambiguous word of a sense, or without any if it is ""."""
+        """German and English sentence with a sense's word, or for "" without ambiguous words."""
         self._tense = self._rng.randrange(2)
         frame = self._fill(self._rng.choices(*zip(*_TABLE["frames"]))[0])
         clauses = [self._clause(self._rng.choice(SENSES.get(sense, PLAIN)))]
@@ -50,7 +50,7 @@ class Composer:
         return _written(german), _written(re.sub(r"\ba(?= [aeiou])", "an", english))
 
     def _clause(self, template: str) -> SimpleNamespace:
-        """The English of a clause, and its German in three orders of words."""
+        """English clause, and the German one in three word orders."""
         german, english = self._fill(template)
         subject, verb, rest, end = [*german.split(" / "), "", ""][:4]
         time, when, first = "", "", False
@@ -65,7 +65,7 @@ class Composer:
         )
 
     def _fill(self, template: str) -> tuple[str, str]:
-        """German and English with alternatives and tense chosen and slots filled."""
+        """German and English of a template, with random alternatives and filled slots."""
         sides = template.split(" = ")
         options = re.findall(r"\[(.*?)\]", sides[0])
         choices = [self._rng.randrange(option.count("/") + 1) for option in options]
@@ -77,7 +77,7 @@ class Composer:
         return german, english
 
     def _phrase(self, slot: str) -> tuple[str, str]:
-        """A noun phrase for what stands between < and > of a template."""
+        """German and English noun phrase for the content of <…> in a template."""
         *adjectives, slot = slot.split()
         classes, _, case = slot.partition(":")
         nouns = [noun for name in classes.split(",") for noun in _NOUNS[name]]
@@ -95,7 +95,7 @@ class Composer:
 
 
 def _chosen(side: str, choices: list[int], tense: int) -> str:
-    """One side of a template with these of its alternatives, in a tense."""
+    """One side of a template with the chosen alternatives, in a tense."""
     parts = re.split(r"\[(.*?)\]", side)
     for index, choice in enumerate(choices):
         parts[2 * index + 1] = parts[2 * index + 1].split("/")[choice].split("|")[-tense]
@@ -103,14 +103,17 @@ def _chosen(side: str, choices: list[int], tense: int) -> str:
 
 
 def _written(text: str) -> str:
-    """A sentence without surplus blanks, with capitals."""
+    """A sentence with single spaces and capitals."""
     text = re.sub(" (?=[,.?])", "", " ".join(text.split()))
     return re.sub(r'(^|: ")\w', lambda start: start[0].upper(), text)
 
 
 def toy_pairs(count: int, seed: int, taken: set[str]) -> Iterator[tuple[str, str, str]]:
-    """Sentence pairs, each with its sense or "", whose German and English both differ from all that
-    is in `taken`, which grows by them; a UserError if the templates cannot make so many."""
+    """Generate pairs of German and English sentences, with their sense or "".
+
+    Sentences in ``taken`` are not repeated, and new ones are added to it. A UserError is raised if
+    the templates have too few sentences.
+    """
     composer, rng = Composer(seed), Random(seed)
     for sense in rng.choices(["", *SENSES], [7, *[1] * len(SENSES)], k=count):
         for _ in range(2000):
@@ -118,7 +121,7 @@ def toy_pairs(count: int, seed: int, taken: set[str]) -> Iterator[tuple[str, str
             if taken.isdisjoint((german, english)):
                 break
         else:
-            raise UserError(f"there are no {count} different pairs; ask for fewer (--train)")
+            raise UserError(f"the templates have no {count} different pairs; reduce --train")
         taken |= {german, english}
         yield german, english, sense
 
@@ -126,11 +129,11 @@ def toy_pairs(count: int, seed: int, taken: set[str]) -> Iterator[tuple[str, str
 def write_toy_corpus(
     folder: Path | str, train: int = 20000, valid: int = 500, test: int = 500, seed: int = 1
 ) -> None:
-    """Write ``{train,valid,test}.{de,en}`` and ``….senses.tsv``, which are as in `.gold`.
+    """Write ``{train,valid,test}.{de,en}``, and gold senses ``….senses.tsv`` (see :mod:`.gold`).
 
-    Test and validation sentences depend on `seed` and their own sizes alone, not on `train`. No
-    sentence, German or English, occurs twice. ``train.senses.tsv`` gets its name last: where it
-    is, the corpus is whole. A UserError if another run is writing to the folder.
+    No sentence occurs twice. Test and validation sentences do not depend on the size of the
+    training set. ``train.senses.tsv`` is written last and marks a complete corpus. A UserError is
+    raised if another run writes to the folder, or the templates have too few sentences.
     """
     folder, taken = Path(folder), set[str]()
     with lock_folder(folder, f"another run is writing to {folder}; wait for its end"):

@@ -1,4 +1,4 @@
-"""Detokenized BLEU, chrF and TER by sacreBLEU, always with their signatures."""
+"""Detokenized BLEU, chrF and TER by sacreBLEU, with signatures."""
 
 from __future__ import annotations
 
@@ -24,16 +24,12 @@ SAMPLES, SEED = 1000, 12345  # of the bootstrap
 
 @dataclass(frozen=True)
 class CorpusScore:
-    """A metric of a whole text in per cent, sacreBLEU's own line of figures, and its signature.
+    """A corpus score."""
 
-    sacreBLEU's signature of BLEU does not tell the longest n-grams; `details` names another order
-    than 4.
-    """
-
-    score: float
-    details: str
-    signature: str
-    sentences: int
+    score: float  # in percent
+    details: str  # sacreBLEU's text, with an order other than 4, which its signature omits
+    signature: str  # sacreBLEU's signature
+    sentences: int  # number of sentences
 
 
 def bleu_metric(
@@ -43,10 +39,16 @@ def bleu_metric(
     lowercase: bool = False,
     tokenize: str | None = None,
 ) -> BLEU:
-    """sacreBLEU's metric for n-grams up to `order`; 1 is precision times the brevity penalty.
+    """sacreBLEU's BLEU.
 
-    The tokenizer is `tokenize`, by default sacreBLEU's for `language` (13a for most). Raises a
-    UserError if there is no such tokenizer, or a package that it needs is missing.
+    Args:
+        order: maximum length of n-grams.
+        language: target language, which determines the default tokenizer (13a for most).
+        lowercase: ignore case.
+        tokenize: name of a tokenizer.
+
+    Raises:
+        UserError: there is no such tokenizer, or its package is missing.
     """
     try:
         return BLEU(lowercase, tokenize=tokenize, trg_lang=language, max_ngram_order=order)
@@ -57,7 +59,7 @@ def bleu_metric(
 
 
 def all_metrics(order: int = DEFAULT_ORDER, **options: Any) -> dict[str, Metric]:
-    """BLEU (`bleu_metric` with the `options`), chrF2, and TER, which never looks at case."""
+    """BLEU with options of :func:`bleu_metric`, chrF2, and TER, which ignores case."""
     name = "BLEU" if order == DEFAULT_ORDER else f"BLEU-{order}"
     chrf = CHRF(lowercase=options.get("lowercase", False))
     return {name: bleu_metric(order, **options), "chrF2": chrf, "TER": TER()}
@@ -66,8 +68,10 @@ def all_metrics(order: int = DEFAULT_ORDER, **options: Any) -> dict[str, Metric]
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Mapping[str, Metric]
 ) -> list[CorpusScore]:
-    """Metrics, by their names, of raw hypotheses against one or several lists of raw references; a
-    UserError if the numbers of sentences differ."""
+    """Scores of raw hypotheses against one or several raw references, by metrics with names.
+
+    A UserError is raised if the numbers of sentences differ.
+    """
     for reference in references:
         check_lengths({"--hypotheses": hypotheses, "--reference": reference})
     scores = []
@@ -86,13 +90,24 @@ def read_systems(
     language: str,
     unescape: bool = False,
 ) -> tuple[dict[str, list[str]], list[list[str]]]:
-    """Raw text of fairseq-generate's output (or of tokenized text) by its file; raw references.
-    Raises what `detokenize_lines` does; a UserError if a file is empty or numbers of lines differ.
+    """Read hypotheses and references.
+
+    Args:
+        hypotheses: files of fairseq-generate's output, or of tokenized text.
+        references: files of raw text.
+        language: language of Moses' rules.
+        unescape: undo XML entities of text that was prepared with ``--escape``.
+
+    Returns:
+        raw text of the hypotheses by file, and of the references.
+
+    Raises:
+        UserError: a file cannot be read, is empty or incomplete, or numbers of lines differ.
     """
     systems = {}
     for path in hypotheses:
         if not (lines := read_lines(path)):
-            raise UserError(f"{path} is empty; it must hold one hypothesis a line")
+            raise UserError(f"{path} is empty; it must have one hypothesis per line")
         name = str(path)
         systems[name] = detokenize_lines(lines, language=language, name=name, unescape=unescape)
     loaded = {str(path): read_lines(path) for path in references}
@@ -106,14 +121,21 @@ def paired_bootstrap(
     metrics: Mapping[str, Metric],
     samples: int = SAMPLES,
 ) -> tuple[dict[str, str], dict[str, list[Result]]]:
-    """sacreBLEU's paired bootstrap test of systems against the first of them.
+    """sacreBLEU's paired bootstrap test of systems against the first one, with a fixed seed.
 
-    A p-value is two-sided: how often, over resampled test sets, the difference strays from its own
-    mean by more than the observed difference. The samples are the same each time. Of equal texts
-    sacreBLEU would make a small p, because no difference exceeds another; they have 1. Returns
-    signatures, and the results of all systems, by the names of the metrics.
+    p is two-sided: the share of resampled test sets where the difference deviates from its mean by
+    more than the observed difference. For equal texts p is 1, where sacreBLEU computes a small p.
+
+    Args:
+        systems: raw texts.
+        references: raw references.
+        metrics: metrics by name.
+        samples: number of bootstrap samples.
+
+    Returns:
+        signatures, and the results of all systems, by the names of the metrics.
     """
-    os.environ["SACREBLEU_SEED"] = str(SEED)  # whatever the environment asks for
+    os.environ["SACREBLEU_SEED"] = str(SEED)  # overrides a seed of the user's environment
     named = [(str(number), texts) for number, texts in enumerate(systems)]
     test = PairedTest(named, metrics, references, test_type="bs", n_samples=samples)
     signatures, results = test()

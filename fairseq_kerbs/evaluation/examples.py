@@ -1,10 +1,10 @@
-"""Answers of several systems side by side, as in the paper's Tables 3 and 4, chosen by a rule.
+"""Outputs of several systems side by side, as in the paper's Tables 3 and 4, chosen by a rule.
 
-- ``random``: lines drawn with a seed.
-- ``differing``: lines drawn with a seed, those with the most different answers first; lines to
-  which all systems answer the same are never chosen.
-- ``best``: the lines where one system's sentence score exceeds the baseline's by most. They show
-  what a system can do, not what it does on average; the rule is to be stated beside them.
+- ``random``: random lines.
+- ``differing``: random lines among those with the most different outputs. Lines where all systems
+  agree are never chosen.
+- ``best``: the lines with the largest gains of a system's sentence score over the baseline. They
+  are not representative, so the rule must be stated beside them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Texts = Sequence[str]
 
 @dataclass(frozen=True)
 class Example:
-    """One line of the test set."""
+    """A line of the test set with the outputs of the systems."""
 
     line: int  # from 1
     source: str
     reference: str | None
     answers: dict[str, str]  # by system
-    scores: dict[str, float] = field(default_factory=dict)  # of those compared (``best``)
+    scores: dict[str, float] = field(default_factory=dict)  # by system, for ``best``
 
     def rows(self) -> list[tuple[str, str]]:
-        """Names and texts, from the source to the last system, each text on one line."""
+        """Names and texts of source, reference and systems, each text on one line."""
         texts = [("Source", self.source), ("Reference", self.reference), *self.answers.items()]
         return [(name, shown(text)) for name, text in texts if text is not None]
 
     def title(self) -> str:
-        """The line's number, and the scores if any."""
+        """Line number and scores."""
         listing = ", ".join(f"{name} {score:.1f}" for name, score in self.scores.items())
         return f"line {self.line}" + (f" ({listing})" if listing else "")
 
@@ -51,20 +51,24 @@ def side_by_side(
     choose: Choice, number: int, seed: int, *,
     system: str | None = None, baseline: str | None = None, metric: Metric = "chrf",
 ) -> list[Example]:  # fmt: skip
-    """Choose at most ``number`` lines by a rule and put the systems' answers side by side.
+    """Choose lines of a test set by a rule.
 
-    Sources, references and systems are raw texts, parallel to each other. Of ``best``, ``system``
-    is the one whose gain counts in the sentence's ``metric``, ``baseline`` what it is compared
-    with; by default the last and the first.
+    Args:
+        sources, references, systems: parallel raw texts.
+        choose: the rule.
+        number: maximum number of lines.
+        seed: random seed.
+        system: system whose gains count for ``best``, by default the last one.
+        baseline: system that it is compared with, by default the first one.
+        metric: metric of sentences for ``best``.
 
-    Returns examples in the order of the test set; for ``best``, the largest gain first, gains only.
-    Raises a UserError if numbers of lines differ, the name is unknown, or ``best`` has no
-    references.
+    Returns:
+        examples in the order of the test set, or, for ``best``, by decreasing gain.
+
+    Raises:
+        UserError: numbers of lines differ, a system is unknown, or ``best`` has no references.
     """
-    texts = {
-        "--source": sources,
-        **{f"--system {name}": answers for name, answers in systems.items()},
-    }
+    texts = {"--source": sources, **{f"--system {name}": text for name, text in systems.items()}}
     check_lengths(texts if references is None else {**texts, "--reference": references})
     scores: dict[int, dict[str, float]] = {}
     if choose == "best":
@@ -95,13 +99,13 @@ def _gains(
     systems: Mapping[str, Texts], references: Texts | None, number: int, pair: tuple[str, str],
     metric: Metric,
 ) -> dict[int, dict[str, float]]:  # fmt: skip
-    """Scores of a system and the baseline by line, where it gains most, best first."""
+    """Scores of a system and the baseline on the lines with the largest gains, in this order."""
     for flag, name in zip(("--of", "--baseline"), pair):
         if name not in systems:
             raise UserError(f"{flag} {name} is none of the systems {', '.join(systems)}")
     if references is None:
         raise UserError("--choose best needs --reference")
-    # BLEU of a sentence needs the effective order
+    # BLEU of sentences needs the effective order
     scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
     scores = {
         line: {name: scorer.sentence_score(systems[name][line], [text]).score for name in pair}
@@ -115,7 +119,7 @@ def _gains(
 def rule_text(
     examples: Sequence[Example], lines: int, choose: Choice, seed: int, metric: Metric = "chrf"
 ) -> str:
-    """One sentence that says how `side_by_side` chose examples of ``lines`` lines."""
+    """A sentence about the rule by which examples were chosen from ``lines`` lines."""
     start, score = f"{len(examples)} of {lines} lines", {"chrf": "chrF", "bleu": "BLEU"}[metric]
     if choose == "random":
         return f"{start}, drawn at random (seed {seed})."
@@ -128,7 +132,7 @@ def rule_text(
 
 
 def as_markdown(examples: Sequence[Example]) -> str:
-    """One table an example, as on a page of the paper; markup in texts is made harmless."""
+    """A Markdown table per example, with markup in texts escaped."""
     tables = []
     for example in examples:
         rows = [f"| {' | '.join(map(escape_markdown, row))} |" for row in example.rows()]
@@ -137,7 +141,7 @@ def as_markdown(examples: Sequence[Example]) -> str:
 
 
 def as_text(examples: Sequence[Example]) -> str:
-    """For a terminal."""
+    """Examples as text for a terminal."""
     blocks = []
     for example in examples:
         width = max(len(name) for name, _ in example.rows()) + 2
@@ -147,7 +151,7 @@ def as_text(examples: Sequence[Example]) -> str:
 
 
 def as_csv(examples: Sequence[Example]) -> str:
-    """One row an example: line, source, reference if there is one, and each system's answer."""
-    head = ["line", *(name for each in examples[:1] for name, _ in each.rows())]
-    rows = [[each.line, *(text for _, text in each.rows())] for each in examples]
+    """CSV with a row per example: line, source, reference if any, and the systems' outputs."""
+    head = ["line", *(name for example in examples[:1] for name, _ in example.rows())]
+    rows = [[example.line, *(text for _, text in example.rows())] for example in examples]
     return table_as_csv(head, rows)

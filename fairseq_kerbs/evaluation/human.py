@@ -1,19 +1,17 @@
-"""Human evaluation (Section 5 of the paper): items, blinded systems, sheets, and what they say.
+"""Human evaluation of blinded systems (Section 5 of the paper): sheets for raters, and statistics.
 
-Raters see an input and the answers of all systems to it under letters; which letter is which
-system is shuffled for each item anew and stands in the key alone. All raters see the same items and
-letters, so that their scores can be compared row by row.
+Raters see an input and the responses of all systems under letters. The letters are shuffled for
+each item, and only the key maps them to systems. All raters see the same items and letters.
 
-The sheets are CSV files that pass through any spreadsheet program:
+The sheets are CSV files for any spreadsheet program:
 
-- The scoring standard stands in rows of one cell at the head, each beginning with ``#``.
-- Texts stand in square brackets, so that no program takes one for a formula (``=1+1``, ``-no``,
-  ``@you``), a number or a date (``1/2``) and rewrites it. The brackets are not part of the text.
-- UTF-8 with a byte order mark, without which Excel reads a CSV file in the code page of its system.
+- The first rows have the scoring standard, one cell per row, and start with ``#``.
+- Texts are in square brackets, so that programs do not convert them to formulas, numbers or dates.
+- The encoding is UTF-8 with a byte order mark, which Excel needs.
 
-A one-tailed paired t-test pairs items: an item's score is the sum over its raters, because the
-scores of one item are not independent of each other. Its null hypothesis is the paper's: the system
-is not better than the baseline. p-values are not corrected for testing several systems.
+A one-tailed paired t-test compares a system with the baseline over items. The score of an item is
+the sum over its raters, as these scores are not independent. The null hypothesis is the paper's:
+the system is not better than the baseline. p-values are not corrected for multiple tests.
 """
 
 from __future__ import annotations
@@ -38,13 +36,13 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 SCORES = {0: "zeros", 1: "ones", 2: "twos"}
-"""Scores, and what tables call how often they were given."""
+"""Scores, and the names of their numbers in tables."""
 STANDARD = (
     "2: the response is fluent, and it is relevant to the input",
     "1: the response is fluent or relevant to the input, but only one of the two",
     "0: the response is neither fluent nor relevant to the input",
 )
-"""What the scores mean: the standard of the paper's appendix, in our words and in ASCII."""
+"""Scoring standard of the paper's appendix, paraphrased in ASCII."""
 
 HEADER = ("item", "answer", "input", "response", "score")
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
@@ -54,11 +52,11 @@ _RATER = re.compile(r'"?# Sheet (\d+) of ')
 
 @dataclass(frozen=True)
 class Answer:
-    """One row of a sheet: what one system answered, as shown."""
+    """A row of a sheet: the response of a system."""
 
     item: int  # from 1
     letter: str  # of the system in this item
-    line: int  # of the files, from 1
+    line: int  # in the files, from 1
     system: str
     source: str
     text: str
@@ -66,29 +64,36 @@ class Answer:
 
 @dataclass(frozen=True)
 class Key:
-    """Which letter is which system, and what every row must look like."""
+    """The key, which maps letters to systems and has the content of all rows."""
 
-    systems: tuple[str, ...]  # in the order in which they were given
+    systems: tuple[str, ...]  # in the user's order
     answers: tuple[Answer, ...]  # in the order of items and letters
-    raters: int  # number of sheets made
-    seed: int  # what items and letters were drawn with
+    raters: int  # number of sheets
+    seed: int  # random seed of items and letters
 
     def as_json(self) -> str:
-        """The key's file."""
+        """Text of the key's file."""
         return json.dumps({"key": asdict(self)}, indent=1, ensure_ascii=False) + "\n"
 
 
 def make_key(
     sources: Sequence[str], systems: Mapping[str, Sequence[str]], items: int, raters: int, seed: int
 ) -> Key:
-    """Draw items from the lines with a source, and give the systems letters in each, shuffled anew.
+    """Draw items at random, and shuffle the letters of the systems in each item.
 
-    The answers of all systems, at most 26, are parallel to the sources; same seed and texts, same
-    key. Raises a UserError if there are too few lines, or numbers of lines differ.
+    Args:
+        sources: inputs. Blank ones are not drawn.
+        systems: responses of at most 26 systems, parallel to the inputs.
+        items: number of items.
+        raters: number of sheets.
+        seed: random seed.
+
+    Raises:
+        UserError: there are too few inputs or too many systems, or numbers of lines differ.
     """
     check_lengths({"--source": sources, **{f"--system {n}": t for n, t in systems.items()}})
     if len(systems) > len(ascii_uppercase):
-        raise UserError(f"--system is given {len(systems)} times; a sheet has letters for 26")
+        raise UserError(f"--system is given {len(systems)} times; a sheet has at most 26 systems")
     filled = [index for index, source in enumerate(sources) if shown(source)]
     if items > len(filled):
         raise UserError(f"--items is {items}, but only {len(filled)} lines have a source")
@@ -104,7 +109,7 @@ def make_key(
 
 
 def read_key(path: Path) -> Key:
-    """Read a key's file; UserError where it is none."""
+    """Read the file of a key. Another file raises a UserError."""
     try:
         content: dict[str, Any] = json.loads("\n".join(read_lines(path)))["key"]
         answers = tuple(Answer(**row) for row in content["answers"])
@@ -115,7 +120,7 @@ def read_key(path: Path) -> Key:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A sheet that came back complete and unaltered."""
+    """A complete sheet of a rater."""
 
     path: Path
     rater: int  # from 1
@@ -123,15 +128,15 @@ class Sheet:
 
 
 def sheet_text(key: Key, rater: int, delimiter: str = ",") -> str:
-    """The content of one rater's file, byte order mark included, scores empty."""
+    """Text of a rater's file with empty scores, including the byte order mark."""
     head = [
         f"Sheet {rater} of {key.raters}: scores of responses",
         "Read the input. Then give each response to it a score of 0, 1 or 2 in the column 'score':",
         *STANDARD,
-        "Score every response by itself, and alone. The letters A, B, ... are given anew for every",
-        "input; they say nothing about who wrote a response, and the same one may come twice.",
-        "Texts stand in square brackets; the brackets are not part of them.",
-        "Leave no score out, and change nothing else. Save the sheet as CSV (UTF-8).",
+        "Score each response independently, and without help. The letters A, B, ... are shuffled",
+        "for each input, so they do not identify systems. The same response may occur twice.",
+        "Texts are in square brackets, which are not part of them.",
+        "Give all scores, and change nothing else. Save the sheet as CSV (UTF-8).",
     ]
     rows: list[Sequence[object]] = [[f"# {line}"] for line in head]
     rows.append(HEADER)
@@ -140,11 +145,14 @@ def sheet_text(key: Key, rater: int, delimiter: str = ",") -> str:
 
 
 def read_sheet(path: Path, key: Key) -> Sheet:
-    """Read a sheet that a rater filled in, and check every row against the key.
+    """Read a rater's sheet, and check every row against the key.
 
-    Comma, semicolon or tab, a byte order mark, rows in another order, empty rows and empty cells
-    at the end of rows are all accepted. Raises a UserError if it is no sheet in UTF-8, or a row
-    (named with its file) is missing, unknown, there twice, changed, or has another score.
+    Changes by spreadsheet programs are accepted: other delimiters (semicolon or tab), another order
+    of rows, empty rows, and empty cells at the end of rows.
+
+    Raises:
+        UserError: the file is no sheet in UTF-8, or a row is missing, unknown, duplicate, changed,
+            or has an invalid score.
     """
     lines = read_lines(path)
     rater = next(filter(None, map(_RATER.match, lines)), None)
@@ -154,42 +162,43 @@ def read_sheet(path: Path, key: Key) -> Sheet:
             f"{path} is no sheet of 'human-eval export': it needs the row '# Sheet …' and one with "
             f"the names {', '.join(HEADER)}, and must be saved as CSV"
         )
-    left = {(str(answer.item), answer.letter): answer for answer in key.answers}
+    missing = {(str(answer.item), answer.letter): answer for answer in key.answers}
     scores: dict[tuple[int, str], int] = {}
     for number, row in enumerate(csv.reader(lines, delimiter=header[1]), start=1):
         cells = [cell.strip() for cell in row]
         if not any(cells) or cells[0].startswith("#") or cells[0] == HEADER[0]:
             continue
         item, letter, source, text, score, *others = cells + [""] * (len(HEADER) - len(cells))
-        where = f"{path}, row {number} (item {item}, answer {letter})"
-        answer = left.pop((item, letter), None)
+        place = f"{path}, row {number} (item {item}, answer {letter})"
+        answer = missing.pop((item, letter), None)
         if answer is None:
-            raise UserError(f"{where} was not handed out, or is there twice")
+            raise UserError(f"{place} is not in the key, or appears twice")
         if (source, text) != (f"[{answer.source}]", f"[{answer.text}]") or any(others):
-            raise UserError(
-                f"{where}: something beside the score was changed, or the sheet is of another key"
-            )
+            raise UserError(f"{place}: the text was changed, or the sheet belongs to another key")
         if score not in map(str, SCORES):
-            raise UserError(f"{where}: the score '{score}' is not 0, 1 or 2")
+            raise UserError(f"{place}: the score '{score}' is not 0, 1 or 2")
         scores[answer.item, letter] = int(score)
-    for item, letter in left:
+    for item, letter in missing:
         raise UserError(f"{path}: the row of item {item}, answer {letter}, is missing")
     return Sheet(path, int(rater[1]), scores)
 
 
-# ------------------------------------------------------------------ what sheets say
-
-
 def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> dict[str, Any]:
-    """All figures of sheets that were checked against the key, as JSON can hold them.
+    """Compute the statistics of sheets.
+
+    Args:
+        key: the key.
+        sheets: sheets of different raters.
+        baseline: name of a system, for differences and tests.
 
     Returns:
-        ``systems``, for each its mean, the deviation over n − 1 and n of its scores, how often each
-        was given, the difference of its mean to the baseline's, and t and p of the test;
-        ``baseline``, ``items``, ``raters`` (their numbers), ``expected_raters``, ``fleiss_kappa``,
-        ``krippendorff_alpha`` and ``rater_means``. What is not defined is None.
+        for JSON: ``systems`` with mean, standard deviation (over n − 1), number of scores, number
+        of each score, difference from the baseline's mean, t and p; ``baseline``, ``items``,
+        ``raters`` (their numbers), ``expected_raters``, ``fleiss_kappa``, ``krippendorff_alpha``
+        and ``rater_means``. Undefined values are None.
 
-    Raises a UserError if two sheets are of the same rater, or no system has the baseline's name.
+    Raises:
+        UserError: two sheets have the same rater, or no system has the baseline's name.
     """
     if baseline is not None and baseline not in key.systems:
         raise UserError(f"--baseline {baseline} is none of the systems {', '.join(key.systems)}")
@@ -201,14 +210,13 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
                 "each rater's sheet once"
             )
     raters = sorted(by_rater)
-    # blinding undone: a row for each system and item, a column for each rater
+    # unblinded: a row for each system and item, a column for each rater
     scores = DataFrame(
         [[by_rater[rater].scores[a.item, a.letter] for rater in raters] for a in key.answers],
         index=[[a.system for a in key.answers], [a.item for a in key.answers]],
         columns=raters,
     )
-    given = np.stack([(scores == score).sum(axis=1) for score in SCORES], axis=1)
-    kappa, alpha = agreement(given)
+    kappa, alpha = agreement(np.stack([(scores == s).sum(axis=1) for s in SCORES], axis=1))
     reference = None if baseline is None else scores.loc[baseline]
     figures = [
         {"system": name, **_figures(scores.loc[name], None if name == baseline else reference)}
@@ -227,7 +235,7 @@ def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> 
 
 
 def _figures(scores: DataFrame, reference: DataFrame | None) -> dict[str, Any]:
-    """Figures of one system from its scores, a row for each item, and the baseline's."""
+    """Statistics of a system's scores, [items, raters], and of differences from the baseline."""
     values = scores.to_numpy()
     figures: dict[str, Any] = {
         "mean": float(values.mean()),
@@ -237,7 +245,7 @@ def _figures(scores: DataFrame, reference: DataFrame | None) -> dict[str, Any]:
         **dict.fromkeys(("difference", "t", "p")),
     }
     if reference is not None:
-        differences = (scores - reference).sum(axis=1)  # of an item; whole numbers
+        differences = (scores - reference).sum(axis=1)  # of items
         figures["difference"] = float(differences.sum() / values.size)
         if differences.nunique() > 1:
             test: Any = stats.ttest_1samp(differences, 0, alternative="greater")
@@ -246,14 +254,14 @@ def _figures(scores: DataFrame, reference: DataFrame | None) -> dict[str, Any]:
 
 
 def as_csv(result: Mapping[str, Any]) -> str:
-    """What `evaluate` returned, one row a system; what is not defined is empty."""
+    """CSV of the result of :func:`evaluate`, with a row per system."""
     names = ("baseline", "fleiss_kappa", "krippendorff_alpha")
     table = DataFrame(result["systems"]).assign(**{name: result[name] for name in names})
     return str(table.to_csv(index=False, lineterminator="\n"))
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """What `evaluate` returned, for a terminal."""
+    """Text of the result of :func:`evaluate` for a terminal."""
     table = DataFrame(result["systems"]).rename(columns={v: str(k) for k, v in SCORES.items()})
     forms = {"mean": ".3f", "deviation": ".3f", "difference": "+.3f", "t": ".3f", "p": ".4f"}
     for name, form in forms.items():
@@ -273,26 +281,29 @@ def as_text(result: Mapping[str, Any]) -> str:
 
 
 def agreement(counts: NDArray[np.int64]) -> tuple[float | None, float | None]:
-    """Fleiss' kappa (1971) and Krippendorff's ordinal alpha: 1 is full agreement, 0 that of chance.
+    """Fleiss' kappa (1971) and Krippendorff's ordinal alpha. 1 is full agreement, 0 is chance.
 
         kappa = (P − Pe) / (1 − Pe)        over pairs of equal scores
         alpha = 1 − Do / De                over squared distances of pairs
 
-    The distance of two values is the number of scores that lie between them, half of their own
-    included.
+    The distance of two values is the number of scores between them, including half of their own.
 
-    `counts`, [units, values], are how often each value, ascending, was given to each unit, by
-    equally many raters. None where they are not defined: one rater, or one value throughout.
+    Args:
+        counts: how often each value, in ascending order, was given to each unit, [units, values].
+            All units have the same number of raters.
+
+    Returns:
+        kappa and alpha, or None for one rater, or if all scores are equal.
     """
     raters, totals = counts[0].sum(), counts.sum(0)
     if raters < 2 or (totals > 0).sum() < 2:
         return None, None
-    # ordered pairs of values in the same unit, [values, values]; no value makes one with itself
+    # ordered pairs of different ratings of a unit, [values, values]
     pairs = (counts.T @ counts - np.diag(totals)) / (raters - 1)
     chance = np.outer(totals, totals) / totals.sum()
     equal, expected = pairs.trace(), chance.trace()
     kappa = (equal - expected) / (totals.sum() - expected)
-    middle = totals.cumsum() - totals / 2  # of the ranks of a value's scores
+    middle = totals.cumsum() - totals / 2  # mean rank of a value's scores
     distance = (middle[:, None] - middle[None, :]) ** 2
     at_random = (chance * distance).sum() * totals.sum() / (totals.sum() - 1)
     return float(kappa), float(1 - (pairs * distance).sum() / at_random)

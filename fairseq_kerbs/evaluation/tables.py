@@ -1,7 +1,7 @@
-"""The papers' tables: what ``scripts/reproduce_tables.sh`` and ``scripts/Snakefile`` call.
+"""Reproduce the papers' tables, for ``scripts/reproduce_tables.sh`` and ``scripts/Snakefile``.
 
-A table is made of runs, by its description in ``configs/tables``; ``schema.yaml`` there explains
-it. Paths of what is made are relative to the folder of ``--work``, in which Snakemake runs.
+A table consists of runs. ``configs/tables/schema.yaml`` describes the files in ``configs/tables``.
+Paths of outputs are relative to the folder of ``--work``, where Snakemake runs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import os
 import re
 import shlex
@@ -19,36 +18,39 @@ from dataclasses import dataclass
 from fnmatch import fnmatch, fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairseq_kerbs import configurations
 from fairseq_kerbs.configurations import CONFIGS, Flags, flag_arguments
+from fairseq_kerbs.data.prepare import write_lines
 from fairseq_kerbs.evaluation import examples
 from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_scores, paired_bootstrap
 from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.utils.errors import UserError, sentence_of
-from fairseq_kerbs.utils.files import atomic_write, read_lines
+from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, run_program, usable_cores
 
-if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-    from sacrebleu.metrics.bleu import BLEU
-
 TABLES = CONFIGS / "tables"
-NAMES = ("1", "2", "3", "4", "5", "6", "gao1", "gao3", "layers")
-"""What ``--table all`` stands for."""
+NAMES = ("1", "2", "3", "4", "5", "6", "gao1", "gao3", "layers")  # --table all
 
 _OUTPUTS = {"senses": "words.md", "perplexity": "perplexity.txt", "valid_loss": "trained"}
+_METRICS = {
+    "bleu4": "BLEU-4",
+    "bleu1": "BLEU-1",
+    "perplexity": "perplexity (lower is better)",
+    "valid_loss": "best validation loss (bits, lower is better)",
+    "human": "human score",
+}
+_ORDERS = {"bleu4": 4, "bleu1": 1}
+_VALID = re.compile(r"\| valid \|.*?(?:\| nll_loss|\| loss(?!.*\| nll_loss)) ([0-9.]+) ")
+_PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
 _SHARED = ("task", "sample-break-mode", "tokens-per-sample")  # flags of training and eval-lm
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training and what is made of it, at its place in a table.
-
-    Its folder is named by what is trained: tables share it, and a changed description has another.
-    """
+    """A training and its evaluation. Runs with equal training flags share a folder."""
 
     table: Mapping[str, Any]
     column: str
@@ -56,34 +58,32 @@ class Run:
     seed: int
     metric: str
     config: Path
-    flags: str  # what the row and the seed add to the command line of the training
-    evaluation: str  # flags of fairseq-eval-lm that the training has, too
+    flags: str  # training flags of the row and the seed
+    evaluation: str  # flags of fairseq-eval-lm
     generation: Flags
     folder: str
-    output: str  # the file that the table needs
-    data: Mapping[str, Any]
-    prepared: str  # the folder of the data
-    minutes: int  # planned, 0 if unknown
+    output: str  # file for the table
+    data: Mapping[str, Any]  # description of the data set
+    prepared: str  # folder of the prepared data
+    minutes: int  # estimated, 0 if unknown
 
     @property
     def label(self) -> str:
-        """What ``--only`` is matched against."""
+        """Name of the run for ``--only``."""
         return f"{self.table['name']}/{self.column}/{self.row}/s{self.seed}"
 
     def raw(self, corpora: str) -> Path | None:
-        """The raw text of the data, None if it is not there."""
-        places = (Path(corpora, folder) for folder in self.data["folders"])
-        return next((place for place in places if place.exists()), None)
+        """Path of the raw text in a folder of corpora, or None if it is missing."""
+        return next(filter(Path.exists, (Path(corpora, f) for f in self.data["folders"])), None)
 
     def preparation(self, raw: Path) -> str:
-        """The command that prepares the data."""
+        """Shell command that prepares the raw text."""
         text = self.data["prepare"].replace("{raw}", shlex.quote(str(raw)))
         return str(text.replace("{dest}", self.prepared))
 
 
 def load_table(name: str) -> dict[str, Any]:
-    """The description of a name in ``configs/tables``, or of a path that ends in .yaml. Raises a
-    UserError if there is none, or it does not fit the schema or names what is not there."""
+    """Read a table's description by its name or path. An invalid one raises a UserError."""
     import jsonschema
 
     path = TABLES / (f"table{name}.yaml" if name.isdigit() else f"{name}.yaml")
@@ -92,8 +92,8 @@ def load_table(name: str) -> dict[str, Any]:
     elif not path.is_file() or name in ("data", "schema"):
         raise UserError(f"--table {name}: there is {', '.join(NAMES)}, all, or a FILE.yaml")
     table, shared = configurations.read_yaml(path), path.parent / "data.yaml"
-    known = configurations.read_yaml(shared) if shared.is_file() else {}
-    table["data"] = {**known, **table.get("data", {})}
+    data = configurations.read_yaml(shared) if shared.is_file() else {}
+    table["data"] = data | table.get("data", {})
     try:
         jsonschema.validate(table, configurations.read_yaml(TABLES / "schema.yaml"))
     except jsonschema.ValidationError as error:
@@ -101,20 +101,19 @@ def load_table(name: str) -> dict[str, Any]:
     rows = [*table.get("flags", ()), *filter(None, [table.get("baseline")])]
     for column in table["columns"].values():
         rows += column.get("paper", ())
-        for scale in (column[each] for each in ("full", "small") if each in column):
+        for scale in (column[name] for name in ("full", "small") if name in column):
             rows += [row for key in ("configs", "flags", "minutes") for row in scale.get(key, ())]
             if scale["data"] not in table["data"]:
                 raise UserError(f"{path}: unknown data set {scale['data']!r}")
     for row in rows:
-        if not any(fnmatchcase(each, row) for each in table["rows"]):
+        if not any(fnmatchcase(name, row) for name in table["rows"]):
             raise UserError(f"{path}: {row!r} is none of the rows {', '.join(table['rows'])}")
     defaults = {"kind": "figures", "baseline": "", "source": "Own table"}
     return {**defaults, **table, "file": path, "name": path.stem}
 
 
 def plan_runs(table: Mapping[str, Any], scale_name: str) -> Iterator[Run]:
-    """The runs of a table at a scale, all rows of a seed before the next; a UserError if a
-    configuration or flag cannot be."""
+    """Runs of a table at a scale, ordered by seed. Invalid configurations raise a UserError."""
     for name, column in table["columns"].items():
         scale = column.get(scale_name, {})
         for seed, row in product(scale.get("seeds", ["1"]), table["rows"] if scale else ()):
@@ -124,13 +123,11 @@ def plan_runs(table: Mapping[str, Any], scale_name: str) -> Iterator[Run]:
 
 
 def _fitting(row: str, values: Mapping[str, Any]) -> list[Any]:
-    """The values whose keys are a row, or patterns that it fits, in their order."""
+    """Values whose keys are patterns that match a row, in order."""
     return [value for pattern, value in values.items() if fnmatchcase(row, pattern)]
 
 
-def _plan_run(
-    table: Mapping[str, Any], column: str, row: str, seed: int, scale: Mapping[str, Any], file: str
-) -> Run:
+def _plan_run(table: Any, column: str, row: str, seed: int, scale: Any, file: str) -> Run:
     where, metric = table["file"], table["columns"][column]["metric"]
     config = next((c for c in (CONFIGS / file, where.parent / file) if c.is_file()), None)
     if config is None:
@@ -164,58 +161,45 @@ def select_runs(
     tables: Sequence[str], scale: str, corpora: str, work: str,
     only: Sequence[str] = (), finished: str = "",
 ) -> tuple[list[Run], list[str]]:  # fmt: skip
-    """The runs of tables that `only` selects and whose data are there or can be prepared, with
-    `finished` only those that have been made; and a sentence on each data set that is missing.
+    """Select runs whose data exist, by the flags of ``scripts/reproduce_tables.sh``.
 
-    Raises a UserError if a table or pattern is unknown, or a description is wrong.
+    With ``finished`` (not empty) only runs with an output are selected. Returns the runs, and a
+    sentence about each missing data set. Unknown tables and patterns raise a UserError.
     """
     runs = [run for table in map(load_table, tables) for run in plan_runs(table, scale)]
     labels, wanted = [run.label for run in runs], set[str]()
     for pattern in only or ["*"]:
         matching = [label for label in labels if pattern in label or fnmatch(label, pattern)]
         if not matching:
-            called = ", ".join(labels[:4])
-            raise UserError(f"--only {pattern}: no run matches; they are called {called}, …")
+            raise UserError(
+                f"--only {pattern}: no run matches; labels are {', '.join(labels[:4])}, …"
+            )
         wanted.update(matching)
-    missing, there = dict[str, str](), list[Run]()
+    missing, selected = dict[str, str](), list[Run]()
     for run in (run for run in runs if run.label in wanted):
         if run.raw(corpora) is None and not Path(work, run.prepared, "bin").is_dir():
             folders = " or ".join(run.data["folders"])
             text = f"{run.prepared}: {corpora} has no {folders}. {run.data.get('missing', '')}"
             missing[run.prepared] = " ".join(text.split())
         elif not finished or Path(work, run.output).exists():
-            there.append(run)
-    return there, list(missing.values())
-
-
-# ------------------------------------------------------------------ figures and tables
-
-_METRICS = {
-    "bleu4": "BLEU-4",
-    "bleu1": "BLEU-1",
-    "perplexity": "perplexity (lower is better)",
-    "valid_loss": "best validation loss (bits, lower is better)",
-    "human": "human score",
-}
-_ORDERS = {"bleu4": 4, "bleu1": 1}
-_PARAMETERS = re.compile(r"num\. shared model params: ([\d,]+)")
-_VALID = re.compile(r"\| valid \|.*?(?:\| nll_loss|\| loss(?!.*\| nll_loss)) ([0-9.]+) ")
-_WALL = re.compile(r"\bwall[ =](\d+)")
-_PERPLEXITY = re.compile(r"Loss \(base 2\): .+, Perplexity: ([0-9.]+|inf|nan)")
+            selected.append(run)
+    return selected, list(missing.values())
 
 
 def write_figures(runs: Sequence[Run], path: str) -> None:
-    """Figures of a table's runs as CSV: the metric as ``value`` with its ``signature``; ``p`` of
-    the paired bootstrap against the baseline of the same column and seed; and what the training
-    took. Raises a UserError if an output has no figure, or not one hypothesis a reference."""
+    """Write the metric, cost and p-value of each run as CSV.
+
+    p is by the paired bootstrap against the baseline of the same column and seed. An output without
+    a figure, or with another number of lines than the reference, raises a UserError.
+    """
     from pandas import DataFrame
 
     figures = [_figures(run) for run in runs]
     for (run, row), base in product(zip(runs, figures), runs):
         same = (base.column, base.seed) == (run.column, run.seed)
         if same and run.metric in _ORDERS and base.row == run.table["baseline"] != run.row:
-            systems, metrics = [_texts(base), _texts(run)], {"BLEU": _bleu(run)}
-            row["p"] = paired_bootstrap(systems, [_reference(run)], metrics)[1]["BLEU"][1].p_value
+            systems, reference, bleu = [_texts(base), _texts(run)], *_reference(run)
+            row["p"] = paired_bootstrap(systems, [reference], bleu)[1]["BLEU"][1].p_value
     DataFrame(figures).to_csv(path, index=False)
 
 
@@ -223,32 +207,28 @@ def _texts(run: Run) -> list[str]:
     return read_texts(Path(run.output), "H", run.data.get("language", "en"))
 
 
-def _reference(run: Run) -> list[str]:
-    return read_lines(f"{run.prepared}/reference")
-
-
-def _bleu(run: Run) -> BLEU:
-    return bleu_metric(_ORDERS[run.metric], language=run.data.get("language", "en"))
+def _reference(run: Run) -> tuple[list[str], dict[str, Any]]:
+    bleu = bleu_metric(_ORDERS.get(run.metric, 4), language=run.data.get("language", "en"))
+    return read_lines(f"{run.prepared}/reference"), {"BLEU": bleu}
 
 
 def _figures(run: Run) -> dict[str, Any]:
     log = Path(run.folder, "train.log").read_text("utf-8", "replace")
-    walls = [int(seconds) for seconds in _WALL.findall(log)]  # falls where an attempt begins
+    walls = [int(text) for text in re.findall(r"\bwall[ =](\d+)", log)]  # restarts when resumed
     attempts = [now for now, later in zip(walls, [*walls[1:], 0]) if later < now]
-    parameters, loss = _PARAMETERS.search(log), min(map(float, _VALID.findall(log)), default=None)
+    parameters = re.search(r"num\. shared model params: ([\d,]+)", log)
+    loss = min(map(float, _VALID.findall(log)), default=None)
     value, signature = loss, None
     if run.metric == "perplexity":
         printed = _PERPLEXITY.findall(Path(run.output).read_text("utf-8"))
         value = float(printed[-1]) if printed else None
     elif run.metric in _ORDERS:
-        (score,) = corpus_scores(_texts(run), [_reference(run)], {"BLEU": _bleu(run)})
+        reference, bleu = _reference(run)
+        (score,) = corpus_scores(_texts(run), [reference], bleu)
         value, signature = score.score, f"{score.signature}|order:{_ORDERS[run.metric]}"
     if value is None:
         raise UserError(f"{run.output} has no figure; see the logs beside it")
-    return {
-        "column": run.column,
-        "row": run.row,
-        "seed": run.seed,
+    return {name: getattr(run, name) for name in ("column", "row", "seed")} | {
         "value": value,
         "p": None,
         "signature": signature,
@@ -260,55 +240,50 @@ def _figures(run: Run) -> dict[str, Any]:
 
 
 def write_table(runs: Sequence[Run], scale: str, figures: str, path: str) -> None:
-    """The table of runs as Markdown: of their figures in a CSV file or, by its kind, of texts."""
+    """Write the table of the runs as Markdown, from their texts or a CSV file of figures."""
     from pandas import read_csv
 
     table = runs[0].table
     lines = [f"# {table['title']}", "", f"{table['source']}, {scale} scale.", ""]
     for name, column in table["columns"].items():
-        shown = [run for run in runs if run.column == name]
+        of_column = [run for run in runs if run.column == name]
         title = column.get("title", name)
         if table["kind"] == "figures":
             lines += [f"## {title}: {_METRICS[column['metric']]}", ""]
-            of_column = read_csv(figures).query("column == @name")
-            lines += [*_section(table, column, column.get(scale), of_column), ""]
+            values = read_csv(figures).query("column == @name")
+            lines += [*_section(table, column, column.get(scale), values), ""]
         elif table["kind"] == "senses":
-            for run in shown:
+            for run in of_column:
                 lines += [f"## {title}, {table['rows'][run.row]}, seed {run.seed}", ""]
                 lines += [Path(run.output).read_text("utf-8")]
-        elif shown:
-            lines += [f"## {title}", "", *_examples(shown)]
-    own_file, name = table["file"].parent != TABLES, table["name"].removeprefix("table")
-    given = table["file"].name if own_file else name
-    lines.append(f"Made with `scripts/reproduce_tables.sh --table {given} --scale {scale}`")
+        elif of_column:
+            lines += [f"## {title}", "", *_examples(of_column)]
+    file, name = table["file"], table["name"].removeprefix("table")
+    name = name if file.parent == TABLES else file.name
+    lines.append(f"Made with `scripts/reproduce_tables.sh --table {name} --scale {scale}`")
     cpu, revision = describe_machine("cpu"), describe_versions()["revision"]
     lines.append(f"at git revision {revision}, on {cpu['usable_cores']} cores of {cpu['cpu']}.")
-    with atomic_write(path) as stream:
-        stream.write("\n".join(lines) + "\n")
+    write_lines(Path(path), lines)
 
 
-def _section(
-    table: Mapping[str, Any], column: Mapping[str, Any], scale: Any, figures: DataFrame
-) -> list[str]:
-    """A column as a table, with how it was made below."""
+def _section(table: Any, column: Any, scale: Any, figures: Any) -> list[str]:
+    """Table of a column, with notes."""
     from pandas import DataFrame, Series
 
     rows, base, metric = table["rows"], table["baseline"], column["metric"]
     groups, form = figures.groupby("row"), ".3f" if metric == "valid_loss" else ".2f"
     paper = Series(column.get("paper", {}), dtype=float)
 
-    def spread(key: str, form: str) -> Series[str]:
-        def text(values: Series[float]) -> str:
-            deviation = f" ± {values.std():{form}}" if len(values) > 1 else ""
-            return f"{values.mean():{form}}{deviation}"
+    def mean_and_deviation(key: str, form: str) -> Any:
+        return groups[key].agg(
+            lambda v: f"{v.mean():{form}}" + (f" ± {v.std():{form}}" if len(v) > 1 else "")
+        )
 
-        return groups[key].agg(text)
-
-    def gain(values: Series[float]) -> Series[str]:
-        others = values.drop(base, errors="ignore") - values.get(base, math.nan)
+    def gain(values: Any) -> Any:
+        others = values.drop(base, errors="ignore") - values.get(base, float("nan"))
         return others.dropna().map(f"{{:+{form}}}".format)
 
-    cells = {"system": Series(rows), f"{_METRICS[metric]}, ours": spread("value", form)}
+    cells = {"system": Series(rows), f"{_METRICS[metric]}, ours": mean_and_deviation("value", form)}
     cells["n"] = groups.size().map(str)
     if len(paper):
         cells["paper"] = paper.map("{:g}".format)
@@ -317,33 +292,31 @@ def _section(
         cells |= {f"paper's − {rows[base]}": gain(paper)} if len(paper) else {}
     if metric in _ORDERS:
         cells["p"] = groups["p"].agg(lambda ps: ", ".join(f"{p:.3f}" for p in ps.dropna()))
-    if scale:
-        cells["best valid nll (bits)"] = spread("valid_loss", ".3f")
-        cells["parameters"] = groups["parameters"].first().map("{:,.0f}".format)
-        cells["training min"] = groups["minutes"].mean().map("{:.1f}".format)
-    shown = DataFrame(cells).reindex(rows)
-    shown = shown[shown.index.isin([*figures["row"], *paper.index])].fillna("")
     notes = [column.get("note", ""), "" if scale else "Not trained at this scale."]
     if scale:
+        cells["best valid nll (bits)"] = mean_and_deviation("valid_loss", ".3f")
+        cells["parameters"] = groups["parameters"].first().map("{:,.0f}".format)
+        cells["training min"] = groups["minutes"].mean().map("{:.1f}".format)
         seeds = ", ".join(scale.get("seeds", ["1"]))
         notes.append(f"Data {scale['data']}; seeds {seeds}. {scale.get('note', '')}".rstrip())
-    notes += [f"Signature `{each}`." for each in figures["signature"].dropna().unique()]
+    frame = DataFrame(cells).reindex(rows)
+    frame = frame[frame.index.isin([*figures["row"], *paper.index])].fillna("")
+    notes += [f"Signature `{text}`." for text in figures["signature"].dropna().unique()]
     if figures["p"].notna().any():
         notes.append(
             f"p: paired bootstrap of sacreBLEU, {SAMPLES} samples, two-sided, against {rows[base]} "
             "of the same seed, in the order of the seeds."
         )
-    text = shown.to_markdown(index=False, disable_numparse=True)
-    return [text, "", *(f"- {note}" for note in notes if note)]
+    markdown = frame.to_markdown(index=False, disable_numparse=True)
+    return [markdown, "", *(f"- {note}" for note in notes if note)]
 
 
 def _examples(runs: Sequence[Run]) -> list[str]:
-    """Translations of the first seed side by side, as two rules choose them: drawn from the lines
-    where the systems differ most, and the largest gains of the last system over the baseline."""
+    """Outputs of the first seed, for lines where systems differ and for the largest gains."""
     first, table = runs[0], runs[0].table
     answers = {table["rows"][run.row]: _texts(run) for run in runs if run.seed == first.seed}
     language = first.data.get("source_language", "en")
-    texts = read_texts(Path(first.output), "S", language), _reference(first), answers
+    texts = read_texts(Path(first.output), "S", language), _reference(first)[0], answers
     base, lines = table["rows"].get(table["baseline"]), list[str]()
     rules: tuple[examples.Choice, ...] = ("differing", "best")
     for rule in rules if len(answers) > 1 else ():
@@ -354,12 +327,11 @@ def _examples(runs: Sequence[Run]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``scripts/reproduce_tables.sh``: run Snakemake; its status, or 1 if data are missing."""
+    """Run Snakemake, and return its status, or 1 if data are missing."""
     parser = argparse.ArgumentParser(
         prog="scripts/reproduce_tables.sh",
-        description="Reproduce the papers' tables with Snakemake: prepare data, train, generate, "
-        "score and write the tables. Finished steps are not repeated. A failed run does not stop "
-        "the others.",
+        description="Reproduce the papers' tables with Snakemake, from data to tables. Finished "
+        "steps are not repeated. A failed run does not stop the others.",
         epilog="Other flags are passed to Snakemake: --profile configs/snakemake/slurm submits "
         "jobs to a cluster, --forcerun generate repeats a step, --unlock is for use after a crash.",
     )
@@ -390,34 +362,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
-    names = [n for given in args.table or ["all"] for n in (NAMES if given == "all" else [given])]
-    selection = {
-        "tables": [str(Path(n).absolute()) if n.endswith(".yaml") else n for n in names],
-        "scale": args.scale,
-        "corpora": str(args.corpora.absolute()),
-        "work": str(args.work.absolute()),
-        "only": args.only,
-        "finished": "yes" if args.report_only else "",
-    }
+    names = [n for name in args.table or ["all"] for n in (NAMES if name == "all" else [name])]
+    tables = [str(Path(n).absolute()) if n.endswith(".yaml") else n for n in names]
+    selection: dict[str, Any] = {"tables": tables, "scale": args.scale, "only": args.only}
+    selection |= {name: str(getattr(args, name).absolute()) for name in ("corpora", "work")}
+    selection["finished"] = "yes" if args.report_only else ""
     runs, missing = select_runs(**selection)
     planned = {r.folder: r.minutes for r in runs if not (args.work / r.folder / "trained").exists()}
-    print(
-        *missing,
-        f"{len({run.folder for run in runs})} runs, {len(planned)} to train; planned: "
-        f"{sum(planned.values()) / 60:.1f} h, one after the other",
-        sep="\n",
-        flush=True,
-    )
+    count, hours = len({run.folder for run in runs}), sum(planned.values()) / 60
+    time = f"estimated {hours:.1f} h in sequence" if all(planned.values()) else "times unknown"
+    print(*missing, f"{count} runs, {len(planned)} to train, {time}", sep="\n", flush=True)
     if not runs:
-        raise UserError("there is no run to make or to show")
+        raise UserError("there is no run to train or to report")
     jobs, cores = args.jobs or 1, usable_cores()
-    config = {"selection": json.dumps(selection), "results": args.results.absolute()}
-    config |= {"threads": max(1, cores // jobs)}
     command = [sys.executable, "-P", "-m", "snakemake", "--quiet", "host"]
     command += ["--snakefile", str(PLUGIN_FOLDER.parent / "scripts" / "Snakefile")]
     command += ["--directory", str(args.work), "--keep-going", "--rerun-incomplete"]
     command += ["--rerun-triggers", "mtime", "input", "params", "--scheduler", "greedy"]
-    command += ["--config", *(f"{key}={value}" for key, value in config.items())]
+    config = [f"selection={json.dumps(selection)}", f"threads={max(1, cores // jobs)}"]
+    command += ["--config", *config, f"results={args.results.absolute()}"]
     if not any(word.startswith(("--profile", "--executor", "-e")) for word in extra):
         command += ["--cores", str(max(cores, jobs))]
     elif args.jobs:

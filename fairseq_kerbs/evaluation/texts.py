@@ -1,4 +1,4 @@
-"""Raw text, one sentence a line: out of fairseq-generate's output, and for people to read."""
+"""Read raw text, also from fairseq-generate's output, and write text for tables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
 Part = Literal["S", "T", "H"]
-"""Lines of fairseq-generate's output: sources, references (targets), hypotheses."""
+"""Kind of line in fairseq-generate's output: source, target (reference) or hypothesis."""
 
-# S-<id>, T-<id> and the text; H-<id>, score and text
+# S-<id> or T-<id>, and the text; H-<id>, score and text
 _LINE = re.compile(r"(?:([ST])-(\d+)|(H)-(\d+)\t\S+)\t(.*)", re.DOTALL)
 _SUBWORD = re.compile(r"@@(?: |$)")
 _MARKUP = str.maketrans(
@@ -27,12 +27,18 @@ _FORMULA = ("=", "+", "-", "@", "'")
 
 
 def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | None:
-    """One part of fairseq-generate's output (of the file `name`) as printed, in the corpus's order.
+    """Lines of one kind in fairseq-generate's output, in the order of the corpus.
 
-    Of the hypotheses the best: with ``--nbest`` the first of a sentence's consecutive lines.
-    Returns one text a sentence; None for a text without hypotheses (``H-<id>``, score, tokens).
-    Raises a UserError if a sentence is missing, or the output ends before its last line, which
-    fairseq-generate prints where it has references.
+    Args:
+        lines: the output.
+        part: kind of line. With ``--nbest``, the first hypothesis of a sentence is the best.
+        name: name of the file, for messages.
+
+    Returns:
+        one text per sentence, or None if there are no hypotheses.
+
+    Raises:
+        UserError: a sentence is missing, or the last line of an output with references.
     """
     parts: dict[str, dict[int, str]] = {"S": {}, "T": {}, "H": {}}
     lines = list(lines)
@@ -42,7 +48,7 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
         return None
     if parts["S"] and parts["T"] and not any(line.startswith("Generate ") for line in lines):
         raise UserError(
-            f"{name} was cut off: fairseq-generate's last line ('Generate SUBSET with beam=…') is "
+            f"{name} is truncated: fairseq-generate's last line ('Generate SUBSET with beam=…') is "
             "missing; generate all sentences again"
         )
     sentences = range(max(parts["H"]) + 1)
@@ -50,7 +56,7 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
     if missing:
         raise UserError(
             f"{name} has no line {part}-{missing[0]}, and lacks {len(missing)} of "
-            f"{len(sentences)} in all; generate all sentences again, without --quiet"
+            f"{len(sentences)} in total; generate all sentences again, without --quiet"
         )
     return [parts[part][sentence] for sentence in sentences]
 
@@ -58,20 +64,28 @@ def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | N
 def detokenize_lines(
     lines: list[str], *, language: str, name: str, unescape: bool = False
 ) -> list[str]:
-    """Raw text of fairseq-generate's output, or of tokenized text: BPE joined, Moses undone. Raises
-    what `generated_part` does."""
+    """Raw text of fairseq-generate's hypotheses, or of tokenized text with BPE.
+
+    For ``name`` and errors see :func:`generated_part`.
+    """
     tokens = generated_part(lines, "H", name) or lines
     return [detokenize(join_subwords(t), language=language, unescape=unescape) for t in tokens]
 
 
 def read_texts(path: Path, part: Part, language: str, unescape: bool = False) -> list[str]:
-    """Raw text of a file, one entry a sentence, in the order of the corpus.
+    """Raw text of a file, which is raw text or fairseq-generate's output.
 
-    Of fairseq-generate's output the lines of `part` are taken, joined from subwords and
-    detokenized; `unescape` undoes XML entities of text that was prepared with ``--escape``. Any
-    other file is raw text already, and stays as it is. Raises a UserError if the file is missing,
-    empty or not UTF-8, lacks sentences, or holds subwords but is not
-    fairseq-generate's output.
+    Args:
+        path: the file.
+        part: kind of line in fairseq-generate's output, which is joined and detokenized.
+        language: language of Moses' rules.
+        unescape: undo XML entities of text that was prepared with ``--escape``.
+
+    Returns:
+        one text per sentence, in the order of the corpus.
+
+    Raises:
+        UserError: the file cannot be read, is empty or incomplete, or is raw text with subwords.
     """
     lines, name = read_lines(path), str(path)
     if not lines:
@@ -80,15 +94,15 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
     if tokens is None:
         if marked := next((n for n, line in enumerate(lines, 1) if _SUBWORD.search(line)), None):
             raise UserError(
-                f"{path}, line {marked} has subword marks (@@); give fairseq-generate's output as "
-                "it is, or raw text made by 'fairseq-kerbs detokenize'"
+                f"{path}, line {marked} has subword marks (@@); give fairseq-generate's unchanged "
+                "output, or raw text from 'fairseq-kerbs detokenize'"
             )
         return lines
     return detokenize_lines(tokens, language=language, name=name, unescape=unescape)
 
 
 def check_lengths(texts: Mapping[str, Sequence[str]]) -> None:
-    """Refuse texts, by the file or system that they come from, that are not parallel."""
+    """Raise a UserError unless texts, by file or system, have equal numbers of lines."""
     (first, lines), *others = texts.items()
     for name, other in others:
         if len(other) != len(lines):
@@ -99,18 +113,18 @@ def check_lengths(texts: Mapping[str, Sequence[str]]) -> None:
 
 
 def shown(text: str) -> str:
-    """A text as people are shown it: on one line, control characters as U+FFFD."""
+    """A text on one line for display, with control characters replaced by U+FFFD."""
     line = " ".join(text.split())
     return "".join("\ufffd" if unicodedata.category(c) == "Cc" else c for c in line)
 
 
 def escape_markdown(text: str) -> str:
-    """The text for a cell of a Markdown table, its own markup made harmless."""
+    """Escape markup in a text for a cell of a Markdown table."""
     return text.translate(_MARKUP)
 
 
 def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",", end: str = "\n") -> str:
-    """The content of a CSV file."""
+    """Text of a CSV file."""
     stream = io.StringIO(newline="")
     csv.writer(stream, delimiter=delimiter, lineterminator=end).writerows(rows)
     return stream.getvalue()
@@ -119,11 +133,15 @@ def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",", end: str = 
 def table_as_csv(
     head: Iterable[str], rows: Iterable[Iterable[object]], digits: int | None = None
 ) -> str:
-    """A table, which nobody sends back, as CSV; None is an empty cell.
+    """A table as CSV for spreadsheet programs.
 
-    A text that a spreadsheet program would take for a formula gets an apostrophe in front, as does
-    one that begins with an apostrophe, so that it can be taken away again. With ``digits``
-    floating-point numbers have so many significant digits.
+    An apostrophe before a text prevents that it is read as a formula. Texts that start with an
+    apostrophe get another one, so that this can be undone.
+
+    Args:
+        head: names of columns.
+        rows: cells. None is an empty cell.
+        digits: number of significant digits of floats, by default all.
     """
 
     def cell(value: object) -> object:

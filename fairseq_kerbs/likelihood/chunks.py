@@ -1,7 +1,7 @@
-"""A likelihood chunk by chunk: losses of tokens and, at once, the gradients of their sum.
+"""Losses of tokens and the gradients of their sum, chunk by chunk.
 
-The gradient of a chunk of tokens is known as soon as its logits are: it is multiplied into dh, dW
-and dθ (three matrix products in all: logits, dh, dW) before the next chunk begins.
+The gradient of a chunk needs only its logits, so it is added to dh, dW and dθ before the next chunk
+begins. This takes three matrix products: logits, dh and dW.
 """
 
 from __future__ import annotations
@@ -19,68 +19,69 @@ from fairseq_kerbs.likelihood import compilation, passes
 from fairseq_kerbs.senses import SenseTable
 from fairseq_kerbs.torch_compat import assert_later
 
-STEP = 32  # tokens in a chunk are a multiple of it: rows of X begin where vectors of a CPU do
-CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # of X, at most
-BLOCK = 1 << 18  # products that one operation goes through at a time where nothing is compiled
+STEP = 32  # chunk sizes are multiples of it, which aligns rows of X with a CPU's vectors
+CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # maximum size of a chunk, and of X
+BLOCK = 1 << 18  # products per operation in eager mode
 
-KERNELS_BY_KEY: dict[str, Kernel] = {}  # operators take no objects
+KERNELS_BY_KEY: dict[str, Kernel] = {}  # custom operators take no Python objects
 
 
 def kernel_key(kernel: Kernel) -> str:
-    """A key under which :func:`run_chunks` finds a kernel; equal for kernels that do the same."""
+    """Register a kernel for :func:`run_chunks`. Equal kernels have the same key."""
     key = f"{type(kernel)}{sorted(vars(kernel).items())}"
     KERNELS_BY_KEY.setdefault(key, kernel)
     return key
 
 
 def check_words(target: Tensor, vocab_size: int) -> None:
-    """Raise a ValueError where a target is no word; on a GPU it fails later there."""
+    """Raise a ValueError if a target is outside the vocabulary. On a GPU, an assertion fails."""
     valid = (target >= 0) & (target < vocab_size)
-    if target.is_cuda:  # a question here would be a pause for the card
+    if target.is_cuda:  # reading the result here would synchronize with the GPU
         assert_later(valid.all(), "a target is outside the vocabulary")
     elif not bool(valid.all()):
         raise ValueError(f"`target` holds {int(target[~valid][0])}, not one of {vocab_size} words.")
 
 
 def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
-    """Rows of [m, n] that go through operations together: few, so that a CPU's cache has them."""
-    most = max(1, values.shape[0] if whole or values.is_cuda else BLOCK // max(1, values.shape[1]))
-    return [slice(i, i + most) for i in range(0, values.shape[0], most)]
+    """Blocks of rows of a matrix [m, n] that fit into a CPU's cache, or one block of all rows."""
+    size = max(1, values.shape[0] if whole or values.is_cuda else BLOCK // max(1, values.shape[1]))
+    return [slice(i, i + size) for i in range(0, values.shape[0], size)]
 
 
 def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOKENS) -> int:
-    """Number of tokens in a chunk, a multiple of 32.
+    """Number of tokens in a chunk, a multiple of :data:`STEP`.
 
-    Compiled on a CPU, all chunks have one size: one compilation serves. On a GPU X has a sixteenth
-    of its memory, since every chunk goes through dW; less where each operation makes a matrix.
+    Compiled chunks on a CPU have one size, to compile once. Chunks on a GPU are large, as each
+    updates all of dW: X has a sixteenth of the memory, in eager mode 1/96 for the temporaries.
     """
-    row = 4 * max(1, len(w))
-    most = min(cpu_tokens, CPU_BYTES // row)
+    row = 4 * max(1, len(w))  # bytes per token
+    size = min(cpu_tokens, CPU_BYTES // row)
     if w.is_cuda:
         memory = torch.cuda.get_device_properties(w.device).total_memory
-        most = memory // (16 if compiled else 96) // row
+        size = memory // (16 if compiled else 96) // row
     if not compiled or w.is_cuda:
-        most = min(most, tokens + STEP - 1)
-    return max(STEP, most // STEP * STEP)
+        size = min(size, tokens + STEP - 1)
+    return max(STEP, size // STEP * STEP)
 
 
 def run_chunks(
     h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor, weight: Tensor,
     gradients: bool, smoothing: Sequence[float], kernel: str, products: torch.dtype, compiled: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Losses of all tokens and, at once, the gradients of their weighted sum.
+    """Losses of all tokens, and the gradients of their weighted sum.
 
     Args:
         h, w, theta: context vectors [N, d], sense embeddings [M, d], kernel parameters [M].
         table: the tensors of a :class:`SenseTable`.
-        target, weight: target words, and the gradient of the result by each one's loss, [N] each.
-        gradients, compiled: whether gradients are wanted, and the passes may be compiled.
-        smoothing: weights in the loss of the nll, and of each word's −log P.
-        kernel, products: a key of :data:`KERNELS_BY_KEY`; the dtype of the products.
+        target, weight: target words and the weights of their losses, [N] each.
+        smoothing: weights of the nll and of each word's −log P in the loss.
+        kernel, products: key in :data:`KERNELS_BY_KEY`, and dtype of the matrix products.
+        compiled: allow ``torch.compile``.
 
     Returns:
-        losses and plain nlls [N], P(s_t = m) of the target's senses [N, K], 0 where a weight is;
-        gradients by h, w and θ, empty where they are not wanted; all in the compute dtype.
+        losses [N], nlls without smoothing [N], P(s_t = m) of the target's senses [N, K], and
+        gradients by h, w and θ (empty without ``gradients``), all in the compute dtype. The first
+        three are 0 at weight 0.
     """
     check_words(target, len(table[0]))
     with torch.no_grad(), torch.autocast(h.device.type, enabled=False):
@@ -88,9 +89,8 @@ def run_chunks(
         compiled = compiled and gradients and compilation.worthwhile(len(w))
         size = chunk_size(len(h), w, compiled)
         chunks = _Chunks(senses, SenseTable(*table), smoothing, gradients, compiled, size)
-        inputs = h, *senses.contexts(h), target, weight
-        parts = [chunks.run(*part) for part in zip(*(value.split(size) for value in inputs))]
-        *losses, dh = (torch.cat(values) for values in zip(*parts))
+        splits = (value.split(size) for value in (h, *senses.contexts(h), target, weight))
+        *losses, dh = map(torch.cat, zip(*(chunks.run(*part) for part in zip(*splits))))
         for loss in losses:
             loss[weight == 0.0] = 0.0
         dw, by_norm, by_theta = chunks.by_senses
@@ -111,7 +111,7 @@ class _Chunks:
         self.call = compilation.call if compiled else lambda function, *inputs: function(*inputs)
         new, count = senses.w_norm, len(senses.w)
         masses = len(table.senses) if smoothing[1] and len(table.senses) < count else 0
-        # for all chunks: new memory is slow to touch on a CPU
+        # all chunks reuse these, as the first access to new memory is slow on a CPU
         rows = (0 if senses.w.is_cuda else count, count, masses)
         self.x, self.logits, self.masses = (new.new_zeros(number * size) for number in rows)
         shapes = (senses.w.shape, count, count) if gradients else (0, 0, 0)
@@ -120,14 +120,14 @@ class _Chunks:
     def run(
         self, h: Tensor, contexts: Tensor, h_norm: Tensor, target: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Loss [n], nll [n] and P of the target's senses [n, K]; the gradient by h, [n, d]."""
+        """Loss [n], nll [n], P of the target's senses [n, K], and the gradient by h, [n, d]."""
         (by_nll, by_each), tokens, table = self.smoothing, len(h), self.table
         words, dh, masses, sums = len(table.senses), h_norm.new_empty(0), None, []
         if h.is_cuda:
             x = self.senses.products(contexts)
-        else:  # where it is compiled, tokens without weight fill up the last chunk
-            lack = (0, self.size - tokens if self.compiled else 0)
-            h_norm, target, weight = (F.pad(v, lack) for v in (h_norm, target, weight))
+        else:  # compiled functions need a fixed size: pad with tokens of weight 0
+            padding = (0, self.size - tokens if self.compiled else 0)
+            h_norm, target, weight = (F.pad(v, padding) for v in (h_norm, target, weight))
             x = self.x[: len(self.senses.w) * len(target)].view(len(self.senses.w), len(target))
             for rows in row_blocks(x):
                 x[rows, :tokens] = self.senses.products(contexts, rows)
@@ -136,23 +136,24 @@ class _Chunks:
             self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
             sums.append(self.call(passes.log_sum, logits[rows]))
         log_z = torch.stack(sums).logsumexp(0)
-        there = logits[table.senses[target], torch.arange(len(target), device=h.device)[:, None]]
-        there = there.masked_fill(~table.mask[target], -torch.inf)  # of the target's senses
-        own = there.logsumexp(1)
-        # rounded alone, a word that is all but certain could get a probability above 1
-        loss = nll = (log_z - own).clamp_min(0.0)
-        joint = (there - log_z.unsqueeze(1)).exp().clamp_max(1.0)
+        columns = torch.arange(len(target), device=h.device).unsqueeze(1)
+        by_target = logits[table.senses[target], columns]  # [n, K]
+        by_target = by_target.masked_fill(~table.mask[target], -torch.inf)
+        log_target = by_target.logsumexp(1)
+        # by rounding errors alone, a probability could exceed 1
+        loss = nll = (log_z - log_target).clamp_min(0.0)
+        joint = (by_target - log_z.unsqueeze(1)).exp().clamp_max(1.0)
         if by_each:
             if len(self.masses):
                 masses = self.masses[: words * x.shape[1]].view(words, x.shape[1])
                 for i in row_blocks(masses, self.compiled):
                     args = logits, table.senses[i], table.mask[i], masses[i]
                     self.call(passes.write_word_masses, *args)
-            total = (logits if masses is None else masses).sum(0)  # the same with one sense a word
+            total = (logits if masses is None else masses).sum(0)  # equal with one sense per word
             loss = by_nll * nll + by_each * (words * log_z - total)
         if self.gradients:
             dh = self._gradients(
-                h, contexts, h_norm, x, logits, target, log_z, own,
+                h, contexts, h_norm, x, logits, target, log_z, log_target,
                 (by_nll + words * by_each) * weight, by_nll * weight,
                 by_each * weight if by_each else None, masses,
             )  # fmt: skip
@@ -161,8 +162,7 @@ class _Chunks:
     def _gradients(
         self, h: Tensor, contexts: Tensor, h_norm: Tensor, x: Tensor, logits: Tensor, *rest: Any
     ) -> Tensor:
-        """Take a chunk into the gradients by the senses; the gradient by h, [n, d]. ``rest`` is of
-        :func:`.passes.write_gradients`."""
+        """Add to the gradients by the senses, and return the gradient by h, [n, d]."""
         dw, by_norm, by_theta = self.by_senses
         along_h = torch.zeros_like(h_norm)
         for rows in row_blocks(x, self.compiled):
@@ -173,14 +173,14 @@ class _Chunks:
         at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, h_norm.new_ones(())
         p = logits[:, at]
         if w.dtype == torch.float16 and p.numel():
-            # Most entries of G are probabilities of one in many thousand senses, of which float16
-            # would leave nothing; so P is as large as its sums over senses and tokens allow.
+            # Most entries are probabilities of one among thousands of senses, and would underflow.
+            # The scale is the largest with which no sum over senses or tokens overflows.
             factors = ((0, w), (1, contexts))
             bounds = [p.abs().sum(dim).amax() * v.abs().amax().clamp_min(1.0) for dim, v in factors]
             scale = 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(dtype).tiny)
             p = p * scale
         p = p.to(w.dtype)
-        for rows in row_blocks(p):  # a product of all rows would be new memory, slow to touch
+        for rows in row_blocks(p):  # a product of all rows would allocate memory, which is slow
             dw[rows] += multiply(p[rows], contexts.t()).to(dtype) / scale
         by_h = self.senses.kernel.map_contexts(multiply(p.t(), w.t()).to(dtype) / scale)
         return _with_norms(self.senses.kernel, by_h, h, h_norm[at], along_h[at])
@@ -189,9 +189,8 @@ class _Chunks:
 def _with_norms(
     kernel: Kernel, product: Tensor, rows: Tensor, norm: Tensor, by_norm: Tensor
 ) -> Tensor:
-    """The gradient by h or w [·, d], in the place of the product Pᵀ W or P h, from it and the sums
-    of :func:`.passes.write_gradients` [·]."""
+    """Add the gradient through |h| or |w| to the product Pᵀ W or P h, [·, d], in place."""
     inverse, rows = safe_inverse(norm), rows.to(product.dtype)
-    if kernel.homogeneous:  # of the gradient along h or w alone
+    if kernel.homogeneous:  # by_norm is G·s, the component of the gradient along h or w
         by_norm = by_norm * inverse - torch.einsum("id,id->i", product, rows) * inverse
     return product.addcmul_(rows, (by_norm * inverse).unsqueeze(1))

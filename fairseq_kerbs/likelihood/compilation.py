@@ -1,4 +1,4 @@
-"""Compiling the passes over a chunk by ``torch.compile``, where that pays and where it works."""
+"""Compile the passes over a chunk by ``torch.compile`` if this works and saves time."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from fairseq_kerbs import torch_compat
 
 logger = logging.getLogger(__name__)
 
-SWITCH = "FAIRSEQ_KERBS_COMPILE"  # environment variable: 0 never compiles, 1 whatever the size
-LEAST_SENSES = 4096  # from which on a training saves more time than compiling takes
+SWITCH = "FAIRSEQ_KERBS_COMPILE"
+"""Environment variable: 0 disables compilation, 1 compiles for any number of senses."""
+LEAST_SENSES = 4096
+"""Number of senses from which a training saves more time than compilation takes."""
 
-_works = True  # whether compiling has not failed yet
-_called: set[str] = set()  # names of functions that are compiled
+_works = True  # False once compilation has failed
+_called: set[str] = set()  # names of compiled functions
 
 
 def worthwhile(senses: int) -> bool:
-    """Whether the passes over chunks with so many senses are to be compiled."""
-    asked = os.environ.get(SWITCH, "")
-    if asked == "0" or not _works or not torch_compat.COMPILES:
+    """Whether to compile the passes for this number of senses."""
+    switch = os.environ.get(SWITCH, "")
+    if switch == "0" or not _works or not torch_compat.COMPILES:
         return False
-    return asked == "1" or senses >= LEAST_SENSES
+    return switch == "1" or senses >= LEAST_SENSES
 
 
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    # what lies between inputs and results is to be computed again where it is used, and not kept
+    # recompute intermediate values instead of storing them
     limits = ("realize_opcount_threshold", "realize_reads_threshold", "realize_acc_reads_threshold")
     options: Any = dict.fromkeys(limits, 1000)
     contract = "enable_floating_point_contract_flag"
@@ -43,27 +45,27 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A function's result by its compiled form; by itself, with one warning, if that fails."""
+    """Call a function compiled, or in eager mode after a warning if compilation fails."""
     global _works
     if not _works:
         return function(*arguments)
     started = time.perf_counter()
-    for value in arguments:  # on a GPU the number of tokens varies: one compilation for all
+    for value in arguments:  # on a GPU the number of tokens varies: compile once for all numbers
         if isinstance(value, Tensor) and value.is_cuda:
             torch._dynamo.maybe_mark_dynamic(value, value.dim() - 1)
     try:
         result = _compiled(function)(*arguments)
-    except (torch._dynamo.exc.TorchDynamoException, OSError) as error:  # nothing has run yet
+    except (torch._dynamo.exc.TorchDynamoException, OSError) as error:  # before the function ran
         _works = False
         cause = error.__cause__ or error
         lines = [type(cause).__name__, *str(cause).strip().splitlines()]
         logger.warning(
-            "torch.compile failed, so the likelihood runs without it, which takes longer (%s). "
-            "It needs a C++ compiler on a CPU; %s=0 does not try.", ": ".join(lines[:2]), SWITCH
+            "torch.compile failed, so the likelihood runs without it, which takes longer (%s). It "
+            "needs a C++ compiler on a CPU. %s=0 disables it.", ": ".join(lines[:2]), SWITCH
         )  # fmt: skip
         return function(*arguments)
     if function.__name__ not in _called:
         _called.add(function.__name__)
-        took = time.perf_counter() - started
-        logger.info("compiled the likelihood's %s in %.1f s", function.__name__, took)
+        seconds = time.perf_counter() - started
+        logger.info("compiled the likelihood's %s in %.1f s", function.__name__, seconds)
     return result

@@ -1,11 +1,11 @@
-"""Exact likelihood of words under a mixture of senses, without ever keeping tokens × senses.
+"""Exact likelihood of words under a mixture of senses, without a matrix of all tokens × senses.
 
     P(sense m) = exp(s_m) / Σ_{all senses k} exp(s_k)          Eq. 5
     P(word i)  = Σ_{m: L(m)=i} P(sense m)                      Eq. 4
     nll        = −log P(y) = logsumexp_k s_k − logsumexp_{m: L(m)=y} s_m
 
-Products run in the dtype of the inputs (that of autocast, where it is on), everything after them
-in float32, or float64 for float64 inputs.
+Matrix products use the dtype of the inputs, or that of autocast. Everything else is computed in
+float32, or float64 if an input is float64.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fairseq_kerbs.senses import Evidence, SenseTable, build_sense_table
 
 
 class Senses(NamedTuple):
-    """What context vectors are scored against."""
+    """Senses with their parameters, and the kernel that scores context vectors with them."""
 
     w: Tensor  # sense embeddings, [M, d]
-    theta: Tensor  # kernel parameters, [M] (not read by kernels without one)
-    table: SenseTable  # senses of every word
+    theta: Tensor  # kernel parameters, [M], ignored by kernels without one
+    table: SenseTable  # senses of each word
     kernel: Kernel
 
 
@@ -39,11 +39,11 @@ class NllOptions:
     """Options of a likelihood.
 
     Attributes:
-        ignore_index: targets with this value give no loss and no gradient.
-        label_smoothing: ε; the loss of a token is (1 − ε − ε')·nll + ε' Σ_i −log P(word i) with
-            ε' = ε/(V − 1), as fairseq's label smoothing.
-        reduction: "sum", "mean" (over tokens that count) or "none" ([N], 0 where ignored).
-        compile: False never calls ``torch.compile``.
+        ignore_index: targets with this value are ignored.
+        label_smoothing: ε, as in fairseq. The loss of a token is
+            (1 − ε − ε')·nll − ε' Σ_i log P(word i) with ε' = ε/(V − 1).
+        reduction: "sum", "mean" over the targets that are not ignored, or "none".
+        compile: allow ``torch.compile``.
     """
 
     ignore_index: int = -100
@@ -52,37 +52,37 @@ class NllOptions:
     compile: bool = True
 
     def __post_init__(self) -> None:
-        if (given := self.reduction) not in ("sum", "mean", "none"):
-            raise ValueError(f"`reduction` is '{given}'; it must be 'sum', 'mean' or 'none'.")
+        if (value := self.reduction) not in ("sum", "mean", "none"):
+            raise ValueError(f"`reduction` is '{value}'; it must be 'sum', 'mean' or 'none'.")
         if not 0.0 <= (epsilon := self.label_smoothing) < 1.0:
             raise ValueError(f"`label_smoothing` is {epsilon}; it must be within [0, 1).")
 
     def smoothing_weights(self, vocab_size: int) -> tuple[float, float]:
-        """Weights in the loss of a token's nll, and of each word's −log P."""
+        """Weights of the nll and of each word's −log P in the loss of a token."""
         each = self.label_smoothing / max(1, vocab_size - 1)
         return 1.0 - self.label_smoothing - each, each
 
 
 def check_target(target: Tensor, h: Tensor) -> None:
-    """Raise a ValueError where a target cannot belong to the context vectors [N, …]."""
-    given, right = (target.shape, target.dtype, target.device), (h.shape[:1], torch.int64, h.device)
-    if given != right:
-        texts = (f"{dtype} {list(shape)} on {device}" for shape, dtype, device in (given, right))
-        raise ValueError("`target` is {}; it must be {}, the words' numbers.".format(*texts))
+    """Raise a ValueError unless ``target`` is int64 [N] on the device of ``h`` [N, …]."""
+    both = (target.shape, target.dtype, target.device), (h.shape[:1], torch.int64, h.device)
+    if both[0] != both[1]:
+        texts = (f"{dtype} {list(shape)} on {device}" for shape, dtype, device in both)
+        raise ValueError("`target` is {}; it must be {}, with indices of words.".format(*texts))
 
 
 def _shapes(
     h: Tensor, w: Tensor, theta: Tensor, table: Sequence[Tensor], target: Tensor, weight: Tensor,
     gradients: bool, *_: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Results like those of :func:`run_chunks`, without values."""
-    wanted = [value.shape if gradients else 0 for value in (h, w, theta)]
-    sizes = weight.shape, weight.shape, (weight.shape[0], table[0].shape[1]), *wanted
+    """Empty tensors with the shapes of the results of :func:`run_chunks`."""
+    by_inputs = [value.shape if gradients else 0 for value in (h, w, theta)]
+    sizes = weight.shape, weight.shape, (weight.shape[0], table[0].shape[1]), *by_inputs
     return tuple(weight.new_empty(size) for size in sizes)
 
 
 _run: Callable[..., tuple[Tensor, ...]] = run_chunks
-if torch_compat.COMPILES:  # torch.compile and torch.export take it as it is
+if torch_compat.COMPILES:  # torch.compile and torch.export do not trace into it
     _run = torch.library.custom_op(
         "fairseq_kerbs::nll",
         run_chunks,
@@ -95,45 +95,43 @@ if torch_compat.COMPILES:  # torch.compile and torch.export take it as it is
 
 
 class _Nll(torch.autograd.Function):
-    """Losses of tokens, or their weighted sum, whose gradient is ready when its value is.
+    """Losses of tokens, or their weighted sum with gradients from the forward pass.
 
-    Gradients wait for backward in the compute dtype: there the loss scale of mixed precision meets
-    them before they are rounded. For reduction "none" each token's loss meets its own gradient only
-    in backward, where the logits are computed once more: four products instead of three.
+    Gradients stay in the compute dtype until the loss scale of mixed precision multiplies them.
+    With reduction "none" the factor of each loss is known only in backward, which computes the
+    logits again: four products instead of three.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, how: tuple[Any, ...], each: bool, gradients: bool, weight: Tensor,
+        ctx: Any, settings: tuple[Any, ...], unreduced: bool, gradients: bool, weight: Tensor,
         target: Tensor, h: Tensor, w: Tensor, theta: Tensor, *table: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """``how``: the end of :func:`run_chunks`; ``each``: whether the reduction is "none"."""
-        inputs = h, w, theta, table, target, weight
-        loss, nll, joint, *found = _run(*inputs, gradients and not each, *how)
-        ctx.how, ctx.each, ctx.dtypes = how, each, (h.dtype, w.dtype, theta.dtype)
-        ctx.save_for_backward(*((h, w, theta, target, weight, *table) if each else found))
+        inputs = h, w, theta, table, target, weight  # ``settings`` are the last of run_chunks
+        loss, nll, joint, *by_inputs = _run(*inputs, gradients and not unreduced, *settings)
+        ctx.settings, ctx.unreduced = settings, unreduced
+        ctx.dtypes = h.dtype, w.dtype, theta.dtype
+        ctx.save_for_backward(*((h, w, theta, target, weight, *table) if unreduced else by_inputs))
         ctx.mark_non_differentiable(nll, joint)
-        return loss if each else loss.sum(), nll, joint
+        return loss if unreduced else loss.sum(), nll, joint
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         gradients, factor = ctx.saved_tensors, grad_loss
-        if ctx.each:
+        if ctx.unreduced:
             h, w, theta, target, weight, *table = gradients
             factor = grad_loss.abs().sum().clamp_min(torch.finfo(grad_loss.dtype).tiny)
             weight = weight * (grad_loss / factor)
-            gradients = _run(h, w, theta, table, target, weight, True, *ctx.how)[3:]
+            gradients = _run(h, w, theta, table, target, weight, True, *ctx.settings)[3:]
         needs = ctx.needs_input_grad[5:]  # of h, w, θ and the table
-        narrowed = (
-            _narrow(gradient, factor, dtype) if need else None
-            for need, gradient, dtype in zip(needs[:3], gradients, ctx.dtypes)
-        )
+        parts = zip(needs[:3], gradients, ctx.dtypes)
+        narrowed = (_narrow(part, factor, dtype) if need else None for need, part, dtype in parts)
         return *[None] * 5, *narrowed, *[None] * len(needs[3:])
 
 
 def _narrow(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Gradient times ``factor`` in ``dtype``; only the factor, a loss scale, may overflow it."""
+    """Gradient times ``factor`` in ``dtype``. Only the factor, a loss scale, can cause overflow."""
     limits = torch.finfo(dtype)
     if limits.max < torch.finfo(gradient.dtype).max:
         gradient = gradient.clamp(limits.min, limits.max)
@@ -150,17 +148,17 @@ def kerbs_nll(
     Args:
         h: context vectors, [N, d].
         w: sense embeddings, [M, d].
-        theta: kernel parameters, [M] (not read by kernels without one).
-        word_of_sense: the word of each sense, [M]; every word of 0 … V−1 has one or more.
-        target: target words, [N], int64.
-        kernel: name of a kernel, or a kernel.
+        theta: kernel parameters, [M], ignored by kernels without one.
+        word_of_sense: word of each sense, [M]. Each word 0 … V − 1 has at least one.
+        target: target words, int64 [N].
+        kernel: a kernel, or its name.
         ignore_index, label_smoothing, reduction, compile: see :class:`NllOptions`.
 
     Returns:
-        A scalar, or [N] for "none": float32, or float64 where an input is float64.
+        A scalar, or [N] for "none" with 0 for ignored targets. float32, or float64 if an input is.
 
     Raises:
-        ValueError: shapes, dtypes or devices do not fit, or an option or target is out of range.
+        ValueError: a shape, dtype or device does not fit, or an option or target is out of range.
     """
     if word_of_sense.shape != w.shape[:1] or not len(w):
         raise ValueError(
@@ -174,22 +172,22 @@ def kerbs_nll(
 def nll_with_evidence(
     h: Tensor, senses: Senses, target: Tensor, options: NllOptions
 ) -> tuple[Tensor, Tensor, Evidence]:
-    """:func:`kerbs_nll` together with its by-products, which cost no further product: the plain nll
-    of each token without smoothing, [N], and the evidence on the senses (Eq. 12–13), detached."""
+    """The loss of :func:`kerbs_nll`, and without further products, detached: the nll of each token
+    without smoothing, [N], and the statistics of the senses for Eq. 12–13."""
     w, theta, table, kernel = senses
     check_shapes(h, w, theta)
     if h.dim() != 2:
         raise ValueError(f"`h` has shape {tuple(h.shape)}; it must be [N, d].")
     check_target(target, h)
     counted = target != options.ignore_index
-    h = torch.where(counted.unsqueeze(1), h, 0.0)  # may hold anything where it is ignored
+    h = torch.where(counted.unsqueeze(1), h, 0.0)  # ignored contexts may be NaN or infinite
     weight, words = counted.to(compute_dtype(h, w, theta)), torch.where(counted, target, 0)
     key, products = kernel_key(kernel.bind(w.shape[1])), product_dtype(h, w)
-    how = options.smoothing_weights(len(table.senses)), key, products, options.compile
+    settings = options.smoothing_weights(len(table.senses)), key, products, options.compile
     inputs = h, w, theta if kernel.has_theta else theta.detach()
     gradients = torch.is_grad_enabled() and any(value.requires_grad for value in inputs)
     loss, token_nll, joint = _Nll.apply(
-        how, options.reduction == "none", gradients, weight, words, *inputs, *table
+        settings, options.reduction == "none", gradients, weight, words, *inputs, *table
     )
     if options.reduction == "mean":
         loss = loss / counted.sum().clamp_min(1)
@@ -200,17 +198,22 @@ def kerbs_log_probs(
     h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, vocab_size: int, *,
     kernel: str | Kernel = "kerbs",
 ) -> Tensor:  # fmt: skip
-    """Log-probabilities of all words (Eq. 4–5), differentiable; with gradients all logits at once.
+    """Log-probabilities of all words (Eq. 4–5), differentiable. With gradients enabled, the logits
+    of all tokens are in memory at once.
 
-    ``h`` is [..., d], ``vocab_size`` V, and the other arguments are those of :func:`kerbs_nll`.
-    Returns [..., V] in float32, or float64 where an input is float64; exp of it sums to 1.
+    Args:
+        h: context vectors, [..., d]. The other arguments are those of :func:`kerbs_nll`.
+        vocab_size: number of words V.
+
+    Returns:
+        [..., V] in float32, or float64 if an input is float64.
     """
     table = build_sense_table(word_of_sense, vocab_size)
     return word_log_probs(h, Senses(w, theta, table, build_kernel(kernel)))
 
 
 def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
-    """:func:`kerbs_log_probs` of senses that are at hand, [..., d] -> [..., V]."""
+    """Log-probabilities of all words as in :func:`kerbs_log_probs`, [..., d] -> [..., V]."""
     (w, theta, table, kernel), flat = senses, h.reshape(-1, h.shape[-1])
     whole = torch.is_grad_enabled() or torch_compat.is_compiling()
     parts = [flat] if whole else flat.split(chunk_size(len(flat), w, compiled=False))

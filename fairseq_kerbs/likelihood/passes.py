@@ -1,9 +1,8 @@
-"""What happens to a chunk of products between the matrix products: plain functions of tensors.
+"""Element-wise passes and sums over a chunk of products, as plain functions for torch.compile.
 
-X [M, n] holds the products of M senses with n context vectors. A sense is a row, so that the senses
-of a word are whole rows, wherever they lie. A function that writes into its last matrix keeps
-nothing else of that size where ``torch.compile`` makes it. It may be called for some of the senses
-alone, with the rows of these.
+X [M, n] has the products of M senses with n context vectors. A sense is a row, so that gathering
+the senses of a word copies whole rows. Compiled functions that write into their last argument
+allocate nothing of its size. They also apply to a subset of the senses, given their rows.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from fairseq_kerbs.torch_compat import is_compiling
 def write_logits(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, logits: Tensor
 ) -> None:
-    """Logits of products X [M, n], written into ``logits``, which may be X; for the others see
-    ``kernel.value``: [n], [M, 1] and [..., M, 1]."""
+    """Write logits of products X [M, n] into ``logits``, which may be X. The other arguments are
+    those of :meth:`.Kernel.value`: [n], [M, 1] and [..., M, 1]."""
     logits.copy_(kernel.value(x, h_norm, w_norm, theta))
 
 
 def log_sum(logits: Tensor) -> Tensor:
-    """logsumexp over senses, [M, n] -> [n] (the denominator of Eq. 5)."""
+    """Log of the denominator of Eq. 5, logsumexp over senses, [M, n] -> [n]."""
     if not is_compiling():
         return logits.logsumexp(0)
     peak = logits.amax(0)
@@ -35,51 +34,49 @@ def log_sum(logits: Tensor) -> Tensor:
 
 
 def word_masses(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
-    """Log of the unnormalized probability of every word (Eq. 4), [M, n] -> [V, n]; the words'
-    senses as in :class:`~fairseq_kerbs.senses.SenseTable`, [V, K] each.
-
-    Sense by sense: torch.compile would go along K, which is short, with a CPU's vectors.
-    """
+    """Log of the unnormalized probability of each word (Eq. 4), [M, n] -> [V, n], from the senses
+    and the mask of a :class:`~fairseq_kerbs.senses.SenseTable`, [V, K] each."""
+    # a loop over K, which is short: torch.compile would vectorize a sum over K
     rows = [logits[number] for number in senses.t()]
     if len(rows) == 1:
         return rows[0]
-    there = mask.t().unsqueeze(2).to(logits.dtype)  # [K, V, 1]
+    real = mask.t().unsqueeze(2).to(logits.dtype)  # [K, V, 1]
     peak = functools.reduce(torch.maximum, rows)
-    # not by exp of the kernels, which takes torch.compile minutes here
-    shares = [torch.exp(row - peak) * real for row, real in zip(rows, there)]
+    # torch.exp, as torch.compile needs minutes for the exp of the kernels here
+    shares = [torch.exp(row - peak) * is_real for row, is_real in zip(rows, real)]
     return peak + functools.reduce(torch.add, shares).log()
 
 
 def write_word_masses(logits: Tensor, senses: Tensor, mask: Tensor, masses: Tensor) -> None:
-    """:func:`word_masses` written into ``masses``."""
+    """Write :func:`word_masses` into ``masses``, [V, n]."""
     masses.copy_(word_masses(logits, senses, mask))
 
 
 def write_gradients(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, words: Tensor,
-    target: Tensor, log_z: Tensor, own: Tensor, weight: Tensor, by_target: Tensor,
+    target: Tensor, log_z: Tensor, log_target: Tensor, weight: Tensor, by_target: Tensor,
     by_word: Tensor | None, masses: Tensor | None, logits: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """G·∂s/∂x written over the logits s, with the gradient by the logits
+    """Overwrite logits s by G·∂s/∂x, where G is the gradient by the logits:
 
-        G = weight·P(m) − by_target·P(m | y)·[L(m) = y] − by_word·P(m | L(m)).
+        G = weight·P(m) − by_target·P(m | y)·[L(m) = y] − by_word·P(m | L(m))
 
     Args:
-        kernel, x, h_norm, w_norm, theta: as of :func:`write_logits`.
-        words, target: the word of each sense L(m), [M]; the target words y, [n].
-        log_z, own: logsumexp of all logits, and of those of the target's senses, [n].
-        weight, by_target, by_word: [n]; None for 0.
-        masses: :func:`word_masses` [V, n]; None where every word has one sense.
-        logits: those of X.
+        kernel, x, h_norm, w_norm, theta: see :func:`write_logits`.
+        words, target: word L(m) of each sense, [M], and target words y, [n].
+        log_z, log_target: logsumexp of all logits, and of those of the target's senses, [n].
+        weight, by_target, by_word: factors of G, [n]. None stands for 0.
+        masses: :func:`word_masses`, [V, n], or None if every word has one sense.
+        logits: logits of X, [M, n].
 
     Returns:
-        sums of G·∂s/∂|h| over senses [n], and of G·∂s/∂|w| and G·∂s/∂θ over tokens [M]; of a
-        homogeneous kernel G·s stands in the place of the first two.
+        sums of G·∂s/∂|h| over senses [n], and of G·∂s/∂|w| and G·∂s/∂θ over tokens [M]. For a
+        homogeneous kernel, G·s replaces the first two terms.
     """
     grad = exp(logits - log_z) * weight
     if by_word is not None:
         grad = grad - (by_word if masses is None else by_word * exp(logits - masses[words]))
-    share = exp((logits - own).clamp_max(0.0)) * by_target
+    share = exp((logits - log_target).clamp_max(0.0)) * by_target
     grad = grad - torch.where(words.unsqueeze(1) == target, share, 0.0)
     by_x, by_h, by_w, by_theta = kernel.partials(x, h_norm, w_norm, theta)
     if kernel.homogeneous:

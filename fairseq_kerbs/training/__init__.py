@@ -1,1 +1,1 @@
-"""What runs around fairseq's updates."""
+"""Hooks and checks around fairseq's training loop."""

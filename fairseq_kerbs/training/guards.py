@@ -52,7 +52,7 @@ def leave_out_copies(model: nn.Module) -> None:
         if isinstance(layer, TransformerEncoderLayerBase) and hasattr(layer, "load_to_BT"):
             for name, _ in [*layer.named_parameters(recurse=False)]:
                 delattr(layer, name)
-            # the loader of fairseq's fills the copies, and switches the other computation on
+            # fairseq's loader fills the copies, and turns the other computation on
             layer._load_from_state_dict = partial(nn.Module._load_from_state_dict, layer)
 
 
@@ -63,11 +63,11 @@ def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
     """
     if settings.get("store_ema"):
         raise UserError("--store-ema would average senses that move to other words: leave it out.")
-    begin_epoch, held = task.begin_epoch, list[Any]()
+    begin_epoch, locks = task.begin_epoch, list[Any]()
 
     def guarded(epoch: int, model: Any) -> None:
-        if not held:
-            held.append(begin(task, model, settings, args))
+        if not locks:
+            locks.append(begin(task, model, settings, args))
         begin_epoch(epoch, model)
 
     task.begin_epoch = guarded
@@ -78,16 +78,16 @@ def begin(task: Any, model: Any, settings: dict[str, Any], args: Any) -> Any:
 
     Raises a SystemExit with status 0 if all updates are done, and a UserError if a check fails.
     """
-    most, folder = settings.get("max_update") or 0, settings.get("save_dir")
-    made = check_resumed(settings, task, args) if folder else 0
-    if 0 < most <= made:  # fairseq looks at it after an update alone
-        logger.info(f"nothing to do: {made} updates are made and --max-update is {most}")
+    max_update, folder = settings.get("max_update") or 0, settings.get("save_dir")
+    updates = check_resumed(settings, task, args) if folder else 0
+    if 0 < max_update <= updates:  # fairseq checks this only after an update
+        logger.info(f"nothing to do: {updates} updates are done and --max-update is {max_update}")
         raise SystemExit(0)
-    task._kerbs_updates.check(model, most)
+    task._kerbs_updates.check(model, max_update)
     if not folder or settings.get("no_save") or distributed_utils.get_global_rank() > 0:
         return None
-    other = f"--save-dir {folder} is in use by another training: wait for it, or name another."
-    return lock_folder(Path(str(folder)), other)
+    refusal = f"--save-dir {folder} is in use by another training: wait for it, or name another."
+    return lock_folder(Path(str(folder)), refusal)
 
 
 def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
@@ -96,11 +96,11 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     Raises a UserError if it is damaged, or was trained with other dictionaries, another output
     layer or another kernel.
     """
-    file, anew = Path(settings.get("restore_file") or LAST), bool(settings.get("reset_optimizer"))
-    if file == LAST:  # another name is not one in the save folder
+    file, reset = Path(settings.get("restore_file") or LAST), bool(settings.get("reset_optimizer"))
+    if file == LAST:  # other names are not relative to the save folder
         file = Path(settings["save_dir"], file)
     if not file.is_file() and settings.get("finetune_from_model"):
-        file, anew = Path(settings["finetune_from_model"]), True
+        file, reset = Path(settings["finetune_from_model"]), True
     if not file.is_file():
         return 0
     check_whole(file)
@@ -110,13 +110,13 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     trained = trained if isinstance(trained, dict) else vars(trained)
     for name in SCORING:
         if name in trained and trained[name] != (value := getattr(args, name, None)):
-            was = f"--{name.replace('_', '-')} {trained[name]}"
-            raise UserError(f"{file} was trained with {was}, not {value}: give {was}.")
+            flag = f"--{name.replace('_', '-')} {trained[name]}"
+            raise UserError(f"{file} was trained with {flag}, not {value}: give {flag}.")
     updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0))
     if updates and state.get("last_optimizer_state") is None:
-        anew = True
+        reset = True
         logger.warning(
             f"{file} has no state of the optimizer (--no-save-optimizer-state): the schedule and "
-            f"the count of updates ({updates}) begin anew"
+            f"the number of updates ({updates}) are reset"
         )
-    return 0 if anew else updates
+    return 0 if reset else updates

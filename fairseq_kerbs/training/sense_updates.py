@@ -49,7 +49,7 @@ class SenseSchedule:
     at: frozenset[int] = frozenset()
 
     def moves_after(self, updates: int) -> bool:
-        """Whether senses move after so many updates."""
+        """Whether senses move after this number of updates."""
         return updates in self.at if self.at else updates % self.interval == 0
 
     def samples_after(self, updates: int) -> bool:
@@ -111,7 +111,7 @@ class SenseUpdates:
         self._special = 0
         if dictionary is not None:
             self._special = dictionary.nspecial
-            if max(dictionary.count) > 1:  # those of words that were never counted are 1
+            if max(dictionary.count) > 1:  # all are 1 in a dictionary without counts
                 self._counts = torch.tensor(dictionary.count)
         self._last_update = -1
         self._last_begun = -1
@@ -130,11 +130,11 @@ class SenseUpdates:
 
     def before_update(self, optimizer: Any, model: nn.Module, update_num: int) -> None:
         """Move senses if the schedule says so after ``update_num`` updates."""
-        # micro-batches of one update, and an update that mixed precision repeats, find it done
+        # already done by an earlier micro-batch, or before mixed precision repeated the update
         if update_num == self._last_begun:
             return
         self._last_begun = update_num
-        if update_num == 0 and self._last_update < 0:  # another training's may have been loaded
+        if update_num == 0 and self._last_update < 0:  # drop statistics of another training
             for layer in kerbs_layers(model):
                 layer.sample = None
                 if layer.inventory.interval_count.any():
@@ -144,7 +144,7 @@ class SenseUpdates:
             if moves_now:
                 try:
                     moved = self._reallocate(optimizer, layer, update_num)
-                except OUT_OF_MEMORY as error:  # fairseq would go on, with half the moves
+                except OUT_OF_MEMORY as error:  # fairseq would continue after incomplete moves
                     raise MemoryError(
                         "the accelerator has no memory left to move senses."
                     ) from error
@@ -189,7 +189,7 @@ class SenseUpdates:
         moves: Moves | None = None
         if policy != "clusters" or layer.sample is not None:
             moves = layer.propose_moves(policy, self.schedule.settings)
-        if policy == "clusters" and processes() > 1:  # the first one has the contexts
+        if policy == "clusters" and processes() > 1:  # only the first process has contexts
             group = distributed_utils.get_data_parallel_group()
             moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
         if moves is None or not len(moves):
@@ -201,7 +201,7 @@ class SenseUpdates:
         if moves.vectors is not None:
             rows.set_master_rows(layer.weight, moves.senses, moves.vectors)
         if layer.has_theta and moves.reset_theta:
-            # not the model's own rows: float16 has no 1e-8
+            # only in the master copy, as 1e-8 underflows in float16
             rows.set_master_rows(layer.theta, moves.senses, torch.full((len(moves),), MOVED_THETA))
         words = layer.senses_per_word().gt(1).sum()
         done = (
@@ -226,11 +226,11 @@ def processes() -> int:
 
 
 def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
-    """Words by number of senses and quantiles of θ, by the names they have in the logs."""
+    """Numbers of words by number of senses, and quantiles of θ, by their names in logs."""
     counts = torch.bincount(layer.senses_per_word().cpu(), minlength=layer.max_senses + 1)
     summary = {f"words_with_{n}": float(counts[n]) for n in range(1, len(counts))}
     if layer.has_theta:
-        # sorted, not torch.quantile: that refuses more than 16 million values
+        # torch.quantile is limited to 16 million values
         theta = layer.theta.detach().float().cpu().sort().values
         for quantile in QUANTILES:
             place = round(quantile * (len(theta) - 1))
@@ -258,9 +258,9 @@ class OptimizerRows:
         if not isinstance(self._masters, dict):
             pairs = zip(self._copied, self._masters)
             return next(master for copied, master in pairs if copied is parameter), rows
-        together = [copied for copied in self._copied if copied.device == parameter.device]
-        number = next(n for n, copied in enumerate(together) if copied is parameter)
-        before = sum(copied.numel() for copied in together[:number])
+        flat = [copied for copied in self._copied if copied.device == parameter.device]
+        number = next(n for n, copied in enumerate(flat) if copied is parameter)
+        before = sum(copied.numel() for copied in flat[:number])
         width = parameter[0].numel()
         places = before + rows.cpu().unsqueeze(1) * width + torch.arange(width)
         return self._masters[parameter.device.index], places.flatten()

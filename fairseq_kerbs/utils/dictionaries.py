@@ -1,8 +1,7 @@
-"""Which dictionaries a checkpoint was trained with.
+"""Record and check the dictionaries that a checkpoint was trained with.
 
-Words are rows of matrices, so a dictionary of the same size in another order fits every model, and
-turns what it has learned into noise. fairseq keeps a task's state in every checkpoint, as
-``task_state``; a digest of both dictionaries goes there, where older versions do not look.
+A dictionary of the same size in another order loads without an error, but gives wrong words.
+Therefore a digest of both dictionaries is stored in ``task_state`` of fairseq's checkpoints.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from typing import Any
 from fairseq_kerbs.utils.errors import UserError
 
 STATE = "dictionaries"
-"""The entry of the task's state: {"source": digest, "target": digest}."""
+"""Key in the task's state, with the value {"source": digest, "target": digest}."""
 
 
 def digest(dictionary: Any) -> str:
-    """Number of words of fairseq's dictionary, and SHA-256 of the words in their order."""
+    """Number of words of fairseq's dictionary, and SHA-256 of the words in order."""
     words = "\n".join(dictionary.symbols)
     return f"{len(dictionary)} {hashlib.sha256(words.encode()).hexdigest()}"
 
 
 def digest_kept(state: dict[str, Any], side: str) -> str | None:
-    """The digest of one side in a checkpoint; None in those that were written without."""
+    """Digest in a checkpoint for the side "source" or "target", or None if there is none."""
     entry: Any = state
     for name in ("task_state", STATE, side):
         entry = entry.get(name) if isinstance(entry, Mapping) else None
@@ -32,9 +31,11 @@ def digest_kept(state: dict[str, Any], side: str) -> str | None:
 
 
 def remember_dictionaries(task: Any) -> None:
-    """Put digests of a task's dictionaries into its state, for its checkpoints. fairseq's commands
-    give a task the state of a checkpoint before they build its model: these must be the same."""
-    if not hasattr(task, "state"):  # that of `fairseq-kerbs convert` has dictionaries of no words
+    """Store digests of a task's dictionaries in its state, which checkpoints contain.
+
+    If fairseq has loaded the state of a checkpoint into the task, its digests must be equal.
+    """
+    if not hasattr(task, "state"):  # a task with placeholder words (checkpoints.building_task)
         return
     check_dictionaries({"task_state": task.state.state_dict}, task)
     sides = {"source": task.source_dictionary, "target": task.target_dictionary}
@@ -42,8 +43,10 @@ def remember_dictionaries(task: Any) -> None:
 
 
 def check_dictionaries(state: dict[str, Any], task: Any) -> None:
-    """Raise a UserError where a checkpoint, of whose ``state`` the entry ``task_state`` is enough,
-    was trained with other dictionaries than a task's."""
+    """Raise a UserError if a checkpoint was trained with other dictionaries than a task's.
+
+    Of the checkpoint's ``state``, only the entry ``task_state`` is used.
+    """
     for side in ("source", "target"):
         trained, dictionary = digest_kept(state, side), getattr(task, f"{side}_dictionary")
         if trained is not None and trained != digest(dictionary):

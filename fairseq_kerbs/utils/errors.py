@@ -1,4 +1,4 @@
-"""Mistakes of the user's, as one sentence each; everything else is a defect of the program."""
+"""User errors, which are reported in one sentence. All other errors are bugs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from textwrap import shorten
 
 
 class UserError(SystemExit):
-    """Wrong input: one sentence that names the flag or file and says what to do.
+    """Invalid input, with a sentence that names the flag or file and the remedy.
 
-    ``fairseq-kerbs`` prints it and ends with status 2 (`sentence_of`). In a program of fairseq's it
-    is the end, too: Python prints :attr:`code` there, and the status is 1.
+    ``fairseq-kerbs`` prints the sentence and exits with status 2. In fairseq's programs, Python
+    prints :attr:`code` and exits with status 1.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -24,19 +24,21 @@ _REFUSALS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 )
-"""Errors of the system that are no defects of the program."""
+"""Errors of the operating system that are not bugs of the program."""
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """The sentence of a UserError, and one about a package that is not installed, or what a disk, a
-    permission or a path has refused; None for a defect, which deserves its traceback."""
+    """Sentence of a UserError, or about a missing package or an output that cannot be written.
+
+    Returns None for a bug, which should end with its traceback.
+    """
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
         if package not in ("", "fairseq_kerbs"):
             extras = "fairseq_kerbs[fairseq,analysis,tables]"
-            return f"{package} is not installed; pip install '{extras}' brings it"
+            return f"{package} is not installed; run pip install '{extras}'"
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         path = error.filename or "the output"
         return f"{path} cannot be written ({error.strerror}); name another place"
@@ -44,14 +46,14 @@ def sentence_of(error: BaseException) -> str | None:
 
 
 def suggestion(wrong: Iterable[str], known: Iterable[str]) -> str:
-    """The end of a sentence with the nearest names, such as ``; did you mean toy?``, or ""."""
+    """The most similar names, as ``; did you mean toy?`` to end a sentence, or "" without any."""
     names = list(known)
     near = [name for word in wrong for name in get_close_matches(word, names, n=1)]
     return f"; did you mean {', '.join(near)}?" if near else ""
 
 
 def reason_of(error: BaseException) -> str:
-    """One line of an error of fairseq's or torch's."""
+    """The most informative line of an error of fairseq or torch."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # the first line of torch's list says only that there is one
+    # the first line of torch's lists is a heading
     return shorten(lines[1 if len(lines) > 1 else 0], 200) if lines else type(error).__name__

@@ -1,9 +1,10 @@
-"""Reading lines strictly and writing files so that no half-written one bears its final name."""
+"""Read UTF-8 text strictly, write files atomically, lock folders, and verify checkpoints."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import hashlib
 import json
 import logging
@@ -21,18 +22,19 @@ from fairseq_kerbs.utils.errors import UserError, sentence_of
 logger = logging.getLogger(__name__)
 
 PARTIAL = ".partial-"
-"""Prefix of the temporary name that a file or folder has while it is being written."""
+"""Prefix of the temporary name of a file or folder during writing."""
 
 
 def iter_lines(path: Path | str) -> Iterator[str]:
-    r"""The lines of a UTF-8 text file, split at ``\n`` alone (and not at U+2028, say, so that two
-    files stay parallel) and without it. A carriage return before it and a byte order mark go, too.
+    r"""Iterate over the lines of UTF-8 text (also .gz), without line ends and byte order mark.
 
-    Raises a UserError that names the file, and the line if it is not UTF-8.
+    Lines end at ``\n`` or ``\r\n`` only, and not at characters such as U+2028, so that parallel
+    files have the same number of lines. A UserError names an unreadable file, or a line that is not
+    UTF-8.
     """
     number = 0
     try:
-        with open(path, "rb") as stream:
+        with (gzip.open if str(path).endswith(".gz") else open)(path, "rb") as stream:
             for number, raw in enumerate(stream, start=1):
                 line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
                 yield line.removeprefix("\ufeff") if number == 1 else line
@@ -44,20 +46,28 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); name a text file") from None
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}); name a text file"
+        ) from None
 
 
 def read_lines(path: Path | str) -> list[str]:
-    """`iter_lines` as a list."""
+    """Lines of a text file as a list, see :func:`iter_lines`."""
     return list(iter_lines(path))
 
 
 @contextmanager
 def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
-    r"""Open a file (of text: UTF-8, newline ``\n``) that appears under its name only when complete.
+    r"""Open a file that appears under its name only when it is complete.
 
-    After an exception an earlier file of that name is kept. A link of that name gives way. Raises a
-    UserError if the disk is full, or the name or folder cannot be written to.
+    After an exception, an existing file of that name is unchanged. A symbolic link is replaced.
+
+    Args:
+        path: path of the file. Its folder is created.
+        mode: "w" for UTF-8 text with line ends ``\n``, or "wb".
+
+    Raises:
+        UserError: the disk is full, or the path cannot be written to.
     """
     path, name = Path(path), None
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
@@ -65,7 +75,7 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         path.parent.mkdir(parents=True, exist_ok=True)
-        # a name that no process has, not even one of the same number in another container
+        # random names, as processes in different containers can have the same process number
         handle, name = tempfile.mkstemp(prefix=PARTIAL, suffix=f"-{path.name}", dir=path.parent)
         os.umask(mask := os.umask(0))
         os.fchmod(handle, 0o666 & ~mask)
@@ -75,7 +85,7 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     except BaseException as error:
         if name is not None:
             Path(name).unlink(missing_ok=True)
-        # an error with the name of another file is about what the writer reads
+        # an error with another file's name comes from a file that the caller reads
         if isinstance(error, OSError) and (name is None or error.filename in (None, name)):
             error.filename = str(path)
             if sentence := sentence_of(error):
@@ -84,11 +94,11 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
 
 
 atomic_write_bytes = partial(atomic_write, mode="wb")
-"""As :func:`atomic_write`, for bytes."""
+""":func:`atomic_write` for bytes."""
 
 
 def sha256_of(path: Path | str) -> str:
-    """Hexadecimal SHA-256 of a file's bytes, or of a folder's file names and contents."""
+    """SHA-256 of a file, or of the names and contents of a folder's files, in hexadecimal."""
     path, digest = Path(path), hashlib.sha256()
     if path.is_dir():
         for file in sorted(file for file in path.rglob("*") if file.is_file()):
@@ -101,7 +111,7 @@ def sha256_of(path: Path | str) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; an empty one if there is none that can be read."""
+    """The object in a JSON file, or {} if the file is missing or invalid."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -110,18 +120,20 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a JSON file at once."""
+    """Write a JSON file atomically."""
     with atomic_write(path) as stream:
         json.dump(content, stream, indent=1, ensure_ascii=False)
         stream.write("\n")
 
 
 def lock_folder(folder: Path, refusal: str) -> TextIO:
-    """The open lock of a folder, made if need be; a UserError with a ``refusal`` if another process
-    holds it.
+    """Lock a folder, which is created if it does not exist.
 
-    A record lock (POSIX) ends with the process, is not inherited by its workers, and holds between
-    machines whose common file system has locks; without these there is a warning.
+    A POSIX record lock ends with the process, and child processes do not inherit it. It works
+    between machines if their file system supports locks. If not, a warning is logged.
+
+    Returns the open lock file. If another process has the lock, a UserError with the sentence
+    ``refusal`` is raised.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = (folder / ".lock").open("a")
@@ -131,38 +143,40 @@ def lock_folder(folder: Path, refusal: str) -> TextIO:
         raise UserError(refusal) from None
     except OSError as error:
         logger.warning(
-            f"{folder} cannot be locked ({error.strerror}): nothing keeps another process from "
-            "writing there at the same time"
+            f"{folder} cannot be locked ({error.strerror}), so another process can write there at "
+            "the same time"
         )
     return lock
 
 
 def check_whole(path: Path) -> None:
-    """Raise a UserError, without loading it, if a checkpoint was cut off or a checksum is wrong:
-    torch was built without looking at these."""
+    """Raise a UserError if a checkpoint is truncated or a checksum is wrong.
+
+    torch itself does not verify checksums. The checkpoint is not loaded.
+    """
     try:
         with path.open("rb") as stream:
-            if stream.read(1) == b"\x80":  # pickle of a torch before 1.6: has no checksums
+            if stream.read(1) == b"\x80":  # a pickle, by torch before 1.6, without checksums
                 return
         with zipfile.ZipFile(path) as archive:
-            # torch reads nothing of an entry that is marked as a folder (0x10); it compresses none,
-            # but reads them, and a small file could hold gigabytes
-            odd = any(
-                entry.external_attr & 0x10 or entry.compress_type != zipfile.ZIP_STORED
+            # torch reads entries that are marked as folders (0x10) as empty, and reads compressed
+            # ones, which can expand to gigabytes, but writes neither
+            plain = all(
+                not entry.external_attr & 0x10 and entry.compress_type == zipfile.ZIP_STORED
                 for entry in archive.infolist()
             )
-            whole = not odd and archive.testzip() is None
+            whole = plain and archive.testzip() is None
     except PermissionError:
         raise UserError(f"{path} cannot be read (Permission denied)") from None
-    except Exception:  # of every kind, where the archive's list of contents is damaged
+    except Exception:  # a damaged archive can cause any error
         whole = False
     if not whole:
         raise damaged(path)
 
 
 def damaged(path: Path | str) -> UserError:
-    """What is said of a checkpoint that cannot be read."""
+    """The error for a checkpoint that cannot be read."""
     return UserError(
-        f"{path} is no whole checkpoint of fairseq-train (cut off, damaged, or another kind of "
+        f"{path} is no whole checkpoint of fairseq-train (truncated, damaged, or another kind of "
         "file); take another copy or another checkpoint"
     )

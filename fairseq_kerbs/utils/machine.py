@@ -1,4 +1,4 @@
-"""What a measurement depends on: the machine, and the versions of the software."""
+"""Describe the machine and the software versions of a measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, usable_cores
 
 
 def describe_machine(device: str) -> dict[str, Any]:
-    """CPU, threads, memory, load, and the GPU where one is used."""
+    """CPU, threads, memory in bytes and load, and the GPU if ``device`` is "cuda"."""
     import torch
 
     gpu = None
@@ -30,7 +30,7 @@ def describe_machine(device: str) -> dict[str, Any]:
         "usable_cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        # over the last 1, 5, 15 minutes; above the threads used here somebody else is working, too
+        # of the last 1, 5 and 15 minutes; more than the number of threads shows other processes
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "system": f"{platform.system()} {platform.machine()}",
         "gpu": gpu,
@@ -38,13 +38,13 @@ def describe_machine(device: str) -> dict[str, Any]:
 
 
 def describe_versions() -> dict[str, Any]:
-    """Versions of Python, torch, fairseq and this project, with its git revision if any."""
+    """Versions of Python, torch, CUDA, fairseq and this package, and its git revision or None."""
     import torch
 
     versions: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("fairseq", "fairseq_kerbs"):
         installed = importlib.metadata.distributions(name=name)
-        versions[name] = next((each.version for each in installed), None)
+        versions[name] = next((package.version for package in installed), None)
     command = ["git", "-C", str(PLUGIN_FOLDER.parent), "describe", "--always", "--dirty=+changes"]
     command += ["--abbrev=40", "--exclude=*"]
     try:

@@ -1,4 +1,4 @@
-"""Finding and starting fairseq's own programs, and sharing work between processes."""
+"""Find and run programs, and stop them together with this process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import IO, Any
 from fairseq_kerbs.utils.errors import UserError
 
 PLUGIN_FOLDER = Path(__file__).resolve().parent.parent
-"""What ``--user-dir`` must name: the folder of this package."""
+"""Folder of this package, the value of ``--user-dir``."""
 
 UTF8 = {"PYTHONUTF8": "1", "PYTHONIOENCODING": "utf-8"}
-"""Environment of our children: what they write is read as UTF-8, whatever the locale is."""
+"""Environment variables for child processes, so that they write UTF-8 in any locale."""
 
 SAFE = ("-P",) if sys.version_info >= (3, 11) else ()
-"""Flags of a Python that is to import nothing from the working folder; older ones have none."""
+"""Flags for a Python that imports nothing from the working folder, if it supports this."""
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
@@ -32,8 +32,10 @@ _LIBC = ctypes.CDLL(None)
 
 
 def find_program(name: str) -> str:
-    """Path of a program such as ``fairseq-train``: beside this Python first, then on PATH; a
-    UserError if it is in neither place."""
+    """Path of a program such as ``fairseq-train``, beside this Python or on PATH.
+
+    Raises a UserError if it is in neither place.
+    """
     beside = Path(sys.executable).parent / name
     program = str(beside) if beside.is_file() else shutil.which(name)
     if program is None:
@@ -44,12 +46,12 @@ def find_program(name: str) -> str:
 
 
 def quoted(command: Sequence[str | Path]) -> str:
-    """The command as one line that can be pasted into a shell."""
+    """The command as one line for a shell."""
     return shlex.join(str(part) for part in command)
 
 
 def replace_process(command: Sequence[str]) -> None:
-    """Become `command`: signals, exit status and terminal are its own. Does not return."""
+    """Replace this process by a command, which keeps the terminal. Does not return."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.environ.update(UTF8)
@@ -60,9 +62,8 @@ def run_program(
     command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None,
     folder: Path | None = None,
 ) -> int:  # fmt: skip
-    """Run a program to its end, in a folder, and return its exit status; it ends with us, however
-    we end."""
-    # a signal must not come between the program's start and what would stop it
+    """Run a program in a folder, and return its exit status. It is stopped if this process ends."""
+    # no signal between the start of the program and the block that stops it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
 
     def begin() -> None:
@@ -70,7 +71,7 @@ def run_program(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     try:
-        # in a session of its own, or Ctrl-C would reach it, too, which it answers with a traceback
+        # a new session, so that Ctrl-C does not reach the program and cause a traceback there
         with subprocess.Popen(
             list(command), stdout=stdout, stderr=stderr, cwd=folder, start_new_session=True,
             preexec_fn=begin, env={**os.environ, **UTF8},
@@ -87,32 +88,31 @@ def run_program(
 
 
 def stop_on_signals() -> None:
-    """SIGTERM and SIGHUP end this process by an exception: programs are stopped, files removed."""
+    """Raise SystemExit on SIGTERM and SIGHUP, to stop programs and remove temporary files."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
 
     for number in _ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, stop)
 
 
 def end_with_parent() -> None:
-    """In a child process: be sent SIGTERM when the parent dies, even by SIGKILL."""
+    """In a child process, request SIGTERM for the end of the parent, even by SIGKILL."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def usable_cores() -> int:
-    """Processor cores that this process may use."""
+    """Number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def progress(items: Iterable[Any], what: str, unit: str, total: int | None = None) -> Any:
-    """The items under a progress bar, which only a terminal shows and which leaves nothing; without
-    tqdm, which the output layers do not need, the items alone."""
+def progress(items: Iterable[Any], title: str, unit: str, total: int | None = None) -> Any:
+    """Iterate over items with a temporary progress bar on a terminal, if tqdm is installed."""
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:
         return items
-    tqdm.monitor_interval = 0  # no monitor thread: processes may be forked beside it
-    return tqdm(items, what, total, unit=unit, leave=False, disable=None)
+    tqdm.monitor_interval = 0  # no monitor thread, as processes may be forked
+    return tqdm(items, title, total, unit=unit, leave=False, disable=None)

@@ -74,7 +74,7 @@ def test_history_from_tensorboard(tmp_path: Path) -> None:
 def test_files_without_figures_of_senses_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other.log").write_text("train_inner | loss=3, num_updates=4\n")
     for path in (tmp_path / "other.log", tmp_path):
-        with pytest.raises(UserError, match="no figures of senses"):
+        with pytest.raises(UserError, match="no statistics of senses"):
             read_history(path)
     with pytest.raises(UserError, match="no such file"):
         read_history(tmp_path / "absent.log")

@@ -97,8 +97,8 @@ def test_a_package_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
     main = "import sys; sys.modules['yaml'] = None; from fairseq_kerbs.cli import main; "
     main += "sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", main, "train", "toy", "data", "save", "--dry-run"]
-    said = "yaml is not installed; pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
-    assert run(command, tmp_path, 2).stderr == f"fairseq-kerbs: error: {said} brings it\n"
+    said = "yaml is not installed; run pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
+    assert run(command, tmp_path, 2).stderr == f"fairseq-kerbs: error: {said}\n"
 
 
 def test_reading_generated_text_and_converting_need_fairseq_alone(tmp_path: Path) -> None:

@@ -130,6 +130,18 @@ def test_their_checkpoint_here(stock: Environment, ours: Environment) -> None:
     assert len(ours.train(f"on-{stock.name}", *TRANSFORMER, *flags)) == 2
 
 
+def test_converts_a_model_of_fairseq(stock: Environment) -> None:
+    plain = (*SIZES, "--criterion", "cross_entropy", "--share-decoder-input-output-embed")
+    stock.train("plain", "--arch", "transformer", *plain, "--max-update", 12)
+    flags = ("--data", "bin", "--total-senses", 1.25, "--trust-checkpoint")
+    printed = stock.kerbs("convert", "plain/checkpoint_last.pt", "-o", "senses.pt", *flags)
+    losses = re.search(r"([\d.]+) bits a token before, ([\d.]+) after", printed)
+    assert losses
+    before, after = map(float, losses.groups())
+    assert after == pytest.approx(before, abs=0.05)
+    assert len(stock.translate(stock.folder / "senses.pt")) == 500
+
+
 def test_senses_of_the_output_and_what_is_missing(stock: Environment) -> None:
     checkpoint = _train(stock, "transformer")
     (stock.folder / "out").write_text(

@@ -137,6 +137,7 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFi
     write_softmax(path, CASES["lstm"])
     before = path.read_bytes()
     capsys.readouterr()
+    assert "is the checkpoint itself" in refusal(capsys, "convert", path, "-o", path)
     assert "Is a directory" in refusal(capsys, "convert", path, "-o", tmp_path)
     assert "give --data" in refusal(capsys, "convert", path, "-o", tmp_path, "--total-senses", 2)
     assert "cannot be written" in refusal(capsys, "convert", path, "-o", path / "x")

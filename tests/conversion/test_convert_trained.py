@@ -176,8 +176,8 @@ def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_pa
     ("section", "extra", "says"),
     [
         ("{at: 2, total: 3}", [], "at must be between 0 and 1"),
-        ("{at: half, total: 3}", [], "senses holds two numbers"),
-        ("0.2", [], "senses holds two numbers"),
+        ("{at: half, total: 3}", [], "senses must have two numbers"),
+        ("0.2", [], "senses must have two numbers"),
         ("{at: 0.2, total: 3}", ["--total-senses", "2"], "--total-senses does not go with"),
         ("{at: 0.2, total: 3}", ["--max-update", "x"], "needs --max-update"),
         ("{at: 0.2, total: 3}", ["--max-update=0"], "needs --max-update"),

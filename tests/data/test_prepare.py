@@ -111,12 +111,12 @@ def test_only_what_is_missing_or_has_changed_is_made_again(
     assert steps(done()) == ["apply BPE valid.en"]
     assert tree(prepared) == before
     printed = done(max_words=20)
-    assert printed.startswith("other max_words than before: everything is made anew")
+    assert printed.startswith("changed max_words: all steps are repeated")
     assert "tokenize train.de" in steps(printed)
     assert tree(prepared)["bin/dict.en.txt"] != before["bin/dict.en.txt"]
     text = (raw / "test.de").read_text()
     (raw / "test.de").write_text(text.replace("e", "a", 1))
-    assert done().startswith("other max_words, inputs than before")
+    assert done().startswith("changed max_words, inputs")
     (raw / "test.de").write_text(text)
     done()
     assert tree(prepared) == before
@@ -172,7 +172,7 @@ def test_new_text_is_prepared_as_the_record_says(raw: Path, tmp_path: Path) -> N
             lines = read_lines(raw / f"test.{language}")
             assert [segment(tokenize(line, **rules)) for line in lines] == made[-1]
     assert len({tuple(text) for text in made}) == 8
-    with pytest.raises(UserError, match=r"preparation\.json does not tell how raw text became"):
+    with pytest.raises(UserError, match=r"preparation\.json does not describe how"):
         preparation_of(dest / "bin", "fr")
 
 

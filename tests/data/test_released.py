@@ -262,7 +262,7 @@ def test_iwslt_archive_to_data(
     assert main(command) == 0
     assert not [line for line in capsys.readouterr().out.splitlines() if line.endswith("...")]
     assert main([*command, "--test", "tst2010,tst2014", "--joined-dictionary"]) == 0
-    assert "other joined_dictionary, sets than before" in capsys.readouterr().out
+    assert "changed joined_dictionary, sets" in capsys.readouterr().out
     assert size_of(dest / "bin" / "test1.de-en.en") == 3
 
 

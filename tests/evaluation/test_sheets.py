@@ -194,7 +194,7 @@ def test_files_that_are_no_sheet(tmp_path: Path) -> None:
     key, (path, other) = write_sheets(tmp_path)
     fill(other)
     elsewhere = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=2)
-    with pytest.raises(UserError, match="or the sheet is of another key"):
+    with pytest.raises(UserError, match="or the sheet belongs to another key"):
         read_sheet(other, elsewhere)
     for content, message in (
         (b"PK\x03\x04\xff...", "not valid UTF-8"),

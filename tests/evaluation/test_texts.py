@@ -44,9 +44,9 @@ def test_entities_are_undone_only_when_asked() -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["H-0\t-1\ta", "H-3\t-1\tb"], "out has no line H-1, and lacks 2 of 4 in all"),
-        (["H-1\t-1\ta"], "out has no line H-0, and lacks 1 of 2 in all"),
-        (["S-0\tx", "T-0\ty", "H-0\t-1\ta", "D-0\t-1"], "out was cut off: .* is missing"),
+        (["H-0\t-1\ta", "H-3\t-1\tb"], "out has no line H-1, and lacks 2 of 4 in total"),
+        (["H-1\t-1\ta"], "out has no line H-0, and lacks 1 of 2 in total"),
+        (["S-0\tx", "T-0\ty", "H-0\t-1\ta", "D-0\t-1"], "out is truncated: .* is missing"),
     ],
 )
 def test_output_that_cannot_be_scored(lines: list[str], message: str) -> None:
@@ -64,5 +64,5 @@ def test_parts_of_generated_output(tmp_path: Path) -> None:
     assert read_texts(path, "T", "en") == ["t0", "t1."]
     assert read_texts(path, "H", "en") == ["h0", "h1!"]
     path.write_text("H-0\t-1\th0\n")
-    with pytest.raises(UserError, match="out has no line S-0, and lacks 1 of 1 in all"):
+    with pytest.raises(UserError, match="out has no line S-0, and lacks 1 of 1 in total"):
         read_texts(path, "S", "de")

@@ -178,7 +178,7 @@ def test_what_begins_anew_without_the_optimizer_is_said(
     resume(work, copy, "--max-update", 5, "--no-save-optimizer-state")
     resume(work, copy, "--max-update", 3)
     assert f"{copy} has no state of the optimizer (--no-save-optimizer-state)" in caplog.text
-    assert "the count of updates (5)" in caplog.text
+    assert "the number of updates (5)" in caplog.text
     assert load(copy)["optimizer_history"][-1]["num_updates"] == 3
 
 
@@ -188,7 +188,7 @@ def test_a_finished_training_makes_no_update(
     with pytest.raises(SystemExit) as ended, caplog.at_level("INFO"):
         resume(work, copy, "--max-update", 2)
     assert ended.value.code == 0
-    assert "nothing to do: 2 updates are made and --max-update is 2" in caplog.text
+    assert "nothing to do: 2 updates are done and --max-update is 2" in caplog.text
 
 
 @pytest.mark.parametrize("flag", ["--reset-optimizer", "--finetune-from-model"])

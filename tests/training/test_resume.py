@@ -158,7 +158,7 @@ def test_reallocations_are_those_of_the_straight_training(arch: str, done: Path)
 
 def test_a_finished_training_that_is_started_again_does_nothing(done: Path) -> None:
     text = (done / "lstm_kerbs" / "resumed.log").read_text()
-    assert text.count(f"nothing to do: {WHOLE} updates are made and --max-update is {WHOLE}") == 1
+    assert text.count(f"nothing to do: {WHOLE} updates are done and --max-update is {WHOLE}") == 1
 
 
 def test_the_schedule_hears_of_an_epoch_that_ended_with_the_training(done: Path) -> None:
