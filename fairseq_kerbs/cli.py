@@ -115,12 +115,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args) or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has had enough, such as head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more
+        _drop_output()
         return 128 + signal.SIGPIPE
     except (UserError, OSError, ModuleNotFoundError) as error:
         sentence = sentence_of(error)
         if sentence is None:
             raise
+        _drop_output()
         print(f"fairseq-kerbs: error: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stopped:
@@ -128,6 +129,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fairseq-kerbs: interrupted; run the same command again{where}", file=sys.stderr)
         return 130
     return status
+
+
+def _drop_output() -> None:
+    """Discard output that cannot be written, which Python would try to write again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

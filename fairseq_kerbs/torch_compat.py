@@ -74,7 +74,7 @@ def load_plain(path: Path, plain: Sequence[Any]) -> Any:
     if VERSION < (2, 5):
         raise UserError(
             f"{path}: torch {torch.__version__} cannot read a checkpoint without running what it "
-            "holds; add --trust-checkpoint if you trust its maker, or take torch 2.5 or later"
+            "holds; add --trust-checkpoint if you trust its source, or take torch 2.5 or later"
         )
     single = [
         entry[0] if isinstance(entry, tuple) and VERSION < (2, 6) else entry for entry in plain

@@ -1,4 +1,4 @@
-"""The papers' tables: their descriptions, small ones made by the script, and jobs of SLURM."""
+"""The papers' tables: their descriptions, small ones made by the script, and one on SLURM."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from fairseq_kerbs.evaluation.tables import NAMES, Run, load_table, plan_runs, s
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import HANGS
+from tests.helpers.slurm import running_slurm
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = [str(ROOT / "scripts" / "reproduce_tables.sh"), "--corpora", "raw", "--jobs", "2"]
@@ -340,29 +341,24 @@ def test_stopped_it_goes_on_and_failures_are_told(folder: Path) -> None:
     assert re.search(r"\| KerBS +\| +\| +\| 26 ", written)
 
 
-FAKE_SLURM = """#!/usr/bin/env bash
-# sbatch runs a job at once; scontrol finds it completed
-case $0 in
-  *sbatch) echo "$*" >>jobs; "${@: -1}" >&2; echo 7 ;;
-  *) [ "$4" = 7 ] && echo "JobId=7 JobState=COMPLETED" || echo "Invalid job id specified" ;;
-esac
-"""
-
-
 @pytest.mark.slow
-def test_steps_are_jobs_of_slurm(folder: Path) -> None:
+def test_every_training_is_a_job_of_slurm(folder: Path) -> None:
     profile = ROOT / "configs" / "snakemake" / "slurm"
-    for name in ("sbatch", "scontrol"):
-        (folder / name).write_text(FAKE_SLURM)
-        (folder / name).chmod(0o755)
-    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    words = ["--table", "pair.yaml", "--profile", str(profile), "--until", "prepare"]
-    script(folder, *words, "--seconds-between-status-checks", "1", environ=environ)
-    assert (folder / "runs" / "tables" / "data" / "parallel" / "bin").is_dir()
-    (job,) = (folder / "runs" / "tables" / "jobs").read_text().splitlines()
-    assert re.match(
-        r"--parsable --job-name=prepare --output=slurm-%j.log --cpus-per-task=\d --mem=16000 "
-        r"--time=120 --gres=gpu:0 /", job
-    )  # fmt: skip
-    unknown = subprocess.run([profile / "status.sh", "9"], env=environ, capture_output=True)
-    assert unknown.stdout == b"failed\n"
+    words = ["--table", "pair.yaml", "--profile", str(profile), "--set-threads"]
+    words += ["prepare=1", "train=1", "generate=1", "--seconds-between-status-checks", "1"]
+    with running_slurm() as environ:
+        said = script(folder, *words, environ=environ)
+        command = ["scontrol", "--oneliner", "show", "job"]
+        jobs = subprocess.run(command, env=environ, capture_output=True, text=True).stdout
+        unknown = subprocess.run(
+            [str(profile / "status.sh"), "999"], env=environ, capture_output=True, text=True
+        )
+    assert len(re.findall("Submitted job .* with external jobid", said)) == 5
+    assert "| KerBS" in (folder / "results" / "tables" / "pair_small.md").read_text()
+    states = re.findall(r"JobName=(\w+) .*JobState=(\w+)", jobs)
+    done = {"generate": 2, "prepare": 1, "train": 2}
+    assert sorted(states) == [(job, "COMPLETED") for job, n in done.items() for _ in range(n)]
+    asked = next(job for job in jobs.splitlines() if "JobName=train" in job)
+    for part in ("gres:gpu:1", "MinMemoryNode=32000M", "TimeLimit=1-00:00:00"):
+        assert part in asked
+    assert unknown.stdout == "failed\n"

@@ -263,3 +263,13 @@ def test_a_reader_that_goes_away_is_no_error(work: Path, out: Path) -> None:
         os.close(writer)
     assert done.stderr == ""
     assert done.returncode == 141  # what a shell says of a program that SIGPIPE ended
+
+
+def test_full_standard_output_is_one_sentence(work: Path, out: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = _run_into(full.fileno(), "toy", out / "corpus", "--train", 5)
+    assert done.returncode == 2
+    assert done.stderr.startswith("fairseq-kerbs: error: the output cannot be written (No space")
+    assert done.stderr.count("\n") == 1
