@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from fairseq_kerbs import clusters
+from fairseq_kerbs.analysis import teacher_forcing
 from fairseq_kerbs.commands import self_check
 from fairseq_kerbs.kernels import KERNELS
 from fairseq_kerbs.likelihood import compilation, kerbs_nll
@@ -211,6 +212,28 @@ def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
         return tree_map(values_of, found)
 
     torch.testing.assert_close(beams(True), beams(False))
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_contexts_for_clusters_are_sampled_on_the_card(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `convert` does there; the sample and the model are on the CPU at the end."""
+    monkeypatch.setattr(teacher_forcing, "batches", lambda *_: [make_batch((7, 6, 4))])
+
+    def results(on: bool) -> list[Any]:
+        task = make_task()
+        model = make_model(name, task)
+        dim = model.decoder.output.embed_dim
+        sample = clusters.ContextSample(torch.full((len(task.target_dictionary),), 9), dim, 9, 9999)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: on)
+        with Card() if on else nullcontext():
+            loss = teacher_forcing.loss_in_bits(model, task, "valid")
+            teacher_forcing.sample_contexts(model, task, "train", sample)
+            assert {value.device.type for value in model.state_dict().values()} == {"cpu"}
+        return [torch.tensor(loss), *sample.state().values()]
+
+    torch.testing.assert_close(results(True), results(False))
 
 
 # ------------------------------------------------------------------ layers

@@ -95,12 +95,15 @@ class Step(NamedTuple):
 
 @torch.no_grad()
 def teacher_forced(
-    model: Any, task: Any, split: str, flag: str = "--split", most: int = 0
+    model: Any, task: Any, split: str, flag: str = "--split", most: int = 0, gpu: bool = False
 ) -> Iterator[Step]:
     """Context vectors of a split, for arguments see :func:`batches`.
 
-    A model without a separate output layer raises a UserError.
+    With ``gpu`` the model runs on the GPU, if there is one, and returns to the CPU at the end. A
+    model without a separate output layer raises a UserError.
     """
+    from fairseq.utils import apply_to_sample
+
     decoder: Any = getattr(model, "decoder", None)
     if not callable(getattr(decoder, "output_layer", None)):
         raise UserError(
@@ -116,10 +119,14 @@ def teacher_forced(
         return scores.float()
 
     decoder.__dict__["output_layer"] = lambda features, **_: features
+    device = "cuda" if gpu and torch.cuda.is_available() else "cpu"
     try:
+        model.to(device)
         for batch in batches(task, split, flag, most):
+            batch = apply_to_sample(lambda value: value.to(device), batch)
             yield Step(batch, batch["target"], model(**batch["net_input"])[0], log_probs)
     finally:
+        model.cpu()
         del decoder.__dict__["output_layer"]
 
 
@@ -251,7 +258,7 @@ def sample_of(words: Collection[int], vocabulary: int, dim: int, most: int) -> C
 
 def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
     """Add all context vectors of a split to a sample."""
-    for _, target, contexts, _ in teacher_forced(model, task, split):
+    for _, target, contexts, _ in teacher_forced(model, task, split, gpu=True):
         real = target != task.target_dictionary.pad()
         # without the 1 that a model with --sense-bias appends
         sample.add(target[real], contexts[real][:, : sample.kept.shape[1]])
@@ -274,7 +281,7 @@ def loss_in_bits(model: Any, task: Any, split: str, flag: str = "--split") -> fl
     """Mean −log2 P of the tokens of a split, including ends of sentences."""
     dictionary = task.target_dictionary
     rows, loss, tokens = max(1, SCORES // len(dictionary)), 0.0, 0
-    for _, target, contexts, log_probs in teacher_forced(model, task, split, flag):
+    for _, target, contexts, log_probs in teacher_forced(model, task, split, flag, gpu=True):
         real = target != dictionary.pad()
         for h, words in zip(contexts[real].split(rows), target[real].split(rows)):
             loss -= float(log_probs(h).gather(1, words.unsqueeze(1)).double().sum())
