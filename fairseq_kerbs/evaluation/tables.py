@@ -338,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     text = "table, or file with a description. Repeat the flag for several tables [all]"
     add("--table", action="append", metavar="1|2|3|4|5|6|gao1|gao3|layers|all|FILE", help=text)
-    text = "full: the papers' sizes. small: runs of at most 90 minutes on two cores [%(default)s]"
+    text = "full: the papers' sizes. small: runs of at most 80 minutes on two cores [%(default)s]"
     add("--scale", choices=("full", "small"), default="small", help=text)
     for name, folder, text in (
         ("--corpora", "data", "folder of raw corpora, see configs/tables/data.yaml"),

@@ -215,8 +215,10 @@ class KerbsOutputLayer(KernelOutputLayer):
         :attr:`sample`. In a parallel training only one process has a sample."""
         if policy != "clusters":
             moves = reallocation.propose_moves(self.inventory, policy, settings)
-            vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
-            return replace(moves, vectors=vectors)
+            if moves.vectors is None:
+                vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
+                moves = replace(moves, vectors=vectors)
+            return moves
         if self.sample is None:
             raise ValueError("`policy` clusters reads contexts: call start_sampling() before.")
         gap = (settings or reallocation.ReallocationSettings()).gap

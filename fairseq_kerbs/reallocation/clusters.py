@@ -5,13 +5,14 @@ looks at how well a word is predicted. If the context determines the word, as in
 gradient separates its senses, and one of them takes all occurrences. This policy samples contexts
 during training and places senses by :mod:`fairseq_kerbs.clusters`.
 
-A placement needs one vector w and bias b per word. For a word with several senses they are the mean
-gradient of its log mass g, and the bias that preserves the mean of g:
+A placement needs one vector w and bias b per word. Let g(h) be the log of the word's unnormalized
+probability (Eq. 4). For a word with several senses w is the mean gradient of g, and b preserves the
+mean of g:
 
     w = E_h ∇g(h),    b = E_h [g(h) − h·w],    g(h) = log Σ_k exp K(h, w_k; θ_k)
 
 over the sampled contexts of the word. If its senses are already further apart than ``gap`` allows,
-the limit for this word is raised to
+``gap`` is raised for this word to
 
     max_k (w_k − w)·(m_k − m)
 
@@ -38,7 +39,7 @@ PLACED_KERNELS = ("kerbs", "lin")
 """Kernels that equal the inner product at θ = 0, so that senses can be placed."""
 
 SPARE_NATS = 30.0
-"""Nats by which the bias of a spare sense is lower. Adam ignores the resulting gradient."""
+"""Nats by which the bias of a spare sense is lower. Its gradient is far below Adam's epsilon."""
 
 
 def spare_senses(weight: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tensor:

@@ -4,12 +4,12 @@
     The embedding does not change, as in Algorithm 1 and the released code. It was trained on the
     contexts of another word, so the sense may stay unused.
 ``split``
-    The embedding w of the receiving word's most used sense, rotated by a small angle:
+    The embedding w of the receiving word's leading sense, rotated by a small angle:
     |w|(√(1−η²) ŵ + η u) with η = :data:`SPLIT_SINE`. The direction u ⟂ w is random, with the number
     of the sense as seed. All processes and repeated runs draw the same direction.
 
-The most used sense has the largest posterior mass since the last reallocation. Ties are broken by
-the usage U, then by the lowest number. All values are from before the moves.
+The leading sense has the largest posterior mass since the last reallocation. Ties are broken by the
+usage U, then by the lowest number. All values are from before the moves.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: st
         return None
     last = dict(zip(moves.senses.tolist(), moves.words.tolist()))
     words = torch.tensor([last[sense] for sense in moves.senses.tolist()], device=weight.device)
-    base = weight[most_used_senses(inventory, words)]  # [K, d]
+    base = weight[leading_senses(inventory, words)]  # [K, d]
     base = base if base.dtype == torch.float64 else base.float()
     return _beside(base, moves.senses.tolist())
 
 
-def most_used_senses(inventory: SenseInventory, words: Tensor) -> Tensor:
-    """Most used sense of each word, [K] -> [K]."""
+def leading_senses(inventory: SenseInventory, words: Tensor) -> Tensor:
+    """Leading sense of each word, [K] -> [K]."""
     table = inventory.table
     senses, mask = table.senses[words], table.mask[words]  # [K, max_senses]
     mass = inventory.interval_usage[senses].masked_fill(~mask, -1.0)

@@ -1,8 +1,8 @@
 """Policies of sense reallocation: ``paper`` (Algorithm 1) and ``released``.
 
 A policy reads an inventory and returns moves, without changing anything. Policies are
-deterministic, so all processes of a parallel training compute the same moves. The policy
-``clusters`` also reads embeddings and contexts, see :mod:`.clusters`.
+deterministic, so all processes of a parallel training compute the same moves from the same
+statistics. The policy ``clusters`` also reads embeddings and contexts, see :mod:`.clusters`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class _LeastUsed:
         heapq.heapify(self._heap)
         self._only: dict[int, list[tuple[float, int]]] = {}  # last sense of a word
 
-    def give(self, receiver: int, usage: float) -> float | None:
+    def give(self, receiver: int, new_usage: float) -> float | None:
         """Move the least used sense of another word with several senses to ``receiver``.
 
-        ``usage`` is the usage of the sense after the move. Returns its usage before the move, or
-        None if no sense can move.
+        The usage of the sense becomes ``new_usage``. Returns its old usage, or None if no sense can
+        move.
         """
         back: list[tuple[float, int]] = []
         least = None
@@ -62,7 +62,7 @@ class _LeastUsed:
             self.counts[receiver] += 1
             self._word[sense] = receiver
             # the receiver now has several senses, so its other one may move
-            back += [(usage, sense), *self._only.pop(receiver, [])]
+            back += [(new_usage, sense), *self._only.pop(receiver, [])]
         for entry in back:
             heapq.heappush(self._heap, entry)
         return None if least is None else used
@@ -72,8 +72,9 @@ def paper_policy(inventory: SenseInventory, settings: ReallocationSettings) -> M
     """Algorithm 1: every badly predicted word receives the least used sense.
 
     Words are visited in dictionary order. A word i with log P_i < ε and fewer than ``max_senses``
-    senses receives the least used sense of all other words with several senses. Of equally used
-    senses the lowest number moves. The sense gets θ = 1e-8 and the mean usage of all senses.
+    senses receives the least used among the senses of other words that have several. Of equally
+    used senses the lowest number moves. The sense gets θ = 1e-8, and the mean usage of all senses
+    at that moment. log P_i is not reset, so a word may receive another sense the next time.
 
     Args:
         inventory: allocation and statistics.
@@ -96,9 +97,10 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     """The reallocation of the authors' released TensorFlow code.
 
     Since the last reallocation, word i was the target n_i times, with probabilities that sum to
-    p_i. Words with the lowest rank (n_i/p_i)/√n_i receive one sense each. They must be in the more
-    frequent half and have fewer than ``max_senses`` senses. Each receives the sense with the least
-    use since the last reallocation, of words with several senses. Embeddings, θ and usage stay.
+    p_i. Words with the lowest score (n_i/p_i)/√n_i receive one sense each. As in the released code,
+    these are frequent and well predicted words. They must be in the more frequent half and have
+    fewer than ``max_senses`` senses. Each receives the sense with the least use since the last
+    reallocation, of words with several senses. Embeddings, θ and usage stay.
 
     Args:
         inventory: allocation and statistics.
@@ -109,10 +111,10 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     may_receive = torch.zeros_like(count, dtype=torch.bool)
     may_receive[half] = True
     may_receive &= (count > 0) & (inventory.senses_per_word() < inventory.max_senses)
-    rank = (count / prob.clamp_min(1e-300)) / count.clamp_min(1.0).sqrt()
-    rank = torch.where(may_receive, rank, torch.inf)
+    score = (count / prob.clamp_min(1e-300)) / count.clamp_min(1.0).sqrt()
+    score = torch.where(may_receive, score, torch.inf)
     most = max(1, int(settings.max_moves * inventory.vocab_size))
-    receivers = torch.sort(rank, stable=True).indices[: min(most, int(may_receive.sum()))].tolist()
+    receivers = torch.sort(score, stable=True).indices[: min(most, int(may_receive.sum()))].tolist()
     pool = _LeastUsed(inventory, inventory.interval_usage)
     for word in receivers:
         # infinite usage, so that no sense moves twice

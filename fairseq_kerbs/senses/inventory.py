@@ -1,8 +1,9 @@
 """The sense inventory: allocation of senses to words, and statistics of their use (Section 4.2).
 
 Sense m is row m of the output layer's weight and belongs to word ``word_of_sense[m]``. Every word
-always has 1 to ``max_senses`` senses. Reallocation reads the statistics: the moving averages log P
-of each word (Eq. 12) and usage U of each sense (Eq. 13), and sums since the last reallocation.
+always has 1 to ``max_senses`` senses. Reallocation reads the statistics: the decayed sum log P_i of
+each word i (Eq. 12), the moving average U of each sense (Eq. 13), and sums since the last
+reallocation.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class SenseTable(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Responsibilities of senses for the targets of a batch, without gradient.
+    """Probabilities of the target words of a batch and of their senses, without gradient.
 
     Attributes:
-        log_prob: [N] log P(y_t = ŷ_t) of each target word, 0 at ignored positions.
+        log_prob: [N] log P(ŷ_t) of each target word ŷ_t, 0 at ignored positions.
         senses: [N, K] senses of the target word, padded as in :class:`SenseTable`.
         sense_prob: [N, K] P(s_t = m) of these senses (Eq. 5), 0 at padding and ignored positions.
         counted: [N] False at ignored positions.
@@ -304,9 +305,10 @@ class SenseInventory(nn.Module):
         """Update log P and U by Eq. 12 and 13 with the recorded targets, and clear these.
 
         The paper's recursion takes one target at a time. The n targets of an update have no order,
-        so this is the mean of the recursion over all orders:
+        so this is the mean of the recursion over all orders. With γ = (1 − (1 − β)^n)/(nβ),
 
-            x ← (1 − β)^n x + Σ_t x_t (1 − (1 − β)^n)/(nβ) · {1 for log P, β for U}
+            log P_i ← (1 − β)^n log P_i + γ Σ_{t: ŷ_t = i} log P(ŷ_t)
+            U_m     ← (1 − β)^n U_m + γβ Σ_t P(s_t = m)
 
         For n = 1 it is the paper's recursion. With stationary targets the statistics do not depend
         on the batch size.

@@ -11,7 +11,7 @@ from torch import Tensor
 from fairseq_kerbs.senses.inventory import SenseInventory
 
 MOVED_THETA = 1e-8
-"""θ of a sense after a move by Algorithm 1."""
+"""θ of a sense after a move, except by ``released``. Algorithm 1 prints 1e-8 instead of 0."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation.moved_vectors import SPLIT_SINE, most_used_senses, new_vectors
+from fairseq_kerbs.reallocation.moved_vectors import SPLIT_SINE, leading_senses, new_vectors
 from fairseq_kerbs.senses import SenseInventory
 from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
 from tests.reallocation import test_policies as policies
@@ -30,9 +30,9 @@ def test_the_most_used_sense_is_that_of_the_interval_then_of_usage_then_the_firs
     words = torch.tensor([0, 1, 2, 0])
     usage = [0.1, 0.2, 0.3, 0.9, 0.4, 0.5]
     interval = [2.0, 0.0, 0.0, 1.0, 0.0, 2.0]
-    used = most_used_senses(inventory_of(interval_usage=interval, usage=usage), words)
+    used = leading_senses(inventory_of(interval_usage=interval, usage=usage), words)
     assert used.tolist() == [5, 4, 2, 5]
-    used = most_used_senses(inventory_of(usage=[0.0] * 6), words)
+    used = leading_senses(inventory_of(usage=[0.0] * 6), words)
     assert used.tolist() == [0, 1, 2, 0]
 
 
