@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.reallocation import POLICIES
+from fairseq_kerbs.senses.moves import Moves
 
 
 def make(name: str, dim: int = 8, vocab_size: int = 30, total: int = 75) -> OutputLayer:
@@ -242,3 +245,13 @@ def test_what_is_prepared_for_decoding_is_of_the_products_dtype() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert not torch.equal(layer.log_probs(h), plain)
         assert torch.equal(layer.log_probs(h), plain)
+
+
+def test_embeddings_that_a_policy_computes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = KerbsOutputLayer(4, 3, 5, max_senses=3, new_sense="split")
+    giver = int(layer.word_of_sense[4])
+    moves = Moves.from_lists([4], [giver], [(giver + 1) % 3], [0.1])
+    moves = replace(moves, vectors=torch.full((1, 4), 7.0))
+    monkeypatch.setitem(POLICIES, "own", lambda *_: moves)
+    layer.reallocate("own")
+    assert layer.weight[4].tolist() == [7.0] * 4
