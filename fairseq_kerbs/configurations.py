@@ -68,10 +68,12 @@ class SensesOnClusters(NamedTuple):
     Attributes:
         at: fraction of --max-update, within (0, 1).
         total: maximum number of senses, in units of the vocabulary size.
+        train: flags of fairseq-train that replace others after the placement.
     """
 
     at: float
     total: float
+    train: Flags
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,13 @@ def load_experiment(path: Path | str, extending: tuple[Path, ...] = ()) -> Exper
 
 def _senses(path: Path, content: Any) -> SensesOnClusters:
     try:
-        senses = SensesOnClusters(**{name: float(value) for name, value in content.items()})
+        flags = check_flags(f"{path}: senses: train", content.pop("train", None))
+        numbers = {name: float(value) for name, value in content.items()}
+        senses = SensesOnClusters(**numbers, train=flags)
     except (AttributeError, TypeError, ValueError):
         raise UserError(
-            f"{path}: senses must have two numbers, as in 'senses: {{at: 0.2, total: 3.0}}'"
+            f"{path}: senses must have two numbers, as in 'senses: {{at: 0.2, total: 3.0}}', and "
+            "may have flags, as in 'train: {lr: 1e-3}'"
         ) from None
     if not (0.0 < senses.at < 1.0 and senses.total >= 1.0):
         raise UserError(

@@ -125,8 +125,8 @@ _TWO_PARTS = (
 def give_senses(
     args: argparse.Namespace, senses: SensesOnClusters, flags: Flags, files: tuple[Path, ...]
 ) -> Flags:
-    """Train a softmax in SAVE_DIR/softmax and give it senses, unless that has been done. Returns
-    the flags of a training that begins with these, its rate, too. Raises what `check_recipe` does.
+    """Train a softmax in SAVE_DIR/softmax and give it senses, unless that has been done. Return the
+    flags of the training that follows. Raises as `check_recipe`.
     """
     from fairseq_kerbs.checkpoints import read_checkpoint
     from fairseq_kerbs.configurations import program_arguments
@@ -156,7 +156,7 @@ def give_senses(
     if polynomial:
         args.extra += ["--total-num-update", rest]
     flags = {**flags, "output-layer": "kerbs", "total-senses": total, "sense-bias": True}
-    return flags | {"reallocation": "none"}
+    return flags | {"reallocation": "none"} | senses.train
 
 
 def check_recipe(

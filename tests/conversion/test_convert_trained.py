@@ -144,7 +144,7 @@ def test_a_softmax_of_ours_with_biases_gets_senses(
 
 
 RECIPE = """
-senses: {at: 0.4, total: 1.5}  # at update 10 of 25
+senses: {at: 0.4, total: 1.5, train: {lr: 0.002}}  # at update 10 of 25
 train: {arch: lstm_kerbs, hidden-size: 16, embed-dim: 16, criterion: kerbs_cross_entropy,
         optimizer: adam, lr: 0.01, max-tokens: 1000, max-update: 25, cpu: true, num-workers: 0}
 """
@@ -162,6 +162,7 @@ def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_pa
     )
     updates = [state["optimizer_history"][-1]["num_updates"] for state in (first, last)]
     assert updates == [10, 15]
+    assert [state["cfg"]["optimization"]["lr"] for state in (first, last)] == [[0.01], [0.002]]
     assert len(last["model"][OWNERS]) > len(first["model"][ROWS])
     # once more: what is done stays
     again = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -178,6 +179,7 @@ def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_pa
         ("{at: 2, total: 3}", [], "at must be between 0 and 1"),
         ("{at: half, total: 3}", [], "senses must have two numbers"),
         ("0.2", [], "senses must have two numbers"),
+        ("{at: 0.2, total: 3, train: {--lr: 1}}", [], "write the flag without leading dashes"),
         ("{at: 0.2, total: 3}", ["--total-senses", "2"], "--total-senses does not go with"),
         ("{at: 0.2, total: 3}", ["--max-update", "x"], "needs --max-update"),
         ("{at: 0.2, total: 3}", ["--max-update=0"], "needs --max-update"),
