@@ -240,6 +240,8 @@ def build(
     """
     from fairseq import models, tasks
 
+    from fairseq_kerbs.training.guards import leave_out_copies
+
     name, ours = registered_model(config.model)
     if not (ours or any_model):
         raise UserError(
@@ -264,7 +266,10 @@ def build(
             task = tasks.setup_task(config.task)
             task.load_state_dict(state.get("task_state") or {})
             model = task.build_model(config.model)
-        model.load_state_dict(copy.copy(state["model"]), strict=True, model_cfg=config.model)
+        tensors = copy.copy(state["model"])
+        for name in leave_out_copies(model):
+            tensors.pop(name, None)
+        model.load_state_dict(tensors, strict=True, model_cfg=config.model)
     return model.eval(), task
 
 

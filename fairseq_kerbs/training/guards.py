@@ -42,18 +42,21 @@ def check_named_checkpoints() -> None:
                 check_whole(path)
 
 
-def leave_out_copies(model: nn.Module) -> None:
+def leave_out_copies(model: nn.Module) -> list[str]:
     """Remove the fast path of encoders, which an unedited fairseq uses for decoding.
 
     It fails on padded batches with torch 1.13 and later. Its untrained copies of all weights stop
-    distributed training.
+    distributed training. Their names are returned.
     """
-    for layer in model.modules():
+    removed = []
+    for prefix, layer in model.named_modules():
         if isinstance(layer, TransformerEncoderLayerBase) and hasattr(layer, "load_to_BT"):
             for name, _ in [*layer.named_parameters(recurse=False)]:
                 delattr(layer, name)
+                removed.append(f"{prefix}.{name}")
             # fairseq's loader fills the copies, and turns the other computation on
             layer._load_from_state_dict = partial(nn.Module._load_from_state_dict, layer)
+    return removed
 
 
 def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
