@@ -43,10 +43,9 @@ def check_named_checkpoints() -> None:
 
 
 def leave_out_copies(model: nn.Module) -> list[str]:
-    """Remove the fast path of encoders, which an unedited fairseq uses for decoding.
+    """Remove the fast path of an unedited fairseq's encoders, and return its parameters' names.
 
-    It fails on padded batches with torch 1.13 and later. Its untrained copies of all weights stop
-    distributed training. Their names are returned.
+    It fails on padded batches since torch 1.13. Its untrained copies stop distributed training.
     """
     removed = []
     for prefix, layer in model.named_modules():
@@ -79,7 +78,7 @@ def guard_training(task: Any, settings: dict[str, Any], args: Any) -> None:
 def begin(task: Any, model: Any, settings: dict[str, Any], args: Any) -> Any:
     """Check the training and return the lock of its save folder, or None if nothing is saved.
 
-    Raises a SystemExit with status 0 if all updates are done, and a UserError if a check fails.
+    Raises a SystemExit with status 0 if all updates are done.
     """
     max_update, folder = settings.get("max_update") or 0, settings.get("save_dir")
     updates = check_resumed(settings, task, args) if folder else 0
@@ -118,8 +117,6 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     updates = int((state.get("optimizer_history") or [{}])[-1].get("num_updates", 0))
     if updates and state.get("last_optimizer_state") is None:
         reset = True
-        logger.warning(
-            f"{file} has no state of the optimizer (--no-save-optimizer-state): the schedule and "
-            f"the number of updates ({updates}) are reset"
-        )
+        why = "(--no-save-optimizer-state): the schedule and the number of updates"
+        logger.warning(f"{file} has no state of the optimizer {why} ({updates}) are reset")
     return 0 if reset else updates
