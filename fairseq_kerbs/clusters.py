@@ -65,7 +65,7 @@ class ContextSample:
         limits = (rows - ordered.cumsum(0) + ordered) // torch.arange(len(counts), 0, -1)
         most, words = min(most, int(limits.max())), int((counts > 0).sum())
         if words and most < LEAST_CONTEXTS:
-            need = f"{2e-9 * dim * LEAST_CONTEXTS * words:.2g} for {LEAST_CONTEXTS} contexts"
+            need = f"{2e-9 * dim * LEAST_CONTEXTS * words:.2g} GB for {LEAST_CONTEXTS} contexts"
             raise ValueError(f"{memory / 1e9:.3g} GB are not enough: {words} words need {need}.")
         self._reset(counts.clamp_max(most), dim, seed)
 

@@ -77,6 +77,10 @@ make_venv() {
 # Version of an installed distribution, or nothing.
 version_of() { "$venv_python" -m pip show "$1" 2>/dev/null | sed -n 's/^Version: //p' || true; }
 
+# Programs of a virtual environment begin with the path of its Python.
+if [[ -x $venv/bin/pip ]] && ! "$venv/bin/pip" --version >/dev/null 2>&1; then
+  fail "programs of $venv do not run, as after a move: remove $PWD/$venv and run scripts/install.sh again"
+fi
 if [[ -x $venv_python ]] && "$venv_python" -m pip --version >/dev/null 2>&1; then
   [[ -z $python || $("$python" --version) == $("$venv_python" --version) ]] \
     || fail "$venv holds $("$venv_python" --version), not $("$python" --version): remove it first"

@@ -311,3 +311,9 @@ def test_a_dry_run_for_gpus_prints_what_fairseq_parses(
     assert cfg.dataset.max_tokens * cards == 8192
     assert cfg.dataset.num_workers == 4
     assert cfg.distributed_training.ddp_backend == "pytorch_ddp"
+    plain = load_experiment(CONFIGS / "iwslt16/transformer_kerbs.yaml").train
+    changed = {"fp16", "max-tokens", "batch-size", "update-freq", "num-workers", "ddp-backend"}
+    differs = {
+        key for key, value in load_experiment(config).train.items() if plain.get(key) != value
+    }
+    assert differs == changed - (set() if cards > 1 else {"batch-size", "ddp-backend"})

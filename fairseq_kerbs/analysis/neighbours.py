@@ -31,6 +31,7 @@ from torch.nn.functional import normalize
 from fairseq_kerbs.analysis.teacher_forcing import Text
 from fairseq_kerbs.analysis.words import in_context, records
 from fairseq_kerbs.output_layers import OutputLayer
+from fairseq_kerbs.utils.errors import UserError
 
 LEAST_USAGE = 0.05
 NEAREST = 16  # senses kept beside each, times the most senses of a word
@@ -148,6 +149,8 @@ def find_neighbours(
     # what a word has to the others of its cluster, on average
     clusters.sort(key=lambda words: (-float(graph[words][:, words].sum()) / len(words), words))
     chosen = clusters[: top or None]
+    if not chosen:
+        raise UserError("no two words have similar output vectors")
     found = f"{len(clusters)} with {sum(map(len, clusters))} words, {len(chosen)} shown"
     seen = None if text is None else _occurrences(text, clusters, len(symbols))
     rows: list[dict[str, Any]] = []

@@ -265,7 +265,8 @@ def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) ->
 
 
 def count_words(task: Any, split: str) -> Tensor:
-    """Occurrences of each entry of the target dictionary in a split, int64 [V]."""
+    """Occurrences of each entry of the target dictionary in a split, int64 [V]. A split without
+    words raises a UserError."""
     dictionary = task.target_dictionary
     counts = torch.zeros(len(dictionary), dtype=torch.long)
     for batch in batches(task, split):

@@ -239,7 +239,9 @@ def generate(args: argparse.Namespace) -> None:
         if not checkpoint.is_file():
             raise UserError(f"no checkpoint {checkpoint}; train first, or name another with --path")
     with atomic_write(output) as stream:
-        if (status := run_program(command, stdout=stream)) != 0:
+        if (status := run_program(command, stdout=stream)) < 0:
+            raise UserError(f"fairseq-generate was ended by signal {-status}")
+        if status:
             raise SystemExit(status)  # fairseq-generate has printed why
     if args.print_senses:
         data = Path(args.data.split(":")[0])

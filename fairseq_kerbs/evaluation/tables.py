@@ -370,8 +370,10 @@ def _run_snakemake(args: argparse.Namespace, extra: Sequence[str]) -> int:
     runs, missing = select_runs(**selection)
     planned = {r.folder: r.minutes for r in runs if not (args.work / r.folder / "trained").exists()}
     count, hours = len({run.folder for run in runs}), sum(planned.values()) / 60
-    time = f"estimated {hours:.1f} h in sequence" if all(planned.values()) else "times unknown"
-    print(*missing, f"{count} runs, {len(planned)} to train, {time}", sep="\n", flush=True)
+    unknown = list(planned.values()).count(0)
+    text = f"{count} runs, {len(planned)} to train, estimated {hours:.1f} h in sequence"
+    text += f" without {unknown} of unknown length" if unknown else ""
+    print(*missing, text, sep="\n", flush=True)
     if not runs:
         raise UserError("there is no run to train or to report")
     jobs, cores = args.jobs or 1, usable_cores()

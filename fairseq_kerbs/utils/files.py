@@ -11,6 +11,7 @@ import logging
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -45,10 +46,9 @@ def iter_lines(path: Path | str) -> Iterator[str]:
         ) from None
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror or error}); name a text file"
-        ) from None
+    except (OSError, EOFError, zlib.error) as error:  # the last two are of a damaged .gz
+        cause = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} cannot be read ({cause}); name a text file") from None
 
 
 def read_lines(path: Path | str) -> list[str]:

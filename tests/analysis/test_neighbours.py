@@ -57,7 +57,7 @@ FIRST = by_hand(
     (1, 1, BLUE, 0.2, THE, 0.7),
     (1, 2, THE, 0.9, BLUE, 0.05),
     (2, 0, SOON, 0.3, THE, 0.5),
-    (2, 1, QUICKLY, 0.4, SOON, 0.6),
+    (2, 1, QUICKLY, 0.05, SOON, 0.9),
 )
 
 
@@ -79,18 +79,22 @@ def test_clusters_counts_and_examples_by_hand() -> None:
         {"cluster": pair["cluster"], "guess": guess, "word": word, "sentence": sentence,
          "text": text, "probability": pytest.approx(guessed), "truth": pytest.approx(truth)}
         for guess, guessed, word, truth, sentence, text in (
+            ("soon", 0.9, "quickly", 0.05, 3, "soon [quickly]"),
             ("quickly", 0.6, "soon", 0.3, 1, "the red [soon]"),
-            ("soon", 0.6, "quickly", 0.4, 3, "soon [quickly]"),
         )
     ]  # fmt: skip
     assert found.totals.to_numpy().tolist() == [
         ["(all clusters)", 4, 1, 2], ["(all words)", 8, 4, 2]
     ]  # fmt: skip
     text = neighbours_as_text(found)
-    assert "       1  the red [soon]\n          quickly 0.60, soon 0.30\n" in text
+    assert "       1  the red [soon]\n          quickly 0.60, soon 0.30" in text
     assert re.search(r"\nsoon quickly +[\d.]+ +4 +1 +2 *\n", text)
     assert re.search(r"\n\(all words\) +8 +4 +2 *\n", text)
     assert len(find(top=1).table()) == len(find(None, top=1).table()) == 1
+    with pytest.raises(UserError, match="no two words have similar"):
+        find_neighbours(
+            SoftmaxOutputLayer(3, 2), None, torch.ones(2, dtype=torch.bool), ["a", "b"], [1, 1]
+        )
 
 
 # --- the command --------------------------------------------------------------------------------

@@ -142,7 +142,9 @@ def test_interrupted_runs_leave_nothing_half_written_and_resume(
         assert tree(dest).items() <= whole.items()
         assert not (dest / "bin").exists()
     monkeypatch.setattr(os, "replace", rename)
-    (dest / f"{PARTIAL}codes").write_text("half of them")  # as a killed run leaves it
+    (dest / f"{PARTIAL}codes").write_text("half of them")  # as a killed run leaves them
+    (dest / f"{PARTIAL}bin").mkdir()
+    (dest / f"{PARTIAL}bin" / "dict.de.txt").touch()
     run(raw, dest, workers=2)
     assert tree(dest) == whole
 

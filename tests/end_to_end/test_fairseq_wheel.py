@@ -58,6 +58,13 @@ def test_places_are_counted_over_all_files(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("places", [0, 2])
+def test_a_wrong_number_of_places_stops_the_build(tmp_path: Path, places: int) -> None:
+    (tmp_path / "a.py").write_text("x = np.int\n")
+    with pytest.raises(BuildError, match=rf"'int' was found in 1 places instead of {places} in \*"):
+        apply_edits(tmp_path, [Edit("*.py", places, "int", "int64")])
+
+
 def test_every_edit_refuses_another_source(tmp_path: Path) -> None:
     for edit in EDITS:
         with pytest.raises(BuildError, match="was found in 0 places instead of"):
@@ -103,12 +110,20 @@ def test_a_refused_archive_ends_the_build_with_one_sentence(tmp_path: Path) -> N
 
 
 def test_nested_pip_is_freed_of_the_outer_build() -> None:
-    outer = {"_PYPROJECT_HOOKS_BUILD_BACKEND": "fairseq_build", "PYTHONPATH": "before"}
-    outer |= {"PIP_CONSTRAINT": "pins.txt", "PIP_REQUIRE_VIRTUALENV": "1"}
-    kept = {"UV_DEFAULT_INDEX": "https://index.example/simple"}
-    expected = kept | {"PIP_INDEX_URL": kept["UV_DEFAULT_INDEX"]}
-    expected["PYTHONPATH"] = f"stand-in{os.pathsep}before"
-    assert fairseq_build.nested_pip_environment(outer | kept, "stand-in") == expected
+    outer = {
+        "_PYPROJECT_HOOKS_BUILD_BACKEND": "fairseq_build",
+        "PIP_CONSTRAINT": "pins.txt",
+        "PIP_REQUIRE_VIRTUALENV": "1",
+        "PIP_INDEX_URL": "https://index.example/simple",
+        "UV_DEFAULT_INDEX": "https://other.example/simple",
+        "PYTHONPATH": "before",
+    }
+    kept = {name: outer[name] for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")}
+    kept["PYTHONPATH"] = f"stand-in{os.pathsep}before"
+    assert fairseq_build.nested_pip_environment(outer, "stand-in") == kept
+    del outer["PIP_INDEX_URL"]
+    environment = fairseq_build.nested_pip_environment(outer, "stand-in")
+    assert environment["PIP_INDEX_URL"] == "https://other.example/simple"  # uv's
 
 
 def test_the_version_satisfies_the_plugin() -> None:

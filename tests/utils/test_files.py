@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import sys
 from pathlib import Path
@@ -44,8 +45,13 @@ def test_written_lines_come_back(
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"fine\nbad \xff here\n")
-    for name, cause in (("text", "line 2.* byte 5"), ("nowhere", "no such"), (".", "cannot be")):
-        with pytest.raises(UserError, match=rf"{(tmp_path / name).name}.*{cause.split()[0]}"):
+    packed = gzip.compress("\n".join(str(i**3) for i in range(999)).encode())
+    damage = {"cut.gz": packed[:500], "bad.gz": packed[:99] + b"x" * 99, "no.gz": b"text"}
+    for name, content in damage.items():
+        (tmp_path / name).write_bytes(content)
+    causes = {"text": r"line 2.*byte 5", "nowhere": "no such", ".": r"cannot be read \(Is a"}
+    for name, cause in {**causes, **dict.fromkeys(damage, r"cannot be read \(\w")}.items():
+        with pytest.raises(UserError, match=rf"{(tmp_path / name).name}.*{cause}"):
             read_lines(tmp_path / name)
 
 
