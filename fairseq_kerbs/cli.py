@@ -54,6 +54,9 @@ gold-coarsewsd CoarseWSD-20 --text text -o gold.tsv
 gold-noad noad.tsv --text text -o gold.tsv
 report runs/toy/checkpoint_best.pt --data data/bin -o senses.html
 plot theta runs/toy/checkpoint_best.pt -o theta.svg --word bank
+plot contexts runs/toy/checkpoint_best.pt --data data/bin --word bank -o bank.png
+plot history train.log -o history.pdf
+plot kernels -o kernels.pdf
 geometry runs/toy/checkpoint_best.pt --data data/bin
 neighbours runs/toy/checkpoint_best.pt
 convert softmax.pt -o kerbs.pt --total-senses 1.5 --data data/bin
@@ -85,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=_Formatter, **options)
         known = [f"fairseq-kerbs {line}" for line in EXAMPLES.split("\n")]
         lines = [line for line in known if f"{line} ".startswith(f"{self.prog} ")]
-        self.epilog = "\n  ".join(["examples:", *lines])
+        self.epilog = "\n  ".join(["examples:", *lines]) if lines else None
 
     def parse_known_args(self, *given: Any, **options: Any) -> Any:
         args, unknown = super().parse_known_args(*given, **options)
