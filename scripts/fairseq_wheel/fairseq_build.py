@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from typing import Any
 
 from setuptools import build_meta
 
@@ -31,6 +32,7 @@ _HERE = Path(__file__).parent
 # file. fairseq names setuptools as that backend; this stand-in answers the question instead.
 _STAND_IN_BACKEND = f"""
 from pathlib import Path
+from typing import Any
 
 def prepare_metadata_for_build_wheel(directory, config_settings=None):
     folder = Path(directory, "{NAME}.dist-info")
@@ -75,7 +77,9 @@ def unpacked_source(folder: Path, sha256: str = SHA256) -> Path:
             "that fairseq's authors released; remove it or set FAIRSEQ_SDIST to the right file"
         )
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+        # Python has filters since 3.9.17, 3.10.12 and 3.11.4
+        options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(folder, **options)
     return folder / NAME
 
 
