@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from typing import Any
 
 from setuptools import build_meta
 
