@@ -1,4 +1,5 @@
-"""Interface of output layers, which compute word probabilities from context vectors (Section 3)."""
+"""Interface of output layers, which compute word probabilities from context vectors (Section 3),
+and the softmax baseline."""
 
 from __future__ import annotations
 
@@ -364,3 +365,21 @@ class KernelOutputLayer(OutputLayer):
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         return nll_with_evidence(h, self.senses, target, options)
+
+
+class SoftmaxOutputLayer(KernelOutputLayer):
+    """Softmax baseline: P(word i) = softmax_i(h · w_i) (Eq. 3), by the same code as KerBS.
+
+    Args:
+        embed_dim: size d of context vectors and word embeddings.
+        vocab_size: number of words V.
+        biased: the last coordinate of context vectors is 1, so that words have biases.
+        init_scale: standard deviation of initial embeddings, in units of d^−½.
+    """
+
+    def __init__(
+        self, embed_dim: int, vocab_size: int, *, biased: bool = False, init_scale: float = 1.0
+    ) -> None:
+        super().__init__(embed_dim, vocab_size, biased=biased, init_scale=init_scale)
+        self._bind("lin")
+        self.reset_parameters()
