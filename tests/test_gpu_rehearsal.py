@@ -66,7 +66,7 @@ SELDOM: Places = {
     "output_layers/kerbs.py:apply_moves": "moves are on the CPU",
     "reallocation/policies.py:apply_moves": "the same",
     "reallocation/policies.py:reset_moments": "the same",
-    "training/sense_updates.py:set_master_rows": "the same",
+    "training/sense_updates.py:renew": "the same",
     "reallocation/moved_vectors.py:new_vectors": "the same",
     "reallocation/moved_vectors.py:_beside": "random numbers that are the same on every card",
     "reallocation/policies.py:__init__": "Algorithm 1 is a loop over words, with a heap",

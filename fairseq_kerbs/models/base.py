@@ -22,7 +22,7 @@ from fairseq_kerbs.models import config
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
 from fairseq_kerbs.output_layers.kerbs import SAMPLE
-from fairseq_kerbs.senses import build_sense_table, damaged_statistic
+from fairseq_kerbs.senses import build_sense_table
 from fairseq_kerbs.training import guards
 from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.errors import UserError
@@ -215,10 +215,10 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
         )
     if "inventory.usage" not in expected:
         return
-    if damage := damaged_statistic(state_dict, f"{prefix}inventory."):
+    if held["inventory.usage"].min() < 0:
         raise UserError(
-            f"{damage} of the checkpoint: the file is damaged, or its training had diverged; take "
-            "an earlier checkpoint of that training."
+            f"a negative number is in {prefix}inventory.usage of the checkpoint: the file is "
+            "damaged; take another checkpoint of that training."
         )
     try:
         build_sense_table(held["inventory.word_of_sense"], words, layer.max_senses)

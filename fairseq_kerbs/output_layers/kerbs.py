@@ -227,19 +227,27 @@ class KerbsOutputLayer(KernelOutputLayer):
         return place_on_clusters(*senses, sample, gap)
 
     @torch.no_grad()
-    def apply_moves(self, moves: reallocation.Moves) -> None:
-        """Apply the moves of :meth:`propose_moves`."""
+    def apply_moves(self, moves: reallocation.Moves) -> list[tuple[Tensor, Tensor | None]]:
+        """Apply the moves of :meth:`propose_moves`.
+
+        Returns:
+            all parameters of senses, with the new values of the moved rows, [K, ...], or None for
+            those that do not change.
+        """
         if hasattr(self.weight, "full_tensor"):
             raise ValueError(
                 "The senses of a layer whose parameters are sharded by `fully_shard` cannot move: "
                 "leave the layer out of it, or reallocate no senses."
             )
         reallocation.apply_moves(self.inventory, moves)
-        rows = moves.senses.to(self.weight.device)
-        if moves.vectors is not None:
-            self.weight[rows] = moves.vectors.to(self.weight)
-        if self.has_theta and moves.reset_theta:
-            self.theta[rows] = reallocation.MOVED_THETA
+        written: list[tuple[Tensor, Tensor | None]] = [(self.weight, moves.vectors)]
+        if self.has_theta:
+            theta = torch.full((len(moves),), reallocation.MOVED_THETA)
+            written.append((self.theta, theta if moves.reset_theta else None))
+        for parameter, values in written:
+            if values is not None:
+                parameter[moves.senses.to(parameter.device)] = values.to(parameter)
+        return written
 
     def reallocate(
         self, policy: str, settings: reallocation.ReallocationSettings | None = None

@@ -9,7 +9,7 @@ reallocation.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -147,21 +147,6 @@ def random_allocation(
     places = torch.randperm(vocab_size * (max_senses - 1), generator=generator)
     extra = places[: total_senses - vocab_size] % vocab_size
     return torch.cat([torch.arange(vocab_size), extra])
-
-
-def damaged_statistic(tensors: Mapping[str, Tensor], prefix: str) -> str | None:
-    """Describe an invalid value in the statistics of an inventory, or return None.
-
-    Args:
-        tensors: buffers by name, as in a state dict.
-        prefix: path of the inventory, with a final dot.
-    """
-    for name, value in tensors.items():
-        if name.startswith(prefix) and value.is_floating_point() and not value.isfinite().all():
-            return f"NaN or infinity is in '{name}'"
-    if bool((tensors[f"{prefix}usage"] < 0).any()):
-        return f"a negative number is in '{prefix}usage'"
-    return None
 
 
 class SenseInventory(nn.Module):

@@ -20,7 +20,7 @@ from fairseq.distributed import utils as distributed_utils
 from torch import Tensor, nn
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings, reset_moments
+from fairseq_kerbs.reallocation import Moves, ReallocationSettings, reset_moments
 from fairseq_kerbs.torch_compat import OUT_OF_MEMORY
 from fairseq_kerbs.utils.dictionaries import remember_dictionaries
 
@@ -194,15 +194,9 @@ class SenseUpdates:
             moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
         if moves is None or not len(moves):
             return 0
-        layer.apply_moves(moves)
         rows = OptimizerRows(optimizer)
-        for parameter in layer.sense_parameters():
-            rows.zero_moments(parameter, moves.senses)
-        if moves.vectors is not None:
-            rows.set_master_rows(layer.weight, moves.senses, moves.vectors)
-        if layer.has_theta and moves.reset_theta:
-            # only in the master copy, as 1e-8 underflows in float16
-            rows.set_master_rows(layer.theta, moves.senses, torch.full((len(moves),), MOVED_THETA))
+        for parameter, values in layer.apply_moves(moves):
+            rows.renew(parameter, moves.senses, values)
         words = layer.senses_per_word().gt(1).sum()
         done = (
             f"{len(moves)} senses placed on clusters; {words} words have several"
@@ -266,15 +260,13 @@ class OptimizerRows:
         return self._masters[parameter.device.index], places.flatten()
 
     @torch.no_grad()
-    def zero_moments(self, parameter: Tensor, rows: Tensor) -> None:
-        """Zero the optimizer's per-element state in rows [K] of a parameter."""
+    def renew(self, parameter: Tensor, rows: Tensor, values: Tensor | None) -> None:
+        """Zero the moments of rows [K], and write values [K, ...] into them in the master copy.
+
+        The copy keeps a θ of 1e-8, which underflows in a float16 parameter.
+        """
         master, places = self._find(parameter, rows)
         reset_moments(self._torch, [master], places)
-
-    @torch.no_grad()
-    def set_master_rows(self, parameter: Tensor, rows: Tensor, values: Tensor) -> None:
-        """Write values [K, ...] into rows [K] of a parameter's master copy, if it has one."""
-        if self._masters is not None:
-            master, places = self._find(parameter, rows)
+        if values is not None and self._masters is not None:
             shape = (len(places), *master.shape[1:])
             master.data[places.to(master.device)] = values.to(master).reshape(shape)

@@ -60,7 +60,8 @@ def read_lines(path: Path | str) -> list[str]:
 def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     r"""Open a file that appears under its name only when it is complete.
 
-    After an exception, an existing file of that name is unchanged. A symbolic link is replaced.
+    After an exception, an existing file of that name is unchanged. A symbolic link is replaced. A
+    device or a named pipe, such as /dev/null, is written to directly.
 
     Args:
         path: path of the file. Its folder is created.
@@ -74,6 +75,10 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
+            with path.open(mode, **text) as stream:
+                yield stream
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         # random names, as processes in different containers can have the same process number
         handle, name = tempfile.mkstemp(prefix=PARTIAL, suffix=f"-{path.name}", dir=path.parent)

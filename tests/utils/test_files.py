@@ -71,6 +71,16 @@ def test_a_failed_or_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert [f.name for f in tmp_path.iterdir() if not f.name.startswith(PARTIAL)] == ["text"]
 
 
+def test_a_device_or_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with atomic_write(pipe) as stream:
+        stream.write("text\n")
+    assert os.read(reader, 99) == b"text\n"
+    assert pipe.is_fifo()
+    os.close(reader)
+
+
 def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "below"):
