@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.evaluation.texts import escape_markdown, table_as_csv
+from fairseq_kerbs.evaluation.texts import escape_markdown
 from fairseq_kerbs.output_layers import OutputLayer
 from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
@@ -86,8 +86,8 @@ def records(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def csv_of(frame: DataFrame, digits: int | None = None) -> str:
-    """A table as CSV, with empty cells for missing values, see :func:`.table_as_csv`."""
-    return table_as_csv(frame.columns, (row.values() for row in records(frame)), digits)
+    """A table as CSV, with empty cells for missing values, and floats with ``digits`` [all]."""
+    return frame.to_csv(index=False, float_format=digits and f"%.{digits}g", lineterminator="\n")
 
 
 def sense_numbers(layer: OutputLayer, word: int) -> list[int]:

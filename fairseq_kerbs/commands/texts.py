@@ -216,18 +216,13 @@ human_eval = nested(
     "examples",
     _ANSWERS,
     arg.file("--reference", "reference translations"),
-    arg.choice("--choose", "choose random lines among those with the most different outputs, the "
-               "lines with the largest gain of one system over the baseline, or random lines",
-               "differing", "best", "random"),
+    arg.choice("--choose", "choose random lines among those with the most different outputs, or "
+               "the lines with the largest gain in chrF of the last system over the baseline",
+               "differing", "best"),
     arg.number("--number", 5, "number of lines", 1),
     arg.number("--seed", 1, "random seed", metavar="S"),
-    arg.group(
-        "--choose best",
-        arg.value("--of", "system whose gain is measured [the last one]", "NAME"),
-        arg.value("--baseline", "system that it is compared with [the first one]", "NAME"),
-        arg.choice("--metric", "sentence-level metric", "chrf", "bleu"),
-    ),
-    *(arg.choice("--format", "output format", "text", "markdown", "csv"), arg.output()),
+    arg.value("--baseline", "baseline of '--choose best' [the first system]", "NAME"),
+    *(arg.choice("--format", "output format", "text", "markdown"), arg.output()),
 )  # fmt: skip
 def examples(args: argparse.Namespace) -> None:
     """answers of several systems side by side
@@ -241,15 +236,9 @@ def examples(args: argparse.Namespace) -> None:
     sources, systems = _read_answers(args)
     references = args.reference and read_texts(args.reference, "T", args.lang, args.unescape)
     chosen = examples.side_by_side(
-        *(sources, references, systems, args.choose, args.number, args.seed),
-        system=args.of,
-        baseline=args.baseline,
-        metric=args.metric,
+        *(sources, references, systems),
+        *(args.choose, args.number, args.seed, args.baseline),
     )
-    rule = examples.rule_text(chosen, len(sources), args.choose, args.seed, args.metric)
-    if args.format == "csv":
-        print(rule, file=sys.stderr)
-        write_output(args.output, examples.as_csv(chosen))
-    else:
-        write = examples.as_markdown if args.format == "markdown" else examples.as_text
-        write_output(args.output, f"{rule}\n\n{write(chosen)}")
+    rule = examples.rule_text(chosen, len(sources), args.choose, args.seed)
+    write = examples.as_markdown if args.format == "markdown" else examples.as_text
+    write_output(args.output, f"{rule}\n\n{write(chosen)}")

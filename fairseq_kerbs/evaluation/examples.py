@@ -1,10 +1,9 @@
 """Outputs of several systems side by side, as in the paper's Tables 3 and 4, chosen by a rule.
 
-- ``random``: random lines.
 - ``differing``: random lines among those with the most different outputs. Lines where all systems
   agree are never chosen.
-- ``best``: the lines with the largest gains of a system's sentence score over the baseline. They
-  are not representative, so the rule must be stated beside them.
+- ``best``: the lines with the largest gains of the last system over the baseline in sentence chrF.
+  They are not representative, so the rule must be stated beside them.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_kerbs.evaluation.texts import check_lengths, escape_markdown, shown, table_as_csv
+from fairseq_kerbs.evaluation.texts import check_lengths, escape_markdown, shown
 from fairseq_kerbs.utils.errors import UserError
 
-Choice = Literal["differing", "best", "random"]
-Metric = Literal["chrf", "bleu"]
+Choice = Literal["differing", "best"]
 Texts = Sequence[str]
 
 
@@ -48,8 +45,7 @@ class Example:
 
 def side_by_side(
     sources: Texts, references: Texts | None, systems: Mapping[str, Texts],
-    choose: Choice, number: int, seed: int, *,
-    system: str | None = None, baseline: str | None = None, metric: Metric = "chrf",
+    choose: Choice, number: int, seed: int, baseline: str | None = None,
 ) -> list[Example]:  # fmt: skip
     """Choose lines of a test set by a rule.
 
@@ -58,26 +54,20 @@ def side_by_side(
         choose: the rule.
         number: maximum number of lines.
         seed: random seed.
-        system: system whose gains count for ``best``, by default the last one.
-        baseline: system that it is compared with, by default the first one.
-        metric: metric of sentences for ``best``.
+        baseline: system that the last one is compared with for ``best``, by default the first one.
 
     Returns:
         examples in the order of the test set, or, for ``best``, by decreasing gain.
 
     Raises:
-        UserError: numbers of lines differ, a system is unknown, or ``best`` has no references.
+        UserError: numbers of lines differ, the baseline is unknown, or ``best`` has no references.
     """
     texts = {"--source": sources, **{f"--system {name}": text for name, text in systems.items()}}
     check_lengths(texts if references is None else {**texts, "--reference": references})
     scores: dict[int, dict[str, float]] = {}
     if choose == "best":
-        names = list(systems)
-        pair = system or names[-1], baseline or names[0]
-        scores = _gains(systems, references, number, pair, metric)
+        scores = _gains(systems, references, number, baseline or next(iter(systems)))
         lines = list(scores)
-    elif choose == "random":
-        lines = sorted(Random(seed).sample(range(len(sources)), min(number, len(sources))))
     else:
         distinct = [len(set(map(shown, answers))) for answers in zip(*systems.values())]
         drawn = [line for line, count in enumerate(distinct) if count > 1]
@@ -96,17 +86,14 @@ def side_by_side(
 
 
 def _gains(
-    systems: Mapping[str, Texts], references: Texts | None, number: int, pair: tuple[str, str],
-    metric: Metric,
-) -> dict[int, dict[str, float]]:  # fmt: skip
-    """Scores of a system and the baseline on the lines with the largest gains, in this order."""
-    for flag, name in zip(("--of", "--baseline"), pair):
-        if name not in systems:
-            raise UserError(f"{flag} {name} is none of the systems {', '.join(systems)}")
+    systems: Mapping[str, Texts], references: Texts | None, number: int, baseline: str
+) -> dict[int, dict[str, float]]:
+    """Scores of the last system and the baseline on the lines with the largest gains, in order."""
+    if baseline not in systems:
+        raise UserError(f"--baseline {baseline} is none of the systems {', '.join(systems)}")
     if references is None:
         raise UserError("--choose best needs --reference")
-    # BLEU of sentences needs the effective order
-    scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
+    pair, scorer = (list(systems)[-1], baseline), CHRF()
     scores = {
         line: {name: scorer.sentence_score(systems[name][line], [text]).score for name in pair}
         for line, text in enumerate(references)
@@ -116,19 +103,15 @@ def _gains(
     return {line: scores[line] for line in best if gains[line] > 0}
 
 
-def rule_text(
-    examples: Sequence[Example], lines: int, choose: Choice, seed: int, metric: Metric = "chrf"
-) -> str:
+def rule_text(examples: Sequence[Example], lines: int, choose: Choice, seed: int) -> str:
     """A sentence about the rule by which examples were chosen from ``lines`` lines."""
-    start, score = f"{len(examples)} of {lines} lines", {"chrf": "chrF", "bleu": "BLEU"}[metric]
-    if choose == "random":
-        return f"{start}, drawn at random (seed {seed})."
+    start = f"{len(examples)} of {lines} lines"
     if choose == "differing":
         return f"{start}, drawn from those with the most different answers (seed {seed})."
     if not examples:
-        return f"{start} have a gain in sentence {score}."
+        return f"{start} have a gain in sentence chrF."
     system, baseline = examples[0].scores
-    return f"{start}: the largest gains of {system} over {baseline} in sentence {score}."
+    return f"{start}: the largest gains of {system} over {baseline} in sentence chrF."
 
 
 def as_markdown(examples: Sequence[Example]) -> str:
@@ -148,10 +131,3 @@ def as_text(examples: Sequence[Example]) -> str:
         rows = [f"  {name:<{width}}{text}".rstrip() for name, text in example.rows()]
         blocks.append("\n".join([example.title(), *rows, ""]))
     return "\n".join(blocks)
-
-
-def as_csv(examples: Sequence[Example]) -> str:
-    """CSV with a row per example: line, source, reference if any, and the systems' outputs."""
-    head = ["line", *(name for example in examples[:1] for name, _ in example.rows())]
-    rows = [[example.line, *(text for _, text in example.rows())] for example in examples]
-    return table_as_csv(head, rows)

@@ -23,7 +23,6 @@ _SUBWORD = re.compile(r"@@(?: |$)")
 _MARKUP = str.maketrans(
     {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~$#"}
 )
-_FORMULA = ("=", "+", "-", "@", "'")
 
 
 def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | None:
@@ -128,25 +127,3 @@ def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",", end: str = 
     stream = io.StringIO(newline="")
     csv.writer(stream, delimiter=delimiter, lineterminator=end).writerows(rows)
     return stream.getvalue()
-
-
-def table_as_csv(
-    head: Iterable[str], rows: Iterable[Iterable[object]], digits: int | None = None
-) -> str:
-    """A table as CSV for spreadsheet programs.
-
-    An apostrophe before a text prevents that it is read as a formula. Texts that start with an
-    apostrophe get another one, so that this can be undone.
-
-    Args:
-        head: names of columns.
-        rows: cells. None is an empty cell.
-        digits: number of significant digits of floats, by default all.
-    """
-
-    def cell(value: object) -> object:
-        if isinstance(value, float) and digits is not None:
-            return f"{value:.{digits}g}"
-        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-    return csv_text([cell(value) for value in row] for row in (head, *rows))

@@ -233,7 +233,7 @@ def test_the_table_in_markdown_and_as_csv() -> None:
         "| drawn at random | a\\|b | | c |",
     ]
     table = drawn_words({1: ["a,b"], 2: [], 3: ["=d"]}, 5, 1, csv=True)
-    rows = ["senses,words_in_all,word", '1,1,"a,b"', "3,1,'=d"]  # no formula
+    rows = ["senses,words_in_all,word", '1,1,"a,b"', "3,1,=d"]
     assert table.splitlines() == rows
     gaps = DataFrame([{"a": 0.12345678, "b": None, "c": 1}, {"a": None, "b": "x", "c": 2}])
     assert csv_of(gaps, 6) == "a,b,c\n0.123457,,1\n,x,2\n"
