@@ -6,8 +6,12 @@ NULL, f_0. t(e | f) is estimated by expectation maximization from a uniform star
 
     P(f_i | e) = t(e | f_i) / Σ_{i'=0..n} t(e | f_i')
 
+If source words are equally probable, as words that always occur together are, e is aligned with the
+one at the nearest relative position. NULL has priority.
+
 NLTK's Python loops need 2.4 s for 2,000 pairs of lines and five iterations. This implementation
-needs 1 s for 29,000 pairs and ten iterations.
+needs 1 s for 29,000 pairs and ten iterations. eflomal and fast_align are C++ programs of their own
+with files as input and no posteriors.
 """
 
 from __future__ import annotations
@@ -49,9 +53,15 @@ def align(
         np.repeat(words, width), causes[cause], begin, width, iterations
     )  # [pairs]
     peaks = np.flatnonzero(posterior == np.repeat(np.maximum.reduceat(posterior, begin), width))
-    first = peaks[np.searchsorted(peaks, begin)]
+    word = np.repeat(np.arange(len(words)), width)[peaks]
+    place = np.arange(len(words)) - (np.cumsum(lengths) - lengths)[line]  # [N] in the line
+    candidate = peaks - begin[word]  # 0 is NULL
+    here, there = (place + 0.5) / lengths[line], (candidate - 0.5) / np.maximum(1, width[word] - 1)
+    distance = np.where(candidate == 0, -1.0, np.abs(there - here[word]))
+    order = np.lexsort((distance, word))  # stable: of equal distances the first
+    nearest = peaks[order][np.searchsorted(word[order], np.arange(len(words)))]
     # indices in the other text without NULL
-    return np.where(first == begin, NULL, cause[first] - 1 - line)
+    return np.where(nearest == begin, NULL, cause[nearest] - 1 - line)
 
 
 def _numbered(lines: Sequence[Sequence[str]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -3,7 +3,8 @@
 The measures are purity, V-measure (Rosenberg and Hirschberg 2007), adjusted Rand index, and
 adjusted mutual information (Vinh et al. 2010). For comparison they are computed for permuted senses
 (chance), for k-means with as many clusters as senses, fitted on training contexts (unsupervised),
-and for cross-validated linear discriminants of the contexts, trained on gold senses (upper bound).
+and for cross-validated linear discriminants of the contexts, trained on gold senses (ceiling of the
+mean over words; where a sense is rare, they may do worse than senses on a single word).
 """
 
 from __future__ import annotations

@@ -79,6 +79,11 @@ def is_function_word(word: str) -> bool:
     return not has_letter(word) or word.lower() in ENGLISH_STOP_WORDS
 
 
+def _may_be_name(word: str) -> bool:
+    """Whether a word has a letter, and is no special symbol such as <unk>."""
+    return has_letter(word) and not (word.startswith("<") and word.endswith(">"))
+
+
 class SenseNames:
     """Names of the senses in a text.
 
@@ -109,7 +114,7 @@ class SenseNames:
             self._turns = [np.unique(line) for line in np.split(others, ends)]
         elif source:
             best = align(text.words, text.source or [])[starts + tokens["place"].to_numpy()]
-            letters = np.array(list(map(has_letter, source)))
+            letters = np.array(list(map(_may_be_name, source)))
             # punctuation is no name
             self._cause = np.where((best >= 0) & letters[best], others[best], 0)
 
@@ -117,6 +122,10 @@ class SenseNames:
     def lines(self) -> int:
         """Number of lines in the text."""
         return len(self._text.words)
+
+    def count(self, entry: int) -> int:
+        """Number of occurrences of a word as a single token."""
+        return len(self._where.get(entry, _NOWHERE))
 
     def clearest(self, most: int, special: int = 0) -> list[str]:
         """The ``most`` words with the highest clarity, or all with 0. Function words come last.
@@ -208,7 +217,7 @@ def best_words(associations: Iterable[Association], row: int) -> list[str]:
     ranked = sorted(
         (is_function_word(word), -score, text)
         for sense, score, word, text in associations
-        if sense == row and has_letter(word)
+        if sense == row and _may_be_name(word)
     )
     return [text for _, _, text in ranked[:MOST]]
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from pandas import DataFrame
 
-from fairseq_kerbs.analysis.names import NO_NAME, SenseNames
+from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, NO_NAME, SenseNames
 from fairseq_kerbs.analysis.words import (
     in_context,
     is_word,
@@ -66,7 +66,8 @@ def build_report(
         (:meth:`.SenseNames.clarity`) and ``senses`` by decreasing usage: ``name`` such as
         ``seal#2``, ``sense`` (its number), ``row`` in the layer, ``usage`` (Eq. 13, share in the
         word), ``theta``, fields of :class:`.SenseName`, ``true_senses`` (counts of gold senses),
-        ``examples`` and ``nearest`` (:func:`nearest_senses`).
+        ``examples`` and ``nearest`` (:func:`nearest_senses`). ``times`` and ``share`` are None for
+        an entry that is never a whole word in the text, such as a subword.
         ``deciles``: see :func:`.senses_by_frequency`. ``by_number``: number of words with 1, 2, …
         senses. ``lines_read``, ``with_data``: number of lines, and whether there are names.
         Unknown values are None or empty.
@@ -108,6 +109,7 @@ def _senses(
     for number, (row, usage) in enumerate(zip(rows, usage_shares(layer, rows).tolist()), 1):
         name = by_row.get(row, NO_NAME)
         contexts = [] if names is None else names.examples(row, entry, examples)
+        unseen = {} if by_row else {"times": None, "share": None}
         senses.append(
             {
                 "name": f"{word}#{number}",
@@ -116,6 +118,7 @@ def _senses(
                 "usage": usage,
                 "theta": layer.theta[row].item() if layer.has_theta else None,
                 **name._asdict(),
+                **unseen,
                 "translates": name.translates,
                 "beside": name.beside,
                 "true_senses": dict(Counter(gold.get(row, {})).most_common()),
@@ -199,7 +202,10 @@ def report_as_text(report: Figures) -> str:
     words, total = report["words"], max(1, sum(report["by_number"]))
     parts = [_word_lines(word, report["with_data"]) for word in words]
     if not words:
-        parts.append("no word has several senses; select words by --word")
+        least = (
+            f" and {LEAST_OCCURRENCES} occurrences in these lines" if report["with_data"] else ""
+        )
+        parts.append(f"no word has several senses{least}; select words by --word")
     by_number = DataFrame({"words": report["by_number"]})
     by_number.insert(0, "senses", range(1, len(by_number) + 1))
     by_number["share"] = [f"{number / total:.1%}" for number in by_number["words"]]
@@ -219,7 +225,7 @@ def report_as_text(report: Figures) -> str:
 def _word_lines(word: Figures, with_data: bool) -> str:
     senses, share = word["senses"], "share" if with_data else "usage"
     table = DataFrame(senses)[["name", share, "theta", "translates", "beside"]]
-    table[share] = table[share].map("{:.0%}".format)
+    table[share] = ["–" if s[share] is None else f"{s[share]:.0%}" for s in senses]
     table["theta"] = [f"{t:+.3f}" if t is not None else "–" for t in table["theta"]]
     heads = {"name": "sense", "theta": "θ", "beside": "neighbours"}
     table = table.rename(columns=heads).loc[:, table.ne("").any().values]
@@ -229,6 +235,8 @@ def _word_lines(word: Figures, with_data: bool) -> str:
     several = "s" if len(senses) > 1 else ""
     lines = [f"{word['word']}: {len(senses)} sense{several}, ", f"  {head}"]
     lines[0] += f"{word['frequency']} times in the training data"
+    if with_data and senses[0]["times"] is None:
+        lines[0] += ", never as a whole word in the lines that were read"
     for sense, row in zip(senses, rows):
         lines.append(f"  {row}")
         if true := _true_senses(sense):

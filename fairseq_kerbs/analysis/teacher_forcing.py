@@ -10,6 +10,7 @@ import math
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,7 +78,12 @@ def batches(
                 raise UserError(f"{flag} {split}: it has no target side; prepare the data again")
             yield batch
     except FileNotFoundError as error:
-        raise UserError(f"{flag}: {error}; name a split of the data") from error
+        there = {path.stem for path in Path(task.cfg.data).glob(f"{split}.*-*.*")}
+        remedy = (
+            f"it has only {', '.join(sorted(there))}: a side is missing; prepare the data again"
+        )
+        remedy = remedy if there else "name a split of the data"
+        raise UserError(f"{flag}: {error}; {remedy}") from error
     except (AssertionError, ValueError, struct.error) as error:
         raise UserError(
             f"{flag} {split}: the data are damaged ({shorten(str(error), 200)}); prepare them again"

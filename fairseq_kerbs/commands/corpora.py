@@ -157,7 +157,12 @@ def mlt(args: argparse.Namespace) -> None:
     "gold-translations",
     arg.file("--text", TEXT, required=True),
     arg.file("--other", "the same lines in another language", required=True),
-    arg.value("--stemmer", "Snowball stemmer for --other, such as czech [none]", "LANGUAGE"),
+    arg.value("--stemmer", "Snowball stemmer for --other, such as czech, or none [by the suffix]",
+              "LANGUAGE"),
+    arg.file("--more-text", "further lines for the alignment alone, such as the training text"),
+    arg.file("--more-other", "the same lines in the language of --other"),
+    arg.switch("--function-words", "also label English function words, whose translations differ "
+               "by grammar"),
     *_gold_file(least_count=60, least_share=0.1),
 )  # fmt: skip
 def translations(args: argparse.Namespace) -> None:
@@ -167,14 +172,24 @@ def translations(args: argparse.Namespace) -> None:
     language. Use a language that the model was not trained on.
     """
     from fairseq_kerbs.analysis.alignment import align
-    from fairseq_kerbs.data.gold import gold_of_translations, parallel_words
+    from fairseq_kerbs.analysis.names import is_function_word
+    from fairseq_kerbs.data.gold import STEMMERS, gold_of_translations, parallel_words
 
-    lines, others = parallel_words(args.text, args.other, args.stemmer)
+    suffix = args.other.suffix.removeprefix(".")
+    if (stemmer := args.stemmer or STEMMERS.get(suffix)) is None:
+        raise UserError(f"--other: there is no stemmer for .{suffix}; give --stemmer, or none")
+    if (args.more_text is None) != (args.more_other is None):
+        raise UserError("--more-text and --more-other go together")
+    lines, others = parallel_words(args.text, args.other, stemmer)
     for name, path, text in (("--text", args.text, lines), ("--other", args.other, others)):
         if not any(text):
             raise UserError(f"{name}: {path} has no words; give the tokenized text of a split")
-    aligned = align([[word.lower() for word in words] for words in lines], others)
-    _write_gold(args, gold_of_translations(lines, others, aligned.tolist()))
+    more: tuple[list[list[str]], list[list[str]]] = [], []
+    if args.more_text:
+        more = parallel_words(args.more_text, args.more_other, stemmer)
+    text = [[word.lower() for word in words] for words in [*lines, *more[0]]]
+    rows = gold_of_translations(lines, others, align(text, [*others, *more[1]]).tolist())
+    _write_gold(args, [r for r in rows if args.function_words or not is_function_word(r[2])])
 
 
 @command(

@@ -54,13 +54,21 @@ def senses(args: argparse.Namespace) -> None:
         raise UserError("--gold names senses of words in a split: give --data BIN as well")
     if args.gold is None and args.train_data is not None:
         raise UserError("--train-data is for use with --gold GOLD.tsv")
+    if args.train_data is not None and not args.train_data.is_dir():
+        raise UserError(f"--train-data: there is no folder {args.train_data}")
     trained = reading.read_model(args)
     word_numbers(trained.dictionary, args.word)  # which refuses those that are no entries
     names, words, met, comparison = None, args.word, None, {}
     if args.gold is not None:
         names, words, met, comparison["gold"] = _compare_with_gold(args, trained)
     elif trained.task is not None:
-        names = reading.read_names(trained, args.split or "train")
+        split = args.split or "train"
+        names = reading.read_names(trained, split)
+        if words and not any(names.count(trained.dictionary.indices[word]) for word in words):
+            raise UserError(
+                f"--word: split {split} has no occurrence of {', '.join(words)} as a whole word; "
+                "name other words or another split"
+            )
     report = reports.build_report(
         *(names, trained.layer, trained.dictionary, words),
         gold=met,
@@ -102,7 +110,8 @@ def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tu
             names = read_text(model, task, "train", TOKENS)
         _, _, model, task = reading.read_model(args, data=other)
         gold_senses.lines_as_samples(task)
-        read_text(model, task, "train", TOKENS, **training)
+        train = read_text(model, task, "train", TOKENS, **training)
+        names = train if names is text and split != "train" else names
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
     most = (word for word, _ in labels.most_common() if word in numbers)
     words = args.word or [*islice(most, args.top or None)]

@@ -22,6 +22,14 @@ GoldRow = tuple[int, int, str, str]
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
+_CODES = "cs da de en es et fi fr hu it nl no pl pt ro ru sv tr"
+_NAMES = (
+    "czech danish german english spanish estonian finnish french hungarian italian dutch norwegian "
+    "polish portuguese romanian russian swedish turkish"
+)
+STEMMERS = dict(zip(_CODES.split(), _NAMES.split()))
+"""Snowball's stemmers of frequent languages, by the suffix of a text."""
+
 
 def gold_of_mlt(lists: Path, text: Path, source: Path) -> list[GoldRow]:
     """Gold senses of English text with its German source, from translations of ambiguous words.
@@ -56,14 +64,14 @@ def gold_of_mlt(lists: Path, text: Path, source: Path) -> list[GoldRow]:
 
 
 def parallel_words(
-    text: Path, other: Path, language: str | None = None
+    text: Path, other: Path, language: str = "none"
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Words of a tokenized text, and lower-cased words of the same lines in another language.
 
-    The other text is split at punctuation, and stemmed if its ``language`` is given. A UserError is
-    raised if the texts differ in length, or Snowball has no such stemmer.
+    The other text is split at punctuation, and stemmed unless its ``language`` is "none". A
+    UserError is raised if the texts differ in length, or Snowball has no such stemmer.
     """
-    stem = stemmer(language) if language else str
+    stem = str if language == "none" else stemmer(language)
     pairs = _parallel(text, other)
     others = [[stem(word) for word in _TOKEN.findall(line.lower())] for _, line in pairs]
     return [line.split() for line, _ in pairs], others
@@ -101,6 +109,8 @@ def gold_of_noad(path: Path) -> tuple[list[str], list[GoldRow]]:
             _, tokens, labels = row.split("\t")
             words = _numbered(tokens.split())
             for place, sense in (label.split(":", 1) for label in labels.split()):
+                if int(place) < 0:
+                    raise ValueError
                 gold.append((len(sentences), *words[int(place)], sense))
             sentences.append(" ".join(word for _, word in words))
     return sentences, gold

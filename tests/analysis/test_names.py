@@ -67,6 +67,10 @@ def test_words_find_their_translations() -> None:
     # t(house | Haus) = 1/2 > 2/7; NULL stands first where two are equal
     best = align([["the", "house"], ["the"]], [["das", "Haus"], ["das"]], 1)
     assert best.tolist() == [NULL, 1, NULL]
+    # words that always occur together are parted by their places
+    together = align([["the", "trunk"], ["the"]], [["ihr", "Elefant", "Rüssel"], ["ihr"]])
+    assert together.tolist()[1] == 2
+    assert align([["trunk", "up"], ["up"]], [["Rüssel", "Elefant", "auf"], ["auf"]])[0] == 0
     assert align([["x"], [], ["y"]], [[], ["q"], []]).tolist() == [NULL, NULL]
     assert align([], []).tolist() == []
 
@@ -127,6 +131,10 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     assert (money.share, money.turn) == (0.5, [])
     assert (river.translates, river.short) == ("Ufer 79", "Ufer")
     assert names.clarity(4) == pytest.approx(np.log(2), rel=0.02)
+    assert (names.count(4), names.count(6)) == (4 * LEAST_OCCURRENCES, 0)
+    unknown = [["<unk>" if word == "river" else word for word in line] for line in text.words]
+    nothing = SenseNames(text._replace(words=unknown), SYMBOLS).names(4)[41]
+    assert (nothing.neighbours, nothing.share) == ([], 0.5)
     assert (names.names(6), names.examples(40, 6, 9), names.clarity(6)) == ({}, [], 0.0)
     assert names.clarity(8) < 0.02
     assert [name.neighbours for name in names.names(8).values()] == [[], []]  # they are at random

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from tests.analysis.conftest import Trained, text_of
 from tests.helpers.fairseq_fixtures import dictionary, make_model
 
 WORDS = dictionary(23)
+TRAINING = [f"train.de-en.{kind}" for kind in ("de.bin", "de.idx", "en.bin", "en.idx")]
 
 
 def senses(checkpoint: Path, *flags: str | Path) -> int:
@@ -172,6 +174,13 @@ def test_report_with_data(
     sources = {source for sense in word["senses"] for source, _ in sense["sources"]}
     assert sources
     assert all(source in shown for source in sources)
+    piece = next(line.split()[0] for line in trained.dictionary.open() if "@@ " in line)
+    assert senses(trained.kerbs, *flags[:2], "--word", "the", piece) == 0
+    lines = capsys.readouterr().out.partition(f"\n{piece}: ")[2].splitlines()
+    assert ", never as a whole word in the lines that were read" in lines[0]
+    assert all("–" in line for line in lines[2:3])
+    assert senses(trained.kerbs, *flags[:2], "--word", piece) == 2
+    assert f"split train has no occurrence of {piece} as a whole word" in capsys.readouterr().err
 
 
 def test_gold_senses_are_compared_with(
@@ -193,6 +202,11 @@ def test_gold_senses_are_compared_with(
     assert senses(trained.kerbs, *flags, "--train-data", trained.data) == 0
     again = json.loads((tmp_path / "a").read_text())["gold"]["words"]
     assert again == {word: pytest.approx(row, abs=1e-6) for word, row in rows.items()}
+    # names are from the training data, also where the labelled data have none
+    shutil.copytree(trained.data, tmp_path / "bin", ignore=lambda *_: TRAINING)
+    flags = ["--data", tmp_path / "bin", "--json", tmp_path / "a", "--train-data", trained.data]
+    assert senses(trained.kerbs, *flags, "--gold", text / "test.senses.tsv") == 0
+    assert json.loads((tmp_path / "a").read_text())["lines_read"] == 250
 
 
 def test_no_control_character_of_a_word_reaches_the_terminal(

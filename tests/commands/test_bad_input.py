@@ -127,9 +127,10 @@ MISUSES = [
     *(
         (f"gold-translations --text {{work}}/two -o {{out}}/gold --other {{work}}/{more}", named)
         for more, named in (
-            ("one", "has 2 lines"),
-            ("blank", "has no words"),
-            ("two", "--least-count 60"),
+            ("one --stemmer none", "has 2 lines"),
+            ("blank --stemmer none", "has no words"),
+            ("two --stemmer none", "--least-count 60"),
+            ("two", "give --stemmer"),
             ("two --stemmer klingon", "no stemmer for 'klingon'; choose one of"),
         )
     ),

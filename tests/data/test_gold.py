@@ -60,6 +60,7 @@ def test_translations_in_the_source_are_senses(tmp_path: Path) -> None:
 
 
 LEXICON = {"bank": ("banka", "banky", "břeh"), "seal": ("tuleň",), "tree": ("strom", "stromy")}
+LEXICON |= {"in": ("uvnitř", "do")}  # a function word
 LEXICON |= {word: (word[::-1],) for word in ("one", "two", "three", "four", "five", "six")}
 
 
@@ -79,10 +80,26 @@ def translations(folder: Path, *flags: str) -> list[tuple[str, ...]]:
 
 
 def test_aligned_words_are_senses(tmp_path: Path) -> None:
-    senses = {row[2:] for row in translations(tmp_path)}
+    senses = {row[2:] for row in translations(tmp_path, "--stemmer", "none")}
     assert senses == {(word, other) for word in ("bank", "tree") for other in LEXICON[word]}
-    senses = {row[2:] for row in translations(tmp_path, "--stemmer", "czech")}
+    senses = {row[2:] for row in translations(tmp_path)}  # Czech by the suffix .cs
     assert senses == {("bank", "bank"), ("bank", "břeh")}  # "strom" and "stromy" are one
+    words = {row[2] for row in translations(tmp_path, "--function-words")}
+    assert words == {"bank", "in"}
+
+
+def test_a_short_text_is_aligned_with_more_text(tmp_path: Path) -> None:
+    """Three lines alone do not tell which word is which."""
+    translations(tmp_path)
+    (tmp_path / "test.en").write_text("bank seal\nbank seal\nseal bank\n")
+    (tmp_path / "test.cs").write_text("tuleň břeh\nbanka tuleň\nbanka tuleň\n")
+    command = ["gold-translations", "-o", f"{tmp_path / 'gold'}", "--least-count", "1"]
+    command += ["--text", f"{tmp_path / 'test.en'}", "--other", f"{tmp_path / 'test.cs'}"]
+    more = ["--more-text", f"{tmp_path / 'train.en'}", "--more-other", f"{tmp_path / 'train.cs'}"]
+    assert main([*command, *more]) == 0
+    rows = [("0", "0", "bank", "břeh"), ("1", "0", "bank", "bank"), ("2", "0", "bank", "bank")]
+    assert rows_of(tmp_path / "gold") == rows
+    assert main([*command, *more[:2]]) == 2
 
 
 def test_words_aligned_with_none_or_with_punctuation_have_no_sense() -> None:
