@@ -3,8 +3,7 @@
 The contexts of a word form clusters, for example one per meaning. Every cluster receives a sense:
 sample contexts of each word (:class:`ContextSample`), cluster them by k-means (:func:`cluster`),
 choose the number of senses of each word (:func:`allocate`), compute senses (:func:`place_word`).
-Whitening before k-means (:func:`whiten`) reduces the weight of directions in which contexts of all
-words vary, such as syntax and position. Training does not require scikit-learn, so k-means is here.
+Before k-means, :func:`whiten` reduces the weight of directions in which contexts of all words vary.
 
 The senses of a word are the linear discriminants of its clusters, added to its embedding and bias.
 With the center c_k and share π_k of cluster k, the mean m of all contexts, and the mean scatter S
@@ -12,12 +11,13 @@ within clusters:
 
     w_k = w + f P (c_k − m)
     b_k = b + f (½ (mᵀPm − c_kᵀPc_k) + log π_k) − E_h[log Σ_k exp(…)]
-    P   = ((1 − s) S + s·tr(S)/d·I)⁻¹,   f = min(1, gap / max_k (c_k − m)ᵀP(c_k − m))
+    P   = ((1 − s) S + s·max(tr S/d, l)·I)⁻¹,   f = min(1, gap / max_k (c_k − m)ᵀP(c_k − m))
 
-where (…) is the term added to the logit of sense k, and s is :data:`SHRINKAGE`. f does not change
-which sense is most probable. A small f preserves the probability of the word in contexts of other
-words. The last term of b_k preserves the mean log mass of the word over its contexts. The kernel
-must be the inner product, as KerBS's at θ = 0.
+where (…) is the term added to the logit of sense k, s is :data:`SHRINKAGE`, and l the variance of
+all words' contexts, without which words with few or nearly equal contexts disturb other words. f
+does not change which sense is most probable. A small f preserves the probability of the word in
+contexts of other words. The last term of b_k preserves the mean log mass of the word over its
+contexts. The kernel must be the inner product, as KerBS's at θ = 0.
 """
 
 from __future__ import annotations
@@ -108,9 +108,8 @@ class ContextSample:
         size, drawn = self.size[words], torch.rand(len(words), generator=generator)
         place = torch.where(number < size, number, (drawn.double() * (number + 1)).long())
         taken = (place < size).nonzero().squeeze(1)
-        slots = (self.start[words] + place)[taken]
-        filled, which = slots.unique(return_inverse=True)  # a slot keeps its last context
-        last = torch.zeros_like(filled).scatter_reduce(0, which, taken, "amax")
+        filled, which = (self.start[words] + place)[taken].unique(return_inverse=True)
+        last = torch.zeros_like(filled).scatter_reduce(0, which, taken, "amax")  # of each slot
         rows = contexts[order[last].to(contexts.device)]
         self.kept[filled] = rows.clamp(-65504, 65504).to(self.kept)  # the range of float16
 
@@ -120,18 +119,18 @@ class ContextSample:
         return self.kept[start : start + size].float()
 
 
-def whiten(sample: ContextSample) -> Tensor:
-    """Whitening matrix A [d, d] for contexts x -> x A, with AᵀCA = I. C is the scatter of contexts
-    around the mean of their word, shrunk towards a multiple of the identity."""
-    eye = torch.eye(sample.kept.shape[1], dtype=torch.float64)
+def whiten(sample: ContextSample) -> tuple[Tensor, float]:
+    """Whitening matrix A [d, d] for contexts x -> x A, with AᵀCA = I, and their mean variance. C is
+    the scatter of contexts around the mean of their word, shrunk towards the identity."""
+    eye, number = torch.eye(sample.kept.shape[1], dtype=torch.float64), 0
     scatter = torch.zeros_like(eye)
     for word in sample.enough.nonzero().squeeze(1).tolist():
         contexts = sample.contexts(word).double()
         contexts -= contexts.mean(0)
-        scatter += contexts.t() @ contexts
+        scatter, number = scatter + contexts.t() @ contexts, number + len(contexts)
     level = (scatter.trace() / len(eye)).clamp_min(1e-30)
     values, vectors = torch.linalg.eigh(torch.lerp(scatter / level, eye, WHITENING))
-    return (vectors * values.rsqrt()).float()
+    return (vectors * values.rsqrt()).float(), float(level / max(1, number))
 
 
 def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float]]:
@@ -152,7 +151,7 @@ def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float
 
 
 def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple[Any, float]:
-    """Lloyd's algorithm for centered points [n, d], initialized by k-means++."""
+    """Lloyd's algorithm for centered points [n, d], from k-means++; training needs no sklearn."""
     squares, centers = np.square(points).sum(1), points[[draw.randint(len(points))]]
     before = np.full(len(points), -1)
     for _ in range(300):
@@ -180,25 +179,26 @@ def allocate(falls: dict[int, Any], extra: int) -> Counter[int]:
     return Counter(word for _, word in steps[: max(0, extra)])
 
 
-def place_word(contexts: Tensor, labels: NDArray[Any], gap: float) -> tuple[Tensor, Tensor, Tensor]:
+def place_word(
+    contexts: Tensor, labels: NDArray[Any], gap: float, variance: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Senses of a word, relative to its embedding and bias, by the equations above.
 
     Args:
         contexts: contexts of the word, [n, d].
         labels: cluster of each context, one of 0 … k − 1, [n].
         gap: maximum of f·(c_k − m)ᵀP(c_k − m) in nats, the preference of a sense for its cluster.
+        variance: l, the variance of contexts of all words.
 
     Returns:
         w_k − w [k, d], b_k − b [k] and π_k [k], in float64.
     """
-    points = contexts.double()
-    members = F.one_hot(torch.from_numpy(labels).long()).double()  # [n, k]
+    points, members = contexts.double(), F.one_hot(torch.from_numpy(labels).long()).double()
     share, mean = members.mean(0), points.mean(0)
     centers = members.t() @ points / members.sum(0).unsqueeze(1)
     within, offsets = points - members @ centers, centers - mean
     scatter, eye = within.t() @ within / len(points), torch.eye(points.shape[1]).double()
-    # with zero scatter within clusters any P separates them
-    level = (scatter.trace() / len(eye)).clamp_min(1e-30)
+    level = (scatter.trace() / len(eye)).clamp_min(max(variance, 1e-30))
     covariance = torch.lerp(scatter, level * eye, SHRINKAGE)
     discriminants = torch.linalg.solve(covariance, offsets.t()).t()  # P (c_k − m), [k, d]
     factor = min(1.0, gap / float((offsets * discriminants).sum(1).max().clamp_min(1e-300)))
@@ -231,19 +231,19 @@ def place_senses(
     Raises:
         ValueError: ``total_senses`` is below V.
     """
-    words, basis = len(sample.size), whiten(sample)
+    words, (basis, variance) = len(sample.size), whiten(sample)
     if total_senses < words:
         raise ValueError(f"`total_senses` is {total_senses}; {words} words need a sense each.")
     labels, falls = dict[int, list[NDArray[Any]]](), dict[int, NDArray[Any]]()
     for word in progress(sample.enough.nonzero().squeeze(1).tolist(), "clusters", " words"):
         labels[word], distortions = cluster(sample.contexts(word) @ basis, max_senses)
         falls[word] = -np.diff(distortions) * int(sample.seen[word])
-    extra, gaps = allocate(falls, total_senses - words), torch.as_tensor(gap).expand(words)
+    extra, gaps = allocate(falls, total_senses - words), torch.as_tensor(gap).expand(words).tolist()
     word_of_sense = torch.tensor([*range(words), *sorted(extra.elements())])
     rows = torch.zeros(len(word_of_sense), sample.kept.shape[1])
     bias, share = rows.new_zeros(len(rows)), rows.new_ones(len(rows))
     for word, number in extra.items():
-        placed = place_word(sample.contexts(word), labels[word][number], float(gaps[word]))
+        placed = place_word(sample.contexts(word), labels[word][number], gaps[word], variance)
         senses = word_of_sense == word
         rows[senses], bias[senses], share[senses] = (value.float() for value in placed)
     return Placement(rows, bias, word_of_sense, share)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairseq_kerbs import checkpoints
 from fairseq_kerbs.analysis.teacher_forcing import count_words, loss_in_bits, sample_contexts
-from fairseq_kerbs.clusters import ContextSample, Placement, place_senses
+from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample, Placement, place_senses
 from fairseq_kerbs.configurations import Flags, flag_arguments
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write
@@ -273,12 +273,17 @@ class PlacedSenses:
         self._before = loss_in_bits(model, self._task, self._valid, "--valid-split")
         counts = count_words(self._task, args.split)
         words, dim = source.weight.shape
-        memory, special = int(args.memory * 1e9), self._task.target_dictionary.nspecial
+        memory, special = int(min(args.memory, 1e6) * 1e9), self._task.target_dictionary.nspecial
         try:
             self._sample = ContextSample(counts, dim, args.contexts, memory, special)
         except ValueError as error:
             raise UserError(f"--memory {args.memory}: {error}") from None
         sample_contexts(model, self._task, args.split, self._sample)
+        if not self._sample.enough.any():
+            raise UserError(
+                f"--split {args.split}: no word occurs {LEAST_CONTEXTS} times, so none can have "
+                "several senses; name another split"
+            )
         sampled = time.perf_counter()
         total = round(args.total_senses * words)
         self.placement = place_senses(self._sample, total, args.max_senses, args.gap)

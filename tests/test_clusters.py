@@ -105,7 +105,9 @@ def test_senses_go_where_distortion_falls_most(falls: dict[int, list[float]], ex
 # ---------------------------------------------------------------------------------- the placement
 
 
-def by_hand(points: np.ndarray, labels: np.ndarray, gap: float) -> tuple[np.ndarray, np.ndarray]:
+def by_hand(
+    points: np.ndarray, labels: np.ndarray, gap: float, variance: float
+) -> tuple[np.ndarray, np.ndarray]:
     """The formulas, term by term in numpy."""
     centers, mean = (
         np.stack([points[labels == k].mean(0) for k in np.unique(labels)]),
@@ -114,7 +116,7 @@ def by_hand(points: np.ndarray, labels: np.ndarray, gap: float) -> tuple[np.ndar
     inside = points - centers[labels]
     scatter = inside.T @ inside / len(points)
     dim = len(scatter)
-    ridge = SHRINKAGE * np.trace(scatter) / dim * np.eye(dim)
+    ridge = SHRINKAGE * max(np.trace(scatter) / dim, variance) * np.eye(dim)
     inverse = np.linalg.inv((1 - SHRINKAGE) * scatter + ridge)
     ahead = max((c - mean) @ inverse @ (c - mean) for c in centers)
     flat = min(1.0, gap / ahead)
@@ -128,21 +130,24 @@ def by_hand(points: np.ndarray, labels: np.ndarray, gap: float) -> tuple[np.ndar
     return rows, bias - np.log(masses).mean()
 
 
-@given(st.integers(0, 50), st.integers(2, 4), st.sampled_from([0.3, 1.0, 4.0, 1e9]))
+@given(
+    st.integers(0, 50), st.integers(2, 4), st.sampled_from([0.3, 1.0, 4.0, 1e9]),
+    st.sampled_from([0.0, 0.5, 50.0]),
+)  # fmt: skip
 @settings(deadline=None, max_examples=20)
 def test_a_placement_is_the_formula_and_keeps_the_mean_log_mass(
-    seed: int, senses: int, gap: float
+    seed: int, senses: int, gap: float, variance: float
 ) -> None:
     points = blobs(seed)
     labels = cluster(points, 4)[0][senses - 1]
-    rows, bias, share = place_word(points, labels, gap)
-    right = by_hand(points.double().numpy(), labels, gap)
+    rows, bias, share = place_word(points, labels, gap, variance)
+    right = by_hand(points.double().numpy(), labels, gap, variance)
     np.testing.assert_allclose(rows.numpy(), right[0], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(bias.numpy(), right[1], rtol=1e-6, atol=1e-7)
     logits = points.double() @ rows.t() + bias
     assert logits.logsumexp(1).mean().item() == pytest.approx(0.0, abs=1e-9)
     assert share.sum().item() == pytest.approx(1.0)
-    whole = place_word(points, labels, 1e9)
+    whole = place_word(points, labels, 1e9, variance)
     unscaled = (points.double() @ whole[0].t() + whole[1]).argmax(1)
     assert torch.equal(logits.argmax(1), unscaled)
 
@@ -172,10 +177,11 @@ def test_directions_in_which_all_words_vary_part_no_senses() -> None:
     contexts = {word: torch.randn(100, 4, generator=draw) * noise for word in range(4, 9)}
     contexts[4][:50, 0] += 4.0
     sample = sample_of(contexts, 9)
-    basis = whiten(sample)
+    basis, variance = whiten(sample)
     aside = torch.cat([x - x.mean(0) for x in map(sample.contexts, contexts)]).double()
     scatter = aside.t() @ aside
     level = scatter.trace() / 4 * torch.eye(4, dtype=torch.float64)
+    assert variance == pytest.approx(float(aside.square().mean()))
     met = basis.double().t() @ ((1 - WHITENING) * scatter + WHITENING * level) @ basis.double()
     torch.testing.assert_close(met / met[0, 0], torch.eye(4).double(), rtol=1e-4, atol=1e-4)
 
@@ -185,7 +191,7 @@ def test_directions_in_which_all_words_vary_part_no_senses() -> None:
 
     assert parted(sample.contexts(4) @ basis)
     assert not parted(sample.contexts(4))
-    assert torch.allclose(whiten(sample_of({4: torch.ones(60, 3)}, 9)), 2**0.5 * torch.eye(3))
+    assert torch.allclose(whiten(sample_of({4: torch.ones(60, 3)}, 9))[0], 2**0.5 * torch.eye(3))
     placed = place_senses(sample, 10)
     assert placed.word_of_sense[-1] == 4
     logits = sample.contexts(4) @ placed.rows[[4, 9]].t() + placed.bias[[4, 9]]
@@ -212,6 +218,18 @@ def test_two_parted_words_get_two_senses_that_win_their_own() -> None:
     assert first[0] != first[80]
     mass = (logits - (contexts[4] @ weight[4]).unsqueeze(1)).logsumexp(1).mean()
     assert abs(mass.item()) < 1e-2  # the sample is in float16
+
+
+def test_a_word_with_nearly_equal_contexts_does_not_disturb_other_words() -> None:
+    """It hardly varies, so discriminants of it alone are huge in the contexts of other words."""
+    contexts = {word: blobs(word) for word in range(4, 9)}
+    contexts[9] = 1.0 + 0.01 * blobs(9, (60, 60))
+    placed = place_senses(sample_of(contexts, 10), 40)
+    senses = placed.word_of_sense == 9
+    assert senses.sum() > 1
+    others = torch.cat([contexts[word] for word in range(4, 9)])
+    mass = (others @ placed.rows[senses].t() + placed.bias[senses]).logsumexp(1)  # nats
+    assert mass.abs().max() < 3
 
 
 def test_the_limit_holds_and_words_that_need_no_sense_get_none() -> None:

@@ -61,6 +61,9 @@ def batches(
         UserError: the split is missing or damaged, has no target side, or a sentence is too long.
     """
     try:
+        # mapping an empty file into memory fails
+        if any(not path.stat().st_size for path in Path(task.cfg.data).glob(f"{split}.*.bin")):
+            raise _no_words(split, flag)
         task.load_dataset(split)
         dataset = task.dataset(split)
         lengths = _lengths(dataset)
@@ -271,13 +274,13 @@ def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) ->
 
 
 def count_words(task: Any, split: str) -> Tensor:
-    """Occurrences of each entry of the target dictionary in a split, int64 [V]. A split without
-    words raises a UserError."""
+    """Occurrences of each word of the target dictionary in a split, int64 [V], with 0 for special
+    symbols. A split without words raises a UserError."""
     dictionary = task.target_dictionary
     counts = torch.zeros(len(dictionary), dtype=torch.long)
     for batch in batches(task, split):
         counts += batch["target"].flatten().bincount(minlength=len(counts))
-    counts[dictionary.pad()] = 0
+    counts[: dictionary.nspecial] = 0
     if not counts.any():
         raise _no_words(split)
     return counts

@@ -115,7 +115,10 @@ def train(args: argparse.Namespace) -> None:
         replace_process(command)
 
 
-_OURS = ("--total-senses", "--output-layer", "--restore-file", "--finetune-from-model")
+_OURS = (
+    *("--total-senses", "--output-layer", "--restore-file", "--finetune-from-model"),
+    *("--max-epoch", "--stop-time-hours"),
+)
 _TWO_PARTS = (
     "goes by --max-update, which a training with senses reaches in two parts; take "
     "polynomial_decay, inverse_sqrt or fixed"
@@ -150,6 +153,12 @@ def give_senses(
         if not args.dry_run and (status := run_program(step)) != 0:
             raise SystemExit(status)
     if placed.exists():
+        reached = read_checkpoint(softmax / "checkpoint_last.pt", trust=True)
+        if (before := reached["optimizer_history"][-1]["num_updates"]) != updates:
+            raise UserError(
+                f"{softmax} has {before} updates, but senses are to be placed after {updates}; "
+                "name another SAVE_DIR, or the former flags"
+            )
         total = str(read_checkpoint(placed, trust=True)["cfg"]["model"].total_senses)
     rest = str(int(given.max_update) - updates)
     args.extra = [*args.extra, "--max-update", rest, "--finetune-from-model", str(placed)]

@@ -268,7 +268,10 @@ def convert(args: argparse.Namespace) -> None:
             raise UserError(f"{text}: give --data BIN")
     args.total_senses = args.total_senses or min(1.5, args.max_senses)
     if args.total_senses > args.max_senses:
-        raise UserError(f"--total-senses is {args.total_senses}, more than --max-senses")
+        raise UserError(
+            f"--total-senses is {args.total_senses}, more than --max-senses {args.max_senses}; "
+            "change one of them"
+        )
     source = conversion.read_softmax_model(args.checkpoint, args.data, args.trust_checkpoint)
     placed = None if args.data is None else conversion.PlacedSenses(source, args)
     converted = conversion.convert(source, args.max_senses, placed.placement if placed else None)

@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from fairseq.data import indexed_dataset
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import main
@@ -32,8 +34,15 @@ TRAINED = ["--max-update", 150, "--max-epoch", 150, "--max-tokens", 1000, "--lr"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The synthetic corpus, binarized."""
-    return binarized_corpus(tmp_path_factory.mktemp("clusters"), SIZES)
+    """The synthetic corpus, binarized, with a split of blank lines and one without lines."""
+    data = binarized_corpus(tmp_path_factory.mktemp("clusters"), SIZES)
+    for split, language in product(("blank", "empty"), ("de", "en")):
+        prefix = str(data / f"{split}.de-en.{language}")
+        builder = indexed_dataset.make_builder(f"{prefix}.bin", "mmap", vocab_size=99)
+        for _ in range(3 if split == "blank" else 0):
+            builder.add_item(torch.tensor([2]))  # the end of a sentence
+        builder.finalize(f"{prefix}.idx")
+    return data
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +115,9 @@ def test_gap_and_contexts_are_heeded(
     [
         (["--split", "nothing"], "error: --split: Dataset not found"),
         (["--valid-split", "nothing"], "error: --valid-split: Dataset not found"),
+        (["--split", "blank"], "--split blank: it has no words"),
+        (["--split", "empty"], "--split empty: it has no words"),
+        (["--split", "test"], "--split test: no word occurs 40 times"),
         (["--memory", "1e-9"], "--memory 1e-09: 1e-09 GB are not enough"),
         (["--gap", 0], "--gap: must be"),
         (["--total-senses", 9], "--total-senses is 9.0, more than --max-senses"),
@@ -153,13 +165,12 @@ train: {arch: lstm_kerbs, hidden-size: 16, embed-dim: 16, criterion: kerbs_cross
 def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     command = [sys.executable, "-m", "fairseq_kerbs.cli", "train", str(tmp_path / "recipe.yaml")]
-    command += [str(data), str(tmp_path / "save")]
+    command += [str(data), str(save := tmp_path / "save")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "loss of split valid" in done.stdout
-    first, last = (
-        read_checkpoint(tmp_path / "save" / name / "checkpoint_last.pt") for name in ("softmax", "")
-    )
+    first, last = (read_checkpoint(save / name / "checkpoint_last.pt") for name in ("softmax", ""))
+    history = last["optimizer_history"][-1]
     updates = [state["optimizer_history"][-1]["num_updates"] for state in (first, last)]
     assert updates == [10, 15]
     assert [state["cfg"]["optimization"]["lr"] for state in (first, last)] == [[0.01], [0.002]]
@@ -168,9 +179,18 @@ def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_pa
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0
     assert "loss of split" not in again.stdout
-    assert read_checkpoint(tmp_path / "save" / "checkpoint_last.pt")["optimizer_history"][-1][
-        "num_updates"
-    ] == 15  # fmt: skip
+    assert read_checkpoint(save / "checkpoint_last.pt")["optimizer_history"][-1] == history
+    # ended before the placement: only the softmax stays as it is
+    for path in (save / "softmax" / "senses.pt", *save.glob("checkpoint*")):
+        path.unlink()
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "loss of split valid" in again.stdout
+    resumed = read_checkpoint(save / "checkpoint_last.pt")["model"]
+    assert all(torch.equal(value, resumed[name]) for name, value in last["model"].items())
+    longer = [*command, "--max-update", "50"]
+    again = subprocess.run(longer, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "has 10 updates, but senses are to be placed after 20" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -186,6 +206,7 @@ def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_pa
         ("{at: 0.2, total: 5}", [], "total is 5.0, more than --max-senses 4"),
         ("{at: 0.2, total: 3}", ["--max-senses", "2"], "more than --max-senses 2"),
         ("{at: 0.2, total: 3}", ["--restore-file", "x"], "--restore-file does not go with"),
+        ("{at: 0.2, total: 3}", ["--max-epoch", "3"], "--max-epoch does not go with"),
         ("{at: 0.2, total: 3}", ["--reset-optimizer"], "--reset-optimizer does not go with"),
         ("{at: 0.2, total: 3}", ["--lr-scheduler", "cosine"], "take polynomial_decay"),
     ],
