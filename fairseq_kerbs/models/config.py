@@ -22,7 +22,7 @@ from fairseq_kerbs import output_layers
 from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
-from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES
+from fairseq_kerbs.reallocation.moves import NEW_SENSES
 from fairseq_kerbs.training.sense_updates import SenseSchedule
 from fairseq_kerbs.utils.errors import UserError
 

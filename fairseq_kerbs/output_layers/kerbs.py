@@ -17,9 +17,8 @@ from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dt
 from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp, Losses
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS, SPARE_NATS, place_on_clusters
-from fairseq_kerbs.reallocation.moved_vectors import NEW_SENSES, new_vectors
+from fairseq_kerbs.reallocation.moves import NEW_SENSES, check_choice, new_vectors
 from fairseq_kerbs.senses import SenseInventory, SenseTable
-from fairseq_kerbs.senses.moves import check_choice
 from fairseq_kerbs.torch_compat import is_compiling
 
 SENSE_INITS = ("random", "shared", "spare")
@@ -80,7 +79,7 @@ class KerbsOutputLayer(KernelOutputLayer):
         max_senses: maximum number of senses of a word.
         kernel: a kernel, or its name. θ is a parameter only if the kernel uses it.
         sense_init: "random" (the paper), "shared" or "spare", see :meth:`reset_parameters`.
-        new_sense: "keep" (the paper) or "split", see :mod:`.reallocation.moved_vectors`.
+        new_sense: "keep" (the paper) or "split", see :mod:`.reallocation.moves`.
         biased: the last coordinate of context vectors is 1, so that senses have biases.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
 

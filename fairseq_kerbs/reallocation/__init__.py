@@ -1,5 +1,6 @@
 """Reallocation of senses between words (Algorithm 1), and their embeddings after a move."""
 
+from fairseq_kerbs.reallocation.moves import MOVED_THETA, Moves, ReallocationSettings
 from fairseq_kerbs.reallocation.policies import (
     POLICIES,
     apply_moves,
@@ -7,7 +8,6 @@ from fairseq_kerbs.reallocation.policies import (
     reallocate,
     reset_moments,
 )
-from fairseq_kerbs.senses.moves import MOVED_THETA, Moves, ReallocationSettings
 
 __all__ = [
     "MOVED_THETA",

@@ -32,8 +32,8 @@ from torch import Tensor
 
 from fairseq_kerbs.clusters import ContextSample, place_senses
 from fairseq_kerbs.kernels import Kernel, kernel_logits
+from fairseq_kerbs.reallocation.moves import Moves
 from fairseq_kerbs.senses import SenseInventory, build_sense_table
-from fairseq_kerbs.senses.moves import Moves
 
 PLACED_KERNELS = ("kerbs", "lin")
 """Kernels that equal the inner product at θ = 0, so that senses can be placed."""

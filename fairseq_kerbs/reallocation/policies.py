@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fairseq_kerbs.reallocation.moves import Moves, Policy, ReallocationSettings, check_choice
 from fairseq_kerbs.senses import SenseInventory
-from fairseq_kerbs.senses.moves import Moves, Policy, ReallocationSettings, check_choice
 
 
 class _LeastUsed:

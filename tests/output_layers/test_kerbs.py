@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fairseq_kerbs.kernels import kernel_logits
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.reallocation import POLICIES
-from fairseq_kerbs.senses.moves import Moves
+from fairseq_kerbs.reallocation.moves import Moves
 
 
 def make(name: str, dim: int = 8, vocab_size: int = 30, total: int = 75) -> OutputLayer:

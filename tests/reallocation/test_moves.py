@@ -9,9 +9,14 @@ import pytest
 import torch
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation.moved_vectors import SPLIT_SINE, leading_senses, new_vectors
+from fairseq_kerbs.reallocation.moves import (
+    SPLIT_SINE,
+    Moves,
+    ReallocationSettings,
+    leading_senses,
+    new_vectors,
+)
 from fairseq_kerbs.senses import SenseInventory
-from fairseq_kerbs.senses.moves import Moves, ReallocationSettings
 from tests.reallocation import test_policies as policies
 
 OWNERS = [0, 1, 2, 0, 1, 0]
