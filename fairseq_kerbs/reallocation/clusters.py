@@ -2,8 +2,8 @@
 
 In the paper a word should have as many senses as its contexts have clusters. Algorithm 1 instead
 looks at how well a word is predicted. If the context determines the word, as in translation, no
-gradient separates its senses, and one of them takes all occurrences. This policy samples contexts
-during training and places senses by :mod:`fairseq_kerbs.clusters`.
+gradient separates its senses, and in many words one of them takes all occurrences. This policy
+samples contexts during training and places senses by :mod:`fairseq_kerbs.clusters`.
 
 A placement needs one vector w and bias b per word. Let g(h) be the log of the word's unnormalized
 probability (Eq. 4). For a word with several senses w is the mean gradient of g, and b preserves the
