@@ -13,11 +13,11 @@ within clusters:
     b_k = b + f (½ (mᵀPm − c_kᵀPc_k) + log π_k) − E_h[log Σ_k exp(…)]
     P   = ((1 − s) S + s·max(tr S/d, l)·I)⁻¹,   f = min(1, gap / max_k (c_k − m)ᵀP(c_k − m))
 
-where (…) is the term added to the logit of sense k, s is :data:`SHRINKAGE`, and l the variance of
-all words' contexts, without which words with few or nearly equal contexts disturb other words. f
-does not change which sense is most probable. A small f preserves the probability of the word in
-contexts of other words. The last term of b_k preserves the mean log mass of the word over its
-contexts. The kernel must be the inner product, as KerBS's at θ = 0.
+where (…) is the term added to the logit of sense k, s is :data:`SHRINKAGE`, and l the variance
+within words, without which words with few or nearly equal contexts disturb other words. f does not
+change which sense is most probable. A small f preserves the probability of the word in contexts of
+other words. The last term of b_k preserves the mean log mass of the word over its contexts. The
+kernel must be the inner product, as KerBS's at θ = 0.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def place_word(
         contexts: contexts of the word, [n, d].
         labels: cluster of each context, one of 0 … k − 1, [n].
         gap: maximum of f·(c_k − m)ᵀP(c_k − m) in nats, the preference of a sense for its cluster.
-        variance: l, the variance of contexts of all words.
+        variance: l, the mean variance per dimension of contexts around the mean of their word.
 
     Returns:
         w_k − w [k, d], b_k − b [k] and π_k [k], in float64.

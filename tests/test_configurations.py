@@ -317,3 +317,16 @@ def test_a_dry_run_for_gpus_prints_what_fairseq_parses(
         key for key, value in load_experiment(config).train.items() if plain.get(key) != value
     }
     assert differs == changed - (set() if cards > 1 else {"batch-size", "ddp-backend"})
+
+
+def test_every_configuration_with_senses_is_a_recipe(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipes = [c for c in CONFIGS.glob("*/*.yaml") if "\nsenses:" in c.read_text("utf-8")]
+    assert len(recipes) >= 5
+    for config in recipes:
+        assert main(["train", str(config), str(data), str(tmp_path / "save"), "--dry-run"]) == 0
+        commands = [line for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
+        programs = [shlex.split(line)[0] for line in commands]
+        assert [Path(program).name for program in programs][::2] == ["fairseq-train"] * 2
+        assert " convert " in commands[1]

@@ -10,8 +10,8 @@ If source words are equally probable, as words that always occur together are, e
 one at the nearest relative position. NULL has priority.
 
 NLTK's Python loops need 2.4 s for 2,000 pairs of lines and five iterations. This implementation
-needs 1 s for 29,000 pairs and ten iterations. eflomal and fast_align are C++ programs of their own
-with files as input and no posteriors.
+needs 1 s for 29,000 pairs and ten iterations. eflomal and fast_align are programs of their own that
+read files and have no posteriors.
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ def records(frame: DataFrame) -> list[dict[str, Any]]:
 
 def csv_of(frame: DataFrame, digits: int | None = None) -> str:
     """A table as CSV, with empty cells for missing values, and floats with ``digits`` [all]."""
-    return frame.to_csv(index=False, float_format=digits and f"%.{digits}g", lineterminator="\n")
+    return frame.infer_objects().to_csv(
+        index=False, float_format=digits and f"%.{digits}g", lineterminator="\n"
+    )
 
 
 def sense_numbers(layer: OutputLayer, word: int) -> list[int]:

@@ -117,7 +117,7 @@ def train(args: argparse.Namespace) -> None:
 
 _OURS = (
     *("--total-senses", "--output-layer", "--restore-file", "--finetune-from-model"),
-    *("--max-epoch", "--stop-time-hours"),
+    *("--max-epoch", "--stop-time-hours", "--patience", "--stop-min-lr"),
 )
 _TWO_PARTS = (
     "goes by --max-update, which a training with senses reaches in two parts; take "
@@ -152,13 +152,15 @@ def give_senses(
         announce(files, quoted(step))
         if not args.dry_run and (status := run_program(step)) != 0:
             raise SystemExit(status)
-    if placed.exists():
-        reached = read_checkpoint(softmax / "checkpoint_last.pt", trust=True)
-        if (before := reached["optimizer_history"][-1]["num_updates"]) != updates:
+    last = softmax / "checkpoint_last.pt"
+    if placed.exists() and last.exists():
+        done = read_checkpoint(last, trust=True)["optimizer_history"][-1]["num_updates"]
+        if done != updates:
             raise UserError(
-                f"{softmax} has {before} updates, but senses are to be placed after {updates}; "
+                f"{softmax} has {done} updates, but senses are to be placed after {updates}; "
                 "name another SAVE_DIR, or the former flags"
             )
+    if placed.exists():
         total = str(read_checkpoint(placed, trust=True)["cfg"]["model"].total_senses)
     rest = str(int(given.max_update) - updates)
     args.extra = [*args.extra, "--max-update", rest, "--finetune-from-model", str(placed)]
@@ -181,7 +183,7 @@ def check_recipe(
     parser.add_argument("--max-senses", default="4")
     given = parser.parse_known_args(program_arguments(args.data, flags, args.extra))[0]
     used = {word.partition("=")[0] for word in args.extra}
-    used |= {f"--{name}" for name in flags if name != "output-layer"}
+    used |= {f"--{n}" for n, value in flags.items() if n != "output-layer" and value is not False}
     clash = sorted(flag for flag in used if flag in _OURS or flag.startswith("--reset-"))
     clash += ["--save-dir"] if given.save_dir != args.save_dir else []
     most, scheduler = given.max_senses, given.lr_scheduler

@@ -89,8 +89,9 @@ def _gains(
     systems: Mapping[str, Texts], references: Texts | None, number: int, baseline: str
 ) -> dict[int, dict[str, float]]:
     """Scores of the last system and the baseline on the lines with the largest gains, in order."""
-    if baseline not in systems:
-        raise UserError(f"--baseline {baseline} is none of the systems {', '.join(systems)}")
+    if baseline not in [*systems][:-1]:
+        earlier = ", ".join([*systems][:-1])
+        raise UserError(f"--baseline {baseline} is none of the systems before the last, {earlier}")
     if references is None:
         raise UserError("--choose best needs --reference")
     pair, scorer = (list(systems)[-1], baseline), CHRF()

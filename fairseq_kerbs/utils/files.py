@@ -61,7 +61,7 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     r"""Open a file that appears under its name only when it is complete.
 
     After an exception, an existing file of that name is unchanged. A symbolic link is replaced. A
-    device or a named pipe, such as /dev/null, is written to directly.
+    device or a named pipe, such as /dev/stdout, is written to directly.
 
     Args:
         path: path of the file. Its folder is created.
@@ -75,7 +75,9 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if path.exists() and not path.is_file():
+        places = (path.absolute(), path.readlink() if path.is_symlink() else path)
+        special = any(str(place).startswith(("/dev/", "/proc/")) for place in places)
+        if path.exists() and (special or not path.is_file()):
             with path.open(mode, **text) as stream:
                 yield stream
             return

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -46,7 +45,7 @@ def main(data: Path, checkpoints: list[Path]) -> None:
     words = torch.cat([torch.stack([one[n], other[n]])[..., 1:] for n in one], -1)
     before = torch.cat([torch.stack([one[n], other[n]])[:, 0, :-1] for n in one], -1)
     for model, name in enumerate(("the first", "the second")):
-        for low, high in pairwise(BOUNDS):
+        for low, high in zip(BOUNDS, BOUNDS[1:]):
             probability = before[model].neg().exp2()
             chosen = words[..., (probability >= low) & (probability < high)]
             (bits, right), (other_bits, other_right) = chosen.mean(-1).tolist()

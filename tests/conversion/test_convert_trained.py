@@ -207,6 +207,7 @@ def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_pa
         ("{at: 0.2, total: 3}", ["--max-senses", "2"], "more than --max-senses 2"),
         ("{at: 0.2, total: 3}", ["--restore-file", "x"], "--restore-file does not go with"),
         ("{at: 0.2, total: 3}", ["--max-epoch", "3"], "--max-epoch does not go with"),
+        ("{at: 0.2, total: 3}", ["--patience", "3"], "--patience does not go with"),
         ("{at: 0.2, total: 3}", ["--reset-optimizer"], "--reset-optimizer does not go with"),
         ("{at: 0.2, total: 3}", ["--lr-scheduler", "cosine"], "take polynomial_decay"),
     ],

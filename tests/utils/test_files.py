@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -79,6 +80,13 @@ def test_a_device_or_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None
     assert os.read(reader, 99) == b"text\n"
     assert pipe.is_fifo()
     os.close(reader)
+    (link := tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    code = "import sys; from fairseq_kerbs.utils.files import atomic_write\n"
+    code += "with atomic_write(sys.argv[1]) as stream: stream.write('text')"
+    with (tmp_path / "redirected").open("w") as output:
+        subprocess.run([sys.executable, "-c", code, link], stdout=output, check=True)
+    assert link.is_symlink()
+    assert (tmp_path / "redirected").read_text() == "text"
 
 
 def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
