@@ -89,11 +89,11 @@ def _gains(
     systems: Mapping[str, Texts], references: Texts | None, number: int, baseline: str
 ) -> dict[int, dict[str, float]]:
     """Scores of the last system and the baseline on the lines with the largest gains, in order."""
+    if references is None or len(systems) < 2:
+        raise UserError("--choose best needs --reference and two systems")
     if baseline not in [*systems][:-1]:
         earlier = ", ".join([*systems][:-1])
         raise UserError(f"--baseline {baseline} is none of the systems before the last, {earlier}")
-    if references is None:
-        raise UserError("--choose best needs --reference")
     pair, scorer = (list(systems)[-1], baseline), CHRF()
     scores = {
         line: {name: scorer.sentence_score(systems[name][line], [text]).score for name in pair}

@@ -92,7 +92,13 @@ MISUSES = [
     (f"{EXAMPLES} --choose best", "needs --reference"),
     (f"{EXAMPLES} --system c={{work}}/one", "has 1"),
     (f"{EXAMPLES} --reference {{work}}/one", "--source has 2 lines but --reference has 1"),
-    (f"{EXAMPLES} --choose best --reference {{work}}/two --baseline x", "--baseline x is none of"),
+    *(
+        (
+            f"{EXAMPLES} --system c={{work}}/two --choose best --reference {{work}}/two --baseline {name}",
+            f"--baseline {name} is none of",
+        )
+        for name in "xc"
+    ),
     (f"{EXPORT} --key {{out}}/key.json --items 3", "--items is 3, but only 2 lines"),
     (f"{EXPORT} --key {{out}}/sheets/key.json --items 1", "lies in --sheets; put it where"),
     *(
