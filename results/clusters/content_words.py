@@ -2,7 +2,7 @@
 
     python results/clusters/content_words.py FILE.cs.txt.gz...
 
-The files also have function words, whose Czech translations differ by grammar. For each file: the
+Most files also have function words, whose Czech translations differ by grammar. For each file: the
 number of content words and their occurrences, and the means of senses, k-means and linear
 classifier with 95 % bootstrap intervals over words.
 """

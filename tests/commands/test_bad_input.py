@@ -48,6 +48,7 @@ SENSES = "senses --data {work}/bin"
 MODEL = "{work}/model.pt"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 EXAMPLES = "examples --source {work}/two --system a={work}/two"
+BEST = "--system c={work}/two --choose best --reference {work}/two"
 
 TRAINING = [f"train.de-en.{kind}" for kind in ("de.bin", "de.idx", "en.bin", "en.idx")]
 
@@ -93,11 +94,8 @@ MISUSES = [
     (f"{EXAMPLES} --system c={{work}}/one", "has 1"),
     (f"{EXAMPLES} --reference {{work}}/one", "--source has 2 lines but --reference has 1"),
     *(
-        (
-            f"{EXAMPLES} --system c={{work}}/two --choose best --reference {{work}}/two --baseline {name}",
-            f"--baseline {name} is none of",
-        )
-        for name in "xc"
+        (f"{EXAMPLES} {BEST} --baseline {name}", f"--baseline {name} is none of")
+        for name in ("x", "c")
     ),
     (f"{EXPORT} --key {{out}}/key.json --items 3", "--items is 3, but only 2 lines"),
     (f"{EXPORT} --key {{out}}/sheets/key.json --items 1", "lies in --sheets; put it where"),
