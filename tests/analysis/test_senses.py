@@ -183,6 +183,15 @@ def test_report_with_data(
     assert f"split train has no occurrence of {piece} as a whole word" in capsys.readouterr().err
 
 
+def test_a_missing_source_side_is_named(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = [f"test.de-en.de.{kind}" for kind in ("bin", "idx")]
+    shutil.copytree(trained.data, tmp_path / "bin", ignore=lambda *_: source)
+    assert senses(trained.kerbs, "--data", tmp_path / "bin", "--split", "test") == 2
+    assert "it has only test.de-en.en: a side is missing" in capsys.readouterr().err
+
+
 def test_gold_senses_are_compared_with(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
