@@ -14,7 +14,7 @@ within clusters:
     P   = ((1 − s) S + s·max(tr S/d, l)·I)⁻¹,   f = min(1, gap / max_k (c_k − m)ᵀP(c_k − m))
 
 where (…) is the term added to the logit of sense k, s is :data:`SHRINKAGE`, and l the variance
-within words, without which words with few or nearly equal contexts disturb other words. f does not
+within words for a word with fewer than d contexts, else 0: such words disturbed others. f does not
 change which sense is most probable. A small f preserves the probability of the word in contexts of
 other words. The last term of b_k preserves the mean log mass of the word over its contexts. The
 kernel must be the inner product, as KerBS's at θ = 0.
@@ -188,7 +188,7 @@ def place_word(
         contexts: contexts of the word, [n, d].
         labels: cluster of each context, one of 0 … k − 1, [n].
         gap: maximum of f·(c_k − m)ᵀP(c_k − m) in nats, the preference of a sense for its cluster.
-        variance: l, the mean variance per dimension of contexts around the mean of their word.
+        variance: l for n < d, the mean variance of contexts around the mean of their word.
 
     Returns:
         w_k − w [k, d], b_k − b [k] and π_k [k], in float64.
@@ -198,8 +198,8 @@ def place_word(
     centers = members.t() @ points / members.sum(0).unsqueeze(1)
     within, offsets = points - members @ centers, centers - mean
     scatter, eye = within.t() @ within / len(points), torch.eye(points.shape[1]).double()
-    level = (scatter.trace() / len(eye)).clamp_min(max(variance, 1e-30))
-    covariance = torch.lerp(scatter, level * eye, SHRINKAGE)
+    least = max(1e-30, variance * (len(points) < len(eye)))  # S is singular then
+    covariance = torch.lerp(scatter, (scatter.trace() / len(eye)).clamp_min(least) * eye, SHRINKAGE)
     discriminants = torch.linalg.solve(covariance, offsets.t()).t()  # P (c_k − m), [k, d]
     factor = min(1.0, gap / float((offsets * discriminants).sum(1).max().clamp_min(1e-300)))
     # ½ (mᵀPm − cᵀPc) = −½ (c − m)ᵀP(c + m)

@@ -116,7 +116,8 @@ def by_hand(
     inside = points - centers[labels]
     scatter = inside.T @ inside / len(points)
     dim = len(scatter)
-    ridge = SHRINKAGE * max(np.trace(scatter) / dim, variance) * np.eye(dim)
+    least = variance if len(points) < dim else 0.0
+    ridge = SHRINKAGE * max(np.trace(scatter) / dim, least) * np.eye(dim)
     inverse = np.linalg.inv((1 - SHRINKAGE) * scatter + ridge)
     ahead = max((c - mean) @ inverse @ (c - mean) for c in centers)
     flat = min(1.0, gap / ahead)
@@ -138,7 +139,7 @@ def by_hand(
 def test_a_placement_is_the_formula_and_keeps_the_mean_log_mass(
     seed: int, senses: int, gap: float, variance: float
 ) -> None:
-    points = blobs(seed)
+    points = blobs(seed, dim=200 if variance else 5)  # more dimensions than contexts, or fewer
     labels = cluster(points, 4)[0][senses - 1]
     rows, bias, share = place_word(points, labels, gap, variance)
     right = by_hand(points.double().numpy(), labels, gap, variance)
@@ -222,8 +223,8 @@ def test_two_parted_words_get_two_senses_that_win_their_own() -> None:
 
 def test_a_word_with_nearly_equal_contexts_does_not_disturb_other_words() -> None:
     """It hardly varies, so discriminants of it alone are huge in the contexts of other words."""
-    contexts = {word: blobs(word) for word in range(4, 9)}
-    contexts[9] = 1.0 + 0.01 * blobs(9, (60, 60))
+    contexts = {word: blobs(word, dim=150) for word in range(4, 9)}
+    contexts[9] = 1.0 + 0.01 * blobs(9, (60, 60), dim=150)
     placed = place_senses(sample_of(contexts, 10), 40)
     senses = placed.word_of_sense == 9
     assert senses.sum() > 1
