@@ -1,4 +1,4 @@
-"""Place senses on the clusters of a softmax model's contexts.
+"""Place senses on the clusters of a softmax model's contexts. Its kernel is the inner product.
 
 The contexts of a word form clusters, for example one per meaning. Every cluster receives a sense:
 sample contexts of each word (:class:`ContextSample`), cluster them by k-means (:func:`cluster`),
@@ -6,18 +6,16 @@ choose the number of senses of each word (:func:`allocate`), compute senses (:fu
 Before k-means, :func:`whiten` reduces the weight of directions in which contexts of all words vary.
 
 The senses of a word are the linear discriminants of its clusters, added to its embedding and bias.
-With the center c_k and share π_k of cluster k, the mean m of all contexts, and the mean scatter S
-within clusters:
+Cluster k has center c_k and share π_k. m is the mean of all contexts, S the scatter in clusters:
 
     w_k = w + f P (c_k − m)
     b_k = b + f (½ (mᵀPm − c_kᵀPc_k) + log π_k) − E_h[log Σ_k exp(…)]
-    P   = ((1 − s) S + s·max(tr S/d, l)·I)⁻¹,   f = min(1, gap / max_k (c_k − m)ᵀP(c_k − m))
+    P   = ((1 − s) S + s·tr(S)/d·I)⁻¹
+    f   = min(1, gap / max_k (c_k − m)ᵀP(c_k − m), 2 gap / max_k σ_k)
 
-where (…) is the term added to the logit of sense k, s is :data:`SHRINKAGE`, and l the variance
-within words for a word with fewer than d contexts, else 0: such words disturbed others. f does not
-change which sense is most probable. A small f preserves the probability of the word in contexts of
-other words. The last term of b_k preserves the mean log mass of the word over its contexts. The
-kernel must be the inner product, as KerBS's at θ = 0.
+(…) is the term added to the logit of sense k, s is :data:`SHRINKAGE`, and σ_k² the mean of
+((c_k − m)ᵀP(x − m))² over contexts x of all words. f does not change which sense is most probable,
+it limits changes in other words' contexts. The last term of b_k preserves the mean log mass.
 """
 
 from __future__ import annotations
@@ -119,31 +117,31 @@ class ContextSample:
         return self.kept[start : start + size].float()
 
 
-def whiten(sample: ContextSample) -> tuple[Tensor, float]:
-    """Whitening matrix A [d, d] for contexts x -> x A, with AᵀCA = I, and their mean variance. C is
-    the scatter of contexts around the mean of their word, shrunk towards the identity."""
-    eye, number = torch.eye(sample.kept.shape[1], dtype=torch.float64), 0
+def whiten(sample: ContextSample) -> Tensor:
+    """Whitening matrix A [d, d] for contexts x -> x A, with AᵀCA = I. C is the scatter of contexts
+    around the mean of their word, shrunk towards a multiple of the identity."""
+    eye = torch.eye(sample.kept.shape[1], dtype=torch.float64)
     scatter = torch.zeros_like(eye)
     for word in sample.enough.nonzero().squeeze(1).tolist():
         contexts = sample.contexts(word).double()
         contexts -= contexts.mean(0)
-        scatter, number = scatter + contexts.t() @ contexts, number + len(contexts)
+        scatter += contexts.t() @ contexts
     level = (scatter.trace() / len(eye)).clamp_min(1e-30)
     values, vectors = torch.linalg.eigh(torch.lerp(scatter / level, eye, WHITENING))
-    return (vectors * values.rsqrt()).float(), float(level / max(1, number))
+    return (vectors * values.rsqrt()).float()
 
 
 def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float]]:
-    """Cluster contexts [n, d] of a word by k-means, for k = 1, 2 … ``most`` clusters, or fewer with
-    few contexts. For each k, return the cluster of each context, [n], and the mean squared distance
-    from the centers."""
+    """Cluster contexts [n, d] of a word, for k = 1 … ``most``, or fewer with few contexts. For each
+    k, return the cluster of each context, [n], and the mean squared distance from the centers."""
     points = contexts.numpy() - contexts.numpy().mean(0)
     rounding = 1e-10 * float(contexts.square().sum(1).mean())
     labels, distortions = [np.zeros(len(points), int)], [float(np.square(points).sum(1).mean())]
     for k in range(2, min(most, len(points) // CONTEXTS_A_SENSE) + 1):
         draw = np.random.RandomState(1)  # equal in all versions of numpy
-        starts = [_k_means(points, k, draw) for _ in range(STARTS)]
-        best, distortion = min(starts, key=lambda start: start[1])
+        best, distortion = min(
+            (_k_means(points, k, draw) for _ in range(STARTS)), key=lambda s: s[1]
+        )
         if distortions[-1] <= rounding or len(np.unique(best)) < k:
             break
         labels, distortions = [*labels, best], [*distortions, distortion]
@@ -179,16 +177,13 @@ def allocate(falls: dict[int, Any], extra: int) -> Counter[int]:
     return Counter(word for _, word in steps[: max(0, extra)])
 
 
-def place_word(
-    contexts: Tensor, labels: NDArray[Any], gap: float, variance: float = 0.0
-) -> tuple[Tensor, Tensor, Tensor]:
+def place_word(contexts: Tensor, labels: NDArray[Any], gap: float, moments: Tensor) -> list[Tensor]:
     """Senses of a word, relative to its embedding and bias, by the equations above.
 
     Args:
-        contexts: contexts of the word, [n, d].
-        labels: cluster of each context, one of 0 … k − 1, [n].
+        contexts, labels: contexts of the word, [n, d], and their clusters 0 … k − 1, [n].
         gap: maximum of f·(c_k − m)ᵀP(c_k − m) in nats, the preference of a sense for its cluster.
-        variance: l for n < d, the mean variance of contexts around the mean of their word.
+        moments: sum of [x, 1]ᵀ[x, 1] over contexts x of all words, [d + 1, d + 1].
 
     Returns:
         w_k − w [k, d], b_k − b [k] and π_k [k], in float64.
@@ -198,15 +193,16 @@ def place_word(
     centers = members.t() @ points / members.sum(0).unsqueeze(1)
     within, offsets = points - members @ centers, centers - mean
     scatter, eye = within.t() @ within / len(points), torch.eye(points.shape[1]).double()
-    least = max(1e-30, variance * (len(points) < len(eye)))  # S is singular then
-    covariance = torch.lerp(scatter, (scatter.trace() / len(eye)).clamp_min(least) * eye, SHRINKAGE)
-    discriminants = torch.linalg.solve(covariance, offsets.t()).t()  # P (c_k − m), [k, d]
-    factor = min(1.0, gap / float((offsets * discriminants).sum(1).max().clamp_min(1e-300)))
+    level = (scatter.trace() / len(eye)).clamp_min(1e-30)  # without scatter any P separates them
+    discriminants = torch.linalg.solve(torch.lerp(scatter, level * eye, SHRINKAGE), offsets.t()).t()
+    apart = F.linear(discriminants, torch.cat([eye, -mean.unsqueeze(0)]))  # for [x, 1], [k, d + 1]
+    spread = (((apart @ moments) * apart).sum(1).max() / moments[-1, -1]).clamp_min(0).sqrt()
+    factor = gap / max(gap, float((offsets * discriminants).sum(1).max()), float(spread) / 2)
     # ½ (mᵀPm − cᵀPc) = −½ (c − m)ᵀP(c + m)
     rows = factor * discriminants
     bias = factor * share.log() - 0.5 * (rows * (centers + mean)).sum(1)
     bias -= (points @ rows.t() + bias).logsumexp(1).mean()
-    return rows, bias, share
+    return [rows, bias, share]
 
 
 class Placement(NamedTuple):
@@ -231,19 +227,23 @@ def place_senses(
     Raises:
         ValueError: ``total_senses`` is below V.
     """
-    words, (basis, variance) = len(sample.size), whiten(sample)
+    words, basis = len(sample.size), whiten(sample)
     if total_senses < words:
         raise ValueError(f"`total_senses` is {total_senses}; {words} words need a sense each.")
     labels, falls = dict[int, list[NDArray[Any]]](), dict[int, NDArray[Any]]()
+    moments = torch.zeros(len(basis) + 1, len(basis) + 1).double()
     for word in progress(sample.enough.nonzero().squeeze(1).tolist(), "clusters", " words"):
-        labels[word], distortions = cluster(sample.contexts(word) @ basis, max_senses)
-        falls[word] = -np.diff(distortions) * int(sample.seen[word])
+        contexts, seen = sample.contexts(word), int(sample.seen[word])
+        labels[word], distortions = cluster(contexts @ basis, max_senses)
+        falls[word] = -np.diff(distortions) * seen
+        contexts = F.pad(contexts.double(), (0, 1), value=1.0)
+        moments += contexts.t() @ contexts * (seen / len(contexts))
     extra, gaps = allocate(falls, total_senses - words), torch.as_tensor(gap).expand(words).tolist()
     word_of_sense = torch.tensor([*range(words), *sorted(extra.elements())])
     rows = torch.zeros(len(word_of_sense), sample.kept.shape[1])
     bias, share = rows.new_zeros(len(rows)), rows.new_ones(len(rows))
     for word, number in extra.items():
-        placed = place_word(sample.contexts(word), labels[word][number], gaps[word], variance)
+        placed = place_word(sample.contexts(word), labels[word][number], gaps[word], moments)
         senses = word_of_sense == word
         rows[senses], bias[senses], share[senses] = (value.float() for value in placed)
     return Placement(rows, bias, word_of_sense, share)
