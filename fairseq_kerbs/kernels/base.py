@@ -110,10 +110,10 @@ _LN2 = {  # in two parts: n times the first is exact
 def expm1(z: Tensor) -> Tensor:
     """e^z − 1 for |z| ≤ 80, exact near 0 also under torch.compile.
 
-    torch.compile replaces torch.expm1 by e^z − 1. This is 2^n (e^r − 1) + (2^n − 1) with
+    On a CPU torch.compile replaces torch.expm1 by e^z − 1. This is 2^n (e^r − 1) + (2^n − 1) with
     z = n·ln 2 + r and |r| ≤ ½ ln 2.
     """
-    if not is_compiling():
+    if z.is_cuda or not is_compiling():
         return torch.expm1(z)
     power, inside = _reduced(z)
     return power * inside + (power - 1.0)
@@ -122,9 +122,10 @@ def expm1(z: Tensor) -> Tensor:
 def exp(z: Tensor) -> Tensor:
     """e^z for z ≤ 80, at least e^−87 in float32.
 
-    torch.compile stores the result of torch.exp in memory if it is used twice, but recomputes this.
+    For a CPU torch.compile stores the result of torch.exp in memory if it is used twice, but
+    recomputes this.
     """
-    if not is_compiling():
+    if z.is_cuda or not is_compiling():
         return torch.exp(z)
     power, inside = _reduced(z.clamp_min(-700.0 if z.dtype == torch.float64 else -87.0))
     return power * inside + power

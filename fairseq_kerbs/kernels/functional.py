@@ -32,29 +32,31 @@ def build_kernel(name: str | Kernel, **options: Any) -> Kernel:
 
 
 class _KernelFunction(torch.autograd.Function):
-    """Autograd function of a kernel. It saves only the inputs x, |h|, |w| and θ."""
+    """Autograd function of a kernel. It saves only the inputs x, |h|, |w|, θ and prepare(θ)."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Kernel, *inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, kernel: Kernel, prepared: Tensor, *inputs: Tensor) -> Tensor:
         ctx.kernel = kernel
-        ctx.save_for_backward(*inputs)
-        x, h_norm, w_norm, theta = inputs
-        return kernel.value(x, h_norm, w_norm, kernel.prepare(theta))
+        ctx.save_for_backward(*inputs, prepared)
+        x, h_norm, w_norm, _ = inputs
+        return kernel.value(x, h_norm, w_norm, prepared)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, kernel = ctx.saved_tensors, ctx.kernel
-        arguments = *inputs[:3], kernel.prepare(inputs[3])
+        *inputs, prepared = ctx.saved_tensors
+        kernel, arguments = ctx.kernel, (*inputs[:3], prepared)
         partials = kernel.partials(*arguments)
         if kernel.homogeneous:
             rest = kernel.value(*arguments) - inputs[0] * partials.x
             by_h, by_w = (rest * safe_inverse(norm) for norm in inputs[1:3])
             partials = partials._replace(h_norm=by_h, w_norm=by_w)
-        return None, *(
+        needs = ctx.needs_input_grad[2:]
+        gradients = (
             _reduced(grad_output, partial, like) if need else None
-            for partial, like, need in zip(partials, inputs, ctx.needs_input_grad[1:])
+            for partial, like, need in zip(partials, inputs, needs)
         )
+        return None, None, *gradients
 
 
 def _reduced(grad: Tensor, partial: Tensor | float, like: Tensor) -> Tensor:
@@ -64,21 +66,25 @@ def _reduced(grad: Tensor, partial: Tensor | float, like: Tensor) -> Tensor:
 
 
 def apply_kernel(
-    kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor
-) -> Tensor:
+    kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor,
+    prepared: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Differentiable kernel value K(x, |h|, |w|, θ).
 
     Args:
         kernel: the kernel.
         x, h_norm, w_norm, theta: tensors that broadcast.
+        prepared: ``kernel.prepare(theta)`` if it is known.
 
     Returns:
         the broadcast shape, in float64 if an input is float64, else float32.
     """
     dtype = compute_dtype(x, h_norm, w_norm, theta)
     x = x.expand(torch.broadcast_shapes(x.shape, h_norm.shape, w_norm.shape, theta.shape))
-    inputs = (value.to(dtype) for value in (x, h_norm, w_norm, theta))
-    return _KernelFunction.apply(kernel, *inputs)
+    x, h_norm, w_norm, theta = (value.to(dtype) for value in (x, h_norm, w_norm, theta))
+    if prepared is None:
+        prepared = kernel.prepare(theta.detach())
+    return _KernelFunction.apply(kernel, prepared, x, h_norm, w_norm, theta)
 
 
 def check_shapes(h: Tensor, w: Tensor, theta: Tensor) -> None:

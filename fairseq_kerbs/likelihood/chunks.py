@@ -124,7 +124,7 @@ class _Chunks:
         (by_nll, by_each), tokens, table = self.smoothing, len(h), self.table
         words, dh, masses, sums = len(table.senses), h_norm.new_empty(0), None, []
         if h.is_cuda:
-            x = self.senses.products(contexts)
+            x = multiply(self.senses.w, contexts)  # the passes widen it
         else:  # compiled functions need a fixed size: pad with tokens of weight 0
             padding = (0, self.size - tokens if self.compiled else 0)
             h_norm, target, weight = (F.pad(v, padding) for v in (h_norm, target, weight))
@@ -164,14 +164,14 @@ class _Chunks:
     ) -> Tensor:
         """Add to the gradients by the senses, and return the gradient by h, [n, d]."""
         dw, by_norm, by_theta = self.by_senses
-        along_h = torch.zeros_like(h_norm)
+        along_h, into = torch.zeros_like(h_norm), x if x.dtype == torch.bfloat16 else None
         for rows in row_blocks(x, self.compiled):
             inputs = *self.senses.inputs(x, h_norm, rows), self.table.words[rows], *rest
-            sums = self.call(passes.write_gradients, *inputs, logits[rows])
+            sums = self.call(passes.write_gradients, *inputs, logits[rows], into)
             for total, part in zip((along_h, by_norm[rows], by_theta[rows]), sums):
                 total += part
         at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, h_norm.new_ones(())
-        p = logits[:, at]
+        p = (logits if into is None else into)[:, at]
         if w.dtype == torch.float16 and p.numel():
             # Most entries are probabilities of one among thousands of senses, and would underflow.
             # The scale is the largest with which no sum over senses or tokens overflows.

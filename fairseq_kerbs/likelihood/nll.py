@@ -218,5 +218,5 @@ def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
     whole = torch.is_grad_enabled() or torch_compat.is_compiling()
     parts = [flat] if whole else flat.split(chunk_size(len(flat), w, compiled=False))
     logits = (kernel_logits(part, w, theta, kernel).t() for part in parts)  # [M, n]
-    words = [word_masses(part, table.senses, table.mask).log_softmax(0).t() for part in logits]
+    words = [word_masses(part, table.senses, table.mask).t().log_softmax(1) for part in logits]
     return torch.cat(words).reshape(*h.shape[:-1], len(table.senses))

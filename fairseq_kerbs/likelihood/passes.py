@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel
 from fairseq_kerbs.kernels.base import exp
+from fairseq_kerbs.kernels.prepared import widen
 from fairseq_kerbs.torch_compat import is_compiling
 
 
@@ -21,8 +22,8 @@ def write_logits(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, logits: Tensor
 ) -> None:
     """Write logits of products X [M, n] into ``logits``, which may be X. The other arguments are
-    those of :meth:`.Kernel.value`: [n], [M, 1] and [..., M, 1]."""
-    logits.copy_(kernel.value(x, h_norm, w_norm, theta))
+    those of :meth:`.Kernel.value`: [n], [M, 1] and [..., M, 1]. X may have the inputs' dtype."""
+    logits.copy_(kernel.value(widen(x, h_norm.dtype), h_norm, w_norm, theta))
 
 
 def log_sum(logits: Tensor) -> Tensor:
@@ -55,9 +56,9 @@ def write_word_masses(logits: Tensor, senses: Tensor, mask: Tensor, masses: Tens
 def write_gradients(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, words: Tensor,
     target: Tensor, log_z: Tensor, log_target: Tensor, weight: Tensor, by_target: Tensor,
-    by_word: Tensor | None, masses: Tensor | None, logits: Tensor,
+    by_word: Tensor | None, masses: Tensor | None, logits: Tensor, into: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Overwrite logits s by G·∂s/∂x, where G is the gradient by the logits:
+    """Overwrite logits s, or ``into``, by G·∂s/∂x, where G is the gradient by the logits:
 
         G = weight·P(m) − by_target·P(m | y)·[L(m) = y] − by_word·P(m | L(m))
 
@@ -78,7 +79,7 @@ def write_gradients(
         grad = grad - (by_word if masses is None else by_word * exp(logits - masses[words]))
     share = exp((logits - log_target).clamp_max(0.0)) * by_target
     grad = grad - torch.where(words.unsqueeze(1) == target, share, 0.0)
-    by_x, by_h, by_w, by_theta = kernel.partials(x, h_norm, w_norm, theta)
+    by_x, by_h, by_w, by_theta = kernel.partials(widen(x, h_norm.dtype), h_norm, w_norm, theta)
     if kernel.homogeneous:
         by_h = by_w = logits
     zeros = torch.zeros_like(w_norm[:, 0])
@@ -87,5 +88,5 @@ def write_gradients(
         (grad * by_w).sum(1) if kernel.reads_norms else zeros,
         (grad * by_theta).sum(1) if kernel.has_theta else zeros,
     )
-    logits.copy_(grad * by_x)
+    (logits if into is None else into).copy_(grad * by_x)
     return sums

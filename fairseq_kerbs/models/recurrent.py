@@ -28,6 +28,7 @@ from fairseq.models.transformer import Embedding
 from fairseq.utils import apply_to_sample
 from torch import Tensor, nn
 
+from fairseq_kerbs.kernels import compute_dtype
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
 from fairseq_kerbs.models.config import RecurrentKerbsConfig, SeparableKerbsConfig, refuse_flags
 from fairseq_kerbs.output_layers.base import LookedUp
@@ -111,7 +112,7 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
             memory = self.first_memory(len(tokens), encoder_out)
         contexts: list[Any] = []
         attentions: list[Any] = []
-        for words in self._look_up(tokens):
+        for words in self._look_up(tokens, whole=state is None):
             if isinstance(words, LookedUp):
                 words = self.embed_tokens.compose(words, memory.context)
             memory, attention = self.step(words, memory, encoder_out)
@@ -123,15 +124,21 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
         attended = None if attentions[0] is None else torch.stack(attentions, 1)
         return torch.stack(contexts, 1), attended
 
-    def _look_up(self, words: Tensor) -> Iterator[Tensor | LookedUp]:
+    def _look_up(self, words: Tensor, whole: bool) -> Iterator[Tensor | LookedUp]:
         """For each position of [batch, len] its embeddings [batch, e], or what they are made of.
 
-        All are looked up at once: the gradient of a look-up is as large as the vocabulary.
+        All are looked up at once: the gradient of a look-up is as large as the vocabulary. In
+        ``whole`` sentences θ is prepared once, too, which takes a hundred operations.
         """
         if not self.embed_tokens.posterior:
             yield from self.embed_tokens(words).unbind(1)
             return
-        parts = (part.unbind(1) for part in self.embed_tokens.look_up(words))
+        found = self.embed_tokens.look_up(words)
+        parts = [part.unbind(1) for part in found[:5]]
+        if whole:
+            layer: Any = self.output
+            prepared = layer.kernel.prepare(found.theta.detach().to(compute_dtype(found.theta)))
+            parts.append(prepared.unbind(-2))  # [batch, len, K] or [C, batch, len, K]
         for step in zip(*parts):
             yield LookedUp(*step)
 

@@ -33,6 +33,7 @@ class LookedUp(NamedTuple):
         prior: usage of senses within the word, [..., K], sums to 1.
         mask: False at padding, [..., K].
         senses: sense numbers, [..., K].
+        prepared: :meth:`.Kernel.prepare` of θ, [..., K] or [C, ..., K] [computed when needed].
     """
 
     rows: Tensor
@@ -40,6 +41,7 @@ class LookedUp(NamedTuple):
     prior: Tensor
     mask: Tensor
     senses: Tensor
+    prepared: Tensor | None = None
 
 
 class OutputAndLoss(NamedTuple):

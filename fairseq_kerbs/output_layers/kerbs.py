@@ -39,8 +39,9 @@ def _in_backward() -> bool:
 
 
 def posterior_weights(
-    h: Tensor, rows: Tensor, theta: Tensor, mask: Tensor, kernel: Kernel
-) -> Tensor:
+    h: Tensor, rows: Tensor, theta: Tensor, mask: Tensor, kernel: Kernel,
+    prepared: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Posterior of the senses of a known word, given its context vector (Eq. 7).
 
     The normalizer of Eq. 5 cancels, so only the senses of the word are needed.
@@ -51,6 +52,7 @@ def posterior_weights(
         theta: their kernel parameters, [..., K].
         mask: False at padding, [..., K].
         kernel: kernel of the output layer.
+        prepared: ``kernel.prepare(theta)`` if it is known.
 
     Returns:
         [..., K], 0 at padding, sums to 1.
@@ -61,7 +63,7 @@ def posterior_weights(
         bound = kernel.bind(rows.shape[-1])
         x = torch.einsum("...d,...kd->...k", bound.map_contexts(wide_h), wide_rows)
         row_norm = safe_norm(wide_rows).squeeze(-1)  # [..., K]
-        logits = apply_kernel(bound, x, safe_norm(wide_h), row_norm, theta)
+        logits = apply_kernel(bound, x, safe_norm(wide_h), row_norm, theta, prepared)
         return logits.masked_fill(~mask, -torch.inf).softmax(-1)
 
 
@@ -162,7 +164,8 @@ class KerbsOutputLayer(KernelOutputLayer):
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
         if prepared is None:
-            return posterior_weights(contexts, found.rows, found.theta, found.mask, self.kernel)
+            rows, theta, _, mask, _, ready = found
+            return posterior_weights(contexts, rows, theta, mask, self.kernel, ready)
         with torch.autocast(contexts.device.type, enabled=False):
             logits = prepared.logits_of(found.senses, found.rows, contexts)
             return logits.masked_fill(~found.mask, -torch.inf).softmax(-1)

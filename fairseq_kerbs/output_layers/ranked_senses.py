@@ -47,8 +47,11 @@ class RankedSenses(NamedTuple):
         words, *others = x.split(self.counts)
         for part in others:
             torch.logaddexp(words[: len(part)], part, out=words[: len(part)])
-        scores = words.log_softmax(0)
-        return (scores.index_select(0, self.rows) if others else scores).t()
+        if h.is_cuda:  # log_softmax over rows is slow there
+            words = words.t().contiguous()
+        scores = words.log_softmax(int(h.is_cuda))
+        scores = scores.index_select(int(h.is_cuda), self.rows) if others else scores
+        return scores if h.is_cuda else scores.t()
 
     def logits_of(self, senses: Tensor, vectors: Tensor, h: Tensor) -> Tensor:
         """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
