@@ -173,8 +173,7 @@ class _Chunks:
         at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, h_norm.new_ones(())
         p = (logits if into is None else into)[:, at]
         if w.dtype == torch.float16 and p.numel():
-            # Most entries are probabilities of one among thousands of senses, and would underflow.
-            # The scale is the largest with which no sum over senses or tokens overflows.
+            # Most entries are tiny. At this scale no sum over senses or tokens overflows.
             factors = ((0, w), (1, contexts))
             bounds = [p.abs().sum(dim).amax() * v.abs().amax().clamp_min(1.0) for dim, v in factors]
             scale = 32768.0 / torch.stack(bounds).amax().clamp_min(torch.finfo(dtype).tiny)

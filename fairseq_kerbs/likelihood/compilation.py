@@ -35,9 +35,8 @@ def worthwhile(senses: int) -> bool:
 
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    # recompute intermediate values instead of storing them
     limits = ("realize_opcount_threshold", "realize_reads_threshold", "realize_acc_reads_threshold")
-    options: Any = dict.fromkeys(limits, 1000)
+    options: Any = dict.fromkeys(limits, 1000)  # recompute intermediate values, do not store them
     contract = "enable_floating_point_contract_flag"
     if isinstance(getattr(torch._inductor.config.cpp, contract, None), str):  # fused multiply-add
         options[f"cpp.{contract}"] = "fast"

@@ -3,9 +3,8 @@
     p(v | h) = Σ_k π_k softmax_v(S_k(w_v, h̃_k))          Gao et al. 2019, Eq. 1
 
 with shared word embeddings w_v, and a context vector h̃_k, a weight π_k and a kernel S_k for each
-component. If all kernels are inner products, this is the mixture of softmaxes of Yang et al. 2018.
-Backward computes each chunk again (``torch.utils.checkpoint``), so that only one chunk of
-tokens × words × components is in memory.
+component. With inner products this is the mixture of softmaxes of Yang et al. 2018. Backward
+computes each chunk again, so that only one of tokens × words × components is in memory.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, kernel_logits
 from fairseq_kerbs.kernels.prepared import product_dtype
-from fairseq_kerbs.likelihood.chunks import check_words
+from fairseq_kerbs.likelihood.chunks import check_words, chunk_size
 from fairseq_kerbs.likelihood.nll import NllOptions, check_target
 from fairseq_kerbs.torch_compat import is_compiling
 
-CHUNK_BYTES = 16 << 20  # size of the logits of all components
+CHUNK_BYTES = 16 << 20  # size of the logits of all components, on a CPU
 
 
 class Mixture(NamedTuple):
@@ -56,8 +55,7 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
         check_words(target, len(w))
     products = product_dtype(contexts, w)
     mixture = mixture._replace(
-        # ignored contexts may be NaN or infinite
-        contexts=torch.where(counted[:, None, None], contexts, 0.0),
+        contexts=torch.where(counted[:, None, None], contexts, 0.0),  # ignored ones may be NaN
         w=w.to(compute_dtype(contexts, w)),  # gradients of chunks are summed in this dtype
     )
     run = partial(checkpoint, _chunk_losses, use_reentrant=False, preserve_rng_state=False)
@@ -74,10 +72,13 @@ def mixture_nll(mixture: Mixture, target: Tensor, options: NllOptions) -> tuple[
 
 def _chunks(mixture: Mixture) -> list[Mixture]:
     """Split the tokens of a mixture into chunks."""
-    size = max(8, CHUNK_BYTES // (4 * mixture.log_weights.shape[-1] * len(mixture.w)))
-    contexts = mixture.contexts.reshape(-1, *mixture.contexts.shape[-2:]).split(size)
-    log_weights = mixture.log_weights.reshape(-1, mixture.log_weights.shape[-1]).split(size)
-    return [mixture._replace(contexts=h, log_weights=p) for h, p in zip(contexts, log_weights)]
+    count = mixture.log_weights.shape[-1]
+    contexts = mixture.contexts.reshape(-1, *mixture.contexts.shape[-2:])  # [N, K, d]
+    size = max(8, CHUNK_BYTES // (4 * count * len(mixture.w)))
+    if contexts.is_cuda:
+        size = chunk_size(count * len(contexts), mixture.w, compiled=False) // count
+    parts = zip(contexts.split(size), mixture.log_weights.reshape(-1, count).split(size))
+    return [mixture._replace(contexts=h, log_weights=p) for h, p in parts]
 
 
 def _chunk_losses(

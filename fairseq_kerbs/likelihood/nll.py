@@ -98,8 +98,7 @@ class _Nll(torch.autograd.Function):
     """Losses of tokens, or their weighted sum with gradients from the forward pass.
 
     Gradients stay in the compute dtype until the loss scale of mixed precision multiplies them.
-    With reduction "none" the factor of each loss is known only in backward, which computes the
-    logits again: four products instead of three.
+    With reduction "none" backward computes the logits again: four products instead of three.
     """
 
     @staticmethod

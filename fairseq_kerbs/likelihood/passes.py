@@ -1,8 +1,7 @@
 """Element-wise passes and sums over a chunk of products, as plain functions for torch.compile.
 
-X [M, n] has the products of M senses with n context vectors. A sense is a row, so that gathering
-the senses of a word copies whole rows. Compiled functions that write into their last argument
-allocate nothing of its size. They also apply to a subset of the senses, given their rows.
+X [M, n] has the products of M senses, or some of them, with n context vectors. A sense is a row, so
+that gathering senses copies whole rows. Compiled functions that write allocate nothing as large.
 """
 
 from __future__ import annotations
