@@ -272,7 +272,8 @@ def html_page(
     charts = [plots.plot_usage(layer.usage, layer.word_of_sense)]
     if any(counts):
         charts.append(plots.plot_frequency(layer.senses_per_word().tolist(), counts))
-    if layer.has_theta:
+    curved = layer.has_theta and bool(layer.theta.any())  # after convert every θ is 0
+    if curved:
         theta = [sense["theta"] for word in report["words"] for sense in word["senses"]]
         charts.append(plots.plot_theta_histogram(theta))
     if history is not None:
@@ -286,7 +287,7 @@ def html_page(
         charts=list(map(_image, charts)),
         with_data=report["with_data"],
         nearest=any(sense["nearest"] for word in report["words"] for sense in word["senses"]),
-        theta=layer.kernel_name if layer.has_theta else None,
+        theta=layer.kernel_name if curved else None,
         signs=list(zip(SIGNS, plots.COLORS)),
     )
 

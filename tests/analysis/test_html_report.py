@@ -148,6 +148,18 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
     assert sum(sense["share"] for sense in expected["senses"]) == pytest.approx(1.0)
 
 
+def test_theta_is_left_out_if_every_one_is_0(trained: Trained, tmp_path: Path) -> None:
+    state = torch.load(trained.kerbs, weights_only=False)
+    state["model"]["decoder.output.theta"].zero_()
+    torch.save(state, tmp_path / "placed.pt")
+    output, dictionary = tmp_path / "report.html", ["--dict", str(trained.dictionary)]
+    assert main(["report", str(tmp_path / "placed.pt"), *dictionary, "-o", str(output)]) == 0
+    page = output.read_text(encoding="utf-8")
+    assert "Usage of senses" in page
+    assert "Kernel parameter" not in page
+    assert "<th>θ</th>" not in page
+
+
 def test_report_without_data(trained: Trained, tmp_path: Path) -> None:
     output = tmp_path / "report.html"
     assert main(["report", str(trained.kerbs), "-o", str(output), "--nearest", "1"]) == 0
