@@ -30,6 +30,7 @@ from fairseq_kerbs.commands import self_check
 from fairseq_kerbs.kernels import KERNELS
 from fairseq_kerbs.likelihood import compilation, kerbs_nll
 from fairseq_kerbs.likelihood.chunks import chunk_size
+from fairseq_kerbs.likelihood.mixture import Mixture, _chunks
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
 from tests.helpers.card import CARD, Card, on_card, values_of, waits
 from tests.helpers.commands import USER_DIR, Command, run_together
@@ -292,7 +293,18 @@ def test_a_chunk_has_its_share_of_the_memory(
     assert [chunk_size(tokens, w, compiled) for tokens in (100, 640, 10_000)] == [128, 640, 640]
 
 
-def test_one_compilation_serves_all_numbers_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_has_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    h, p = on_card(torch.empty(25, 3, 8)), on_card(torch.empty(25, 3))
+    with_memory(monkeypatch, 96 * 4 * 3 * 20 * 10)
+    with Card():
+        parts = _chunks(Mixture(h, on_card(torch.empty(20, 8)), p, [], []))
+    assert [len(part.contexts) for part in parts] == [10, 10, 5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_compilation_serves_all_numbers_of_tokens(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """But for chunks that fill the matrix of logits, which are another layout."""
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters
@@ -306,7 +318,8 @@ def test_one_compilation_serves_all_numbers_of_tokens(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
     for tokens in (40, 64, 41, 97, 16, 128, 333):
         p = make_problem(tokens, 40, 110, 7, dtype=torch.float32)
-        kerbs_nll(*p.leaves, p.word_of_sense, p.target, label_smoothing=0.1).backward()
+        leaves = [leaf.detach().to(dtype).requires_grad_() for leaf in p.leaves]
+        kerbs_nll(*leaves, p.word_of_sense, p.target, label_smoothing=0.1).backward()
     assert compilation._works
     assert counters["stats"]["unique_graphs"] == 4
     assert not counters["graph_break"]

@@ -120,7 +120,7 @@ def expm1(z: Tensor) -> Tensor:
 
 
 def exp(z: Tensor) -> Tensor:
-    """e^z for z ≤ 80, at least e^−87 in float32.
+    """e^z for z ≤ 80, compiled for a CPU at least e^−87 in float32.
 
     For a CPU torch.compile stores the result of torch.exp in memory if it is used twice, but
     recomputes this.

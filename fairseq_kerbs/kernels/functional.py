@@ -74,7 +74,7 @@ def apply_kernel(
     Args:
         kernel: the kernel.
         x, h_norm, w_norm, theta: tensors that broadcast.
-        prepared: ``kernel.prepare(theta)`` if it is known.
+        prepared: ``kernel.prepare(theta)`` in the dtype of the result, if it is known.
 
     Returns:
         the broadcast shape, in float64 if an input is float64, else float32.

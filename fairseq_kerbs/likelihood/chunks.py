@@ -52,7 +52,7 @@ def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOK
     """Number of tokens in a chunk, a multiple of :data:`STEP`.
 
     Compiled chunks on a CPU have one size, to compile once. Chunks on a GPU are large, as each
-    updates all of dW: X has a sixteenth of the memory, in eager mode 1/96 for the temporaries.
+    updates all of dW: logits take 1/16 of the memory, in eager mode 1/96 for the temporaries.
     """
     row = 4 * max(1, len(w))  # bytes per token
     size = min(cpu_tokens, CPU_BYTES // row)
@@ -164,14 +164,14 @@ class _Chunks:
     ) -> Tensor:
         """Add to the gradients by the senses, and return the gradient by h, [n, d]."""
         dw, by_norm, by_theta = self.by_senses
-        along_h, into = torch.zeros_like(h_norm), x if x.dtype == torch.bfloat16 else None
+        along_h = torch.zeros_like(h_norm)
         for rows in row_blocks(x, self.compiled):
             inputs = *self.senses.inputs(x, h_norm, rows), self.table.words[rows], *rest
-            sums = self.call(passes.write_gradients, *inputs, logits[rows], into)
+            sums = self.call(passes.write_gradients, *inputs, logits[rows])
             for total, part in zip((along_h, by_norm[rows], by_theta[rows]), sums):
                 total += part
         at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, h_norm.new_ones(())
-        p = (logits if into is None else into)[:, at]
+        p = (x if x.dtype == torch.bfloat16 else logits)[:, at]
         if w.dtype == torch.float16 and p.numel():
             # Most entries are tiny. At this scale no sum over senses or tokens overflows.
             factors = ((0, w), (1, contexts))

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, kernel_logits
 from fairseq_kerbs.kernels.prepared import product_dtype
-from fairseq_kerbs.likelihood.chunks import check_words, chunk_size
+from fairseq_kerbs.likelihood.chunks import check_words
 from fairseq_kerbs.likelihood.nll import NllOptions, check_target
 from fairseq_kerbs.torch_compat import is_compiling
 
@@ -74,9 +74,10 @@ def _chunks(mixture: Mixture) -> list[Mixture]:
     """Split the tokens of a mixture into chunks."""
     count = mixture.log_weights.shape[-1]
     contexts = mixture.contexts.reshape(-1, *mixture.contexts.shape[-2:])  # [N, K, d]
-    size = max(8, CHUNK_BYTES // (4 * count * len(mixture.w)))
+    memory = CHUNK_BYTES
     if contexts.is_cuda:
-        size = chunk_size(count * len(contexts), mixture.w, compiled=False) // count
+        memory = torch.cuda.get_device_properties(contexts.device).total_memory // 96
+    size = max(8, memory // (4 * count * len(mixture.w)))
     parts = zip(contexts.split(size), mixture.log_weights.reshape(-1, count).split(size))
     return [mixture._replace(contexts=h, log_weights=p) for h, p in parts]
 

@@ -197,8 +197,7 @@ def kerbs_log_probs(
     h: Tensor, w: Tensor, theta: Tensor, word_of_sense: Tensor, vocab_size: int, *,
     kernel: str | Kernel = "kerbs",
 ) -> Tensor:  # fmt: skip
-    """Log-probabilities of all words (Eq. 4–5), differentiable. With gradients enabled, the logits
-    of all tokens are in memory at once.
+    """Log-probabilities of all words (Eq. 4–5). With gradients, all logits are in memory at once.
 
     Args:
         h: context vectors, [..., d]. The other arguments are those of :func:`kerbs_nll`.
@@ -217,5 +216,5 @@ def word_log_probs(h: Tensor, senses: Senses) -> Tensor:
     whole = torch.is_grad_enabled() or torch_compat.is_compiling()
     parts = [flat] if whole else flat.split(chunk_size(len(flat), w, compiled=False))
     logits = (kernel_logits(part, w, theta, kernel).t() for part in parts)  # [M, n]
-    words = [word_masses(part, table.senses, table.mask).t().log_softmax(1) for part in logits]
+    words = [word_masses(part, table.senses, table.mask).log_softmax(0).t() for part in logits]
     return torch.cat(words).reshape(*h.shape[:-1], len(table.senses))

@@ -55,9 +55,9 @@ def write_word_masses(logits: Tensor, senses: Tensor, mask: Tensor, masses: Tens
 def write_gradients(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, words: Tensor,
     target: Tensor, log_z: Tensor, log_target: Tensor, weight: Tensor, by_target: Tensor,
-    by_word: Tensor | None, masses: Tensor | None, logits: Tensor, into: Tensor | None = None,
+    by_word: Tensor | None, masses: Tensor | None, logits: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Overwrite logits s, or ``into``, by G·∂s/∂x, where G is the gradient by the logits:
+    """Overwrite logits s, or bfloat16 X, by G·∂s/∂x, where G is the gradient by the logits:
 
         G = weight·P(m) − by_target·P(m | y)·[L(m) = y] − by_word·P(m | L(m))
 
@@ -87,5 +87,5 @@ def write_gradients(
         (grad * by_w).sum(1) if kernel.reads_norms else zeros,
         (grad * by_theta).sum(1) if kernel.has_theta else zeros,
     )
-    (logits if into is None else into).copy_(grad * by_x)
+    (x if x.dtype == torch.bfloat16 else logits).copy_(grad * by_x)
     return sums
