@@ -318,8 +318,8 @@ def test_one_compilation_serves_all_numbers_of_tokens(
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
     for tokens in (40, 64, 41, 97, 16, 128, 333):
         p = make_problem(tokens, 40, 110, 7, dtype=torch.float32)
-        leaves = [leaf.detach().to(dtype).requires_grad_() for leaf in p.leaves]
-        kerbs_nll(*leaves, p.word_of_sense, p.target, label_smoothing=0.1).backward()
+        h, w, theta = (leaf.detach().to(dtype).requires_grad_() for leaf in p.leaves)
+        kerbs_nll(h, w, theta, p.word_of_sense, p.target, label_smoothing=0.1).backward()
     assert compilation._works
     assert counters["stats"]["unique_graphs"] == 4
     assert not counters["graph_break"]
