@@ -134,6 +134,8 @@ def _compiler() -> str | None:
 def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
     """Losses and gradients, without and with label smoothing, next to the written-down equations in
     float64."""
+    import torch
+
     from fairseq_kerbs.benchmarks import likelihood
     from fairseq_kerbs.likelihood import compilation
 
@@ -143,6 +145,8 @@ def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
     with mock.patch.dict(os.environ, {compilation.SWITCH: str(int(compiled))}):
         if compiled and not compilation.worthwhile(len(inputs.w)):
             return Outcome("left out: old torch, or it failed above")
+        if compiled:  # otherwise torch stops compiling after eight shapes and dtypes
+            torch._dynamo.reset()
         error, name = max(likelihood.errors(inputs))
         if compiled and not compilation.worthwhile(len(inputs.w)):
             return Outcome("torch.compile failed", "no error", False)
