@@ -21,6 +21,7 @@ from fairseq_kerbs.torch_compat import assert_later
 
 STEP = 32  # chunk sizes are multiples of it, which aligns rows of X with a CPU's vectors
 CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # maximum size of a chunk, and of X
+GPU_SHARES = 96, 16  # parts of a GPU's memory, one for logits: in eager mode and compiled
 BLOCK = 1 << 18  # products per operation in eager mode
 
 KERNELS_BY_KEY: dict[str, Kernel] = {}  # custom operators take no Python objects
@@ -51,14 +52,13 @@ def row_blocks(values: Tensor, whole: bool = False) -> list[slice]:
 def chunk_size(tokens: int, w: Tensor, compiled: bool, cpu_tokens: int = CPU_TOKENS) -> int:
     """Number of tokens in a chunk, a multiple of :data:`STEP`.
 
-    Compiled chunks on a CPU have one size, to compile once. Chunks on a GPU are large, as each
-    updates all of dW: logits take 1/16 of the memory, in eager mode 1/96 for the temporaries.
+    Compiled chunks on a CPU have one size. Those on a GPU are large, as each updates all of dW.
     """
     row = 4 * max(1, len(w))  # bytes per token
     size = min(cpu_tokens, CPU_BYTES // row)
     if w.is_cuda:
         memory = torch.cuda.get_device_properties(w.device).total_memory
-        size = memory // (16 if compiled else 96) // row
+        size = memory // GPU_SHARES[compiled] // row
     if not compiled or w.is_cuda:
         size = min(size, tokens + STEP - 1)
     return max(STEP, size // STEP * STEP)

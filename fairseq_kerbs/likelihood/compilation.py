@@ -40,7 +40,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     contract = "enable_floating_point_contract_flag"
     if isinstance(getattr(torch._inductor.config.cpp, contract, None), str):  # fused multiply-add
         options[f"cpp.{contract}"] = "fast"
-    if hasattr(torch._inductor.config.triton, "mix_order_reduction"):  # slow kernels
+    if hasattr(torch._inductor.config.triton, "mix_order_reduction"):  # its kernels are slow
         options["triton.mix_order_reduction"] = False
     return torch.compile(function, options=options, dynamic=False)
 

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_kerbs.kernels import Kernel, compute_dtype, kernel_logits
 from fairseq_kerbs.kernels.prepared import product_dtype
-from fairseq_kerbs.likelihood.chunks import check_words
+from fairseq_kerbs.likelihood.chunks import GPU_SHARES, check_words
 from fairseq_kerbs.likelihood.nll import NllOptions, check_target
 from fairseq_kerbs.torch_compat import is_compiling
 
@@ -76,7 +76,7 @@ def _chunks(mixture: Mixture) -> list[Mixture]:
     contexts = mixture.contexts.reshape(-1, *mixture.contexts.shape[-2:])  # [N, K, d]
     memory = CHUNK_BYTES
     if contexts.is_cuda:
-        memory = torch.cuda.get_device_properties(contexts.device).total_memory // 96
+        memory = torch.cuda.get_device_properties(contexts.device).total_memory // GPU_SHARES[False]
     size = max(8, memory // (4 * count * len(mixture.w)))
     parts = zip(contexts.split(size), mixture.log_weights.reshape(-1, count).split(size))
     return [mixture._replace(contexts=h, log_weights=p) for h, p in parts]

@@ -28,7 +28,6 @@ from fairseq.models.transformer import Embedding
 from fairseq.utils import apply_to_sample
 from torch import Tensor, nn
 
-from fairseq_kerbs.kernels import compute_dtype
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
 from fairseq_kerbs.models.config import RecurrentKerbsConfig, SeparableKerbsConfig, refuse_flags
 from fairseq_kerbs.output_layers.base import LookedUp
@@ -133,14 +132,7 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
         if not self.embed_tokens.posterior:
             yield from self.embed_tokens(words).unbind(1)
             return
-        found = self.embed_tokens.look_up(words)
-        parts = [part.unbind(1) for part in found[:5]]
-        if whole:
-            layer: Any = self.output
-            prepared = layer.kernel.prepare(found.theta.detach().to(compute_dtype(found.theta)))
-            parts.append(prepared.unbind(-2))  # [batch, len, K] or [C, batch, len, K]
-        for step in zip(*parts):
-            yield LookedUp(*step)
+        yield from self.embed_tokens.look_up(words, prepare=whole).by_position()
 
     def max_positions(self) -> int:
         return int(getattr(self, "max_target_positions", MAX_POSITIONS))

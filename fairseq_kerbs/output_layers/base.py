@@ -4,6 +4,7 @@ and the softmax baseline."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -42,6 +43,13 @@ class LookedUp(NamedTuple):
     mask: Tensor
     senses: Tensor
     prepared: Tensor | None = None
+
+    def by_position(self) -> Iterator[LookedUp]:
+        """Senses of words [batch, len], position by position."""
+        parts = [part.unbind(1) for part in self[:5]]
+        if self.prepared is not None:
+            parts.append(self.prepared.unbind(-2))
+        return (LookedUp(*position) for position in zip(*parts))
 
 
 class OutputAndLoss(NamedTuple):
@@ -156,8 +164,13 @@ class OutputLayer(nn.Module, ABC):
         """Parameters with a row per sense, [M, ...]."""
         return [value for value in (self.weight, self.theta) if isinstance(value, nn.Parameter)]
 
-    def look_up(self, words: Tensor) -> LookedUp:
-        """Senses of words [...], with gradients of embeddings and θ."""
+    def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
+        """Senses of words [...], with gradients of embeddings and θ.
+
+        Args:
+            words: [...].
+            prepare: also prepare θ, for several calls of :meth:`posterior`.
+        """
         table = self.table
         senses, mask = table.senses[words], table.mask[words]  # [..., K]
         prior = prior_weights(self.usage, senses, mask)

@@ -66,9 +66,9 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         """Embeddings of all senses, [M, d]."""
         return self.layer.weight
 
-    def look_up(self, words: Tensor) -> LookedUp:
-        """Senses of words [...], with an empty mask for the padding word."""
-        found = self.layer.look_up(words)
+    def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
+        """As :meth:`.OutputLayer.look_up`, with an empty mask for the padding word."""
+        found = self.layer.look_up(words, prepare)
         return found._replace(mask=found.mask & words.ne(self.padding_idx).unsqueeze(-1))
 
     def compose(

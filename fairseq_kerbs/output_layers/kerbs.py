@@ -161,11 +161,18 @@ class KerbsOutputLayer(KernelOutputLayer):
     def log_prob(self) -> Tensor:
         return self.inventory.log_prob
 
+    def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
+        found = super().look_up(words)
+        if not prepare:
+            return found
+        theta = found.theta.detach().to(compute_dtype(found.theta))
+        return found._replace(prepared=self.kernel.prepare(theta))
+
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
         if prepared is None:
-            rows, theta, _, mask, _, ready = found
-            return posterior_weights(contexts, rows, theta, mask, self.kernel, ready)
+            senses = found.rows, found.theta, found.mask
+            return posterior_weights(contexts, *senses, self.kernel, found.prepared)
         with torch.autocast(contexts.device.type, enabled=False):
             logits = prepared.logits_of(found.senses, found.rows, contexts)
             return logits.masked_fill(~found.mask, -torch.inf).softmax(-1)

@@ -47,11 +47,10 @@ class RankedSenses(NamedTuple):
         words, *others = x.split(self.counts)
         for part in others:
             torch.logaddexp(words[: len(part)], part, out=words[: len(part)])
-        if h.is_cuda:  # log_softmax over rows is slow there
-            words = words.t().contiguous()
-        scores = words.log_softmax(int(h.is_cuda))
-        scores = scores.index_select(int(h.is_cuda), self.rows) if others else scores
-        return scores if h.is_cuda else scores.t()
+        axis = int(h.is_cuda)  # log_softmax over rows is slow on a GPU
+        scores = (words.t().contiguous() if axis else words).log_softmax(axis)
+        scores = scores.index_select(axis, self.rows) if others else scores
+        return scores if axis else scores.t()
 
     def logits_of(self, senses: Tensor, vectors: Tensor, h: Tensor) -> Tensor:
         """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]

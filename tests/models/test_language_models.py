@@ -84,8 +84,8 @@ def test_stepping_and_the_whole_sequence_agree(name: str, flags: dict[str, Any])
                 )
             decoder.embed_tokens.posterior = True
             called: list[int] = []
-            decoder.embed_tokens.look_up = lambda words, seen=called, do=look_up: (
-                seen.append(1) or do(words)
+            decoder.embed_tokens.look_up = lambda words, prepare, seen=called, do=look_up: (
+                seen.append(1) or do(words, prepare)
             )
         loss = model.decoder.output.nll(model(source)[0], target, ignore_index=1)
         loss.backward()
