@@ -21,7 +21,7 @@ from fairseq_kerbs.torch_compat import assert_later
 
 STEP = 32  # chunk sizes are multiples of it, which aligns rows of X with a CPU's vectors
 CPU_TOKENS, CPU_BYTES = 256, 128 << 20  # maximum size of a chunk, and of X
-GPU_SHARES = 96, 16  # parts of a GPU's memory, one for logits: in eager mode and compiled
+GPU_SHARES = 96, 16  # logits take 1/96 of a GPU's memory in eager mode, 1/16 compiled
 BLOCK = 1 << 18  # products per operation in eager mode
 
 KERNELS_BY_KEY: dict[str, Kernel] = {}  # custom operators take no Python objects
