@@ -32,6 +32,7 @@ from fairseq_kerbs.likelihood import compilation, kerbs_nll
 from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.likelihood.mixture import Mixture, _chunks
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from tests.helpers.card import CARD, Card, on_card, values_of, waits
 from tests.helpers.commands import USER_DIR, Command, run_together
 from tests.helpers.fairseq_fixtures import (
@@ -301,14 +302,12 @@ def test_a_mixture_has_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) 
     assert [len(part.contexts) for part in parts] == [10, 10, 5]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_compilation_serves_all_numbers_of_tokens(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """But for chunks that fill the matrix of logits, which are another layout."""
+@pytest.fixture
+def counters(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What torch.compile counts, where everything compiles and CPU tensors say that they are not."""
     torch._dynamo.reset()
-    counters = torch._dynamo.utils.counters
-    counters.clear()
+    counted = torch._dynamo.utils.counters
+    counted.clear()
     compiled = functools.cache(lambda f: torch.compile(f, backend="eager", dynamic=False))
     monkeypatch.setattr(compilation, "_compiled", compiled)
     monkeypatch.setattr(compilation, "_called", set())
@@ -316,12 +315,31 @@ def test_one_compilation_serves_all_numbers_of_tokens(
     monkeypatch.setenv(compilation.SWITCH, "1")
     monkeypatch.setattr(torch, "_assert_async", lambda *_: None)
     monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
+    return counted
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_compilation_serves_all_numbers_of_tokens(dtype: torch.dtype, counters: Any) -> None:
+    """But for chunks that fill the matrix of logits, which are another layout."""
     for tokens in (40, 64, 41, 97, 16, 128, 333):
         p = make_problem(tokens, 40, 110, 7, dtype=torch.float32)
         h, w, theta = (leaf.detach().to(dtype).requires_grad_() for leaf in p.leaves)
         kerbs_nll(h, w, theta, p.word_of_sense, p.target, label_smoothing=0.1).backward()
     assert compilation._works
     assert counters["stats"]["unique_graphs"] == 4
+    assert not counters["graph_break"]
+
+
+def test_one_compilation_composes_at_all_positions_of_all_batches(counters: Any) -> None:
+    layer = KerbsOutputLayer(6, 20, 50)
+    embed = ComposedEmbedding(layer, padding_idx=1)
+    for batch, length in ((5, 4), (3, 7), (8, 2)):
+        words, contexts = torch.randint(20, (batch, length)), torch.randn(batch, length, 6)
+        positions = embed.look_up(words, prepare=True).by_position()
+        composed = [embed.compose(found, contexts[:, t]) for t, found in enumerate(positions)]
+        torch.testing.assert_close(torch.stack(composed, 1), embed(words, contexts))
+    assert compilation._works
+    assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
 
 

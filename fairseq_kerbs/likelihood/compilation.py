@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,15 +45,22 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, options=options, dynamic=False)
 
 
-def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function compiled, or in eager mode after a warning if compilation fails."""
+def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[int] = ()) -> Any:
+    """Call a function compiled, or in eager mode after a warning if compilation fails.
+
+    Args:
+        function: the function.
+        arguments: its arguments.
+        axes: for each tensor among them, the axis of tokens [the last ones].
+    """
     global _works
     if not _works:
         return function(*arguments)
     started = time.perf_counter()
-    for value in arguments:  # on a GPU the number of tokens varies: compile once for all numbers
-        if isinstance(value, Tensor) and value.is_cuda:
-            torch._dynamo.maybe_mark_dynamic(value, value.dim() - 1)
+    tensors = [value for value in arguments if isinstance(value, Tensor)]
+    for value, axis in zip(tensors, axes or [-1] * len(tensors)):
+        if value.is_cuda:  # the number of tokens varies: compile once for all numbers
+            torch._dynamo.maybe_mark_dynamic(value, axis % value.dim())
     try:
         result = _compiled(function)(*arguments)
     except (torch._dynamo.exc.TorchDynamoException, OSError) as error:  # before the function ran
@@ -61,12 +68,12 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         cause = error.__cause__ or error
         lines = [type(cause).__name__, *str(cause).strip().splitlines()]
         logger.warning(
-            "torch.compile failed, so the likelihood runs without it, which takes longer (%s). It "
+            "torch.compile failed, so training goes on without it, which takes longer (%s). It "
             "needs a C++ compiler on a CPU. %s=0 disables it.", ": ".join(lines[:2]), SWITCH
         )  # fmt: skip
         return function(*arguments)
     if function.__name__ not in _called:
         _called.add(function.__name__)
         seconds = time.perf_counter() - started
-        logger.info("compiled the likelihood's %s in %.1f s", function.__name__, seconds)
+        logger.info("compiled %s in %.1f s", function.__name__, seconds)
     return result

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_kerbs import reallocation
 from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample
 from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
+from fairseq_kerbs.likelihood.compilation import call, worthwhile
 from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp, Losses
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS, SPARE_NATS, place_on_clusters
@@ -171,8 +172,11 @@ class KerbsOutputLayer(KernelOutputLayer):
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
         if prepared is None:
-            senses = found.rows, found.theta, found.mask
-            return posterior_weights(contexts, *senses, self.kernel, found.prepared)
+            inputs = contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared
+            # position by position, starting a hundred operations takes longer than to run them
+            if found.prepared is not None and contexts.is_cuda and worthwhile(self.total_senses):
+                return call(posterior_weights, *inputs, axes=(0, 0, 0, 0, 1))
+            return posterior_weights(*inputs)
         with torch.autocast(contexts.device.type, enabled=False):
             logits = prepared.logits_of(found.senses, found.rows, contexts)
             return logits.masked_fill(~found.mask, -torch.inf).softmax(-1)
