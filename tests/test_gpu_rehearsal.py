@@ -220,8 +220,9 @@ def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
 def test_contexts_for_clusters_are_sampled_on_the_card(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `convert` does there; the sample and the model are on the CPU at the end."""
-    monkeypatch.setattr(teacher_forcing, "batches", lambda *_: [make_batch((7, 6, 4))])
+    """And texts are read there; the sample and the model are on the CPU at the end."""
+    batch = {**make_batch((7, 6, 4)), "id": torch.arange(3)}
+    monkeypatch.setattr(teacher_forcing, "batches", lambda *_: [batch])
 
     def results(on: bool) -> list[Any]:
         task = make_task()
@@ -232,8 +233,11 @@ def test_contexts_for_clusters_are_sampled_on_the_card(
         with Card() if on else nullcontext():
             loss = teacher_forcing.loss_in_bits(model, task, "valid")
             teacher_forcing.sample_contexts(model, task, "train", sample)
+            text = teacher_forcing.read_text(model, task, "train", words=[5, 6, 7], guesses=True)
+            of_words = teacher_forcing.contexts_of(model, task, "train", [5, 6, 7], 4)
             assert {value.device.type for value in model.state_dict().values()} == {"cpu"}
-        return [torch.tensor(loss), *sample.state().values()]
+        read = torch.tensor(text.tokens.to_numpy()).float(), text.contexts, *of_words.values()
+        return [torch.tensor(loss), *read, *sample.state().values()]
 
     torch.testing.assert_close(results(True), results(False))
 

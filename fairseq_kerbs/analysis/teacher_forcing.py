@@ -109,12 +109,12 @@ class Step(NamedTuple):
 
 @torch.no_grad()
 def teacher_forced(
-    model: Any, task: Any, split: str, flag: str = "--split", most: int = 0, gpu: bool = False
+    model: Any, task: Any, split: str, flag: str = "--split", most: int = 0
 ) -> Iterator[Step]:
     """Context vectors of a split, for arguments see :func:`batches`.
 
-    With ``gpu`` the model runs on the GPU, if there is one, and returns to the CPU at the end. A
-    model without a separate output layer raises a UserError.
+    The model runs on the GPU, if there is one, and returns to the CPU at the end. A model without a
+    separate output layer raises a UserError.
     """
     from fairseq.utils import apply_to_sample
 
@@ -133,7 +133,7 @@ def teacher_forced(
         return scores.float()
 
     decoder.__dict__["output_layer"] = lambda features, **_: features
-    device = "cuda" if gpu and torch.cuda.is_available() else "cpu"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         model.to(device)
         for batch in batches(task, split, flag, most):
@@ -220,10 +220,11 @@ def read_text(
         if guesses:
             table |= _guesses(log_probs, h, entry, len(task.target_dictionary))
         tables.append(table)
-        contexts.append(h[torch.isin(entry, requested)].float())
+        contexts.append(h[torch.isin(entry, requested.to(entry.device))].float().cpu())
     if not any(len(table["entry"]) for table in tables):
         raise _no_words(split, flag)
-    columns = {name: torch.cat([table[name] for table in tables]).numpy() for name in tables[0]}
+    parts = {name: torch.cat([table[name] for table in tables]) for name in tables[0]}
+    columns = {name: values.cpu().numpy() for name, values in parts.items()}
     order = sorted(lines)  # with gaps for omitted batches
     columns["line"] = np.searchsorted(order, columns["line"])
     return Text(
@@ -255,7 +256,7 @@ def contexts_of(
     """A random sample of at most ``most`` contexts [n, d] of each word that occurs in a split."""
     sample, requested = None, torch.tensor(list(words))
     for _, target, contexts, _ in teacher_forced(model, task, split):
-        mask = torch.isin(target, requested) & (target != task.target_dictionary.pad())
+        mask = torch.isin(target, requested.to(target.device)) & (target != task.target_dictionary.pad())
         dim = contexts.shape[-1]
         sample = sample or sample_of(words, len(task.target_dictionary), dim, most)
         sample.add(target[mask], contexts[mask])
@@ -272,7 +273,7 @@ def sample_of(words: Collection[int], vocabulary: int, dim: int, most: int) -> C
 
 def sample_contexts(model: Any, task: Any, split: str, sample: ContextSample) -> None:
     """Add all context vectors of a split to a sample."""
-    for _, target, contexts, _ in teacher_forced(model, task, split, gpu=True):
+    for _, target, contexts, _ in teacher_forced(model, task, split):
         real = target != task.target_dictionary.pad()
         # without the 1 that a model with --sense-bias appends
         sample.add(target[real], contexts[real][:, : sample.kept.shape[1]])
@@ -296,7 +297,7 @@ def loss_in_bits(model: Any, task: Any, split: str, flag: str = "--split") -> fl
     """Mean −log2 P of the tokens of a split, including ends of sentences."""
     dictionary = task.target_dictionary
     rows, loss, tokens = max(1, SCORES // len(dictionary)), 0.0, 0
-    for _, target, contexts, log_probs in teacher_forced(model, task, split, flag, gpu=True):
+    for _, target, contexts, log_probs in teacher_forced(model, task, split, flag):
         real = target != dictionary.pad()
         for h, words in zip(contexts[real].split(rows), target[real].split(rows)):
             loss -= float(log_probs(h).gather(1, words.unsqueeze(1)).double().sum())
