@@ -308,7 +308,7 @@ def test_a_mixture_has_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def counters(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What torch.compile counts, where everything compiles and CPU tensors say that they are not."""
+    """What torch.compile counts, where everything compiles and CPU tensors claim to be on a GPU."""
     torch._dynamo.reset()
     counted = torch._dynamo.utils.counters
     counted.clear()

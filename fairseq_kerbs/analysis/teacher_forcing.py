@@ -256,7 +256,8 @@ def contexts_of(
     """A random sample of at most ``most`` contexts [n, d] of each word that occurs in a split."""
     sample, requested = None, torch.tensor(list(words))
     for _, target, contexts, _ in teacher_forced(model, task, split):
-        mask = torch.isin(target, requested.to(target.device)) & (target != task.target_dictionary.pad())
+        mask = torch.isin(target, requested.to(target.device))
+        mask &= target != task.target_dictionary.pad()
         dim = contexts.shape[-1]
         sample = sample or sample_of(words, len(task.target_dictionary), dim, most)
         sample.add(target[mask], contexts[mask])
