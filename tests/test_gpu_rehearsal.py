@@ -220,7 +220,7 @@ def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
 def test_contexts_for_clusters_are_sampled_on_the_card(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And texts are read there; the sample and the model are on the CPU at the end."""
+    """As ``convert`` and ``senses`` do; sample, text and model are on the CPU at the end."""
     batch = {**make_batch((7, 6, 4)), "id": torch.arange(3)}
     monkeypatch.setattr(teacher_forcing, "batches", lambda *_: [batch])
 
@@ -235,6 +235,8 @@ def test_contexts_for_clusters_are_sampled_on_the_card(
             teacher_forcing.sample_contexts(model, task, "train", sample)
             text = teacher_forcing.read_text(model, task, "train", words=[5, 6, 7], guesses=True)
             of_words = teacher_forcing.contexts_of(model, task, "train", [5, 6, 7], 4)
+            (step,) = teacher_forcing.teacher_forced(model, task, "train")
+            assert step.contexts.is_cuda == on
             assert {value.device.type for value in model.state_dict().values()} == {"cpu"}
         read = torch.tensor(text.tokens.to_numpy()).float(), text.contexts, *of_words.values()
         return [torch.tensor(loss), *read, *sample.state().values()]
@@ -334,17 +336,37 @@ def test_one_compilation_serves_all_numbers_of_tokens(dtype: torch.dtype, counte
     assert not counters["graph_break"]
 
 
-def test_one_compilation_composes_at_all_positions_of_all_batches(counters: Any) -> None:
-    layer = KerbsOutputLayer(6, 20, 50)
+@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin", "log"])
+def test_one_compilation_composes_at_all_positions_of_all_batches(
+    kernel: str, counters: Any
+) -> None:
+    layer = KerbsOutputLayer(6, 20, 50, kernel=kernel)
     embed = ComposedEmbedding(layer, padding_idx=1)
     for batch, length in ((5, 4), (3, 7), (8, 2)):
-        words, contexts = torch.randint(20, (batch, length)), torch.randn(batch, length, 6)
-        positions = embed.look_up(words, prepare=True).by_position()
+        words, contexts = (
+            torch.arange(batch * length).view(batch, -1),
+            torch.randn(batch, length, 6),
+        )
+        contexts.requires_grad_()
+        positions = embed.look_up(words % 20, prepare=True).by_position()
         composed = [embed.compose(found, contexts[:, t]) for t, found in enumerate(positions)]
-        torch.testing.assert_close(torch.stack(composed, 1), embed(words, contexts))
+        results = torch.stack(composed, 1), embed(words % 20, contexts)
+        leaves = contexts, *layer.parameters()
+        ours, right = (
+            torch.autograd.grad(value.square().sum(), leaves, allow_unused=True)
+            for value in results
+        )
+        torch.testing.assert_close(results[0], results[1])
+        torch.testing.assert_close(ours, right)
     assert compilation._works
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
+    counters.clear()
+    layer.compile = False  # type: ignore[method-assign, assignment]
+    with torch.no_grad():
+        embed.compose(next(embed.look_up(words, prepare=True).by_position()), contexts[:, 0])
+    embed.compose(next(embed.look_up(words, prepare=True).by_position()), contexts[:, 0])
+    assert not counters
 
 
 @pytest.mark.parametrize("benchmark", ["likelihood", "step"])

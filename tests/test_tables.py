@@ -293,10 +293,8 @@ def test_made_once_and_again_what_changed(folder: Path) -> None:
     assert "fairseq-kerbs train " in planned
     assert not (folder / "results").exists()
 
-    made = script(folder, *tables_of, "--only", "kerbs")
-    assert (trained(made), "%) done" in made) == (["kerbs"], True)
     made = script(folder, *tables_of)
-    assert trained(made) == ["kerbs_softmax"]
+    assert (sorted(trained(made)), "%) done" in made) == (["kerbs", "kerbs_softmax"], True)
     results = folder / "results" / "tables"
     assert re.search(r"\| KerBS +\| \d+\.\d\d +\| 1 ", (results / "pair_small.md").read_text())
     assert "Source" in (results / "side_small.md").read_text()
@@ -306,9 +304,8 @@ def test_made_once_and_again_what_changed(folder: Path) -> None:
     text = (folder / "pair.yaml").read_text()
     changed = text.replace("flags: {", "flags: {kerbs: {lr: 1e-3}, ")
     (folder / "pair.yaml").write_text(changed)
-    assert trained(script(folder, "--table", "pair.yaml")) == ["kerbs_kerbs"]
+    assert trained(script(folder, "--table", "pair.yaml", "--dry-run")) == ["kerbs_kerbs"]
     (folder / "pair.yaml").write_text(text)
-    assert trained(script(folder, "--table", "pair.yaml")) == []
 
     # another text is other data: models of the former are not trained on
     for language in ("de", "en"):

@@ -1,4 +1,5 @@
-"""Compile the passes over a chunk by ``torch.compile`` if this works and saves time."""
+"""Compile functions by ``torch.compile`` if this works and saves time: the passes over a chunk, and
+on a GPU the posterior of Eq. 7."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _called: set[str] = set()  # names of compiled functions
 
 
 def worthwhile(senses: int) -> bool:
-    """Whether to compile the passes for this number of senses."""
+    """Whether to compile for this number of senses."""
     switch = os.environ.get(SWITCH, "")
     if switch == "0" or not _works or not torch_compat.COMPILES:
         return False
@@ -48,6 +49,8 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[int] = ()) -> Any:
     """Call a function compiled, or in eager mode after a warning if compilation fails.
 
+    The gradient of a function may be compiled in the backward pass, where a failure is an error.
+
     Args:
         function: the function.
         arguments: its arguments.
@@ -59,7 +62,9 @@ def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[int] = ()
     started = time.perf_counter()
     tensors = [value for value in arguments if isinstance(value, Tensor)]
     for value, axis in zip(tensors, axes or [-1] * len(tensors)):
-        if value.is_cuda:  # the number of tokens varies: compile once for all numbers
+        if (
+            value.is_cuda and value.dim()
+        ):  # the number of tokens varies: compile once for all numbers
             torch._dynamo.maybe_mark_dynamic(value, axis % value.dim())
     try:
         result = _compiled(function)(*arguments)
@@ -68,7 +73,7 @@ def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[int] = ()
         cause = error.__cause__ or error
         lines = [type(cause).__name__, *str(cause).strip().splitlines()]
         logger.warning(
-            "torch.compile failed, so training goes on without it, which takes longer (%s). It "
+            "torch.compile failed, so it is not used, which takes longer (%s). It "
             "needs a C++ compiler on a CPU. %s=0 disables it.", ": ".join(lines[:2]), SWITCH
         )  # fmt: skip
         return function(*arguments)

@@ -173,13 +173,19 @@ class KerbsOutputLayer(KernelOutputLayer):
         prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
         if prepared is None:
             inputs = contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared
-            # position by position, starting a hundred operations takes longer than to run them
-            if found.prepared is not None and contexts.is_cuda and worthwhile(self.total_senses):
-                return call(posterior_weights, *inputs, axes=(0, 0, 0, 0, 1))
-            return posterior_weights(*inputs)
+            if found.prepared is None or not (contexts.is_cuda and self._compiles()):
+                return posterior_weights(*inputs)
+            # for a single position, starting a hundred operations takes longer than running them
+            return call(posterior_weights, *inputs, axes=(0, 0, 0, 0, -2))
         with torch.autocast(contexts.device.type, enabled=False):
             logits = prepared.logits_of(found.senses, found.rows, contexts)
             return logits.masked_fill(~found.mask, -torch.inf).softmax(-1)
+
+    def _compiles(self) -> bool:
+        """Whether a training may compile functions of this layer."""
+        if is_compiling() or self.__dict__.get("compile") is False:
+            return False
+        return torch.is_grad_enabled() and worthwhile(self.total_senses)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         loss, token_nll, evidence = super()._nll(h, target, options)

@@ -162,7 +162,9 @@ train: {arch: lstm_kerbs, hidden-size: 16, embed-dim: 16, criterion: kerbs_cross
 """
 
 
-def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_path: Path) -> None:
+def test_one_command_trains_a_softmax_and_goes_on_with_senses(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     command = [sys.executable, "-m", "fairseq_kerbs.cli", "train", str(tmp_path / "recipe.yaml")]
     command += [str(data), str(save := tmp_path / "save")]
@@ -187,10 +189,8 @@ def test_one_command_trains_a_softmax_and_goes_on_with_senses(data: Path, tmp_pa
     assert "loss of split valid" in again.stdout
     resumed = read_checkpoint(save / "checkpoint_last.pt")["model"]
     assert all(torch.equal(value, resumed[name]) for name, value in last["model"].items())
-    longer = [*command, "--max-update", "50"]
-    again = subprocess.run(longer, capture_output=True, text=True, check=False)
-    assert again.returncode == 2
-    assert "has 10 updates, but senses are to be placed after 20" in again.stderr
+    assert main([*command[3:], "--max-update", "50"]) == 2
+    assert "has 10 updates, but senses are to be placed after 20" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
