@@ -286,56 +286,49 @@ def trained(said: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_made_once_and_again_what_changed(folder: Path) -> None:
+def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -> None:
     tables_of = [word for name in ("pair", "side", "words") for word in ("--table", f"{name}.yaml")]
     planned = script(folder, *tables_of, "--dry-run")
     assert sorted(trained(planned)) == ["kerbs", "kerbs_softmax"]
     assert "fairseq-kerbs train " in planned
     assert not (folder / "results").exists()
 
-    made = script(folder, *tables_of)
-    assert (sorted(trained(made)), "%) done" in made) == (["kerbs", "kerbs_softmax"], True)
-    results = folder / "results" / "tables"
-    assert re.search(r"\| KerBS +\| \d+\.\d\d +\| 1 ", (results / "pair_small.md").read_text())
-    assert "Source" in (results / "side_small.md").read_text()
-    assert "| drawn at random |" in (results / "words_small.md").read_text()
-
-    assert "Nothing to be done" in script(folder, *tables_of)
-    text = (folder / "pair.yaml").read_text()
-    changed = text.replace("flags: {", "flags: {kerbs: {lr: 1e-3}, ")
-    (folder / "pair.yaml").write_text(changed)
-    assert trained(script(folder, "--table", "pair.yaml", "--dry-run")) == ["kerbs_kerbs"]
-    (folder / "pair.yaml").write_text(text)
-
-    # another text is other data: models of the former are not trained on
-    for language in ("de", "en"):
-        with (folder / "raw" / "toy" / f"train.{language}").open("a") as stream:
-            stream.write("Oslo.\n")
-    assert trained(script(folder, "--table", "pair.yaml", "--only", "kerbs")) == ["kerbs"]
-    cells = folder / "runs" / "tables" / "cells" / "parallel"
-    (log,) = cells.glob("kerbs-s1-*/train.log")
-    assert "Loaded checkpoint" not in log.read_text()
-
-
-@pytest.mark.slow
-def test_stopped_it_goes_on_and_failures_are_told(folder: Path) -> None:
-    text = (folder / "pair.yaml").read_text()
-    (folder / "pair.yaml").write_text(text.replace("flags: {", "flags: {kerbs: {arch: none}, "))
-    log = folder / "runs" / "tables" / "cells"
+    pair, cells = folder / "pair.yaml", folder / "runs" / "tables" / "cells" / "parallel"
+    text = pair.read_text()
+    pair.write_text(text.replace("flags: {", "flags: {kerbs: {arch: none}, "))
     with subprocess.Popen([*SCRIPT, "--table", "pair.yaml"], cwd=folder) as first:
         deadline = time.monotonic() + HANGS
-        while not list(log.glob("*/kerbs_softmax-s1-*/checkpoints/checkpoint_last.pt")):
+        while not list(cells.glob("kerbs_softmax-s1-*/checkpoints/checkpoint_last.pt")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         first.send_signal(signal.SIGINT)
         assert first.wait(HANGS) != 0
     said = script(folder, "--table", "pair.yaml", status=1)
     assert "Error in rule train" in said
-    (finished,) = log.glob("*/kerbs_softmax-s1-*/generate-test.txt")
+    (finished,) = cells.glob("kerbs_softmax-s1-*/generate-test.txt")
     assert "Loaded checkpoint" in (finished.parent / "train.log").read_text()
     script(folder, "--table", "pair.yaml", "--report-only")
-    written = (folder / "results" / "tables" / "pair_small.md").read_text()
-    assert re.search(r"\| KerBS +\| +\| +\| 26 ", written)
+    results = folder / "results" / "tables"
+    assert re.search(r"\| KerBS +\| +\| +\| 26 ", (results / "pair_small.md").read_text())
+
+    pair.write_text(text)
+    made = script(folder, *tables_of)
+    assert (trained(made), "%) done" in made) == (["kerbs"], True)
+    assert re.search(r"\| KerBS +\| \d+\.\d\d +\| 1 ", (results / "pair_small.md").read_text())
+    assert "Source" in (results / "side_small.md").read_text()
+    assert "| drawn at random |" in (results / "words_small.md").read_text()
+    assert "Nothing to be done" in script(folder, *tables_of)
+    pair.write_text(text.replace("flags: {", "flags: {kerbs: {lr: 1e-3}, "))
+    assert trained(script(folder, "--table", "pair.yaml", "--dry-run")) == ["kerbs_kerbs"]
+    pair.write_text(text)
+
+    # another text is other data: models of the former are not trained on
+    for language in ("de", "en"):
+        with (folder / "raw" / "toy" / f"train.{language}").open("a") as stream:
+            stream.write("Oslo.\n")
+    assert trained(script(folder, "--table", "pair.yaml", "--only", "kerbs")) == ["kerbs"]
+    (log,) = cells.glob("kerbs-s1-*/train.log")
+    assert "Loaded checkpoint" not in log.read_text()
 
 
 @pytest.mark.slow
