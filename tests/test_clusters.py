@@ -19,7 +19,6 @@ from fairseq_kerbs.clusters import (
     place_word,
     whiten,
 )
-from fairseq_kerbs.output_layers import KerbsOutputLayer
 
 
 def blobs(seed: int, sizes: tuple[int, ...] = (70, 40, 30), dim: int = 5) -> Tensor:
@@ -109,10 +108,8 @@ def by_hand(
     points: np.ndarray, labels: np.ndarray, gap: float, others: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The formulas, term by term in numpy."""
-    centers, mean = (
-        np.stack([points[labels == k].mean(0) for k in np.unique(labels)]),
-        points.mean(0),
-    )
+    centers = np.stack([points[labels == k].mean(0) for k in np.unique(labels)])
+    mean = points.mean(0)
     inside = points - centers[labels]
     scatter = inside.T @ inside / len(points)
     dim = len(scatter)
@@ -201,28 +198,6 @@ def test_directions_in_which_all_words_vary_part_no_senses() -> None:
     assert placed.word_of_sense[-1] == 4
     logits = sample.contexts(4) @ placed.rows[[4, 9]].t() + placed.bias[[4, 9]]
     assert logits[:50].argmax(1).unique().tolist() != logits[50:].argmax(1).unique().tolist()
-
-
-def test_two_parted_words_get_two_senses_that_win_their_own() -> None:
-    dim, words = 5, 8
-    contexts = {4: blobs(3, (80, 50)), 5: blobs(4, (120,)), 6: blobs(5, (39,)), 2: blobs(6)}
-    sample = sample_of(contexts, words)
-    torch.manual_seed(1)
-    weight = 0.1 * torch.randn(words, dim)
-    placed = place_senses(sample, total_senses=words + 1)
-    assert placed.word_of_sense.tolist() == [*range(words), 4]
-    layer = KerbsOutputLayer(dim + 1, words, words + 1, biased=True).eval()
-    rows = weight[placed.word_of_sense] + placed.rows
-    with torch.no_grad():
-        layer.weight.copy_(torch.cat([rows, placed.bias.unsqueeze(1)], 1))
-        layer.theta.zero_()
-        ones = torch.ones(130, 1)
-        logits = layer.sense_logits(torch.cat([contexts[4], ones], 1), torch.tensor([4, words]))
-    first = logits.argmax(1)
-    assert len(first[:80].unique()) == len(first[80:].unique()) == 1
-    assert first[0] != first[80]
-    mass = (logits - (contexts[4] @ weight[4]).unsqueeze(1)).logsumexp(1).mean()
-    assert abs(mass.item()) < 1e-2  # the sample is in float16
 
 
 def test_a_word_with_nearly_equal_contexts_does_not_disturb_other_words() -> None:

@@ -343,11 +343,8 @@ def test_one_compilation_composes_at_all_positions_of_all_batches(
     layer = KerbsOutputLayer(6, 20, 50, kernel=kernel)
     embed = ComposedEmbedding(layer, padding_idx=1)
     for batch, length in ((5, 4), (3, 7), (8, 2)):
-        words, contexts = (
-            torch.arange(batch * length).view(batch, -1),
-            torch.randn(batch, length, 6),
-        )
-        contexts.requires_grad_()
+        words = torch.arange(batch * length).view(batch, -1)
+        contexts = torch.randn(batch, length, 6, requires_grad=True)
         positions = embed.look_up(words % 20, prepare=True).by_position()
         composed = [embed.compose(found, contexts[:, t]) for t, found in enumerate(positions)]
         results = torch.stack(composed, 1), embed(words % 20, contexts)

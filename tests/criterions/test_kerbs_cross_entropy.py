@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
+from fairseq import metrics
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
-from fairseq.models.lstm import LSTMModel
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
-from fairseq_kerbs.output_layers import base
+from fairseq_kerbs.criterions.kerbs_cross_entropy import output_layer_of
 from tests.helpers.fairseq_fixtures import MODELS, make_batch, make_model, make_task
 
 
@@ -46,35 +47,6 @@ def test_same_loss_logs_and_gradients_as_fairseqs_own(
         torch.testing.assert_close(value, wanted[key], rtol=2e-4, atol=2e-4, msg=key)
 
 
-def test_accuracy_scores_a_few_positions_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = make_model("lstm"), make_batch()
-    features, _ = model(**batch["net_input"])
-    layer = model.decoder.output
-    expected = layer.log_probs(features).argmax(-1)
-    sizes = []
-    stock = layer.log_probs
-
-    def log_probs(h: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(h))
-        scores: torch.Tensor = stock(h)
-        return scores
-
-    monkeypatch.setattr(base, "PREDICTED_SCORES", 5 * layer.vocab_size)
-    monkeypatch.setattr(layer, "log_probs", log_probs)
-    assert torch.equal(layer.predict(features), expected)
-    assert max(sizes) == 5
-
-
-def test_token_losses_add_up() -> None:
-    model, batch = make_model("transformer"), make_batch()
-    ours = criterion(KerbsCrossEntropyCriterion)
-    each, _, _ = ours(model, batch, reduce=False)
-    total, _, _ = ours(model, batch)
-    assert each.shape == (batch["target"].numel(),)
-    torch.testing.assert_close(each.sum(), total)
-    assert each[batch["target"].flatten() == 1].eq(0).all()
-
-
 def test_training_records_every_target_once_and_validation_none() -> None:
     model, batch = make_model("transformer"), make_batch()
     ours = criterion(KerbsCrossEntropyCriterion)
@@ -87,12 +59,66 @@ def test_training_records_every_target_once_and_validation_none() -> None:
 
 
 def test_another_architecture_is_refused_with_one_sentence() -> None:
-    class Stock(LSTMModel):
-        def __init__(self) -> None:
-            torch.nn.Module.__init__(self)
-
-        def forward(self, **_: Any) -> tuple[torch.Tensor, None]:
-            return torch.zeros(3, 7, 8), None
-
     with pytest.raises(SystemExit, match="--criterion kerbs_cross_entropy needs one of"):
-        criterion(KerbsCrossEntropyCriterion)(Stock(), make_batch())
+        output_layer_of(torch.nn.Linear(2, 2))
+
+
+# ------------------------------------------------------------------------- mixtures
+
+
+def test_the_regularizer_adds_the_variance_of_the_weights_while_training() -> None:
+    model, batch = make_model("transformer", output_layer="mos").train(), make_batch()
+    model.decoder.output.mixing.weight.data.mul_(5.0)
+    plain = criterion(KerbsCrossEntropyCriterion)
+    ours = criterion(KerbsCrossEntropyCriterion, mixture_regularization=0.5)
+    features, _ = model(**batch["net_input"])
+    kept = features[batch["target"].ne(1)]
+    weights = (kept @ model.decoder.output.mixing.weight.t()).softmax(1)
+    variance = ((weights - weights.mean(1, keepdim=True)) ** 2).sum(1) / 3
+    assert variance.mean() > 0.01
+    without, _, _ = plain(model, batch)
+    loss, _, log = ours(model, batch)
+    torch.testing.assert_close(loss, without + 0.5 * variance.sum())
+    wanted = gradients(model, without + 0.5 * variance.sum())
+    for key, value in gradients(model, loss).items():
+        torch.testing.assert_close(value, wanted[key], rtol=1e-4, atol=1e-5, msg=key)
+    each, _, _ = ours(model, batch, reduce=False)
+    assert each.shape == (batch["target"].numel(),)
+    assert not each[batch["target"].flatten() == 1].any()
+    torch.testing.assert_close(each.sum(), loss)
+    assert float(log["nll_loss"]) == pytest.approx(float(plain(model, batch)[2]["nll_loss"]))
+    model.eval()
+    torch.testing.assert_close(ours(model, batch)[0], plain(model, batch)[0])
+
+
+def test_weights_and_variance_are_logged_and_can_be_summed() -> None:
+    model, batches = make_model("lstm", output_layer="mos"), [make_batch(), make_batch((3, 5))]
+    ours = criterion(KerbsCrossEntropyCriterion, ignore_prefix_size=1)
+    logs = [ours(model, batch)[2] for batch in batches]
+    assert ours.logging_outputs_can_be_summed()
+    summed = [{key: sum(log[key] for log in logs) for key in logs[0]}]
+    tokens = [
+        model.decoder.output.log_weights(model(**batch["net_input"])[0][:, 1:]).exp()[
+            batch["target"][:, 1:].ne(1)
+        ]
+        for batch in batches
+    ]
+    expected = torch.cat(tokens)
+    for outputs in (logs, summed):
+        with metrics.aggregate(new_root=True) as found:
+            KerbsCrossEntropyCriterion.reduce_metrics(outputs)
+        values = found.get_smoothed_values()
+        mean = [values[f"mixture_weight_{k}"] for k in range(3)]
+        assert mean == pytest.approx(expected.mean(0).tolist(), abs=1e-4)
+        variance = expected.var(1, unbiased=False).mean().item()
+        assert values["mixture_variance"] == pytest.approx(variance, abs=1e-4)
+        assert "mixture_tokens" not in values
+
+
+def test_wrong_regularizers_end_with_one_sentence() -> None:
+    for rho in (-0.1, math.nan):
+        with pytest.raises(SystemExit, match=r"--mixture-regularization .* 0 or more"):
+            criterion(KerbsCrossEntropyCriterion, mixture_regularization=rho)
+    ours = criterion(KerbsCrossEntropyCriterion, mixture_regularization=0.1)
+    with pytest.raises(SystemExit, match=r"--output-layer mos"):
+        ours(make_model("lstm"), make_batch())

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,6 +24,7 @@ from tests.helpers.tiny_trainings import (
     sources,
     write_lines,
 )
+from tests.training.test_resume import load
 
 pytestmark = pytest.mark.slow
 
@@ -52,12 +52,6 @@ def scores(output: str) -> dict[int, float]:
     """Sentence number to the best hypothesis' score, from what fairseq-generate printed."""
     found = re.findall(r"^H-(\d+)\t(\S+)\t", output, re.MULTILINE)
     return {int(number): float(score) for number, score in found}
-
-
-def load(path: Path) -> dict[str, Any]:
-    """A checkpoint."""
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
-    return state
 
 
 def test_fairseqs_own_label_smoothing_trains_the_same_model(data: Path, tmp_path: Path) -> None:

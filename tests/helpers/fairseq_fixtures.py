@@ -28,32 +28,24 @@ LANGUAGE_MODELS: dict[str, Any] = {
 ALL_MODELS = MODELS | {"fairseq_lstm": models.FairseqLstmModel} | LANGUAGE_MODELS
 RECURRENT: dict[str, Any] = {"hidden_size": 12, "embed_dim": 10, "dropout": 0.0}
 FAIRSEQ_LSTM: dict[str, Any] = {
-    "encoder_embed_dim": 10,
-    "decoder_embed_dim": 12,
-    "decoder_out_embed_dim": 12,
-    "encoder_hidden_size": 8,
-    "decoder_hidden_size": 14,
-    "dropout": 0.0,
-}
+    "encoder_embed_dim": 10, "decoder_embed_dim": 12, "decoder_out_embed_dim": 12,
+    "encoder_hidden_size": 8, "decoder_hidden_size": 14, "dropout": 0.0,
+}  # fmt: skip
+
+
+def _transformer(*sides: str) -> dict[str, Any]:
+    sizes = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
+    named = {f"{side}_{name}": size for side in sides for name, size in sizes.items()}
+    return {**named, "dropout": 0.0}
+
+
 SIZES: dict[str, dict[str, Any]] = {
-    "transformer": {
-        "encoder_embed_dim": 16,
-        "decoder_embed_dim": 16,
-        "encoder_ffn_embed_dim": 24,
-        "decoder_ffn_embed_dim": 24,
-        "encoder_layers": 2,
-        "decoder_layers": 2,
-        "encoder_attention_heads": 2,
-        "decoder_attention_heads": 2,
-        "dropout": 0.0,
-    },
+    "transformer": _transformer("encoder", "decoder"),
+    "transformer_lm": _transformer("decoder") | {"tokens_per_sample": 30},
     **dict.fromkeys(("lstm", "lstm_lm", "bilstm_lm"), RECURRENT | {"layers": 2}),
     **dict.fromkeys(("gru", "gru_lm"), RECURRENT | {"layers": 1}),
     **dict.fromkeys(("fairseq_lstm", "fairseq_lstm_lm"), FAIRSEQ_LSTM),
 }
-SIZES["transformer_lm"] = {
-    name: size for name, size in SIZES["transformer"].items() if "encoder" not in name
-} | {"tokens_per_sample": 30}
 
 
 def dictionary(words: int = 23) -> Dictionary:
@@ -74,14 +66,9 @@ class MemoryTask(SimpleNamespace):
         optimizer.step()
 
     def train_step(
-        self,
-        sample: Any,
-        model: Any,
-        criterion: Any,
-        optimizer: Any,
-        update_num: int,
+        self, sample: Any, model: Any, criterion: Any, optimizer: Any, update_num: int,
         ignore_grad: bool = False,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         loss, size, log = criterion(model, sample)
         optimizer.backward(loss * 0 if ignore_grad else loss)
         return loss, size, log
@@ -115,21 +102,16 @@ def make_model(
 
 
 def make_batch(
-    lengths: tuple[int, ...] = (6, 4, 7),
-    words: int = 23,
-    seed: int = 1,
-    pad_to: int = 0,
+    lengths: tuple[int, ...] = (6, 4, 7), words: int = 23, seed: int = 1, pad_to: int = 0,
     same_source: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """A batch as fairseq's translation task collates it: right-padded targets, left-padded sources.
 
     With ``same_source`` the rows are hypotheses of one sentence, as in a beam.
     """
     generator = torch.Generator().manual_seed(seed)
     longest = max(max(lengths), pad_to)
-    source = torch.full((len(lengths), longest), 1)
-    target = torch.full((len(lengths), longest), 1)
-    previous = torch.full((len(lengths), longest), 1)
+    source, target, previous = (torch.full((len(lengths), longest), 1) for _ in range(3))
     for row, length in enumerate(lengths):
         sentence = torch.randint(4, 19, (length,), generator=generator)
         source[row, longest - length :] = sentence
@@ -151,23 +133,12 @@ def make_batch(
     }
 
 
-def make_text(
-    lengths: tuple[int, ...] = (7, 4, 6), pad_to: int = 0, both_sides: bool = False
-) -> dict[str, Any]:
+def make_text(lengths: tuple[int, ...] = (7, 4, 6), both_sides: bool = False) -> dict[str, Any]:
     """A batch of a language model, left-to-right or cloze, padded on the right."""
-    generator = torch.Generator().manual_seed(3)
-    source = torch.full((len(lengths), max(*lengths, pad_to)), 1)
-    target = source.clone()
-    for row, length in enumerate(lengths):
-        words = torch.randint(4, 23, (length,), generator=generator)
-        source[row, 0], source[row, 1:length] = 2, words[:-1]
-        target[row, :length] = words
-    net_input = {"src_tokens": source}
-    return {
-        "net_input": net_input,
-        "target": source if both_sides else target,
-        "ntokens": sum(lengths),
-    }
+    batch = make_batch(lengths)
+    read = batch["net_input"]["prev_output_tokens"]
+    target = read if both_sides else batch["target"]
+    return batch | {"net_input": {"src_tokens": read}, "target": target}
 
 
 def read_tokens(batch: dict[str, Any]) -> Tensor:

@@ -44,18 +44,10 @@ def _eq9_released(
     return norms * t * (mpmath.exp(t * cosine) - 1) / (2 * (mpmath.exp(t) - t - 1))
 
 
-class KernelReference(NamedTuple):
-    """Value and gradients, rounded to float64 at the very end."""
-
-    value: float
-    by_h: list[float]
-    by_w: list[float]
-    by_theta: float
-
-
 @functools.cache
-def kernel_reference(h: Vector, w: Vector, theta: float, name: str = "kerbs") -> KernelReference:
-    """Kernel and its derivatives (central differences with step 1e-15) by mpmath, 70 digits."""
+def kernel_reference(h: Vector, w: Vector, theta: float, name: str = "kerbs") -> list[list[float]]:
+    """Value, and derivatives by h, w and θ (central differences with step 1e-15), by mpmath in 70
+    digits, rounded to float64 at the very end."""
     kernel = {"kerbs": _eq9, "kerbs_released": _eq9_released}[name]
     with mpmath.workdps(70):
         exact = [mpmath.mpf(float(v)) for v in [*h, *w, theta]]
@@ -72,7 +64,7 @@ def kernel_reference(h: Vector, w: Vector, theta: float, name: str = "kerbs") ->
             return float((moved(exact[i] + step) - moved(exact[i] - step)) / (2 * step))
 
         slopes = [slope(i) for i in range(2 * d + 1)]
-        return KernelReference(float(at(exact)), slopes[:d], slopes[d : 2 * d], slopes[2 * d])
+        return [[float(at(exact))], slopes[:d], slopes[d : 2 * d], slopes[2 * d :]]
 
 
 # ------------------------------------------------------------------------- naive torch
@@ -119,16 +111,11 @@ def naive_token_losses(
     problem: Problem, kernel: str = "kerbs", label_smoothing: float = 0.0, ignore_index: int = -100
 ) -> Tensor:
     """(1 − ε − ε_i)·nll + ε_i Σ_i −log p_i of each token with ε_i = ε/(V − 1), [N]."""
-    logits = naive_logits(problem.h, problem.w, problem.theta, kernel)
+    logits = naive_logits(*problem.leaves, kernel)
     log_probs = naive_word_log_probs(logits, problem.word_of_sense, problem.vocab_size)
     counted = problem.target != ignore_index
-    target = problem.target.where(counted, torch.zeros_like(problem.target))
-    nll = -log_probs.gather(1, target[:, None]).squeeze(1)
-    each = label_smoothing / max(1, problem.vocab_size - 1)
-    loss = (1.0 - label_smoothing - each) * nll - each * log_probs.sum(1)
-    if label_smoothing == 0.0:
-        loss = nll
-    return loss.where(counted, torch.zeros_like(loss))
+    target = torch.where(counted, problem.target, 0)
+    return torch.where(counted, naive_smoothed_losses(log_probs, target, label_smoothing), 0.0)
 
 
 class Problem(NamedTuple):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import torch
@@ -28,31 +26,6 @@ FLAGS = [
 ]
 
 
-def binarize(texts: dict[str, Iterable[str]], folder: Path) -> Path:
-    """What fairseq-preprocess would write of ``SPLIT.LANGUAGE`` texts, words between spaces."""
-    folder.mkdir(parents=True)
-    lines = {name: list(text) for name, text in texts.items()}
-    for language in LANGUAGES:
-        dictionary = Dictionary()
-        for line in lines[f"train.{language}"]:
-            dictionary.encode_line(line, append_eos=False)
-        dictionary.finalize(padding_factor=1)
-        dictionary.save(str(folder / f"dict.{language}.txt"))
-        for split in SIZES:
-            write_binary(folder, split, language, lines[f"{split}.{language}"])
-    return folder
-
-
-def write_binary(folder: Path, split: str, language: str, lines: Iterable[str]) -> None:
-    """One side of a split, by the dictionary that lies in the folder."""
-    dictionary = Dictionary.load(str(folder / f"dict.{language}.txt"))
-    prefix = str(folder / f"{split}.de-en.{language}")
-    builder = MMapIndexedDatasetBuilder(f"{prefix}.bin")
-    for line in lines:
-        builder.add_item(dictionary.encode_line(line, add_if_not_exist=False).int())
-    builder.finalize(f"{prefix}.idx")
-
-
 def fairseq_train(*arguments: object) -> None:
     """``fairseq-train`` with tiny flags, which later ones override; another --arch has its own."""
     from fairseq_cli.train import cli_main
@@ -69,14 +42,24 @@ def fairseq_train(*arguments: object) -> None:
 
 
 def binarized_corpus(folder: Path, sizes: dict[str, int] = SIZES) -> Path:
-    """The synthetic corpus in ``text``, and its binarized form in ``bin``, which is returned."""
-    write_toy_corpus(folder / "text", **sizes)
-    texts: dict[str, Any] = {
-        f"{split}.{language}": read_lines(folder / "text" / f"{split}.{language}")
-        for split in sizes
-        for language in LANGUAGES
-    }
-    return binarize(texts, folder / "bin")
+    """The synthetic corpus in ``text``; and in ``bin``, which is returned, what fairseq-preprocess
+    would make of it, words between spaces."""
+    text, data = folder / "text", folder / "bin"
+    write_toy_corpus(text, **sizes)
+    data.mkdir()
+    for language in LANGUAGES:
+        dictionary = Dictionary()
+        for line in read_lines(text / f"train.{language}"):
+            dictionary.encode_line(line, append_eos=False)
+        dictionary.finalize(padding_factor=1)
+        dictionary.save(str(data / f"dict.{language}.txt"))
+        for split in sizes:
+            prefix = str(data / f"{split}.de-en.{language}")
+            builder = MMapIndexedDatasetBuilder(f"{prefix}.bin")
+            for line in read_lines(text / f"{split}.{language}"):
+                builder.add_item(dictionary.encode_line(line, add_if_not_exist=False).int())
+            builder.finalize(f"{prefix}.idx")
+    return data
 
 
 def make_work(folder: Path) -> Path:

@@ -11,20 +11,21 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor
 
-from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel, kernel_logits
+from fairseq_kerbs.kernels import KERNELS, build_kernel, kernel_logits
 from fairseq_kerbs.kernels.gao import VARIANCE_FLOOR, squared_distance
 from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll
-from fairseq_kerbs.likelihood.nll import Senses
-from fairseq_kerbs.models import TransformerKerbsModel
-from fairseq_kerbs.models.config import kernels_from_flags
-from fairseq_kerbs.output_layers import KerbsOutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.output_layers.kerbs import posterior_weights
+from fairseq_kerbs.models.config import KERNEL_OPTIONS, KerbsConfig, kernels_from_flags
+from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.output_layers.ranked_senses import score_words
-from fairseq_kerbs.senses import build_sense_table
-from tests.helpers.fairseq_fixtures import make_batch, make_model
 from tests.helpers.gao_reference import exact, plain_logits
-from tests.helpers.reference import Problem, as_leaves, make_problem, naive_word_log_probs
-from tests.likelihood.test_nll import chunks_of
+from tests.helpers.reference import (
+    Problem,
+    as_leaves,
+    make_problem,
+    naive_smoothed_losses,
+    naive_word_log_probs,
+)
+from tests.likelihood.test_nll import chunks_of, senses_of
 
 NINE = ["lin", "log", "pow", "pol", "rbf", "ssg", "mog", "hpb", "wav"]
 
@@ -106,14 +107,10 @@ def test_the_gaussian_kernels_are_integrals() -> None:
 
 
 def plain_nll(p: Problem, name: str, options: dict[str, Any], smoothing: float) -> Tensor:
-    log_probs = naive_word_log_probs(
-        plain_logits(p.h, p.w, name, options), p.word_of_sense, p.vocab_size
-    )
-    counted = p.target != -100
-    own = log_probs.gather(1, p.target.clamp_min(0)[:, None]).squeeze(1)
-    each = smoothing / (p.vocab_size - 1)
-    loss = -(1 - smoothing - each) * own - each * log_probs.sum(1)
-    return (loss * counted).sum()
+    logits = plain_logits(p.h, p.w, name, options)
+    log_probs = naive_word_log_probs(logits, p.word_of_sense, p.vocab_size)
+    losses = naive_smoothed_losses(log_probs, p.target.clamp_min(0), smoothing)
+    return (losses * (p.target != -100)).sum()
 
 
 @every_case
@@ -145,8 +142,7 @@ def test_probabilities_sum_to_one_and_agree_on_both_paths(
     arguments = (p.h, p.w, p.theta, p.word_of_sense, 17)
     right = naive_word_log_probs(plain_logits(p.h, p.w, name, options), p.word_of_sense, 17)
     with_gradient = kerbs_log_probs(*arguments, kernel=kernel)
-    senses = Senses(p.w, p.theta, build_sense_table(p.word_of_sense, 17), kernel)
-    without, _ = score_words(p.h, senses)
+    without, _ = score_words(p.h, senses_of(p, kernel))
     assert with_gradient.requires_grad
     for actual in (with_gradient, without):
         torch.testing.assert_close(actual, right, rtol=1e-10, atol=1e-10)
@@ -256,102 +252,30 @@ def test_at_equal_vectors_smooth_kernels_are_at_rest(name: str) -> None:
     assert torch.autograd.gradcheck(logits, pair, eps=1e-6, atol=1e-5)
 
 
-# ------------------------------------------------------------------------- layers and models
+# ------------------------------------------------------------------------- layers
 
 
 @pytest.mark.parametrize("name", NINE)
 def test_exactly_the_parameters_of_a_softmax_layer(name: str) -> None:
     layer = KerbsOutputLayer(10, 31, 31, max_senses=1, kernel=name)
-    softmax = SoftmaxOutputLayer(10, 31)
-    sizes = [sum(p.numel() for p in one.parameters()) for one in (layer, softmax)]
-    assert sizes[0] == sizes[1] == 310
-    names = [[name for name, _ in one.named_parameters()] for one in (layer, softmax)]
-    assert names[0] == names[1] == ["weight"]
-
-
-@pytest.mark.parametrize("name", NINE)
-def test_posteriors_of_a_words_senses_are_those_of_all_senses(name: str) -> None:
-    p = make_problem(11, 11, 29, 6)
-    own = (p.word_of_sense == 3).nonzero().flatten().expand(11, -1)  # [N, K]
-    weights = posterior_weights(
-        p.h, p.w[own], p.theta[own], torch.ones_like(own, dtype=torch.bool), build_kernel(name)
-    )
-    senses = plain_logits(p.h, p.w, name, {}).softmax(1).gather(1, own)
-    torch.testing.assert_close(weights, senses / senses.sum(1, keepdim=True))
-
-
-@pytest.mark.parametrize("name", NINE)
-def test_models_train_and_score_with_every_kernel(name: str) -> None:
-    for kind in ("transformer", "lstm"):
-        model, batch = make_model(kind, kernel=name, init_scale=1.0), make_batch()
-        features, extra = model(**batch["net_input"])
-        loss = model.decoder.output.nll(features, batch["target"], ignore_index=1)
-        loss.backward()
-        for key, parameter in model.named_parameters():
-            if parameter.grad is not None:
-                assert torch.isfinite(parameter.grad).all(), key
-        assert (model.decoder.output.weight.grad.abs().amax(1) > 0).all()
-        with torch.no_grad():
-            scores = model.get_normalized_probs((features, extra), log_probs=True)
-        assert scores.shape[-1] == 23
-        torch.testing.assert_close(scores.exp().sum(-1), torch.ones_like(scores[..., 0]))
-
-
-def test_a_kernel_is_bound_to_one_size_of_vectors() -> None:
-    kernel = build_kernel("ssg").bind(8)
-    assert kernel.bind(8) is kernel
-    with pytest.raises(ValueError, match=r"`kernel` mog .* 7 numbers: choose an even"):
-        KerbsOutputLayer(7, 5, 9, kernel="mog")
-    lin: Kernel = build_kernel("lin")
-    assert lin.bind(5) is lin
+    shapes = {key: tuple(value.shape) for key, value in layer.named_parameters()}
+    assert shapes == {"weight": (31, 10)}
 
 
 # ------------------------------------------------------------------------- flags
 
 
-def flags(layer: str = "kerbs", **given: Any) -> argparse.Namespace:
-    return argparse.Namespace(output_layer=layer, **given)
-
-
 def test_flags_reach_the_kernels_that_read_them() -> None:
     read = {"power": 5.0, "alpha": 0.2, "offset": -1.0, "gamma": 0.3, "a": 2.0, "b": 3.0}
-    all_flags = flags("mixture", **{f"kernel_{key}": value for key, value in read.items()})
-    all_flags.mixture_kernels = ", ".join(NINE)
-    for name, kernel in zip(NINE, kernels_from_flags(all_flags), strict=True):
+    flags = argparse.Namespace(**{f"kernel_{key}": value for key, value in read.items()})
+    flags.output_layer, flags.mixture_kernels = "mixture", ", ".join(NINE)
+    for name, kernel in zip(NINE, kernels_from_flags(flags), strict=True):
         assert kernel.name == name
         assert {key: getattr(kernel, key) for key in KERNELS[name].options} == {
             key: read[key] for key in KERNELS[name].options
         }
-    assert {option for name in NINE for option in KERNELS[name].options} == set(read)
-    assert kernels_from_flags(flags(kernel="pow")) == [build_kernel("pow")]
-
-
-WRONG = [
-    ({"kernel": "lin", "kernel_power": 2.0}, "--kernel-power .* log, pow, pol .* --kernel lin"),
-    ({"kernel": "pow", "kernel_gamma": 0.0}, "--kernel-gamma .* rbf"),
-    ({"output_layer": "softmax", "kernel_b": 1.0}, "--kernel-b .* --output-layer softmax"),
-    ({"kernel": "pow", "kernel_power": 0.0}, r"\Wpower\W? is 0.0"),
-    ({"kernel": "log", "kernel_power": math.inf}, r"\Wpower\W? is inf"),
-    ({"kernel": "pol", "kernel_power": 2.5}, r"\Wpower\W? is 2.5, .* whole number"),
-    ({"kernel": "pol", "kernel_power": 0.0}, r"\Wpower\W? is 0.0, .* whole number"),
-    ({"kernel": "pol", "kernel_alpha": -1.0}, r"\Walpha\W? is -1.0"),
-    ({"kernel": "pol", "kernel_offset": math.nan}, r"\Woffset\W? is nan"),
-    ({"kernel": "rbf", "kernel_gamma": -0.1}, r"\Wgamma\W? is -0.1"),
-    ({"kernel": "wav", "kernel_a": 0.0}, r"\Wa\W? is 0.0"),
-    ({"kernel": "wav", "kernel_b": math.nan}, r"\Wb\W? is nan"),
-]
-
-
-@pytest.mark.parametrize(("given", "message"), WRONG)
-def test_a_wrong_flag_ends_with_one_sentence(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(SystemExit, match=message) as ending:
-        make_model("transformer", **given)
-    assert "\n" not in str(ending.value)
-
-
-def test_the_command_line_knows_the_flags() -> None:
-    parser = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
-    TransformerKerbsModel.add_args(parser)
-    args = parser.parse_args(["--kernel", "pol", "--kernel-power", "5", "--kernel-offset=-1"])
-    args.output_layer = "kerbs"
-    assert kernels_from_flags(args) == [build_kernel("pol", power=5, offset=-1.0)]
+    options = {key[7:] for key in KerbsConfig.__dataclass_fields__ if key.startswith("kernel_")}
+    assert options == set(KERNEL_OPTIONS) == set(read)
+    assert {option for name in NINE for option in KERNELS[name].options} == options
+    alone = argparse.Namespace(output_layer="kerbs", kernel="pow")
+    assert kernels_from_flags(alone) == [build_kernel("pow")]

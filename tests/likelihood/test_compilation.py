@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -232,24 +231,3 @@ def test_activation_checkpointing_records_once(reentrant: bool) -> None:
         torch.testing.assert_close(ours.grad, right.grad)
     torch.testing.assert_close(recorded(model), recorded(twin))
     assert recorded(model).any()
-
-
-@pytest.mark.parametrize("kind", ["kerbs", "mixture"])
-def test_accumulation_functional_calls_and_autocast(kind: str) -> None:
-    model, twin, (h, target) = *(make_model(kind, "sum") for _ in range(2)), batch(30)
-    whole = step(twin, twin, h, target)
-    parts = [model(h[at], target[at]) for at in (slice(7), slice(7, 30))]
-    sum(parts).square().backward()
-    found = [*(value.grad for value in model.parameters()), recorded(model)]
-    torch.testing.assert_close(found, whole[1:], rtol=1e-4, atol=1e-4)
-    tripled, other = {name: 3 * v for name, v in model.named_parameters()}, copy.deepcopy(model)
-    other.load_state_dict(tripled, strict=False)
-    called = torch.func.functional_call(model, tripled, (h, target))
-    torch.testing.assert_close(called, other(h, target))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        low = step(model, model, h, target)
-    right = step(model, model, h, target)
-    assert low[0].item() != right[0].item()  # bfloat16 was really used
-    for ours, expected in zip(low[:-1], right, strict=False):
-        assert ours.dtype == torch.float32
-        assert (ours - expected).norm() <= 0.05 * expected.norm()

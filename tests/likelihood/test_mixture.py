@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from fairseq_kerbs.kernels import KERNELS, build_kernel
 from fairseq_kerbs.likelihood import mixture
 from fairseq_kerbs.likelihood.mixture import Mixture, mixture_nll
 from fairseq_kerbs.likelihood.nll import NllOptions
-from fairseq_kerbs.output_layers import SoftmaxOutputLayer
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
 from tests.helpers.memory import Memory
 from tests.helpers.reference import naive_mixture_log_probs, naive_smoothed_losses
@@ -108,24 +108,6 @@ def test_no_token_gives_zero(tokens: int, reduction: str) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_one_component_is_the_softmax_of_its_context(smoothing: float) -> None:
-    layer, softmax = make(["lin"], torch.float32), SoftmaxOutputLayer(6, 13)
-    softmax.load_state_dict(layer.state_dict(), strict=False)
-    h, target, options = (
-        torch.randn(20, 6),
-        torch.randint(13, (20,)),
-        {"label_smoothing": smoothing},
-    )
-    inner = torch.tanh(layer.projections(h)).detach()
-    loss, right = layer.nll(h, target, **options), softmax.nll(inner, target, **options)
-    torch.testing.assert_close(loss, right)
-    (theirs,) = torch.autograd.grad(right, softmax.weight)
-    ours, none = torch.autograd.grad(loss, [layer.weight, layer.mixing.weight])
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert not none.any()  # one weight is always 1
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_probabilities_below_the_least_float_keep_their_gradient(smoothing: float) -> None:
     """p_k(y) near e^−2000, weights near e^−500: where sums of probabilities would be 0."""
     contexts = torch.tensor([[[1.0, 0.5], [0.9, 0.45]], [[-0.8, 1.0], [-1.0, -0.9]]])
@@ -204,14 +186,45 @@ def test_nothing_of_size_tokens_by_words_is_made(
     assert memory.peak <= 4 * tokens * words  # by autograd it would be K such matrices, and more
 
 
-def test_errors_are_sentences() -> None:
-    contexts, w = torch.randn(4, 2, 3), torch.randn(5, 3)
-    right = Mixture(contexts, w, torch.zeros(4, 2), [build_kernel("lin")] * 2, [w[:, 0]] * 2)
-    target = torch.zeros(4, dtype=torch.long)
-    for wrong, message in (
-        (target[:3], r"int64 \[3\] on cpu; it must be torch.int64 \[4\] on cpu"),
-        (target.int(), "`target` is torch.int32"),
-        (target + 5, "`target` holds 5, .* of 5 words"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            mixture_nll(right, wrong, NllOptions())
+def test_wrong_targets_are_refused() -> None:
+    layer, h = make(["lin"]), torch.zeros(4, 6).double()
+    for target in (torch.zeros(4).int(), torch.full((4,), 13)):
+        with pytest.raises(ValueError, match=r"`target` (is torch.int32|holds 13, .* 13 words)"):
+            layer.nll(h, target)
+
+
+# ------------------------------------------------------------------------- the layer
+
+
+@pytest.mark.parametrize("kernels", KERNEL_LISTS[1:], ids=",".join)
+def test_log_probs_nll_and_predict_agree_and_follow_every_change(kernels: list[str]) -> None:
+    layer = make(kernels, torch.float32).eval()
+    h, target = torch.randn(4, 5, 6), torch.randint(13, (4, 5))
+    before = torch.zeros(4, 5, 13)
+    for parameter in layer.parameters():
+        parameter.data.mul_(1.5)  # as optimizers do, unseen by version counters
+        slow = reference(copy.deepcopy(layer).double(), h.view(20, 6).double())
+        with torch.no_grad():
+            found = layer.log_probs(h)
+            torch.testing.assert_close(layer.log_probs(h[0, 0]), found[0, 0])
+            each, predicted = layer.nll(h, target, reduction="none"), layer.predict(h)
+        torch.testing.assert_close(found, slow.view(4, 5, 13).float(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(layer.log_probs(h).detach(), found, rtol=1e-4, atol=1e-5)
+        nll = -found.gather(2, target.unsqueeze(2)).squeeze(2)
+        torch.testing.assert_close(each, nll, rtol=1e-4, atol=1e-5)
+        assert torch.equal(predicted, found.argmax(-1))
+        assert not torch.allclose(found, before)
+        before = found
+    twins = [copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))]
+    with torch.no_grad():
+        assert all(torch.equal(twin.log_probs(h), before) for twin in twins)
+
+
+def test_parameters_begin_as_documented_and_are_all_anchored() -> None:
+    layer = MixtureOutputLayer(64, 500, ["lin", "kerbs", "log"])
+    stds = {"weight": 64**-0.5, "projections.weight": 192**-0.5, "thetas.1": 0.1}
+    found = {name: value.std().item() for name, value in layer.named_parameters()}
+    assert found == pytest.approx(stds | {"mixing.weight": 192**-0.5}, rel=0.15)
+    node: Any = layer.anchor(torch.randn(3, 64, requires_grad=True)).grad_fn
+    anchored = {getattr(parent, "variable", None) for parent, _ in node.next_functions}
+    assert set(layer.parameters()) < anchored

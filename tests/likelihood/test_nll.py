@@ -15,18 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_kerbs.kernels import build_kernel, kernel_logits
+from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
 from fairseq_kerbs.likelihood import chunks, compilation, kerbs_log_probs, kerbs_nll
 from fairseq_kerbs.likelihood import nll as module
 from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.memory import Memory
-from tests.helpers.reference import (
-    Problem,
-    make_problem,
-    naive_logits,
-    naive_token_losses,
-)
+from tests.helpers.reference import Problem, make_problem, naive_logits, naive_token_losses
 from tests.helpers.reference import naive_word_log_probs as naive_words
 
 KERNELS = ["kerbs", "kerbs_released", "lin"]
@@ -49,7 +44,7 @@ def chunks_of(tokens: int) -> Any:
     return mock.patch.object(chunks, "chunk_size", return_value=tokens)
 
 
-def senses_of(p: Problem, kernel: str = "kerbs") -> Senses:
+def senses_of(p: Problem, kernel: str | Kernel = "kerbs") -> Senses:
     table = build_sense_table(p.word_of_sense, p.vocab_size)
     return Senses(p.w, p.theta, table, build_kernel(kernel))
 
@@ -281,10 +276,11 @@ def test_no_token_and_only_ignored_tokens_give_zero(reduction: str, smoothing: f
         assert not loss.any()
         loss.sum().backward()
         assert all(leaf.grad is not None and not leaf.grad.any() for leaf in p.leaves)
-    for h in (torch.empty(0, 7), torch.empty(2, 0, 7)):
-        with torch.no_grad():
-            scores = kerbs_log_probs(h, p.w, p.theta, p.word_of_sense, p.vocab_size)
-        assert scores.shape == (*h.shape[:-1], p.vocab_size)
+    for shape, grad in itertools.product([(), (0,), (2, 0), (2, 3)], [False, True]):
+        with torch.set_grad_enabled(grad):
+            arguments = p.w, p.theta, p.word_of_sense, p.vocab_size
+            scores = kerbs_log_probs(torch.randn(*shape, 7), *arguments)
+        assert scores.shape == (*shape, p.vocab_size)
 
 
 def test_scores_without_gradient_are_those_with_it_a_chunk_at_a_time() -> None:

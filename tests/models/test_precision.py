@@ -90,15 +90,8 @@ def test_150_updates_from_an_extreme_start(precision: str) -> None:
     assert statistics.median(losses[-21:]) < 0.5 * statistics.median(losses[:7])
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        (FP16Optimizer, torch.float16),
-        (MemoryEfficientFP16Optimizer, torch.float16),
-        (FP16Optimizer, torch.bfloat16),
-        (MemoryEfficientFP16Optimizer, torch.bfloat16),
-    ],
-)
+@pytest.mark.parametrize("kind", [FP16Optimizer, MemoryEfficientFP16Optimizer])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_models_in_low_precision_under_fairseqs_optimizers(kind: Any, dtype: torch.dtype) -> None:
     """--fp16, --memory-efficient-fp16, --bf16 and both, as far as a CPU can run them."""
     task = make_task()
@@ -142,11 +135,8 @@ def check_moved_rows(optimizer: Any, layer: Any, moved: Tensor, weight: Tensor) 
     for parameter in (layer.weight, layer.theta):
         kept = parameter
         if masters is not None:
-            kept = next(
-                master
-                for own, master in zip(optimizer.fp16_params, masters, strict=True)
-                if own is parameter
-            )
+            pairs = zip(optimizer.fp16_params, masters, strict=True)
+            kept = next(master for own, master in pairs if own is parameter)
             torch.testing.assert_close(kept.data[moved].to(parameter.dtype), parameter.data[moved])
         for name in ("exp_avg", "exp_avg_sq"):
             moment = optimizer.optimizer.state[kept][name]

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import fairseq_kerbs
 from fairseq_kerbs.output_layers import (
@@ -17,6 +18,7 @@ from fairseq_kerbs.output_layers import (
     MixtureOutputLayer,
     OutputLayer,
     SoftmaxOutputLayer,
+    base,
 )
 
 LAYERS: dict[str, Callable[[], OutputLayer]] = {
@@ -52,18 +54,21 @@ def test_forward_is_that_of_torchs_adaptive_softmax(name: str) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("shape", [(10, 4), (2, 5, 16), ()])
 def test_vectors_of_another_size_are_refused(name: str, shape: tuple[int, ...]) -> None:
-    layer = LAYERS[name]()
-    h, target = torch.randn(shape), torch.randint(30, (5,))
-    calls: tuple[Callable[[Tensor], Any], ...] = (
-        lambda h: layer.nll(h, target),
-        lambda h: layer(h, target),
-        layer.log_probs,
-        torch.no_grad()(layer.log_probs),
-        layer.predict,
-    )
+    layer, h = LAYERS[name](), torch.randn(shape)
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: layer(h, torch.tensor([3])), lambda: layer.log_probs(h), lambda: layer.predict(h)
+    )  # fmt: skip
     for call in calls:
         with pytest.raises(ValueError, match=r"`h` has shape .* last dimension must be 8"):
-            call(h)
+            call()
+
+
+def test_words_are_predicted_a_few_positions_at_a_time() -> None:
+    layer, h = LAYERS["kerbs"](), torch.randn(4, 5, 8)
+    expected, few = layer.log_probs(h).argmax(-1), mock.patch.object(base, "PREDICTED_SCORES", 150)
+    with few, mock.patch.object(layer, "log_probs", wraps=layer.log_probs) as scored:
+        assert torch.equal(layer.predict(h), expected)
+    assert [len(call.args[0]) for call in scored.call_args_list] == [5] * 4
 
 
 def test_layers_of_one_vector_a_word_have_one_sense_of_each() -> None:
@@ -125,12 +130,8 @@ def test_the_trainer_of_hugging_face_runs(
         )
 
 
-@pytest.mark.parametrize("build", [
-    lambda: SoftmaxOutputLayer(8, 10),
-    lambda: KerbsOutputLayer(8, 10, 15),
-    lambda: MixtureOutputLayer(8, 10, ["lin", "lin"]),
-])  # fmt: skip
-def test_all_of_a_layer_is_made_on_the_default_device(build: Callable[[], OutputLayer]) -> None:
+@pytest.mark.parametrize("name", LAYERS)
+def test_all_of_a_layer_is_made_on_the_default_device(name: str) -> None:
     with torch.device("meta"):
-        layer = build()
+        layer = LAYERS[name]()
     assert {parameter.device.type for parameter in layer.parameters()} == {"meta"}

@@ -7,18 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_kerbs.kernels import build_kernel
-from fairseq_kerbs.likelihood.nll import Senses
 from fairseq_kerbs.output_layers import ranked_senses
 from fairseq_kerbs.output_layers.ranked_senses import score_words
-from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import Problem, make_problem, naive_logits, naive_word_log_probs
-from tests.likelihood.test_nll import CLOSE, KERNELS, problems
-
-
-def senses_of(p: Problem, kernel: str) -> Senses:
-    table = build_sense_table(p.word_of_sense, p.vocab_size)
-    return Senses(p.w, p.theta, table, build_kernel(kernel))
+from tests.likelihood.test_nll import CLOSE, KERNELS, problems, senses_of
 
 
 def naive(p: Problem, kernel: str) -> torch.Tensor:

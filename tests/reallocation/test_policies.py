@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -23,29 +24,13 @@ from tests.helpers.reference import algorithm1, released_reallocation
 
 
 def inventory_of(
-    owners: list[int],
-    vocab_size: int,
-    most: int = 4,
-    *,
-    usage: list[float] | None = None,
-    log_prob: list[float] | None = None,
-    count: list[float] | None = None,
-    prob: list[float] | None = None,
-    interval_usage: list[float] | None = None,
+    owners: list[int] | Tensor, vocab_size: int, most: int = 4, **values: Any
 ) -> SenseInventory:
+    """An inventory of senses with these words, and with these values of other buffers."""
     inventory = SenseInventory(vocab_size, len(owners), most)
-    given_values = {
-        "word_of_sense": owners,
-        "usage": usage,
-        "log_prob": log_prob,
-        "interval_count": count,
-        "interval_prob": prob,
-        "interval_usage": interval_usage,
-    }
     state = inventory.state_dict()
-    for name, values in given_values.items():
-        if values is not None:
-            state[name] = torch.tensor(values, dtype=state[name].dtype)
+    for name, value in {"word_of_sense": owners, **values}.items():
+        state[name] = torch.as_tensor(value, dtype=state[name].dtype)
     inventory.load_state_dict(state)
     return inventory
 
@@ -86,13 +71,10 @@ def test_released_policy_by_hand() -> None:
     owners = [0, 1, 2, 3, 4, 5, 6, 7, 2, 2, 2, 7]
     interval_usage = [9.0, 9.0, 5.0, 9.0, 0.0, 0.0, 0.0, 0.2, 0.5, 0.4, 0.1, 0.3]
     inventory = inventory_of(
-        owners,
-        8,
-        count=[100, 64, 36, 25, 16, 9, 4, 1],
-        prob=[50, 2, 9, 10, 16, 9, 4, 1],
-        interval_usage=interval_usage,
+        owners, 8, interval_count=[100, 64, 36, 25, 16, 9, 4, 1],
+        interval_prob=[50, 2, 9, 10, 16, 9, 4, 1], interval_usage=interval_usage,
         usage=[float(m) for m in range(12)],
-    )
+    )  # fmt: skip
     moves = reallocate(inventory, "released", ReallocationSettings(max_moves=0.25))
     assert moves.senses.tolist() == [10, 7]
     assert moves.sources.tolist() == [2, 7]
@@ -104,7 +86,8 @@ def test_released_policy_by_hand() -> None:
 
 def test_a_frequent_word_whose_probability_underflows_still_receives() -> None:
     """Words 2 and 3 are the frequent half; word 3 ranks last among them, but before no one else."""
-    inventory = inventory_of([0, 1, 2, 3, 0, 0], 4, count=[1, 1, 9, 9], prob=[1, 1, 3, 0])
+    sums: dict[str, Any] = {"interval_count": [1, 1, 9, 9], "interval_prob": [1, 1, 3, 0]}
+    inventory = inventory_of([0, 1, 2, 3, 0, 0], 4, **sums)
     moves = reallocate(inventory, "released", ReallocationSettings(max_moves=1.0))
     assert moves.words.tolist() == [2, 3]
 
@@ -138,17 +121,9 @@ def random_inventory(
     if ties:
         usage = (usage * 4).round() / 4
     count = torch.randint(occurrences, (vocab_size,), generator=g)
-    prob = count * torch.rand(vocab_size, generator=g)
-    return inventory_of(
-        owners.tolist(),
-        vocab_size,
-        most,
-        usage=usage.tolist(),
-        log_prob=(-10 * torch.rand(vocab_size, generator=g)).tolist(),
-        count=count.tolist(),
-        prob=prob.tolist(),
-        interval_usage=usage.flip(0).tolist(),
-    )
+    prob, log_prob = (torch.rand(vocab_size, generator=g) for _ in range(2))
+    sums = {"interval_count": count, "interval_prob": count * prob, "interval_usage": usage.flip(0)}
+    return inventory_of(owners, vocab_size, most, usage=usage, log_prob=-10 * log_prob, **sums)
 
 
 @pytest.mark.parametrize("policy", ["paper", "released"])

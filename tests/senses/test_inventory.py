@@ -232,19 +232,6 @@ def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
         assert value.isfinite().all(), name
 
 
-def test_two_processes_that_add_their_pending_sums_equal_one() -> None:
-    p = make_problem(10)
-    whole, left, right = (inventory_for(p) for _ in range(3))
-    whole.record(*evidence_of(p, list(range(10))))
-    left.record(*evidence_of(p, [0, 1, 2]))
-    right.record(*evidence_of(p, list(range(3, 10))))
-    left.pending.add_(right.pending)
-    for inventory in (whole, left):
-        assert inventory.update(0.1).item() == 10
-    for name, value in whole.state_dict().items():
-        torch.testing.assert_close(left.state_dict()[name], value)
-
-
 # ------------------------------------------------------------------------- module manners
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.helpers.slurm import free_port
 from tests.helpers.training_runs import ROOT, Run, binarize, trainings
 from tests.training.test_resume import COMMON, MODELS, load, moves, run
 
@@ -21,14 +21,8 @@ pytestmark = pytest.mark.slow
 
 ARCH = "transformer_kerbs"
 PRIOR = ["--composition", "prior", "--update-freq"]
-OFTEN = [
-    "--reallocation-interval",
-    "4",
-    "--reallocation-at",
-    "4",
-    "--max-tokens",
-    "600",
-]  # contexts enough for clusters
+# contexts enough for clusters
+OFTEN = ["--reallocation-interval", "4", "--reallocation-at", "4", "--max-tokens", "600"]
 SAVING = ["--save-interval-updates", "3"]  # the sums over an interval are half complete
 TRAININGS = {
     "pytorch_ddp": (ARCH, "one", []),
@@ -44,13 +38,6 @@ FLAGS = ["--dropout", "0.0", "--max-update", str(UPDATES), "--distributed-backen
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binarize(tmp_path_factory.mktemp("data"))
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def two(data: Path, folder: Path, *flags: str, arch: str = ARCH) -> list[Run]:

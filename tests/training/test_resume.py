@@ -113,7 +113,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         runs += [run(data, killed, arch, *flags, str(WHOLE), kill=kill) for kill in kills]
         runs += [run(data, killed, arch, *flags, str(WHOLE))] if kills else []
-    runs += [run(data, resumed, arch, *flags, str(WHOLE))]  # there is nothing left to do
     flags = [*PLATEAU, "--no-epoch-checkpoints", "--max-epoch"]
     for name, epochs in (("plateau", "3"), ("plateau_resumed", "2"), ("plateau_resumed", "3")):
         runs.append(run(data, folder / name, "transformer_kerbs", *flags, epochs))
@@ -154,11 +153,6 @@ def test_reallocations_are_those_of_the_straight_training(arch: str, done: Path)
     text = (done / arch / "killed.log").read_text()
     assert re.findall(r"Loaded checkpoint .* @ (\d+) updates", text) == again * [str(EVERY)]
     assert moves(done / arch / "killed.log") == [*made[:2], *(again - 1) * made[1:2], *made[1:]]
-
-
-def test_a_finished_training_that_is_started_again_does_nothing(done: Path) -> None:
-    text = (done / "lstm_kerbs" / "resumed.log").read_text()
-    assert text.count(f"nothing to do: {WHOLE} updates are done and --max-update is {WHOLE}") == 1
 
 
 def test_the_schedule_hears_of_an_epoch_that_ended_with_the_training(done: Path) -> None:
