@@ -17,11 +17,7 @@ LOWEST = {"Python": "3.9", "torch": "1.12"}
 
 if TYPE_CHECKING:
     from fairseq_kerbs.likelihood import kerbs_nll
-    from fairseq_kerbs.output_layers import (
-        KerbsOutputLayer,
-        MixtureOutputLayer,
-        SoftmaxOutputLayer,
-    )
+    from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
     from fairseq_kerbs.reallocation import ReallocationSettings, reset_moments
 
 __all__ = [
@@ -41,10 +37,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'output_layers')}")
     return getattr(module, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
 
 
 # importing fairseq takes seconds, so this package never imports it first

@@ -344,21 +344,18 @@ def model_layer(model: Any, path: Path) -> OutputLayer:
     return stock.eval()
 
 
-def remembered_dictionary(path: Path, config: Any, data: Path | None = None) -> Path:
-    """Path of the target dictionary in ``data``, by default in the first folder of the training.
-
-    A UserError is raised if the folder has no such dictionary.
-    """
+def remembered_dictionary(path: Path, config: Any) -> Path:
+    """Path of the target dictionary in the first folder of the training, or a UserError."""
     from fairseq.data.data_utils import infer_language_pair
 
-    folder = Path(str(getattr(config.task, "data", "") if data is None else data).split(":")[0])
+    folder = Path(str(getattr(config.task, "data", "")).split(":")[0])
     language = getattr(config.task, "target_lang", None)
     if not language and folder.is_dir():
         language = infer_language_pair(str(folder))[1]  # None for a language model
     file = folder / (f"dict.{language}.txt" if language else "dict.txt")
     if not file.is_file():
-        where = f"{path} does not hold its dictionary, and" if data is None else "--data:"
-        raise UserError(f"{where} {file} is not there; give --data BIN or --dict FILE")
+        missing = f"{path} does not hold its dictionary, and {file} is not there"
+        raise UserError(f"{missing}; give --data BIN or --dict FILE")
     return file
 
 

@@ -10,14 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq_kerbs import __version__
-from fairseq_kerbs.commands import (
-    corpora,
-    experiments,
-    figures,
-    self_check,
-    senses,
-    texts,
-)
+from fairseq_kerbs.commands import corpora, experiments, figures, self_check, senses, texts
 from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.processes import stop_on_signals
 

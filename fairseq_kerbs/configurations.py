@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
 import yaml
 
-from fairseq_kerbs.utils.errors import UserError, suggestion
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
@@ -63,17 +64,11 @@ def _with_constants(value: Any) -> Any:
 
 
 class SensesOnClusters(NamedTuple):
-    """When a softmax model gets senses during its training, and how many (:mod:`.clusters`).
+    """When a softmax model gets senses during its training, and how many (:mod:`.clusters`)."""
 
-    Attributes:
-        at: fraction of --max-update, within (0, 1).
-        total: maximum number of senses, in units of the vocabulary size.
-        train: flags of fairseq-train that replace others after the placement.
-    """
-
-    at: float
-    total: float
-    train: Flags
+    at: float  # fraction of --max-update, within (0, 1)
+    total: float  # maximum number of senses, in units of the vocabulary size
+    train: Flags  # flags of fairseq-train that replace others after the placement
 
 
 @dataclass(frozen=True)
@@ -150,8 +145,9 @@ def find_configuration(name: Path) -> Path:
         for path in (folder / name, folder / f"{name}.yaml"):
             if path.is_file():
                 return path
-    near = suggestion([str(name)], configuration_names()) or "; see fairseq-kerbs train --help"
-    raise UserError(f"{name}: no such file, and no configuration of fairseq_kerbs{near}")
+    near = get_close_matches(str(name), configuration_names(), n=1)
+    hint = f"did you mean {near[0]}?" if near else "see fairseq-kerbs train --help"
+    raise UserError(f"{name}: no such file, and no configuration of fairseq_kerbs; {hint}")
 
 
 def configuration_names() -> list[str]:

@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Both experiments, their tables, and a JSON file."""
     parser = argparse.ArgumentParser(
         description="Lemmas 4.1 and 4.2 of the KerBS paper on contexts whose clusters are known: "
-        "do words get as many senses as they have clusters, and does theta grow with their width?",
+        "do words get as many senses as they have clusters, and does theta grow with their width?"
     )
     for add in (
         arg.output("JSON [none]"),

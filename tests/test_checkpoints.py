@@ -22,6 +22,7 @@ from fairseq_kerbs.checkpoints import MODELS, read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import softmax_checkpoints as softmax
+from tests.helpers.cli import Capsys, Patch
 
 CASES = {name: softmax.CASES[name] for name in MODELS} | {
     "transformer_kerbs": f"{softmax.TRANSLATION} --arch transformer_kerbs {softmax.TINY}",
@@ -108,14 +109,11 @@ class Checkpoint:
 
 
 def run(command: list[object]) -> int:
-    try:
-        return main([str(part) for part in command])
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 1
+    return main([str(part) for part in command])
 
 
 @pytest.fixture
-def evaluating(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def evaluating(monkeypatch: Patch) -> list[str]:
     """fairseq as released: its readers of settings evaluate them; what was evaluated."""
     evaluated: list[str] = []
 
@@ -132,9 +130,8 @@ def evaluating(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_setting_runs_a_program(
-    name: str, data: Path, evaluating: list[str], tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    name: str, data: Path, evaluating: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
     """Each setting as an expression, alone for all commands, and within what fairseq expects."""
     checkpoint = Checkpoint(name, tmp_path)
     made = tmp_path / "made"
@@ -168,20 +165,16 @@ def test_a_legitimate_model_is_read(
     assert all("(" not in text for text in evaluating)
 
 
-@pytest.mark.parametrize(
-    ("place", "setting", "value", "says"),
-    [
-        ("model", "_name", "fconv", "architecture 'fconv'"),
-        ("model", "_name", [1], "architecture"),
-        ("task", "_name", "translation_moe", "task 'translation_moe'"),
-        ("task", "task", "denoising", "task 'denoising'"),
-        ("model", "encoder", [["${oc.create:{embed_path: vectors}}"]], "setting encoder"),
-    ],
-)
+@pytest.mark.parametrize(("place", "setting", "value", "says"), [
+    ("model", "_name", "fconv", "architecture 'fconv'"),
+    ("model", "_name", [1], "architecture"),
+    ("task", "_name", "translation_moe", "task 'translation_moe'"),
+    ("task", "task", "denoising", "task 'denoising'"),
+    ("model", "encoder", [["${oc.create:{embed_path: vectors}}"]], "setting encoder"),
+])  # fmt: skip
 def test_what_is_not_known_is_refused(
-    place: str, setting: str, value: Any, says: str, data: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    place: str, setting: str, value: Any, says: str, data: Path, tmp_path: Path, capsys: Capsys
+) -> None:
     checkpoint = Checkpoint("lstm", tmp_path)
     checkpoint.write(place, **{setting: value})
     for name in ("geometry", "vectors", "convert"):
@@ -218,9 +211,7 @@ def test_an_object_runs_nothing_unless_it_is_trusted(kind: str, data: Path, tmp_
         assert made.exists()  # so the file would have run something
 
 
-def test_parameters_that_are_not_finite_are_refused(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parameters_must_be_finite(data: Path, tmp_path: Path, capsys: Capsys) -> None:
     for name in ("lstm_kerbs", "transformer"):
         checkpoint = Checkpoint(name, tmp_path)
         key = "decoder.output.weight" if checkpoint.ours else "decoder.layers.0.fc1.weight"
@@ -232,20 +223,13 @@ def test_parameters_that_are_not_finite_are_refused(
                 assert f"{key} holds NaN or infinity" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model": {"a": 1}},
-        {"cfg": None},
-        {"cfg": "model: {_name: lstm}"},
-        {"cfg": {"model": argparse.Namespace(_name="lstm")}},
-        {"cfg": {"model": "lstm", "task": None}},
-        {"model": {"decoder.attention.input_proj.weight": torch.zeros(1)}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("change", [
+    {"model": {"a": 1}}, {"cfg": None}, {"cfg": "model: {_name: lstm}"},
+    {"cfg": {"model": argparse.Namespace(_name="lstm")}}, {"cfg": {"model": "lstm", "task": None}},
+    {"model": {"decoder.attention.input_proj.weight": torch.zeros(1)}},
+], ids=str)  # fmt: skip
 def test_what_is_no_whole_model_is_one_sentence(
-    change: dict[str, Any], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, Any], data: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     checkpoint = Checkpoint("lstm", tmp_path)
     torch.save({**checkpoint.state, **change}, checkpoint.path)

@@ -52,45 +52,26 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def train(path: Path) -> list[str]:
-    return configurations.flag_arguments(configurations.load_experiment(path).train)
+    return configurations.flag_arguments(load_experiment(path).train)
+
+
+KINDS = {
+    "seed: 010": ["--seed", "010"],
+    "adam-betas: (0.9, 0.98)": ["--adam-betas", "(0.9, 0.98)"],
+    "share-all-embeddings: true": ["--share-all-embeddings"],
+    "fp16: false": [], "restore-file: null": [], "patience:": [],
+    "log-prob-threshold: -1e-5": ["--log-prob-threshold=-1e-5"],
+    "list: [a, 2, 1.50]": ["--list", "a", "2", "1.50"],
+    "eval-bleu-args: '{\"beam\": 5}'": ["--eval-bleu-args", '{"beam": 5}'],
+    'flag: "true"': ["--flag"],
+    "word: True": ["--word", "True"],
+}  # fmt: skip
 
 
 def test_kinds_of_values(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        "a.yaml",
-        """
-description: all kinds
-train:
-  arch: transformer_kerbs
-  total-senses: 3.0
-  lr: 5e-4
-  seed: 010
-  adam-betas: (0.9, 0.98)
-  share-all-embeddings: true
-  fp16: false
-  restore-file: null
-  patience:
-  log-prob-threshold: -1e-5
-  list: [a, 2, 1.50]
-  eval-bleu-args: '{"beam": 5}'
-  flag: "true"
-  word: True
-""",
-    )
-    assert train(path) == [
-        "--arch", "transformer_kerbs",
-        "--total-senses", "3.0",
-        "--lr", "5e-4",
-        "--seed", "010",
-        "--adam-betas", "(0.9, 0.98)",
-        "--share-all-embeddings",
-        "--log-prob-threshold=-1e-5",
-        "--list", "a", "2", "1.50",
-        "--eval-bleu-args", '{"beam": 5}',
-        "--flag",
-        "--word", "True",
-    ]  # fmt: skip
+    lines = ["description: all kinds", "train:", *(f"  {line}" for line in KINDS)]
+    path = write(tmp_path, "a.yaml", "\n".join(lines))
+    assert train(path) == [part for arguments in KINDS.values() for part in arguments]
 
 
 PLAIN = st.from_regex(r"[0-9a-zA-Z_.+]{1,12}", fullmatch=True)
@@ -110,27 +91,19 @@ def test_extending_file_wins_and_may_take_away(tmp_path: Path) -> None:
     write(tmp_path, "base/root.yaml", "train:\n  lr: 1\n  cpu: true\ngenerate:\n  beam: 5\n")
     write(tmp_path, "base/more.yaml", "extends: root.yaml\ntrain:\n  lr: 2\n  clip-norm: 1.0\n")
     write(tmp_path, "other.yaml", "train:\n  clip-norm: 0.1\n")
-    path = write(
-        tmp_path,
-        "a.yaml",
-        "extends: [base/more.yaml, other.yaml]\ntrain:\n  cpu: false\n  seed: 3\n",
-    )
-    experiment = configurations.load_experiment(path)
-    assert configurations.flag_arguments(experiment.train) == [
-        "--lr", "2", "--clip-norm", "0.1", "--seed", "3",
-    ]  # fmt: skip
-    assert configurations.flag_arguments(experiment.generate) == ["--beam", "5"]
-    assert [file.name for file in experiment.files] == [
-        "a.yaml", "more.yaml", "root.yaml", "other.yaml",
-    ]  # fmt: skip
+    text = "extends: [base/more.yaml, other.yaml]\ntrain:\n  cpu: false\n  seed: 3\n"
+    experiment = load_experiment(write(tmp_path, "a.yaml", text))
+    arguments = map(configurations.flag_arguments, (experiment.train, experiment.generate))
+    assert [*map(" ".join, arguments)] == ["--lr 2 --clip-norm 0.1 --seed 3", "--beam 5"]
+    files = ["a.yaml", "more.yaml", "root.yaml", "other.yaml"]
+    assert [file.name for file in experiment.files] == files
 
 
 def test_command_line_replaces_the_file() -> None:
-    flags: configurations.Flags = {"lr": "1", "max-update": "10", "seed": "1"}
+    flags: Flags = {"lr": "1", "max-update": "10", "seed": "1"}
     extra = ["--lr", "2", "--max-update=20", "-s", "de"]
-    assert configurations.program_arguments("data", flags, extra) == [
-        "data", "--user-dir", str(PLUGIN_FOLDER), "--seed", "1", *extra,
-    ]  # fmt: skip
+    ours = ["data", "--user-dir", str(PLUGIN_FOLDER), "--seed", "1"]
+    assert program_arguments("data", flags, extra) == [*ours, *extra]
 
 
 def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,22 +124,14 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             configurations.find_configuration(Path(name))
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("trian:\n  lr: 1\n", "a.yaml.*trian"),
-        ("train:\n  --lr: 1\n", "a.yaml: train: --lr"),
-        *(
-            (f"train:\n  a: {value}\n", "a.yaml: train: a ")
-            for value in ("{b: 1}", "[[1]]", "[true]")
-        ),
-        ("- a\n- b\n", "a.yaml"),
-        ("train: [\n", r"a.yaml, line \d"),
-        ("train:\n  lr: 1\n  lr: 2\n", "a.yaml.* twice"),
-        ("extends: nowhere.yaml\n", "nowhere.yaml"),
-        ("extends: [a.yaml]\n", "extends this file"),
-    ],
-)
+@pytest.mark.parametrize(("text", "named"), [
+    *((f"train: {{a: {value}}}", "a.yaml: train: a ") for value in ("{b: 1}", "[[1]]", "[true]")),
+    ("- a\n- b\n", "a.yaml"),
+    ("train: [\n", r"a.yaml, line \d"),
+    ("train:\n  lr: 1\n  lr: 2\n", "a.yaml.* twice"),
+    ("extends: nowhere.yaml\n", "nowhere.yaml"),
+    ("extends: [a.yaml]\n", "extends this file"),
+])  # fmt: skip
 def test_mistakes_are_one_sentence_that_names_the_file(
     tmp_path: Path, text: str, named: str
 ) -> None:

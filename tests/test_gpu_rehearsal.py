@@ -58,13 +58,13 @@ SAMPLING: Places = {
 }
 SELDOM: Places = {
     "training/sense_updates.py:before_update": "the first update: does an old interval hang over?",
-    "senses/inventory.py:pending": "the first update: the sums go to the card",
+    "senses.py:pending": "the first update: the sums go to the card",
     "training/sense_updates.py:summarize": "after moves: words by number of senses, quantiles of θ",
     "training/sense_updates.py:_reallocate": "was anything recorded; what is logged of the moves",
     "output_layers/base.py:senses_per_word": "of the two above",
-    "senses/inventory.py:senses_per_word": "policies count on the CPU",
-    "senses/inventory.py:move": "the moves, in order",
-    "senses/inventory.py:build_sense_table": "a new table is checked and made, once after moves",
+    "senses.py:senses_per_word": "policies count on the CPU",
+    "senses.py:move": "the moves, in order",
+    "senses.py:build_sense_table": "a new table is checked and made, once after moves",
     "output_layers/kerbs.py:apply_moves": "moves are on the CPU",
     "reallocation/policies.py:apply_moves": "the same",
     "reallocation/policies.py:reset_moments": "the same",
@@ -276,7 +276,7 @@ def test_a_layer_computes_the_same(kind: str, dtype: torch.dtype) -> None:
             (found[-3].sum() + found[-2] + found[-1].sum()).backward()
             if hasattr(layer, "inventory"):
                 found.append(layer.update_statistics(0.1))
-            assert ours() <= {"senses/inventory.py:pending"}
+            assert ours() <= {"senses.py:pending"}
             layer.eval()
             with torch.no_grad():
                 found += [layer.log_probs(h), layer.predict(h), h.grad]
@@ -409,16 +409,13 @@ def trained(folder: Path) -> dict[str, Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flags", "same"),
-    [
-        ("", "--cpu"),
-        ("--amp", "resumed"),
-        ("--memory-efficient-fp16", "resumed"),
-        ("--fp16", "--fp16 --fp16-no-flatten-grads"),  # moved rows in one flat copy, and by name
-        ("--bf16", "--bf16 --fp16-no-flatten-grads"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "same"), [
+    ("", "--cpu"),
+    ("--amp", "resumed"),
+    ("--memory-efficient-fp16", "resumed"),
+    ("--fp16", "--fp16 --fp16-no-flatten-grads"),  # moved rows in one flat copy, and by name
+    ("--bf16", "--bf16 --fp16-no-flatten-grads"),
+])  # fmt: skip
 def test_fairseq_trains_on_the_card(flags: str, same: str, data: Path, tmp_path: Path) -> None:
     """Two trainings with moves of senses end with the same parameters."""
     folders = [tmp_path / "first", tmp_path / "second"]

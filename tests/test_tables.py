@@ -24,6 +24,7 @@ from fairseq_kerbs.evaluation.tables import NAMES, Run, load_table, plan_runs, s
 from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import HANGS
+from tests.helpers.cli import Capsys, Patch
 from tests.helpers.slurm import running_slurm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,9 +49,8 @@ def test_runs_have_the_flags_of_their_rows(scale: str) -> None:
         if table.startswith("table"):  # the paper's setting, but for what a row leaves out
             assert preset.items() <= train.items()
         if table.startswith("gao"):
-            model, presets = next(
-                (m, p[train["arch"]]) for m, p in PRESETS.items() if train["arch"] in p
-            )
+            arch = train["arch"]
+            model, presets = next((m, p[arch]) for m, p in PRESETS.items() if arch in p)
             default = presets.get("init_scale", model.flags().init_scale)
             assert float(train.get("init-scale", default)) == 1.0, run.config
             assert table == "gao3" or run.row == "lin" or f"--kernel {run.row} " in run.flags
@@ -96,21 +96,18 @@ columns:
 """
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("title: own", "titel: own", r"'titel' was unexpected|'title' is a required"),
-        ("baseline: a", "baseline: c", r"'c' is none of the rows a, b"),
-        ("baseline: a", "kind: plot", r"\$\.kind: 'plot' is not one of"),
-        ("data: toy", "data: tyo", r"unknown data set 'tyo'"),
-        ("{a: toy.yaml,", "{c: toy.yaml,", r"'c' is none of the rows a, b"),
-        ("{a: toy.yaml,", "{a: nowhere.yaml,", r"there is no configuration nowhere.yaml"),
-        ("  toy: {", "  ../../toy: {", r"'../../toy' does not match"),
-        ("prepare:", "language: /en, prepare:", r"'/en' does not match"),
-        ("data:", "flags: {a: {fp16: false}}\ndata:", r"flags: a: no command line takes fp16 away"),
-        ("data:", "flags: {a: {--lr: 1}}\ndata:", r"flags: a: --lr: write the flag without"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("title: own", "titel: own", r"'titel' was unexpected|'title' is a required"),
+    ("baseline: a", "baseline: c", r"'c' is none of the rows a, b"),
+    ("baseline: a", "kind: plot", r"\$\.kind: 'plot' is not one of"),
+    ("data: toy", "data: tyo", r"unknown data set 'tyo'"),
+    ("{a: toy.yaml,", "{c: toy.yaml,", r"'c' is none of the rows a, b"),
+    ("{a: toy.yaml,", "{a: nowhere.yaml,", r"there is no configuration nowhere.yaml"),
+    ("  toy: {", "  ../../toy: {", r"'../../toy' does not match"),
+    ("prepare:", "language: /en, prepare:", r"'/en' does not match"),
+    ("data:", "flags: {a: {fp16: false}}\ndata:", r"flags: a: no command line takes fp16 away"),
+    ("data:", "flags: {a: {--lr: 1}}\ndata:", r"flags: a: --lr: write the flag without"),
+])  # fmt: skip
 def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(OWN)
@@ -121,20 +118,16 @@ def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("--table 9", "--table 9: there is 1, 2, 3"),
-        ("--table data", "--table data: there is 1, 2, 3"),
-        ("--only nothing", "--only nothing: no run matches; labels are table2/mt/softmax/s1"),
-        ("--corpora nowhere", "there is no run to train or to report"),
-        ("--report-only", "there is no run to train or to report"),
-    ],
-)
+@pytest.mark.parametrize(("words", "sentence"), [
+    ("--table 9", "--table 9: there is 1, 2, 3"),
+    ("--table data", "--table data: there is 1, 2, 3"),
+    ("--only nothing", "--only nothing: no run matches; labels are table2/mt/softmax/s1"),
+    ("--corpora nowhere", "there is no run to train or to report"),
+    ("--report-only", "there is no run to train or to report"),
+])  # fmt: skip
 def test_misuse_is_one_sentence_and_status_2(
-    words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    words: str, sentence: str, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data" / "multi30k").mkdir(parents=True)
     with pytest.raises(SystemExit, match="2"):
@@ -177,14 +170,12 @@ LOG = """\
 2026 | INFO | train | epoch 3 | loss 5.5 | train_wall 29 | wall 90
 """
 TEXTS = {
-    ("a", 1): ["it is a dog", "hello world"],
-    ("b", 1): ["it is a dog", "hello world to you"],
-    ("a", 2): ["it is", "hello world to you"],
-    ("b", 2): ["it is", "hello world to you"],
-}
+    ("a", 1): ["it is a dog", "hello world"], ("b", 1): ["it is a dog", "hello world to you"],
+    ("a", 2): ["it is", "hello world to you"], ("b", 2): ["it is", "hello world to you"],
+}  # fmt: skip
 
 
-def test_means_deviations_and_bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_means_deviations_and_bootstrap(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     paper = "metric: bleu1\n    title: Words\n    paper: {a: 25, b: 26.5}"
     content = OWN.replace("metric: bleu4", paper) + "      seeds: [1, 2]\n"
@@ -207,10 +198,8 @@ def test_means_deviations_and_bootstrap(tmp_path: Path, monkeypatch: pytest.Monk
     written = Path("own.md").read_text()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in written.splitlines()]
     rows = {line[0]: line[1:] for line in cells if len(line) == 10}
-    means, deviations = (
-        {row: each(values) for row, values in scores.items()} for each in (fmean, stdev)
-    )
-    ours = {row: f"{means[row]:.2f} ± {deviations[row]:.2f}" for row in "ab"}
+    means = {row: fmean(values) for row, values in scores.items()}
+    ours = {row: f"{means[row]:.2f} ± {stdev(scores[row]):.2f}" for row in "ab"}
     trained = ["3.165 ± 0.000", "1,234,567", "2.5"]  # 60 and 90 seconds
     assert rows["A"] == [ours["a"], "2", "25", "", "", "", *trained]
     gain, p = f"{means['b'] - means['a']:+.2f}", rows["B"][5].split(", ")
@@ -340,9 +329,8 @@ def test_every_training_is_a_job_of_slurm(folder: Path) -> None:
         said = script(folder, *words, environ=environ)
         command = ["scontrol", "--oneliner", "show", "job"]
         jobs = subprocess.run(command, env=environ, capture_output=True, text=True).stdout
-        unknown = subprocess.run(
-            [str(profile / "status.sh"), "999"], env=environ, capture_output=True, text=True
-        )
+        status = [str(profile / "status.sh"), "999"]
+        unknown = subprocess.run(status, env=environ, capture_output=True, text=True)
     assert len(re.findall("Submitted job .* with external jobid", said)) == 5
     assert "| KerBS" in (folder / "results" / "tables" / "pair_small.md").read_text()
     states = re.findall(r"JobName=(\w+) .*JobState=(\w+)", jobs)

@@ -11,7 +11,6 @@ exceed those of samples from one Gaussian with the same covariance.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,13 +120,8 @@ def measure_word(
     return figures
 
 
-def geometry_table(words: Sequence[dict[str, Any]]) -> DataFrame:
-    """Table with a row per word. Sizes of clusters become text."""
-    return DataFrame([word | {"sizes": " ".join(map(str, word["sizes"]))} for word in words])
-
-
 def geometry_as_text(table: DataFrame) -> str:
-    """Result of :func:`geometry_table` for a terminal, with a summary."""
+    """Table with a row per word, results of :func:`measure_word`, for a terminal."""
     table = table.drop(columns="sizes").dropna(axis="columns", how="all")
     text = table.to_markdown(index=False, tablefmt="plain", floatfmt=".3g", disable_numparse=[0])
     several, relative = (table["clusters"] > 1).sum(), table["relative"]

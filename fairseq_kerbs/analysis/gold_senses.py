@@ -128,7 +128,7 @@ def label_occurrences(
 
 
 def compare_with_gold(
-    labelled: Mapping[str, Labelled], training: Mapping[str, NDArray[np.float32]], seed: int = 1
+    labelled: Mapping[str, Labelled], training: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, Any]:
     """Agreement with gold senses, by word and over all words.
 
@@ -139,7 +139,6 @@ def compare_with_gold(
         labelled: occurrences of each word.
         training: training contexts [m, d] of each word for k-means. A word without any has a single
             cluster.
-        seed: random seed.
 
     Returns:
         "words": for each word the numbers of "occurrences", "gold" senses, "senses" and "used"
@@ -154,23 +153,23 @@ def compare_with_gold(
         counts = np.bincount(occurrences.gold)
         if counts.sum() >= LEAST_OCCURRENCES and (counts >= 3).sum() >= 2:
             contexts = training.get(word, occurrences.contexts[:0])
-            rows[word] = _compare_word(occurrences, contexts, seed)
-    return {"words": rows, "all": _over_words(list(rows.values()), seed) if rows else {}}
+            rows[word] = _compare_word(occurrences, contexts)
+    return {"words": rows, "all": _over_words(list(rows.values())) if rows else {}}
 
 
-def _compare_word(word: Labelled, training: NDArray[np.float32], seed: int) -> dict[str, Any]:
+def _compare_word(word: Labelled, training: NDArray[np.float32]) -> dict[str, Any]:
     gold, induced, contexts = word.gold, word.induced, word.contexts
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(1)
     permuted = DataFrame(agreement(gold, draw.permutation(induced)) for _ in range(PERMUTATIONS))
     clusters = np.zeros_like(gold)
     if min(word.senses, len(training)) > 1:
-        kmeans = KMeans(min(word.senses, len(training)), n_init=10, random_state=seed)
+        kmeans = KMeans(min(word.senses, len(training)), n_init=10, random_state=1)
         clusters = kmeans.fit(training).predict(contexts)
     known = np.bincount(gold)[gold] >= 3  # so that each training fold has two of each
     folds = min(FOLDS, int(np.bincount(gold[known])[gold[known]].min()))
     # shrinkage by Ledoit and Wolf
     probe = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    parts = StratifiedKFold(folds, shuffle=True, random_state=1)
     predicted = cross_val_predict(probe, contexts[known], gold[known], cv=parts)
     partitions = {
         "senses": agreement(gold, induced),
@@ -189,13 +188,13 @@ def agreement(gold: NDArray[np.int64], induced: NDArray[np.int64]) -> dict[str, 
     return {name: float(measure(gold, induced)) for name, measure in MEASURES.items()}
 
 
-def _over_words(rows: Sequence[Mapping[str, int | float]], seed: int) -> dict[str, Any]:
+def _over_words(rows: Sequence[Mapping[str, int | float]]) -> dict[str, Any]:
     table = DataFrame(rows)
     summary: dict[str, Any] = table[["occurrences", "senses", "used"]].sum().to_dict()
     scores = table.filter(like=".")
     low = high = mean = scores.mean()
     if len(table) > 1:
-        options = {"n_resamples": RESAMPLES, "method": "percentile", "random_state": seed}
+        options = {"n_resamples": RESAMPLES, "method": "percentile", "random_state": 1}
         low, high = bootstrap((scores,), np.mean, axis=0, **options).confidence_interval
     figures = DataFrame({"mean": mean, "low": low, "high": high}, scores.columns)
     summary |= figures.to_dict("index")

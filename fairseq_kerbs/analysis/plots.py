@@ -27,7 +27,7 @@ from fairseq_kerbs.analysis.words import senses_by_frequency
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.kernels.gao import LogKernel, PowerKernel, RadialBasisKernel, WaveletKernel
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write_bytes, iter_lines
+from fairseq_kerbs.utils.files import atomic_write, iter_lines
 
 # by suffix: metadata without dates
 _METADATA: dict[str, Any] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
@@ -46,7 +46,7 @@ def check_figure_path(path: Path) -> None:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in the format of the suffix."""
     suffix = path.suffix.lower()
-    with rc_context({"svg.hashsalt": "fairseq_kerbs"}), atomic_write_bytes(path) as stream:
+    with rc_context({"svg.hashsalt": "fairseq_kerbs"}), atomic_write(path, "wb") as stream:
         figure.savefig(stream, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
 
 

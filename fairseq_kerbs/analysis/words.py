@@ -74,11 +74,6 @@ def in_context(tokens: Sequence[str], place: int, most: int) -> str:
     return " ".join([*before, f"[{tokens[place]}]", *after])
 
 
-def printable(text: str) -> str:
-    """A text with control characters, which could control a terminal, replaced by U+FFFD."""
-    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
-
-
 def records(frame: DataFrame) -> list[dict[str, Any]]:
     """Rows of a table as dictionaries, with None for missing values."""
     cells: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")

@@ -63,7 +63,7 @@ class _TrainHelp(argparse.Action):
         from fairseq.dataclass.utils import gen_parser_from_dataclass
 
         from fairseq_kerbs.configurations import configuration_names
-        from fairseq_kerbs.criterions.kerbs_cross_entropy import KerbsCrossEntropyCriterionConfig
+        from fairseq_kerbs.criterions import KerbsCrossEntropyCriterionConfig
         from fairseq_kerbs.models import config
 
         shown = argparse.ArgumentParser(

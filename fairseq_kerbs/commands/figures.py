@@ -150,7 +150,9 @@ def geometry(args: argparse.Namespace) -> None:
     number of clusters, in comparison with a Gaussian of the same covariance. Models of fairseq work
     too.
     """
-    from fairseq_kerbs.analysis.geometry import geometry_as_text, geometry_table, measure_word
+    from pandas import DataFrame
+
+    from fairseq_kerbs.analysis.geometry import geometry_as_text, measure_word
     from fairseq_kerbs.analysis.teacher_forcing import contexts_of
     from fairseq_kerbs.analysis.words import csv_of, frequent_words, word_numbers
     from fairseq_kerbs.utils.processes import progress
@@ -168,7 +170,7 @@ def geometry(args: argparse.Namespace) -> None:
         if times[word] >= args.least
     ]
     few = {dictionary[word]: times[word] for word in words if times[word] < args.least}
-    table = geometry_table(measured)
+    table = DataFrame([row | {"sizes": " ".join(map(str, row["sizes"]))} for row in measured])
     reading.write_files(args, {"words": measured, "few": few, "least": args.least}, csv_of(table))
     if measured:
         reading.show(geometry_as_text(table))

@@ -236,8 +236,7 @@ def examples(args: argparse.Namespace) -> None:
     sources, systems = _read_answers(args)
     references = args.reference and read_texts(args.reference, "T", args.lang, args.unescape)
     chosen = examples.side_by_side(
-        *(sources, references, systems),
-        *(args.choose, args.number, args.seed, args.baseline),
+        *(sources, references, systems), *(args.choose, args.number, args.seed, args.baseline)
     )
     rule = examples.rule_text(chosen, len(sources), args.choose, args.seed)
     write = examples.as_markdown if args.format == "markdown" else examples.as_text

@@ -116,35 +116,22 @@ def binarize(dest: Path, flags: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class ParallelText:
-    """Parallel text and the settings of its preparation.
+    """Parallel text and the settings of its preparation."""
 
-    Attributes:
-        train, valid, test: prefixes. PREFIX means files such as PREFIX.de and PREFIX.en.
-        source_lang, target_lang: suffixes of the files.
-        source_moses, target_moses: languages of Moses' rules, by default the suffixes.
-        lowercase: lower-case all text.
-        escape: escape XML entities.
-        max_words: maximum number of words of each side of a training pair.
-        bpe: "joint", "separate" or "none".
-        merges: number of BPE merges.
-        vocabulary_threshold: minimum count of a subword.
-        joined_dictionary: one dictionary for both languages.
-    """
-
-    train: str
+    train: str  # prefix: PREFIX means files such as PREFIX.de and PREFIX.en
     valid: str
     test: tuple[str, ...]
-    source_lang: str
+    source_lang: str  # suffix of the files
     target_lang: str
-    source_moses: str = ""
+    source_moses: str = ""  # language of Moses' rules [the suffix]
     target_moses: str = ""
     lowercase: bool = False
-    escape: bool = False
-    max_words: int = 80
-    bpe: str = "joint"
+    escape: bool = False  # write special characters as XML entities
+    max_words: int = 80  # of each side of a training pair
+    bpe: str = "joint"  # or "separate" or "none"
     merges: int = 10000
-    vocabulary_threshold: int = 0
-    joined_dictionary: bool = False
+    vocabulary_threshold: int = 0  # minimum count of a subword
+    joined_dictionary: bool = False  # one for both languages
 
     @property
     def languages(self) -> tuple[str, str]:

@@ -119,7 +119,6 @@ def paired_bootstrap(
     systems: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],
     metrics: Mapping[str, Metric],
-    samples: int = SAMPLES,
 ) -> tuple[dict[str, str], dict[str, list[Result]]]:
     """sacreBLEU's paired bootstrap test of systems against the first one, with a fixed seed.
 
@@ -130,14 +129,13 @@ def paired_bootstrap(
         systems: raw texts.
         references: raw references.
         metrics: metrics by name.
-        samples: number of bootstrap samples.
 
     Returns:
         signatures, and the results of all systems, by the names of the metrics.
     """
     os.environ["SACREBLEU_SEED"] = str(SEED)  # overrides a seed of the user's environment
     named = [(str(number), texts) for number, texts in enumerate(systems)]
-    test = PairedTest(named, metrics, references, test_type="bs", n_samples=samples)
+    test = PairedTest(named, metrics, references, test_type="bs", n_samples=SAMPLES)
     signatures, results = test()
     by_metric: dict[str, list[Any]] = dict(zip(metrics, list(results.values())[1:]))
     for number, texts in enumerate(systems[1:], start=1):

@@ -17,6 +17,7 @@ the system is not better than the baseline. p-values are not corrected for multi
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 from scipy import stats
 
-from fairseq_kerbs.evaluation.texts import check_lengths, csv_text, shown
+from fairseq_kerbs.evaluation.texts import check_lengths, shown
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 
@@ -141,7 +142,10 @@ def sheet_text(key: Key, rater: int, delimiter: str = ",") -> str:
     rows: list[Sequence[object]] = [[f"# {line}"] for line in head]
     rows.append(HEADER)
     rows += [[a.item, a.letter, f"[{a.source}]", f"[{a.text}]", ""] for a in key.answers]
-    return "\ufeff" + csv_text(rows, delimiter, "\r\n")
+    stream = io.StringIO(newline="")
+    stream.write("\ufeff")
+    csv.writer(stream, delimiter=delimiter).writerows(rows)
+    return stream.getvalue()
 
 
 def read_sheet(path: Path, key: Key) -> Sheet:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -120,10 +118,3 @@ def shown(text: str) -> str:
 def escape_markdown(text: str) -> str:
     """Escape markup in a text for a cell of a Markdown table."""
     return text.translate(_MARKUP)
-
-
-def csv_text(rows: Iterable[Iterable[object]], delimiter: str = ",", end: str = "\n") -> str:
-    """Text of a CSV file."""
-    stream = io.StringIO(newline="")
-    csv.writer(stream, delimiter=delimiter, lineterminator=end).writerows(rows)
-    return stream.getvalue()

@@ -26,22 +26,14 @@ class Kernel(ABC):
     """A kernel K(x, |h|, |w|, θ) with x = h·w, for a context vector h and a sense embedding w.
 
     A subclass implements :meth:`value` and :meth:`partials`, and sets the class attributes.
-
-    Attributes:
-        name: key in :data:`.functional.KERNELS` and value of ``--kernel``.
-        options: names of the constructor's hyper-parameters.
-        has_theta: the kernel uses θ.
-        reads_norms: the kernel uses |h| and |w|.
-        homogeneous: K(ah, bw) = ab K(h, w) for a, b > 0.
-        theta_mean, theta_std: mean and standard deviation of the initial θ.
     """
 
-    name: ClassVar[str]
-    options: ClassVar[tuple[str, ...]] = ()
-    has_theta: ClassVar[bool] = True
-    reads_norms: ClassVar[bool] = True
-    homogeneous: ClassVar[bool] = False
-    theta_std: ClassVar[float] = 0.1
+    name: ClassVar[str]  # key in KERNELS and value of --kernel
+    options: ClassVar[tuple[str, ...]] = ()  # names of the constructor's hyper-parameters
+    has_theta: ClassVar[bool] = True  # uses θ
+    reads_norms: ClassVar[bool] = True  # uses |h| and |w|
+    homogeneous: ClassVar[bool] = False  # K(ah, bw) = ab K(h, w) for a, b > 0
+    theta_std: ClassVar[float] = 0.1  # standard deviation and mean of the initial θ
     theta_mean: ClassVar[float] = 0.0
 
     @abstractmethod

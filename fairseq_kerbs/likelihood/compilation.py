@@ -62,9 +62,7 @@ def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[int] = ()
     started = time.perf_counter()
     tensors = [value for value in arguments if isinstance(value, Tensor)]
     for value, axis in zip(tensors, axes or [-1] * len(tensors)):
-        if (
-            value.is_cuda and value.dim()
-        ):  # the number of tokens varies: compile once for all numbers
+        if value.is_cuda and value.dim():  # tokens vary in number: compile once for all numbers
             torch._dynamo.maybe_mark_dynamic(value, axis % value.dim())
     try:
         result = _compiled(function)(*arguments)

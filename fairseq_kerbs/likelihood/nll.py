@@ -36,20 +36,13 @@ class Senses(NamedTuple):
 
 @dataclass(frozen=True)
 class NllOptions:
-    """Options of a likelihood.
+    """Options of a likelihood. With label smoothing ε, as in fairseq, the loss of a token is
+    (1 − ε − ε')·nll − ε' Σ_i log P(word i) with ε' = ε/(V − 1)."""
 
-    Attributes:
-        ignore_index: targets with this value are ignored.
-        label_smoothing: ε, as in fairseq. The loss of a token is
-            (1 − ε − ε')·nll − ε' Σ_i log P(word i) with ε' = ε/(V − 1).
-        reduction: "sum", "mean" over the targets that are not ignored, or "none".
-        compile: allow ``torch.compile``.
-    """
-
-    ignore_index: int = -100
-    label_smoothing: float = 0.0
-    reduction: str = "sum"
-    compile: bool = True
+    ignore_index: int = -100  # targets with this value are ignored
+    label_smoothing: float = 0.0  # ε
+    reduction: str = "sum"  # or "mean" over the targets that are not ignored, or "none"
+    compile: bool = True  # allow ``torch.compile``
 
     def __post_init__(self) -> None:
         if (value := self.reduction) not in ("sum", "mean", "none"):

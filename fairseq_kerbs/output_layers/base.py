@@ -26,23 +26,14 @@ Losses = tuple[Tensor, Tensor, Optional[Evidence]]
 
 
 class LookedUp(NamedTuple):
-    """Senses of words [...], for composition (Eq. 6–7).
+    """Senses of words [...], for composition (Eq. 6–7)."""
 
-    Attributes:
-        rows: sense embeddings, [..., K, d].
-        theta: kernel parameters, [..., K].
-        prior: usage of senses within the word, [..., K], sums to 1.
-        mask: False at padding, [..., K].
-        senses: sense numbers, [..., K].
-        prepared: :meth:`.Kernel.prepare` of θ, [..., K] or [C, ..., K] [computed when needed].
-    """
-
-    rows: Tensor
-    theta: Tensor
-    prior: Tensor
-    mask: Tensor
-    senses: Tensor
-    prepared: Tensor | None = None
+    rows: Tensor  # sense embeddings, [..., K, d]
+    theta: Tensor  # kernel parameters, [..., K]
+    prior: Tensor  # usage of senses within the word, [..., K], sums to 1
+    mask: Tensor  # False at padding, [..., K]
+    senses: Tensor  # sense numbers, [..., K]
+    prepared: Tensor | None = None  # Kernel.prepare(θ), [..., K] or [C, ..., K] [when needed]
 
     def by_position(self) -> Iterator[LookedUp]:
         """Senses of words [batch, len], position by position."""
@@ -101,19 +92,12 @@ class OutputLayer(nn.Module, ABC):
         biased: the last coordinate of context vectors is 1, so that the last coordinate of a sense
             embedding is its bias.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
-
-    Attributes:
-        weight: sense embeddings, [M, d].
-        theta: kernel parameters, [M], zeros if they are not learned.
-        has_theta: θ is learned.
-        max_senses: maximum number of senses of a word.
-        kernel_name: name of the kernel, or names of all components separated by commas.
     """
 
-    theta: Tensor
-    has_theta = False
-    max_senses = 1
-    kernel_name = "lin"
+    theta: Tensor  # kernel parameters, [M], zeros if they are not learned
+    has_theta = False  # θ is learned
+    max_senses = 1  # maximum number of senses of a word
+    kernel_name = "lin"  # name of the kernel, or names of all components separated by commas
 
     def __init__(
         self,
@@ -128,7 +112,7 @@ class OutputLayer(nn.Module, ABC):
         self.embed_dim, self.vocab_size, self.biased = embed_dim, vocab_size, biased
         self.init_scale = init_scale
         self.total_senses = vocab_size if total_senses is None else total_senses
-        self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))
+        self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))  # sense embeddings
         self.register_buffer("theta", torch.zeros(self.total_senses), persistent=False)
         self._prepared: tuple[Any, Any] | None = None  # cache for decoding, with its key
 
@@ -250,9 +234,7 @@ class OutputLayer(nn.Module, ABC):
             ValueError: the last dimension of ``h`` is not ``embed_dim``.
         """
         self._check(h)
-        if torch.is_grad_enabled():
-            return self._log_probs(h)
-        if is_compiling():
+        if torch.is_grad_enabled() or is_compiling():
             return self._log_probs(h)
         key, prepared = self._known(h.dtype)
         scores, prepared = self._score(h, prepared)
@@ -343,9 +325,6 @@ class OutputLayer(nn.Module, ABC):
         """
         each = self.nll(h, target, reduction="none")
         return OutputAndLoss(-each, each.sum() / target.ne(-100).sum().clamp_min(1))
-
-    def extra_repr(self) -> str:
-        return f"embed_dim={self.embed_dim}, kernel={self.kernel_name}"
 
 
 class KernelOutputLayer(OutputLayer):

@@ -19,21 +19,7 @@ from torch import Tensor, nn
 from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
 
 
-class _OfLayer:
-    """Embedding with a reference to the output layer.
-
-    The layer is not a submodule, so its parameters appear once in the state dict.
-    """
-
-    _reference: list[OutputLayer]  # in a list, so that nn.Module does not find it
-
-    @property
-    def layer(self) -> OutputLayer:
-        """The output layer of the decoder."""
-        return self._reference[0]
-
-
-class ComposedEmbedding(_OfLayer, nn.Module):
+class ComposedEmbedding(nn.Module):
     """Word embeddings as mixtures of sense embeddings of the output layer (Eq. 6).
 
     It has the attributes of an embedding that fairseq uses: ``embedding_dim``, ``padding_idx`` and
@@ -46,15 +32,13 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         sense_bias: leave out the last coordinate, which is a bias.
     """
 
+    layer: OutputLayer  # no submodule, so its parameters appear once in the state dict
+
     def __init__(
-        self,
-        layer: OutputLayer,
-        padding_idx: int,
-        posterior: bool = True,
-        sense_bias: bool = False,
+        self, layer: OutputLayer, padding_idx: int, posterior: bool = True, sense_bias: bool = False
     ) -> None:
         super().__init__()
-        self._reference = [layer]
+        self.__dict__["layer"] = layer
         self.padding_idx = padding_idx
         self.embedding_dim = layer.embed_dim - int(sense_bias)
         self.num_embeddings = layer.vocab_size
@@ -132,13 +116,14 @@ class ComposedEmbedding(_OfLayer, nn.Module):
         return self.compose(self.look_up(words), before, alone)
 
 
-class SeparateEmbedding(_OfLayer, nn.Embedding):
+class SeparateEmbedding(nn.Embedding):
     """Word embeddings that are not tied to the output layer. The padding word's is 0."""
 
+    layer: OutputLayer  # as in ComposedEmbedding
     posterior = False
 
     def __init__(self, layer: OutputLayer, padding_idx: int, size: int) -> None:
         super().__init__(layer.vocab_size, size, padding_idx)
-        self._reference = [layer]
+        self.__dict__["layer"] = layer
         nn.init.normal_(self.weight, std=size**-0.5)
         nn.init.zeros_(self.weight[padding_idx])

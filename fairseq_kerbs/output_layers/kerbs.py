@@ -86,10 +86,6 @@ class KerbsOutputLayer(KernelOutputLayer):
         biased: the last coordinate of context vectors is 1, so that senses have biases.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
 
-    Attributes:
-        inventory: allocation of senses to words, and its statistics.
-        sample: sampled contexts for the policy "clusters", or None.
-
     Raises:
         ValueError: M is out of range, or a name is unknown.
     """
@@ -116,8 +112,8 @@ class KerbsOutputLayer(KernelOutputLayer):
         super().__init__(embed_dim, vocab_size, total_senses, biased=biased, init_scale=init_scale)
         self.sense_init, self.new_sense, self.max_senses = sense_init, new_sense, max_senses
         self._bind(bound)
-        self.inventory = inventory
-        self.sample: ContextSample | None = None
+        self.inventory = inventory  # allocation of senses to words, and its statistics
+        self.sample: ContextSample | None = None  # sampled contexts for the policy "clusters"
         if self.has_theta:
             self.theta = nn.Parameter(torch.empty(total_senses))
         self.reset_parameters()

@@ -46,18 +46,11 @@ class MixtureOutputLayer(OutputLayer):
         init_scale: standard deviation of initial embeddings, in units of d^−½.
         tanh_scale: r.
 
-    Attributes:
-        tanh_scale: r, a scalar buffer.
-        projections: the stacked C_k, a linear layer from d to K·d.
-        mixing: M, a linear layer from d to K.
-        thetas: θ [V] of every component whose kernel has a parameter, by component number.
-        components: number of components K.
-
     Raises:
         ValueError: ``kernels`` is empty, or a kernel is unknown.
     """
 
-    tanh_scale: Tensor
+    tanh_scale: Tensor  # r, a scalar buffer
 
     def __init__(
         self,
@@ -76,11 +69,11 @@ class MixtureOutputLayer(OutputLayer):
         self.components = len(kernels)
         size = self.components * embed_dim
         where: Any = {"bias": False, "device": self.weight.device}
-        self.projections = skip_init(nn.Linear, embed_dim, size, **where)
-        self.mixing = skip_init(nn.Linear, embed_dim, self.components, **where)
+        self.projections = skip_init(nn.Linear, embed_dim, size, **where)  # the stacked C_k
+        self.mixing = skip_init(nn.Linear, embed_dim, self.components, **where)  # M
         self.register_buffer("tanh_scale", torch.tensor(tanh_scale))
         learned = [str(k) for k, kernel in enumerate(self.kernels) if kernel.has_theta]
-        self.thetas = nn.ParameterDict({k: torch.empty(vocab_size) for k in learned})
+        self.thetas = nn.ParameterDict({k: torch.empty(vocab_size) for k in learned})  # [V] each
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -31,41 +31,23 @@ SPLIT_SINE = 0.1
 
 @dataclass(frozen=True)
 class ReallocationSettings:
-    """Hyper-parameters of the policies.
+    """Hyper-parameters of the policies ``paper``, ``released`` and ``clusters``, in this order."""
 
-    Attributes:
-        log_prob_threshold: for ``paper``, ε of Algorithm 1 in nats. A word with a lower log P
-            receives a sense.
-        max_moves: for ``released``, maximum number of moves, as a fraction of the vocabulary.
-        gap: for ``clusters``, maximum preference of a sense for its cluster in nats, see
-            :func:`fairseq_kerbs.clusters.place_word`.
-    """
-
-    log_prob_threshold: float = -100.0
-    max_moves: float = 0.005
-    gap: float = 1.0
+    log_prob_threshold: float = -100.0  # ε in nats: a word with a lower log P receives a sense
+    max_moves: float = 0.005  # maximum number of moves, as a fraction of the vocabulary
+    gap: float = 1.0  # maximum preference of a sense for its cluster in nats (clusters.place_word)
 
 
 @dataclass(frozen=True)
 class Moves:
-    """Moves in order of execution. All tensors are on the CPU.
+    """Moves in order of execution. All tensors are on the CPU."""
 
-    Attributes:
-        senses: [K] moved senses, including senses that restart at the same word.
-        sources: [K] words that lose them.
-        words: [K] words that receive them.
-        usage: [K] their usage after the move.
-        reset_theta: set their θ to :data:`MOVED_THETA`.
-        vectors: [K, d] their embeddings after the move. None leaves them to the layer's
-            ``new_sense``.
-    """
-
-    senses: Tensor
-    sources: Tensor
-    words: Tensor
-    usage: Tensor
-    reset_theta: bool = True
-    vectors: Tensor | None = None
+    senses: Tensor  # [K] moved senses, including senses that restart at the same word
+    sources: Tensor  # [K] words that lose them
+    words: Tensor  # [K] words that receive them
+    usage: Tensor  # [K] their usage after the move
+    reset_theta: bool = True  # set their θ to MOVED_THETA
+    vectors: Tensor | None = None  # [K, d] their embeddings after the move [by ``new_sense``]
 
     def __len__(self) -> int:
         return self.senses.numel()

@@ -18,19 +18,11 @@ from fairseq_kerbs.senses import SenseInventory
 
 
 class _LeastUsed:
-    """Priority queue of senses by usage, for successive moves of the least used sense.
-
-    Args:
-        inventory: the initial allocation.
-        usage: usage of every sense, [M].
-
-    Attributes:
-        counts: current number of senses of every word.
-        moves: moved senses, their sources and their receivers, in order.
-    """
+    """Priority queue of senses by usage [M], for successive moves of the least used sense."""
 
     def __init__(self, inventory: SenseInventory, usage: Tensor) -> None:
-        self.counts: list[int] = inventory.senses_per_word().tolist()
+        self.counts: list[int] = inventory.senses_per_word().tolist()  # of every word, at present
+        # moved senses, their sources and their receivers, in order
         self.moves: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._word: list[int] = inventory.word_of_sense.tolist()
         self._heap = list(zip(usage.double().tolist(), range(len(usage))))

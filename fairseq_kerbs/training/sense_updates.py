@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,22 +30,13 @@ QUANTILES = (0.05, 0.5, 0.95)
 
 @dataclass(frozen=True)
 class SenseSchedule:
-    """When and how the training hook updates and moves senses.
+    """When and how the training hook updates and moves senses."""
 
-    Attributes:
-        policy: name of a reallocation policy, or "none".
-        interval: updates between reallocations, Q. "clusters" samples contexts for this many
-            updates before a placement.
-        decay: β of Eq. 12–13.
-        settings: hyper-parameters of the policy.
-        at: numbers of updates after which senses move. If empty, they move after every interval.
-    """
-
-    policy: str
-    interval: int
-    decay: float
-    settings: ReallocationSettings
-    at: frozenset[int] = frozenset()
+    policy: str  # name of a reallocation policy, or "none"
+    interval: int  # updates between reallocations, Q; "clusters" samples contexts for so many
+    decay: float  # β of Eq. 12–13
+    settings: ReallocationSettings  # of the policy
+    at: frozenset[int] = frozenset()  # updates after which senses move [after every interval]
 
     def moves_after(self, updates: int) -> bool:
         """Whether senses move after this number of updates."""
@@ -87,12 +77,11 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
         updates.before_update(optimizer, model, update_num)
         # a process that has run out of data repeats an old batch with zero gradient, and mixed
         # precision repeats an update that overflowed: no batch must count twice in the statistics
-        with ExitStack() as pauses:
-            for layer in kerbs_layers(model) if ignore_grad or updates.has(update_num) else ():
-                pauses.enter_context(layer.inventory.paused())
-            return stock_train(
-                sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **kwargs
-            )
+        for layer in kerbs_layers(model):
+            layer.inventory.recording = not (ignore_grad or updates.has(update_num))
+        return stock_train(
+            sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **kwargs
+        )
 
     task.optimizer_step, task.train_step = optimizer_step, train_step
 
@@ -150,7 +139,8 @@ class SenseUpdates:
                     ) from error
                 metrics.log_scalar_sum("senses_moved", moved, priority=1500)
                 self._summary = summarize(layer)
-            if not (self.schedule.samples_after(update_num) and is_first_process()):
+            first = distributed_utils.get_global_rank() == 0
+            if not (first and self.schedule.samples_after(update_num)):
                 layer.sample = None
             elif layer.sample is None:
                 layer.start_sampling(self._counts, self._special)
@@ -165,7 +155,7 @@ class SenseUpdates:
             return
         self._last_update = update_num
         for layer in kerbs_layers(model):
-            if processes() > 1 and layer.inventory.pending.numel():
+            if distributed_utils.get_data_parallel_world_size() > 1:
                 group = distributed_utils.get_data_parallel_group()
                 distributed_utils.all_reduce(layer.inventory.pending, group=group)
             layer.update_statistics(self.schedule.decay)
@@ -189,7 +179,8 @@ class SenseUpdates:
         moves: Moves | None = None
         if policy != "clusters" or layer.sample is not None:
             moves = layer.propose_moves(policy, self.schedule.settings)
-        if policy == "clusters" and processes() > 1:  # only the first process has contexts
+        # only the first process has contexts
+        if policy == "clusters" and distributed_utils.get_data_parallel_world_size() > 1:
             group = distributed_utils.get_data_parallel_group()
             moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
         if moves is None or not len(moves):
@@ -205,18 +196,6 @@ class SenseUpdates:
         )
         logger.info(f"reallocation after {updates} updates: {done}")
         return moves.moved
-
-
-def is_first_process() -> bool:
-    """Whether this is the first data-parallel process."""
-    if processes() == 1:
-        return True
-    return bool(distributed_utils.get_data_parallel_rank() == 0)
-
-
-def processes() -> int:
-    """Number of data-parallel processes."""
-    return int(distributed_utils.get_data_parallel_world_size())
 
 
 def summarize(layer: KerbsOutputLayer) -> dict[str, float]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
-from difflib import get_close_matches
 from textwrap import shorten
 
 
@@ -43,13 +41,6 @@ def sentence_of(error: BaseException) -> str | None:
         path = error.filename or "the output"
         return f"{path} cannot be written ({error.strerror}); name another place"
     return None
-
-
-def suggestion(wrong: Iterable[str], known: Iterable[str]) -> str:
-    """The most similar names, as ``; did you mean toy?`` to end a sentence, or "" without any."""
-    names = list(known)
-    near = [name for word in wrong for name in get_close_matches(word, names, n=1)]
-    return f"; did you mean {', '.join(near)}?" if near else ""
 
 
 def reason_of(error: BaseException) -> str:

@@ -100,10 +100,6 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
         raise
 
 
-atomic_write_bytes = partial(atomic_write, mode="wb")
-""":func:`atomic_write` for bytes."""
-
-
 def sha256_of(path: Path | str) -> str:
     """SHA-256 of a file, or of the names and contents of a folder's files, in hexadecimal."""
     path, digest = Path(path), hashlib.sha256()

@@ -66,8 +66,8 @@ def run_program(
     # no signal between the start of the program and the block that stops it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING})
 
-    def begin() -> None:
-        end_with_parent()
+    def begin() -> None:  # with SIGTERM at the end of the parent, even by SIGKILL
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     try:
@@ -96,11 +96,6 @@ def stop_on_signals() -> None:
     for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, stop)
-
-
-def end_with_parent() -> None:
-    """In a child process, request SIGTERM for the end of the parent, even by SIGKILL."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def usable_cores() -> int:

@@ -12,41 +12,27 @@ import torch
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 
-from fairseq_kerbs.analysis.geometry import (
-    Points,
-    discriminate,
-    find_clusters,
-    measure_word,
-    project,
-)
+from fairseq_kerbs.analysis.geometry import discriminate, find_clusters, measure_word, project
 from fairseq_kerbs.checkpoints import load_layer
-from fairseq_kerbs.cli import main
 from tests.analysis.conftest import Trained
+from tests.helpers.cli import Capsys, kerbs
 
 DRAW = np.random.default_rng(1)
 
 
-def clouds(number: int, each: int, dim: int, distance: float, stretch: float = 1.0) -> Points:
+def clouds(number: int, each: int, dim: int, distance: float, stretch: float = 1.0) -> np.ndarray:
     """Gaussian clouds of deviation 1 around corners, one axis stretched."""
     points = DRAW.normal(size=(number, each, dim)) + distance * np.eye(dim)[:number, None]
     points[..., -1] *= stretch
     return points.reshape(-1, dim)
 
 
-def test_the_silhouette_told_is_that_of_the_labels() -> None:
-    points = DRAW.normal(size=(17, 3))
-    found = [find_clusters(points, most, samples=0) for most in (2, 3, 5)]
-    for clusters, most in zip(found, (2, 3, 5), strict=True):
-        assert 2 <= clusters.number <= most
-        assert clusters.silhouette == pytest.approx(silhouette_score(points, clusters.labels))
-    # more clusters are taken only if they are told apart better
-    assert found[0].silhouette <= found[1].silhouette <= found[2].silhouette
-
-
 @pytest.mark.parametrize("number", [2, 3, 4])
 def test_clusters_are_found(number: int) -> None:
-    found = find_clusters(clouds(number, 30, 12, 9.0), 6)
+    points = clouds(number, 30, 12, 9.0)
+    found = find_clusters(points, 6)
     assert found.number == number
+    assert found.silhouette == pytest.approx(silhouette_score(points, found.labels))
     firsts = found.labels[::30]
     assert sorted(firsts) == [*range(number)]
     assert found.labels.tolist() == firsts.repeat(30).tolist()
@@ -126,13 +112,11 @@ def test_the_second_axis_of_two_senses_shows_what_the_first_leaves() -> None:
 
 @pytest.mark.parametrize("kind", ["kerbs", "softmax"])
 def test_the_command_measures_any_model(
-    trained: Trained, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Trained, kind: str, tmp_path: Path, capsys: Capsys
 ) -> None:
-    checkpoint, files = getattr(trained, kind), (tmp_path / "a.json", tmp_path / "a.csv")
-    flags = ["--data", trained.data, "--top", "3", "--most", "30", "--max-clusters", "3"]
-    flags += ["--json", files[0], "--csv", files[1]]
-    assert main(["geometry", str(checkpoint), *map(str, flags)]) == 0
-    text = capsys.readouterr().out
+    files, given = (tmp_path / "a.json", tmp_path / "a.csv"), ("--data", trained.data)
+    flags = ["--top", 3, "--most", 30, "--max-clusters", 3, "--json", files[0], "--csv", files[1]]
+    text = kerbs(capsys, "geometry", getattr(trained, kind), *given, *flags)
     words = json.loads(files[0].read_text())["words"]
     rows = list(csv.DictReader(files[1].read_text().splitlines()))
     assert [row["word"] for row in rows] == [word["word"] for word in words]
@@ -145,6 +129,5 @@ def test_the_command_measures_any_model(
     assert text.count("wrote ") == 2
     if kind == "softmax":
         return
-    few = ["--word", "the", "madeupword0000"]
-    assert main(["geometry", str(checkpoint), "--data", str(trained.data), *few]) == 0
-    assert "fewer than 10 contexts: madeupword0000 (0)" in capsys.readouterr().out
+    text = kerbs(capsys, "geometry", trained.kerbs, *given, "--word", "the", "madeupword0000")
+    assert "fewer than 10 contexts: madeupword0000 (0)" in text

@@ -17,20 +17,12 @@ from scipy import sparse
 from torch import Tensor
 
 from fairseq_kerbs.analysis import neighbours as analysis
-from fairseq_kerbs.analysis.neighbours import (
-    Neighbours,
-    cluster_words,
-    find_neighbours,
-    neighbours_as_text,
-    similarity_graph,
-    usual_similarity,
-)
 from fairseq_kerbs.analysis.teacher_forcing import Text, read_text
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task, model_layer
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained
+from tests.helpers.cli import Capsys, kerbs
 
 # --- counts and examples ------------------------------------------------------------
 
@@ -38,36 +30,23 @@ WORDS = ["<s>", "<pad>", "</s>", "<unk>", "quickly", "soon", "red", "blue", "the
 QUICKLY, SOON, RED, BLUE, THE = range(4, 9)
 
 
-def by_hand(*rows: tuple[int, int, int, float, int, float]) -> Text:
-    """Sentence, place, word, its probability, the best other guess and its probability."""
-    names = ["line", "place", "entry", "probability", "guess", "guessed"]
-    tokens = DataFrame(rows, columns=names)
-    right = tokens["probability"] >= tokens["guessed"]
-    tokens.loc[right, "guess"] = tokens["entry"]
-    tokens.loc[right, "guessed"] = tokens["probability"]
-    lines = [["the", "red", "soon"], ["quickly", "blue", "the"], ["soon", "quickly"]]
-    return Text(lines, None, tokens)
+LINES = [["the", "red", "soon"], ["quickly", "blue", "the"], ["soon", "quickly"]]
+TOKENS = DataFrame([
+    (0, 0, THE, 0.9, THE, 0.9), (0, 1, RED, 0.5, RED, 0.5), (0, 2, SOON, 0.3, QUICKLY, 0.6),
+    (1, 0, QUICKLY, 0.8, QUICKLY, 0.8), (1, 1, BLUE, 0.2, THE, 0.7), (1, 2, THE, 0.9, THE, 0.9),
+    (2, 0, SOON, 0.3, THE, 0.5), (2, 1, QUICKLY, 0.05, SOON, 0.9),
+], columns=["line", "place", "entry", "probability", "guess", "guessed"])  # fmt: skip
+FIRST = Text(LINES, None, TOKENS)
 
 
-FIRST = by_hand(
-    (0, 0, THE, 0.9, RED, 0.1),
-    (0, 1, RED, 0.5, BLUE, 0.4),
-    (0, 2, SOON, 0.3, QUICKLY, 0.6),
-    (1, 0, QUICKLY, 0.8, SOON, 0.1),
-    (1, 1, BLUE, 0.2, THE, 0.7),
-    (1, 2, THE, 0.9, BLUE, 0.05),
-    (2, 0, SOON, 0.3, THE, 0.5),
-    (2, 1, QUICKLY, 0.05, SOON, 0.9),
-)
-
-
-def find(text: Text | None = FIRST, **flags: Any) -> Neighbours:
+def find(text: Text | None = FIRST, **flags: Any) -> analysis.Neighbours:
     """With vectors by which "quickly" is like "soon", and "red" like "blue"."""
     layer = SoftmaxOutputLayer(3, len(WORDS))
     rows = [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.1], [0.0, 0.0, -1.0]]
     layer.weight.data = torch.cat([torch.zeros(4, 3), torch.tensor(rows)])
     frequency = [0, 0, 0, 0, 5, 9, 3, 8, 50]
-    return find_neighbours(layer, text, torch.arange(9) >= 4, WORDS, frequency, **flags)
+    words = torch.arange(9) >= 4
+    return analysis.find_neighbours(layer, text, words, WORDS, frequency, **flags)
 
 
 def test_clusters_counts_and_examples_by_hand() -> None:
@@ -86,33 +65,25 @@ def test_clusters_counts_and_examples_by_hand() -> None:
     assert found.totals.to_numpy().tolist() == [
         ["(all clusters)", 4, 1, 2], ["(all words)", 8, 4, 2]
     ]  # fmt: skip
-    text = neighbours_as_text(found)
+    text = analysis.neighbours_as_text(found)
     assert "       1  the red [soon]\n          quickly 0.60, soon 0.30" in text
     assert re.search(r"\nsoon quickly +[\d.]+ +4 +1 +2 *\n", text)
     assert re.search(r"\n\(all words\) +8 +4 +2 *\n", text)
     assert len(find(top=1).table()) == len(find(None, top=1).table()) == 1
+    nothing = SoftmaxOutputLayer(3, 2), None, torch.ones(2, dtype=torch.bool), ["a", "b"], [1, 1]
     with pytest.raises(UserError, match="no two words have similar"):
-        find_neighbours(
-            SoftmaxOutputLayer(3, 2), None, torch.ones(2, dtype=torch.bool), ["a", "b"], [1, 1]
-        )
+        analysis.find_neighbours(*nothing)
 
 
 # --- the command --------------------------------------------------------------------------------
 
 
-def neighbours(*flags: object) -> int:
-    return main(["neighbours", *map(str, flags)])
-
-
 @pytest.mark.parametrize("name", ["softmax", "kerbs"])
-def test_the_command_with_data(
-    name: str, trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_with_data(name: str, trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
     path = getattr(trained, name)
     flags = ["--data", trained.data, "--least", "5", "--joined", "--examples", "2"]
     flags += ["--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv"]
-    assert neighbours(path, *flags) == 0
-    text = capsys.readouterr().out
+    text = kerbs(capsys, "neighbours", path, *flags)
     report = json.loads((tmp_path / "a.json").read_text())
     model, task = load_model_and_task(path, trained.data, any_model=True)
     tokens = read_text(model, task, "test", guesses=True).tokens
@@ -128,8 +99,9 @@ def test_the_command_with_data(
     assert [row["text"] for row in rows if row["text"]] == [e["text"] for e in report["examples"]]
 
 
-def test_the_command_by_vectors(trained: Trained, tmp_path: Path) -> None:
-    assert neighbours(trained.kerbs, "--joined", "--top", "0", "--json", tmp_path / "a.json") == 0
+def test_the_command_by_vectors(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
+    flags = ["--joined", "--top", "0", "--json", tmp_path / "a.json"]
+    kerbs(capsys, "neighbours", trained.kerbs, *flags)
     report = json.loads((tmp_path / "a.json").read_text())
     words = [word for cluster in report["clusters"] for word in cluster["words"].split()]
     assert len(set(words)) == len(words)
@@ -182,14 +154,14 @@ def test_similarity_by_vectors(biased: bool, monkeypatch: pytest.MonkeyPatch) ->
             pair = owners[m], owners[n]
             expected[pair] = max(expected.get(pair, -9.0), value)
     words = torch.isin(torch.arange(23), torch.tensor(asked))
-    graph = similarity_graph(layer, words).toarray()
+    graph = analysis.similarity_graph(layer, words).toarray()
     np.testing.assert_array_equal(graph, graph.T)
     for i in range(23):
         for j in range(23):
             value = max(expected.get((i, j), 0.0), 0.0) if i != j else 0.0
             assert graph[i, j] == pytest.approx(value, abs=1e-5), (i, j)
     monkeypatch.setattr(analysis, "NEAREST", 1)
-    few = similarity_graph(layer, words).toarray()
+    few = analysis.similarity_graph(layer, words).toarray()
     nearest = max((other for other in asked if other != 9), key=lambda other: expected[9, other])
     assert few[9, nearest] == pytest.approx(max(0.0, expected[9, nearest]), abs=1e-5)
     assert 0 < np.count_nonzero(few) < np.count_nonzero(graph)
@@ -220,8 +192,9 @@ def test_clusters_are_those_of_average_linkage(seed: int) -> None:
     matrix = np.where(random.random((24, 24)) < 0.3, random.random((24, 24)), 0.0)
     matrix = np.triu(matrix, 1) + np.triu(matrix, 1).T
     graph = sparse.csr_matrix(matrix)
-    assert usual_similarity(graph) == np.median([row.max() for row in matrix if row.max() > 0])
+    nearest = [row.max() for row in matrix if row.max() > 0]
+    assert analysis.usual_similarity(graph) == np.median(nearest)
     for least, most in ((0.5, 8), (0.1, 4), (0.05, 24)):
-        found = sorted(sorted(group) for group in cluster_words(graph, least, most))
+        found = sorted(sorted(group) for group in analysis.cluster_words(graph, least, most))
         assert found == plain_clusters(matrix, least, most)
-    assert cluster_words(sparse.csr_matrix((5, 5)), 0.0) == []
+    assert analysis.cluster_words(sparse.csr_matrix((5, 5)), 0.0) == []

@@ -21,16 +21,12 @@ from fairseq_kerbs.analysis.plots import read_history
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained
+from tests.helpers.cli import Capsys, kerbs
 
-HISTORY = DataFrame(
-    {
-        "words_with_1": [5.0, 4.0, 3.0],
-        "words_with_2": [1.0, 2.0, 3.0],
-        "senses_moved": [np.nan, 1.0, 0.0],
-        "theta_q50": [0.0, -0.25, 1e-05],
-    },
-    index=[10, 20, 30],
-)
+HISTORY = DataFrame({
+    "words_with_1": [5.0, 4.0, 3.0], "words_with_2": [1.0, 2.0, 3.0],
+    "senses_moved": [np.nan, 1.0, 0.0], "theta_q50": [0.0, -0.25, 1e-05],
+}, index=[10, 20, 30])  # fmt: skip
 
 
 # ------------------------------------------------------------------ histories
@@ -62,6 +58,8 @@ def test_history_from_a_log(tmp_path: Path, kind: str) -> None:
 
 
 def test_history_from_tensorboard(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no statistics of senses"):
+        read_history(tmp_path)
     for kind in ("train", "train_inner"):  # the finer one counts
         with SummaryWriter(str(tmp_path / kind)) as writer:
             writer.add_scalar("loss", 1.0, 10)
@@ -69,15 +67,6 @@ def test_history_from_tensorboard(tmp_path: Path) -> None:
                 for update, value in values.dropna().items():
                     writer.add_scalar(str(name), value, update)
     assert_frame_equal(read_history(tmp_path), HISTORY, check_like=True)
-
-
-def test_files_without_figures_of_senses_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "other.log").write_text("train_inner | loss=3, num_updates=4\n")
-    for path in (tmp_path / "other.log", tmp_path):
-        with pytest.raises(UserError, match="no statistics of senses"):
-            read_history(path)
-    with pytest.raises(UserError, match="no such file"):
-        read_history(tmp_path / "absent.log")
 
 
 # ------------------------------------------------------------------ figures
@@ -144,21 +133,17 @@ def test_frequency_usage_and_history_show_their_data() -> None:
     figure.canvas.draw()
 
 
-def test_the_commands_draw(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkpoint, data = str(trained.kerbs), str(trained.data)
-    for command in (
-        ["contexts", checkpoint, "--data", data, "--word", "the"],
-        ["contexts", checkpoint, "--data", data, "--word", "the", "--projection", "pca"],
-        ["theta", checkpoint, "--dict", str(trained.dictionary), "--word", "the", "a", "."],
-        ["frequency", checkpoint, "--data", data],
-        ["usage", checkpoint],
-        ["history", str(trained.log)],
-    ):
+def test_the_commands_draw(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
+    checkpoint, data = trained.kerbs, ("--data", trained.data)
+    commands: tuple[tuple[object, ...], ...] = (
+        ("contexts", checkpoint, *data, "--word", "the"),
+        ("contexts", checkpoint, *data, "--word", "the", "--projection", "pca"),
+        ("theta", checkpoint, "--dict", trained.dictionary, "--word", "the", "a", "."),
+        *(("frequency", checkpoint, *data), ("usage", checkpoint), ("history", trained.log)),
+    )
+    for command in commands:
         path = tmp_path / f"{command[0]}.png"
-        assert main(["plot", *command, "-o", str(path)]) == 0
-        assert capsys.readouterr().out.startswith(f"wrote {path}")
+        assert kerbs(capsys, "plot", *command, "-o", path).startswith(f"wrote {path}")
         assert path.read_bytes().startswith(b"\x89PNG")
 
 

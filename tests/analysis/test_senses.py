@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +16,19 @@ import torch
 from pandas import DataFrame
 
 from fairseq_kerbs.analysis import plots
+from fairseq_kerbs.analysis import words as entries
 from fairseq_kerbs.analysis.names import SenseNames
-from fairseq_kerbs.analysis.printed_senses import hypothesis_senses
 from fairseq_kerbs.analysis.report import build_report, nearest_senses, report_as_text
-from fairseq_kerbs.analysis.teacher_forcing import batches, read_text
-from fairseq_kerbs.analysis.words import (
-    csv_of,
-    drawn_words,
-    sense_numbers,
-    senses_by_frequency,
-    words_by_number_of_senses,
-)
+from fairseq_kerbs.analysis.teacher_forcing import read_text
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.commands import reading
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
 from tests.analysis.conftest import Trained, text_of
+from tests.helpers.cli import Capsys, Patch, kerbs
 from tests.helpers.fairseq_fixtures import dictionary, make_model
 
 WORDS = dictionary(23)
-TRAINING = [f"train.de-en.{kind}" for kind in ("de.bin", "de.idx", "en.bin", "en.idx")]
-
-
-def senses(checkpoint: Path, *flags: str | Path) -> int:
-    return main(["senses", str(checkpoint), *(str(flag) for flag in flags)])
 
 
 # --- nearest senses and reports -------------------------------------------------------------------
@@ -58,36 +47,23 @@ def test_nearest_senses_are_those_of_a_plain_loop() -> None:
         assert [score for _, score in near] == pytest.approx([logits[m] for m in expected], 1e-4)
 
 
-def test_a_sense_is_never_its_own_neighbour() -> None:
-    layer = make_model("gru").decoder.output
-    with torch.no_grad():
-        layer.weight.fill_(0.5)
-        layer.theta.zero_()
-    (near,) = nearest_senses(layer, [1], 3)
-    assert len({sense for sense, _ in near} - {1}) == 3
-    assert len(next(nearest_senses(layer, [1], 10**6))) == layer.total_senses - 1
-    assert list(nearest_senses(layer, [1, 2], 0)) == [[], []]
-
-
 def names_of(layer: OutputLayer, *numbers: int) -> SenseNames:
     """Names of a text "a w3 b" a line, each with a sense of w3 by its number."""
-    rows = sense_numbers(layer, 7)
+    rows = entries.sense_numbers(layer, 7)
     tokens = [(line, 1, 7, rows[number - 1]) for line, number in enumerate(numbers)]
     return SenseNames(text_of([["a", "w3", "b"]] * len(numbers), tokens), WORDS.symbols)
 
 
 def test_report_counts_senses_and_true_ones() -> None:
     layer = make_model("lstm").decoder.output
-    first, second, *_ = sense_numbers(layer, 7)
+    first, second, *_ = entries.sense_numbers(layer, 7)
     gold = {first: Counter(y=2), second: Counter(y=1, x=3)}
     names = names_of(layer, 2, 2, 2, 2, 1, 1)
     report = build_report(names, layer, WORDS, ["w3"], gold=gold)
     (word,) = report["words"]
     figures = word["senses"]
-    assert [(s["name"], s["sense"], s["times"], s["true_senses"]) for s in figures[:2]] == [
-        ("w3#1", 1, 2, {"y": 2}),
-        ("w3#2", 2, 4, {"x": 3, "y": 1}),
-    ]
+    shown = [tuple(s[k] for k in ("name", "sense", "times", "true_senses")) for s in figures[:2]]
+    assert shown == [("w3#1", 1, 2, {"y": 2}), ("w3#2", 2, 4, {"x": 3, "y": 1})]
     assert sum(sense["usage"] for sense in figures) == pytest.approx(1.0)
     text = report_as_text(report)
     assert "a [w3] b" in text
@@ -98,9 +74,10 @@ def test_senses_by_deciles_of_frequency() -> None:
     """Nine words in four groups of 3, 2, 2 and 2, by counts; the special symbol counts nothing."""
     counts = [0, 5, 90, 70, 5, 1, 30, 2, 8, 3]
     numbers = [4, 2, 4, 3, 1, 1, 2, 1, 4, 2]
-    groups = [tuple(group.values()) for group in senses_by_frequency(numbers, counts, groups=4)]
-    assert groups == [(3, 90, 30, 3.0), (2, 8, 5, 3.0), (2, 5, 3, 1.5), (2, 2, 1, 1.0)]
-    assert len(senses_by_frequency(numbers, counts)) == 9  # fewer words than deciles
+    groups = entries.senses_by_frequency(numbers, counts, groups=4)
+    right = [(3, 90, 30, 3.0), (2, 8, 5, 3.0), (2, 5, 3, 1.5), (2, 2, 1, 1.0)]
+    assert [tuple(group.values()) for group in groups] == right
+    assert len(entries.senses_by_frequency(numbers, counts)) == 9  # fewer words than deciles
     layer = make_model("lstm").decoder.output
     report = build_report(names_of(layer, 1), layer, WORDS)
     mean = sum(group["words"] * group["senses"] for group in report["deciles"])
@@ -130,13 +107,11 @@ def test_the_checkpoint_alone_gives_the_layer_of_the_whole_model(trained: Traine
     )
 
 
-def test_report_without_data(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_without_data(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
     files = tmp_path / "a.json", tmp_path / "a.csv"
-    flags = ("--dict", trained.dictionary, "--top", "4", "--nearest", "2")
-    assert senses(trained.kerbs, *flags, "--json", files[0], "--csv", files[1]) == 0
-    text = capsys.readouterr().out
+    flags = ["--dict", trained.dictionary, "--top", 4, "--nearest", 2]
+    flags += ["--json", files[0], "--csv", files[1]]
+    text = kerbs(capsys, "senses", trained.kerbs, *flags)
     report = json.loads(files[0].read_text())
     layer, words = load_layer(trained.kerbs)
     numbers = layer.senses_per_word().tolist()[4 : words.symbols.index("madeupword0000")]
@@ -153,12 +128,10 @@ def test_report_without_data(
     assert f"{near['name']} {near['score']:.2f}" in text
 
 
-def test_report_with_data(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ("--data", trained.data, "--word", "the", "--examples", "3")
-    assert senses(trained.kerbs, *flags, "--json", tmp_path / "a", "--csv", tmp_path / "b") == 0
-    shown = capsys.readouterr().out
+def test_report_with_data(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
+    given = ("senses", trained.kerbs, "--data", trained.data, "--word")
+    flags = ["--examples", 3, "--json", tmp_path / "a", "--csv", tmp_path / "b"]
+    shown = kerbs(capsys, *given, "the", *flags)
     (word,) = json.loads((tmp_path / "a").read_text())["words"]
     model, task = load_model_and_task(trained.kerbs, trained.data)
     tokens = read_text(model, task, "train").tokens
@@ -175,30 +148,18 @@ def test_report_with_data(
     assert sources
     assert all(source in shown for source in sources)
     piece = next(line.split()[0] for line in trained.dictionary.open() if "@@ " in line)
-    assert senses(trained.kerbs, *flags[:2], "--word", "the", piece) == 0
-    lines = capsys.readouterr().out.partition(f"\n{piece}: ")[2].splitlines()
+    lines = kerbs(capsys, *given, "the", piece).partition(f"\n{piece}: ")[2].splitlines()
     assert ", never as a whole word in the lines that were read" in lines[0]
     assert lines[2].split()[1] == "–"
-    assert senses(trained.kerbs, *flags[:2], "--word", piece) == 2
-    assert f"split train has no occurrence of {piece} as a whole word" in capsys.readouterr().err
+    refused = kerbs(capsys, *given, piece, status=2)
+    assert f"split train has no occurrence of {piece} as a whole word" in refused
 
 
-def test_a_missing_source_side_is_named(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = [f"test.de-en.de.{kind}" for kind in ("bin", "idx")]
-    shutil.copytree(trained.data, tmp_path / "bin", ignore=lambda *_: source)
-    assert senses(trained.kerbs, "--data", tmp_path / "bin", "--split", "test") == 2
-    assert "it has only test.de-en.en: a side is missing" in capsys.readouterr().err
-
-
-def test_gold_senses_are_compared_with(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gold_senses_are_compared_with(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
     text = trained.data.parents[1] / "text"
-    flags: list[str | Path] = ["--data", trained.data, "--top", "2", "--json", tmp_path / "a"]
+    flags = ["--data", trained.data, "--top", "2", "--json", tmp_path / "a"]
     flags += ["--split", "train", "--gold", text / "train.senses.tsv"]
-    assert senses(trained.kerbs, *flags) == 0
+    shown = kerbs(capsys, "senses", trained.kerbs, *flags)
     report = json.loads((tmp_path / "a").read_text())
     rows, every = report["gold"]["words"], report["gold"]["all"]
     most = sorted((row["occurrences"] for row in rows.values()), reverse=True)[:2]
@@ -206,21 +167,19 @@ def test_gold_senses_are_compared_with(
     true = [sum(s["true_senses"].values()) for w in report["words"] for s in w["senses"]]
     assert sum(true) == sum(most)
     assert every["occurrences"] == sum(row["occurrences"] for row in rows.values())
-    assert f"mean of {len(rows)} words" in capsys.readouterr().out
+    assert f"mean of {len(rows)} words" in shown
     # contexts of the same split, read once more
-    assert senses(trained.kerbs, *flags, "--train-data", trained.data) == 0
+    kerbs(capsys, "senses", trained.kerbs, *flags, "--train-data", trained.data)
     again = json.loads((tmp_path / "a").read_text())["gold"]["words"]
     assert again == {word: pytest.approx(row, abs=1e-6) for word, row in rows.items()}
     # names are from the training data, also where the labelled data have none
-    shutil.copytree(trained.data, tmp_path / "bin", ignore=lambda *_: TRAINING)
+    shutil.copytree(trained.data, tmp_path / "bin", ignore=shutil.ignore_patterns("train.*"))
     flags = ["--data", tmp_path / "bin", "--json", tmp_path / "a", "--train-data", trained.data]
-    assert senses(trained.kerbs, *flags, "--gold", text / "test.senses.tsv") == 0
+    kerbs(capsys, "senses", trained.kerbs, *flags, "--gold", text / "test.senses.tsv")
     assert json.loads((tmp_path / "a").read_text())["lines_read"] == 250
 
 
-def test_no_control_character_of_a_word_reaches_the_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_control_character_of_a_word_reaches_the_terminal(capsys: Capsys) -> None:
     reading.show("bank\x1b[2J\x9b\rü ▲\nspring")
     assert capsys.readouterr().out == "bank\ufffd[2J\ufffd\ufffdü ▲\nspring\n"
 
@@ -235,47 +194,38 @@ NUMBERS = [1, 1, 2, 4, 4, 2, 1, 4, 4, 1, 2, 4, 1, 2]
 
 
 def test_only_whole_words_are_drawn() -> None:
-    assert words_by_number_of_senses(NUMBERS, SYMBOLS, 4) == {
-        1: ["ing", "=it"],
-        2: ["ü|x"],
-        3: [],
-        4: ["the", "change", "they"],
-    }
+    drawn = partial(entries.words_by_number_of_senses, NUMBERS, SYMBOLS, 4)
+    assert drawn() == {1: ["ing", "=it"], 2: ["ü|x"], 3: [], 4: ["the", "change", "they"]}
     known = {"the", "change", "they", "=it", "ü|x"}
-    assert words_by_number_of_senses(NUMBERS, SYMBOLS, 4, known)[1] == ["=it"]
-    pieces = words_by_number_of_senses(NUMBERS, SYMBOLS, 4, known, with_pieces=True)
-    assert pieces[1] == ["@@ing", "=it"]
-    assert pieces[2] == ["ban@@", "ü|x"]
+    assert drawn(known)[1] == ["=it"]
+    pieces = drawn(known, with_pieces=True)
+    assert (pieces[1], pieces[2]) == (["@@ing", "=it"], ["ban@@", "ü|x"])
 
 
 def test_the_table_in_markdown_and_as_csv() -> None:
-    head, _, *rows = drawn_words({1: ["a|b"], 2: [], 3: ["c"]}, 5, 1).splitlines()
+    head, _, *rows = entries.drawn_words({1: ["a|b"], 2: [], 3: ["c"]}, 5, 1).splitlines()
     assert [re.sub(" +", " ", row) for row in (head, *rows)] == [
         "| | 1 sense | 2 senses | 3 senses |",
         "| words in all | 1 | 0 | 1 |",
         "| drawn at random | a\\|b | | c |",
     ]
-    table = drawn_words({1: ["a,b"], 2: [], 3: ["=d"]}, 5, 1, csv=True)
-    rows = ["senses,words_in_all,word", '1,1,"a,b"', "3,1,=d"]
-    assert table.splitlines() == rows
+    table = entries.drawn_words({1: ["a,b"], 2: [], 3: ["=d"]}, 5, 1, csv=True)
+    assert table.splitlines() == ["senses,words_in_all,word", '1,1,"a,b"', "3,1,=d"]
     gaps = DataFrame([{"a": 0.12345678, "b": None, "c": 1}, {"a": None, "b": "x", "c": 2}])
-    assert csv_of(gaps, 6) == "a,b,c\n0.123457,,1\n,x,2\n"
-    assert csv_of(gaps.astype({"a": object}), 6) == csv_of(gaps, 6)
+    for frame in (gaps, gaps.astype({"a": object})):
+        assert entries.csv_of(frame, 6) == "a,b,c\n0.123457,,1\n,x,2\n"
     groups = {1: [f"a{number}" for number in range(300)], 2: ["b"]}
-    table = drawn_words(groups, 5, 1)
-    assert table == drawn_words(groups, 5, 1) != drawn_words(groups, 5, 2)
+    table, again, other = (entries.drawn_words(groups, 5, seed) for seed in (1, 1, 2))
+    assert table == again != other
     assert len(set(re.findall(r"\ba\d+", table))) == 5
 
 
-def test_the_command_prints_the_table(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags: list[str | Path] = ["--data", trained.data, "--words-each", "999", "--table"]
+def test_the_command_prints_the_table(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
+    given = ["senses", trained.kerbs, "--data", trained.data, "--words-each", "999", "--table"]
     file, rows = tmp_path / "table.md", tmp_path / "table.csv"
-    assert senses(trained.kerbs, *flags, file, "--by-number-of-senses") == 0
-    assert file.read_text() in capsys.readouterr().out
-    assert senses(trained.kerbs, *flags, rows, "--with-pieces") == 0
-    assert "words in all" not in capsys.readouterr().out
+    shown = kerbs(capsys, *given, file, "--by-number-of-senses")
+    assert file.read_text() in shown
+    assert "words in all" not in kerbs(capsys, *given, rows, "--with-pieces")
     words = {row["word"] for row in csv.DictReader(rows.read_text().splitlines())}
     pieces = {word for word in words if "@@" in word}
     assert {word[-2:] == "@@" for word in pieces} == {True, False}
@@ -287,10 +237,7 @@ def test_the_command_prints_the_table(
 
 
 def test_all_outputs_name_a_sense_alike(
-    trained: Trained,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    trained: Trained, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     model, task = load_model_and_task(trained.kerbs, trained.data)
     layer, word = model.decoder.output, task.target_dictionary.index("the")
@@ -299,32 +246,21 @@ def test_all_outputs_name_a_sense_alike(
     assert rows != sorted(rows)  # otherwise nothing is tested
     names = {f"the#{number}": row for number, row in enumerate(rows, start=1)}
 
-    given = [str(trained.kerbs), "--data", str(trained.data)]
-    files = {kind: tmp_path / f"a.{kind}" for kind in ("json", "csv")}
-    written = ["--json", str(files["json"]), "--csv", str(files["csv"])]
-    assert main(["senses", *given, "--word", "the", *written]) == 0
-    assert re.findall(r"^  (the#\d+)", capsys.readouterr().out, re.M) == list(names)
-    (figures,) = json.loads(files["json"].read_text())["words"]
+    given, files = (trained.kerbs, "--data", trained.data), (tmp_path / "json", tmp_path / "csv")
+    flags = ("--word", "the", "--json", files[0], "--csv", files[1])
+    shown = kerbs(capsys, "senses", *given, *flags)
+    assert re.findall(r"^  (the#\d+)", shown, re.M) == list(names)
+    (figures,) = json.loads(files[0].read_text())["words"]
     assert {one["name"]: one["row"] for one in figures["senses"]} == names
     assert [one["sense"] for one in figures["senses"]] == [*range(1, len(rows) + 1)]
-    table = csv.DictReader(files["csv"].read_text().splitlines())
+    table = csv.DictReader(files[1].read_text().splitlines())
     assert {f"the#{one['sense']}": int(one["row"]) for one in table} == names
     counts = {one["name"]: one["times"] for one in figures["senses"]}
 
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
-    given_plot = [*given, "--most", "100000", "--word", "the", "-o", "a.png"]
-    assert main(["plot", "contexts", *given_plot]) == 0
+    kerbs(capsys, "plot", "contexts", *given, "--most", 100000, "--word", "the", "-o", "a.png")
     legend = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
     assert [text.split("\n")[0] for text in legend] == [f"{n} ({k})" for n, k in counts.items()]
     for text, one in zip(legend, figures["senses"], strict=True):
         assert one["translates"].split(",")[0] in text
-
-    printed: Counter[str] = Counter()
-    for batch in batches(task, "train"):
-        targets = [row[row != 1] for row in batch["target"]]
-        found = hypothesis_senses(model, batch["net_input"]["src_tokens"], targets, 2, 1)
-        for target, of_tokens in zip(targets, found, strict=True):
-            pairs = zip(target.tolist(), of_tokens, strict=True)
-            printed.update(f"the#{number}" for token, (number, _) in pairs if token == word)
-    assert printed == Counter(counts)

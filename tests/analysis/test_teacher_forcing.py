@@ -13,6 +13,7 @@ from fairseq_kerbs.analysis.teacher_forcing import batches, contexts_of, read_te
 from fairseq_kerbs.analysis.words import joined_words, sense_numbers, sense_of
 from fairseq_kerbs.checkpoints import load_model_and_task
 from tests.analysis.conftest import Trained
+from tests.helpers.cli import Patch
 
 
 def test_subwords_are_joined_and_only_whole_tokens_have_a_place() -> None:
@@ -53,9 +54,7 @@ def test_senses_are_those_of_the_likelihood(trained: Trained, left_pad_target: b
     assert seen == len(tokens) > 100
 
 
-def test_a_text_is_thinned_but_its_sample_sees_the_whole_split(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_is_thinned_but_its_sample_is_not(trained: Trained, monkeypatch: Patch) -> None:
     monkeypatch.setattr(teacher_forcing, "_MAX_TOKENS", 100)
     model, task = load_model_and_task(trained.kerbs, trained.data)
     the = task.target_dictionary.index("the")
@@ -65,9 +64,8 @@ def test_a_text_is_thinned_but_its_sample_sees_the_whole_split(
     thin = read_text(model, task, "test", most=150, words=[the], sample=sample)
     assert 0 < len(thin.words) < len(whole.words) / 2
     assert thin.words == [whole.words[number] for number in thin.number]
-    torch.testing.assert_close(
-        sample.contexts(the).sum(0), whole.contexts.sum(0), rtol=0.01, atol=0.05
-    )
+    sums = sample.contexts(the).sum(0), whole.contexts.sum(0)
+    torch.testing.assert_close(*sums, rtol=0.01, atol=0.05)
     assert read_text(model, task, "test", most=150).number == thin.number
 
 
@@ -85,9 +83,8 @@ def test_contexts_of_fairseqs_own_model_are_its_features(trained: Trained) -> No
     assert len(found) == len(ordered) > 5
     rounded: Any = {"rtol": 2e-3, "atol": 2e-2}
     torch.testing.assert_close(found.sum(0), ordered.sum(0), **rounded)
-    torch.testing.assert_close(
-        found.norm(dim=1).sort()[0], ordered.norm(dim=1).sort()[0], **rounded
-    )
+    norms = (vectors.norm(dim=1).sort()[0] for vectors in (found, ordered))
+    torch.testing.assert_close(*norms, **rounded)
     assert "output_layer" not in model.decoder.__dict__  # as it was
 
 
@@ -106,9 +103,7 @@ def test_senses_of_contexts_are_those_of_the_text(trained: Trained) -> None:
 
 
 @pytest.mark.parametrize("kind", ["kerbs", "softmax"])
-def test_predictions_are_the_models_own(
-    trained: Trained, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_predictions_are_the_models_own(trained: Trained, kind: str, monkeypatch: Patch) -> None:
     model, task = load_model_and_task(getattr(trained, kind), trained.data, any_model=True)
     words, test = task.target_dictionary, task.dataset
     monkeypatch.setattr(teacher_forcing, "SCORES", 7 * len(words))
@@ -127,8 +122,6 @@ def test_predictions_are_the_models_own(
             assert float(scores[place, int(row["guess"])]) == pytest.approx(expected[1], rel=1e-3)
     joined = read_text(model, task, "test", guesses=True)
     assert 0 < len(joined.tokens) < len(rows)
-    for line, place, word in zip(
-        *(joined.tokens[c] for c in ("line", "place", "entry")), strict=True
-    ):
+    for line, place, word in joined.tokens[["line", "place", "entry"]].itertuples(index=False):
         assert joined.words[line][place] == words[word]
     assert not any("@@" in word for line in joined.words for word in line)

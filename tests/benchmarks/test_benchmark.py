@@ -1,11 +1,14 @@
-"""scripts/benchmark.py: every benchmark at tiny sizes, the order of calls, memory."""
+"""scripts/benchmark.py: every benchmark at tiny sizes, the order of calls, memory; what contestants
+compute, and the models and batches that they are measured on."""
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from fairseq_kerbs.benchmarks import likelihood, translation
 from fairseq_kerbs.benchmarks.comparison import Workload, alternate, compare, peak_memory, tables
 from scripts import benchmark
 from tests.helpers import HANGS
@@ -130,3 +134,126 @@ def test_peak_memory_of_known_allocations() -> None:
     run()
     peak = peak_memory(Workload(run, reset=results.clear), "cpu")
     assert peak == pytest.approx(130 * MEGABYTE, abs=4 * MEGABYTE)
+
+
+# --- the likelihood: all contestants compute the same losses and gradients
+
+LOSSES: dict[str, Any] = {name: loss for name, (_, loss) in likelihood.CONTESTANTS.items()}
+LOSSES.pop(likelihood.PRODUCTS)
+SIZES: dict[str, Any] = {"dim": 16, "vocab": 50, "senses_per_word": 2.5, "tokens": 70}
+EXACT: dict[str, Any] = {**SIZES, "dtype": "float32", "device": "cpu", "seed": 3}
+
+
+@pytest.fixture
+def inputs() -> Iterator[likelihood.Inputs]:
+    likelihood.make_inputs.cache_clear()
+    yield likelihood.make_inputs(**EXACT)
+    likelihood.make_inputs.cache_clear()  # tests write into them
+
+
+def gradients(loss: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(loss, leaves)
+
+
+def test_naive_kerbs_is_kerbs(inputs: likelihood.Inputs) -> None:
+    with torch.no_grad():
+        inputs.theta[5:25] *= 10.0
+    leaves = (inputs.h, inputs.w, inputs.theta)
+    ours, theirs = likelihood.kerbs(inputs), likelihood.naive_losses(inputs).sum()
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0.0)
+    for own, other in zip(gradients(ours, *leaves), gradients(theirs, *leaves)):
+        torch.testing.assert_close(own, other, rtol=2e-3, atol=2e-3)
+
+
+def test_lean_softmax_is_fairseqs(inputs: likelihood.Inputs) -> None:
+    from fairseq import utils
+    from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+
+    inputs.target[::9] = 1  # padding
+    leaves = (inputs.h, inputs.words)
+    scores = utils.log_softmax(inputs.h @ inputs.words.t(), dim=-1)
+    _, fairseqs = label_smoothed_nll_loss(scores, inputs.target[:, None], 0.0, ignore_index=1)
+    ours, theirs = likelihood.lean_softmax(inputs), likelihood.stock_softmax(inputs)
+    torch.testing.assert_close(theirs, fairseqs, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0.0)
+    for own, other in zip(gradients(ours, *leaves), gradients(theirs, *leaves)):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+
+
+def test_smoothing_and_theta_of_a_contestant_take_effect(inputs: likelihood.Inputs) -> None:
+    losses = {name: float(loss(inputs).detach()) for name, loss in LOSSES.items()}
+    for other in ("kerbs-smoothed", "kerbs-trained"):
+        assert abs(losses["kerbs"] - losses[other]) > 1e-4 * losses["kerbs"]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_call_leaves_gradients_and_reset_drops_them(name: str, dtype: str) -> None:
+    arguments = EXACT | {"dtype": dtype}
+    one, inputs = likelihood.workload(name, **arguments), likelihood.make_inputs(**arguments)
+    one.reset()
+    assert inputs.h.grad is None
+    loss = one.run()
+    assert loss is not None
+    assert inputs.h.grad is not None
+    weights = inputs.words if name in ("stock", "lean") else inputs.w
+    assert weights.grad is not None
+    mean = float(LOSSES[name](likelihood.make_inputs(**EXACT)).detach()) / SIZES["tokens"]
+    assert float(loss) == pytest.approx(mean, rel=0.02)
+
+
+def test_the_products_are_no_loss(inputs: likelihood.Inputs) -> None:
+    one = likelihood.workload(likelihood.PRODUCTS, **EXACT)
+    assert one.run() is None
+    assert (one.amount, one.reuses, inputs.h.grad) == (70, True, None)
+
+
+# --- steps and decoding
+
+MODEL: dict[str, Any] = {"dim": 16, "vocab": 60, "senses_per_word": 2.0}
+MODEL |= {"ffn": 24, "layers": 1, "heads": 2}
+HERE: dict[str, Any] = {"dtype": "float32", "device": "cpu", "seed": 1}
+
+
+def parameters(model: Any) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def test_models_differ_in_the_output_layer_alone() -> None:
+    names = [name for name in translation.MODELS if "smooth" not in name]
+    models = {name: translation.set_up(name, MODEL, "cpu", 1)[2] for name in names}
+    assert parameters(models["softmax"]) == parameters(models["stock"])
+    extra = 60 * MODEL["dim"] + 2 * 60  # further rows of W, and θ
+    assert parameters(models["kerbs"]) == parameters(models["softmax"]) + extra
+    assert parameters(models["kerbs-lstm"]) == parameters(models["softmax-lstm"]) + extra
+    decoder = models["stock"].decoder
+    assert decoder.output_projection.weight is decoder.embed_tokens.weight
+    assert models["kerbs-lstm"].decoder.embed_tokens.posterior
+
+
+def test_batches_have_sentences_of_words() -> None:
+    _, task, _ = translation.set_up("stock", MODEL, "cpu", 1)
+    batch = translation.make_batch(task, 1, 43)
+    target = batch["target"]
+    assert batch["ntokens"] == int(target.ne(1).sum())
+    assert 20 < batch["ntokens"] / 43 < 26
+    assert int(target[target.ne(1) & target.ne(2)].min()) >= 4  # words, no other specials
+    assert int(target.eq(2).sum()) == len(target) == 43
+    assert int(target.max()) < MODEL["vocab"]
+
+
+@pytest.mark.parametrize("name", ["kerbs-smoothed", "stock-smoothed", "kerbs-lstm"])
+def test_a_step_trains(name: str) -> None:
+    workload = translation.step_workload(name, tokens=100, **HERE, **MODEL)
+    losses = [float(workload.run() or 0.0) for _ in range(3)]
+    assert workload.amount == pytest.approx(100, abs=20)
+    # bits by token of an untrained model, then lower: the update was made
+    assert losses[0] == pytest.approx(math.log2(MODEL["vocab"]), rel=0.5)
+    assert losses[2] != losses[0]
+
+
+@pytest.mark.parametrize("name", ["kerbs-prior", "softmax-lstm"])
+def test_decoding_takes_the_steps_asked_for(name: str) -> None:
+    workload = translation.decode_workload(name, batch=3, beam=2, steps=6, **HERE, **MODEL)
+    workload.run()  # raises where a hypothesis has another length
+    assert (workload.amount, workload.unit) == (3, "sentence")

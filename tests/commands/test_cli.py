@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, find_program
 from tests.commands.test_bad_input import SUBCOMMANDS
 from tests.helpers import commands
+from tests.helpers.cli import Capsys, Patch, kerbs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,9 +41,7 @@ def run(
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
-def test_every_command_has_help_with_examples(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_has_help_with_examples(name: str, capsys: Capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
@@ -115,16 +115,14 @@ def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() ->
     assert args.reference is None
 
 
-def run_instead(monkeypatch: pytest.MonkeyPatch, function: Callable[[Any], int]) -> None:
+def run_instead(monkeypatch: Patch, function: Callable[[Any], int]) -> None:
     """Let every command run a function."""
     parser = argparse.ArgumentParser()
     parser.set_defaults(run=function)
     monkeypatch.setattr("fairseq_kerbs.cli.build_parser", lambda: parser)
 
 
-def test_a_terminated_command_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminated_command_leaves_nothing(tmp_path: Path, monkeypatch: Patch) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
     def terminated(args: argparse.Namespace) -> int:
@@ -143,7 +141,7 @@ def test_a_terminated_command_leaves_nothing(
 
 @pytest.mark.parametrize("place", ["", "'tokenize train.en'"])
 def test_an_interrupted_command_says_how_to_go_on(
-    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     def interrupted(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt(place) if place else KeyboardInterrupt
@@ -155,45 +153,34 @@ def test_an_interrupted_command_says_how_to_go_on(
     assert capsys.readouterr().err == error
 
 
-def test_detokenize_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_detokenize_command(tmp_path: Path, capsys: Capsys) -> None:
     generated, out = tmp_path / "generate-test.txt", tmp_path / "o"
     generated.write_text("H-1\t-1\tIt is Anna 's .\nH-0\t-1\tGood mor@@ ning , all of you !\n")
-    assert main(["detokenize", "--lang", "en", str(generated), "-o", str(out)]) == 0
+    shown = kerbs(capsys, "detokenize", "--lang", "en", generated, "-o", out)
     assert out.read_text() == "Good morning, all of you!\nIt is Anna's.\n"
-    assert capsys.readouterr().out == f"wrote {out}\n"
+    assert shown == f"wrote {out}\n"
     flags = ("detokenize", "--lang", "de")
     raw = commands.run("fairseq-kerbs", *flags, stdin="Schöne Grüße , Anna !\n")
     assert raw == "Schöne Grüße, Anna!\n"
 
 
-def test_dry_run_prints_the_command_and_its_sources(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "base.yaml").write_text("train:\n  adam-betas: (0.9, 0.98)\n")
-    config = tmp_path / "a.yaml"
-    config.write_text("extends: base.yaml\ntrain:\n  arch: lstm_kerbs\n")
+def test_dry_run_prints_the_command_and_its_sources(tmp_path: Path, capsys: Capsys) -> None:
+    """A preset is put over the configuration, and the command line over both."""
+    (base := tmp_path / "base.yaml").write_text("train:\n  adam-betas: (0.9, 0.98)\n  lr: 1\n")
+    text = "extends: base.yaml\ntrain: {reallocation: clusters, total-senses: 1.25}\n"
+    (config := tmp_path / "a.yaml").write_text(text)
     (tmp_path / "dict.en.txt").touch()
-    arguments = ["train", str(config), str(tmp_path), "save dir", "--dry-run", "--seed", "2"]
-    assert main(arguments) == 0
-    source, command = capsys.readouterr().out.splitlines()
-    assert source == f"# flags: {config}, {tmp_path / 'base.yaml'}; command line"
+    arguments = ["train", config, tmp_path, "save dir", "--dry-run"]
+    source, command = kerbs(capsys, *arguments, "--seed", 2).splitlines()
+    assert source == f"# flags: {config}, {base}; command line"
     assert shlex.split(command) == [
         find_program("fairseq-train"), str(tmp_path), "--user-dir", str(ROOT / "fairseq_kerbs"),
-        "--save-dir", "save dir", "--adam-betas", "(0.9, 0.98)", "--arch", "lstm_kerbs",
-        "--seed", "2",
+        "--save-dir", "save dir", "--adam-betas", "(0.9, 0.98)", "--lr", "1",
+        "--reallocation", "clusters", "--total-senses", "1.25", "--seed", "2",
     ]  # fmt: skip
-
-
-def test_a_preset_is_put_over_a_configuration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "a.yaml"
-    config.write_text("train:\n  lr: 1\n  reallocation: clusters\n  total-senses: 1.25\n")
-    (tmp_path / "dict.en.txt").touch()
-    arguments = ["train", str(config), str(tmp_path), "save", "--dry-run", "--preset", "paper"]
-    assert main([*arguments, "--total-senses", "2"]) == 0
-    source, command = capsys.readouterr().out.splitlines()
-    assert source == f"# flags: {config}, {ROOT / 'configs' / 'paper.yaml'}; command line"
+    more = ("--preset", "paper", "--total-senses", 2)
+    source, command = kerbs(capsys, *arguments, *more).splitlines()
+    assert source == f"# flags: {config}, {base}, {ROOT / 'configs' / 'paper.yaml'}; command line"
     for part in ("--lr 1 ", "--reallocation paper ", "--init-scale 1.0 ", "--total-senses 2"):
         assert command.count(part) == 1
     assert command.count("--reallocation ") == command.count("--total-senses ") == 1
@@ -217,12 +204,7 @@ def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path
 
 def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
     """A copy of the scripts without .venv, under a Python without fairseq."""
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    for file in ("train.sh", "environment.sh"):
-        (scripts / file).write_bytes((ROOT / "scripts" / file).read_bytes())
-        (scripts / file).chmod(0o755)
-    tools = tmp_path / "tools"
+    scripts, tools = shutil.copytree(ROOT / "scripts", tmp_path / "scripts"), tmp_path / "tools"
     tools.mkdir()
     for tool in ("bash", "basename", "dirname", "sed"):
         (tools / tool).symlink_to(f"/usr/bin/{tool}")

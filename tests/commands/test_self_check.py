@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from fairseq_kerbs.benchmarks.likelihood import make_inputs
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.commands import self_check
 from fairseq_kerbs.kernels import KerbsKernel
 from fairseq_kerbs.likelihood import compilation
+from tests.helpers.cli import Capsys, Patch, kerbs
 
 LINE = re.compile(r"(.{40}) (.{42}) (.{13}) (ok|OFF)$", re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small(monkeypatch: Patch) -> None:
     monkeypatch.setitem(self_check.SIZES["larger"], "vocab", 500)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     make_inputs.cache_clear()
@@ -33,10 +33,8 @@ def lines(shown: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_this_machine_is_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    status = main(["self-check", "--quick"])
-    shown = capsys.readouterr().out
-    assert status == 0, shown
+def test_this_machine_is_in_order(capsys: Capsys) -> None:
+    shown = kerbs(capsys, "self-check", "--quick")
     found = lines(shown)
     assert {verdict for _, verdict in found.values()} == {"ok"}
     assert found["likelihood, larger, bfloat16, eager"]
@@ -47,15 +45,13 @@ def test_this_machine_is_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert "time: " not in shown
 
 
-def without_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_trainings(monkeypatch: Patch) -> None:
     done = self_check.Outcome("")
     monkeypatch.setattr(self_check, "_train", lambda *_, **__: done)
     monkeypatch.setattr(self_check, "_resume", lambda *_: done)
 
 
-def test_a_wrong_gradient_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_gradient_is_named(monkeypatch: Patch, capsys: Capsys) -> None:
     without_trainings(monkeypatch)
     stock = KerbsKernel.partials
 
@@ -64,8 +60,7 @@ def test_a_wrong_gradient_is_named(
         return found._replace(theta=1.001 * found.theta)
 
     monkeypatch.setattr(KerbsKernel, "partials", partials)
-    assert main(["self-check", "--quick"]) == 1
-    shown = capsys.readouterr().out
+    shown = kerbs(capsys, "self-check", "--quick", status=1)
     found = lines(shown)
     for size in ("small", "larger"):
         value, verdict = found[f"likelihood, {size}, float32, eager"]
@@ -74,25 +69,18 @@ def test_a_wrong_gradient_is_named(
     assert shown.endswith("OFF: 2\n")  # float16 and bfloat16 round more coarsely
 
 
-def test_an_error_is_a_line_and_the_others_follow(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_is_a_line_and_the_others_follow(monkeypatch: Patch, capsys: Capsys) -> None:
     without_trainings(monkeypatch)
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("two\nlines")
-
-    monkeypatch.setattr(self_check, "_train", fail)
+    monkeypatch.setattr(self_check, "_train", mock.Mock(side_effect=RuntimeError("two\nlines")))
     monkeypatch.setattr(self_check, "_likelihood", lambda *_: self_check.Outcome(""))
     monkeypatch.setattr(self_check, "_time", lambda *_: self_check.Outcome("1 s"))
-    assert main(["self-check"]) == 1
-    shown = capsys.readouterr().out
+    shown = kerbs(capsys, "self-check", status=1)
     assert lines(shown)["training, 20 updates"] == ("RuntimeError: two lines", "OFF")
     assert "training, 10 + 10" in shown
     assert len(re.findall("^time: .* 1 s", shown, re.MULTILINE)) == 3
 
 
-def test_compiled_passes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_passes_are_compared(monkeypatch: Patch) -> None:
     """A wrong result of what is compiled is seen, and a compiler that fails."""
     inputs = {**self_check.SIZES["small"], "dtype": "float32", "device": "cpu", "seed": 1}
     monkeypatch.setenv(compilation.SWITCH, "0")
@@ -118,7 +106,7 @@ def test_compiled_passes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("apart", [0.0, 1e-7])
 def test_a_resumed_training_has_the_same_bits(
-    apart: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    apart: float, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     def train(folder: Path, device: str, name: str, updates: int = 20) -> None:
         values = torch.ones(3, dtype=torch.float64) + apart * (name == "resumed")

@@ -10,8 +10,7 @@ import torch
 from fairseq import metrics
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 
-from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
-from fairseq_kerbs.criterions.kerbs_cross_entropy import output_layer_of
+from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion, output_layer_of
 from tests.helpers.fairseq_fixtures import MODELS, make_batch, make_model, make_task
 
 

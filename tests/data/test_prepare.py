@@ -6,19 +6,11 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from fairseq_kerbs.data import prepare
-from fairseq_kerbs.data.prepare import (
-    NAME,
-    find_splits,
-    preparation_of,
-    prepare_language,
-    prepare_parallel,
-    working_folder,
-    write_clean,
-)
 from fairseq_kerbs.data.tokens import tokenize
 from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.errors import UserError
@@ -54,7 +46,7 @@ def run(raw: Path, dest: Path, **flags: Any) -> None:
         "train": str(raw / "train"), "valid": str(raw / "valid"), "test": tests,
         "source_lang": "de", "target_lang": "en", "merges": 300, "joined_dictionary": True,
     }  # fmt: skip
-    prepare_parallel(dest, **chosen | flags)
+    prepare.prepare_parallel(dest, **chosen | flags)
 
 
 def steps(printed: str) -> list[str]:
@@ -78,17 +70,12 @@ def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return dest
 
 
-def test_training_is_filtered_and_the_other_splits_are_whole(prepared: Path) -> None:
-    german, english = (read_lines(prepared / "clean" / f"train.{lang}") for lang in ("de", "en"))
-    assert len(german) == len(english) == 601
-    assert english[-1] == "Just right ."
-    assert len(german[-1].split()) == 80
-    assert read_lines(prepared / "tok" / "train.en")[-3:] == ["", "Too long .", "Just right ."]
-
-
-def test_binarized_text_is_the_subword_text(prepared: Path) -> None:
+def test_training_is_filtered_and_all_splits_are_binarized(prepared: Path) -> None:
     from fairseq.data import Dictionary
 
+    german, english = (read_lines(prepared / "clean" / f"train.{lang}") for lang in ("de", "en"))
+    assert (english[-1], len(german[-1].split())) == ("Just right .", 80)
+    assert read_lines(prepared / "tok" / "train.en")[-3:] == ["", "Too long .", "Just right ."]
     source, target = (Dictionary.load(str(prepared / f"bin/dict.{s}.txt")) for s in ("de", "en"))
     assert source == target  # joined
     for split, size in (("train", 601), ("valid", 60), ("test", 50), ("test1", 60)):
@@ -161,49 +148,41 @@ def test_pairs_that_are_all_too_long_are_refused(raw: Path, tmp_path: Path) -> N
 def test_new_text_is_prepared_as_the_record_says(raw: Path, tmp_path: Path) -> None:
     dest, made = tmp_path / "dest", []
     separate = {"bpe": "separate", "lowercase": True, "escape": True, "joined_dictionary": False}
-    for folder, flags in (
-        ("bpe", {}),
-        ("bpe", separate),
-        ("bpe", {"vocabulary_threshold": 30}),
-        ("tok", {"bpe": "none"}),
-    ):
+    settings: list[Any] = [("bpe", {}), ("bpe", separate), ("bpe", {"vocabulary_threshold": 30})]
+    for folder, flags in (*settings, ("tok", {"bpe": "none"})):
         run(raw, dest, **flags)
         for language in ("de", "en"):
             made.append(read_lines(dest / folder / f"test.{language}"))
-            rules, segment = preparation_of(dest / "bin", language)
+            rules, segment = prepare.preparation_of(dest / "bin", language)
             lines = read_lines(raw / f"test.{language}")
             assert [segment(tokenize(line, **rules)) for line in lines] == made[-1]
     assert len({tuple(text) for text in made}) == 8
     with pytest.raises(UserError, match=r"preparation\.json does not describe how"):
-        preparation_of(dest / "bin", "fr")
+        prepare.preparation_of(dest / "bin", "fr")
 
 
 # ---------------------------------------------------------------------------------- the folder
 
 
-def test_folder_of_other_things_is_refused_untouched(tmp_path: Path) -> None:
-    for name, content in (("thesis.tex", "years of work"), (NAME, '{"name": "another program"}')):
+def test_folder_in_use_or_of_other_things_is_refused_untouched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = (prepare.NAME, '{"name": "another program"}')
+    for name, content in (("thesis.tex", "years of work"), another):
         (tmp_path / name).write_text(content)
         (tmp_path / f"{PARTIAL}thesis").write_text("years of work")
         before = tree(tmp_path)
         with (
             pytest.raises(UserError, match="was not made by 'fairseq-kerbs prepare'"),
-            working_folder(tmp_path, {"command": "prepare"}),
+            prepare.working_folder(tmp_path, {"command": "prepare"}),
         ):
             pass
         assert tree(tmp_path) == before
-
-
-def test_second_run_in_the_same_folder_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(folder: Path, refusal: str) -> None:
-        raise UserError(f"{folder} {refusal}")
-
-    monkeypatch.setattr(prepare, "lock_folder", refuse)
-    with pytest.raises(UserError, match=str(tmp_path)), working_folder(tmp_path, {"a": "b"}):
+    monkeypatch.setattr(prepare, "lock_folder", mock.Mock(side_effect=UserError("in use")))
+    used = tmp_path / "used"
+    with pytest.raises(UserError, match="in use"), prepare.working_folder(used, {"a": "b"}):
         pass
-    assert not list(tmp_path.iterdir())
+    assert not used.exists()
 
 
 def test_binarization_that_went_wrong_is_said_and_leaves_nothing(tmp_path: Path) -> None:
@@ -232,20 +211,12 @@ def wiki(tmp_path: Path) -> Path:
     return folder
 
 
-def test_clean_text_has_no_blank_line_and_single_spaces(
-    wiki: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_clean(wiki / "wiki.train.tokens", tmp_path / "clean")
-    assert (tmp_path / "clean").read_text("utf-8") == "= A title =\nb a <unk> b\nc b a d\n"
-    assert "3 lines, 12 words; 2 blank lines dropped" in capsys.readouterr().out
-
-
 def test_most_frequent_words_are_kept_and_ties_go_by_the_alphabet(wiki: Path) -> None:
     (wiki / "wiki.train.tokens").write_text("d c <unk> b\nb c a <unk>\n<unk> ü b\n", "utf-8")
     dest = wiki.parent / "dest"
-    prepare_language(dest, folder=wiki, words=4)
+    prepare.prepare_language(dest, folder=wiki, words=4)
     assert read_lines(dest / "bin" / "dict.txt") == ["b 3", "c 2", "a 1", "d 1"]
-    prepare_language(dest, folder=wiki)
+    prepare.prepare_language(dest, folder=wiki)
     assert read_lines(dest / "bin" / "dict.txt")[4:] == ["ü 1"]
 
 
@@ -253,27 +224,28 @@ def test_binarized_text_is_the_clean_text(wiki: Path, capsys: pytest.CaptureFixt
     from fairseq.data import Dictionary
 
     dest = wiki.parent / "dest"
-    prepare_language(dest, folder=wiki, words=3)
+    prepare.prepare_language(dest, folder=wiki, words=3)
+    assert "3 lines, 12 words; 2 blank lines dropped" in capsys.readouterr().out
+    assert read_lines(dest / "text" / "train") == ["= A title =", "b a <unk> b", "c b a d"]
     dictionary = Dictionary.load(str(dest / "bin" / "dict.txt"))
     assert len(dictionary) == 4 + 3  # nothing is filled up
     texts = {split: texts_of(dest / "bin" / split, dictionary) for split in TEXT}
     # words kept: b (3), = and a (2); a word of the text that is <unk> is fairseq's own
     assert texts["train"] == ["= <unk> <unk> =", "b a <unk> b", "<unk> b a <unk>"]
     assert texts["test"] == ["b <unk>", "<unk> a"]
-    capsys.readouterr()
-    prepare_language(dest, folder=wiki, words=3)
+    prepare.prepare_language(dest, folder=wiki, words=3)
     assert not steps(capsys.readouterr().out)
 
 
 def test_splits_are_found_by_name_or_named(wiki: Path, tmp_path: Path) -> None:
     (wiki / "wiki.valid.tokens").rename(wiki / "1b_benchmark.dev.tokens")
-    assert find_splits(wiki)["valid"].name == "1b_benchmark.dev.tokens"
+    assert prepare.find_splits(wiki)["valid"].name == "1b_benchmark.dev.tokens"
     (wiki / "valid.txt").write_text("a\n")
     with pytest.raises(UserError, match=r"found 1b_benchmark\.dev\.tokens, valid\.txt"):
-        find_splits(wiki)
+        prepare.find_splits(wiki)
     with pytest.raises(UserError, match="found none"):
-        find_splits(wiki / "nothing")
+        prepare.find_splits(wiki / "nothing")
     none = tmp_path / "none"
     with pytest.raises(UserError, match="none: no such file"):
-        prepare_language(tmp_path / "dest", train=none, valid=none, test=none)
+        prepare.prepare_language(tmp_path / "dest", train=none, valid=none, test=none)
     assert not (tmp_path / "dest").exists()

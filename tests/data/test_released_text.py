@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.data import prepare, released
 from fairseq_kerbs.data.released import natural_text
 from fairseq_kerbs.evaluation.bleu import read_systems
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
+from tests.helpers.cli import Capsys, Patch, kerbs
 from tests.helpers.release_fixtures import expect, raw_of, size_of, tgz, write_tree, written, zipped
 
 # --- DailyDialog
@@ -32,17 +32,13 @@ DIALOGUE_COUNTS = {
 }  # fmt: skip
 
 
-def dialog_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: bytes) -> Path:
+def dialog_archive(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A zip file with one a part, each with labels beside the text, as macOS packs them."""
     files = {"ijcnlp_dailydialog/": b"", "ijcnlp_dailydialog/dialogues_text.txt": b"all of it"}
-    texts = {part: text.encode() for part, text in DIALOGUES.items()} | changed
-    for part, content in texts.items():
-        inner = {
-            f"{part}/": b"",
-            f"{part}/dialogues_{part}.txt": content,
-            f"{part}/dialogues_act_{part}.txt": b"1 2\n",
-            f"__MACOSX/{part}/._dialogues_{part}.txt": b"\x00\x05",
-        }
+    for part, text in DIALOGUES.items():
+        inner = {f"{part}/": b"", f"{part}/dialogues_{part}.txt": text.encode()}
+        inner[f"{part}/dialogues_act_{part}.txt"] = b"1 2\n"
+        inner[f"__MACOSX/{part}/._dialogues_{part}.txt"] = b"\x00\x05"
         files[f"ijcnlp_dailydialog/{part}.zip"] = zipped(inner)
         files[f"__MACOSX/ijcnlp_dailydialog/._{part}.zip"] = b"\x00\x05"
     (path := tmp_path / "dialog.zip").write_bytes(zipped(files))
@@ -50,13 +46,10 @@ def dialog_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: b
     return path
 
 
-def test_dialog_archive_to_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     archive, dest = dialog_archive(tmp_path, monkeypatch), tmp_path / "dest"
-    command = ["prepare-dailydialog", str(archive), "--dest", str(dest), "--merges", "10"]
-    assert main(command) == 0
-    assert "  2 training pairs removed that also occur" in capsys.readouterr().out
+    printed = kerbs(capsys, "prepare-dailydialog", archive, "--dest", dest, "--merges", 10)
+    assert "  2 training pairs removed that also occur" in printed
     raw = dest / "raw"
     pairs = list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en")))
     assert pairs[:3] == [
@@ -78,19 +71,16 @@ def test_dialog_archive_to_data(
         assert raw_of(released.prepare_dailydialog, tmp_path / "d", folder) == written(raw)
 
 
-@pytest.mark.parametrize(
-    ("text", "natural"),
-    [
-        ("I ’ m sure he ’ ll say it ’ s Tom ’ s .", "I'm sure he'll say it's Tom's."),
-        ("I ’ Ve been , you ' ve not , I'Ve too .", "I've been, you've not, I've too."),
-        ("I'm sure you don't .", "I'm sure you don't."),
-        ("Let ‘ s go , don ′ t stay .", "Let's go, don't stay."),
-        ("At 6 o ’ clock , ma ’ am , Mr . O ’ Neil .", "At 6 o'clock, ma'am, Mr. O'Neil."),
-        ("Say “ cheese ” !", 'Say "cheese"!'),
-        ("It is three minutes ' walk .", "It is three minutes' walk."),
-        ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
-    ],
-)
+@pytest.mark.parametrize(("text", "natural"), [
+    ("I ’ m sure he ’ ll say it ’ s Tom ’ s .", "I'm sure he'll say it's Tom's."),
+    ("I ’ Ve been , you ' ve not , I'Ve too .", "I've been, you've not, I've too."),
+    ("I'm sure you don't .", "I'm sure you don't."),
+    ("Let ‘ s go , don ′ t stay .", "Let's go, don't stay."),
+    ("At 6 o ’ clock , ma ’ am , Mr . O ’ Neil .", "At 6 o'clock, ma'am, Mr. O'Neil."),
+    ("Say “ cheese ” !", 'Say "cheese"!'),
+    ("It is three minutes ' walk .", "It is three minutes' walk."),
+    ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
+])  # fmt: skip
 def test_natural_text(text: str, natural: str) -> None:
     assert natural_text(text) == natural
     assert natural_text(natural) == natural
@@ -104,7 +94,7 @@ HELDOUT = f"{ROOT}/heldout-monolingual.tokenized.shuffled"
 
 
 @pytest.fixture
-def lm1b(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lm1b(tmp_path: Path, monkeypatch: Patch) -> Path:
     """An archive that is expected: shards out of order, and the held-out text once more."""
     files = {
         f"{ROOT}/README": b"notes\n",
@@ -127,13 +117,10 @@ def sizes(train: int, valid: int, test: int) -> dict[str, Any]:
     return {"train": train, "valid": valid, "test": test, "seed": 1, "words": 9}
 
 
-def test_lm1b_archive_to_data(
-    lm1b: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lm1b_archive_to_data(lm1b: Path, tmp_path: Path, capsys: Capsys) -> None:
     dest = tmp_path / "dest"
     numbers = ["--train", "50", "--valid", "5", "--test", "20", "--words", "9"]
-    assert main(["prepare-lm1b", str(lm1b), "--dest", str(dest), *numbers]) == 0
-    printed = capsys.readouterr().out
+    printed = kerbs(capsys, "prepare-lm1b", lm1b, "--dest", dest, *numbers)
     assert "0 validation and test sentences are also in the training text" in printed
     for split, size in (("train", 50), ("valid", 5), ("test", 20)):
         assert size_of(dest / "bin" / split) == size

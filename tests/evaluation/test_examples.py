@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sacrebleu import sentence_chrf
 
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.evaluation.examples import Example, as_markdown, side_by_side
+from tests.helpers.cli import Capsys, kerbs
 
 SOURCES = ["eins", "zwei", "drei", "vier", "fünf"]
 REFERENCES = ["the first sentence", "the second one", "a third", "it is four", "five of them"]
@@ -64,25 +64,18 @@ def test_texts_stay_whole() -> None:
     assert as_markdown([]) == ""
 
 
-def _write_files(folder: Path) -> list[str]:
+def test_examples_command(tmp_path: Path, capsys: Capsys) -> None:
     for name, texts in {"src": SOURCES, "ref": REFERENCES, **SYSTEMS}.items():
-        (folder / name).write_text("".join(text + "\n" for text in texts))
-    systems = [part for name in SYSTEMS for part in ("--system", f"{name}={folder / name}")]
-    return ["examples", "--source", str(folder / "src"), *systems]
-
-
-def test_examples_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [*_write_files(tmp_path), "--reference", str(tmp_path / "ref")]
-    markdown = ["--format", "markdown"]
-    assert main([*command, "--choose", "best", "--number", "1", *markdown]) == 0
-    text = capsys.readouterr().out
+        (tmp_path / name).write_text("".join(text + "\n" for text in texts))
+    systems = [part for name in SYSTEMS for part in ("--system", f"{name}={tmp_path / name}")]
+    files = ["--source", tmp_path / "src", *systems, "--reference", tmp_path / "ref"]
+    command, markdown = ["examples", *files], ["--format", "markdown"]
+    text = kerbs(capsys, *command, "--choose", "best", "--number", 1, *markdown)
     assert text.startswith("1 of 5 lines: the largest gains of kerbs over softmax in sentence chrF")
     assert "| MoS | five of |\n| kerbs | five of them |\n" in text
-    assert main([*command, "--number", "9"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith(
-        "4 of 5 lines, drawn from those with the most different answers (seed 1)"
-    )
+    text = kerbs(capsys, *command, "--number", 9)
+    rule = "4 of 5 lines, drawn from those with the most different answers (seed 1)"
+    assert text.startswith(rule)
     assert "\n  Source     drei\n  Reference  a third\n  softmax    one third\n" in text
-    assert main([*command, "--number", "4", "--output", str(tmp_path / "o.md"), *markdown]) == 0
+    kerbs(capsys, *command, "--number", 4, "--output", tmp_path / "o.md", *markdown)
     assert (tmp_path / "o.md").read_text().count("| Source |") == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,33 +26,21 @@ Generate test with beam=5: BLEU4 = 12.00
 
 
 def test_detokenized_output() -> None:
-    texts = detokenize_lines(OUTPUT, language="en", name="out")
-    assert texts == ["Hello!", "", "This is good."]
+    raw = partial(detokenize_lines, language="en", name="out")
+    assert raw(OUTPUT) == ["Hello!", "", "This is good."]
+    tokens = ["Anna 's dog .", 'He said : " No ! "']  # tokenized text keeps its order
+    assert raw(tokens) == ["Anna's dog.", 'He said: "No!"']
+    entities = ["H-0\t-1\tR &amp; D"]  # are undone only when asked
+    assert (raw(entities), raw(entities, unescape=True)) == (["R &amp; D"], ["R & D"])
 
 
-def test_tokenized_text_keeps_its_order() -> None:
-    lines = ["Anna 's dog .", 'He said : " No ! "']
-    assert generated_part(lines, "H", "x") is None
-    assert detokenize_lines(lines, language="en", name="x") == ["Anna's dog.", 'He said: "No!"']
-
-
-def test_entities_are_undone_only_when_asked() -> None:
-    lines = ["H-0\t-1\tR &amp; D"]
-    assert detokenize_lines(lines, language="en", name="x") == ["R &amp; D"]
-    assert detokenize_lines(lines, language="en", name="x", unescape=True) == ["R & D"]
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
+def test_output_that_cannot_be_scored() -> None:
+    for lines, message in (
         (["H-0\t-1\ta", "H-3\t-1\tb"], "out has no line H-1, and lacks 2 of 4 in total"),
-        (["H-1\t-1\ta"], "out has no line H-0, and lacks 1 of 2 in total"),
         (["S-0\tx", "T-0\ty", "H-0\t-1\ta", "D-0\t-1"], "out is truncated: .* is missing"),
-    ],
-)
-def test_output_that_cannot_be_scored(lines: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        generated_part(lines, "H", "out")
+    ):
+        with pytest.raises(UserError, match=message):
+            generated_part(lines, "H", "out")
 
 
 def test_parts_of_generated_output(tmp_path: Path) -> None:

@@ -89,25 +89,20 @@ def building_task(args: Any) -> Any:
     return checkpoints.building_task(WORDS if one else SOURCE_WORDS, WORDS, targets)
 
 
-def write_softmax(path: Any, flags: str, half: bool = False) -> Any:
+def write_softmax(path: Any, flags: str) -> Any:
     """Write a checkpoint whose parameters are all random; the model, in evaluation mode."""
     args = arguments(flags)
     torch.manual_seed(3)
     model = models.build_model(copy.copy(args), building_task(args))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    model = model.half().float() if half else model
-    state = {
-        key: value.half() if half and value.is_floating_point() else value
-        for key, value in model.state_dict().items()
-    }
     extra: dict[str, Any] = {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}}
     history: dict[str, Any] = {"criterion_name": "CrossEntropyCriterion"}
     history |= {"optimizer_name": "FairseqAdam", "num_updates": 7, "lr_scheduler_state": {}}
     content = {
         "args": None,
         "cfg": settings(flags),
-        "model": state,
+        "model": dict(model.state_dict()),
         "optimizer_history": [history],
         "extra_state": extra,
         "last_optimizer_state": {"state": {0: torch.zeros(1000)}},

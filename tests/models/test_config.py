@@ -12,15 +12,12 @@ from fairseq_kerbs.models.config import in_flags, user_errors
 from fairseq_kerbs.utils.errors import UserError
 
 
-@pytest.mark.parametrize(
-    ("sentence", "expected"),
-    [
-        ("`max_senses` is 0.", "--max-senses is 0."),
-        ("`decay` and `policy` differ.", "--sense-decay and --reallocation differ."),
-        ("`power` of `kernel` is 0.", "--kernel-power of --kernel is 0."),
-        ("--total-senses is 0, `h` has no rows.", "--total-senses is 0, `h` has no rows."),
-    ],
-)
+@pytest.mark.parametrize(("sentence", "expected"), [
+    ("`max_senses` is 0.", "--max-senses is 0."),
+    ("`decay` and `policy` differ.", "--sense-decay and --reallocation differ."),
+    ("`power` of `kernel` is 0.", "--kernel-power of --kernel is 0."),
+    ("--total-senses is 0, `h` has no rows.", "--total-senses is 0, `h` has no rows."),
+])  # fmt: skip
 def test_parameters_become_flags_at_the_boundary(sentence: str, expected: str) -> None:
     with pytest.raises(UserError) as ended, user_errors():
         raise ValueError(sentence)

@@ -63,16 +63,12 @@ def let_sentences_end(model: Any, batch: dict[str, Any], scale: float = 3.5) -> 
 
 
 @pytest.mark.parametrize("passes", [-1, 0])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"temperature": 1.5, "min_len": 5},
-        {"beam_size": 7},
-        {"search_strategy": "sampling"},
-        {"search_strategy": "diverse"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", [
+    {"temperature": 1.5, "min_len": 5},
+    {"beam_size": 7},
+    {"search_strategy": "sampling"},
+    {"search_strategy": "diverse"},
+], ids=str)  # fmt: skip
 def test_scores_of_the_transformer_are_exact_however_it_searches(
     passes: int, settings: dict[str, Any]
 ) -> None:

@@ -271,22 +271,19 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: Flags, named: str
     assert "\n" not in str(ending.value)
 
 
-@pytest.mark.parametrize(
-    ("saved", "flags", "named"),
-    [
-        ({}, {"total_senses": 2.0}, "--total-senses"),
-        ({}, {"kernel": "lin"}, "--kernel"),
-        ({}, {"output_layer": "softmax"}, "--output-layer"),
-        ({}, {"max_senses": 3}, "--max-senses"),
-        ({"output_layer": "mos"}, {}, "--output-layer"),
-        ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
-        (
-            {"output_layer": "mos", "mixture_components": 2},
-            {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"},
-            "--mixture-kernels",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("saved", "flags", "named"), [
+    ({}, {"total_senses": 2.0}, "--total-senses"),
+    ({}, {"kernel": "lin"}, "--kernel"),
+    ({}, {"output_layer": "softmax"}, "--output-layer"),
+    ({}, {"max_senses": 3}, "--max-senses"),
+    ({"output_layer": "mos"}, {}, "--output-layer"),
+    ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
+    (
+        {"output_layer": "mos", "mixture_components": 2},
+        {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"},
+        "--mixture-kernels",
+    ),
+])  # fmt: skip
 def test_a_checkpoint_of_another_model_is_refused(saved: Flags, flags: Flags, named: str) -> None:
     for name in ("transformer", "gru_lm"):
         with pytest.raises(SystemExit, match=named):

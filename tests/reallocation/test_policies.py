@@ -19,7 +19,7 @@ from fairseq_kerbs.reallocation import (
     reallocate,
     reset_moments,
 )
-from fairseq_kerbs.senses import SenseInventory
+from fairseq_kerbs.senses import SenseInventory, random_allocation
 from tests.helpers.reference import algorithm1, released_reallocation
 
 
@@ -115,8 +115,8 @@ def random_inventory(
     size: tuple[int, int, int], power: float, ties: bool, occurrences: int, g: torch.Generator
 ) -> SenseInventory:
     vocab_size, total, most = size
-    base = SenseInventory(vocab_size, total, most, g)
-    owners = base.word_of_sense[torch.randperm(total, generator=g)]
+    allocation = random_allocation(vocab_size, total, most, g)
+    owners = allocation[torch.randperm(total, generator=g)]
     usage = torch.rand(total, generator=g).pow(power)
     if ties:
         usage = (usage * 4).round() / 4

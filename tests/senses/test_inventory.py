@@ -184,9 +184,8 @@ def test_ignored_tokens_and_silence_change_nothing() -> None:
     assert inventory.update(0.5).item() == 0
     assert inventory.update(0.5).item() == 0
     p.target[:] = 3
-    with inventory.paused():
-        inventory.record(*evidence_of(p, [0, 1, 2]))
-    assert inventory.recording
+    inventory.recording = False
+    inventory.record(*evidence_of(p, [0, 1, 2]))
     assert inventory.update(0.5).item() == 0
     for name, value in inventory.state_dict().items():
         assert torch.equal(value, before[name]), name

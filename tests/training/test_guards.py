@@ -143,15 +143,12 @@ MIXTURE = "--output-layer mixture --mixture-kernels"
 RBF = "--kernel rbf --kernel-gamma"
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "trained"),
-    [
-        ("--reallocation paper", "--kernel kerbs_released", "kernel kerbs"),
-        (f"{MIXTURE} lin,rbf", f"{MIXTURE} lin,lin", "mixture-kernels lin,rbf"),
-        ("--output-layer mos --mixture-components 2", f"{MIXTURE} lin,lin", "output-layer mos"),
-        (f"{RBF} 0.5", f"{RBF} 0.25", "kernel-gamma 0.5"),
-    ],
-)
+@pytest.mark.parametrize(("first", "then", "trained"), [
+    ("--reallocation paper", "--kernel kerbs_released", "kernel kerbs"),
+    (f"{MIXTURE} lin,rbf", f"{MIXTURE} lin,lin", "mixture-kernels lin,rbf"),
+    ("--output-layer mos --mixture-components 2", f"{MIXTURE} lin,lin", "output-layer mos"),
+    (f"{RBF} 0.5", f"{RBF} 0.25", "kernel-gamma 0.5"),
+])  # fmt: skip
 def test_scores_of_another_kind_are_refused(
     first: str, then: str, trained: str, tiny_work: Path, tmp_path: Path
 ) -> None:

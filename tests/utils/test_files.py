@@ -17,7 +17,6 @@ from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.files import (
     PARTIAL,
     atomic_write,
-    atomic_write_bytes,
     lock_folder,
     read_lines,
     sha256_of,
@@ -105,7 +104,7 @@ def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
 def test_two_processes_of_one_number_write_apart(tmp_path: Path) -> None:
     """As in two containers."""
     path = tmp_path / "text"
-    with atomic_write(path) as first, atomic_write_bytes(path) as second:
+    with atomic_write(path) as first, atomic_write(path, "wb") as second:
         first.write("first\n")
         second.write(b"second\n")
     assert path.read_text() == "first\n"  # which was finished last

@@ -9,8 +9,7 @@ reallocation.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -18,33 +17,20 @@ from torch import Tensor, nn
 
 
 class SenseTable(NamedTuple):
-    """Senses of every word as a padded table. K is the largest number of senses of a word.
+    """Senses of every word as a padded table. K is the largest number of senses of a word."""
 
-    Attributes:
-        senses: [V, K] sense numbers, ascending. Padding repeats the word's first sense.
-        mask: [V, K] False at padding.
-        words: [M] the word of each sense.
-    """
-
-    senses: Tensor
-    mask: Tensor
-    words: Tensor
+    senses: Tensor  # [V, K] sense numbers, ascending. Padding repeats the word's first sense
+    mask: Tensor  # [V, K] False at padding
+    words: Tensor  # [M] the word of each sense
 
 
 class Evidence(NamedTuple):
-    """Probabilities of the target words of a batch and of their senses, without gradient.
+    """Probabilities of the target words of a batch and of their senses, without gradient."""
 
-    Attributes:
-        log_prob: [N] log P(ŷ_t) of each target word ŷ_t, 0 at ignored positions.
-        senses: [N, K] senses of the target word, padded as in :class:`SenseTable`.
-        sense_prob: [N, K] P(s_t = m) of these senses (Eq. 5), 0 at padding and ignored positions.
-        counted: [N] False at ignored positions.
-    """
-
-    log_prob: Tensor
-    senses: Tensor
-    sense_prob: Tensor
-    counted: Tensor
+    log_prob: Tensor  # [N] log P(ŷ_t) of each target word ŷ_t, 0 at ignored positions
+    senses: Tensor  # [N, K] senses of the target word, padded as in SenseTable
+    sense_prob: Tensor  # [N, K] P(s_t = m) of these (Eq. 5), 0 at padding and ignored positions
+    counted: Tensor  # [N] False at ignored positions
 
 
 def build_sense_table(
@@ -158,38 +144,23 @@ class SenseInventory(nn.Module):
         vocab_size: number of words V.
         total_senses: number of senses M (M_sum of Algorithm 1).
         max_senses: maximum number of senses of a word.
-        generator: random generator of the initial allocation [torch's default].
-
-    Attributes:
-        word_of_sense: [M] word of each sense.
-        usage: [M] U of Eq. 13, initially 1/M.
-        log_prob: [V] log P of Eq. 12, initially 0.
-        interval_count: [V] number of target occurrences since the last reallocation.
-        interval_prob: [V] sum of P(ŷ_t) over these.
-        interval_usage: [M] sum of posteriors within the word over these. The policy ``released``
-            reads these three sums.
 
     Raises:
         ValueError: M is below V or above ``max_senses`` · V.
     """
 
-    word_of_sense: Tensor
-    usage: Tensor
-    log_prob: Tensor
-    interval_count: Tensor
-    interval_prob: Tensor
-    interval_usage: Tensor
+    word_of_sense: Tensor  # [M] word of each sense
+    usage: Tensor  # [M] U of Eq. 13, initially 1/M
+    log_prob: Tensor  # [V] log P of Eq. 12, initially 0
+    # sums since the last reallocation, which the policy ``released`` reads
+    interval_count: Tensor  # [V] number of target occurrences
+    interval_prob: Tensor  # [V] sum of P(ŷ_t) over these
+    interval_usage: Tensor  # [M] sum of posteriors within the word over these
 
-    def __init__(
-        self,
-        vocab_size: int,
-        total_senses: int,
-        max_senses: int = 4,
-        generator: torch.Generator | None = None,
-    ) -> None:
+    def __init__(self, vocab_size: int, total_senses: int, max_senses: int = 4) -> None:
         super().__init__()
         self.vocab_size, self.total_senses, self.max_senses = vocab_size, total_senses, max_senses
-        allocation = random_allocation(vocab_size, total_senses, max_senses, generator)
+        allocation = random_allocation(vocab_size, total_senses, max_senses)
         self.register_buffer("word_of_sense", allocation)
         self.register_buffer("usage", torch.full((total_senses,), 1.0 / total_senses))
         self.register_buffer("log_prob", torch.zeros(vocab_size))
@@ -205,7 +176,7 @@ class SenseInventory(nn.Module):
         # overwrite the sums of each process.
         self._pending: Tensor | None = None
         self.pending.zero_()  # allocated before torch.compile traces the layer
-        self.recording = True
+        self.recording = True  # False turns record() off
 
     @property
     def table(self) -> SenseTable:
@@ -246,15 +217,6 @@ class SenseInventory(nn.Module):
     def _sums(self) -> dict[str, Tensor]:
         """Views of :attr:`pending` by name."""
         return dict(zip(self._sizes, self.pending.split([*self._sizes.values()])))
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Context manager that turns off recording."""
-        before, self.recording = self.recording, False
-        try:
-            yield
-        finally:
-            self.recording = before
 
     @torch.no_grad()
     def record(self, target: Tensor, evidence: Evidence) -> None:
@@ -351,6 +313,3 @@ class SenseInventory(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.pending.zero_()
         self._renew_table()
-
-    def extra_repr(self) -> str:
-        return f"words={self.vocab_size}, senses={self.total_senses}, max_senses={self.max_senses}"

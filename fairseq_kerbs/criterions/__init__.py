@@ -1,5 +1,0 @@
-"""Criterions, registered with fairseq on import."""
-
-from fairseq_kerbs.criterions.kerbs_cross_entropy import KerbsCrossEntropyCriterion
-
-__all__ = ["KerbsCrossEntropyCriterion"]
