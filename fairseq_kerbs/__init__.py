@@ -39,6 +39,10 @@ def __getattr__(name: str) -> Any:
     return getattr(module, name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 # importing fairseq takes seconds, so this package never imports it first
 if "fairseq" in sys.modules:
     import fairseq_kerbs.torch_compat  # noqa: F401  (first: it refuses versions too old)

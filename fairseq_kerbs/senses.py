@@ -313,3 +313,6 @@ class SenseInventory(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.pending.zero_()
         self._renew_table()
+
+    def extra_repr(self) -> str:
+        return f"words={self.vocab_size}, senses={self.total_senses}, max_senses={self.max_senses}"

@@ -23,7 +23,7 @@ RUNS = {
     "softmax": "softmax",
     "softmax, 4,350 updates": "longer",
     "softmax, widened": "widened",
-    "KerBS from the start": "clusters_3v",
+    "KerBS from the start, clusters v0": "clusters_3v",
 }
 PLACED, PLACED_AT = "senses placed after 1,200 updates", 1200
 POLICIES = {

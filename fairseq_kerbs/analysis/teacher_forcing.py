@@ -62,7 +62,7 @@ def batches(
     """
     try:
         # mapping an empty file into memory fails
-        if any(not path.stat().st_size for path in files_of(task, f"{split}.*bin")):
+        if any(not path.stat().st_size for path in _files(task, f"{split}.*bin")):
             raise _no_words(split, flag)
         task.load_dataset(split)
         dataset = task.dataset(split)
@@ -81,7 +81,7 @@ def batches(
                 raise UserError(f"{flag} {split}: it has no target side; prepare the data again")
             yield batch
     except FileNotFoundError as error:
-        there = {path.stem for path in files_of(task, f"{split}.*-*.*")}
+        there = {path.stem for path in _files(task, f"{split}.*-*.*")}
         remedy = (
             f"it has only {', '.join(sorted(there))}: a side is missing; prepare the data again"
         )
@@ -93,8 +93,7 @@ def batches(
         ) from error
 
 
-def files_of(task: Any, pattern: str) -> Iterator[Path]:
-    """Files of the task's data."""
+def _files(task: Any, pattern: str) -> Iterator[Path]:
     """Files of the task's data."""
     return Path((task.cfg or task.args).data.split(":")[0]).glob(pattern)
 

@@ -132,7 +132,6 @@ def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
                 f"--by-number-of-senses: {args.data} has no training data, which tell words from "
                 "pieces"
             )
-        task.load_dataset("train")
         train = task.dataset("train")
         lines = (real_words(train[at]["target"].tolist(), dictionary) for at in range(len(train)))
         known = {words[place] for words, single in lines for _, place in single}

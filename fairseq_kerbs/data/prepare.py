@@ -127,7 +127,7 @@ class ParallelText:
     target_moses: str = ""
     lowercase: bool = False
     escape: bool = False  # write special characters as XML entities
-    max_words: int = 80  # of each side of a training pair
+    max_words: int = 80  # maximum of each side of a training pair
     bpe: str = "joint"  # or "separate" or "none"
     merges: int = 10000
     vocabulary_threshold: int = 0  # minimum count of a subword

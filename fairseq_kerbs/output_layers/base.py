@@ -95,7 +95,7 @@ class OutputLayer(nn.Module, ABC):
     """
 
     theta: Tensor  # kernel parameters, [M], zeros if they are not learned
-    has_theta = False  # θ is learned
+    has_theta = False  # whether θ is learned
     max_senses = 1  # maximum number of senses of a word
     kernel_name = "lin"  # name of the kernel, or names of all components separated by commas
 
@@ -325,6 +325,9 @@ class OutputLayer(nn.Module, ABC):
         """
         each = self.nll(h, target, reduction="none")
         return OutputAndLoss(-each, each.sum() / target.ne(-100).sum().clamp_min(1))
+
+    def extra_repr(self) -> str:
+        return f"embed_dim={self.embed_dim}, kernel={self.kernel_name}"
 
 
 class KernelOutputLayer(OutputLayer):

@@ -77,11 +77,16 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
         updates.before_update(optimizer, model, update_num)
         # a process that has run out of data repeats an old batch with zero gradient, and mixed
         # precision repeats an update that overflowed: no batch must count twice in the statistics
-        for layer in kerbs_layers(model):
-            layer.inventory.recording = not (ignore_grad or updates.has(update_num))
-        return stock_train(
-            sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **kwargs
-        )
+        inventories = [layer.inventory for layer in kerbs_layers(model)]
+        for inventory in inventories:
+            inventory.recording = not (ignore_grad or updates.has(update_num))
+        try:
+            return stock_train(
+                sample, model, criterion, optimizer, update_num, ignore_grad=ignore_grad, **kwargs
+            )
+        finally:
+            for inventory in inventories:
+                inventory.recording = True
 
     task.optimizer_step, task.train_step = optimizer_step, train_step
 
