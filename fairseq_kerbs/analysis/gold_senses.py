@@ -49,6 +49,7 @@ MEASURES = {
 PARTITIONS = ("senses", "permuted", "kmeans", "probe")
 LEAST_OCCURRENCES = 6  # minimum of a word, with three of each of at least two gold senses
 PERMUTATIONS = 20
+SEED = 1
 RESAMPLES = 2000  # bootstrap samples of words
 CONTEXTS = 1000  # maximum number of training contexts of a word for k-means
 LEAST_USE = 0.01  # minimum share of occurrences of a used sense
@@ -159,17 +160,17 @@ def compare_with_gold(
 
 def _compare_word(word: Labelled, training: NDArray[np.float32]) -> dict[str, Any]:
     gold, induced, contexts = word.gold, word.induced, word.contexts
-    draw = np.random.default_rng(1)
+    draw = np.random.default_rng(SEED)
     permuted = DataFrame(agreement(gold, draw.permutation(induced)) for _ in range(PERMUTATIONS))
     clusters = np.zeros_like(gold)
     if min(word.senses, len(training)) > 1:
-        kmeans = KMeans(min(word.senses, len(training)), n_init=10, random_state=1)
+        kmeans = KMeans(min(word.senses, len(training)), n_init=10, random_state=SEED)
         clusters = kmeans.fit(training).predict(contexts)
     known = np.bincount(gold)[gold] >= 3  # so that each training fold has two of each
     folds = min(FOLDS, int(np.bincount(gold[known])[gold[known]].min()))
     # shrinkage by Ledoit and Wolf
     probe = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
-    parts = StratifiedKFold(folds, shuffle=True, random_state=1)
+    parts = StratifiedKFold(folds, shuffle=True, random_state=SEED)
     predicted = cross_val_predict(probe, contexts[known], gold[known], cv=parts)
     partitions = {
         "senses": agreement(gold, induced),
@@ -194,7 +195,7 @@ def _over_words(rows: Sequence[Mapping[str, int | float]]) -> dict[str, Any]:
     scores = table.filter(like=".")
     low = high = mean = scores.mean()
     if len(table) > 1:
-        options = {"n_resamples": RESAMPLES, "method": "percentile", "random_state": 1}
+        options = {"n_resamples": RESAMPLES, "method": "percentile", "random_state": SEED}
         low, high = bootstrap((scores,), np.mean, axis=0, **options).confidence_interval
     figures = DataFrame({"mean": mean, "low": low, "high": high}, scores.columns)
     summary |= figures.to_dict("index")

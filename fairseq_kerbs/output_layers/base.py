@@ -112,7 +112,7 @@ class OutputLayer(nn.Module, ABC):
         self.embed_dim, self.vocab_size, self.biased = embed_dim, vocab_size, biased
         self.init_scale = init_scale
         self.total_senses = vocab_size if total_senses is None else total_senses
-        self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))  # sense embeddings
+        self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))  # senses, [M, d]
         self.register_buffer("theta", torch.zeros(self.total_senses), persistent=False)
         self._prepared: tuple[Any, Any] | None = None  # cache for decoding, with its key
 
@@ -289,6 +289,11 @@ class OutputLayer(nn.Module, ABC):
         """
         return self.nll_with_evidence(h, target, **options)[0]
 
+    @property
+    def _may_compile(self) -> bool:
+        # nn.Module.compile is a method; `layer.compile = False` replaces it
+        return self.__dict__.get("compile") is not False
+
     def nll_with_evidence(self, h: Tensor, target: Tensor, **options: Any) -> Losses:
         """As :meth:`nll`, with more results.
 
@@ -303,8 +308,7 @@ class OutputLayer(nn.Module, ABC):
                 f"{tuple(h.shape[:-1])}."
             )
         flat, words = h.reshape(-1, self.embed_dim), target.reshape(-1)
-        # nn.Module.compile is a method; `layer.compile = False` replaces it
-        options.setdefault("compile", self.__dict__.get("compile") is not False)
+        options.setdefault("compile", self._may_compile)
         loss, token_nll, evidence = self._nll(flat, words, NllOptions(**options))
         if loss.dim():
             loss = loss.view(target.shape)

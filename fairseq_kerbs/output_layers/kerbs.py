@@ -178,10 +178,9 @@ class KerbsOutputLayer(KernelOutputLayer):
             return logits.masked_fill(~found.mask, -torch.inf).softmax(-1)
 
     def _compiles(self) -> bool:
-        """Whether a training may compile functions of this layer."""
-        if is_compiling() or self.__dict__.get("compile") is False:
-            return False
-        return torch.is_grad_enabled() and worthwhile(self.total_senses)
+        """Whether a training compiles the posterior."""
+        training = torch.is_grad_enabled() and not is_compiling()
+        return training and self._may_compile and worthwhile(self.total_senses)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         loss, token_nll, evidence = super()._nll(h, target, options)
