@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh checkout to a trained model, its BLEU and its senses: installs into .venv, makes the
-# synthetic corpus, trains transformer_kerbs on it (a few minutes on two cores), translates the test
+# synthetic corpus, trains transformer_kerbs on it (a few minutes), translates the test
 # set with beam 5, and shows what the senses of ambiguous words stand for.
 #
 # usage: scripts/quickstart.sh [FOLDER]
@@ -14,7 +14,7 @@ case "${1:-}" in
   -*) echo "quickstart.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
 esac
 
-# A second thread is worth 15 % on tensors of this size. Beside a busy program it stops the training.
+# A second thread gains little on tensors of this size. Beside a busy program it waits most of the time.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 say() { printf '[quickstart] %s\n' "$*"; }
@@ -58,7 +58,7 @@ step "2/6 make the synthetic corpus: German-like to English-like, twelve ambiguo
 step "3/6 tokenize, learn and apply BPE, binarize" \
   logged '/kept/p' kerbs prepare --train text/train --valid text/valid --test text/test \
   --source-lang de --target-lang en --merges 2000 --dest data
-step "4/6 train transformer_kerbs, 1,200 updates: a few minutes on two cores" train
+step "4/6 train transformer_kerbs, 1,200 updates: a few minutes" train
 step "5/6 translate the test set with beam 5" \
   logged '/^BLEU/p' kerbs generate "$config" data/bin model --reference text/test.en
 step "6/6 senses of the ambiguous words, by the test set" senses
