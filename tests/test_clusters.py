@@ -9,16 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_kerbs.clusters import (
-    SHRINKAGE,
-    WHITENING,
-    ContextSample,
-    allocate,
-    cluster,
-    place_senses,
-    place_word,
-    whiten,
-)
+from fairseq_kerbs import clusters
+from fairseq_kerbs.clusters import ContextSample, cluster, place_senses, place_word, whiten
 
 
 def blobs(seed: int, sizes: tuple[int, ...] = (70, 40, 30), dim: int = 5) -> Tensor:
@@ -41,9 +33,6 @@ def sample_of(contexts: dict[int, Tensor], words: int, **options: int) -> Contex
     for word, several in contexts.items():
         sample.add(torch.full((len(several),), word), several)
     return sample
-
-
-# ------------------------------------------------------------------------------------- the sample
 
 
 def test_a_sample_with_room_keeps_everything() -> None:
@@ -81,9 +70,6 @@ def test_memory_is_shared_and_bounded() -> None:
         ContextSample(counts, dim=8, most=600, memory=2 * 8 * 100)
 
 
-# --------------------------------------------------------------------------------- the allocation
-
-
 @given(
     st.dictionaries(
         st.integers(4, 30), st.lists(st.floats(0.5, 100.0), min_size=0, max_size=3), max_size=8
@@ -91,7 +77,7 @@ def test_memory_is_shared_and_bounded() -> None:
     st.integers(0, 12),
 )
 def test_senses_go_where_distortion_falls_most(falls: dict[int, list[float]], extra: int) -> None:
-    given_ = allocate(falls, extra)
+    given_ = clusters.allocate(falls, extra)
     assert sum(given_.values()) == min(extra, sum(map(len, falls.values())))
     assert all(1 <= number <= len(falls[word]) for word, number in given_.items())
     taken = [falls[word][number - 1] for word, number in given_.items()]
@@ -99,9 +85,6 @@ def test_senses_go_where_distortion_falls_most(falls: dict[int, list[float]], ex
                if given_.get(word, 0) < len(fall)]  # fmt: skip
     if extra == 1 and taken:
         assert max(taken) >= max(waiting, default=0.0)
-
-
-# ---------------------------------------------------------------------------------- the placement
 
 
 def by_hand(
@@ -113,11 +96,11 @@ def by_hand(
     inside = points - centers[labels]
     scatter = inside.T @ inside / len(points)
     dim = len(scatter)
-    ridge = SHRINKAGE * np.trace(scatter) / dim * np.eye(dim)
-    inverse = np.linalg.inv((1 - SHRINKAGE) * scatter + ridge)
+    ridge = clusters.SHRINKAGE * np.trace(scatter) / dim * np.eye(dim)
+    inverse = np.linalg.inv((1 - clusters.SHRINKAGE) * scatter + ridge)
     ahead = max((c - mean) @ inverse @ (c - mean) for c in centers)
     spread = max(np.sqrt((((others - mean) @ inverse @ (c - mean)) ** 2).mean()) for c in centers)
-    flat = min(1.0, gap / ahead, 2 * gap / spread)
+    flat = gap / max(gap, ahead, spread / 2)
     share = np.bincount(labels) / len(points)
     rows = np.stack([flat * inverse @ (c - mean) for c in centers])
     bias = np.array([
@@ -134,13 +117,11 @@ def second_moments(contexts: Tensor) -> Tensor:
 
 
 @given(
-    st.integers(0, 50), st.integers(2, 4), st.sampled_from([0.3, 1.0, 4.0, 1e9]),
+    st.integers(0, 50), st.integers(1, 4), st.sampled_from([0.3, 1.0, 4.0, 1e9]),
     st.sampled_from([0.1, 1.0, 50.0]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=20)
-def test_a_placement_is_the_formula_and_keeps_the_mean_log_mass(
-    seed: int, senses: int, gap: float, scale: float
-) -> None:
+@settings(deadline=None, max_examples=27)
+def test_a_placement_is_the_formula(seed: int, senses: int, gap: float, scale: float) -> None:
     points, others = blobs(seed), scale * blobs(seed + 1)
     labels = cluster(points, 4)[0][senses - 1]
     rows, bias, share = place_word(points, labels, gap, second_moments(others))
@@ -153,14 +134,6 @@ def test_a_placement_is_the_formula_and_keeps_the_mean_log_mass(
     whole = place_word(points, labels, 1e9, second_moments(others))
     unscaled = (points.double() @ whole[0].t() + whole[1]).argmax(1)
     assert torch.equal(logits.argmax(1), unscaled)
-
-
-def test_one_cluster_changes_nothing() -> None:
-    points = blobs(1)
-    rows, bias, share = place_word(points, cluster(points, 1)[0][0], 1.0, second_moments(points))
-    torch.testing.assert_close(rows, torch.zeros_like(rows), rtol=0, atol=1e-5)
-    torch.testing.assert_close(bias, torch.zeros_like(bias), rtol=0, atol=1e-5)
-    assert share.tolist() == [1.0]
 
 
 def test_equal_contexts_get_one_sense() -> None:
@@ -184,7 +157,8 @@ def test_directions_in_which_all_words_vary_part_no_senses() -> None:
     aside = torch.cat([x - x.mean(0) for x in map(sample.contexts, contexts)]).double()
     scatter = aside.t() @ aside
     level = scatter.trace() / 4 * torch.eye(4, dtype=torch.float64)
-    met = basis.double().t() @ ((1 - WHITENING) * scatter + WHITENING * level) @ basis.double()
+    shrunk = (1 - clusters.WHITENING) * scatter + clusters.WHITENING * level
+    met = basis.double().t() @ shrunk @ basis.double()
     torch.testing.assert_close(met / met[0, 0], torch.eye(4).double(), rtol=1e-4, atol=1e-4)
 
     def parted(points: Tensor) -> bool:

@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from scripts import simulate_lemmas as lemmas
-from scripts.simulate_lemmas import (
-    Training,
-    learn_senses,
-    learn_theta,
-    spread_directions,
-    theta_correlation,
-)
+from scripts.simulate_lemmas import Training, learn_senses, learn_theta
 
 RECORDED = Path(__file__).resolve().parents[1] / "results" / "lemmas" / "lemmas.json"
 
@@ -43,12 +37,12 @@ def test_theta_grows_with_the_width_of_the_cluster() -> None:
     assert theta[-1] - theta[0] > 2.0
     assert all(one["cosine"] > 0.95 for one in found)
     certain = {"width": 0.1, "theta": 9.0, "unsure": 0.0}
-    assert theta_correlation([certain, *found]) == pytest.approx(0.0)
-    assert theta_correlation([certain, *found], lemmas.UNSURE) == pytest.approx(1.0)
+    assert lemmas.theta_correlation([certain, *found]) == pytest.approx(0.0)
+    assert lemmas.theta_correlation([certain, *found], lemmas.UNSURE) == pytest.approx(1.0)
 
 
 def test_directions_are_spread() -> None:
-    far = spread_directions(12, 6, torch.Generator().manual_seed(0))
+    far = lemmas.spread_directions(12, 6, torch.Generator().manual_seed(0))
     assert (far @ far.t() - torch.eye(12)).max() < 0.61
 
 

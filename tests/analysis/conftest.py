@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from fairseq_kerbs.analysis.teacher_forcing import Text
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data.toy import write_toy_corpus
 from tests.helpers import commands
+from tests.helpers.cli import Capsys, kerbs
 
 SIZES = """--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16
     --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-attention-heads 2
@@ -32,11 +36,6 @@ class Trained:
     kerbs: Path  # checkpoint of transformer_kerbs
     softmax: Path  # checkpoint of fairseq's own transformer
     log: Path  # what fairseq-train logged of the first
-
-    @property
-    def dictionary(self) -> Path:
-        """Dictionary of the target language."""
-        return self.data / "dict.en.txt"
 
 
 def text_of(
@@ -61,5 +60,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         given = [*SIZES.split(), *TRAINING.split(), *commands.USER_DIR, *flags.split()]
         log = commands.run("fairseq-train", data, "--save-dir", folder / name, *given)
         (folder / f"{name}.log").write_text(log, encoding="utf-8")
-    kerbs, softmax = (folder / name / "checkpoint_last.pt" for name in models)
-    return Trained(data, kerbs, softmax, folder / "kerbs.log")
+    ours, stock = (folder / name / "checkpoint_last.pt" for name in models)
+    return Trained(data, ours, stock, folder / "kerbs.log")
+
+
+Reported = Callable[..., tuple[str, Any, list[dict[str, str]]]]
+
+
+@pytest.fixture
+def reported(tmp_path: Path, capsys: Capsys) -> Reported:
+    """Runs a command; gives what it prints and writes: a text, JSON, and rows of CSV."""
+
+    def run(*command: object) -> tuple[str, Any, list[dict[str, str]]]:
+        json_file, csv_file = tmp_path / "a.json", tmp_path / "a.csv"
+        text = kerbs(capsys, *command, "--json", json_file, "--csv", csv_file)
+        assert f"wrote {json_file}" in text
+        assert f"wrote {csv_file}" in text
+        rows = list(csv.DictReader(csv_file.read_text().splitlines()))
+        return text, json.loads(json_file.read_text()), rows
+
+    return run

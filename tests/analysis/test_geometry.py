@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +10,7 @@ from sklearn.metrics import silhouette_score
 
 from fairseq_kerbs.analysis.geometry import discriminate, find_clusters, measure_word, project
 from fairseq_kerbs.checkpoints import load_layer
-from tests.analysis.conftest import Trained
-from tests.helpers.cli import Capsys, kerbs
+from tests.analysis.conftest import Reported, Trained
 
 DRAW = np.random.default_rng(1)
 
@@ -111,23 +106,14 @@ def test_the_second_axis_of_two_senses_shows_what_the_first_leaves() -> None:
 
 
 @pytest.mark.parametrize("kind", ["kerbs", "softmax"])
-def test_the_command_measures_any_model(
-    trained: Trained, kind: str, tmp_path: Path, capsys: Capsys
-) -> None:
-    files, given = (tmp_path / "a.json", tmp_path / "a.csv"), ("--data", trained.data)
-    flags = ["--top", 3, "--most", 30, "--max-clusters", 3, "--json", files[0], "--csv", files[1]]
-    text = kerbs(capsys, "geometry", getattr(trained, kind), *given, *flags)
-    words = json.loads(files[0].read_text())["words"]
-    rows = list(csv.DictReader(files[1].read_text().splitlines()))
-    assert [row["word"] for row in rows] == [word["word"] for word in words]
-    assert [row["sizes"].split() for row in rows] == [[*map(str, w["sizes"])] for w in words]
-    assert all((row["senses"] == "") == (kind == "softmax") for row in rows)
-    assert [word["word"] for word in words] == load_layer(trained.kerbs)[1].symbols[4:7]
-    assert all((word["senses"] is None) == (kind == "softmax") for word in words)
+def test_the_command_measures_any_model(trained: Trained, kind: str, reported: Reported) -> None:
+    given = "geometry", getattr(trained, kind), "--data", trained.data
+    text, report, rows = reported(*given, "--top", 3, "--most", 30, "--max-clusters", 3)
+    for row, word, entry in zip(rows, report["words"], (4, 5, 6), strict=True):
+        assert row["word"] == word["word"] == load_layer(trained.kerbs)[1][entry]
+        assert row["sizes"].split() == [*map(str, word["sizes"])]
+        assert (row["senses"] == "") == (word["senses"] is None) == (kind == "softmax")
     head = next(line for line in text.splitlines() if line.startswith("word "))
     assert ("senses" in head) == (kind == "kerbs")
-    assert text.count("wrote ") == 2
-    if kind == "softmax":
-        return
-    text = kerbs(capsys, "geometry", trained.kerbs, *given, "--word", "the", "madeupword0000")
+    text, *_ = reported(*given, "--word", "the", "madeupword0000")
     assert "fewer than 10 contexts: madeupword0000 (0)" in text

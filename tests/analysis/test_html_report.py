@@ -19,10 +19,10 @@ from fairseq.data import Dictionary
 from fairseq_kerbs.analysis.names import SenseNames
 from fairseq_kerbs.analysis.report import build_report, html_page
 from fairseq_kerbs.analysis.words import sense_numbers
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from tests.analysis.conftest import Trained, text_of
+from tests.analysis.conftest import Reported, Trained, text_of
 from tests.helpers import HANGS
+from tests.helpers.cli import Capsys, kerbs
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 EVIL = "<img src=x onerror=document.title='caught'>"
@@ -39,27 +39,22 @@ class _Parts(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
-        self._inside = False
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
         if tag == "script":
-            self._inside = True
             self.scripts.append("")
 
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = self._inside and tag != "script"
-
     def handle_data(self, data: str) -> None:
-        if self._inside:
+        if self.cdata_elem == "script":
             self.scripts[-1] += data
 
 
 def words_of(page: str) -> dict[str, Any]:
     """The words of the page's own script, which comes last, by word."""
     script = _Parts(page).scripts[-1]
-    words, _ = json.JSONDecoder().raw_decode(script, script.index("words = ") + len("words = "))
+    words, _ = json.JSONDecoder().raw_decode(script.partition("words = ")[2])
     return {word["word"]: word for word in words}
 
 
@@ -81,17 +76,13 @@ def hostile() -> str:
     return html_page(title, facts, report, layer, counts=[1] * len(words), clearest=HOSTILE)
 
 
-def test_any_text_stays_text(hostile: str) -> None:
+def test_any_text_stays_text_and_nothing_is_asked_of_the_network(hostile: str) -> None:
     assert list(words_of(hostile)) == HOSTILE
-    elements = [tag for tag, _ in _Parts(hostile).elements]
-    assert "b" not in elements
-    assert elements.count("title") == 1
-    assert "<title>&lt;/title&gt;&lt;script&gt;" in hostile
-    assert not set("<>\u2028\u2029") & set(_Parts(hostile).scripts[-1].split("const most")[0])
-
-
-def test_nothing_is_asked_of_the_network(hostile: str) -> None:
     parts = _Parts(hostile)
+    elements = [tag for tag, _ in parts.elements]
+    assert (elements.count("b"), elements.count("title")) == (0, 1)
+    assert "<title>&lt;/title&gt;&lt;script&gt;" in hostile
+    assert not set("<>\u2028\u2029") & set(parts.scripts[-1].split("const most")[0])
     images = [attributes["src"] or "" for tag, attributes in parts.elements if tag == "img"]
     assert len(images) == 3
     assert all(image.startswith("data:image/png;base64,") for image in images)
@@ -105,11 +96,12 @@ def test_nothing_is_asked_of_the_network(hostile: str) -> None:
     assert len(hostile) < 300_000
 
 
-def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> None:
-    output, figures = tmp_path / "report.html", tmp_path / "figures.json"
-    flags = ["--data", str(trained.data), "--nearest", "3", "--examples", "2"]
-    log = ["--log", str(trained.log)]
-    assert main(["report", str(trained.kerbs), *flags, *log, "-o", str(output)]) == 0
+def test_data_of_the_page_are_the_models(
+    trained: Trained, tmp_path: Path, capsys: Capsys, reported: Reported
+) -> None:
+    output = tmp_path / "report.html"
+    given = trained.kerbs, "--data", trained.data, "--nearest", 3, "--examples", 2
+    kerbs(capsys, "report", *given, "--log", trained.log, "-o", output)
     page = output.read_text(encoding="utf-8")
     for title in ("Words by number of senses, over training", "Senses moved", "Kernel parameter"):
         assert title in page
@@ -118,9 +110,7 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
     cards = json.JSONDecoder().raw_decode(page.partition("cards = ")[2])[0]
     assert cards
     assert list(words)[: len(cards)] == cards
-    command = ["senses", str(trained.kerbs), *flags, "--word", "the", "--json", str(figures)]
-    assert main(command) == 0
-    (expected,) = json.loads(figures.read_text())["words"]
+    (expected,) = reported("senses", *given, "--word", "the")[1]["words"]
     shown = words["the"]
     assert shown["log_prob"] == pytest.approx(expected["log_prob"], rel=1e-3)
     for one, sense in zip(shown["senses"], expected["senses"], strict=True):
@@ -128,22 +118,20 @@ def test_data_of_the_page_are_the_models(trained: Trained, tmp_path: Path) -> No
             assert one[name] == sense[name]
         for name in ("usage", "theta", "share"):
             assert one[name] == pytest.approx(sense[name], rel=1e-3)
-        texts = [[example["text"] for example in each["examples"]] for each in (one, sense)]
-        assert texts[0] == texts[1]
-        near = [[near["name"] for near in each["nearest"]] for each in (one, sense)]
-        assert near[0] == near[1]
-        assert len(near[0]) == 3
+        for part, name in (("examples", "text"), ("nearest", "name")):
+            assert [each[name] for each in one[part]] == [each[name] for each in sense[part]]
+        assert len(one["nearest"]) == 3
     assert sum(sense["share"] for sense in expected["senses"]) == pytest.approx(1.0)
 
 
 def test_without_data_and_if_every_theta_is_0_these_are_left_out(
-    trained: Trained, tmp_path: Path
+    trained: Trained, tmp_path: Path, capsys: Capsys
 ) -> None:
     state = torch.load(trained.kerbs, weights_only=False)
     state["model"]["decoder.output.theta"].zero_()
     torch.save(state, placed := tmp_path / "placed.pt")
     output = tmp_path / "report.html"
-    assert main(["report", str(placed), "-o", str(output), "--nearest", "1"]) == 0
+    kerbs(capsys, "report", placed, "-o", output, "--nearest", 1)
     page = output.read_text(encoding="utf-8")
     assert "Usage of senses" in page
     for part in ("Kernel parameter", "<th>θ</th>", "<th>times</th>", 'id="cards"'):

@@ -18,9 +18,6 @@ from tests.analysis import conftest
 Lines = list[list[str]]
 
 
-# --- alignment ------------------------------------------------------------------------------------
-
-
 def plain_posteriors(text: Lines, other: Lines, iterations: int) -> list[list[float]]:
     """P(f_i causes e) of every word, NULL first: Brown et al. (1993) in loops."""
     pairs = [(words, ["NULL", *causes]) for words, causes in zip(text, other, strict=True)]
@@ -52,9 +49,8 @@ def test_causes_are_the_most_probable_ones_of_plain_loops(iterations: int) -> No
     rows = plain_posteriors(text, other, iterations)
     best = align(text, other, iterations)
     found = [0 if cause == NULL else cause - begin + 1 for cause, begin in zip(best, start)]
-    assert [row[at] for row, at in zip(rows, found, strict=True)] == [
-        pytest.approx(max(row)) for row in rows
-    ]
+    chosen = [row[at] for row, at in zip(rows, found, strict=True)]
+    assert chosen == pytest.approx([*map(max, rows)])
     assert len({*found}) > 2 or iterations == 0
 
 
@@ -71,12 +67,7 @@ def test_words_find_their_translations() -> None:
     assert align([], []).tolist() == []
 
 
-# --- names ----------------------------------------------------------------------------------------
-
-LABELS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=60)
-
-
-@given(LABELS)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=60))
 def test_scores_are_z_scores_of_log_odds(pairs: list[tuple[int, int]]) -> None:
     rows, columns = np.array(pairs).T
     table = np.zeros((4, 5), np.int64)
@@ -102,9 +93,8 @@ def text_of(sides: str, same: bool = False) -> Text:
     for number in range(4 * LEAST_OCCURRENCES):
         river = number % 2
         lines.append(["the", "river" if river else "money", "bank", ".", "dog"])
-        foreign = ["das", "Ufer" if river else "Geldhaus", "Hund"]
-        if number == 7:  # once is chance
-            foreign[1] = "Flussufer"
+        shore = "Ufer" if number != 7 else "Flussufer"  # once is chance
+        foreign = ["das", shore if river else "Geldhaus", "Hund"]
         asked = ["the", "dog", "river", "money", "bank", "."]
         asked += ["swim", "wet"] if river else ["pay"]
         source.append(asked if same else foreign)
@@ -134,10 +124,9 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     assert (names.names(6), names.examples(40, 6, 9), names.clarity(6)) == ({}, [], 0.0)
     assert names.clarity(8) < 0.02
     assert [name.neighbours for name in names.names(8).values()] == [[], []]  # they are at random
-    examples = names.examples(40, 4, 3)
-    assert [words[place - 1 : place + 1] for _, words, place in examples] == [["money", "bank"]] * 3
     posteriors = sorted(text.tokens["posterior"][text.tokens["sense"] == 40], reverse=True)
-    assert [posterior for posterior, *_ in examples] == posteriors[:3]
+    for example, posterior in zip(names.examples(40, 4, 3), posteriors[:3], strict=True):
+        assert example == (posterior, ["the", "money", "bank", ".", "dog"], 2)
 
 
 def test_the_clearest_words_come_first_and_those_without_content_last() -> None:

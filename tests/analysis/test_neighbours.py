@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,15 +19,10 @@ from fairseq_kerbs.analysis.teacher_forcing import Text, read_text
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task, model_layer
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
 from fairseq_kerbs.utils.errors import UserError
-from tests.analysis.conftest import Trained
-from tests.helpers.cli import Capsys, kerbs
-
-# --- counts and examples ------------------------------------------------------------
+from tests.analysis.conftest import Reported, Trained
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "quickly", "soon", "red", "blue", "the"]
 QUICKLY, SOON, RED, BLUE, THE = range(4, 9)
-
-
 LINES = [["the", "red", "soon"], ["quickly", "blue", "the"], ["soon", "quickly"]]
 TOKENS = DataFrame([
     (0, 0, THE, 0.9, THE, 0.9), (0, 1, RED, 0.5, RED, 0.5), (0, 2, SOON, 0.3, QUICKLY, 0.6),
@@ -75,16 +68,11 @@ def test_clusters_counts_and_examples_by_hand() -> None:
         analysis.find_neighbours(*nothing)
 
 
-# --- the command --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["softmax", "kerbs"])
-def test_the_command_with_data(name: str, trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
+def test_the_command_with_data(name: str, trained: Trained, reported: Reported) -> None:
     path = getattr(trained, name)
     flags = ["--data", trained.data, "--least", "5", "--joined", "--examples", "2"]
-    flags += ["--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv"]
-    text = kerbs(capsys, "neighbours", path, *flags)
-    report = json.loads((tmp_path / "a.json").read_text())
+    text, report, rows = reported("neighbours", path, *flags)
     model, task = load_model_and_task(path, trained.data, any_model=True)
     tokens = read_text(model, task, "test", guesses=True).tokens
     words = tokens[tokens["entry"] >= 4]
@@ -94,15 +82,12 @@ def test_the_command_with_data(name: str, trained: Trained, tmp_path: Path, caps
     for example in report["examples"]:
         assert {example["word"], example["guess"]} <= {*words_of[example["cluster"]].split()}
         assert example["text"] in text
-    rows = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
     assert {int(row["cluster"]) for row in rows} == {*words_of}
     assert [row["text"] for row in rows if row["text"]] == [e["text"] for e in report["examples"]]
 
 
-def test_the_command_by_vectors(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
-    flags = ["--joined", "--top", "0", "--json", tmp_path / "a.json"]
-    kerbs(capsys, "neighbours", trained.kerbs, *flags)
-    report = json.loads((tmp_path / "a.json").read_text())
+def test_the_command_by_vectors(trained: Trained, reported: Reported) -> None:
+    _, report, _ = reported("neighbours", trained.kerbs, "--joined", "--top", "0")
     words = [word for cluster in report["clusters"] for word in cluster["words"].split()]
     assert len(set(words)) == len(words)
     assert f" with {len(words)} words" in report["found"]
@@ -133,9 +118,6 @@ def test_vectors_of_fairseqs_own_models(trained: Trained) -> None:
             stock(tensors)
 
 
-# --- similarity by vectors ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("biased", [False, True])
 def test_similarity_by_vectors(biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The definition, pair by pair; a bias is no part of a vector."""
@@ -148,26 +130,18 @@ def test_similarity_by_vectors(biased: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert len(senses) < sum(owner in total for owner in owners)
     vectors = layer.weight.detach()[senses, :6].double()
     centred = torch.nn.functional.normalize(vectors - vectors.mean(0))
-    expected: dict[tuple[int, int], float] = {}
-    for m, row in zip(senses, centred @ centred.T, strict=True):
-        for n, value in zip(senses, row.tolist(), strict=True):
-            pair = owners[m], owners[n]
-            expected[pair] = max(expected.get(pair, -9.0), value)
+    expected, places = np.full((23, 23), -9.0), np.array(owners)[senses]
+    np.maximum.at(expected, (places[:, None], places), (centred @ centred.T).numpy())
     words = torch.isin(torch.arange(23), torch.tensor(asked))
     graph = analysis.similarity_graph(layer, words).toarray()
     np.testing.assert_array_equal(graph, graph.T)
-    for i in range(23):
-        for j in range(23):
-            value = max(expected.get((i, j), 0.0), 0.0) if i != j else 0.0
-            assert graph[i, j] == pytest.approx(value, abs=1e-5), (i, j)
+    apart = np.maximum(expected, 0.0) * (1 - np.eye(23))
+    np.testing.assert_allclose(graph, apart, rtol=0, atol=1e-5)
     monkeypatch.setattr(analysis, "NEAREST", 1)
     few = analysis.similarity_graph(layer, words).toarray()
     nearest = max((other for other in asked if other != 9), key=lambda other: expected[9, other])
     assert few[9, nearest] == pytest.approx(max(0.0, expected[9, nearest]), abs=1e-5)
     assert 0 < np.count_nonzero(few) < np.count_nonzero(graph)
-
-
-# --- clusters -----------------------------------------------------------------------------------
 
 
 def plain_clusters(matrix: Any, least: float, most: int) -> list[list[int]]:

@@ -18,7 +18,6 @@ from torch.utils.tensorboard import SummaryWriter
 from fairseq_kerbs.analysis import plots
 from fairseq_kerbs.analysis.geometry import Projection
 from fairseq_kerbs.analysis.plots import read_history
-from fairseq_kerbs.cli import main
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Trained
 from tests.helpers.cli import Capsys, kerbs
@@ -27,9 +26,6 @@ HISTORY = DataFrame({
     "words_with_1": [5.0, 4.0, 3.0], "words_with_2": [1.0, 2.0, 3.0],
     "senses_moved": [np.nan, 1.0, 0.0], "theta_q50": [0.0, -0.25, 1e-05],
 }, index=[10, 20, 30])  # fmt: skip
-
-
-# ------------------------------------------------------------------ histories
 
 
 def log_of(kind: str) -> str:
@@ -52,8 +48,7 @@ def log_of(kind: str) -> str:
 
 @pytest.mark.parametrize("kind", ["simple", "epochs", "json", "json epochs"])
 def test_history_from_a_log(tmp_path: Path, kind: str) -> None:
-    log = tmp_path / "train.log"
-    log.write_text(log_of(kind))
+    (log := tmp_path / "train.log").write_text(log_of(kind))
     assert_frame_equal(read_history(log), HISTORY, check_like=True)
 
 
@@ -69,23 +64,19 @@ def test_history_from_tensorboard(tmp_path: Path) -> None:
     assert_frame_equal(read_history(tmp_path), HISTORY, check_like=True)
 
 
-# ------------------------------------------------------------------ figures
-
-
-def labelled(figure: Any) -> None:
+def labelled(figure: Any) -> Any:
+    """A figure, after it was drawn: a dollar sign is no mathematics."""
+    figure.canvas.draw()
     for axes in figure.axes:
-        assert axes.get_title()
-        assert axes.get_xlabel()
-        assert axes.get_ylabel()
+        assert all((axes.get_title(), axes.get_xlabel(), axes.get_ylabel()))
+    return figure
 
 
 def test_contexts_have_a_mark_for_each_sense() -> None:
     draw = np.random.default_rng(1)
     plane = Projection(draw.normal(size=(12, 2)), draw.normal(size=(4, 2)), ("first", "second"))
     names = ["Dollar 3", "", "Geld 2\nin US$", ""]
-    figure: Any = plots.plot_contexts("US$", plane, np.array([0, 1, 2] * 4), names)
-    labelled(figure)
-    (axes,) = figure.axes
+    (axes,) = labelled(plots.plot_contexts("US$", plane, np.array([0, 1, 2] * 4), names)).axes
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     named = "US\\$#1 (4)\nDollar 3", "US\\$#2 (4)", "US\\$#3 (4)\nGeld 2\nin US\\$", "US\\$#4 (0)"
     assert legend == [*named]
@@ -95,64 +86,51 @@ def test_contexts_have_a_mark_for_each_sense() -> None:
         filled = [len(c.get_facecolors()) for c in (one, other)]
         assert shapes[0] != shapes[1] or filled[0] != filled[1]
     np.testing.assert_allclose(drawn[1].get_offsets(), plane.contexts[1::3])
-    figure.canvas.draw()  # a dollar sign is no mathematics
 
 
-def test_theta_shows_its_data() -> None:
-    figure: Any = plots.plot_theta(["a", "$b"], [[1.0, -1.0], [0.5]], [[0.75, 0.25], [1.0]])
-    labelled(figure)
-    drawn = figure.axes[0].collections
+def test_theta_frequency_usage_and_history_show_their_data() -> None:
+    theta, shares = [[1.0, -1.0], [0.5]], [[0.75, 0.25], [1.0]]
+    (axes,) = labelled(plots.plot_theta(["a", "$b"], theta, shares)).axes
+    drawn = axes.collections
     points = [c.get_offsets().tolist()[0] for c in drawn if c.get_offsets().any()]
     assert points == [[0, 1.0], [0, -1.0], [1, 0.5]]
     lines = [c for c in drawn if hasattr(c, "get_segments")]
     means = [c.get_segments()[0][0][1] for c in lines if len({*c.get_segments()[0][:, 1]}) == 1]
     assert means.count(0.5) >= 2  # 0.75 − 0.25 of a, and b's only one
-    legend = figure.axes[0].get_legend().get_texts()
-    assert [text.get_text() for text in legend] == ["#1", "#2"]
-
-
-def test_frequency_usage_and_history_show_their_data() -> None:
-    figure: Any = plots.plot_frequency([4, 1, 2, 3], [0, 5, 50, 500])
-    labelled(figure)
-    (line,) = figure.axes[0].get_lines()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["#1", "#2"]
+    (axes,) = labelled(plots.plot_frequency([4, 1, 2, 3], [0, 5, 50, 500])).axes
+    (line,) = axes.get_lines()
     np.testing.assert_allclose(line.get_xydata(), [[500, 3.0], [50, 2.0], [5, 1.0]])
     usage, owners = torch.tensor([0.375, 0.125, 0.0, 0.2]), torch.tensor([0, 0, 1, 2])
-    figure = plots.plot_usage(usage, owners)
-    labelled(figure)
-    assert "(1 never used)" in figure.axes[0].get_title()
-    assert sum(bar.get_height() for bar in figure.axes[0].patches) == 3
-    shares = {round(b.get_x(), 2) for b in figure.axes[1].patches if b.get_height()}
-    assert shares == {0.25, 0.75}  # of word 0; the other words have one sense
-    figure = plots.plot_history(HISTORY)
-    labelled(figure)
+    whole, within = labelled(plots.plot_usage(usage, owners)).axes
+    assert "(1 never used)" in whole.get_title()
+    assert sum(bar.get_height() for bar in whole.patches) == 3
+    bars = {round(bar.get_x(), 2) for bar in within.patches if bar.get_height()}
+    assert bars == {0.25, 0.75}  # of word 0; the other words have one sense
+    figure = labelled(plots.plot_history(HISTORY))
     lines = [line for axes in figure.axes for line in axes.get_lines()]
     for line, name in zip(lines, HISTORY, strict=True):
         expected = HISTORY[name].dropna()
         assert [*map(list, line.get_data())] == [[*expected.index], [*expected]]
     assert lines[0].get_marker() != lines[1].get_marker()
-    figure.canvas.draw()
 
 
 def test_the_commands_draw(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
     checkpoint, data = trained.kerbs, ("--data", trained.data)
-    commands: tuple[tuple[object, ...], ...] = (
+    dictionary: Any = ("--dict", trained.data / "dict.en.txt")
+    for kind, *flags in (
         ("contexts", checkpoint, *data, "--word", "the"),
         ("contexts", checkpoint, *data, "--word", "the", "--projection", "pca"),
-        ("theta", checkpoint, "--dict", trained.dictionary, "--word", "the", "a", "."),
+        ("theta", checkpoint, *dictionary, "--word", "the", "a", "."),
         *(("frequency", checkpoint, *data), ("usage", checkpoint), ("history", trained.log)),
-    )
-    for command in commands:
-        path = tmp_path / f"{command[0]}.png"
-        assert kerbs(capsys, "plot", *command, "-o", path).startswith(f"wrote {path}")
+    ):
+        path = tmp_path / f"{kind}.png"
+        assert kerbs(capsys, "plot", kind, *flags, "-o", path).startswith(f"wrote {path}")
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-# ------------------------------------------------------------------ kernels
-
-
 def test_curves_are_the_printed_kernels() -> None:
-    figure: Any = plots.plot_kernels()
-    labelled(figure)
+    figure = labelled(plots.plot_kernels())
     values, gradients, kerbs = (
         {line.get_label().split(" (")[0]: line.get_xydata().T for line in axes.lines}
         for axes in figure.axes
@@ -181,15 +159,11 @@ def test_curves_are_the_printed_kernels() -> None:
         np.testing.assert_allclose(value, eq_9, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")]
-)
-def test_the_command_writes_the_same_file_each_time(
-    tmp_path: Path, suffix: str, start: bytes
-) -> None:
-    paths = [tmp_path / "new" / f"{name}{suffix}" for name in ("one", "two")]
-    for path in paths:
-        assert main(["plot", "kernels", "-o", str(path)]) == 0
-    assert paths[0].read_bytes().startswith(start)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert sorted(paths[0].parent.iterdir()) == paths  # no temporary file stays
+def test_the_command_writes_the_same_file_each_time(tmp_path: Path, capsys: Capsys) -> None:
+    for suffix, start in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")):
+        paths = [tmp_path / suffix / f"{name}.{suffix}" for name in ("one", "two")]
+        for path in paths:
+            kerbs(capsys, "plot", "kernels", "-o", path)
+        assert paths[0].read_bytes().startswith(start)
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+        assert sorted(paths[0].parent.iterdir()) == paths  # no temporary file stays

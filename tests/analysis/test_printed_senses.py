@@ -21,32 +21,21 @@ from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 from tests.helpers.reference import naive_logits
 
 
-def posteriors(model: Any, source: torch.Tensor, tokens: list[int]) -> list[list[float]]:
-    """Posterior of every sense of each token, with as many passes over the whole hypothesis as make
-    the recursion of Eq. 6 exact."""
-    layer, found = model.decoder.output, []
+def check(model: Any, source: torch.Tensor, tokens: list[int], senses: Any) -> int:
+    """Compare the senses of a hypothesis with those by as many passes over all of it as make the
+    recursion of Eq. 6 exact; the number of those that are not certain."""
+    layer, uncertain = model.decoder.output, 0
     model.decoder.passes = -1
     previous = torch.tensor([[2, *tokens[:-1]]])
-    contexts = model(source, source.ne(1).sum(1), previous)[0][0]
-    logits = naive_logits(
-        contexts.double(), layer.weight.double(), layer.theta.double()
-    )  # [len, M]
-    for token, joint in zip(tokens, logits, strict=True):
-        own = (layer.inventory.word_of_sense == token).nonzero().flatten()
-        found.append(joint[own].softmax(0).tolist())
-    return found
-
-
-def check(model: Any, source: torch.Tensor, tokens: list[int], senses: Any) -> int:
-    """Compare the senses of a hypothesis; the number of those that are not certain."""
-    uncertain = 0
-    expected = posteriors(model, source, tokens)
-    for token, (sense, share), posterior in zip(tokens, senses, expected, strict=True):
+    contexts = model(source, source.ne(1).sum(1), previous)[0][0].double()
+    logits = naive_logits(contexts, layer.weight.double(), layer.theta.double())  # [len, M]
+    for token, (sense, share), joint in zip(tokens, senses, logits, strict=True):
+        own = layer.inventory.word_of_sense.eq(token).nonzero().flatten().tolist()
+        posterior = joint[own].softmax(0).tolist()
         assert share == pytest.approx(max(posterior), abs=1e-4)
-        own = sense_numbers(model.decoder.output, token)
-        ascending = sorted(own).index(own[sense - 1])
-        assert posterior[ascending] == pytest.approx(max(posterior), abs=1e-4)
-        uncertain += len(posterior) > 1 and share < 0.999
+        found = posterior[own.index(sense_numbers(layer, token)[sense - 1])]
+        assert found == pytest.approx(max(posterior), abs=1e-4)
+        uncertain += len(own) > 1 and share < 0.999
     return uncertain
 
 
@@ -86,7 +75,6 @@ def test_every_hypothesis_has_its_senses(trained: Trained, tmp_path: Path) -> No
     assert main([*common, str(generated), "-o", str(with_senses)]) == 0
     lines = with_senses.read_text().splitlines()
     assert [line for line in lines if line[:2] != "K-"] == generated.read_text().splitlines()
-
     loaded, task = load_model_and_task(model, data)
     source, target = task.source_dictionary, task.target_dictionary
     scored = [number for number, line in enumerate(lines) if line.startswith("P-")]
@@ -95,14 +83,13 @@ def test_every_hypothesis_has_its_senses(trained: Trained, tmp_path: Path) -> No
     for number in scored:
         identity, entries, *_ = lines[number + 1].split("\t")
         assert identity == f"K-{lines[number].split()[0][2:]}"
-        senses = [re.fullmatch(r"(\S+)#(\d):([01]\.\d{4})", entry) for entry in entries.split()]
-        parts = [match.groups() for match in senses if match]
-        words = [word for word, _, _ in parts]
-        assert [*lines[number - 1].split("\t")[2].split(), "</s>"] == words
+        parts = re.findall(r"(\S+)#(\d):([01]\.\d{4})(?: |$)", entries)
+        words, numbers, shares = zip(*parts, strict=True)
+        assert (*lines[number - 1].split("\t")[2].split(), "</s>") == words
         sentence = source.encode_line(read[f"S-{identity[2:]}"], add_if_not_exist=False).long()
-        found = [(int(sense), float(share)) for _, sense, share in parts]
+        found = zip(map(int, numbers), map(float, shares), strict=True)
         with torch.no_grad():
-            check(loaded, sentence[None], [target.index(word) for word in words], found)
+            check(loaded, sentence[None], [*map(target.index, words)], found)
     assert main([*common, str(with_senses), "-o", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again").read_bytes() == with_senses.read_bytes()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shutil
 from collections import Counter
@@ -24,14 +23,11 @@ from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
 from fairseq_kerbs.commands import reading
 from fairseq_kerbs.kernels import kerbs_kernel
 from fairseq_kerbs.output_layers import OutputLayer, SoftmaxOutputLayer
-from tests.analysis.conftest import Trained, text_of
+from tests.analysis.conftest import Reported, Trained, text_of
 from tests.helpers.cli import Capsys, Patch, kerbs
 from tests.helpers.fairseq_fixtures import dictionary, make_model
 
 WORDS = dictionary(23)
-
-
-# --- nearest senses and reports -------------------------------------------------------------------
 
 
 def test_nearest_senses_are_those_of_a_plain_loop() -> None:
@@ -94,45 +90,30 @@ def test_a_softmax_layer_has_no_word_of_several_senses() -> None:
     assert {near["name"] for near in sense["nearest"]} == {"w0#1", "w2#1", "w3#1", "w4#1"}
 
 
-# --- the command ----------------------------------------------------------------------------------
-
-
-def test_the_checkpoint_alone_gives_the_layer_of_the_whole_model(trained: Trained) -> None:
+def test_the_checkpoint_alone_gives_layer_and_report(trained: Trained, reported: Reported) -> None:
     model, task = load_model_and_task(trained.kerbs, trained.data)
     layer, words = load_layer(trained.kerbs)
-    assert words.symbols == task.target_dictionary.symbols
-    assert layer.kernel_name == "kerbs"
-    torch.testing.assert_close(
-        dict(layer.state_dict()), dict(model.decoder.output.state_dict()), rtol=0, atol=0
-    )
-
-
-def test_report_without_data(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
-    files = tmp_path / "a.json", tmp_path / "a.csv"
-    flags = ["--dict", trained.dictionary, "--top", 4, "--nearest", 2]
-    flags += ["--json", files[0], "--csv", files[1]]
-    text = kerbs(capsys, "senses", trained.kerbs, *flags)
-    report = json.loads(files[0].read_text())
-    layer, words = load_layer(trained.kerbs)
+    assert (words.symbols, layer.kernel_name) == (task.target_dictionary.symbols, "kerbs")
+    expected = model.decoder.output.state_dict()
+    torch.testing.assert_close(dict(layer.state_dict()), dict(expected), rtol=0, atol=0)
+    flags = ["--dict", trained.data / "dict.en.txt", "--top", 4, "--nearest", 2]
+    text, report, rows = reported("senses", trained.kerbs, *flags)
     numbers = layer.senses_per_word().tolist()[4 : words.symbols.index("madeupword0000")]
     assert report["by_number"] == [numbers.count(n) for n in range(1, max(numbers) + 1)]
     assert [len(word["senses"]) for word in report["words"]] == [max(numbers)] * 4
-    rows = list(csv.DictReader(files[1].read_text().splitlines()))
     assert len(rows) == 4 * max(numbers)
     first = report["words"][0]["senses"][0]
     assert float(rows[0]["theta"]) == pytest.approx(layer.theta[first["row"]].item(), 1e-4)
     assert rows[0]["example"] == ""
     near, _ = first["nearest"]
-    word = words.symbols[int(layer.word_of_sense[near["row"]])]
-    assert near["name"].startswith(f"{word}#")
+    assert near["name"].startswith(f"{words[layer.word_of_sense[near['row']]]}#")
     assert f"{near['name']} {near['score']:.2f}" in text
 
 
-def test_report_with_data(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
+def test_report_with_data(trained: Trained, reported: Reported, capsys: Capsys) -> None:
     given = ("senses", trained.kerbs, "--data", trained.data, "--word")
-    flags = ["--examples", 3, "--json", tmp_path / "a", "--csv", tmp_path / "b"]
-    shown = kerbs(capsys, *given, "the", *flags)
-    (word,) = json.loads((tmp_path / "a").read_text())["words"]
+    shown, report, rows = reported(*given, "the", "--examples", 3)
+    (word,) = report["words"]
     model, task = load_model_and_task(trained.kerbs, trained.data)
     tokens = read_text(model, task, "train").tokens
     the = tokens[tokens["entry"] == task.target_dictionary.index("the")]
@@ -141,13 +122,12 @@ def test_report_with_data(trained: Trained, tmp_path: Path, capsys: Capsys) -> N
         sure = sorted(the["posterior"][the["sense"] == sense["row"]], reverse=True)
         assert [e["posterior"] for e in sense["examples"]] == pytest.approx(sure[:3])
         assert all("[the]" in example["text"] for example in sense["examples"])
-    rows = list(csv.DictReader((tmp_path / "b").read_text().splitlines()))
     assert len(rows) == sum(max(1, len(sense["examples"])) for sense in word["senses"])
     assert "@@" not in shown
     sources = {source for sense in word["senses"] for source, _ in sense["sources"]}
     assert sources
     assert all(source in shown for source in sources)
-    piece = next(line.split()[0] for line in trained.dictionary.open() if "@@ " in line)
+    piece = next(word for word in task.target_dictionary.symbols if word.endswith("@@"))
     lines = kerbs(capsys, *given, "the", piece).partition(f"\n{piece}: ")[2].splitlines()
     assert ", never as a whole word in the lines that were read" in lines[0]
     assert lines[2].split()[1] == "–"
@@ -155,12 +135,10 @@ def test_report_with_data(trained: Trained, tmp_path: Path, capsys: Capsys) -> N
     assert f"split train has no occurrence of {piece} as a whole word" in refused
 
 
-def test_gold_senses_are_compared_with(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
-    text = trained.data.parents[1] / "text"
-    flags = ["--data", trained.data, "--top", "2", "--json", tmp_path / "a"]
-    flags += ["--split", "train", "--gold", text / "train.senses.tsv"]
-    shown = kerbs(capsys, "senses", trained.kerbs, *flags)
-    report = json.loads((tmp_path / "a").read_text())
+def test_comparison_with_gold_senses(trained: Trained, tmp_path: Path, reported: Reported) -> None:
+    text, command = trained.data.parents[1] / "text", ("senses", trained.kerbs, "--data")
+    flags = [trained.data, "--top", 2, "--split", "train", "--gold", text / "train.senses.tsv"]
+    shown, report, _ = reported(*command, *flags)
     rows, every = report["gold"]["words"], report["gold"]["all"]
     most = sorted((row["occurrences"] for row in rows.values()), reverse=True)[:2]
     assert [rows[word["word"]]["occurrences"] for word in report["words"]] == most
@@ -169,22 +147,18 @@ def test_gold_senses_are_compared_with(trained: Trained, tmp_path: Path, capsys:
     assert every["occurrences"] == sum(row["occurrences"] for row in rows.values())
     assert f"mean of {len(rows)} words" in shown
     # contexts of the same split, read once more
-    kerbs(capsys, "senses", trained.kerbs, *flags, "--train-data", trained.data)
-    again = json.loads((tmp_path / "a").read_text())["gold"]["words"]
+    again = reported(*command, *flags, "--train-data", trained.data)[1]["gold"]["words"]
     assert again == {word: pytest.approx(row, abs=1e-6) for word, row in rows.items()}
     # names are from the training data, also where the labelled data have none
     shutil.copytree(trained.data, tmp_path / "bin", ignore=shutil.ignore_patterns("train.*"))
-    flags = ["--data", tmp_path / "bin", "--json", tmp_path / "a", "--train-data", trained.data]
-    kerbs(capsys, "senses", trained.kerbs, *flags, "--gold", text / "test.senses.tsv")
-    assert json.loads((tmp_path / "a").read_text())["lines_read"] == 250
+    flags = [tmp_path / "bin", "--train-data", trained.data, "--gold", text / "test.senses.tsv"]
+    assert reported(*command, *flags)[1]["lines_read"] == 250
 
 
 def test_no_control_character_of_a_word_reaches_the_terminal(capsys: Capsys) -> None:
     reading.show("bank\x1b[2J\x9b\rü ▲\nspring")
     assert capsys.readouterr().out == "bank\ufffd[2J\ufffd\ufffdü ▲\nspring\n"
 
-
-# --- Table 6 --------------------------------------------------------------------------------------
 
 SYMBOLS = [
     *("<s>", "<pad>", "</s>", "<unk>", "the", "ban@@", "ing", "change", "12", "=it", "."),
@@ -233,11 +207,8 @@ def test_the_command_prints_the_table(trained: Trained, tmp_path: Path, capsys: 
     assert all(f"| {word} " in file.read_text() for word in words - pieces)
 
 
-# --- one name for a sense in every output of a checkpoint -----------------------------------------
-
-
 def test_all_outputs_name_a_sense_alike(
-    trained: Trained, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
+    trained: Trained, reported: Reported, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     model, task = load_model_and_task(trained.kerbs, trained.data)
     layer, word = model.decoder.output, task.target_dictionary.index("the")
@@ -245,21 +216,16 @@ def test_all_outputs_name_a_sense_alike(
     rows.sort(key=lambda row: (-layer.usage[row].item(), row))
     assert rows != sorted(rows)  # otherwise nothing is tested
     names = {f"the#{number}": row for number, row in enumerate(rows, start=1)}
-
-    given, files = (trained.kerbs, "--data", trained.data), (tmp_path / "json", tmp_path / "csv")
-    flags = ("--word", "the", "--json", files[0], "--csv", files[1])
-    shown = kerbs(capsys, "senses", *given, *flags)
+    given = trained.kerbs, "--data", trained.data, "--word", "the"
+    shown, report, table = reported("senses", *given)
     assert re.findall(r"^  (the#\d+)", shown, re.M) == list(names)
-    (figures,) = json.loads(files[0].read_text())["words"]
+    (figures,) = report["words"]
     assert {one["name"]: one["row"] for one in figures["senses"]} == names
-    assert [one["sense"] for one in figures["senses"]] == [*range(1, len(rows) + 1)]
-    table = csv.DictReader(files[1].read_text().splitlines())
     assert {f"the#{one['sense']}": int(one["row"]) for one in table} == names
     counts = {one["name"]: one["times"] for one in figures["senses"]}
-
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, _: drawn.append(figure))
-    kerbs(capsys, "plot", "contexts", *given, "--most", 100000, "--word", "the", "-o", "a.png")
+    kerbs(capsys, "plot", "contexts", *given, "--most", 100000, "-o", "a.png")
     legend = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
     assert [text.split("\n")[0] for text in legend] == [f"{n} ({k})" for n, k in counts.items()]
     for text, one in zip(legend, figures["senses"], strict=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -18,13 +16,13 @@ from tests.helpers.cli import Patch
 
 def test_subwords_are_joined_and_only_whole_tokens_have_a_place() -> None:
     pieces = ["the", "ban@@", "k", "of@@", "f", "bank", "un@@"]
-    words, positions = joined_words(pieces)
-    assert words == ["the", "bank", "off", "bank", "un"]
-    assert positions == [0, None, None, 5, None]
+    words = ["the", "bank", "off", "bank", "un"]
+    assert joined_words(pieces) == (words, [0, None, None, 5, None])
 
 
 @pytest.mark.parametrize("left_pad_target", [False, True])
 def test_senses_are_those_of_the_likelihood(trained: Trained, left_pad_target: bool) -> None:
+    """Of a text, and of the contexts of a word."""
     model, task = load_model_and_task(trained.kerbs, trained.data)
     task.cfg.left_pad_target = left_pad_target
     layer, symbols = model.decoder.output, task.target_dictionary.symbols
@@ -52,6 +50,13 @@ def test_senses_are_those_of_the_likelihood(trained: Trained, left_pad_target: b
                 assert layer.table.senses[entry][share.argmax()] == sense
                 seen += 1
     assert seen == len(tokens) > 100
+    for word in map(task.target_dictionary.index, ("the", ".")):
+        rows = np.array(sense_numbers(layer, word))
+        vectors = contexts_of(model, task, "test", [word, 1], 1000)
+        senses = rows[sense_of(layer, word, vectors.pop(word)).numpy()]
+        assert vectors == {}  # padding is no word
+        assert sorted(senses) == sorted(text.tokens["sense"][text.tokens["entry"] == word])
+        assert len(contexts_of(model, task, "test", [word], 7)[word]) == 7
 
 
 def test_a_text_is_thinned_but_its_sample_is_not(trained: Trained, monkeypatch: Patch) -> None:
@@ -73,33 +78,16 @@ def test_contexts_of_fairseqs_own_model_are_its_features(trained: Trained) -> No
     model, task = load_model_and_task(trained.softmax, trained.data, any_model=True)
     word = task.target_dictionary.index("the")
     found = contexts_of(model, task, "test", [word], 1000)[word]
-    expected = []
-    for index in range(len(task.dataset("test"))):
-        batch = task.dataset("test").collater([task.dataset("test")[index]])
+    test, expected = task.dataset("test"), []
+    for index in range(len(test)):
+        batch = test.collater([test[index]])
         with torch.no_grad():
             features, _ = model.extract_features(**batch["net_input"])
         expected.append(features[batch["target"] == word])
-    ordered = torch.cat(expected)
-    assert len(found) == len(ordered) > 5
-    rounded: Any = {"rtol": 2e-3, "atol": 2e-2}
-    torch.testing.assert_close(found.sum(0), ordered.sum(0), **rounded)
-    norms = (vectors.norm(dim=1).sort()[0] for vectors in (found, ordered))
-    torch.testing.assert_close(*norms, **rounded)
+    assert len(found) == sum(map(len, expected)) > 5
+    sums = [[each.sum(0), each.norm(dim=1).sort()[0]] for each in (found, torch.cat(expected))]
+    torch.testing.assert_close(*sums, rtol=2e-3, atol=2e-2)
     assert "output_layer" not in model.decoder.__dict__  # as it was
-
-
-def test_senses_of_contexts_are_those_of_the_text(trained: Trained) -> None:
-    model, task = load_model_and_task(trained.kerbs, trained.data)
-    layer = model.decoder.output
-    layer.theta.data.normal_(std=4.0)
-    tokens = read_text(model, task, "test").tokens
-    for word in map(task.target_dictionary.index, ("the", ".")):
-        rows = np.array(sense_numbers(layer, word))
-        vectors = contexts_of(model, task, "test", [word, 1], 1000)
-        found = rows[sense_of(layer, word, vectors.pop(word)).numpy()]
-        assert vectors == {}  # padding is no word
-        assert sorted(found) == sorted(tokens["sense"][tokens["entry"] == word])
-        assert len(contexts_of(model, task, "test", [word], 7)[word]) == 7
 
 
 @pytest.mark.parametrize("kind", ["kerbs", "softmax"])

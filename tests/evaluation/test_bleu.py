@@ -66,9 +66,7 @@ def test_score_command_with_both_cases(tmp_path: Path, capsys: Capsys) -> None:
     assert "|tok:char|" in line
 
 
-def test_systems_are_compared_with_the_first(
-    tmp_path: Path, capsys: Capsys, monkeypatch: Patch
-) -> None:
+def test_the_first_is_the_baseline(tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     """The samples are the same whatever the environment asks of sacreBLEU."""
     reference = [f"the cat number {n} sat on the mat ." for n in range(40)]
     texts = {

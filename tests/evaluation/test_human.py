@@ -33,8 +33,6 @@ SYSTEMS = {
     "kerbs": ["good!", "=HYPERLINK(1)", "z", "a,b;c", "TRUE", "fine."],
 }
 
-# --- sheets
-
 
 def parsed(path: Path, delimiter: str = ",") -> Rows:
     text = path.read_text(encoding="utf-8-sig")
@@ -53,22 +51,16 @@ def table(rows: Rows) -> Rows:
     return rows[next(i for i, row in enumerate(rows) if tuple(row) == HEADER) + 1 :]
 
 
-def write_sheets(folder: Path) -> tuple[Key, list[Path]]:
-    """Unfilled sheets of two raters, of the texts above."""
+def write_sheet(folder: Path, score: str = "") -> tuple[Key, Path]:
+    """The sheet of one of two raters, of the texts above, with the same score everywhere."""
     key = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=1)
-    paths = [folder / f"r{rater}.csv" for rater in (1, 2)]
-    for rater, path in enumerate(paths, start=1):
-        path.write_bytes(human.sheet_text(key, rater).encode())
-    return key, paths
-
-
-def fill(path: Path) -> None:
-    """Score 1 everywhere."""
-    path.write_bytes(path.read_bytes().replace(b",\r\n", b",1\r\n"))
+    text = human.sheet_text(key, 1).replace(",\r\n", f",{score}\r\n")
+    (path := folder / "r1.csv").write_bytes(text.encode())
+    return key, path
 
 
 def test_what_a_rater_sees(tmp_path: Path) -> None:
-    _, (path, _) = write_sheets(tmp_path)
+    _, path = write_sheet(tmp_path)
     assert path.read_bytes().startswith(b"\xef\xbb\xbf# Sheet ")
     rows = parsed(path)
     head = rows[: rows.index(list(HEADER))]
@@ -105,9 +97,7 @@ def test_draw_is_seeded_and_letters_change_from_item_to_item() -> None:
             assert 40 < share < 94
 
 
-_text = st.text(max_size=12) | st.sampled_from(
-    ["=1", "-1", "+", "@", '"', ",", ";", "#", "[]", "\r"]
-)
+_text = st.text(max_size=12) | st.sampled_from(["=1", "-1", *'+@",;#', "[]", "\r"])
 
 
 @settings(max_examples=20)
@@ -161,23 +151,20 @@ def _cell(column: int, text: str, row: int = 2) -> Callable[[Rows], object]:
 def test_spoilt_sheets_are_refused(
     tmp_path: Path, spoil: Callable[[Rows], object], message: str
 ) -> None:
-    key, (path, _) = write_sheets(tmp_path)
-    fill(path)
+    key, path = write_sheet(tmp_path, "1")
     assert set(read_sheet(path, key).scores.values()) == {1}
     rows = parsed(path)
     spoil(rows)
     save(path, rows)
-    with pytest.raises(UserError, match=message) as refusal:
+    with pytest.raises(UserError, match=f"^{path}.*{message}"):
         read_sheet(path, key)
-    assert str(refusal.value).startswith(str(path))
 
 
-def test_files_that_are_no_sheet(tmp_path: Path) -> None:
-    key, (path, other) = write_sheets(tmp_path)
-    fill(other)
+def test_files_that_are_no_sheet_or_no_key(tmp_path: Path) -> None:
+    key, path = write_sheet(tmp_path, "1")
     elsewhere = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=2)
     with pytest.raises(UserError, match="or the sheet belongs to another key"):
-        read_sheet(other, elsewhere)
+        read_sheet(path, elsewhere)
     for content, message in (
         (b"PK\x03\x04\xff...", "not valid UTF-8"),
         (b"", "is no sheet of"),
@@ -186,16 +173,11 @@ def test_files_that_are_no_sheet(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             read_sheet(path, key)
-
-
-def test_keys(tmp_path: Path) -> None:
-    key, _ = write_sheets(tmp_path)
-    path = tmp_path / "key.json"
     path.write_text(key.as_json())
     assert human.read_key(path) == key
     for text in ("[1]", "{", '{"key": {"answers": 3}}', '{"key": 1}'):
         path.write_text(text)
-        with pytest.raises(UserError, match=r"key\.json is no key; name the exported key"):
+        with pytest.raises(UserError, match=f"{path} is no key; name the exported key"):
             human.read_key(path)
 
 
@@ -241,12 +223,7 @@ def test_export_and_score_commands(tmp_path: Path, capsys: Capsys) -> None:
     assert "both the sheet of rater" in kerbs(capsys, *score, score[-1], status=2)
 
 
-# --- figures
-
-
-def filled(
-    given_scores: dict[str, list[list[int]]], seed: int = 3, sheets: int | None = None
-) -> tuple[Key, list[Sheet]]:
+def filled(given_scores: dict[str, list[list[int]]], seed: int = 3) -> tuple[Key, list[Sheet]]:
     """A key, and the sheets of raters who give these scores, of each system [items, raters], to
     what they read."""
     _, items, raters = np.array(list(given_scores.values())).shape
@@ -254,7 +231,7 @@ def filled(
     systems = {n: [f"{n} {line}" for line in range(items)] for n in given_scores}
     key = make_key(sources, systems, items=items, raters=raters, seed=seed)
     result = []
-    for rater in range(sheets or raters):
+    for rater in range(raters):
         scores = {}
         for answer in key.answers:
             system, line = answer.text.split()
@@ -272,7 +249,6 @@ def test_the_test_is_over_items_and_one_tailed() -> None:
         t, two_sided = stats.ttest_rel(np.mean(scores[name], 1), np.mean(scores["a"], 1))
         assert figures[name]["t"] == pytest.approx(t, rel=1e-9)
         assert figures[name]["p"] == pytest.approx(two_sided / 2 if t > 0 else 1 - two_sided / 2)
-        assert figures[name]["mean"] == pytest.approx(np.mean(scores[name]))
         assert figures[name]["deviation"] == pytest.approx(np.std(scores[name], ddof=1))
         assert figures[name]["n"] == 60
     swapped = evaluate(key, sheets, "b")["systems"][0]
@@ -300,8 +276,8 @@ def test_blinding_is_undone_whatever_the_seed_and_the_order_of_sheets(data: st.D
 
 
 def test_what_is_not_defined_is_said() -> None:
-    key, sheets = filled({"a": [[1, 1], [1, 1]], "b": [[2, 2], [2, 2]]}, sheets=1)
-    result = evaluate(key, sheets, "a")
+    key, (sheet, _) = filled({"a": [[1, 1], [1, 1]], "b": [[2, 2], [2, 2]]})
+    result = evaluate(key, [sheet], "a")
     assert (result["systems"][1]["t"], result["systems"][1]["p"]) == (None, None)
     assert (result["fleiss_kappa"], result["krippendorff_alpha"]) == (None, None)  # one rater
     assert "1 of 2 raters; Fleiss' kappa –" in human.as_text(result)
@@ -318,7 +294,6 @@ def test_reports() -> None:
     text = human.as_text(result).splitlines()
     assert text[1].split() == ["base", "0.750", "0.500", *"4130", "–", "–", "–"]
     assert text[2].split() == ["kerbs", "1.750", "0.500", *"4013", "+1.000", "2.449", "0.0459"]
-    assert json.loads(json.dumps(result)) == result
     base, ours = csv.DictReader(human.as_csv(result).splitlines())
     assert (base["zeros"], base["ones"], base["twos"], base["p"]) == ("1", "3", "0", "")
     assert (ours["system"], ours["mean"], ours["baseline"]) == ("kerbs", "1.75", "base")
@@ -326,18 +301,13 @@ def test_reports() -> None:
 
 
 def test_hand_worked_agreement() -> None:
-    """Two raters: scores 0, 1, 2 occur 3, 2, 3 times; their ranks' middles are 1.5, 4, 6.5.
-
-    kappa = (3/4 − 22/64) / (1 − 22/64); alpha = 1 − 7 · 2·25 / (2·(6·6.25 + 6·6.25 + 9·25)).
-
-    Three: 0 0 1 and 2 2 2: 8 of 12 ordered pairs agree, 14 of 36 by chance.
-
-    kappa = (2/3 − 7/18) / (1 − 7/18). Ranks' middles are 1, 2.5, 4.5; alpha = 1 − 5 · (4·2.25/2) /
-    (2·(2·2.25 + 6·12.25 + 3·4)).
-    """
-    expected = pytest.approx((13 / 21, 5 / 12), rel=1e-12)
+    """Two raters: scores 0, 1, 2 occur 3, 2, 3 times; their ranks' middles are 1.5, 4, 6.5. Three:
+    0 0 1 and 2 2 2: 8 of 12 ordered pairs agree, 14 of 36 by chance; middles 1, 2.5, 4.5."""
+    alpha = 1 - 7 * 2 * 25 / (2 * (6 * 6.25 + 6 * 6.25 + 9 * 25))
+    expected = pytest.approx(((3 / 4 - 22 / 64) / (1 - 22 / 64), alpha), rel=1e-12)
     result = evaluate(*filled({"a": [[0, 0], [1, 1]], "b": [[2, 2], [0, 2]]}))  # items and systems
     assert (result["fleiss_kappa"], result["krippendorff_alpha"]) == expected
     assert (result["raters"], result["rater_means"]) == ([1, 2], [0.75, 1.25])
-    counts = np.array([[2, 1, 0], [0, 0, 3]])
-    assert human.agreement(counts) == pytest.approx((5 / 11, 1 - 22.5 / 180), rel=1e-12)
+    alpha = 1 - 5 * (4 * 2.25 / 2) / (2 * (2 * 2.25 + 6 * 12.25 + 3 * 4))
+    expected = pytest.approx(((2 / 3 - 7 / 18) / (1 - 7 / 18), alpha), rel=1e-12)
+    assert human.agreement(np.array([[2, 1, 0], [0, 0, 3]])) == expected

@@ -11,23 +11,30 @@ from fairseq_kerbs.evaluation.texts import detokenize_lines, generated_part, rea
 from fairseq_kerbs.utils.errors import UserError
 
 OUTPUT = """\
-S-2\tDas ist gut .
-T-2\tThis is good .
+S-2\tDas ist gu@@ t .
+T-2\tThis is fi@@ ne .
 H-2\t-0.25\tThis is go@@ od .
 D-2\t-0.25\tThis is good .
 P-2\t-0.1 -0.2
 S-0\tHallo !
+T-0\tHey !
 H-0\t-0.5\tHello !
 H-0\t-0.9\tHi !
 S-1\t
+T-1\t
 H-1\t-1.5\t
 Generate test with beam=5: BLEU4 = 12.00
-""".splitlines()
+"""
 
 
-def test_detokenized_output() -> None:
+def test_detokenized_output(tmp_path: Path) -> None:
+    (path := tmp_path / "out").write_text(OUTPUT)
+    assert read_texts(path, "S", "de") == ["Hallo!", "", "Das ist gut."]
+    assert read_texts(path, "T", "en") == ["Hey!", "", "This is fine."]
     raw = partial(detokenize_lines, language="en", name="out")
-    assert raw(OUTPUT) == ["Hello!", "", "This is good."]
+    assert (
+        read_texts(path, "H", "en") == raw(OUTPUT.splitlines()) == ["Hello!", "", "This is good."]
+    )
     tokens = ["Anna 's dog .", 'He said : " No ! "']  # tokenized text keeps its order
     assert raw(tokens) == ["Anna's dog.", 'He said: "No!"']
     entities = ["H-0\t-1\tR &amp; D"]  # are undone only when asked
@@ -41,17 +48,5 @@ def test_output_that_cannot_be_scored() -> None:
     ):
         with pytest.raises(UserError, match=message):
             generated_part(lines, "H", "out")
-
-
-def test_parts_of_generated_output(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    path.write_text(
-        "S-1\tb@@ b ?\nT-1\tt1 .\nH-1\t-1\th1 !\nS-0\ta\nT-0\tt0\nH-0\t-1\th0\nH-0\t-2\tx\n"
-        "Generate test with beam=2: BLEU4 = 0.00\n"
-    )
-    assert read_texts(path, "S", "de") == ["a", "bb?"]
-    assert read_texts(path, "T", "en") == ["t0", "t1."]
-    assert read_texts(path, "H", "en") == ["h0", "h1!"]
-    path.write_text("H-0\t-1\th0\n")
     with pytest.raises(UserError, match="out has no line S-0, and lacks 1 of 1 in total"):
-        read_texts(path, "S", "de")
+        generated_part(["H-0\t-1\th0"], "S", "out")

@@ -42,23 +42,14 @@ _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 @dataclass
 class Command:
-    """A console script, such as fairseq-train.
-
-    Attributes:
-        program: its name.
-        arguments: anything that has a text, such as a path or a number.
-        stdin: text that it reads.
-        cwd: folder that it runs in.
-        environment: variables besides those of the tests.
-        prepare: ``module:function`` and its argument, called before the program.
-    """
+    """A console script, such as fairseq-train."""
 
     program: str
-    arguments: Sequence[object]
-    stdin: str = ""
+    arguments: Sequence[object]  # which have texts, such as paths and numbers
+    stdin: str = ""  # what it reads
     cwd: Path = ROOT
-    environment: Mapping[str, str] = field(default_factory=dict)
-    prepare: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)  # besides that of the tests
+    prepare: Mapping[str, str] = field(default_factory=dict)  # ``module:function``: its argument
 
 
 def run(program: str, *arguments: object, succeeds: bool = True, **more: Any) -> str:

@@ -105,10 +105,8 @@ def make_batch(
     lengths: tuple[int, ...] = (6, 4, 7), words: int = 23, seed: int = 1, pad_to: int = 0,
     same_source: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """A batch as fairseq's translation task collates it: right-padded targets, left-padded sources.
-
-    With ``same_source`` the rows are hypotheses of one sentence, as in a beam.
-    """
+    """A batch as fairseq's translation task collates it: right-padded targets, left-padded sources;
+    with ``same_source`` of hypotheses of one sentence, as in a beam."""
     generator = torch.Generator().manual_seed(seed)
     longest = max(max(lengths), pad_to)
     source, target, previous = (torch.full((len(lengths), longest), 1) for _ in range(3))
@@ -149,11 +147,8 @@ def read_tokens(batch: dict[str, Any]) -> Tensor:
 
 
 def step_by_step(model: Any, batch: dict[str, Any], reorder_at: int = -1) -> Tensor:
-    """Log-probabilities from incremental decoding of the reference, [batch, len, V].
-
-    At step ``reorder_at`` the hypotheses are reversed, as a beam search reorders hypotheses of one
-    sentence, and the results are put back into the first order.
-    """
+    """Log-probabilities from incremental decoding of the reference, [batch, len, V]; at one step
+    hypotheses are reversed, as a beam search reorders them, and their results are put back."""
     tokens, encoder_out = read_tokens(batch), None
     if hasattr(model, "encoder"):
         source = batch["net_input"]["src_tokens"]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fairseq_kerbs.kernels.gao import VARIANCE_FLOOR
+from tests.helpers.reference import value_and_slopes
 
 Numbers = Sequence[mpmath.mpf]
 
@@ -77,14 +78,7 @@ def exact(
     """Value, and gradient by all numbers of h and w (central differences), in 60 digits."""
     function, d, step = printed(name, options), len(h), mpmath.mpf("1e-20")
     with mpmath.workdps(60):
-        whole = [mpmath.mpf(value) for value in [*h, *w]]
-
-        def at(i: int, change: mpmath.mpf) -> mpmath.mpf:
-            moved = [*whole[:i], whole[i] + change, *whole[i + 1 :]]
-            return function(moved[:d], moved[d:])
-
-        slopes = [float((at(i, step) - at(i, -step)) / (2 * step)) for i in range(2 * d)]
-        return float(function(whole[:d], whole[d:])), slopes
+        return value_and_slopes(lambda v: function(v[:d], v[d:]), [*h, *w], step)
 
 
 def plain_logits(h: Tensor, w: Tensor, name: str, options: dict[str, Any]) -> Tensor:

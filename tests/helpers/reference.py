@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import mpmath
@@ -44,27 +44,30 @@ def _eq9_released(
     return norms * t * (mpmath.exp(t * cosine) - 1) / (2 * (mpmath.exp(t) - t - 1))
 
 
+def value_and_slopes(
+    function: Callable[[list[mpmath.mpf]], mpmath.mpf], at: Sequence[float], step: mpmath.mpf
+) -> tuple[float, list[float]]:
+    """Value, and derivatives by all numbers as central differences, in mpmath's digits."""
+    exact = [mpmath.mpf(float(value)) for value in at]
+
+    def moved(i: int, change: mpmath.mpf) -> mpmath.mpf:
+        return function([*exact[:i], exact[i] + change, *exact[i + 1 :]])
+
+    slopes = [(moved(i, step) - moved(i, -step)) / (2 * step) for i in range(len(exact))]
+    return float(function(exact)), [float(slope) for slope in slopes]
+
+
 @functools.cache
 def kernel_reference(h: Vector, w: Vector, theta: float, name: str = "kerbs") -> list[list[float]]:
     """Value, and derivatives by h, w and θ (central differences with step 1e-15), by mpmath in 70
     digits, rounded to float64 at the very end."""
     kernel = {"kerbs": _eq9, "kerbs_released": _eq9_released}[name]
     with mpmath.workdps(70):
-        exact = [mpmath.mpf(float(v)) for v in [*h, *w, theta]]
         d = len(h)
-
-        def at(values: list[mpmath.mpf]) -> mpmath.mpf:
-            return kernel(values[:d], values[d : 2 * d], values[2 * d])
-
-        def slope(i: int) -> float:
-            def moved(value: mpmath.mpf) -> mpmath.mpf:
-                return at([*exact[:i], value, *exact[i + 1 :]])
-
-            step = mpmath.mpf("1e-15")
-            return float((moved(exact[i] + step) - moved(exact[i] - step)) / (2 * step))
-
-        slopes = [slope(i) for i in range(2 * d + 1)]
-        return [[float(at(exact))], slopes[:d], slopes[d : 2 * d], slopes[2 * d :]]
+        value, by = value_and_slopes(
+            lambda v: kernel(v[:d], v[d : 2 * d], v[2 * d]), [*h, *w, theta], mpmath.mpf("1e-15")
+        )
+        return [[value], by[:d], by[d : 2 * d], by[2 * d :]]
 
 
 # ------------------------------------------------------------------------- naive torch

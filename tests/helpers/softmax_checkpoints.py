@@ -96,7 +96,6 @@ def write_softmax(path: Any, flags: str) -> Any:
     model = models.build_model(copy.copy(args), building_task(args))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    extra: dict[str, Any] = {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}}
     history: dict[str, Any] = {"criterion_name": "CrossEntropyCriterion"}
     history |= {"optimizer_name": "FairseqAdam", "num_updates": 7, "lr_scheduler_state": {}}
     content = {
@@ -104,7 +103,7 @@ def write_softmax(path: Any, flags: str) -> Any:
         "cfg": settings(flags),
         "model": dict(model.state_dict()),
         "optimizer_history": [history],
-        "extra_state": extra,
+        "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}},
         "last_optimizer_state": {"state": {0: torch.zeros(1000)}},
     }
     torch.save(content, path)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import signal
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,10 @@ training share."""
 def trainings(runs: list[Run]) -> list[int]:
     """Exit statuses of trainings, one after the other, both processes of one side by side."""
     statuses: list[int] = []
-    while len(statuses) < len(runs):
-        port = runs[len(statuses)].get("port")
-        together = [run for run in runs[len(statuses) :] if port and run.get("port") == port]
-        together = together or [runs[len(statuses)]]
-        for run, (status, output) in zip(
-            together, run_together(*map(_command, together)), strict=True
-        ):
+    for _, group in groupby(runs, key=lambda run: run.get("port", id(run))):
+        together = [*group]
+        ended = run_together(*map(_command, together))
+        for run, (status, output) in zip(together, ended, strict=True):
             statuses.append(status)
             with open(run.get("log", os.devnull), "a") as log:
                 log.write(output)
@@ -66,12 +64,10 @@ def arm(kill: str) -> None:
     from fairseq import checkpoint_utils
 
     what, _, which = kill.rpartition(" ")
-    count = 0
+    moments = count(1)
 
     def due() -> bool:
-        nonlocal count
-        count += 1
-        return str(count) == which
+        return str(next(moments)) == which
 
     stock_save, stock_copy = torch.save, shutil.copyfile
     stock_checkpoint = checkpoint_utils.save_checkpoint

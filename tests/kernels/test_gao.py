@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from typing import Any
 
@@ -18,13 +19,7 @@ from fairseq_kerbs.models.config import KERNEL_OPTIONS, KerbsConfig, kernels_fro
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.output_layers.ranked_senses import score_words
 from tests.helpers.gao_reference import exact, plain_logits
-from tests.helpers.reference import (
-    Problem,
-    as_leaves,
-    make_problem,
-    naive_smoothed_losses,
-    naive_word_log_probs,
-)
+from tests.helpers.reference import make_problem, naive_smoothed_losses, naive_word_log_probs
 from tests.likelihood.test_nll import chunks_of, senses_of
 
 NINE = ["lin", "log", "pow", "pol", "rbf", "ssg", "mog", "hpb", "wav"]
@@ -53,13 +48,8 @@ def vectors(dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     return [(a.to(dtype), b.to(dtype)) for a, b in pairs]
 
 
-# ------------------------------------------------------------------------- values and gradients
-
-
 @every_case
-def test_values_and_gradients_are_those_of_the_equations(
-    name: str, options: dict[str, Any]
-) -> None:
+def test_values_and_gradients_are_those_of_equations(name: str, options: dict[str, Any]) -> None:
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
         for h, w in vectors(dtype):
             leaves = [h.clone().requires_grad_(), w.clone().requires_grad_()]
@@ -77,51 +67,39 @@ def test_values_and_gradients_are_those_of_the_equations(
 
 
 def test_the_gaussian_kernels_are_integrals() -> None:
-    """Eq. 9 and 10 by quadrature, the first in one and in two dimensions, the second of means
-    in one dimension."""
+    """Eq. 9 in two dimensions, and Eq. 10 of means in one, by quadrature."""
+    w, h = [0.8, -1.1], [0.3, 1.9]
+    s, t = (math.sqrt(sum(p * p for p in v) / 2 + VARIANCE_FLOOR) for v in (w, h))
 
-    def log_integral(a: float, b: float, s: float, t: float) -> float:
+    def log_integral(a: float, b: float) -> float:
         def product(z: float) -> float:
             return float(stats.norm.pdf(z, a, s) * stats.norm.pdf(z, b, t))
 
         return math.log(integrate.quad(product, -30, 30, points=[a, b], limit=200)[0])
 
-    def deviation(v: list[float]) -> float:
-        return math.sqrt(sum(p * p for p in v) / len(v) + VARIANCE_FLOOR)
-
-    def ours(name: str, h: list[float], w: list[float]) -> float:
-        pair = torch.tensor([h, w], dtype=torch.float64)
-        return kernel_logits(pair[0], pair[1:], torch.zeros(1).double(), name).item()
-
-    one = log_integral(-0.4, 1.7, deviation([-0.4]), deviation([1.7]))
-    assert ours("ssg", [1.7], [-0.4]) == pytest.approx(one, rel=1e-9)
-    w, h = [0.8, -1.1], [0.3, 1.9]
-    s, t = deviation(w), deviation(h)
-    plane = sum(log_integral(a, b, s, t) for a, b in zip(w, h, strict=True))
-    assert ours("ssg", h, w) == pytest.approx(plane, rel=1e-9)
-    mixed = sum(log_integral(a, b, s, t) for a in w for b in h)
-    assert ours("mog", h, w) == pytest.approx(mixed, rel=1e-9)
-
-
-# ------------------------------------------------------------------------- the chunked likelihood
-
-
-def plain_nll(p: Problem, name: str, options: dict[str, Any], smoothing: float) -> Tensor:
-    logits = plain_logits(p.h, p.w, name, options)
-    log_probs = naive_word_log_probs(logits, p.word_of_sense, p.vocab_size)
-    losses = naive_smoothed_losses(log_probs, p.target.clamp_min(0), smoothing)
-    return (losses * (p.target != -100)).sum()
+    pair = torch.tensor([h, w], dtype=torch.float64)
+    for name, pairs in (("ssg", zip(w, h, strict=True)), ("mog", itertools.product(w, h))):
+        value = kernel_logits(pair[0], pair[1:], torch.zeros(1).double(), name).item()
+        assert value == pytest.approx(sum(log_integral(*means) for means in pairs), rel=1e-9)
 
 
 @every_case
-def test_chunks_give_what_plain_autograd_gives(name: str, options: dict[str, Any]) -> None:
-    wide = make_problem(33, 19, 50, 14)
+def test_losses_and_scores_are_those_of_plain_autograd(name: str, options: dict[str, Any]) -> None:
+    wide, kernel = make_problem(33, 19, 50, 14), build_kernel(name, **options)
+    logits = plain_logits(wide.h, wide.w, name, options)
+    log_probs = naive_word_log_probs(logits, wide.word_of_sense, 19)
+    with_gradient = kerbs_log_probs(*wide[:4], 19, kernel=kernel)
+    assert with_gradient.requires_grad
+    for scores in (with_gradient, score_words(wide.h, senses_of(wide, kernel))[0]):
+        torch.testing.assert_close(scores, log_probs, rtol=1e-10, atol=1e-10)
+        assert (scores.exp().sum(1) - 1).abs().max() <= 1e-12
     wide.target[4] = -100
     for smoothing in (0.0, 0.1):
-        truth = plain_nll(wide, name, options, smoothing)
-        expected = torch.autograd.grad(truth, (wide.h, wide.w))
+        losses = naive_smoothed_losses(log_probs, wide.target.clamp_min(0), smoothing)
+        truth = (losses * (wide.target != -100)).sum()
+        expected = torch.autograd.grad(truth, (wide.h, wide.w), retain_graph=True)
         for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
-            p, kernel = wide.to(dtype), build_kernel(name, **options)
+            p = wide.to(dtype)
             arguments = (p.h, p.w, p.theta, p.word_of_sense, p.target)
             with chunks_of(10):
                 loss = kerbs_nll(*arguments, kernel=kernel, label_smoothing=smoothing)
@@ -134,27 +112,10 @@ def test_chunks_give_what_plain_autograd_gives(name: str, options: dict[str, Any
                     assert error.item() <= tolerance, dtype
 
 
-@every_case
-def test_probabilities_sum_to_one_and_agree_on_both_paths(
-    name: str, options: dict[str, Any]
-) -> None:
-    p, kernel = make_problem(21, 17, 41, 6), build_kernel(name, **options)
-    arguments = (p.h, p.w, p.theta, p.word_of_sense, 17)
-    right = naive_word_log_probs(plain_logits(p.h, p.w, name, options), p.word_of_sense, 17)
-    with_gradient = kerbs_log_probs(*arguments, kernel=kernel)
-    without, _ = score_words(p.h, senses_of(p, kernel))
-    assert with_gradient.requires_grad
-    for actual in (with_gradient, without):
-        torch.testing.assert_close(actual, right, rtol=1e-10, atol=1e-10)
-        assert (actual.exp().sum(1) - 1).abs().max() <= 1e-12
-
-
 @pytest.mark.parametrize("name", NINE)
 def test_low_precision_and_autocast(name: str) -> None:
-    p = make_problem(40, 20, 50, 16, dtype=torch.float32)
-    with torch.no_grad():
-        p.h.mul_(0.5)
-        p.w.mul_(0.5)
+    p = make_problem(40, 20, 50, 16)
+    p = p._replace(h=0.5 * p.h, w=0.5 * p.w).to(torch.float32)
     for dtype, bits in ((torch.float16, 11), (torch.bfloat16, 8)):
         low = p.to(dtype)
         wide = low.to(torch.float64)
@@ -169,33 +130,27 @@ def test_low_precision_and_autocast(name: str) -> None:
             assert ((ours.double() - right).norm() / right.norm()).item() <= 16 * 2.0**-bits
 
 
-# ------------------------------------------------------------------------- edges
-
-
 @every_case
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-12, 1.0, 1e3])
 def test_nothing_is_nan_or_infinite(name: str, options: dict[str, Any], scale: float) -> None:
     base = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.6, 0.8], [0.0, 0.0], [1e-3, -1.0]])
-    h, w, theta = as_leaves(base * scale, base * scale, torch.zeros(5))
-    kernel, owners = build_kernel(name, **options), torch.tensor([0, 1, 2, 0, 1])
+    h, w = ((base * scale).requires_grad_() for _ in range(2))
+    theta, kernel = torch.zeros(5), build_kernel(name, **options)
+    owners, target = torch.tensor([0, 1, 2, 0, 1]), torch.tensor([0, 1, 2, 1, 0])
     logits = kernel_logits(h, w, theta, kernel)
-    target = torch.tensor([0, 1, 2, 1, 0])
     loss = kerbs_nll(h, w, theta, owners, target, kernel=kernel, label_smoothing=0.1)
     assert torch.isfinite(logits).all()
     assert torch.isfinite(loss)
     for result in (logits.sum(), loss):
-        for gradient in torch.autograd.grad(result, (h, w), retain_graph=True):
-            assert torch.isfinite(gradient).all()
+        gradients = torch.autograd.grad(result, (h, w), retain_graph=True)
+        assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("pow", {"power": 40.0}), ("log", {"power": 40.0}), ("pol", {"power": 15})],
-)
-def test_high_powers_of_long_vectors_stay_finite(name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "power"), [("pow", 40.0), ("log", 40.0), ("pol", 15)])
+def test_high_powers_of_long_vectors_stay_finite(name: str, power: float) -> None:
     h = torch.tensor([[900.0, 0.0], [0.0, 1.0]], requires_grad=True)
     w = torch.tensor([[-900.0, 0.0], [900.0, 1.0], [0.0, 2.0]], requires_grad=True)
-    kernel = build_kernel(name, **options)
+    kernel = build_kernel(name, power=power)
     logits = kernel_logits(h, w, torch.zeros(3), kernel)
     assert torch.isfinite(logits).all()
     loss = kerbs_nll(h, w, torch.zeros(3), torch.arange(3), torch.tensor([1, 2]), kernel=kernel)
@@ -217,13 +172,9 @@ def test_distances_in_float32_are_right_to_the_last_places_of_the_squares() -> N
     assert ((distance.double() - right).abs() <= 4 * 2.0**-23 * scale).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("pow", {"power": 1.0}), ("pow", {"power": 0.5}), ("hpb", {})]
-)
-def test_steep_kernels_have_no_gradient_at_their_top_and_a_bounded_one_beside_it(
-    name: str, options: dict[str, Any]
-) -> None:
-    kernel = build_kernel(name, **options)
+@pytest.mark.parametrize("case", [("pow", {"power": 1.0}), ("pow", {"power": 0.5}), ("hpb", {})])
+def test_steep_kernels_have_no_gradient_at_their_top_and_a_bounded_one_beside_it(case: Any) -> None:
+    kernel = build_kernel(case[0], **case[1])
     start = torch.tensor([3.0, -4.0, 1.5, 0.5])
     for offset in (0.0, 1e-7, 1e-5, 1e-3, 1e-2):
         h = start.clone().requires_grad_()
@@ -239,11 +190,10 @@ def test_steep_kernels_have_no_gradient_at_their_top_and_a_bounded_one_beside_it
 
 @pytest.mark.parametrize("name", ["pow", "ssg", "mog"])
 def test_at_equal_vectors_smooth_kernels_are_at_rest(name: str) -> None:
-    p = make_problem(1, 1, 1, 6)
-    pair = (p.h, p.h.detach().clone().requires_grad_())
+    start = make_problem(1, 1, 1, 6).h.detach()
     if name == "mog":  # its distance is least at equal halves
-        half = p.h.detach()[:, :3].repeat(1, 2)
-        pair = (half.clone().requires_grad_(), half.clone().requires_grad_())
+        start = start[:, :3].repeat(1, 2)
+    pair = [start.clone().requires_grad_() for _ in range(2)]
     theta, kernel = torch.zeros(1).double(), build_kernel(name)
 
     def logits(h: Tensor, w: Tensor) -> Tensor:
@@ -252,20 +202,7 @@ def test_at_equal_vectors_smooth_kernels_are_at_rest(name: str) -> None:
     assert torch.autograd.gradcheck(logits, pair, eps=1e-6, atol=1e-5)
 
 
-# ------------------------------------------------------------------------- layers
-
-
-@pytest.mark.parametrize("name", NINE)
-def test_exactly_the_parameters_of_a_softmax_layer(name: str) -> None:
-    layer = KerbsOutputLayer(10, 31, 31, max_senses=1, kernel=name)
-    shapes = {key: tuple(value.shape) for key, value in layer.named_parameters()}
-    assert shapes == {"weight": (31, 10)}
-
-
-# ------------------------------------------------------------------------- flags
-
-
-def test_flags_reach_the_kernels_that_read_them() -> None:
+def test_flags_reach_the_kernels_that_read_them_and_that_learn_nothing() -> None:
     read = {"power": 5.0, "alpha": 0.2, "offset": -1.0, "gamma": 0.3, "a": 2.0, "b": 3.0}
     flags = argparse.Namespace(**{f"kernel_{key}": value for key, value in read.items()})
     flags.output_layer, flags.mixture_kernels = "mixture", ", ".join(NINE)
@@ -274,6 +211,8 @@ def test_flags_reach_the_kernels_that_read_them() -> None:
         assert {key: getattr(kernel, key) for key in KERNELS[name].options} == {
             key: read[key] for key in KERNELS[name].options
         }
+        layer = KerbsOutputLayer(10, 31, 31, max_senses=1, kernel=kernel)
+        assert [value.shape for value in layer.parameters()] == [(31, 10)]
     options = {key[7:] for key in KerbsConfig.__dataclass_fields__ if key.startswith("kernel_")}
     assert options == set(KERNEL_OPTIONS) == set(read)
     assert {option for name in NINE for option in KERNELS[name].options} == options

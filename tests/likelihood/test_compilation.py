@@ -17,13 +17,13 @@ from fairseq_kerbs import torch_compat
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import compilation, kerbs_nll
 from fairseq_kerbs.likelihood.chunks import kernel_key
-from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
+from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
 from fairseq_kerbs.senses import build_sense_table
 from tests.helpers.reference import Problem, make_problem
 from tests.likelihood.test_nll import chunks_of
+from tests.output_layers.test_base import make
 
-DIM, WORDS = 8, 20
+DIM, WORDS = 8, 30
 
 
 def loss_and_gradients(p: Problem, **options: Any) -> list[Tensor]:
@@ -81,8 +81,7 @@ def test_a_failing_compilation_gives_one_warning_and_plain_results(
     monkeypatch.setattr(compilation, "_compiled", compiled)
     monkeypatch.setenv(compilation.SWITCH, "1")
     for _ in range(2):
-        for ours, right in zip(loss_and_gradients(p), expected, strict=True):
-            torch.testing.assert_close(ours, right)
+        torch.testing.assert_close(loss_and_gradients(p), expected)
     (warning,) = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert "torch.compile failed" in warning.getMessage()
     assert not compilation.worthwhile(10**6)
@@ -127,9 +126,6 @@ def test_the_operator_is_one_that_torch_accepts(wanted: bool) -> None:
     torch.library.opcheck(torch.ops.fairseq_kerbs.nll.default, arguments)
 
 
-# ------------------------------------------------------------------------- models around a layer
-
-
 class Model(nn.Module):
     """A linear model of words: its loss where targets are given, else its scores."""
 
@@ -144,16 +140,9 @@ class Model(nn.Module):
         return self.out.nll(self.body(h), target, **self.options)
 
 
-LAYERS: dict[str, Callable[[], OutputLayer]] = {
-    "kerbs": lambda: KerbsOutputLayer(DIM, WORDS, 50),
-    "softmax": lambda: SoftmaxOutputLayer(DIM, WORDS),
-    "mixture": lambda: MixtureOutputLayer(DIM, WORDS, ["lin", "kerbs"]),
-}
-
-
 def make_model(kind: str = "kerbs", reduction: str = "mean", smoothing: float = 0.1) -> Model:
     torch.manual_seed(1)
-    return Model(LAYERS[kind](), reduction=reduction, label_smoothing=smoothing)
+    return Model(make(kind, WORDS), reduction=reduction, label_smoothing=smoothing)
 
 
 def batch(tokens: int) -> tuple[Tensor, Tensor]:
@@ -168,10 +157,8 @@ def step(model: Model, function: Callable[..., Tensor], *inputs: Any) -> list[Te
 
 
 def recorded(model: Model) -> Tensor:
-    layer = model.out
-    return (
-        layer.inventory.pending.clone() if isinstance(layer, KerbsOutputLayer) else torch.zeros(0)
-    )
+    inventory = getattr(model.out, "inventory", None)
+    return torch.zeros(0) if inventory is None else inventory.pending.clone()
 
 
 COMPILED = [
@@ -210,7 +197,7 @@ def test_a_compiled_model_is_the_model(case: tuple[str, str, float, str]) -> Non
     assert not once or (trained, counter.frame_count) == (1, 3)
 
 
-@pytest.mark.parametrize("kind", list(LAYERS))
+@pytest.mark.parametrize("kind", ["kerbs", "softmax", "mixture"])
 def test_scoring_is_exported(kind: str) -> None:
     model = make_model(kind).eval()
     tokens = torch.export.Dim("tokens", min=2, max=1000)

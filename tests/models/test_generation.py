@@ -12,17 +12,18 @@ from fairseq.sequence_generator import SequenceGenerator
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 
 BEGIN = torch.tensor([2])
+DICTIONARY = make_task().target_dictionary
 
 
 def generate(
     models: list[Any], batch: dict[str, Any], **settings: Any
-) -> list[list[dict[str, Any]]]:
-    """Hypotheses of a beam search, as fairseq-generate runs it."""
-    generator = SequenceGenerator(
-        models, make_task().target_dictionary, beam_size=4, max_len_b=9, **settings
-    )
-    found: list[list[dict[str, Any]]] = generator.generate(models, batch)
-    return found
+) -> list[tuple[int, dict[str, Any]]]:
+    """Hypotheses of a beam search, as fairseq-generate runs it, with the rows of their sources."""
+    settings = {"beam_size": 4, "max_len_b": 9} | settings
+    generator = SequenceGenerator(models, DICTIONARY, **settings)
+    found = generator.generate(models, batch)
+    assert all(len(hypotheses) == settings["beam_size"] for hypotheses in found)
+    return [(row, each) for row, hypotheses in enumerate(found) for each in hypotheses]
 
 
 def check_scores(
@@ -45,10 +46,8 @@ def test_beam_scores_are_those_of_teacher_forcing(names: list[str]) -> None:
     models = [make_model(n, seed=seed, **recursion.get(n, {})) for seed, n in enumerate(names)]
     batch = make_batch()
     with torch.no_grad():
-        for row, hypotheses in enumerate(generate(models, batch)):
-            assert len(hypotheses) == 4
-            for hypothesis in hypotheses:
-                check_scores(models, batch, row, hypothesis)
+        for row, hypothesis in generate(models, batch):
+            check_scores(models, batch, row, hypothesis)
 
 
 def let_sentences_end(model: Any, batch: dict[str, Any], scale: float = 3.5) -> None:
@@ -66,35 +65,25 @@ def let_sentences_end(model: Any, batch: dict[str, Any], scale: float = 3.5) -> 
 @pytest.mark.parametrize("settings", [
     {"temperature": 1.5, "min_len": 5},
     {"beam_size": 7},
-    {"search_strategy": "sampling"},
-    {"search_strategy": "diverse"},
-], ids=str)  # fmt: skip
+    {"search_strategy": Sampling(DICTIONARY, sampling_topk=5)},
+    {"search_strategy": DiverseBeamSearch(DICTIONARY, num_groups=2, diversity_strength=0.5)},
+])  # fmt: skip
 def test_scores_of_the_transformer_are_exact_however_it_searches(
     passes: int, settings: dict[str, Any]
 ) -> None:
     """Sentences leave the batch at different steps; two of them are the same sentence."""
-    task = make_task()
-    strategies = {
-        "sampling": Sampling(task.target_dictionary, sampling_topk=5),
-        "diverse": DiverseBeamSearch(task.target_dictionary, num_groups=2, diversity_strength=0.5),
-    }
-    settings = {"beam_size": 4, "temperature": 1.0} | settings
-    if "search_strategy" in settings:
-        settings["search_strategy"] = strategies[settings["search_strategy"]]
     batch = make_batch(lengths=(6, 6, 4, 7))
     source = batch["net_input"]["src_tokens"]
     source[1] = source[0]
-    model = make_model("transformer", task, composition_passes=passes)
+    model = make_model("transformer", composition_passes=passes)
     let_sentences_end(model, batch)
     torch.manual_seed(4)
-    generator = SequenceGenerator([model], task.target_dictionary, max_len_b=12, **settings)
     lengths = set()
     with torch.no_grad():
-        for row, hypotheses in enumerate(generator.generate([model], batch)):
-            for hypothesis in hypotheses:
-                lengths.add(len(hypothesis["tokens"]))
-                if settings.get("search_strategy") is not strategies["diverse"]:  # has a penalty
-                    check_scores([model], batch, row, hypothesis, settings["temperature"])
+        for row, hypothesis in generate([model], batch, max_len_b=12, **settings):
+            lengths.add(len(hypothesis["tokens"]))
+            if not isinstance(settings.get("search_strategy"), DiverseBeamSearch):  # has a penalty
+                check_scores([model], batch, row, hypothesis, settings.get("temperature", 1.0))
     assert len(lengths) > 1
 
 
@@ -103,12 +92,10 @@ def test_attention_of_hypotheses_is_that_of_the_last_pass(passes: int) -> None:
     """What --print-alignment reads."""
     model, batch = make_model("transformer", composition_passes=passes), make_batch()
     with torch.no_grad():
-        for row, hypotheses in enumerate(generate([model], batch)):
-            source = batch["net_input"]["src_tokens"][row : row + 1]
-            for hypothesis in hypotheses:
-                previous = torch.cat([BEGIN, hypothesis["tokens"][:-1]]).unsqueeze(0)
-                _, extra = model(source, source.ne(1).sum(1), previous)
-                # [src_len, len]; fairseq leaves out the last step's of hypotheses cut at max_len
-                torch.testing.assert_close(
-                    hypothesis["attention"], extra["attn"][0][0].t(), rtol=1e-4, atol=1e-4
-                )
+        for row, hypothesis in generate([model], batch):
+            source = batch["net_input"]["src_tokens"][[row]]
+            previous = torch.cat([BEGIN, hypothesis["tokens"][:-1]]).unsqueeze(0)
+            _, extra = model(source, source.ne(1).sum(1), previous)
+            # [src_len, len]; fairseq leaves out the last step's of hypotheses cut at max_len
+            expected = extra["attn"][0][0].t()
+            torch.testing.assert_close(hypothesis["attention"], expected, rtol=1e-4, atol=1e-4)

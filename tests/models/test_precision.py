@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import statistics
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim.fp16_optimizer import FP16Optimizer, MemoryEfficientFP16Optimizer
 from torch import Tensor
 
@@ -21,13 +22,17 @@ from tests.helpers.commands import PROGRAMS, USER_DIR, run_program
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 from tests.helpers.tiny_trainings import FLAGS as TINY
 from tests.helpers.training_runs import binarize
-from tests.training.test_sense_updates import PlainOptimizer, fp16_config, move
+from tests.training.test_sense_updates import PlainOptimizer, move
 
 FLAGS: dict[str, Any] = {
     "reallocation_interval": 10,
     "log_prob_threshold": -5.0,
     "sense_decay": 1e-3,
 }
+ADAM = (
+    "data --arch lstm --optimizer adam --use-old-adam --adam-betas (0.9,0.98) --lr 1e-3 "
+    "--fp16-no-flatten-grads --fp16-init-scale 4 --fp16-scale-window 128"
+)
 
 
 def make_extreme(state: dict[str, Tensor], scale: float = 1e3) -> None:
@@ -46,15 +51,11 @@ def extreme_model(name: str, task: Any, scale: float = 1e3, **flags: Any) -> Any
     return model
 
 
-def assert_finite(tensors: dict[str, Any]) -> None:
-    for name, value in tensors.items():
-        if torch.is_tensor(value) and not name.endswith("._float_tensor"):
-            assert value.isfinite().all(), name
-
-
-def moments(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    states = enumerate(optimizer.state.values())
-    return {f"{n} {name}": value for n, state in states for name, value in state.items()}
+def assert_finite(parameters: dict[str, Any], moments: dict[Any, dict[str, Any]]) -> None:
+    for state in (parameters, *moments.values()):
+        for name, value in state.items():
+            if torch.is_tensor(value) and not name.endswith("._float_tensor"):
+                assert value.isfinite().all(), name
 
 
 @pytest.mark.slow
@@ -71,10 +72,7 @@ def test_150_updates_from_an_extreme_start(precision: str) -> None:
         before = layer.inventory.word_of_sense.clone()
         move((task, model, criterion, optimizer), update)
         moved += int((layer.inventory.word_of_sense != before).sum())
-        low: AbstractContextManager[Any] = nullcontext()
-        if precision == "amp":
-            low = torch.autocast("cpu", dtype=torch.bfloat16)
-        with low:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "amp"):
             loss, size, _ = criterion(model, make_batch((4, 2), seed=update % 7))
         optimizer.optimizer.zero_grad()
         (loss / size).backward()
@@ -83,8 +81,7 @@ def test_150_updates_from_an_extreme_start(precision: str) -> None:
         assert norm.isfinite(), update  # fairseq ends the training otherwise
         task.optimizer_step(optimizer, model=model, update_num=update)
         losses.append(float(loss.detach() / size))
-    assert_finite(model.state_dict())
-    assert_finite(moments(optimizer.optimizer))
+    assert_finite(model.state_dict(), optimizer.optimizer.state)
     assert moved > 20
     # and it has learned, although moved senses bring their long vectors along
     assert statistics.median(losses[-21:]) < 0.5 * statistics.median(losses[:7])
@@ -97,7 +94,9 @@ def test_models_in_low_precision_under_fairseqs_optimizers(kind: Any, dtype: tor
     task = make_task()
     model = extreme_model("lstm", task, scale=30.0, new_sense="split").to(dtype)
     (layer,) = kerbs_layers(model)
-    config = fp16_config(bf16=dtype == torch.bfloat16)
+    command = [*ADAM.split(), "--bf16" if dtype == torch.bfloat16 else "--fp16"]
+    args = options.parse_args_and_arch(options.get_training_parser(), command)
+    config = convert_namespace_to_omegaconf(args)
     optimizer = kind.build_optimizer(config, list(model.parameters()))
     criterion = KerbsCrossEntropyCriterion(task, False, 0.1)
     moved, update = torch.zeros(layer.total_senses, dtype=torch.bool), 0
@@ -123,8 +122,7 @@ def test_models_in_low_precision_under_fairseqs_optimizers(kind: Any, dtype: tor
         update += 1
     assert update >= 30
     assert moved.sum() > 10
-    assert_finite(model.state_dict())
-    assert_finite(moments(optimizer.optimizer))
+    assert_finite(model.state_dict(), optimizer.optimizer.state)
     for name, value in layer.inventory.named_buffers():
         assert value.dtype in (torch.float32, torch.int64), name
 
@@ -157,8 +155,7 @@ def check_moved_rows(optimizer: Any, layer: Any, moved: Tensor, weight: Tensor) 
     not torch.cuda.is_available(), reason="needs a GPU: fairseq has these flags for CUDA only"
 )
 @pytest.mark.parametrize(
-    "flags",
-    ["--fp16", "--memory-efficient-fp16", "--bf16", "--memory-efficient-bf16", "--amp", ""],
+    "flags", ["--fp16", "--memory-efficient-fp16", "--bf16", "--memory-efficient-bf16", "--amp", ""]
 )
 @pytest.mark.parametrize("arch", ["transformer_kerbs", "lstm_kerbs"])
 def test_500_updates_on_a_gpu(arch: str, flags: str, tmp_path: Path) -> None:
@@ -188,6 +185,4 @@ def test_500_updates_on_a_gpu(arch: str, flags: str, tmp_path: Path) -> None:
     assert re.findall(r"num_updates (\d+)", log)[-1] == "500"
     assert len(re.findall(r"reallocation after \d+ updates", log)) > 5
     final = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=False)
-    assert_finite(final["model"])
-    for entry in final["last_optimizer_state"]["state"].values():
-        assert_finite(entry)
+    assert_finite(final["model"], final["last_optimizer_state"]["state"])

@@ -1,9 +1,10 @@
-"""What every output layer has in common: forward, refused shapes."""
+"""What every output layer has in common: probabilities, losses, copies, refused shapes."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,58 +14,89 @@ import torch
 from torch import nn
 
 import fairseq_kerbs
-from fairseq_kerbs.output_layers import (
-    KerbsOutputLayer,
-    MixtureOutputLayer,
-    OutputLayer,
-    SoftmaxOutputLayer,
-    base,
-)
+from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, base
+from fairseq_kerbs.output_layers.base import OutputLayer, SoftmaxOutputLayer
+from tests.helpers.cli import Capsys, Patch
 
-LAYERS: dict[str, Callable[[], OutputLayer]] = {
-    "softmax": lambda: SoftmaxOutputLayer(8, 30),
-    "kerbs": lambda: KerbsOutputLayer(8, 30, 75),
-    "mixture": lambda: MixtureOutputLayer(8, 30, ["lin", "kerbs"]),
-}
+LAYERS = ["softmax", "mixture", "kerbs", "kerbs_released", "lin"]
+
+
+def make(name: str, words: int = 30) -> OutputLayer:
+    if name == "softmax":
+        return SoftmaxOutputLayer(8, words)
+    if name == "mixture":
+        return MixtureOutputLayer(8, words, ["lin", "kerbs"])
+    return KerbsOutputLayer(8, words, 75, kernel=name)
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_forward_is_that_of_torchs_adaptive_softmax(name: str) -> None:
-    layer = LAYERS[name]()
-    stock = nn.AdaptiveLogSoftmaxWithLoss(8, 30, [10])
-    h, target = torch.randn(20, 8, requires_grad=True), torch.randint(30, (20,))
-    found, theirs = layer(h, target), stock(h, target)
+def test_log_probs_nll_predict_and_forward_agree(name: str) -> None:
+    """Forward has the results of torch's adaptive softmax."""
+    layer, stock = make(name).eval(), nn.AdaptiveLogSoftmaxWithLoss(8, 30, [10])
+    h, target = torch.randn(4, 5, 8, requires_grad=True), torch.randint(30, (4, 5))
+    target[1, 2] = 7
+    log_probs = layer.log_probs(h)
+    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(4, 5), rtol=0.0, atol=1e-5)
+    if name == "softmax":
+        assert [key for key, _ in layer.named_parameters()] == ["weight"]
+        torch.testing.assert_close(log_probs, (h @ layer.weight.t()).log_softmax(-1))
+    expected = log_probs.gather(2, target.unsqueeze(2)).squeeze(2)
+    counted, each = expected * target.ne(7), layer.nll(h, target, reduction="none", ignore_index=7)
+    torch.testing.assert_close(each, -counted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(layer.nll(h, target, ignore_index=7), -counted.sum())
+    assert torch.equal(layer.predict(h), log_probs.argmax(-1))
+    assert layer.predict(h[0, 0]).shape == ()
+    found, theirs = (one(h.view(20, 8), target.view(20)) for one in (layer, stock))
     assert found._fields == theirs._fields
     assert [part.shape for part in found] == [part.shape for part in theirs]
-    output, loss = found
-    expected = layer.log_probs(h).gather(1, target.unsqueeze(1)).squeeze(1)
+    output, loss = layer(h, target)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(loss, layer.nll(h, target, reduction="mean"))
-    weight = torch.randn(20)  # both parts have gradients
-    for ours, right in ((loss, -expected.mean()), (output @ weight, expected @ weight)):
-        gradients = (torch.autograd.grad(part, h, retain_graph=True)[0] for part in (ours, right))
+    weight = torch.randn(4, 5)  # both parts have gradients
+    for ours, right in ((loss, -expected.mean()), ((output * weight).sum(), expected * weight)):
+        gradients = (torch.autograd.grad(v.sum(), h, retain_graph=True)[0] for v in (ours, right))
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
-    few = target.clone()
-    few[4:] = -100
-    output, loss = layer(h.view(4, 5, 8), few.view(4, 5))
-    assert not output.flatten()[4:].any()
-    torch.testing.assert_close(loss, -expected[:4].mean())
+    target[1:] = -100
+    output, loss = layer(h, target)
+    assert not output[1:].any()
+    torch.testing.assert_close(loss, -expected[0].mean())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_copies_and_checkpoints_give_the_same_numbers(name: str) -> None:
+    """Also of a layer that has scored: what is prepared stays behind."""
+    layer, loaded = make(name), make(name).eval()
+    h, target = torch.randn(12, 8), torch.randint(30, (12,))
+    layer.nll(h, target).backward()
+    if isinstance(layer, KerbsOutputLayer):
+        layer.update_statistics(0.1)
+    loaded.load_state_dict(layer.eval().state_dict())
+    fresh = len(pickle.dumps(layer))
+    with torch.no_grad():
+        expected = layer.log_probs(h)
+        assert len(pickle.dumps(layer)) == fresh
+        for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
+            assert torch.equal(twin.log_probs(h), expected)
+            assert torch.equal(twin.nll(h, target), layer.nll(h, target))
+            assert torch.equal(twin.usage, layer.usage)
+            twin.weight.zero_()
+            assert not torch.equal(twin.log_probs(h), expected)
+            assert torch.equal(layer.log_probs(h), expected)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        make(name, 31).load_state_dict(layer.state_dict())
 
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("shape", [(10, 4), (2, 5, 16), ()])
 def test_vectors_of_another_size_are_refused(name: str, shape: tuple[int, ...]) -> None:
-    layer, h = LAYERS[name](), torch.randn(shape)
-    calls: tuple[Callable[[], Any], ...] = (
-        lambda: layer(h, torch.tensor([3])), lambda: layer.log_probs(h), lambda: layer.predict(h)
-    )  # fmt: skip
-    for call in calls:
+    layer = make(name)
+    for call in (lambda h: layer(h, torch.tensor([3])), layer.log_probs, layer.predict):
         with pytest.raises(ValueError, match=r"`h` has shape .* last dimension must be 8"):
-            call()
+            call(torch.randn(shape))
 
 
 def test_words_are_predicted_a_few_positions_at_a_time() -> None:
-    layer, h = LAYERS["kerbs"](), torch.randn(4, 5, 8)
+    layer, h = make("kerbs"), torch.randn(4, 5, 8)
     expected, few = layer.log_probs(h).argmax(-1), mock.patch.object(base, "PREDICTED_SCORES", 150)
     with few, mock.patch.object(layer, "log_probs", wraps=layer.log_probs) as scored:
         assert torch.equal(layer.predict(h), expected)
@@ -73,8 +105,7 @@ def test_words_are_predicted_a_few_positions_at_a_time() -> None:
 
 def test_layers_of_one_vector_a_word_have_one_sense_of_each() -> None:
     for name in ("softmax", "mixture"):
-        layer = LAYERS[name]()
-        words = torch.tensor([[3, 7]])
+        layer, words = make(name), torch.tensor([[3, 7]])
         found = layer.look_up(words)
         assert torch.equal(found.rows.squeeze(2), layer.weight[words])
         assert found.prior.tolist() == [[[1.0], [1.0]]]
@@ -85,40 +116,37 @@ def test_layers_of_one_vector_a_word_have_one_sense_of_each() -> None:
         assert not hasattr(layer, "inventory")
 
 
-def example(number: int) -> dict[str, Any]:
-    """The names that an example of fairseq_kerbs/README.md has made; the first one imports."""
+def example(number: int, capsys: Capsys) -> tuple[dict[str, Any], str, list[int]]:
+    """What an example of fairseq_kerbs/README.md has made and printed, and the numbers of moved
+    senses in it; the first one imports."""
     text = (Path(fairseq_kerbs.__file__).parent / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"__name__": "example"}
     torch.manual_seed(1)
     exec(blocks[0].split("\n\n")[0], names)
     exec(blocks[number], names)
-    return names
-
-
-def test_the_training_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    names = example(0)
-    assert 2.1 < names["perplexity"] < 2.6  # 100 by chance, 2.18 by the noise alone
-    assert 0.88 < names["accuracy"] < 0.92  # 0.9 are no noise
-    layer = names["layer"]
-    assert not layer.inventory.interval_count.any()  # reallocation began a new interval
     printed = capsys.readouterr().out
     moved = [int(number) for number in re.findall(r"(\d+) senses moved", printed)]
+    return names, printed, moved
+
+
+def test_the_training_of_the_readme_runs(capsys: Capsys) -> None:
+    names, _, moved = example(0, capsys)
+    assert 2.1 < names["perplexity"] < 2.6  # 100 by chance, 2.18 by the noise alone
+    assert 0.88 < names["accuracy"] < 0.92  # 0.9 are no noise
+    # reallocation began a new interval
+    assert not names["layer"].inventory.interval_count.any()
     assert len(moved) == 5
     assert moved[0] > moved[-1]
 
 
-def test_the_trainer_of_hugging_face_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_hugging_face_trainer_runs(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     monkeypatch.chdir(tmp_path)
-    names = example(1)
+    names, printed, moved = example(1, capsys)
     model, ids = names["model"], names["ids"]
-    printed = capsys.readouterr().out
     assert "tensor([[ 5,  8, 11, 14, 17, 20, 23]])" in printed
-    moved = [int(number) for number in re.findall(r"(\d+) senses moved", printed)]
     assert len(moved) == 4
     assert sum(moved) > 0
     layer = model.lm_head
@@ -133,5 +161,5 @@ def test_the_trainer_of_hugging_face_runs(
 @pytest.mark.parametrize("name", LAYERS)
 def test_all_of_a_layer_is_made_on_the_default_device(name: str) -> None:
     with torch.device("meta"):
-        layer = LAYERS[name]()
+        layer = make(name)
     assert {parameter.device.type for parameter in layer.parameters()} == {"meta"}

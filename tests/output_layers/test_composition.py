@@ -35,21 +35,15 @@ def make_layer(kernel: str = "kerbs") -> tuple[KerbsOutputLayer, Problem]:
     return layer, p._replace(w=layer.weight, theta=layer.theta)
 
 
-def test_prior_of_words_that_never_occurred_is_uniform() -> None:
+def test_prior_is_uniform_for_words_that_never_occurred_and_is_rounded_once() -> None:
     table = build_sense_table(torch.tensor([0, 0, 1, 1, 1, 2]), 3, 4)
-    usage = torch.tensor([0.0, 0.0, 1e-40, 1e-41, 0.0, 0.5])
-    third = 1 / 3
+    usage, third = torch.tensor([0.0, 0.0, 1e-40, 1e-41, 0.0, 0.5]), 1 / 3
     weights = prior_weights(usage, *table[:2])
-    torch.testing.assert_close(
-        weights,
-        torch.tensor([[0.5, 0.5, 0, 0], [third, third, third, 0], [1.0, 0, 0, 0]]),
-    )
+    expected = torch.tensor([[0.5, 0.5, 0, 0], [third, third, third, 0], [1.0, 0, 0, 0]])
+    torch.testing.assert_close(weights, expected)
     words = torch.tensor([[0, 2], [1, 1]])
     some = prior_weights(usage, table.senses[words], table.mask[words])
     assert torch.equal(some, weights[words])
-
-
-def test_prior_is_rounded_once() -> None:
     table = build_sense_table(torch.arange(300) % 100, 100)
     usage = torch.rand(300) ** 8
     used = usage[table.senses].double()
@@ -84,6 +78,9 @@ def test_sequence_equals_the_recursion_position_by_position() -> None:
     assert torch.equal(embedding(WORDS), embedding.embed_sequence(WORDS, None))
     single = embedding.embed_sequence(WORDS[:, :1], features[:, :1])
     assert torch.equal(single, embedding(WORDS[:, :1]))
+    prior = ComposedEmbedding(layer, PAD, posterior=False)
+    assert torch.equal(prior.embed_sequence(WORDS, features), prior(WORDS))
+    assert torch.equal(prior(WORDS, features), prior(WORDS))
 
 
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
@@ -104,25 +101,15 @@ def test_gradients_reach_rows_theta_and_context(kernel: str) -> None:
     embedding = ComposedEmbedding(layer, PAD)
     features = torch.randn(3, 7, 7, dtype=torch.float64, requires_grad=True)
     composed = embedding.embed_sequence(WORDS, features)
-    (composed * torch.randn_like(composed)).sum().backward()
-    assert layer.weight.grad is not None
+    inputs = [features, *layer.parameters()]
+    gradients = torch.autograd.grad((composed * torch.randn_like(composed)).sum(), inputs)
+    by_features, by_rows, *by_theta = (gradient != 0 for gradient in gradients)
     words = WORDS[WORDS != PAD].unique()
     used = layer.table.senses[words][layer.table.mask[words]].unique()
-    assert torch.equal((layer.weight.grad != 0).any(1).nonzero().squeeze(1), used)
-    assert features.grad is not None
-    assert (features.grad[0, :6] != 0).any(1).sum() >= 4  # not behind words of a single sense
-    assert (features.grad[:, 6] == 0).all()  # predicts what is not an input
-    if kernel != "lin":
-        assert layer.theta.grad is not None
-        assert (layer.theta.grad != 0).any()
-
-
-def test_prior_only_ignores_contexts() -> None:
-    layer, _ = make_layer()
-    prior = ComposedEmbedding(layer, PAD, posterior=False)
-    features = torch.randn(3, 7, 7, dtype=torch.float64)
-    assert torch.equal(prior.embed_sequence(WORDS, features), prior(WORDS))
-    assert torch.equal(prior(WORDS, features), prior(WORDS))
+    assert torch.equal(by_rows.any(1).nonzero().squeeze(1), used)
+    assert by_features[0, :6].any(1).sum() >= 4  # not behind words of a single sense
+    assert not by_features[:, 6].any()  # predicts what is not an input
+    assert [bool(part.any()) for part in by_theta] == [True] * (kernel != "lin")
 
 
 def test_one_sense_a_word_is_a_plain_embedding() -> None:
@@ -151,16 +138,12 @@ def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
         single = embedding(WORDS)
         parts = [part[..., :6] for part in (whole, stepped, single)]
         assert [part.shape[-1] for part in (whole, stepped, single)] == [size] * 3
-        torch.stack([(part.sin() * part).sum() for part in parts]).sum().backward()
-        assert layer.weight.grad is not None
-        assert layer.theta.grad is not None
-        assert features.grad is not None
-        gradients = [layer.weight.grad, layer.theta.grad, features.grad]
-        found.append([part.detach() for part in parts] + gradients)
+        loss = torch.stack([(part.sin() * part).sum() for part in parts]).sum()
+        gradients = torch.autograd.grad(loss, [layer.weight, layer.theta, features])
+        found.append([*(part.detach() for part in parts), *gradients])
         assert size == (6 if bias else 7)
-        assert layer.weight.grad[:, 6].abs().max() > 0  # by way of the weights
-    for plain, biased in zip(*found, strict=True):
-        torch.testing.assert_close(biased, plain, rtol=1e-12, atol=1e-13)
+        assert gradients[0][:, 6].abs().max() > 0  # by way of the weights
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)
     one = ComposedEmbedding(SoftmaxOutputLayer(7, 11), PAD, True, True)
     assert torch.equal(one(WORDS)[0], one.weight[WORDS[0], :6])
 
@@ -178,8 +161,7 @@ def test_layer_is_shared_not_owned() -> None:
 
 def test_posterior_of_narrow_inputs_is_that_of_the_same_numbers_in_float32() -> None:
     h, rows, theta = torch.randn(5, 64), torch.randn(5, 3, 64), torch.randn(5, 3)
-    mask = torch.tensor([True, True, True])
-    kernel = build_kernel("kerbs")
+    mask, kernel = torch.tensor([True, True, True]), build_kernel("kerbs")
     for dtype in (torch.float16, torch.bfloat16):
         a, b, c = h.to(dtype), rows.to(dtype), theta.to(dtype)
         right = posterior_weights(a.float(), b.float(), c.float(), mask, kernel)

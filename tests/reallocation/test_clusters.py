@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +19,10 @@ from fairseq_kerbs.reallocation.clusters import joined_senses, spare_senses
 DIM, WORDS = 6, 8
 
 
-def layer_of(senses: int = 16, kernel: str = "kerbs", seed: int = 0) -> KerbsOutputLayer:
+def layer_of(senses: int = 16, seed: int = 0, **options: Any) -> KerbsOutputLayer:
     torch.manual_seed(seed)
-    return KerbsOutputLayer(
-        DIM + 1, WORDS, senses, kernel=kernel, biased=True, sense_init="spare", init_scale=2.0
-    )
+    options |= {"biased": True, "sense_init": "spare", "init_scale": 2.0}
+    return KerbsOutputLayer(DIM + 1, WORDS, senses, **options)
 
 
 def contexts_of(number: int = 600, seed: int = 1) -> tuple[Tensor, Tensor]:
@@ -61,25 +61,22 @@ def test_spare_senses_change_no_probability_and_get_no_gradient() -> None:
     single.theta.data = layer.theta.data[:WORDS].clone()
     h, words = contexts_of()
     torch.testing.assert_close(layer.log_probs(h), single.log_probs(h))
-    layer.nll(h, words).backward()
-    assert layer.weight.grad is not None
-    assert layer.weight.grad[WORDS:].abs().max() < 1e-8 < layer.weight.grad[:WORDS].abs().max()
+    (grad,) = torch.autograd.grad(layer.nll(h, words), layer.weight)
+    assert grad[WORDS:].abs().max() < 1e-8 < grad[:WORDS].abs().max()
     spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
     assert spare.tolist() == [False] * WORDS + [True] * 8
 
 
 def test_words_get_as_many_senses_as_their_contexts_have_clusters() -> None:
-    layer = layer_of(WORDS + 3)
-    h, words = contexts_of()
+    layer, (h, words) = layer_of(WORDS + 3), contexts_of()
     train(layer, h, words)
     before = layer.weight.detach().clone()
     mass = layer_mass(layer, h, words)
     place(layer, h, words)
     assert layer.sample is None
     spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
-    assert torch.bincount(layer.word_of_sense[~spare], minlength=WORDS).tolist() == [
-        *(1, 1, 1, 1, 2, 3, 1, 1)
-    ]
+    counts = torch.bincount(layer.word_of_sense[~spare], minlength=WORDS)
+    assert counts.tolist() == [1, 1, 1, 1, 2, 3, 1, 1]
     torch.testing.assert_close(layer.weight[[0, 1, 2, 3, 6, 7]], before[[0, 1, 2, 3, 6, 7]])
     for word in (4, 5):  # the mean of the log mass stays, each sense is the top one somewhere
         here, senses = words == word, (layer.word_of_sense == word).nonzero().squeeze(1)
@@ -101,8 +98,7 @@ def layer_mass(layer: KerbsOutputLayer, h: Tensor, words: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kernel", ["lin", "kerbs"])
 def test_joined_senses(kernel: str) -> None:
-    """Of the inner product, the mean posterior's mean of vectors; the mean of the log mass stays;
-    one sense is itself."""
+    """The mean of the log mass stays. For ``lin`` the vector is the mean by the posterior."""
     layer = layer_of(kernel=kernel, seed=3)
     h = contexts_of()[0].double()
     weight, theta = layer.weight.detach().double()[4:7], layer.theta.detach().double()[4:7]
@@ -121,8 +117,7 @@ def test_joined_senses(kernel: str) -> None:
 def test_a_limit_and_a_second_placement() -> None:
     """Two senses beside the words': the larger fall of distortion wins them, and a second placement
     on other contexts gives them to whom they belong then."""
-    layer = layer_of(WORDS + 1)
-    h, words = contexts_of()
+    layer, (h, words) = layer_of(WORDS + 1), contexts_of()
     train(layer, h, words)
     place(layer, h, words)
     spare = spare_senses(layer.weight.detach(), layer.word_of_sense, WORDS)
@@ -136,8 +131,7 @@ def test_a_limit_and_a_second_placement() -> None:
 
 
 def test_a_checkpoint_holds_the_sample_and_resumes_exactly() -> None:
-    layer = layer_of()
-    h, words = contexts_of()
+    layer, (h, words) = layer_of(), contexts_of()
     layer.start_sampling(special=4)
     train(layer, h[:300], words[:300], 2)
     state = copy.deepcopy(layer.state_dict())
@@ -147,8 +141,7 @@ def test_a_checkpoint_holds_the_sample_and_resumes_exactly() -> None:
     for each in (layer, other):
         train(each, h[300:], words[300:], 2)
         each.reallocate("clusters")
-    for left, right in zip(layer.state_dict().values(), other.state_dict().values(), strict=True):
-        assert torch.equal(left, right)
+    torch.testing.assert_close(layer.state_dict(), other.state_dict(), rtol=0, atol=0)
     assert not any(name.startswith("sample") for name in layer.state_dict())
     layer.load_state_dict(other.state_dict())
     assert layer.sample is None
@@ -160,10 +153,7 @@ def test_many_placements_keep_every_number(seed: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(clusters, "LEAST_CONTEXTS", 6)
     monkeypatch.setattr(clusters, "CONTEXTS_A_SENSE", 3)
     most = 2 + seed // 2
-    torch.manual_seed(seed)
-    layer = KerbsOutputLayer(
-        DIM + 1, WORDS, WORDS + 2 * seed, max_senses=most, biased=True, sense_init="spare"
-    )
+    layer = layer_of(WORDS + 2 * seed, seed, max_senses=most)
     for number in range(5):
         words = torch.randint(number % 3, WORDS, (90,))
         h = F.pad(4 * torch.randn(90, DIM), (0, 1), value=1.0)
@@ -181,8 +171,7 @@ def test_many_placements_keep_every_number(seed: int, monkeypatch: pytest.Monkey
 
 def test_senses_that_have_parted_are_not_drawn_together() -> None:
     """A placement after a training leaves the loss nearly as it is, where senses are needed."""
-    layer = layer_of(WORDS + 3)
-    h, words = contexts_of()
+    layer, (h, words) = layer_of(WORDS + 3), contexts_of()
     train(layer, h, words, 5)
     place(layer, h, words)
     train(layer, h, words, 150)
@@ -194,8 +183,7 @@ def test_senses_that_have_parted_are_not_drawn_together() -> None:
 def test_a_larger_gap_parts_senses_more() -> None:
     spread = []
     for gap in (0.5, 4.0):
-        layer = layer_of(WORDS + 3)
-        h, words = contexts_of()
+        layer, (h, words) = layer_of(WORDS + 3), contexts_of()
         layer.start_sampling(special=4)
         train(layer, h, words)
         layer.reallocate("clusters", ReallocationSettings(gap=gap))

@@ -9,23 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_kerbs.output_layers import KerbsOutputLayer
-from fairseq_kerbs.reallocation import (
-    MOVED_THETA,
-    POLICIES,
-    ReallocationSettings,
-    reallocate,
-    reset_moments,
-)
+from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings, reallocate
+from fairseq_kerbs.reallocation.policies import reset_moments
 from fairseq_kerbs.senses import SenseInventory, random_allocation
 from tests.helpers.reference import algorithm1, released_reallocation
 
 
-def inventory_of(
-    owners: list[int] | Tensor, vocab_size: int, most: int = 4, **values: Any
-) -> SenseInventory:
+def inventory_of(owners: Any, vocab_size: int, most: int = 4, **values: Any) -> SenseInventory:
     """An inventory of senses with these words, and with these values of other buffers."""
     inventory = SenseInventory(vocab_size, len(owners), most)
     state = inventory.state_dict()
@@ -33,10 +26,6 @@ def inventory_of(
         state[name] = torch.as_tensor(value, dtype=state[name].dtype)
     inventory.load_state_dict(state)
     return inventory
-
-
-def state_of(inventory: SenseInventory) -> dict[str, Tensor]:
-    return copy.deepcopy(inventory.state_dict())
 
 
 def test_algorithm_1_by_hand() -> None:
@@ -107,23 +96,17 @@ def inventories(draw: st.DrawFn) -> list[Case]:
     settings = ReallocationSettings(
         draw(st.sampled_from([-8.0, -5.0, -1.0, 1.0])), draw(st.sampled_from([0.005, 0.3, 1.0]))
     )
-    size = (vocab_size, total, most)
-    return [(random_inventory(size, power, ties, occurrences, g), settings) for _ in range(CASES)]
-
-
-def random_inventory(
-    size: tuple[int, int, int], power: float, ties: bool, occurrences: int, g: torch.Generator
-) -> SenseInventory:
-    vocab_size, total, most = size
-    allocation = random_allocation(vocab_size, total, most, g)
-    owners = allocation[torch.randperm(total, generator=g)]
-    usage = torch.rand(total, generator=g).pow(power)
-    if ties:
-        usage = (usage * 4).round() / 4
-    count = torch.randint(occurrences, (vocab_size,), generator=g)
-    prob, log_prob = (torch.rand(vocab_size, generator=g) for _ in range(2))
-    sums = {"interval_count": count, "interval_prob": count * prob, "interval_usage": usage.flip(0)}
-    return inventory_of(owners, vocab_size, most, usage=usage, log_prob=-10 * log_prob, **sums)
+    cases = list[Case]()
+    for _ in range(CASES):
+        owners = random_allocation(vocab_size, total, most, g)[torch.randperm(total, generator=g)]
+        usage = torch.rand(total, generator=g).pow(power)
+        usage = (usage * 4).round() / 4 if ties else usage
+        count = torch.randint(occurrences, (vocab_size,), generator=g)
+        prob, log_prob = (torch.rand(vocab_size, generator=g) for _ in range(2))
+        values = {"usage": usage, "interval_usage": usage.flip(0), "log_prob": -10 * log_prob}
+        values |= {"interval_count": count, "interval_prob": count * prob}
+        cases.append((inventory_of(owners, vocab_size, most, **values), settings))
+    return cases
 
 
 @pytest.mark.parametrize("policy", ["paper", "released"])
@@ -135,7 +118,7 @@ def test_policies_are_their_literal_forms(policy: str, cases: list[Case]) -> Non
 
 
 def check_policy(policy: str, inventory: SenseInventory, options: ReallocationSettings) -> None:
-    before = state_of(inventory)
+    before = copy.deepcopy(inventory.state_dict())
     state = {name: value.tolist() for name, value in before.items()}
     owners, usage, most = state["word_of_sense"], state["usage"], inventory.max_senses
     count, prob, used = (state[f"interval_{name}"] for name in ("count", "prob", "usage"))
@@ -152,31 +135,16 @@ def check_policy(policy: str, inventory: SenseInventory, options: ReallocationSe
     moves = POLICIES[policy](inventory, options)
     columns = (moves.senses, moves.sources, moves.words)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
-    for name, value in inventory.state_dict().items():  # a policy changes nothing
-        assert torch.equal(value, before[name]), name
+    # a policy changes nothing
+    torch.testing.assert_close(inventory.state_dict(), before, rtol=0, atol=0)
     again = reallocate(inventory, policy, options)
     assert torch.equal(again.senses, moves.senses)
     assert inventory.word_of_sense.tolist() == after
     assert inventory.usage.tolist() == pytest.approx(usage, rel=1e-6)
-    check_numbers(inventory)
-
-
-def check_numbers(inventory: SenseInventory) -> None:
     counts = inventory.senses_per_word()
     assert counts.sum() == inventory.total_senses
     assert 1 <= counts.min() <= counts.max() <= inventory.max_senses
     assert (inventory.table.mask.sum(1) == counts).all()
-
-
-def test_nothing_moves_where_nothing_can() -> None:
-    bad = [-1e9, -1e9, -1e9]
-    for owners, most in (([0, 1, 2], 4), ([0, 1, 2, 0, 1, 2], 2)):
-        inventory = inventory_of(owners, 3, most, log_prob=bad)
-        assert len(reallocate(inventory, "paper")) == 0
-        assert len(reallocate(inventory, "released")) == 0
-        assert inventory.word_of_sense.tolist() == owners
-    with pytest.raises(ValueError, match=r"`policy`.*'often'.*paper, released"):
-        reallocate(inventory, "often")
 
 
 @pytest.mark.parametrize("kind", ["adam", "amsgrad", "momentum", "plain"])
@@ -197,7 +165,6 @@ def test_moved_rows_begin_afresh_and_no_other(kind: str, policy: str) -> None:
         layer.update_statistics(1e-3)
     weight, theta = layer.weight.detach().clone(), layer.theta.detach().clone()
     before = copy.deepcopy(optimizer.state_dict()["state"])
-    mean = layer.usage.mean().item()
     moves = layer.reallocate(policy, ReallocationSettings(log_prob_threshold=-25.0, max_moves=0.2))
     reset_moments(optimizer, layer.sense_parameters(), moves.senses)
     assert 0 < len(moves) < 60
@@ -207,9 +174,7 @@ def test_moved_rows_begin_afresh_and_no_other(kind: str, policy: str) -> None:
     assert torch.equal(layer.weight, weight)  # vectors stay
     assert torch.equal(layer.theta[~moved], theta[~moved])
     if policy == "paper":
-        assert (layer.theta[moved] == MOVED_THETA).all()
-        assert MOVED_THETA == 1e-8
-        assert moves.usage[0].item() == pytest.approx(mean, rel=1e-5)
+        assert (layer.theta[moved] == 1e-8).all()
     else:
         assert torch.equal(layer.theta, theta)
     after = optimizer.state_dict()["state"]

@@ -6,15 +6,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from tests.helpers.commands import ENVIRONMENT, PROGRAMS
 from tests.helpers.slurm import free_port
-from tests.helpers.training_runs import ROOT, Run, binarize, trainings
+from tests.helpers.training_runs import Run, binarize, trainings
 from tests.training.test_resume import COMMON, MODELS, load, moves, run
 
 pytestmark = pytest.mark.slow
@@ -56,10 +58,7 @@ def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
     runs = [
         run(data, folder / name, arch, *FLAGS, *flags, "2", record=f"{folder / name}.0")
-        for name, arch, flags in (
-            ("one", ARCH, PRIOR[-1:]),
-            ("one_prior", "lstm_kerbs", PRIOR),
-        )
+        for name, arch, flags in (("one", ARCH, PRIOR[-1:]), ("one_prior", "lstm_kerbs", PRIOR))
     ]
     for name, (arch, _, flags) in TRAININGS.items():
         runs += two(data, folder / name, *flags, arch=arch)
@@ -88,9 +87,7 @@ def test_both_processes_have_the_same_after_every_update(name: str, done: Path) 
     allocations = [line[1] for line in first]
     if name == "clusters":  # the first process has clustered its contexts, and told the second
         (move,) = moves(done / "clusters.log")
-        number = re.fullmatch(r"reallocation after 4 updates: (\d+) senses placed .*", move)
-        assert number is not None
-        assert int(number[1]) > 0
+        assert re.fullmatch(r"reallocation after 4 updates: [1-9]\d* senses placed .*", move)
         return
     # they move when the update after every second one begins
     assert [allocations[n] != allocations[n - 1] for n in range(1, UPDATES)] == [0, 1, 0, 1, 0, 1]
@@ -124,18 +121,12 @@ def test_a_process_ends_with_an_error_when_another_one_has_died(done: Path) -> N
 
 def test_torchrun_ends_all_when_one_is_killed(data: Path, tmp_path: Path) -> None:
     """The real commands; the second process is killed from outside after its fourth update."""
-    torchrun, train = (Path(sys.executable).parent / name for name in ("torchrun", "fairseq-train"))
-    command = [torchrun, "--standalone", "--nproc_per_node", "2", train, data, *COMMON,
-               "--arch", ARCH, *MODELS[ARCH], *FLAGS, "--max-update", "100000",
-               "--log-interval", "1", "--disable-validation", "--no-save"]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [str(part) for part in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
-        text=True,
-    ) as launcher:
+    command: list[Any] = [PROGRAMS / "torchrun", "--standalone", "--nproc_per_node", "2"]
+    command += [PROGRAMS / "fairseq-train", data, *COMMON, "--arch", ARCH, *MODELS[ARCH], *FLAGS]
+    command += ["--max-update", "100000", "--log-interval", "1", "--disable-validation"]
+    command += ["--no-save"]
+    pipe: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=os.environ | ENVIRONMENT, **pipe) as launcher:
         assert launcher.stdout is not None
         try:
             for line in launcher.stdout:
@@ -158,13 +149,10 @@ def test_torchrun_ends_all_when_one_is_killed(data: Path, tmp_path: Path) -> Non
 def children(parent: int) -> dict[str, int]:
     """Processes that a launcher has started, by rank."""
     found: dict[str, int] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if entry.read_text().rpartition(")")[2].split()[1] != str(parent):
-                continue
-            variables = (entry.parent / "environ").read_text().split("\0")
-        except OSError:  # it has just ended
-            continue
-        ranks = [text[5:] for text in variables if text.startswith("RANK=")]
-        found |= {rank: int(entry.parent.name) for rank in ranks}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if (folder / "stat").read_text().rpartition(")")[2].split()[1] == str(parent):
+                variables = (folder / "environ").read_text().split("\0")
+                ranks = [text[5:] for text in variables if text.startswith("RANK=")]
+                found |= dict.fromkeys(ranks, int(folder.name))
     return found

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers.tiny_trainings import TRANSFORMER
 from tests.helpers.training_runs import ROOT, Run, binarize, trainings
 
 pytestmark = pytest.mark.slow
@@ -22,10 +23,7 @@ MODELS = {
     ],
     # fairseq seeds by the number of the update, so dropout is as it would have been
     "transformer_kerbs": [
-        *("--encoder-layers", "1", "--decoder-layers", "1", "--encoder-embed-dim", "16"),
-        *("--decoder-embed-dim", "16", "--encoder-ffn-embed-dim", "16"),
-        *("--decoder-ffn-embed-dim", "16", "--encoder-attention-heads", "2"),
-        *("--decoder-attention-heads", "2", "--dropout", "0.2"),
+        *(*TRANSFORMER, "--dropout", "0.2"),
         *("--reallocation", "paper", "--log-prob-threshold", "-5", "--sense-decay", "1e-3"),
     ],
     # sums over the interval are half complete in every second checkpoint
@@ -95,24 +93,25 @@ def moves(log: Path) -> list[str]:
     return re.findall(r"reallocation after .*", log.read_text())
 
 
+def loaded(folder: Path) -> list[int]:
+    """Numbers of updates that a training went on from."""
+    text = folder.with_suffix(".log").read_text()
+    return [int(done) for done in re.findall(r"Loaded checkpoint .* @ (\d+) updates", text)]
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all trainings: of each architecture straight, resumed and killed."""
     folder = tmp_path_factory.mktemp("resume")
     data, runs = binarize(folder), []
     for arch, kills in KILLS.items():
-        straight, resumed, killed = (
-            folder / arch / name for name in ("straight", "resumed", "killed")
-        )
-        flags = [*SCHEDULE, *SAVING, "--max-update"]
         (folder / arch).mkdir()
-        runs += [
-            run(data, straight, arch, *flags, str(WHOLE)),
-            run(data, resumed, arch, *flags, str(HALF)),
-            run(data, resumed, arch, *flags, str(WHOLE)),
-        ]
-        runs += [run(data, killed, arch, *flags, str(WHOLE), kill=kill) for kill in kills]
-        runs += [run(data, killed, arch, *flags, str(WHOLE))] if kills else []
+        plan: list[Any] = [("straight", WHOLE, {}), ("resumed", HALF, {}), ("resumed", WHOLE, {})]
+        plan += [("killed", WHOLE, {"kill": kill}) for kill in kills]
+        plan += [("killed", WHOLE, {})] if kills else []
+        for name, updates, more in plan:
+            flags = [*SCHEDULE, *SAVING, "--max-update", str(updates)]
+            runs.append(run(data, folder / arch / name, arch, *flags, **more))
     flags = [*PLATEAU, "--no-epoch-checkpoints", "--max-epoch"]
     for name, epochs in (("plateau", "3"), ("plateau_resumed", "2"), ("plateau_resumed", "3")):
         runs.append(run(data, folder / name, "transformer_kerbs", *flags, epochs))
@@ -122,37 +121,28 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("arch", list(MODELS))
+@pytest.mark.parametrize("arch", MODELS)
 def test_every_interruption_leads_to_the_same_bits(arch: str, done: Path) -> None:
     straight, resumed, killed = (done / arch / name for name in ("straight", "resumed", "killed"))
-    middle = load(straight / "checkpoint_1_3.pt")["extra_state"]["train_iterator"]
-    assert middle["iterations_in_epoch"] > 0
-    files = sorted(path.name for path in straight.glob("*.pt"))
-    assert len(files) > 4
+    middle = load(straight / "checkpoint_1_3.pt")
+    assert middle["extra_state"]["train_iterator"]["iterations_in_epoch"] > 0
     made = moves(straight.with_suffix(".log"))
     if arch == "gru_kerbs":
         assert all(re.search(r"[1-9]\d* senses placed on clusters", move) for move in made)
-        assert "decoder.output.sample_kept" in load(straight / "checkpoint_1_3.pt")["model"]
-    assert made
+        assert "decoder.output.sample_kept" in middle["model"]
+        assert made
+    else:  # senses moved whenever an interval had ended, if an update followed
+        assert len(made) == WHOLE // 2 - 1
+    assert loaded(resumed) == [HALF]
+    # killed before a save, in the middle of it or of a copy: always at 6
+    assert not KILLS[arch] or loaded(killed) == [EVERY] * len(KILLS[arch])
+    files = sorted(path.name for path in straight.glob("*.pt"))
+    assert len(files) > 4
     for name in files:
         expected = what_lasts(straight / name)
         assert assert_same(what_lasts(resumed / name), expected) > 40
         if KILLS[arch]:
             assert_same(what_lasts(killed / name), expected)
-
-
-@pytest.mark.parametrize("arch", ["transformer_kerbs", "lstm_kerbs"])
-def test_reallocations_are_those_of_the_straight_training(arch: str, done: Path) -> None:
-    made = moves(done / arch / "straight.log")
-    # senses moved whenever an interval had ended, if an update followed
-    assert len(made) == WHOLE // 2 - 1
-    assert moves(done / arch / "resumed.log") == made
-    # killed before a save, in the middle of it or of a copy, always at 6: what has been made there
-    # is lost, and the moves that begin the next update are still to come
-    again = len(KILLS[arch])
-    text = (done / arch / "killed.log").read_text()
-    assert re.findall(r"Loaded checkpoint .* @ (\d+) updates", text) == again * [str(EVERY)]
-    assert moves(done / arch / "killed.log") == [*made[:2], *(again - 1) * made[1:2], *made[1:]]
 
 
 def test_the_schedule_hears_of_an_epoch_that_ended_with_the_training(done: Path) -> None:

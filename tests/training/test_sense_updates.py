@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from fairseq_kerbs import clusters
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
@@ -34,9 +34,11 @@ class PlainOptimizer:
         loss.backward()
 
 
-def training(name: str = "transformer", **flags: Any) -> tuple[Any, Any, Any, Any]:
+def training(
+    name: str = "transformer", task: Any = None, **flags: Any
+) -> tuple[Any, Any, Any, Any]:
     """Task, model in training mode, criterion and optimizer."""
-    task = make_task(model=name)
+    task = task or make_task(model=name)
     model = make_model(name, task, **(FLAGS | flags)).train()
     criterion = KerbsCrossEntropyCriterion(task, False, 0.0)
     return task, model, criterion, PlainOptimizer(model)
@@ -59,21 +61,22 @@ def move(parts: tuple[Any, Any, Any, Any], updates: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
-@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize(("batches", "policy"), [(1, "paper"), (3, "paper"), (1, "none")])
 def test_senses_move_once_every_interval(
-    name: str, batches: int, caplog: pytest.LogCaptureFixture
+    name: str, batches: int, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parts = training(name)
+    """But for --reallocation none, and with statistics in any case."""
+    parts, moments = training(name, reallocation=policy), (2, 4) if policy == "paper" else ()
     inventory = parts[1].decoder.output.inventory
     with caplog.at_level(logging.INFO):
         for update in range(6):
             before = inventory.word_of_sense.clone()
             one_update(parts, update, batches)
-            moved = bool((inventory.word_of_sense != before).any())
-            assert moved == (update in (2, 4)), update
+            assert torch.equal(inventory.word_of_sense, before) == (update not in moments), update
             assert int(inventory.senses_per_word().min()) >= 1
             assert int(inventory.senses_per_word().max()) <= 4
-    assert [caplog.text.count(f"after {updates} updates") for updates in (2, 4, 6)] == [1, 1, 0]
+    assert re.findall(r"after (\d+) updates", caplog.text) == [*map(str, moments)]
+    assert float(inventory.log_prob.min()) < -1.0
 
 
 def test_checkpoints_of_another_policy_are_taken() -> None:
@@ -127,23 +130,13 @@ def test_an_overflow_leaves_nothing_in_the_statistics() -> None:
     assert float(layer.inventory.interval_count.sum()) == batch["ntokens"] - 1
 
 
-def test_reallocation_none_keeps_the_allocation_and_the_statistics_alive() -> None:
-    parts = training(reallocation="none")
-    inventory = parts[1].decoder.output.inventory
-    before = inventory.word_of_sense.clone()
-    for update in range(4):
-        one_update(parts, update)
-    assert torch.equal(inventory.word_of_sense, before)
-    assert float(inventory.log_prob.min()) < -1.0
-
-
 def test_a_second_model_of_the_task_does_not_stack_hooks_and_brings_its_own_schedule() -> None:
     task = make_task()
     make_model("transformer", task, reallocation="none")
     step = task.optimizer_step
-    model = make_model("transformer", task, **FLAGS).train()
+    parts = training(task=task)
+    model = parts[1]
     assert task.optimizer_step is step
-    parts = task, model, KerbsCrossEntropyCriterion(task, False, 0.0), PlainOptimizer(model)
     before = model.decoder.output.inventory.word_of_sense.clone()
     for update in range(3):
         one_update(parts, update)
@@ -233,17 +226,3 @@ def test_missing_statistics_are_said(caplog: pytest.LogCaptureFixture) -> None:
         task.optimizer_step(optimizer, model=model, update_num=update)
     move(parts, 2)
     assert "--criterion kerbs_cross_entropy" in caplog.text
-
-
-def fp16_config(bf16: bool = False) -> Any:
-    """As much of fairseq's configuration as its FP16 optimizers read."""
-    common = {"fp16_no_flatten_grads": True, "bf16": bf16, "fp16_scale_window": 128,
-              "fp16_init_scale": 4, "fp16_scale_tolerance": 0.0, "threshold_loss_scale": None,
-              "min_loss_scale": 1e-4}  # fmt: skip
-    adam = {"_name": "adam", "lr": [1e-3], "adam_betas": "(0.9, 0.98)", "adam_eps": 1e-8,
-            "weight_decay": 0.0, "use_old_adam": True, "fp16_adam_stats": False,
-            "tpu": False}  # fmt: skip
-    optimization = {"update_freq": [1], "lr": [1e-3]}
-    processes = {"distributed_world_size": 1}
-    return OmegaConf.create({"common": common, "optimization": optimization, "optimizer": adam,
-                             "distributed_training": processes})  # fmt: skip

@@ -15,12 +15,13 @@ import pytest
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import find_program, progress, run_program
 from tests.helpers import HANGS
+from tests.helpers.cli import Patch
 from tests.helpers.commands import ROOT
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def test_programs_beside_python_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_programs_beside_python_come_first(monkeypatch: Patch, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "fairseq-train"
     other = tmp_path / "path" / "fairseq-train"
     for file in (program, other):
@@ -36,7 +37,7 @@ def test_programs_beside_python_come_first(monkeypatch: pytest.MonkeyPatch, tmp_
         find_program("fairseq-train")
 
 
-def test_status_folder_and_output_in_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_folder_and_output_in_utf8(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     code = "import os, sys; print('ü', sys.flags.utf8_mode, os.getcwd()); sys.exit(3)"
     with (tmp_path / "out").open("w") as stream:
@@ -100,9 +101,7 @@ def test_we_become_a_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_bar_is_shown_to_a_terminal_alone(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_is_shown_to_a_terminal_alone(terminal: bool, monkeypatch: Patch) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(stderr, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stderr", stderr)
