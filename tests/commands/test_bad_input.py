@@ -9,17 +9,20 @@ import shlex
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
 
 from fairseq_kerbs.checkpoints import read_checkpoint
 from fairseq_kerbs.cli import build_parser, main
 from tests.helpers import tiny_checkpoint
+from tests.helpers.cli import Capsys
+from tests.helpers.commands import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 (_COMMANDS,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
 SUBCOMMANDS = tuple(_COMMANDS.choices)
 
@@ -30,13 +33,22 @@ FILES = {
     **{f"dialogs/dialogues_{part}.txt": b"a b\n" for part in ("train", "validation", "test")},
     "good.yaml": b"train:\n  arch: lstm_kerbs\n", "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
+    "late.yaml": b"senses: {at: 2, total: 3}", "half.yaml": b"senses: {at: half, total: 3}",
+    "number.yaml": b"senses: 0.2", "many.yaml": b"senses: {at: 0.2, total: 5}",
+    "flag.yaml": b"senses: {at: 0.2, total: 3, train: {--lr: 1}}",
+    "senses.yaml": b"senses: {at: 0.2, total: 3}",
 }  # fmt: skip
 PREPARE = "prepare --source-lang de --target-lang en --dest {out}/dest --workers 1 --bpe none"
 TEXT = "--train {work}/text/train --valid {work}/text/valid --test {work}/text/test"
 LANGUAGE = "prepare-lm --valid {work}/two --test {work}/two --dest {out}/dest --workers 1"
 SENSES = "senses --data {work}/bin"
 MODEL = "{work}/model.pt"
+SAVE = "{work}/bin {out}/save --max-update 25"
+RECIPE = f"train {{work}}/senses.yaml {SAVE}"
+CONVERT = "convert {work}/softmax.pt -o {out}/k.pt --data {work}/bin"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
+ITEM = f"{EXPORT} --key {{out}}/key.json --items 1"
+TRANSLATIONS = "gold-translations --text {work}/two -o {out}/gold --other {work}"
 EXAMPLES = "examples --source {work}/two --system a={work}/two"
 BEST = "--system c={work}/two --choose best --reference {work}/two"
 
@@ -48,19 +60,31 @@ MISUSES = [
     (f"{LANGUAGE} --train {{work}}/bad.de", "bad.de, line 2"),
     (f"{PREPARE} {TEXT} --valid {{work}}/none", "has 0 lines"),
     (f"{PREPARE} {TEXT} --test {{work}}/absent", "absent.de: no such file"),
+    (f"{PREPARE} {TEXT} --max-words 1", "train.de is left after the filter; increase --max-words"),
     (f"{PREPARE} {TEXT} --target-lang de", "--source-lang and --target-lang must differ"),
-    *(
-        (f"prepare-iwslt16 --dest {{out}}/dest {sets}", "--valid and --test must name different")
-        for sets in ("--valid tst2015", "--test tst2014,", "--test tst2013")
-    ),
+    ("prepare-iwslt16 --dest {out}/dest --valid tst2015", "--valid and --test must name different"),
+    ("prepare-iwslt16 --dest {out}/dest --test tst2014,", "--valid and --test must name different"),
+    ("prepare-iwslt16 --dest {out}/dest --test tst2013", "--valid and --test must name different"),
     ("prepare-dailydialog {work}/dialogs --dest {out}/dest", "train dialogues has 1 lines"),
     ("prepare-lm1b {work}/dialogs --dest {out}/dest --train 5", "--train 5"),
     ("prepare-multi30k {work}/text --dest {out}/dest", "text"),
     ("prepare-wikitext2 {work}/cut.tgz --dest {out}/dest", "cut.tgz"),
     ("train {work}/key.yaml {work}/bin {out}/save", "key.yaml: unknown key 'trian'"),
     ("train {work}/code.yaml {work}/bin {out}/save", "code.yaml"),
-    ("train multi30k/lstm_kreb {work}/bin {out}/save", "multi30k/lstm_kreb"),
     ("train {work}/good.yaml {work}/bin:{out}/no {out}/save", "no does not exist"),
+    (f"train {{work}}/late.yaml {SAVE}", "at must be between 0 and 1"),
+    (f"train {{work}}/half.yaml {SAVE}", "senses must have two numbers"),
+    (f"train {{work}}/number.yaml {SAVE}", "senses must have two numbers"),
+    (f"train {{work}}/flag.yaml {SAVE}", "write the flag without leading dashes"),
+    (f"train {{work}}/many.yaml {SAVE}", "total is 5.0, more than --max-senses 4"),
+    (
+        f"{RECIPE} --total-senses 2 --restore-file x --max-epoch 3 --patience 3 --reset-optimizer",
+        "error: --max-epoch, --patience, --reset-optimizer, --restore-file, --total-senses does",
+    ),
+    (f"{RECIPE} --max-update x", "needs --max-update"),
+    (f"{RECIPE} --max-update=0", "needs --max-update"),
+    (f"{RECIPE} --max-senses 2", "more than --max-senses 2"),
+    (f"{RECIPE} --lr-scheduler cosine", "take polynomial_decay"),
     ("generate {work}/good.yaml {work}/bin {out}/save --reference {out}/no", "no: no such file"),
     ("generate {work}/good.yaml {work}/bin {out}/save", "--path"),
     ("generate {work}/good.yaml {work}/bin {out}/a:b", "SAVE_DIR"),
@@ -76,21 +100,14 @@ MISUSES = [
     (f"{EXAMPLES} --choose best", "needs --reference"),
     (f"{EXAMPLES} --system c={{work}}/one", "has 1"),
     (f"{EXAMPLES} --reference {{work}}/one", "--source has 2 lines but --reference has 1"),
-    *(
-        (f"{EXAMPLES} {BEST} --baseline {name}", f"--baseline {name} is none of")
-        for name in ("x", "c")
-    ),
+    (f"{EXAMPLES} {BEST} --baseline x", "--baseline x is none of"),
+    (f"{EXAMPLES} {BEST} --baseline c", "--baseline c is none of"),
     (f"{EXPORT} --key {{out}}/key.json --items 3", "--items is 3, but only 2 lines"),
     (f"{EXPORT} --key {{out}}/sheets/key.json --items 1", "lies in --sheets; put it where"),
-    *(
-        (f"{EXPORT} --key {{out}}/key.json --items 1 --system {system}", named)
-        for system, named in (
-            ("b={work}/one", "2 lines but --system b has 1"),
-            ("b={work}/pieces", "pieces, line 2 has subword marks (@@)"),
-            ("a=f", "--system a is there twice"),
-            ("b", "write NAME=FILE"),
-        )
-    ),
+    (f"{ITEM} --system b={{work}}/one", "2 lines but --system b has 1"),
+    (f"{ITEM} --system b={{work}}/pieces", "pieces, line 2 has subword marks (@@)"),
+    (f"{ITEM} --system a=f", "--system a is there twice"),
+    (f"{ITEM} --system b", "write NAME=FILE"),
     # the sheets could be written, but would be of no use without their key
     (f"{EXPORT} --key {{out}}/file/key.json --items 1", "file/key.json"),
     ("human-eval score --key {work}/two {work}/two", "--key"),
@@ -111,16 +128,11 @@ MISUSES = [
     (f"senses {MODEL} --dict {{work}}/turned/dict.en.txt", "dict.en.txt"),
     (f"{SENSES} {MODEL} --json {{out}}/file/r", "file/r"),
     ("gold-mlt {work}/two --text {work}/two --source {work}/two -o {out}/gold", "two, line 1"),
-    *(
-        (f"gold-translations --text {{work}}/two -o {{out}}/gold --other {{work}}/{more}", named)
-        for more, named in (
-            ("one --stemmer none", "has 2 lines"),
-            ("blank --stemmer none", "has no words"),
-            ("two --stemmer none", "--least-count 60"),
-            ("two", "give --stemmer"),
-            ("two --stemmer klingon", "no stemmer for 'klingon'; choose one of"),
-        )
-    ),
+    (f"{TRANSLATIONS}/one --stemmer none", "has 2 lines"),
+    (f"{TRANSLATIONS}/blank --stemmer none", "has no words"),
+    (f"{TRANSLATIONS}/two --stemmer none", "--least-count 60"),
+    (f"{TRANSLATIONS}/two", "give --stemmer"),
+    (f"{TRANSLATIONS}/two --stemmer klingon", "no stemmer for 'klingon'; choose one of"),
     ("gold-noad {work}/two --text {out}/text -o {out}/gold", "two"),
     ("gold-coarsewsd {work} --text {out}/text -o {out}/gold", "train.data.txt"),
     (f"report {MODEL} -o {{out}}/r.pdf", "must end in .html"),
@@ -133,11 +145,16 @@ MISUSES = [
     (f"convert {MODEL} -o {{out}}/k.pt", "is a KerBS model already"),
     (f"convert {MODEL} -o {{out}}/k.pt --total-senses nan", "--total-senses"),
     (f"convert {MODEL} -o {{out}}/k.pt --contexts 20", "--contexts"),
+    (f"{CONVERT} --split nothing", "error: --split: Dataset not found"),
+    (f"{CONVERT} --valid-split nothing", "error: --valid-split: Dataset not found"),
+    (f"{CONVERT} --split blank", "--split blank: it has no words"),
+    (f"{CONVERT} --split empty", "--split empty: it has no words"),
+    (f"{CONVERT} --split test", "--split test: no word occurs 40 times"),
+    (f"{CONVERT} --memory 1e-9", "--memory 1e-09: 1e-09 GB are not enough"),
+    (f"{CONVERT} --gap 0", "--gap: must be"),
+    (f"{CONVERT} --total-senses 9", "--total-senses is 9.0, more than --max-senses"),
     ("fairseq-train --sense-decay=-1e-5", "--sense-decay"),
-    ("fairseq-train --kernel rbf --kernel-gamma -1", "--kernel-gamma"),
-    ("fairseq-train --sense-bias --output-layer mos", "--sense-bias"),
     ("fairseq-train --store-ema", "--store-ema"),
-    ("fairseq-train --hidden-size 5", "--hidden-size"),
     (f"fairseq-train --finetune-from-model {MODEL} --total-senses 2", "--total-senses"),
 ]
 """``{work}`` is what `work` made, ``{out}`` an empty folder with nothing but ``{out}/file``."""
@@ -156,6 +173,15 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     turned.write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
     for name, missing in (("no_training", "train.*"), ("one_side", "test*.de.*")):
         shutil.copytree(folder / "bin", folder / name, ignore=shutil.ignore_patterns(missing))
+    for split, language in product(("blank", "empty"), tiny_checkpoint.LANGUAGES):
+        prefix = folder / "bin" / f"{split}.de-en.{language}"
+        builder = MMapIndexedDatasetBuilder(f"{prefix}.bin")
+        for _ in range(3 if split == "blank" else 0):
+            builder.add_item(torch.tensor([2]))  # the end of a sentence
+        builder.finalize(f"{prefix}.idx")
+    flags = ("--output-layer", "softmax", "--save-dir", folder / "save")
+    tiny_checkpoint.fairseq_train(folder / "bin", *flags)
+    (folder / "save" / "checkpoint_last.pt").rename(folder / "softmax.pt")
     (folder / "uncounted").write_text("".join(f"{line.split()[0]} 0\n" for line in words))
     names = ("senses", "negative", "moved", "stock")
     spoilt = {name: read_checkpoint(folder / "model.pt") for name in names}
@@ -178,10 +204,9 @@ def run(command: str, work: Path, out: Path) -> tuple[Any, str]:
     """Exit status of a command run in this process, and the sentence that it is ended with."""
     program, *arguments = shlex.split(command.format(work=work, out=out))
     try:
-        if program == "fairseq-train":
-            tiny_checkpoint.fairseq_train(work / "bin", "--save-dir", out / "save", *arguments)
-        else:
+        if program != "fairseq-train":
             return main([program, *arguments]), ""
+        tiny_checkpoint.fairseq_train(work / "bin", "--save-dir", out / "save", *arguments)
     except SystemExit as ended:
         # as of a program of fairseq's, which knows no other status
         return (2, f"{ended.code}\n") if isinstance(ended.code, str) else (ended.code, "")
@@ -194,7 +219,7 @@ def files_below(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(("command", "named"), MISUSES, ids=[one[0][:80] for one in MISUSES])
 def test_a_misuse_is_one_sentence(
-    command: str, named: str, work: Path, out: Path, capsys: pytest.CaptureFixture[str]
+    command: str, named: str, work: Path, out: Path, capsys: Capsys
 ) -> None:
     before = files_below(work)
     capsys.readouterr()
@@ -213,42 +238,31 @@ def test_the_table_is_about_every_command() -> None:
     assert {command.split()[0] for command, _ in MISUSES} >= {*SUBCOMMANDS}
 
 
-# --- processes of their own ---------------------------------------------------------------------
-
-
 def _run_into(stdout: int, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fairseq_kerbs.cli", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment, check=False
-    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=env)
 
 
-def test_nothing_but_the_sentence_is_printed(work: Path) -> None:
-    """No logs and no warnings of fairseq and torch beside it."""
+def test_nothing_but_the_sentence_is_printed(work: Path, out: Path) -> None:
+    """No logs and no warnings of fairseq and torch beside it; also where the output is full."""
     done = _run_into(subprocess.PIPE, "senses", work / "model.pt", "--data", work / "turned")
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"fairseq-kerbs: error: {work / 'model.pt'}: the checkpoint has")
-    assert done.stderr.count("\n") == 1
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = _run_into(full.fileno(), "toy", out / "corpus", "--train", 5)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("fairseq-kerbs: error: the output cannot be written (No space")
 
 
-def test_a_reader_that_goes_away_is_no_error(work: Path, out: Path) -> None:
+def test_a_reader_that_goes_away_is_no_error(out: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
         done = _run_into(writer, "toy", out / "corpus", "--train", 5)
     finally:
         os.close(writer)
-    assert done.stderr == ""
-    assert done.returncode == 141  # what a shell says of a program that SIGPIPE ended
-
-
-def test_full_standard_output_is_one_sentence(work: Path, out: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
-    with open("/dev/full", "w") as full:
-        done = _run_into(full.fileno(), "toy", out / "corpus", "--train", 5)
-    assert done.returncode == 2
-    assert done.stderr.startswith("fairseq-kerbs: error: the output cannot be written (No space")
-    assert done.stderr.count("\n") == 1
+    # what a shell says of a program that SIGPIPE ended
+    assert (done.returncode, done.stderr) == (141, "")

@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,19 +24,14 @@ from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, find_program
 from tests.commands.test_bad_input import SUBCOMMANDS
 from tests.helpers import commands
 from tests.helpers.cli import Capsys, Patch, kerbs
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.commands import ROOT
 
 
 def run(
-    command: Sequence[str | Path], cwd: Path, status: int = 0, path: str | None = None
+    *command: object, cwd: Path, status: int = 0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if path is not None:
-        environment["PATH"] = path
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=environment, text=True, capture_output=True
-    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=env, text=True, capture_output=True)
     assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
     return done
 
@@ -58,12 +54,11 @@ def test_examples_are_command_lines(example: str) -> None:
 
 
 def test_train_help_has_every_flag_of_the_plugin_with_its_default() -> None:
-    shown = commands.run("fairseq-kerbs", "train", "--help")
-    flags = dict(
-        re.findall(r"^  (--[a-z-]+)[^-]*?(?: |\n)(.*?)(?=\n  --|\n\n)", shown, re.S | re.M)
-    )
     from fairseq_kerbs.models.config import FLAGS
 
+    shown = commands.run("fairseq-kerbs", "train", "--help")
+    pattern = r"^  (--[a-z-]+)[^-]*?(?: |\n)(.*?)(?=\n  --|\n\n)"
+    flags = dict(re.findall(pattern, shown, re.S | re.M))
     assert set(FLAGS.values()) - {"---name"} <= flags.keys()
     for flag, default in (("--total-senses", "3.0"), ("--reallocation", "paper")):
         assert flags[flag].rstrip().endswith(f"[{default}]")
@@ -84,35 +79,30 @@ def test_architectures_are_the_registered_ones_with_their_sizes() -> None:
     assert rows["gru_kerbs_dialog"][:6] == ["512", "1024", "-", "1", "-", "0.1"]
 
 
-def test_version_and_folder_are_told_without_fairseq(tmp_path: Path) -> None:
-    told = "import sys; from fairseq_kerbs.cli import main; main(sys.argv[1:]); "
-    told += "assert not {'fairseq', 'torch'} & sys.modules.keys()"
-    done = run([sys.executable, "-c", told, "user-dir"], cwd=tmp_path)
+def test_packages_are_imported_where_they_are_needed(tmp_path: Path) -> None:
+    """One that is missing there is told in one sentence."""
+    start = "import sys; from fairseq_kerbs.cli import main; "
+    told = f"{start}main(sys.argv[1:]); assert not {{'fairseq', 'torch'}} & sys.modules.keys()"
+    done = run(sys.executable, "-c", told, "user-dir", cwd=tmp_path)
     assert done.stdout == f"{PLUGIN_FOLDER}\n"
-    done = run([sys.executable, "-m", "fairseq_kerbs.cli", "--version"], cwd=tmp_path)
+    done = run(sys.executable, "-m", "fairseq_kerbs.cli", "--version", cwd=tmp_path)
     assert done.stdout == f"fairseq-kerbs {__version__}\n"
-
-
-def test_a_package_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
-    main = "import sys; sys.modules['yaml'] = None; from fairseq_kerbs.cli import main; "
-    main += "sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", main, "train", "toy", "data", "save", "--dry-run"]
+    told = f"import sys; sys.modules['yaml'] = None; {start}sys.exit(main(sys.argv[1:]))"
+    arguments = ("train", "toy", "data", "save", "--dry-run")
+    done = run(sys.executable, "-c", told, *arguments, cwd=tmp_path, status=2)
     said = "yaml is not installed; run pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
-    assert run(command, tmp_path, 2).stderr == f"fairseq-kerbs: error: {said}\n"
-
-
-def test_reading_generated_text_and_converting_need_fairseq_alone(tmp_path: Path) -> None:
+    assert done.stderr == f"fairseq-kerbs: error: {said}\n"
+    # generated text and conversions need fairseq alone
     code = "import sys; sys.modules.update(dict.fromkeys(('pandas', 'sklearn', 'scipy'))); "
     code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.conversion"
-    run([sys.executable, "-c", code], cwd=tmp_path)
+    run(sys.executable, "-c", code, cwd=tmp_path)
 
 
 def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() -> None:
     arguments = ["generate", "c", "d", "s", "--beam", "3", "--dry-run", "--ref", "x", "--out=y"]
     args, extra = build_parser().parse_known_args(arguments)
     assert extra == ["--beam", "3", "--ref", "x", "--out=y"]
-    assert args.dry_run
-    assert args.reference is None
+    assert (args.dry_run, args.reference) == (True, None)
 
 
 def run_instead(monkeypatch: Patch, function: Callable[[Any], int]) -> None:
@@ -139,16 +129,11 @@ def test_a_terminated_command_leaves_nothing(tmp_path: Path, monkeypatch: Patch)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("place", ["", "'tokenize train.en'"])
-def test_an_interrupted_command_says_how_to_go_on(
-    place: str, monkeypatch: Patch, capsys: Capsys
-) -> None:
-    def interrupted(args: argparse.Namespace) -> int:
-        raise KeyboardInterrupt(place) if place else KeyboardInterrupt
-
-    run_instead(monkeypatch, interrupted)
+@pytest.mark.parametrize("place", [(), ("'tokenize train.en'",)])
+def test_an_interrupted_command(place: tuple[str, ...], monkeypatch: Patch, capsys: Capsys) -> None:
+    run_instead(monkeypatch, mock.Mock(side_effect=KeyboardInterrupt(*place)))
     assert main([]) == 130
-    where = f" to go on from {place}" if place else ""
+    where = f" to go on from {place[0]}" if place else ""
     error = f"fairseq-kerbs: interrupted; run the same command again{where}\n"
     assert capsys.readouterr().err == error
 
@@ -196,10 +181,10 @@ def test_scripts_explain_themselves_without_any_python(name: str, tmp_path: Path
     command = name.replace("_", "-").replace("prepare-parallel", "prepare")
     assert f'\nkerbs_or_usage {command} "$@"\n' in script.read_text()
     assert command in SUBCOMMANDS
-    done = run([script, "-h"], cwd=tmp_path, path="/usr/bin:/bin")
+    done = run(script, "-h", cwd=tmp_path, PATH="/usr/bin:/bin")
     assert f"scripts/{name}.sh" in done.stdout
     assert "set -euo" not in done.stdout
-    assert run([script], cwd=tmp_path, status=2).stderr == done.stdout
+    assert run(script, cwd=tmp_path, status=2).stderr == done.stdout
 
 
 def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
@@ -211,5 +196,5 @@ def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
     python = tools / "python3"
     python.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
     python.chmod(0o755)
-    done = run([scripts / "train.sh", "x"], cwd=tmp_path, status=1, path=str(tools))
-    assert done.stderr == (f"train.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n")
+    done = run(scripts / "train.sh", "x", cwd=tmp_path, status=1, PATH=str(tools))
+    assert done.stderr == f"train.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n"

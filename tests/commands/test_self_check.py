@@ -45,14 +45,9 @@ def test_this_machine_is_in_order(capsys: Capsys) -> None:
     assert "time: " not in shown
 
 
-def without_trainings(monkeypatch: Patch) -> None:
-    done = self_check.Outcome("")
-    monkeypatch.setattr(self_check, "_train", lambda *_, **__: done)
-    monkeypatch.setattr(self_check, "_resume", lambda *_: done)
-
-
 def test_a_wrong_gradient_is_named(monkeypatch: Patch, capsys: Capsys) -> None:
-    without_trainings(monkeypatch)
+    for name in ("_train", "_resume"):
+        monkeypatch.setattr(self_check, name, lambda *_, **__: self_check.Outcome(""))
     stock = KerbsKernel.partials
 
     def partials(*arguments: Any) -> Any:
@@ -63,16 +58,14 @@ def test_a_wrong_gradient_is_named(monkeypatch: Patch, capsys: Capsys) -> None:
     shown = kerbs(capsys, "self-check", "--quick", status=1)
     found = lines(shown)
     for size in ("small", "larger"):
-        value, verdict = found[f"likelihood, {size}, float32, eager"]
-        assert verdict == "OFF"
-        assert value == "1.0e-03 of dθ"
+        assert found[f"likelihood, {size}, float32, eager"] == ("1.0e-03 of dθ", "OFF")
     assert shown.endswith("OFF: 2\n")  # float16 and bfloat16 round more coarsely
 
 
 def test_an_error_is_a_line_and_the_others_follow(monkeypatch: Patch, capsys: Capsys) -> None:
-    without_trainings(monkeypatch)
     monkeypatch.setattr(self_check, "_train", mock.Mock(side_effect=RuntimeError("two\nlines")))
-    monkeypatch.setattr(self_check, "_likelihood", lambda *_: self_check.Outcome(""))
+    for name in ("_likelihood", "_resume"):
+        monkeypatch.setattr(self_check, name, lambda *_: self_check.Outcome(""))
     monkeypatch.setattr(self_check, "_time", lambda *_: self_check.Outcome("1 s"))
     shown = kerbs(capsys, "self-check", status=1)
     assert lines(shown)["training, 20 updates"] == ("RuntimeError: two lines", "OFF")
@@ -105,9 +98,7 @@ def test_compiled_passes_are_compared(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize("apart", [0.0, 1e-7])
-def test_a_resumed_training_has_the_same_bits(
-    apart: float, monkeypatch: Patch, tmp_path: Path
-) -> None:
+def test_resuming_gives_the_same_bits(apart: float, monkeypatch: Patch, tmp_path: Path) -> None:
     def train(folder: Path, device: str, name: str, updates: int = 20) -> None:
         values = torch.ones(3, dtype=torch.float64) + apart * (name == "resumed")
         state = {"state": {0: {"exp_avg": values, "step": 20}}}
@@ -120,5 +111,4 @@ def test_a_resumed_training_has_the_same_bits(
     differ = int(apart > 0)
     assert self_check._resume(tmp_path, "cpu").right == (not differ)
     found = self_check._resume(tmp_path, "cuda")
-    assert found.right
-    assert found.value == f"{differ} of 1 tensors differ, by {apart:.1e}"
+    assert (found.right, found.value) == (True, f"{differ} of 1 tensors differ, by {apart:.1e}")

@@ -110,12 +110,10 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """The fairseq of this Python, with the corpus of the quick start prepared in its folder."""
     here = Environment("ours", Path(sys.executable).parent, tmp_path_factory.mktemp("ours"))
     here.kerbs("toy", "text")
-    pairs = [flag for part in ("train", "valid", "test") for flag in (f"--{part}", f"text/{part}")]
+    pairs = [f"--{part}=text/{part}" for part in ("train", "valid", "test")]
     here.kerbs("prepare", *pairs, "--source-lang", "de", "--target-lang", "en", "--merges", 2000,
                "--dest", "data")  # fmt: skip
     (here.folder / "bin").symlink_to("data/bin")
-    texts = [
-        flag for part in ("train", "valid") for flag in (f"--{part}pref", f"data/bpe/{part}.en")
-    ]
+    texts = [f"--{part}pref=data/bpe/{part}.en" for part in ("train", "valid")]
     here.run("fairseq-preprocess", "--only-source", *texts, "--destdir", "lm")
     return here

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -26,15 +25,8 @@ MODELS = {
 }
 CLUSTERS = ("--reallocation-interval", 5, "--reallocation-at", 6)
 PAPER = ("--reallocation", "paper", "--reallocation-interval", 6, "--log-prob-threshold", -1)
+Reference = tuple[Path, list[str], list[float]]
 LANGUAGE = ("--task", "language_modeling", "--tokens-per-sample", 64, *PAPER)
-
-
-class Reference(NamedTuple):
-    """A model trained with our own wheel, what it translates, and how its training goes on."""
-
-    checkpoint: Path
-    translations: list[str]
-    losses: list[float]
 
 
 # fairseq-train, which prints each loss before it is rounded to three digits
@@ -66,19 +58,15 @@ def go_on(where: Environment, checkpoint: Path) -> list[float]:
 
 @pytest.fixture(scope="session")
 def reference(ours: Environment) -> Reference:
+    """A model trained with our own wheel, what it translates, and how its training goes on."""
     ours.train("model", *TRANSFORMER, "--max-update", 600, "--dropout", 0.1)
     checkpoint = ours.folder / "model" / "checkpoint_best.pt"
-    return Reference(checkpoint, ours.translate(checkpoint), go_on(ours, checkpoint))
-
-
-@pytest.fixture(params=MODELS)
-def trained(request: pytest.FixtureRequest, stock: Environment) -> Path:
-    """The checkpoint of a training that moves senses, and was interrupted once."""
-    return _train(stock, request.param)
+    return checkpoint, ours.translate(checkpoint), go_on(ours, checkpoint)
 
 
 @cache
 def _train(stock: Environment, model: str) -> Path:
+    """The checkpoint of a training that moves senses, and was interrupted once."""
     flags = (*MODELS[model], *(PAPER if model == "gru" else CLUSTERS))
     first = stock.train(model, *flags, "--max-update", 8)
     second = stock.train(model, *flags, "--max-update", 12)
@@ -87,12 +75,11 @@ def _train(stock: Environment, model: str) -> Path:
     return stock.folder / model / "checkpoint_last.pt"
 
 
-def test_trains_moves_senses_resumes_validates_and_translates(
-    stock: Environment, trained: Path
-) -> None:
-    assert "| loss " in stock.run(
-        "fairseq-validate", "bin", "--task", "translation", "--path", trained, "--batch-size", 100
-    )
+@pytest.mark.parametrize("model", MODELS)
+def test_trains_moves_resumes_validates_and_translates(stock: Environment, model: str) -> None:
+    trained = _train(stock, model)
+    flags = ("--task", "translation", "--path", trained, "--batch-size", 100)
+    assert "| loss " in stock.run("fairseq-validate", "bin", *flags)
     assert len(stock.translate(trained)) == 500
 
 
@@ -101,8 +88,7 @@ def test_language_models(stock: Environment, arch: str) -> None:
     losses = stock.train(arch, "--arch", arch, *LANGUAGE, "--max-update", 8, data="lm")
     assert losses[-1] < losses[0]
     flags = ("--path", f"{arch}/checkpoint_best.pt", "--tokens-per-sample", 64, "--batch-size", 32)
-    said = stock.run("fairseq-eval-lm", "lm", "--gen-subset", "valid", *flags)
-    assert "Perplexity: " in said
+    assert "Perplexity: " in stock.run("fairseq-eval-lm", "lm", "--gen-subset", "valid", *flags)
 
 
 def test_sampling_ensembles_interactive_and_eval_bleu(stock: Environment) -> None:
@@ -117,8 +103,9 @@ def test_sampling_ensembles_interactive_and_eval_bleu(stock: Environment) -> Non
 
 
 def test_our_checkpoint_there(stock: Environment, reference: Reference) -> None:
-    assert stock.translate(reference.checkpoint) == reference.translations
-    assert go_on(stock, reference.checkpoint) == pytest.approx(reference.losses, abs=1e-6)
+    checkpoint, translations, losses = reference
+    assert stock.translate(checkpoint) == translations
+    assert go_on(stock, checkpoint) == pytest.approx(losses, abs=1e-6)
 
 
 def test_their_checkpoint_here(stock: Environment, ours: Environment) -> None:
@@ -144,9 +131,8 @@ def test_converts_a_model_of_fairseq(stock: Environment) -> None:
 
 def test_senses_of_the_output_and_what_is_missing(stock: Environment) -> None:
     checkpoint = _train(stock, "transformer")
-    (stock.folder / "out").write_text(
-        stock.run("fairseq-generate", "bin", "--path", checkpoint, "--batch-size", 100)
-    )
+    said = stock.run("fairseq-generate", "bin", "--path", checkpoint, "--batch-size", 100)
+    (stock.folder / "out").write_text(said)
     told = stock.kerbs("print-senses", checkpoint, "out", "--data", "bin", "--trust-checkpoint")
     assert re.search(r"^K-0\t\S+#1:[01]\.\d{4} ", told, re.MULTILINE)
     for side in ("de", "en"):

@@ -15,12 +15,14 @@ from fairseq_kerbs.data.tokens import tokenize
 from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL, read_lines
+from tests.helpers.cli import Capsys, Patch
 
 
-def texts_of(prefix: Path, dictionary: Any) -> list[str]:
-    """The lines of a binarized text."""
-    from fairseq.data import data_utils
+def texts_of(prefix: Path) -> list[str]:
+    """The lines of a binarized text, by its dictionary."""
+    from fairseq.data import Dictionary, data_utils
 
+    dictionary = Dictionary.load(str(prefix.with_name(f"dict{prefix.suffix}.txt")))
     data = data_utils.load_indexed_dataset(str(prefix), dictionary)
     return [dictionary.string(sentence) for sentence in data]
 
@@ -40,7 +42,6 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(raw: Path, dest: Path, **flags: Any) -> None:
-    """Prepare a corpus."""
     tests = (str(raw / "test"), str(raw / "valid"))
     chosen: dict[str, Any] = {
         "train": str(raw / "train"), "valid": str(raw / "valid"), "test": tests,
@@ -50,7 +51,6 @@ def run(raw: Path, dest: Path, **flags: Any) -> None:
 
 
 def steps(printed: str) -> list[str]:
-    """The steps that were done."""
     return re.findall(r"^(\S.*) \.\.\.$", printed, re.MULTILINE)
 
 
@@ -71,23 +71,19 @@ def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_training_is_filtered_and_all_splits_are_binarized(prepared: Path) -> None:
-    from fairseq.data import Dictionary
-
     german, english = (read_lines(prepared / "clean" / f"train.{lang}") for lang in ("de", "en"))
     assert (english[-1], len(german[-1].split())) == ("Just right .", 80)
     assert read_lines(prepared / "tok" / "train.en")[-3:] == ["", "Too long .", "Just right ."]
-    source, target = (Dictionary.load(str(prepared / f"bin/dict.{s}.txt")) for s in ("de", "en"))
+    source, target = ((prepared / f"bin/dict.{s}.txt").read_bytes() for s in ("de", "en"))
     assert source == target  # joined
     for split, size in (("train", 601), ("valid", 60), ("test", 50), ("test1", 60)):
-        for language, dictionary in (("de", source), ("en", target)):
-            texts = texts_of(prepared / "bin" / f"{split}.de-en.{language}", dictionary)
+        for language in ("de", "en"):
+            texts = texts_of(prepared / "bin" / f"{split}.de-en.{language}")
             assert texts == read_lines(prepared / "bpe" / f"{split}.{language}")
             assert len(texts) == size
 
 
-def test_only_what_is_missing_or_has_changed_is_made_again(
-    raw: Path, prepared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_missing_or_changed_is_remade(raw: Path, prepared: Path, capsys: Capsys) -> None:
     def done(**flags: Any) -> str:
         run(raw, prepared, **flags)
         return capsys.readouterr().out
@@ -111,7 +107,7 @@ def test_only_what_is_missing_or_has_changed_is_made_again(
 
 @pytest.mark.slow
 def test_interrupted_runs_leave_nothing_half_written_and_resume(
-    raw: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    raw: Path, prepared: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """In a folder named "-d,1"; two processes give what one gives."""
     whole, dest, rename = tree(prepared), Path("-d,1"), os.replace
@@ -136,15 +132,6 @@ def test_interrupted_runs_leave_nothing_half_written_and_resume(
     assert tree(dest) == whole
 
 
-def test_pairs_that_are_all_too_long_are_refused(raw: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no pair of .*train.de is left .* --max-words"):
-        run(raw, tmp_path, max_words=1)
-    assert not (tmp_path / "bpe" / "codes").exists()
-
-
-# ---------------------------------------------------------------- how new text is prepared alike
-
-
 def test_new_text_is_prepared_as_the_record_says(raw: Path, tmp_path: Path) -> None:
     dest, made = tmp_path / "dest", []
     separate = {"bpe": "separate", "lowercase": True, "escape": True, "joined_dictionary": False}
@@ -161,12 +148,7 @@ def test_new_text_is_prepared_as_the_record_says(raw: Path, tmp_path: Path) -> N
         prepare.preparation_of(dest / "bin", "fr")
 
 
-# ---------------------------------------------------------------------------------- the folder
-
-
-def test_folder_in_use_or_of_other_things_is_refused_untouched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_in_use_or_of_other_things_is_untouched(tmp_path: Path, monkeypatch: Patch) -> None:
     another = (prepare.NAME, '{"name": "another program"}')
     for name, content in (("thesis.tex", "years of work"), another):
         (tmp_path / name).write_text(content)
@@ -191,8 +173,6 @@ def test_binarization_that_went_wrong_is_said_and_leaves_nothing(tmp_path: Path)
         prepare.binarize(tmp_path, flags)
     assert not (tmp_path / "bin").exists()
 
-
-# --- text for language models
 
 TEXT = {
     "train": " \n = A title = \n\n b a <unk> b \r\n c\u2028b  a\u00a0d \n",
@@ -220,19 +200,16 @@ def test_most_frequent_words_are_kept_and_ties_go_by_the_alphabet(wiki: Path) ->
     assert read_lines(dest / "bin" / "dict.txt")[4:] == ["ü 1"]
 
 
-def test_binarized_text_is_the_clean_text(wiki: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from fairseq.data import Dictionary
-
+def test_binarized_text_is_the_clean_text(wiki: Path, capsys: Capsys) -> None:
     dest = wiki.parent / "dest"
     prepare.prepare_language(dest, folder=wiki, words=3)
     assert "3 lines, 12 words; 2 blank lines dropped" in capsys.readouterr().out
     assert read_lines(dest / "text" / "train") == ["= A title =", "b a <unk> b", "c b a d"]
-    dictionary = Dictionary.load(str(dest / "bin" / "dict.txt"))
-    assert len(dictionary) == 4 + 3  # nothing is filled up
-    texts = {split: texts_of(dest / "bin" / split, dictionary) for split in TEXT}
+    assert len(read_lines(dest / "bin" / "dict.txt")) == 3  # nothing is filled up
     # words kept: b (3), = and a (2); a word of the text that is <unk> is fairseq's own
-    assert texts["train"] == ["= <unk> <unk> =", "b a <unk> b", "<unk> b a <unk>"]
-    assert texts["test"] == ["b <unk>", "<unk> a"]
+    kept = ["= <unk> <unk> =", "b a <unk> b", "<unk> b a <unk>"]
+    assert texts_of(dest / "bin" / "train") == kept
+    assert texts_of(dest / "bin" / "test") == ["b <unk>", "<unk> a"]
     prepare.prepare_language(dest, folder=wiki, words=3)
     assert not steps(capsys.readouterr().out)
 

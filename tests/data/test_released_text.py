@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +13,6 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from tests.helpers.cli import Capsys, Patch, kerbs
 from tests.helpers.release_fixtures import expect, raw_of, size_of, tgz, write_tree, written, zipped
-
-# --- DailyDialog
 
 DIALOGUES = {
     "train": "Hello , Jim . __eou__ I ’ m fine . __eou__ I ’ Ve heard . __eou__\n"
@@ -86,8 +83,6 @@ def test_natural_text(text: str, natural: str) -> None:
     assert natural_text(natural) == natural
 
 
-# --- the One-Billion-Word benchmark
-
 ROOT = "1-billion-word-language-modeling-benchmark-r13output"
 TRAIN = f"{ROOT}/training-monolingual.tokenized.shuffled"
 HELDOUT = f"{ROOT}/heldout-monolingual.tokenized.shuffled"
@@ -96,10 +91,8 @@ HELDOUT = f"{ROOT}/heldout-monolingual.tokenized.shuffled"
 @pytest.fixture
 def lm1b(tmp_path: Path, monkeypatch: Patch) -> Path:
     """An archive that is expected: shards out of order, and the held-out text once more."""
-    files = {
-        f"{ROOT}/README": b"notes\n",
-        f"{HELDOUT}/news.en-00000-of-00100": b"never drawn\n" * 9,
-    }
+    files = {f"{ROOT}/README": b"notes\n"}
+    files[f"{HELDOUT}/news.en-00000-of-00100"] = b"never drawn\n" * 9
     for shard in (2, 1, 3):
         lines = "".join(f"Training sentence {shard} {i} .\n" for i in range(40))
         files[f"{TRAIN}/news.en-{shard:05}-of-00100"] = lines.encode()
@@ -108,13 +101,8 @@ def lm1b(tmp_path: Path, monkeypatch: Patch) -> Path:
         files[f"{HELDOUT}/news.en.heldout-{shard:05}-of-00050"] = lines.encode()
     write_tree(tmp_path, files)
     (path := tmp_path / "lm.tar.gz").write_bytes(tgz(files))
-    counts = {"training": 120, "held-out": 30}
-    expect(monkeypatch, "lm1b", {path.name: path.read_bytes()}, counts)
+    expect(monkeypatch, "lm1b", {path.name: tgz(files)}, {"training": 120, "held-out": 30})
     return path
-
-
-def sizes(train: int, valid: int, test: int) -> dict[str, Any]:
-    return {"train": train, "valid": valid, "test": test, "seed": 1, "words": 9}
 
 
 def test_lm1b_archive_to_data(lm1b: Path, tmp_path: Path, capsys: Capsys) -> None:
@@ -134,13 +122,16 @@ def test_lm1b_archive_to_data(lm1b: Path, tmp_path: Path, capsys: Capsys) -> Non
 @pytest.mark.usefixtures("read_only")
 def test_draws(lm1b: Path, tmp_path: Path) -> None:
     """The same of a folder; another with another seed; a smaller sample begins a larger one."""
-    run = released.prepare_lm1b
-    drawn = raw_of(run, tmp_path / "a", lm1b, **sizes(60, 6, 9))
-    assert raw_of(run, tmp_path / "b", tmp_path / ROOT, **sizes(60, 6, 9)) == drawn
-    assert raw_of(run, tmp_path / "c", lm1b, **sizes(60, 6, 9) | {"seed": 2}) != drawn
-    larger = raw_of(run, tmp_path / "d", lm1b, **sizes(90, 6, 9))["train"]
-    assert larger.startswith(drawn["train"])
+
+    def draw(name: str, source: Path = lm1b, **changed: int) -> dict[str, bytes]:
+        flags = {"train": 60, "valid": 6, "test": 9, "seed": 1, "words": 9} | changed
+        return raw_of(released.prepare_lm1b, tmp_path / name, source, **flags)
+
+    drawn = draw("a")
+    assert draw("b", tmp_path / ROOT) == drawn
+    assert draw("c", seed=2) != drawn
+    assert draw("d", train=90)["train"].startswith(drawn["train"])
     shards = {line.split()[2] for line in drawn["train"].decode().splitlines()}
     assert shards == {"1", "2", "3"}
     with pytest.raises(UserError, match=r"30 sentences \(held-out\), fewer than --valid 20 and"):
-        run(tmp_path / "e", lm1b, **sizes(60, 20, 11))
+        draw("e", valid=20, test=11)

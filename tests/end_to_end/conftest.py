@@ -11,6 +11,8 @@ import pytest
 from tests.helpers.commands import run
 from tests.helpers.tiny_trainings import TEST_PAIRS, Trained, sources, training, write_lines
 
+Train = Callable[[str], Trained]
+
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -29,7 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Trains an architecture, once."""
 
     @functools.cache

@@ -1,97 +1,64 @@
-"""Every stock command of fairseq on tiny data: with its own models and with ours.
-
-What a test asserts is what its command computed (losses, hypotheses, update counts), so that a
-command that merely ends is not taken for one that works.
-"""
+"""Every stock command of fairseq on tiny data, with its own models and with ours: its figures."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.end_to_end.conftest import Train
+from tests.helpers import tiny_trainings as tiny
 from tests.helpers.commands import ROOT, USER_DIR, run
-from tests.helpers.tiny_trainings import (
-    DECODING,
-    FLAGS,
-    TEST_PAIRS,
-    UPDATES,
-    Trained,
-    criterion,
-    figure,
-    hypotheses,
-    sources,
-    write_lines,
-)
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("arch", FLAGS)
-def test_train_and_validate(arch: str, trained: Callable[[str], Trained], data: Path) -> None:
+@pytest.mark.parametrize("arch", tiny.FLAGS)
+def test_train_and_validate(arch: str, trained: Train, data: Path) -> None:
     """The restored model has the loss that training validated before it saved the checkpoint."""
     model = trained(arch)
-    assert figure(r"num_updates (\d+)", model.output) == UPDATES
-    assert 1.0 < figure(r"train \| .* \| loss ([\d.]+)", model.output) < 20.0
+    assert tiny.figure(r"num_updates (\d+)", model.output) == tiny.UPDATES
+    assert 1.0 < tiny.figure(r"train \| .* \| loss ([\d.]+)", model.output) < 20.0
     (events,) = (model.folder / "log" / "train").glob("events.out.tfevents.*")
     assert events.stat().st_size > 0
     output = run("fairseq-validate", data, "--task", "translation", "--path", model.checkpoint,
-                 "--max-tokens", "100", "--cpu", *criterion(arch))  # fmt: skip
-    pattern = r"valid.* \| nll_loss ([\d.]+)"
-    assert figure(pattern, output) == pytest.approx(figure(pattern, model.output), abs=2e-3)
+                 "--max-tokens", "100", "--cpu", *tiny.criterion(arch))  # fmt: skip
+    found, kept = (tiny.figure(r"valid.* \| nll_loss ([\d.]+)", o) for o in (output, model.output))
+    assert found == pytest.approx(kept, abs=2e-3)
 
 
-@pytest.mark.parametrize("arch", FLAGS)
-def test_generate_and_interactive_agree(
-    arch: str, trained: Callable[[str], Trained], data: Path
-) -> None:
+@pytest.mark.parametrize("arch", tiny.FLAGS)
+def test_generate_and_interactive_agree(arch: str, trained: Train, data: Path) -> None:
     """One translates padded batches of seven, the other sentence by sentence, without padding."""
     flags = ["--path", trained(arch).checkpoint, "--beam", "3", "--max-len-b", "12", "--cpu"]
     flags += USER_DIR if arch.endswith("_kerbs") else ()
     batched = run("fairseq-generate", data, *flags, "--batch-size", "7", "--scoring", "sacrebleu")
-    lines = "".join(f"{line}\n" for line in sources()[-TEST_PAIRS:])
+    lines = "".join(f"{line}\n" for line in tiny.sources()[-tiny.TEST_PAIRS :])
     alone = run("fairseq-interactive", data, *flags, stdin=lines)
-    assert figure(r"Generate test with beam=3: \D*BLEU\D* ([\d.]+)", batched) >= 0.0
-    assert len(hypotheses(batched)) == TEST_PAIRS
-    assert hypotheses(alone) == hypotheses(batched)
+    assert tiny.figure(r"Generate test with beam=3: \D*BLEU\D* ([\d.]+)", batched) >= 0.0
+    assert len(tiny.hypotheses(batched)) == tiny.TEST_PAIRS
+    assert tiny.hypotheses(alone) == tiny.hypotheses(batched)
 
 
-def test_checkpoint_of_an_unedited_fairseq(
-    trained: Callable[[str], Trained], data: Path, tmp_path: Path
-) -> None:
+def test_checkpoint_of_an_unedited_fairseq(trained: Train, data: Path, tmp_path: Path) -> None:
     """It holds copies of the weights of each encoder layer; without them the model is the same."""
     new, old = trained("transformer").checkpoint, tmp_path / "old.pt"
     state = torch.load(new, weights_only=False)
-    weights = state["model"]
-    layer = "encoder.layers.0."
-    for name in ("out_proj", "fc1", "fc2"):
-        source = f"{layer}self_attn.{name}" if name == "out_proj" else layer + name
-        for part in ("weight", "bias"):
-            weights[f"{layer}{name}_{part}"] = weights[f"{source}.{part}"]
+    weights, layer = state["model"], "encoder.layers.0."
     for part in ("weight", "bias"):
+        for name in ("self_attn.out_proj", "fc1", "fc2"):
+            copy = f"{layer}{name.rpartition('.')[2]}_{part}"
+            weights[copy] = weights[f"{layer}{name}.{part}"]
         parts = [weights[f"{layer}self_attn.{name}_proj.{part}"] for name in "qkv"]
         weights[f"{layer}in_proj_{part}"] = torch.cat(parts)
     torch.save(state, old)
-    expected, found = (
-        hypotheses(run("fairseq-generate", data, "--path", path, *DECODING)) for path in (new, old)
-    )
-    assert len(expected) == TEST_PAIRS
+    outputs = [run("fairseq-generate", data, "--path", path, *tiny.DECODING) for path in (new, old)]
+    expected, found = map(tiny.hypotheses, outputs)
+    assert len(expected) == tiny.TEST_PAIRS
     assert found == expected
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Binarized text for language models."""
-    folder = tmp_path_factory.mktemp("text")
-    write_lines(folder / "train", sources()[20:])
-    write_lines(folder / "valid", sources()[:20])
-    run("fairseq-preprocess", "--only-source", "--trainpref", folder / "train", "--validpref",
-        folder / "valid", "--destdir", folder / "bin")  # fmt: skip
-    return folder / "bin"
 
 
 HYDRA = """
@@ -100,21 +67,26 @@ optimization.max_update=2 lr_scheduler=fixed dataset.max_tokens=100 dataset.num_
 """.split()  # noqa: SIM905
 
 
-def test_hydra_train_and_eval_lm(text: Path, tmp_path: Path) -> None:
+def test_hydra_train_and_eval_lm(tmp_path: Path) -> None:
     """A model from fairseq's own configuration files; its perplexity is what training validated."""
-    tiny = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 32, "input_dim": 16, "output_dim": 16,
+    text, splits = tmp_path / "bin", {"train": tiny.sources()[20:], "valid": tiny.sources()[:20]}
+    for split, lines in splits.items():
+        tiny.write_lines(tmp_path / split, lines)
+    prefixes = [f"--{split}pref={tmp_path / split}" for split in splits]
+    run("fairseq-preprocess", "--only-source", *prefixes, "--destdir", text)
+    sizes = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 32, "input_dim": 16, "output_dim": 16,
             "attention_heads": 2}  # fmt: skip
-    overrides = [f"model.transformer_lm.decoder_{name}={value}" for name, value in tiny.items()]
+    overrides = [f"model.transformer_lm.decoder_{name}={value}" for name, value in sizes.items()]
     trained = run("fairseq-hydra-train", *HYDRA, "task=language_modeling", f"task.data={text}",
                   "task.tokens_per_sample=20", "task.sample_break_mode=none",
                   "criterion=cross_entropy", "model=transformer_lm/transformer_lm_gpt",
                   *overrides, f"checkpoint.save_dir={tmp_path}", cwd=tmp_path)  # fmt: skip
-    assert figure(r"num_updates (\d+)", trained) == 2
+    assert tiny.figure(r"num_updates (\d+)", trained) == 2
     output = run("fairseq-eval-lm", text, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
                  "--tokens-per-sample", "20", "--sample-break-mode", "none",
                  "--gen-subset", "valid", "--batch-size", "4")  # fmt: skip
-    perplexity = figure(r"valid.* \| ppl ([\d.]+)", trained)
-    assert figure(r"Perplexity: ([\d.]+)", output) == pytest.approx(perplexity, abs=0.02)
+    perplexity = tiny.figure(r"valid.* \| ppl ([\d.]+)", trained)
+    assert tiny.figure(r"Perplexity: ([\d.]+)", output) == pytest.approx(perplexity, abs=0.02)
 
 
 def test_hydra_train_as_documented(data: Path, tmp_path: Path) -> None:
@@ -127,11 +99,11 @@ def test_hydra_train_as_documented(data: Path, tmp_path: Path) -> None:
     program, *arguments = shlex.split(text.replace("\\\n", " "))
     output = run(program, *arguments, "optimization.max_update=2", "common.cpu=true", cwd=tmp_path)
     assert re.search("'encoder_embed_dim': 128,.*'_name': 'kerbs_cross_entropy'", output)
-    assert figure(r"num_updates (\d+)", output) == 2
+    assert tiny.figure(r"num_updates (\d+)", output) == 2
     arguments.remove(f"common.user_dir={ROOT}/fairseq_kerbs")
     output = run(program, *arguments, "optimization.max_update=3", "common.cpu=true", cwd=tmp_path)
-    assert figure(r"Loaded checkpoint .* @ (\d+) updates", output) == 2
-    assert figure(r"num_updates (\d+)", output) == 3
+    assert tiny.figure(r"Loaded checkpoint .* @ (\d+) updates", output) == 2
+    assert tiny.figure(r"num_updates (\d+)", output) == 3
     best = tmp_path / "hydra/checkpoint_best.pt"
-    output = run("fairseq-generate", data, *USER_DIR, "--path", best, *DECODING)
-    assert len(hypotheses(output)) == TEST_PAIRS
+    output = run("fairseq-generate", data, *USER_DIR, "--path", best, *tiny.DECODING)
+    assert len(tiny.hypotheses(output)) == tiny.TEST_PAIRS

@@ -1,15 +1,12 @@
-"""The build of the fairseq wheel: edits, checks that stop it, the archive it starts from; and what
-the installed one does that the release gets wrong."""
+"""The build of the fairseq wheel, and what the installed one does that the release gets wrong."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import math
 import os
 import subprocess
 import sys
-import tarfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -23,25 +20,26 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from packaging.specifiers import SpecifierSet
 
-WHEEL_FOLDER = Path(__file__).resolve().parents[2] / "scripts" / "fairseq_wheel"
+from tests.helpers.cli import Patch
+from tests.helpers.commands import ROOT
+from tests.helpers.release_fixtures import tgz
+
+WHEEL_FOLDER = ROOT / "scripts" / "fairseq_wheel"
 sys.path.insert(0, str(WHEEL_FOLDER))
 
 import fairseq_build  # noqa: E402
 from fairseq_edits import EDITS, VERSION, BuildError, Edit, _add_keyword, apply_edits  # noqa: E402
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("load(f)", "load(f, k=0)"),
-        ("load(f,)", "load(f, k=0)"),
-        ("load(g(1)(2), *a, x=(lambda s: (s))) + h(1)",
-         "load(g(1)(2), *a, x=(lambda s: (s)), k=0) + h(1)"),
-        ("load(\n    f,\n)", "load(\n    f, k=0\n)"),
-        ("unload(f)", None),
-        ("loads(f)", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("before", "after"), [
+    ("load(f)", "load(f, k=0)"),
+    ("load(f,)", "load(f, k=0)"),
+    ("load(g(1)(2), *a, x=(lambda s: (s))) + h(1)",
+     "load(g(1)(2), *a, x=(lambda s: (s)), k=0) + h(1)"),
+    ("load(\n    f,\n)", "load(\n    f, k=0\n)"),
+    ("unload(f)", None),
+    ("loads(f)", None),
+])  # fmt: skip
 def test_a_keyword_is_added(tmp_path: Path, before: str, after: str | None) -> None:
     (tmp_path / "a.py").write_text(before)
     apply_edits(tmp_path, [_add_keyword("*.py", int(after is not None), "load", "k=0")])
@@ -49,89 +47,60 @@ def test_a_keyword_is_added(tmp_path: Path, before: str, after: str | None) -> N
 
 
 def test_places_are_counted_over_all_files(tmp_path: Path) -> None:
-    names = ("a.py", "b.py", "c.txt")
-    for name in names:
-        (tmp_path / name).write_text("Ä = np.int\n")
+    """A wrong number of them stops the build."""
+    files = [tmp_path / name for name in ("a.py", "b.py", "c.txt")]
+    for file in files:
+        file.write_text("Ä = np.int\n")
+    for places in (0, 1, 3):
+        wrong = rf"'int' was found in 2 places instead of {places} in \*"
+        with pytest.raises(BuildError, match=wrong):
+            apply_edits(tmp_path, [Edit("*.py", places, "int", "int")])
     apply_edits(tmp_path, [Edit("*.py", 2, r"\bnp\.int$", "int")])
-    assert [(tmp_path / name).read_text() for name in names] == [
-        "Ä = int\n", "Ä = int\n", "Ä = np.int\n"
-    ]  # fmt: skip
+    assert [file.read_text() for file in files] == ["Ä = int\n", "Ä = int\n", "Ä = np.int\n"]
 
 
-@pytest.mark.parametrize("places", [0, 2])
-def test_a_wrong_number_of_places_stops_the_build(tmp_path: Path, places: int) -> None:
-    (tmp_path / "a.py").write_text("x = np.int\n")
-    with pytest.raises(BuildError, match=rf"'int' was found in 1 places instead of {places} in \*"):
-        apply_edits(tmp_path, [Edit("*.py", places, "int", "int64")])
-
-
-def test_every_edit_refuses_another_source(tmp_path: Path) -> None:
+def test_edits_are_of_one_version(tmp_path: Path) -> None:
+    """Which the plugin takes; each of them refuses another source."""
+    assert VERSION in SpecifierSet("==0.12.2")
+    assert VERSION != "0.12.2"
     for edit in EDITS:
         with pytest.raises(BuildError, match="was found in 0 places instead of"):
             apply_edits(tmp_path, [edit])
 
 
-def archive(path: Path) -> str:
-    """Write a source archive with one file and return its checksum."""
-    content = b"pass\n"
-    with tarfile.open(path, "w:gz") as tar:
-        member = tarfile.TarInfo("fairseq-0.12.2/setup.py")
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_a_given_archive_is_checked_and_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = tmp_path / "mine.tar.gz"
+def test_a_given_archive_is_checked_and_unpacked(tmp_path: Path, monkeypatch: Patch) -> None:
+    given, content = tmp_path / "mine.tar.gz", tgz({"fairseq-0.12.2/setup.py": b"pass\n"})
     monkeypatch.setenv("FAIRSEQ_SDIST", str(given))
     with pytest.raises(BuildError, match=r"SDIST names .*mine.tar.gz, which is not a file"):
         fairseq_build.unpacked_source(tmp_path)
-    checksum = archive(given)
-    tree = fairseq_build.unpacked_source(tmp_path, checksum)
+    given.write_bytes(content)
+    tree = fairseq_build.unpacked_source(tmp_path, sha256(content).hexdigest())
     assert (tree / "setup.py").read_text() == "pass\n"
 
 
 def test_a_refused_archive_ends_the_build_with_one_sentence(tmp_path: Path) -> None:
-    given = tmp_path / "fairseq-0.12.2.tar.gz"
-    checksum = archive(given)
+    (given := tmp_path / "fairseq-0.12.2.tar.gz").write_bytes(b"another")
+    code = "import fairseq_build; fairseq_build.build_wheel('.')"
+    env = os.environ | {"PYTHONPATH": str(WHEEL_FOLDER), "FAIRSEQ_SDIST": str(given)}
     result = subprocess.run(
-        [sys.executable, "-c", "import fairseq_build; fairseq_build.build_wheel('.')"],
-        env=os.environ | {"PYTHONPATH": str(WHEEL_FOLDER), "FAIRSEQ_SDIST": str(given)},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, cwd=tmp_path
     )
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
-    start = f"fairseq_wheel: {given} has the sha256 {checksum} instead of {fairseq_build.SHA256}"
-    assert result.stderr.splitlines()[-1].startswith(start)
+    start = f"fairseq_wheel: {given} has the sha256 {sha256(b'another').hexdigest()} instead of "
+    assert result.stderr.splitlines()[-1].startswith(f"{start}{fairseq_build.SHA256}")
 
 
 def test_nested_pip_is_freed_of_the_outer_build() -> None:
-    outer = {
-        "_PYPROJECT_HOOKS_BUILD_BACKEND": "fairseq_build",
-        "PIP_CONSTRAINT": "pins.txt",
-        "PIP_REQUIRE_VIRTUALENV": "1",
-        "PIP_INDEX_URL": "https://index.example/simple",
-        "UV_DEFAULT_INDEX": "https://other.example/simple",
-        "PYTHONPATH": "before",
-    }
-    kept = {name: outer[name] for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")}
-    kept["PYTHONPATH"] = f"stand-in{os.pathsep}before"
-    assert fairseq_build.nested_pip_environment(outer, "stand-in") == kept
+    kept = {"PIP_INDEX_URL": "https://index.example", "UV_DEFAULT_INDEX": "https://uv.example"}
+    outer = kept | {"_PYPROJECT_HOOKS_BUILD_BACKEND": "fairseq_build", "PIP_CONSTRAINT": "pins.txt"}
+    outer |= {"PIP_REQUIRE_VIRTUALENV": "1", "PYTHONPATH": "before"}
+    environment = fairseq_build.nested_pip_environment(outer, "stand-in")
+    assert environment == kept | {"PYTHONPATH": f"stand-in{os.pathsep}before"}
     del outer["PIP_INDEX_URL"]
     environment = fairseq_build.nested_pip_environment(outer, "stand-in")
-    assert environment["PIP_INDEX_URL"] == "https://other.example/simple"  # uv's
+    assert environment["PIP_INDEX_URL"] == kept["UV_DEFAULT_INDEX"]
 
-
-def test_the_version_satisfies_the_plugin() -> None:
-    assert VERSION in SpecifierSet("==0.12.2")
-    assert VERSION != "0.12.2"
-
-
-# --------------------------------------------------------------------------- the installed fairseq
 
 PADDING, WORDS = 1, 7
 

@@ -20,8 +20,7 @@ def test_an_installed_package_has_the_configurations_and_the_page(tmp_path: Path
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for name in ("configs", "fairseq_kerbs"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     build = "from setuptools import build_meta; build_meta.build_wheel('.')"
     run_program(sys.executable, "-c", build, cwd=source)
     (wheel,) = source.glob("*.whl")

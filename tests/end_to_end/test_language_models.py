@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from fairseq_cli import eval_lm
 
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (registers)
+from fairseq_kerbs.data.toy import write_toy_corpus
 from tests.helpers.commands import ROOT, USER_DIR, run, run_program
 
 pytestmark = pytest.mark.slow
 
-WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
 BLOCK = 12
 TASK = ("--task", "language_modeling", "--tokens-per-sample", BLOCK, "--cpu", "--num-workers", 0)
 TRAINING = (
@@ -30,34 +29,23 @@ TRAINING = (
 
 
 def fairseq(program: str, data: Path, *flags: object) -> str:
-    """Run one of fairseq's programs with the plugin."""
     return run(f"fairseq-{program}", data, *USER_DIR, *TASK, *flags)
 
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text in which a word tells much of the next, binarized (bin), and a model."""
+    """Sentences of the toy corpus, binarized (bin), and a model."""
     folder = tmp_path_factory.mktemp("work")
-    generator = random.Random(5)
+    write_toy_corpus(folder, train=400, valid=30, test=25)
     (folder / "text").mkdir()
-    for split, lines in (("train", 400), ("valid", 30), ("test", 25)):
-        rows, word = [], 0
-        for _ in range(lines):
-            row = []
-            for _ in range(generator.randint(3, 9)):
-                word = (word * 7 + generator.choice((1, 2, 3))) % len(WORDS)
-                row.append(WORDS[word])
-            rows.append(" ".join(row))
-        (folder / "text" / f"tiny.{split}.tokens").write_text("\n".join(rows) + "\n\n")
-    script = ROOT / "scripts" / "prepare_lm.sh"
-    dest = ("--dest", folder / "data")
-    run_program(script, folder / "text", *dest, "--words", 22, "--workers", 1)
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.en").rename(folder / "text" / f"toy.{split}.tokens")
+    flags = ("--dest", folder / "data", "--words", 22, "--workers", 1)
+    run_program(ROOT / "scripts" / "prepare_lm.sh", folder / "text", *flags)
     kept = (folder / "data" / "bin" / "dict.txt").read_text().split()[::2]
     assert len([word for word in kept if not word.startswith("madeupword")]) == 22
-    log = fairseq(
-        *("train", folder / "data" / "bin", "--arch", "gru_lm_kerbs", *TRAINING),
-        *("--save-dir", folder / "gru"),
-    )
+    training = ("--arch", "gru_lm_kerbs", *TRAINING, "--save-dir", folder / "gru")
+    log = fairseq("train", folder / "data" / "bin", *training)
     losses = [float(value) for value in re.findall(r"train_inner.* loss=([0-9.]+)", log)]
     assert losses[-1] < losses[0] - 0.2
     assert sum(map(int, re.findall(r"train_inner.* senses_moved=([0-9]+)", log))) > 0
