@@ -29,7 +29,8 @@ def inventory_of(owners: Any, vocab_size: int, most: int = 4, **values: Any) -> 
 
 
 def test_algorithm_1_by_hand() -> None:
-    """Words A B C D, seven senses, at most three a word; ε = −5, so A, B and C are in need.
+    """Words A B C D, seven senses, at most three a word; ε = −5, so A, B and C are in need. D has
+    exactly ε, and is not.
 
     Mean usage is 0.98/7 = 0.14. A comes first: the least used sense is D's (0.01), but it is D's
     only one; next is sense 5 of B (0.02), which A gets with usage 0.14. B has senses 2 and 4 left:
@@ -38,7 +39,7 @@ def test_algorithm_1_by_hand() -> None:
     """
     owners = [0, 0, 1, 2, 1, 1, 3]
     usage = [0.30, 0.10, 0.40, 0.12, 0.03, 0.02, 0.01]
-    inventory = inventory_of(owners, 4, 3, usage=usage, log_prob=[-9.0, -7.0, -6.0, -1.0])
+    inventory = inventory_of(owners, 4, 3, usage=usage, log_prob=[-9.0, -7.0, -6.0, -5.0])
     moves = reallocate(inventory, "paper", ReallocationSettings(log_prob_threshold=-5.0))
     assert moves.senses.tolist() == [5, 1, 4]
     assert moves.sources.tolist() == [1, 0, 1]
