@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairseq_kerbs import __version__
-from fairseq_kerbs.commands import corpora, experiments, figures, self_check, senses, texts
+from fairseq_kerbs.commands import arg, corpora, experiments, figures, self_check, senses, texts
 from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.processes import stop_on_signals
 
@@ -95,9 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="fairseq-kerbs", description="Kernelized Bayesian Softmax for fairseq.")
     parser.epilog = "fairseq-kerbs COMMAND --help has all flags of a command, and examples"
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands: Any = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in COMMANDS:
-        add(commands)
+    arg.add(parser.add_subparsers(required=True, metavar="COMMAND"), *COMMANDS)
     return parser
 
 

@@ -92,7 +92,8 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
         each = f"only these take part, of {', '.join(names)} [all]"
         memory = "measure peak memory [yes; with --quick no]"
         command = commands.add_parser(benchmark, help=text, description=text, allow_abbrev=False)
-        for add in (
+        arg.add(
+            command,
             *sizes,
             arg.choice("--device", "", "cpu", "cuda"),
             arg.choice("--dtype", precision, *likelihood.DTYPES),
@@ -103,8 +104,7 @@ def build_parser(quick: bool = False) -> argparse.ArgumentParser:
                      help=memory),
             arg.output("JSON [%(default)s]", default=Path(f"benchmark-{benchmark}.json")),
             arg.switch("--quick", "small sizes, which take seconds and show what is measured"),
-        ):  # fmt: skip
-            add(command)
+        )  # fmt: skip
     return parser
 
 

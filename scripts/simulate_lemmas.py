@@ -209,12 +209,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Lemmas 4.1 and 4.2 of the KerBS paper on contexts whose clusters are known: "
         "do words get as many senses as they have clusters, and does theta grow with their width?"
     )
-    for add in (
+    arg.add(
+        parser,
         arg.output("JSON [none]"),
         arg.flag("--seeds", type=int, nargs="+", default=[0, 1], help="seeds [%(default)s]"),
         arg.number("--steps", 800, "updates of each run", 1),
-    ):
-        add(parser)
+    )
     args = parser.parse_args(argv)
     training = Training(steps=args.steps)
     tables = [DataFrame(_senses(training, args)), DataFrame(_theta(training, args))]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fairseq_kerbs.commands.arg import Part
+from fairseq_kerbs.commands.arg import Part, add
 from fairseq_kerbs.utils.files import atomic_write
 
 Run = Callable[[argparse.Namespace], "int | None"]
@@ -29,15 +29,14 @@ def command(
     def decorate(run: Run) -> Part:
         text, _, more = (inspect.getdoc(run) or "").replace("%", "%%").partition("\n\n")
 
-        def add(commands: Any) -> None:
+        def add_command(commands: Any) -> None:
             text_of = {"help": text.rstrip("."), "description": more or text}
             # a flag passed on to fairseq must not be taken for the beginning of one of ours
             parser = commands.add_parser(name, allow_abbrev=False, **text_of, **options)
-            for part in parts:
-                part(parser)
+            add(parser, *parts)
             parser.set_defaults(run=run, passes_on=passes_on)
 
-        return add
+        return add_command
 
     return decorate
 
@@ -45,13 +44,11 @@ def command(
 def nested(name: str, text: str, description: str, metavar: str, *commands: Part) -> Part:
     """A subcommand that has commands of its own."""
 
-    def add(above: Any) -> None:
+    def add_command(above: Any) -> None:
         parser = above.add_parser(name, help=text, description=description, allow_abbrev=False)
-        below = parser.add_subparsers(required=True, metavar=metavar)
-        for part in commands:
-            part(below)
+        add(parser.add_subparsers(required=True, metavar=metavar), *commands)
 
-    return add
+    return add_command
 
 
 def write_output(path: Path | None, content: str, what: str = "") -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 Part = Callable[[Any], object]
 Number = TypeVar("Number", int, float)
+
+
+def add(parser: Any, *parts: Part) -> None:
+    """Add flags to a parser or a group, or commands to its subparsers."""
+    for part in parts:
+        part(parser)
 
 
 def flag(*names: str, **options: Any) -> Part:
@@ -35,7 +41,7 @@ def choice(name: str, text: str, *values: str) -> Part:
 
 def file(name: str, text: str = "", metavar: str | None = "FILE", **options: Any) -> Part:
     """A file or folder."""
-    return flag(name, help=text, metavar=metavar, **{"type": Path, **options})
+    return value(name, text, metavar, type=Path, **options)
 
 
 def output(text: str = "file [standard output]", metavar: str = "FILE", **options: Any) -> Part:
@@ -65,18 +71,9 @@ def at_least(kind: Callable[[str], Number], least: float) -> Callable[[str], Num
 
 def group(title: str, *parts: Part, description: str | None = None) -> Part:
     """Flags under a title of their own."""
-    return _inside(lambda parser: parser.add_argument_group(title, description), parts)
+    return lambda parser: add(parser.add_argument_group(title, description), *parts)
 
 
 def either(*parts: Part) -> Part:
     """Flags of which one may be given."""
-    return _inside(lambda parser: parser.add_mutually_exclusive_group(), parts)
-
-
-def _inside(make: Callable[[Any], Any], parts: Iterable[Part]) -> Part:
-    def add(parser: Any) -> None:
-        made = make(parser)
-        for part in parts:
-            part(made)
-
-    return add
+    return lambda parser: add(parser.add_mutually_exclusive_group(), *parts)
