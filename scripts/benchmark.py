@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
-from fairseq_kerbs.benchmarks import likelihood
-from fairseq_kerbs.benchmarks.comparison import Entries, compare, quiet, tables
+from fairseq_kerbs.benchmarks import entries, likelihood
+from fairseq_kerbs.benchmarks.comparison import compare, quiet, tables
 from fairseq_kerbs.commands import arg
 from fairseq_kerbs.utils.files import write_json
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions
@@ -117,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     inputs = {name: value for name, value in vars(args).items() if name not in _NOT_INPUTS}
     how = {name: getattr(args, name) for name in ("device", "memory", "repetitions")}
     settings = {**inputs, **how, "threads": args.threads}
-    result = compare(_entries(args, inputs), RATIOS, **how)
+    names = [name for name in BENCHMARKS[args.benchmark][1] if name in args.contestants]
+    result = compare(entries(args.benchmark, names, inputs), RATIOS, **how)
     machine = describe_machine(args.device)
     print(", ".join(f"{name} {value}" for name, value in settings.items()), end="\n\n")
     print(f"{tables(result)}\n\nload average {machine['load_average'][0]}")
@@ -131,16 +132,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     write_json(args.output, document | result)
     print(f"wrote {args.output}")
-
-
-def _entries(args: argparse.Namespace, inputs: dict[str, Any]) -> Entries:
-    """The contestants that take part."""
-    names = [name for name in BENCHMARKS[args.benchmark][1] if name in args.contestants]
-    if args.benchmark == "likelihood":
-        return likelihood.entries(names, inputs)
-    from fairseq_kerbs.benchmarks import translation  # fairseq takes seconds to import
-
-    return translation.entries(args.benchmark, names, inputs)
 
 
 if __name__ == "__main__":

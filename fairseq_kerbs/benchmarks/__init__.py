@@ -1,1 +1,23 @@
 """Side-by-side measurements of speed and memory, behind ``scripts/benchmark.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fairseq_kerbs.benchmarks import likelihood
+from fairseq_kerbs.benchmarks.comparison import Entries
+
+
+def entries(benchmark: str, names: Sequence[str], inputs: dict[str, Any]) -> Entries:
+    """The named contestants of a benchmark; ``inputs`` as their workloads take them."""
+    if benchmark == "likelihood":
+        labels = {name: label for name, (label, _) in likelihood.CONTESTANTS.items()}
+        make: Any = likelihood.workload
+    else:
+        from fairseq_kerbs.benchmarks import translation  # fairseq takes seconds to import
+
+        labels = translation.MODELS
+        make = translation.step_workload if benchmark == "step" else translation.decode_workload
+    return {name: (labels[name], partial(make, name, **inputs)) for name in names}

@@ -4,7 +4,7 @@ from the equations in float64."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.benchmarks.comparison import Entries, Workload
+from fairseq_kerbs.benchmarks.comparison import Workload
 from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import kerbs_nll
 from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
@@ -165,11 +165,6 @@ def workload(name: str, **inputs_of: Any) -> Workload:
 
     tokens = len(inputs.target)
     return Workload(run, inputs.drop_gradients, tokens, "token", reuses=name == PRODUCTS)
-
-
-def entries(names: Sequence[str], inputs: dict[str, Any]) -> Entries:
-    """The named contestants; ``inputs`` as `make_inputs` takes them."""
-    return {name: (CONTESTANTS[name][0], partial(workload, name, **inputs)) for name in names}
 
 
 # ------------------------------------------------------------------ distance from float64

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from fairseq.trainer import Trainer
 
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (both register with fairseq)
-from fairseq_kerbs.benchmarks.comparison import Entries, Workload
+from fairseq_kerbs.benchmarks.comparison import Workload
 from fairseq_kerbs.benchmarks.likelihood import DTYPES, zipf_words
 
 _STOCK = "--arch transformer --share-decoder-input-output-embed"
@@ -133,9 +131,3 @@ def decode_workload(
             assert len(best["tokens"]) == steps
 
     return Workload(run=translate, amount=batch, unit="sentence")
-
-
-def entries(benchmark: str, names: Sequence[str], inputs: dict[str, Any]) -> Entries:
-    """The named contestants of "step" or "decode"; ``inputs`` as their workloads take them."""
-    make = step_workload if benchmark == "step" else decode_workload
-    return {name: (MODELS[name], partial(make, name, **inputs)) for name in names}

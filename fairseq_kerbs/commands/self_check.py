@@ -156,14 +156,11 @@ def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
 
 def _time(benchmark: str, inputs: dict[str, Any]) -> Outcome:
     """Median time of KerBS, and its ratio to that of our own softmax."""
-    from fairseq_kerbs.benchmarks import comparison, likelihood, translation
+    from fairseq_kerbs.benchmarks import comparison, entries
 
-    if benchmark == "likelihood":
-        entries = likelihood.entries(names := ("kerbs", "lean"), inputs)
-    else:
-        entries = translation.entries(benchmark, names := ("kerbs", "softmax"), inputs)
+    names = ("kerbs", "lean" if benchmark == "likelihood" else "softmax")
     how = {"repetitions": 5, "device": inputs["device"], "memory": False}
-    result = comparison.compare(entries, [names], **how)
+    result = comparison.compare(entries(benchmark, names, inputs), [names], **how)
     seconds, ratio = result["contestants"]["kerbs"]["median"], result["ratios"][0]["median"]
     return Outcome(f"{seconds:.4f} s, {ratio:.2f} times a softmax's")
 
