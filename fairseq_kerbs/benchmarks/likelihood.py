@@ -75,9 +75,6 @@ def make_inputs(
     return Inputs(h, w, words, fresh, trained, allocation, table, word_table, target, logits)
 
 
-# ------------------------------------------------------------------ losses: sums of −log P(target)
-
-
 def kerbs(inputs: Inputs, smoothing: float = 0.0, trained: bool = False) -> Tensor:
     """KerBS as its layer computes it."""
     theta = inputs.trained_theta if trained else inputs.theta
@@ -147,9 +144,7 @@ CONTESTANTS: dict[str, tuple[str, Callable[[Inputs], Tensor | None]]] = {
     "stock": ("fairseq's cross_entropy", stock_softmax),
     "lean": ("softmax by kerbs_nll, inner product", lean_softmax),
 }
-"""What each is, and its loss; autograd gives the gradients."""
-
-# ------------------------------------------------------------------ the benchmarks
+"""What each is, and its loss, the sum of −log P(target); autograd gives the gradients."""
 
 
 def workload(name: str, **inputs_of: Any) -> Workload:
@@ -166,8 +161,6 @@ def workload(name: str, **inputs_of: Any) -> Workload:
     tokens = len(inputs.target)
     return Workload(run, inputs.drop_gradients, tokens, "token", reuses=name == PRODUCTS)
 
-
-# ------------------------------------------------------------------ distance from float64
 
 LIMITS = {"float32": 1e-5, "bfloat16": 8 * 2.0**-8, "float16": 8 * 2.0**-11}
 """Of ‖error‖ ÷ ‖right value‖ with inputs of a dtype; their own rounding is no error."""

@@ -150,7 +150,7 @@ def mlt(args: argparse.Namespace) -> None:
     """
     from fairseq_kerbs.data.gold import gold_of_mlt
 
-    _write_gold(args, gold_of_mlt(args.list, args.text, args.source))
+    _write_gold(args, (), gold_of_mlt(args.list, args.text, args.source))
 
 
 @command(
@@ -189,7 +189,7 @@ def translations(args: argparse.Namespace) -> None:
         more = parallel_words(args.more_text, args.more_other, stemmer)
     text = [[word.lower() for word in words] for words in [*lines, *more[0]]]
     rows = gold_of_translations(lines, others, align(text, [*others, *more[1]]).tolist())
-    _write_gold(args, [r for r in rows if args.function_words or not is_function_word(r[2])])
+    _write_gold(args, (), [r for r in rows if args.function_words or not is_function_word(r[2])])
 
 
 @command(
@@ -208,8 +208,7 @@ def coarsewsd(args: argparse.Namespace) -> None:
     """
     from fairseq_kerbs.data.gold import gold_of_coarsewsd
 
-    sentences, rows = gold_of_coarsewsd(args.folder, args.part)
-    _write_gold(args, rows, sentences)
+    _write_gold(args, *gold_of_coarsewsd(args.folder, args.part))
 
 
 @command("gold-noad", arg.file("list", LABELLED, "LIST"), SENTENCES, *_gold_file())
@@ -221,16 +220,13 @@ def noad(args: argparse.Namespace) -> None:
     """
     from fairseq_kerbs.data.gold import gold_of_noad
 
-    sentences, rows = gold_of_noad(args.list)
-    _write_gold(args, rows, sentences)
+    _write_gold(args, *gold_of_noad(args.list))
 
 
 def _write_gold(
-    args: argparse.Namespace,
-    rows: Sequence[tuple[int, int, str, str]],
-    sentences: Sequence[str] = (),
+    args: argparse.Namespace, sentences: Sequence[str], rows: Sequence[tuple[int, int, str, str]]
 ) -> None:
-    """Write the gold senses of words that have several, and the sentences they are in."""
+    """Write the gold senses of words that have several, and the sentences if they are new."""
     from fairseq_kerbs.data.gold import gold_text, with_several_senses
 
     rows = with_several_senses(rows, args.least_count, args.least_share)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_kerbs.commands import announce, arg, command, write_output
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
+from fairseq_kerbs.utils.files import atomic_write, read_lines
+from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, SAFE, find_program, quoted, run_program
 
 if TYPE_CHECKING:
     from fairseq_kerbs.configurations import Experiment, Flags, SensesOnClusters
@@ -99,7 +100,7 @@ def train(args: argparse.Namespace) -> None:
     and override CONFIG and the preset.
     """
     from fairseq_kerbs.configurations import CONFIGS, load_experiment, program_arguments
-    from fairseq_kerbs.utils.processes import find_program, quoted, replace_process
+    from fairseq_kerbs.utils.processes import replace_process
 
     experiment = _load_experiment(args)
     flags, files = {"save-dir": args.save_dir, **experiment.train}, experiment.files
@@ -133,7 +134,6 @@ def give_senses(
     """
     from fairseq_kerbs.checkpoints import read_checkpoint
     from fairseq_kerbs.configurations import program_arguments
-    from fairseq_kerbs.utils.processes import SAFE, find_program, quoted, run_program
 
     given = check_recipe(args, senses, flags)
     updates = max(1, round(senses.at * int(given.max_update)))
@@ -222,8 +222,6 @@ def generate(args: argparse.Namespace) -> None:
     from fairseq_kerbs import configurations as experiments
     from fairseq_kerbs.commands.senses import text_with_senses
     from fairseq_kerbs.evaluation import bleu
-    from fairseq_kerbs.utils.files import atomic_write
-    from fairseq_kerbs.utils.processes import find_program, quoted, run_program
 
     experiment = _load_experiment(args)
     best = str(Path(args.save_dir) / "checkpoint_best.pt")
@@ -294,7 +292,6 @@ def translate(args: argparse.Namespace) -> int:
     from fairseq_kerbs.configurations import check_data, language_pair
     from fairseq_kerbs.data import tokens
     from fairseq_kerbs.data.prepare import preparation_of
-    from fairseq_kerbs.utils.files import read_lines
 
     check_data(args.data)
     args.data = args.data.split(":")[0]
@@ -325,9 +322,6 @@ def _generated(
 ) -> tuple[dict[int, str], dict[int, str]]:
     """What fairseq-generate makes of lines of subwords, and its senses, by number from 0. Raises
     SystemExit if it has failed, as it has said, and a UserError if it was told to print nothing."""
-    from fairseq_kerbs.utils.files import read_lines
-    from fairseq_kerbs.utils.processes import SAFE, run_program
-
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as folder:
         # the training split names senses
         for kind in ("dict.*.txt", *["train.*"] * args.print_senses):

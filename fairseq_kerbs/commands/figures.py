@@ -11,13 +11,12 @@ from fairseq_kerbs.commands import arg, command, nested, reading, say_written
 from fairseq_kerbs.utils.errors import UserError
 
 _LAYER = (reading.CHECKPOINT, reading.DATA_OR_DICT, reading.TRUST)
-Draw = Callable[[argparse.Namespace], Any]
 
 
 def figure(name: str, *parts: arg.Part) -> Callable[..., arg.Part]:
     """Make a function that draws a figure a command of ``plot``; its docstring is the help."""
 
-    def decorate(draw: Draw) -> arg.Part:
+    def decorate(draw: Callable[[argparse.Namespace], Any]) -> arg.Part:
         def run(args: argparse.Namespace) -> None:
             from fairseq_kerbs.analysis import plots
 

@@ -128,9 +128,6 @@ def _compiler() -> str | None:
     return told.stdout.partition("\n")[0]
 
 
-# ------------------------------------------------------------------ numbers
-
-
 def _likelihood(size: dict[str, Any], compiled: bool) -> Outcome:
     """Losses and gradients, without and with label smoothing, next to the written-down equations in
     float64."""
@@ -163,9 +160,6 @@ def _time(benchmark: str, inputs: dict[str, Any]) -> Outcome:
     result = comparison.compare(entries(benchmark, names, inputs), [names], **how)
     seconds, ratio = result["contestants"]["kerbs"]["median"], result["ratios"][0]["median"]
     return Outcome(f"{seconds:.4f} s, {ratio:.2f} times a softmax's")
-
-
-# ------------------------------------------------------------------ trainings
 
 
 def _program(name: str, arguments: list[str], log: Path) -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_kerbs.commands import arg, command, nested, reading, say_written, write_output
+from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import atomic_write, read_lines
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
@@ -31,9 +33,6 @@ def detokenize(args: argparse.Namespace) -> None:
     Join subwords and undo Moses tokenization: of fairseq-generate's output (best hypotheses, in the
     order of the corpus) or of tokenized text.
     """
-    from fairseq_kerbs.evaluation.texts import detokenize_lines
-    from fairseq_kerbs.utils.files import read_lines
-
     path = "/dev/stdin" if str(args.input) == "-" else str(args.input)
     lines = read_lines(path)
     texts = detokenize_lines(lines, language=args.lang, name=path, unescape=args.unescape)
@@ -124,8 +123,6 @@ _ANSWERS = arg.group(
 
 def _read_answers(args: argparse.Namespace) -> tuple[list[str], dict[str, list[str]]]:
     """Sources, and each system's answers by name."""
-    from fairseq_kerbs.evaluation.texts import read_texts
-
     paths: dict[str, Path] = {}
     for option in args.system:
         name, _, path = option.partition("=")
@@ -159,7 +156,6 @@ def export(args: argparse.Namespace) -> None:
     raters.
     """
     from fairseq_kerbs.evaluation.human import DELIMITERS, make_key, sheet_text
-    from fairseq_kerbs.utils.files import atomic_write
 
     sources, systems = _read_answers(args)
     key = make_key(sources, systems, items=args.items, raters=args.raters, seed=args.seed)
@@ -231,7 +227,6 @@ def examples(args: argparse.Namespace) -> None:
     in Tables 3 and 4 of the paper.
     """
     from fairseq_kerbs.evaluation import examples
-    from fairseq_kerbs.evaluation.texts import read_texts
 
     sources, systems = _read_answers(args)
     references = args.reference and read_texts(args.reference, "T", args.lang, args.unescape)
