@@ -155,7 +155,7 @@ def learn_senses(
     return {
         **{f"senses_{k}": float(senses[clusters == k].float().mean()) for k in (1, 2, 3, 4)},
         "exact": float((senses == clusters).float().mean()),
-        "correlation": _spearman(clusters, senses),
+        "correlation": float(Series(clusters).corr(Series(senses), method="spearman")),
         "own": float((clusters_of_sense[top] == 1).float().mean()),
         "used": float((clusters_of_sense > 0).float().mean()),
         "moves": sum(moves),
@@ -194,13 +194,8 @@ def learn_theta(
 def theta_correlation(rows: Sequence[Row], least_unsure: float = -1.0) -> float:
     """Spearman's between width and θ, where 1 − P(y) is at least so much. Where it has vanished, so
     has the gradient of θ: its value says how far training came."""
-    pairs = [(row["width"], row["theta"]) for row in rows if row["unsure"] >= least_unsure]
-    return _spearman(*zip(*pairs))
-
-
-def _spearman(first: Any, second: Any) -> float:
-    """NaN for equal numbers."""
-    return float(Series(first).corr(Series(second), method="spearman"))
+    table = DataFrame([row for row in rows if row["unsure"] >= least_unsure])
+    return float(table["width"].corr(table["theta"], method="spearman"))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -227,19 +227,22 @@ def generate(args: argparse.Namespace) -> None:
     best = str(Path(args.save_dir) / "checkpoint_best.pt")
     flags = {"path": best, "gen-subset": "test", **experiment.generate}
     if args.print_senses:
-        flags = _in_subwords(flags, args.extra)
+        joining = ("remove-bpe", "post-process")
+        if given := [word for word in args.extra if word.partition("=")[0][2:] in joining]:
+            raise UserError(f"{given[0]} does not go with --print-senses, which names subwords")
+        flags = {name: value for name, value in flags.items() if name not in joining}
     arguments = experiments.program_arguments(args.data, flags, args.extra)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for names in (("--path",), ("--gen-subset",), ("--target-lang", "-t")):
         parser.add_argument(*names)
-    given, _ = parser.parse_known_args(arguments)
+    named, _ = parser.parse_known_args(arguments)
     if args.reference is not None and not args.reference.is_file():
         raise UserError(f"--reference {args.reference}: no such file")
-    language = given.target_lang or experiments.language_pair(args.data)[1]
-    output = args.output or Path(args.save_dir) / f"generate-{given.gen_subset}.txt"
+    language = named.target_lang or experiments.language_pair(args.data)[1]
+    output = args.output or Path(args.save_dir) / f"generate-{named.gen_subset}.txt"
     command = [find_program("fairseq-generate"), *arguments]
     announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
-    checkpoints = [Path(path) for path in given.path.split(":")]
+    checkpoints = [Path(path) for path in named.path.split(":")]
     if args.print_senses and len(checkpoints) > 1:
         raise UserError("--print-senses needs one model, but --path names several: name one")
     if args.dry_run:
@@ -263,14 +266,6 @@ def generate(args: argparse.Namespace) -> None:
         systems, references = bleu.read_systems([output], [args.reference], **how)
         metrics = {"BLEU": bleu.bleu_metric(language=language)}
         print(bleu.corpus_scores(systems[str(output)], references, metrics)[0].details)
-
-
-def _in_subwords(flags: Flags, extra: list[str]) -> Flags:
-    """The flags without those that join subwords; a UserError if the command line has one."""
-    joining = ("remove-bpe", "post-process")
-    if given := [word for word in extra if word.partition("=")[0][2:] in joining]:
-        raise UserError(f"{given[0]} does not go with --print-senses, which names subwords")
-    return {name: value for name, value in flags.items() if name not in joining}
 
 
 @command(

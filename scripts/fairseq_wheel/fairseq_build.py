@@ -31,7 +31,6 @@ _HERE = Path(__file__).parent
 # file. fairseq names setuptools as that backend; this stand-in answers the question instead.
 _STAND_IN_BACKEND = f"""
 from pathlib import Path
-from typing import Any
 
 def prepare_metadata_for_build_wheel(directory, config_settings=None):
     folder = Path(directory, "{NAME}.dist-info")

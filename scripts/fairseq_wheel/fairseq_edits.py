@@ -51,7 +51,6 @@ def apply_edits(tree: Path, edits: Sequence[Edit]) -> None:
 
 
 def _add_keyword(files: str, places: int, call: str, keyword: str) -> Edit:
-    """Add an argument to the calls of a function."""
     inside = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*?"  # its arguments, with two levels of brackets
     return Edit(files, places, rf"(\b{call}\({inside}),?(\s*\))", rf"\1, {keyword}\2")
 
