@@ -118,9 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         print(f"fairseq-kerbs: error: {sentence}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as stopped:
-        where = f" to go on from {stopped}" if str(stopped) else ""
-        print(f"fairseq-kerbs: interrupted; run the same command again{where}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("fairseq-kerbs: interrupted; run the same command again", file=sys.stderr)
         return 130
     return status
 

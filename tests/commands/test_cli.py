@@ -129,12 +129,10 @@ def test_a_terminated_command_leaves_nothing(tmp_path: Path, monkeypatch: Patch)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("place", [(), ("'tokenize train.en'",)])
-def test_an_interrupted_command(place: tuple[str, ...], monkeypatch: Patch, capsys: Capsys) -> None:
-    run_instead(monkeypatch, mock.Mock(side_effect=KeyboardInterrupt(*place)))
+def test_an_interrupted_command(monkeypatch: Patch, capsys: Capsys) -> None:
+    run_instead(monkeypatch, mock.Mock(side_effect=KeyboardInterrupt))
     assert main([]) == 130
-    where = f" to go on from {place[0]}" if place else ""
-    error = f"fairseq-kerbs: interrupted; run the same command again{where}\n"
+    error = "fairseq-kerbs: interrupted; run the same command again\n"
     assert capsys.readouterr().err == error
 
 
