@@ -16,7 +16,7 @@ from pathlib import Path
 import snowballstemmer
 
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.files import check_parallel, read_lines
 
 GoldRow = tuple[int, int, str, str]
 
@@ -184,14 +184,10 @@ def stemmer(language: str) -> Callable[[str], str]:
     return cache(snowballstemmer.stemmer(language).stemWord)
 
 
-def _parallel(text: Path, other: Path) -> list[tuple[str, str]]:
-    lines, others = read_lines(text), read_lines(other)
-    if len(lines) != len(others):
-        raise UserError(
-            f"{text} has {len(lines)} lines, {other} {len(others)}; give texts that are parallel "
-            "line by line"
-        )
-    return list(zip(lines, others))
+def _parallel(*paths: Path) -> list[tuple[str, ...]]:
+    texts = [read_lines(path) for path in paths]
+    check_parallel(dict(zip(map(str, paths), texts)))
+    return list(zip(*texts))
 
 
 def _numbered(words: Sequence[str]) -> list[tuple[int, str]]:

@@ -26,6 +26,7 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
     PARTIAL,
     atomic_write,
+    check_parallel,
     iter_lines,
     lock_folder,
     read_lines,
@@ -159,13 +160,8 @@ class ParallelText:
         if self.source_lang == self.target_lang:
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
         paths = list(self.raw.values())
-        for source, target in zip(paths[::2], paths[1::2]):
-            sizes = [sum(1 for _ in iter_lines(path)) for path in (source, target)]
-            if sizes[0] != sizes[1] or not sizes[0]:
-                raise UserError(
-                    f"{source} has {sizes[0]} lines and {target} has {sizes[1]}; parallel files "
-                    "need the same number, with one sentence per line"
-                )
+        for pair in zip(paths[::2], paths[1::2]):
+            check_parallel({str(path): read_lines(path) for path in pair})
 
 
 def prepare_parallel(dest: Path, workers: int = 1, **flags: Any) -> None:

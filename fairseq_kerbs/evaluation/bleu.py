@@ -14,9 +14,9 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from fairseq_kerbs.evaluation.texts import check_lengths, detokenize_lines
+from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.files import check_parallel, read_lines
 
 DEFAULT_ORDER = 4
 SAMPLES, SEED = 1000, 12345  # of the bootstrap
@@ -73,7 +73,7 @@ def corpus_scores(
     A UserError is raised if the numbers of sentences differ.
     """
     for reference in references:
-        check_lengths({"--hypotheses": hypotheses, "--reference": reference})
+        check_parallel({"--hypotheses": hypotheses, "--reference": reference})
     scores = []
     for name, metric in metrics.items():
         score = metric.corpus_score(list(hypotheses), [list(r) for r in references])
@@ -102,16 +102,14 @@ def read_systems(
         raw text of the hypotheses by file, and of the references.
 
     Raises:
-        UserError: a file cannot be read, is empty or incomplete, or numbers of lines differ.
+        UserError: a file cannot be read, or is empty or incomplete, or numbers of lines differ.
     """
     systems = {}
     for path in hypotheses:
-        if not (lines := read_lines(path)):
-            raise UserError(f"{path} is empty; it must have one hypothesis per line")
-        name = str(path)
+        lines, name = read_lines(path), str(path)
         systems[name] = detokenize_lines(lines, language=language, name=name, unescape=unescape)
     loaded = {str(path): read_lines(path) for path in references}
-    check_lengths(systems | loaded)
+    check_parallel(systems | loaded)
     return systems, list(loaded.values())
 
 

@@ -15,8 +15,9 @@ from typing import Literal
 
 from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_kerbs.evaluation.texts import check_lengths, escape_markdown, shown
+from fairseq_kerbs.evaluation.texts import escape_markdown, shown
 from fairseq_kerbs.utils.errors import UserError
+from fairseq_kerbs.utils.files import check_parallel
 
 Choice = Literal["differing", "best"]
 Texts = Sequence[str]
@@ -63,7 +64,7 @@ def side_by_side(
         UserError: numbers of lines differ, the baseline is unknown, or ``best`` has no references.
     """
     texts = {"--source": sources, **{f"--system {name}": text for name, text in systems.items()}}
-    check_lengths(texts if references is None else {**texts, "--reference": references})
+    check_parallel(texts if references is None else {**texts, "--reference": references})
     scores: dict[int, dict[str, float]] = {}
     if choose == "best":
         scores = _gains(systems, references, number, baseline or next(iter(systems)))

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from pandas import DataFrame
 from scipy import stats
 
-from fairseq_kerbs.evaluation.texts import check_lengths, shown
+from fairseq_kerbs.evaluation.texts import shown
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.files import check_parallel, read_lines
 
 SCORES = {0: "zeros", 1: "ones", 2: "twos"}
 """Scores, and the names of their numbers in tables."""
@@ -92,7 +92,7 @@ def make_key(
     Raises:
         UserError: there are too few inputs or too many systems, or numbers of lines differ.
     """
-    check_lengths({"--source": sources, **{f"--system {n}": t for n, t in systems.items()}})
+    check_parallel({"--source": sources, **{f"--system {n}": t for n, t in systems.items()}})
     if len(systems) > len(ascii_uppercase):
         raise UserError(f"--system is given {len(systems)} times; a sheet has at most 26 systems")
     filled = [index for index, source in enumerate(sources) if shown(source)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -82,11 +82,9 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
         one text per sentence, in the order of the corpus.
 
     Raises:
-        UserError: the file cannot be read, is empty or incomplete, or is raw text with subwords.
+        UserError: the file cannot be read or is incomplete, or is raw text with subwords.
     """
     lines, name = read_lines(path), str(path)
-    if not lines:
-        raise UserError(f"{path} is empty")
     tokens = generated_part(lines, part, name)
     if tokens is None:
         if marked := next((n for n, line in enumerate(lines, 1) if _SUBWORD.search(line)), None):
@@ -96,17 +94,6 @@ def read_texts(path: Path, part: Part, language: str, unescape: bool = False) ->
             )
         return lines
     return detokenize_lines(tokens, language=language, name=name, unescape=unescape)
-
-
-def check_lengths(texts: Mapping[str, Sequence[str]]) -> None:
-    """Raise a UserError unless texts, by file or system, have equal numbers of lines."""
-    (first, lines), *others = texts.items()
-    for name, other in others:
-        if len(other) != len(lines):
-            raise UserError(
-                f"{first} has {len(lines)} lines but {name} has {len(other)}; all must come from "
-                "the same test set"
-            )
 
 
 def shown(text: str) -> str:

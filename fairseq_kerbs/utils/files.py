@@ -12,7 +12,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,17 @@ def iter_lines(path: Path | str) -> Iterator[str]:
 def read_lines(path: Path | str) -> list[str]:
     """Lines of a text file as a list, see :func:`iter_lines`."""
     return list(iter_lines(path))
+
+
+def check_parallel(texts: Mapping[str, Sequence[str]]) -> None:
+    """Raise a UserError unless texts, by file or flag, have equally many lines, at least one."""
+    (first, lines), *others = texts.items()
+    for name, other in others:
+        if len(other) != len(lines) or not lines:
+            raise UserError(
+                f"{first} has {len(lines)} lines but {name} has {len(other)}; parallel texts need "
+                "the same number, at least one, with one sentence per line"
+            )
 
 
 @contextmanager
