@@ -18,7 +18,7 @@ from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
 
-DEFAULT_ORDER = 4
+Texts = Sequence[str]
 SAMPLES, SEED = 1000, 12345  # of the bootstrap
 
 
@@ -33,11 +33,7 @@ class CorpusScore:
 
 
 def bleu_metric(
-    order: int = DEFAULT_ORDER,
-    *,
-    language: str = "",
-    lowercase: bool = False,
-    tokenize: str | None = None,
+    order: int = 4, *, language: str = "", lowercase: bool = False, tokenize: str | None = None
 ) -> BLEU:
     """sacreBLEU's BLEU.
 
@@ -58,15 +54,15 @@ def bleu_metric(
         ) from None
 
 
-def all_metrics(order: int = DEFAULT_ORDER, **options: Any) -> dict[str, Metric]:
+def all_metrics(order: int = 4, **options: Any) -> dict[str, Metric]:
     """BLEU with options of :func:`bleu_metric`, chrF2, and TER, which ignores case."""
-    name = "BLEU" if order == DEFAULT_ORDER else f"BLEU-{order}"
+    name = "BLEU" if order == 4 else f"BLEU-{order}"
     chrf = CHRF(lowercase=options.get("lowercase", False))
     return {name: bleu_metric(order, **options), "chrF2": chrf, "TER": TER()}
 
 
 def corpus_scores(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Mapping[str, Metric]
+    hypotheses: Texts, references: Sequence[Texts], metrics: Mapping[str, Metric]
 ) -> list[CorpusScore]:
     """Scores of raw hypotheses against one or several raw references, by metrics with names.
 
@@ -84,11 +80,7 @@ def corpus_scores(
 
 
 def read_systems(
-    hypotheses: Sequence[Path | str],
-    references: Sequence[Path | str],
-    *,
-    language: str,
-    unescape: bool = False,
+    hypotheses: Sequence[Path], references: Sequence[Path], *, language: str, unescape: bool = False
 ) -> tuple[dict[str, list[str]], list[list[str]]]:
     """Read hypotheses and references.
 
@@ -114,22 +106,14 @@ def read_systems(
 
 
 def paired_bootstrap(
-    systems: Sequence[Sequence[str]],
-    references: Sequence[Sequence[str]],
-    metrics: Mapping[str, Metric],
+    systems: Sequence[Texts], references: Sequence[Texts], metrics: Mapping[str, Metric]
 ) -> tuple[dict[str, str], dict[str, list[Result]]]:
-    """sacreBLEU's paired bootstrap test of systems against the first one, with a fixed seed.
+    """sacreBLEU's paired bootstrap test of raw texts against the first one, with a fixed seed.
 
     p is two-sided: the share of resampled test sets where the difference deviates from its mean by
     more than the observed difference. For equal texts p is 1, where sacreBLEU computes a small p.
 
-    Args:
-        systems: raw texts.
-        references: raw references.
-        metrics: metrics by name.
-
-    Returns:
-        signatures, and the results of all systems, by the names of the metrics.
+    Returns the signatures, and the results of all systems, by the names of the metrics.
     """
     os.environ["SACREBLEU_SEED"] = str(SEED)  # overrides a seed of the user's environment
     named = [(str(number), texts) for number, texts in enumerate(systems)]
