@@ -11,8 +11,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
@@ -138,18 +137,14 @@ def _fetch_one(release: Release, names: Sequence[str], folder: Path) -> Path:
     )
 
 
-@contextmanager
-def unpacked(release: Release, source: Path, dest: Path) -> Iterator[Path]:
-    """Yield a folder, or the content of an archive in a temporary folder in ``dest``."""
+def unpacked(release: Release, source: Path, folder: Path) -> Path:
+    """A source that is a folder, or a ``folder`` that an archive is unpacked into."""
     if source.is_dir():
-        yield source
-        return
-    with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=dest) as name:
-        folder = Path(name)
-        _unpack(source, folder)
-        for inner in [path for name in release.nested for path in folder.rglob(name)]:
-            _unpack(inner, inner.with_name(inner.stem))
-        yield folder
+        return source
+    _unpack(source, folder)
+    for inner in [path for name in release.nested for path in folder.rglob(name)]:
+        _unpack(inner, inner.with_name(inner.stem))
+    return folder
 
 
 def _unpack(archive: Path, folder: Path) -> None:
@@ -157,10 +152,11 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _prepare(
-    release: Release, dest: Path, source: Path | None, read: Callable[[Path], Texts],
+    name: str, dest: Path, source: Path | None, read: Callable[[Path, Release], Texts],
     text: ParallelText | int, workers: int, **options: Any,
 ) -> None:  # fmt: skip
     """Download, read and prepare a corpus. For language models ``text`` is the vocabulary size."""
+    release = release_of(name)
     if source and not (source.is_dir() if release.divided else source.exists()):
         kind = "folder" if release.divided else "file or folder"
         raise UserError(f"{source}: no such {kind}; name one with the released text")
@@ -171,11 +167,12 @@ def _prepare(
     with prepare.working_folder(dest, {**flags, **options}):
         raw = dest / "raw"
         if prepare.is_due(f"read {release.title}", raw):
-            with unpacked(release, source or fetch(release, dest), dest) as folder:
-                texts = read(folder)
+            with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=dest) as folder:
+                place = unpacked(release, source or fetch(release, dest), Path(folder))
+                texts = read(place, release)
             with prepare.new_folder(raw) as temporary:
-                for name, sentences in texts.items():
-                    prepare.write_lines(temporary / name, sentences)
+                for file, sentences in texts.items():
+                    prepare.write_lines(temporary / file, sentences)
         if isinstance(text, ParallelText):
             text.check()
             prepare.parallel_steps(text, dest, workers)
@@ -203,11 +200,10 @@ def prepare_multi30k(
     folder with train, val and test_2016_flickr (.de, .en, optionally .gz), such as a checkout of
     github.com/multi30k/dataset. Writes text to DEST/raw and data to DEST/bin.
     """
-    release, parts = release_of("multi30k"), zip(SPLITS, ("train", "val", "test_2016_flickr"))
+    parts = zip(SPLITS, ("train", "val", "test_2016_flickr"))
     names = {f"{split}.{side}": f"{part}.{side}" for split, part in parts for side in ("de", "en")}
     text = ParallelText(**_raw(dest), source_lang="de", target_lang="en", merges=merges)
-    read = partial(read_unchanged, release=release, names=names)
-    _prepare(release, dest, source, read, text, workers)
+    _prepare("multi30k", dest, source, partial(read_unchanged, names=names), text, workers)
 
 
 def prepare_wikitext2(
@@ -218,9 +214,8 @@ def prepare_wikitext2(
     Prepares WikiText-2 (word level) like 'prepare-lm'. SOURCE is wikitext-2-v1.zip or a folder with
     wiki.{train,valid,test}.tokens. Writes text to DEST/raw and data to DEST/bin.
     """
-    release, names = release_of("wikitext2"), {s: f"wiki.{s}.tokens" for s in SPLITS}
-    read = partial(read_unchanged, release=release, names=names)
-    _prepare(release, dest, source, read, words, workers)
+    read = partial(read_unchanged, names={split: f"wiki.{split}.tokens" for split in SPLITS})
+    _prepare("wikitext2", dest, source, read, words, workers)
 
 
 def _raw(dest: Path, tests: int = 1) -> dict[str, Any]:
@@ -243,20 +238,17 @@ def prepare_iwslt16(
     The KerBS paper does not name its validation and test sets. A UserError is raised unless the
     sets differ and are part of the release.
     """
-    release = release_of("iwslt16")
     sets = {"train": "train", "valid": valid}
     sets.update({f"test{i or ''}": name for i, name in enumerate(test)})
-    known = list(release.counts)
+    known = list(release_of("iwslt16").counts)
     if not set(sets.values()) <= set(known) or len(set(sets.values())) < len(sets):
         raise UserError(f"--valid and --test must name different sets of {', '.join(known[1:])}")
     text = ParallelText(**_raw(dest, len(test)), source_lang="de", target_lang="en", **flags)
-    read = partial(read_iwslt16, sets=sets)
-    _prepare(release, dest, source, read, text, workers, sets=sets)
+    _prepare("iwslt16", dest, source, partial(read_iwslt16, sets=sets), text, workers, sets=sets)
 
 
-def read_iwslt16(folder: Path, sets: Mapping[str, str]) -> Texts:
+def read_iwslt16(folder: Path, release: Release, sets: Mapping[str, str]) -> Texts:
     """Text of each split, from the set of the release that ``sets`` names."""
-    release = release_of("iwslt16")
     patterns = {split: f"IWSLT16.TED.{part}.de-en.{{}}*" for split, part in sets.items()}
     patterns["train"] = "train*.{}"
     names = {f"{s}.{side}": patterns[s].format(side) for s in patterns for side in ("de", "en")}
@@ -300,11 +292,10 @@ def prepare_dailydialog(
     """
     sides: dict[str, Any] = {"source_lang": "context", "target_lang": "en", "source_moses": "en"}
     text = ParallelText(**_raw(dest), **sides, joined_dictionary=True, **flags)
-    read = partial(read_dailydialog, workers=workers)
-    _prepare(release_of("dailydialog"), dest, source, read, text, workers)
+    _prepare("dailydialog", dest, source, partial(read_dailydialog, workers=workers), text, workers)
 
 
-def read_dailydialog(folder: Path, workers: int = 1) -> Texts:
+def read_dailydialog(folder: Path, release: Release, workers: int) -> Texts:
     """Pairs of adjacent utterances of each split (Section 5 of the KerBS paper).
 
     Training pairs that are in the validation or test set, ignoring case, are left out.
@@ -316,7 +307,7 @@ def read_dailydialog(folder: Path, workers: int = 1) -> Texts:
         dialogues[part] = [[" ".join(turn.split()) for turn in turns] for turns in lines]
     utterances = list({turn: "" for part in dialogues.values() for turns in part for turn in turns})
     text = dict(zip(utterances, tokens.run_parallel(natural_text, utterances, workers)))
-    pairs, release = {}, release_of("dailydialog")
+    pairs = {}
     for part, texts in dialogues.items():
         pairs[part] = [(text[a], text[b]) for turns in texts for a, b in zip(turns, turns[1:])]
         release.check_count(f"{part} dialogues", len(texts))
@@ -357,10 +348,10 @@ def prepare_lm1b(
     """
     sizes = {"train": train, "valid": valid, "test": test}
     read = partial(draw_sentences, sizes=sizes, seed=seed)
-    _prepare(release_of("lm1b"), dest, source, read, words, workers, sizes=sizes, seed=seed)
+    _prepare("lm1b", dest, source, read, words, workers, sizes=sizes, seed=seed)
 
 
-def draw_sentences(folder: Path, sizes: Mapping[str, int], seed: int) -> Texts:
+def draw_sentences(folder: Path, release: Release, sizes: Mapping[str, int], seed: int) -> Texts:
     """Draw sentences for each split from an unpacked release, or files named by :func:`_pool`.
 
     The sentences with the lowest random numbers are drawn. These depend on the seed, the file name
@@ -379,7 +370,7 @@ def draw_sentences(folder: Path, sizes: Mapping[str, int], seed: int) -> Texts:
             total += len(drawn)
             lowest = sorted(lowest + drawn)[:size]
         if released:
-            release_of("lm1b").check_count(pool, total)
+            release.check_count(pool, total)
         if total < size:
             flags = " and ".join(f"--{split} {sizes[split]}" for split in splits)
             raise UserError(f"{folder} has {total} sentences ({pool}), fewer than {flags} ask for")
