@@ -150,25 +150,22 @@ def _expecting(form: str, path: Path, number: int | None = None) -> Iterator[Non
 
 
 def with_several_senses(
-    rows: Iterable[GoldRow], least_count: int = 1, least_share: float = 0.0
+    rows: Sequence[GoldRow], least_count: int = 1, least_share: float = 0.0
 ) -> list[GoldRow]:
-    """Select the rows of frequent senses of words with several such senses.
+    """Select the gold senses that are frequent, of words with several such senses.
 
     Args:
-        rows: gold senses.
         least_count: minimum number of rows of a word.
         least_share: minimum share of a sense among the rows of its word.
     """
-    senses: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for _, _, word, sense in rows:
-        senses[word][sense] += 1
-    chosen: dict[str, set[str]] = {}
-    for word, counts in senses.items():
-        total = sum(counts.values())
-        frequent = {sense for sense, count in counts.items() if count >= least_share * total}
-        if total >= least_count and len(frequent) > 1:
-            chosen[word] = frequent
-    return [row for row in rows if row[3] in chosen.get(row[2], ())]
+    words, senses = Counter(row[2] for row in rows), Counter(row[2:] for row in rows)
+    frequent = {
+        (word, sense)
+        for (word, sense), count in senses.items()
+        if words[word] >= least_count and count >= least_share * words[word]
+    }
+    several = Counter(word for word, _ in frequent)
+    return [row for row in rows if row[2:] in frequent and several[row[2]] > 1]
 
 
 def gold_text(rows: Iterable[GoldRow]) -> str:
