@@ -44,9 +44,7 @@ _SPECIALS = 4  # special symbols at the start of fairseq's dictionaries
 _FOLDERS = ("raw", "tok", "clean", "bpe", "text", "bin")
 
 
-def report(line: str) -> None:
-    """Print a line and flush, so that logs show each step when it starts."""
-    print(line, flush=True)
+report = partial(print, flush=True)  # logs show each step when it starts
 
 
 def is_due(step: str, target: Path) -> bool:
@@ -135,11 +133,6 @@ class ParallelText:
     joined_dictionary: bool = False  # one for both languages
 
     @property
-    def languages(self) -> tuple[str, str]:
-        """Suffixes of source and target files."""
-        return self.source_lang, self.target_lang
-
-    @property
     def raw(self) -> dict[str, Path]:
         """Files by their names in DEST, from test.de to train.en, with the largest ones last."""
         splits = {f"test{i or ''}": prefix for i, prefix in enumerate(self.test)}
@@ -147,7 +140,7 @@ class ParallelText:
         return {
             f"{split}.{language}": Path(f"{prefix}.{language}")
             for split, prefix in splits.items()
-            for language in self.languages
+            for language in (self.source_lang, self.target_lang)
         }
 
     @property
@@ -187,22 +180,18 @@ def parallel_steps(text: ParallelText, dest: Path, workers: int) -> None:
     """
     for name, raw in text.raw.items():
         if is_due(f"tokenize {name}", dest / "tok" / name):
-            rules = rules_of(text.flags, name.partition(".")[2])
-            run = partial(
-                tokens.tokenize, language=rules, lowercase=text.lowercase, escape=text.escape
-            )
+            run = partial(tokens.tokenize, **rules_of(text.flags, name.partition(".")[2]))
             write_lines(dest / "tok" / name, tokens.run_parallel(run, read_lines(raw), workers))
-    train = [f"train.{language}" for language in text.languages]
+    train = f"train.{text.source_lang}", f"train.{text.target_lang}"
     if is_due("filter train", dest / "clean"):
         filter_pairs([dest / "tok" / name for name in train], text.max_words, dest / "clean")
     texts = {name: dest / ("clean" if name in train else "tok") / name for name in text.raw}
     if text.bpe == "joint":
-        texts = subwords(texts, train, dest / "bpe" / "codes", text, workers)
+        texts = subwords(texts, dest / "bpe" / "codes", text, workers)
     elif text.bpe == "separate":
-        for name in train:
-            language = name.partition(".")[2]
-            side = {key: path for key, path in texts.items() if key.endswith(f".{language}")}
-            texts |= subwords(side, [name], dest / "bpe" / f"codes.{language}", text, workers)
+        for language in (text.source_lang, text.target_lang):
+            side = {name: path for name, path in texts.items() if name.endswith(f".{language}")}
+            texts |= subwords(side, dest / "bpe" / f"codes.{language}", text, workers)
     prefixes = {
         name.partition(".")[0]: str(path.relative_to(dest).with_suffix(""))
         for name, path in texts.items()
@@ -213,10 +202,11 @@ def parallel_steps(text: ParallelText, dest: Path, workers: int) -> None:
     binarize(dest, flags + ["--joined-dictionary"] * text.joined_dictionary)
 
 
-def rules_of(flags: Mapping[str, Any], language: str) -> str:
-    """Language of Moses' rules for a language of a preparation with these flags."""
+def rules_of(flags: Mapping[str, Any], language: str) -> dict[str, Any]:
+    """Arguments of :func:`.tokenize` for a language of a preparation with these flags."""
     side = "source" if language == flags["source_lang"] else "target"
-    return str(flags[f"{side}_moses"] or language)
+    rules = flags[f"{side}_moses"] or language
+    return {"language": rules, "lowercase": flags["lowercase"], "escape": flags["escape"]}
 
 
 def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
@@ -240,19 +230,20 @@ def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
 
 
 def subwords(
-    texts: Mapping[str, Path], train: Sequence[str], codes: Path, text: ParallelText, workers: int
+    texts: Mapping[str, Path], codes: Path, text: ParallelText, workers: int
 ) -> dict[str, Path]:
-    """Learn joint BPE on the training texts, whose names are ``train``, and apply it to all texts.
+    """Learn joint BPE on the training texts, and apply it to all texts.
 
     Returns the files of subwords by name, which are written beside the codes.
     """
     if is_due(f"learn BPE {codes.name}", codes):
-        tokens.learn_bpe([texts[name] for name in train], codes, text.merges)
+        train = [path for name, path in texts.items() if name.startswith("train.")]
+        tokens.learn_bpe(train, codes, text.merges)
     for name, source in texts.items():
         if is_due(f"apply BPE {name}", codes.with_name(name)):
-            language, vocabulary = name.partition(".")[2], None
+            language = name.partition(".")[2]
+            vocabulary = codes.with_name(f"vocabulary.{language}")
             if text.vocabulary_threshold:
-                vocabulary = codes.with_name(f"vocabulary.{language}")
                 tokens.write_vocabulary(texts[f"train.{language}"], codes, vocabulary)
             segmenter = tokens.load_bpe(codes, vocabulary, text.vocabulary_threshold)
             processes = workers if sum(1 for _ in iter_lines(source)) > tokens.SMALL else 1
@@ -274,14 +265,11 @@ def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[
             f"{dest / NAME} does not describe how {data} was prepared; name a 'bin' folder that "
             "'fairseq-kerbs prepare' wrote from parallel text"
         )
-    choices = {"lowercase": flags["lowercase"], "escape": flags["escape"]}
-    rules = {"language": rules_of(flags, language), **choices}
     if flags["bpe"] == "none":
-        return rules, str
+        return rules_of(flags, language), str
     codes = dest / "bpe" / ("codes" if flags["bpe"] == "joint" else f"codes.{language}")
-    threshold = flags["vocabulary_threshold"]
-    vocabulary = codes.with_name(f"vocabulary.{language}") if threshold else None
-    return rules, tokens.load_bpe(codes, vocabulary, threshold).segment
+    vocabulary, threshold = codes.with_name(f"vocabulary.{language}"), flags["vocabulary_threshold"]
+    return rules_of(flags, language), tokens.load_bpe(codes, vocabulary, threshold).segment
 
 
 def prepare_language(

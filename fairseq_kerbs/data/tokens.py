@@ -66,7 +66,7 @@ def load_bpe(codes: Path, vocabulary: Path | None = None, threshold: int = 0) ->
     """subword-nmt's segmenter. Units with a count below ``threshold`` are split further."""
     from subword_nmt.apply_bpe import BPE, read_vocabulary
 
-    known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary else None
+    known = read_vocabulary(iter_lines(vocabulary), threshold) if vocabulary and threshold else None
     with codes.open(encoding="utf-8", newline="\n") as stream:
         return BPE(stream, vocab=known)
 
