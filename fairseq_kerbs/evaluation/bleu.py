@@ -82,19 +82,11 @@ def corpus_scores(
 def read_systems(
     hypotheses: Sequence[Path], references: Sequence[Path], *, language: str, unescape: bool = False
 ) -> tuple[dict[str, list[str]], list[list[str]]]:
-    """Read hypotheses and references.
+    """Raw text of hypotheses by file, and of references.
 
-    Args:
-        hypotheses: files of fairseq-generate's output, or of tokenized text.
-        references: files of raw text.
-        language: language of Moses' rules.
-        unescape: undo XML entities of text that was prepared with ``--escape``.
-
-    Returns:
-        raw text of the hypotheses by file, and of the references.
-
-    Raises:
-        UserError: a file cannot be read, or is empty or incomplete, or numbers of lines differ.
+    Hypotheses are fairseq-generate's output, or tokenized text, and references raw text. For
+    ``language`` and ``unescape`` see :func:`.detokenize`. A UserError is raised if a file cannot be
+    read, is empty or incomplete, or numbers of lines differ.
     """
     systems = {}
     for path in hypotheses:

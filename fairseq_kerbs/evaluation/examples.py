@@ -48,20 +48,11 @@ def side_by_side(
     sources: Texts, references: Texts | None, systems: Mapping[str, Texts],
     choose: Choice, number: int, seed: int, baseline: str | None = None,
 ) -> list[Example]:  # fmt: skip
-    """Choose lines of a test set by a rule.
+    """Choose at most ``number`` lines of parallel raw texts by a rule.
 
-    Args:
-        sources, references, systems: parallel raw texts.
-        choose: the rule.
-        number: maximum number of lines.
-        seed: random seed.
-        baseline: system that the last one is compared with for ``best``, by default the first one.
-
-    Returns:
-        examples in the order of the test set, or, for ``best``, by decreasing gain.
-
-    Raises:
-        UserError: numbers of lines differ, the baseline is unknown, or ``best`` has no references.
+    For ``best``, the last system is compared with the ``baseline``, by default the first one, and
+    examples are ordered by decreasing gain, otherwise as in the texts. A UserError is raised if
+    numbers of lines differ, the baseline is unknown, or ``best`` has no references.
     """
     texts = {"--source": sources, **{f"--system {name}": text for name, text in systems.items()}}
     check_parallel(texts if references is None else {**texts, "--reference": references})

@@ -82,15 +82,8 @@ def make_key(
 ) -> Key:
     """Draw items at random, and shuffle the letters of the systems in each item.
 
-    Args:
-        sources: inputs. Blank ones are not drawn.
-        systems: responses of at most 26 systems, parallel to the inputs.
-        items: number of items.
-        raters: number of sheets.
-        seed: random seed.
-
-    Raises:
-        UserError: there are too few inputs or too many systems, or numbers of lines differ.
+    Blank inputs are not drawn. A UserError is raised if there are too few others or more than 26
+    systems, or the responses of a system are not parallel to the inputs.
     """
     check_parallel({"--source": sources, **{f"--system {n}": t for n, t in systems.items()}})
     if len(systems) > len(ascii_uppercase):
@@ -152,11 +145,8 @@ def read_sheet(path: Path, key: Key) -> Sheet:
     """Read a rater's sheet, and check every row against the key.
 
     Changes by spreadsheet programs are accepted: other delimiters (semicolon or tab), another order
-    of rows, empty rows, and empty cells at the end of rows.
-
-    Raises:
-        UserError: the file is no sheet in UTF-8, or a row is missing, unknown, duplicate, changed,
-            or has an invalid score.
+    of rows, empty rows, and empty cells at the end of rows. A UserError is raised if the file is no
+    sheet in UTF-8, or a row is missing, unknown, duplicate, changed, or has an invalid score.
     """
     lines = read_lines(path)
     rater = next(filter(None, map(_RATER.match, lines)), None)
@@ -188,12 +178,7 @@ def read_sheet(path: Path, key: Key) -> Sheet:
 
 
 def evaluate(key: Key, sheets: Sequence[Sheet], baseline: str | None = None) -> dict[str, Any]:
-    """Compute the statistics of sheets.
-
-    Args:
-        key: the key.
-        sheets: sheets of different raters.
-        baseline: name of a system, for differences and tests.
+    """Compute the statistics of sheets of different raters.
 
     Returns:
         for JSON: ``systems`` with mean, standard deviation (over n − 1), number of scores, number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,22 +23,14 @@ _MARKUP = str.maketrans(
 )
 
 
-def generated_part(lines: Iterable[str], part: Part, name: str) -> list[str] | None:
-    """Lines of one kind in fairseq-generate's output, in the order of the corpus.
+def generated_part(lines: Sequence[str], part: Part, name: str) -> list[str] | None:
+    """Lines of one kind in fairseq-generate's output, one per sentence, in the order of the corpus.
 
-    Args:
-        lines: the output.
-        part: kind of line. With ``--nbest``, the first hypothesis of a sentence is the best.
-        name: name of the file, for messages.
-
-    Returns:
-        one text per sentence, or None if there are no hypotheses.
-
-    Raises:
-        UserError: a sentence is missing, or the last line of an output with references.
+    With ``--nbest``, the first hypothesis of a sentence is the best. Returns None if there are no
+    hypotheses. If a sentence is missing, or the last line of an output with references, a UserError
+    with the ``name`` of the file is raised.
     """
     parts: dict[str, dict[int, str]] = {"S": {}, "T": {}, "H": {}}
-    lines = list(lines)
     for match in filter(None, map(_LINE.fullmatch, lines)):
         parts[match[1] or match[3]].setdefault(int(match[2] or match[4]), match[5])
     if not parts["H"]:
@@ -70,19 +62,11 @@ def detokenize_lines(
 
 
 def read_texts(path: Path, part: Part, language: str, unescape: bool = False) -> list[str]:
-    """Raw text of a file, which is raw text or fairseq-generate's output.
+    """Raw text of each sentence of a file, which is raw text or fairseq-generate's output.
 
-    Args:
-        path: the file.
-        part: kind of line in fairseq-generate's output, which is joined and detokenized.
-        language: language of Moses' rules.
-        unescape: undo XML entities of text that was prepared with ``--escape``.
-
-    Returns:
-        one text per sentence, in the order of the corpus.
-
-    Raises:
-        UserError: the file cannot be read or is incomplete, or is raw text with subwords.
+    Of such an output, lines of the kind ``part`` are joined and detokenized; for ``language`` and
+    ``unescape`` see :func:`.detokenize`. A UserError is raised if the file cannot be read or is
+    incomplete, or is raw text with subwords.
     """
     lines, name = read_lines(path), str(path)
     tokens = generated_part(lines, part, name)
