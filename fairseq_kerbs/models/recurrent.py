@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -30,7 +29,6 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
 from fairseq_kerbs.models.config import RecurrentKerbsConfig, SeparableKerbsConfig, refuse_flags
-from fairseq_kerbs.output_layers.base import LookedUp
 
 MAX_POSITIONS = 100_000
 
@@ -103,17 +101,24 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
         self, tokens: Tensor, encoder_out: Any, state: dict[str, Any] | None
     ) -> tuple[Tensor, Tensor | None]:
         """Compose (Eq. 6–7) and step, one word after the other, from the memory in ``state``."""
+        embed = self.embed_tokens
         memory: Memory | None = None
         if state is not None:
             memory = self.get_incremental_state(state, "memory")
             tokens = tokens[:, -1:]
         if memory is None:
             memory = self.first_memory(len(tokens), encoder_out)
+        # all words are looked up at once, as the gradient of a look-up is as large as the
+        # vocabulary; in whole sentences θ is prepared once, too, which takes a hundred operations
+        if embed.posterior:
+            inputs = embed.look_up(tokens, prepare=state is None).by_position()
+        else:
+            inputs = embed(tokens).unbind(1)
         contexts: list[Any] = []
         attentions: list[Any] = []
-        for words in self._look_up(tokens, whole=state is None):
-            if isinstance(words, LookedUp):
-                words = self.embed_tokens.compose(words, memory.context)
+        for words in inputs:
+            if embed.posterior:
+                words = embed.compose(words, memory.context)
             memory, attention = self.step(words, memory, encoder_out)
             contexts.append(memory.context)
             attentions.append(attention)
@@ -122,17 +127,6 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
         # stacked, and so a copy: generators divide what they receive by the temperature in place
         attended = None if attentions[0] is None else torch.stack(attentions, 1)
         return torch.stack(contexts, 1), attended
-
-    def _look_up(self, words: Tensor, whole: bool) -> Iterator[Tensor | LookedUp]:
-        """For each position of [batch, len] its embeddings [batch, e], or what they are made of.
-
-        All are looked up at once: the gradient of a look-up is as large as the vocabulary. In
-        ``whole`` sentences θ is prepared once, too, which takes a hundred operations.
-        """
-        if not self.embed_tokens.posterior:
-            yield from self.embed_tokens(words).unbind(1)
-            return
-        yield from self.embed_tokens.look_up(words, prepare=whole).by_position()
 
     def max_positions(self) -> int:
         return int(getattr(self, "max_target_positions", MAX_POSITIONS))

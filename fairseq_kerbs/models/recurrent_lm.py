@@ -1,11 +1,9 @@
 """Recurrent language models with an output layer of ours (Section 5.1), left-to-right and cloze.
 
 The Bayesian composition of Eq. 6 needs the context vector of the step before, so a model with it
-steps through time. Everything that does not depend on that vector is done for all positions at
-once: looking up senses before the steps, and scoring words after them. Where a word's embedding
-is the same in every context (softmax, one sense a word, ``--composition prior``) there is no need
-to step, and the whole sequence goes through torch's own LSTM or GRU. Both ways use the same
-weights, those of ``nn.LSTM`` or ``nn.GRU``.
+steps through time. Where a word's embedding is the same in every context (softmax, one sense a
+word, ``--composition prior``) the whole sequence goes through torch's own LSTM or GRU. Both ways
+use the same weights, those of ``nn.LSTM`` or ``nn.GRU``.
 
 The cloze model scores each word from what stands before it and after it. The product of these
 probabilities over a text is no probability of the text. What fairseq-eval-lm and fairseq-validate
@@ -52,11 +50,7 @@ class LstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
 
 
 class GruLanguageModel(LstmLanguageModel):
-    """GRU language model, the paper's testbed.
-
-    Its training there: batches of 128, ``--lr 1.0 --lr-scheduler reduce_lr_on_plateau --lr-shrink
-    0.8`` (with ``--optimizer sgd --clip-norm 1``: a rate of 1 is none for Adam).
-    """
+    """GRU language model, the paper's testbed (``configs/lm1b``)."""
 
     arch, cell = "gru_lm_kerbs", "gru"
 

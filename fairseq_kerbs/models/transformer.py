@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
 from fairseq_kerbs.models.config import SeparableKerbsConfig, refuse_flags
-from fairseq_kerbs.output_layers.composition import ComposedEmbedding, SeparateEmbedding
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 
 _FEATURES = "fairseq_kerbs.features"  # key of the last step's features in the incremental state
 
@@ -40,41 +40,30 @@ class PassEmbedding(ComposedEmbedding):
 class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecoderBase):
     """Transformer decoder whose forward returns features; the output layer scores them.
 
-    Arguments are those of fairseq's decoder. ``embed_tokens`` refers to the output layer;
+    Arguments are those of fairseq's decoder. ``embed_tokens`` refers to the output layer.
     ``passes`` refine the posteriors before the last one, −1 for all there can be. Decoding step by
     step takes all there can be, unless there are none.
     """
 
-    def __init__(
-        self,
-        cfg: transformer.TransformerConfig,
-        dictionary: Any,
-        embed_tokens: PassEmbedding | SeparateEmbedding,
-        passes: int,
-        no_encoder_attn: bool = False,
-    ) -> None:
-        super().__init__(cfg, dictionary, embed_tokens, no_encoder_attn=no_encoder_attn)
-        self.passes = passes if embed_tokens.posterior else 0
-
     def build_output_projection(self, cfg: Any, dictionary: Any, embed_tokens: Any) -> None:
         """Take the output layer from the embedding that is composed of it."""
         self.output = embed_tokens.layer
+        self.passes = int(cfg.composition_passes) if embed_tokens.posterior else 0
 
     def extract_features(
         self,
         prev_output_tokens: Tensor,
         encoder_out: Any,
         incremental_state: dict[str, Any] | None = None,
-        *args: Any,
-        **kwargs: Any,
+        **options: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Features of all positions [batch, len, d]; in decoding of the last one [batch, 1, d]."""
-        features: Tensor | None = None
+        inputs, embed = (prev_output_tokens, encoder_out, incremental_state), self.embed_tokens
+        embed_next: Callable[[Tensor], Tensor] | None = None
         if incremental_state is not None:
-            features = incremental_state.get(_FEATURES)  # of the step before, [batch, 1, d]
-            output = self._one_pass(
-                features, prev_output_tokens, encoder_out, incremental_state, *args, **kwargs
-            )
+            if (features := incremental_state.get(_FEATURES)) is not None:  # of the step before
+                embed_next = partial(embed, contexts=features)  # [batch, 1, d]
+            output = self._one_pass(embed_next, *inputs, **options)
             if self.passes:
                 # a copy: generators divide what they receive by the temperature in place
                 incremental_state[_FEATURES] = output[0].clone()
@@ -82,27 +71,17 @@ class KerbsTransformerDecoder(ScoredByOutputLayer, transformer.TransformerDecode
         passes = self.passes if self.passes >= 0 else prev_output_tokens.shape[1] - 1
         for _ in range(passes):
             with torch.no_grad():
-                features, _ = self._one_pass(features, prev_output_tokens, encoder_out, None)
-        return self._one_pass(features, prev_output_tokens, encoder_out, None, *args, **kwargs)
+                features, _ = self._one_pass(embed_next, *inputs)
+            embed_next = partial(embed.embed_sequence, features=features)
+        return self._one_pass(embed_next, *inputs, **options)
 
     def _one_pass(
-        self,
-        features: Tensor | None,
-        tokens: Tensor,
-        encoder_out: Any,
-        state: dict[str, Any] | None,
-        *args: Any,
-        **kwargs: Any,
+        self, embed_next: Callable[[Tensor], Tensor] | None, *inputs: Any, **options: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Features of words composed with those of an earlier pass, or of the step before."""
-        embed: Any = self.embed_tokens
-        # an earlier pass that ended in an error may have left its own
-        embed.embed_next = None
-        if features is not None and state is None:
-            embed.embed_next = partial(embed.embed_sequence, features=features)
-        elif features is not None:
-            embed.embed_next = partial(embed, contexts=features)
-        output = self.extract_features_scriptable(tokens, encoder_out, state, *args, **kwargs)
+        """Features of words embedded by ``embed_next``, or without contexts."""
+        # also replaces one that an earlier pass left when it ended in an error
+        self.embed_tokens.embed_next = embed_next
+        output = self.extract_features_scriptable(*inputs, **options)
         return self.contexts(output[0]), output[1]
 
     def reorder_incremental_state_scripting(
@@ -142,10 +121,8 @@ class _Transformer(KerbsModel):
         cfg: Any = transformer.TransformerConfig.from_namespace(args)
         sizes = cfg.decoder.input_dim, cfg.decoder.output_dim
         embed: Any = build_input_embedding(cfg, tgt_dict, *sizes, PassEmbedding)
-        passes, alone = int(cfg.composition_passes), cls.target is not None
-        return KerbsTransformerDecoder(
-            cfg, tgt_dict, embed, passes, alone or cfg.no_cross_attention
-        )
+        alone = cls.target is not None or cfg.no_cross_attention
+        return KerbsTransformerDecoder(cfg, tgt_dict, embed, no_encoder_attn=alone)
 
 
 class TransformerKerbsModel(_Transformer, transformer.TransformerModel):
