@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from fairseq_kerbs import output_layers
 from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
+from fairseq_kerbs.output_layers.kerbs import check_biased
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
 from fairseq_kerbs.reallocation.moves import NEW_SENSES
@@ -260,11 +261,9 @@ def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
     for item in fields(flags):
         if interval := item.metadata.get("within"):
             low, high = map(float, interval[1:-1].split(","))
+            ends = {low: interval[0] == "[", high: interval[-1] == "]"}  # whether each is allowed
             value = float(getattr(args, item.name))
-            if not (
-                (low < value or (low == value and interval[0] == "["))
-                and (value < high or (value == high and interval[-1] == "]"))
-            ):
+            if not (low < value < high or ends.get(value)):
                 raise ValueError(f"{flag(item.name)} is {value}, but must be within {interval}.")
 
 
@@ -330,12 +329,8 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
     """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
     kernels, biased, kind = kernels_from_flags(args), bool(args.sense_bias), args.output_layer
-    placed = kind == "kerbs" and args.reallocation == "clusters" and float(args.total_senses) > 1.0
-    if placed and args.kernel not in PLACED_KERNELS:
-        raise ValueError(
-            f"--reallocation clusters places senses of --kernel {' or '.join(PLACED_KERNELS)}, not "
-            f"of {args.kernel}: give --reallocation paper, or another kernel."
-        )
+    if kind == "kerbs" and args.reallocation == "clusters" and float(args.total_senses) > 1.0:
+        check_biased(biased, kernels[0])
     mixture = kind in ("mos", "mixture")
     if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):
         other = f"--output-layer {kind}" if mixture else f"--kernel {args.kernel}"
