@@ -190,9 +190,8 @@ class SenseUpdates:
             moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
         if moves is None or not len(moves):
             return 0
-        rows = OptimizerRows(optimizer)
         for parameter, values in layer.apply_moves(moves):
-            rows.renew(parameter, moves.senses, values)
+            renew(optimizer, parameter, moves.senses, values)
         words = layer.senses_per_word().gt(1).sum()
         done = (
             f"{len(moves)} senses placed on clusters; {words} words have several"
@@ -216,41 +215,35 @@ def summarize(layer: KerbsOutputLayer) -> dict[str, float]:
     return summary
 
 
-class OptimizerRows:
-    """Access to rows of parameters in an optimizer: moments and float32 master copies.
+@torch.no_grad()
+def renew(optimizer: Any, parameter: Tensor, rows: Tensor, values: Tensor | None) -> None:
+    """Zero an optimizer's moments of rows [K] of a parameter, and write the rows' values [K, ...]
+    into its float32 master copy.
 
-    fairseq's FP16 optimizers update a float32 copy and write it over the parameters, so moved
-    senses must be written to the copy too. The copy is one flat tensor per device, or with
-    ``--fp16-no-flatten-grads`` one tensor per parameter.
+    The copy keeps a θ of 1e-8, which underflows in a float16 parameter.
     """
+    master, places = _master_rows(optimizer, parameter, rows)
+    reset_moments(getattr(optimizer, "optimizer", optimizer), [master], places)
+    if values is not None and master is not parameter:
+        shape = (len(places), *master.shape[1:])
+        master.data[places.to(master.device)] = values.to(master).reshape(shape)
 
-    def __init__(self, optimizer: Any) -> None:
-        self._torch = getattr(optimizer, "optimizer", optimizer)
-        self._copied = list(getattr(optimizer, "fp16_params", ()))
-        self._masters = getattr(optimizer, "fp32_params", None)
 
-    def _find(self, parameter: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The tensor that the optimizer updates for a parameter, and the indices of rows in it."""
-        if self._masters is None:
-            return parameter, rows
-        if not isinstance(self._masters, dict):
-            pairs = zip(self._copied, self._masters)
-            return next(master for copied, master in pairs if copied is parameter), rows
-        flat = [copied for copied in self._copied if copied.device == parameter.device]
-        number = next(n for n, copied in enumerate(flat) if copied is parameter)
-        before = sum(copied.numel() for copied in flat[:number])
-        width = parameter[0].numel()
-        places = before + rows.cpu().unsqueeze(1) * width + torch.arange(width)
-        return self._masters[parameter.device.index], places.flatten()
+def _master_rows(optimizer: Any, parameter: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The tensor that an optimizer updates for a parameter, and the indices of rows in it.
 
-    @torch.no_grad()
-    def renew(self, parameter: Tensor, rows: Tensor, values: Tensor | None) -> None:
-        """Zero the moments of rows [K], and write values [K, ...] into them in the master copy.
-
-        The copy keeps a θ of 1e-8, which underflows in a float16 parameter.
-        """
-        master, places = self._find(parameter, rows)
-        reset_moments(self._torch, [master], places)
-        if values is not None and self._masters is not None:
-            shape = (len(places), *master.shape[1:])
-            master.data[places.to(master.device)] = values.to(master).reshape(shape)
+    fairseq's FP16 optimizers update a float32 copy and write it over the parameters. The copy is
+    one flat tensor per device, or with ``--fp16-no-flatten-grads`` one tensor per parameter.
+    """
+    masters = getattr(optimizer, "fp32_params", None)
+    if masters is None:
+        return parameter, rows
+    if not isinstance(masters, dict):
+        pairs = zip(optimizer.fp16_params, masters)
+        return next(master for copied, master in pairs if copied is parameter), rows
+    flat = [copied for copied in optimizer.fp16_params if copied.device == parameter.device]
+    number = next(n for n, copied in enumerate(flat) if copied is parameter)
+    before = sum(copied.numel() for copied in flat[:number])
+    width = parameter[0].numel()
+    places = before + rows.cpu().unsqueeze(1) * width + torch.arange(width)
+    return masters[parameter.device.index], places.flatten()
