@@ -69,13 +69,6 @@ def build_sense_table(
     return SenseTable(by_word[position], mask, word_of_sense.clone())
 
 
-def single_senses(vocab_size: int, device: torch.device | None = None) -> SenseTable:
-    """Table of V words with one sense each, sense i for word i."""
-    words = torch.arange(vocab_size, device=device)
-    mask = torch.ones(vocab_size, 1, dtype=torch.bool, device=device)
-    return SenseTable(words.unsqueeze(1), mask, words)
-
-
 def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
     """Number the senses of each word from 1, in order of falling usage.
 

@@ -3,7 +3,6 @@ and the softmax baseline."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -15,7 +14,7 @@ from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
 from fairseq_kerbs.likelihood.chunks import kernel_key
 from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence, word_log_probs
 from fairseq_kerbs.output_layers.ranked_senses import score_words
-from fairseq_kerbs.senses import Evidence, SenseTable, single_senses
+from fairseq_kerbs.senses import Evidence, SenseTable
 from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 
 PREDICTED_SCORES = 4 << 20  # scores that predict() computes at a time
@@ -82,22 +81,23 @@ def prior_weights(usage: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
     return torch.where(seen, used / torch.where(seen, total, 1.0), uniform).to(usage.dtype)
 
 
-class OutputLayer(nn.Module, ABC):
-    """Base class of output layers. By default every word has one sense.
+class OutputLayer(nn.Module):
+    """Base class of output layers. By default every word has one sense, and a kernel scores them.
 
     Args:
         embed_dim: size d of context vectors and sense embeddings.
         vocab_size: number of words V.
         total_senses: number of senses M [V].
+        kernel: a kernel, or its name.
         biased: the last coordinate of context vectors is 1, so that the last coordinate of a sense
             embedding is its bias.
         init_scale: standard deviation of initial embeddings, in units of d^−½.
     """
 
     theta: Tensor  # kernel parameters, [M], zeros if they are not learned
-    has_theta = False  # whether θ is learned
+    has_theta: bool  # whether θ is learned
     max_senses = 1  # maximum number of senses of a word
-    kernel_name = "lin"  # name of the kernel, or names of all components separated by commas
+    kernel_name: str  # name of the kernel, or names of all components separated by commas
 
     def __init__(
         self,
@@ -105,6 +105,7 @@ class OutputLayer(nn.Module, ABC):
         vocab_size: int,
         total_senses: int | None = None,
         *,
+        kernel: str | Kernel = "lin",
         biased: bool = False,
         init_scale: float = 1.0,
     ) -> None:
@@ -115,6 +116,9 @@ class OutputLayer(nn.Module, ABC):
         self.weight = nn.Parameter(torch.empty(self.total_senses, embed_dim))  # senses, [M, d]
         self.register_buffer("theta", torch.zeros(self.total_senses), persistent=False)
         self._prepared: tuple[Any, Any] | None = None  # cache for decoding, with its key
+        self.kernel = build_kernel(kernel).bind(embed_dim)
+        self.kernel_name, self.has_theta = self.kernel.name, self.kernel.has_theta
+        kernel_key(self.kernel)  # registered before torch.compile traces the layer
 
     def reset_parameters(self) -> None:
         """Initialize W from a normal distribution with standard deviation ``init_scale`` · d^−½."""
@@ -128,7 +132,8 @@ class OutputLayer(nn.Module, ABC):
     @property
     def table(self) -> SenseTable:
         """Senses of every word, [V, K]."""
-        return single_senses(self.vocab_size, self.weight.device)
+        words = self.word_of_sense
+        return SenseTable(words.unsqueeze(1), torch.ones_like(words).bool().unsqueeze(1), words)
 
     @property
     def usage(self) -> Tensor:
@@ -188,7 +193,8 @@ class OutputLayer(nn.Module, ABC):
         Returns:
             [n, k].
         """
-        return contexts @ self.weight[senses].float().t()
+        weight, theta = self.weight[senses].float(), self.theta[senses].float()
+        return kernel_logits(contexts, weight, theta, self.kernel)
 
     def component_weights(self, h: Tensor) -> Tensor | None:
         """Weights π of mixture components, [..., d] -> [..., K]. None for other layers."""
@@ -202,17 +208,22 @@ class OutputLayer(nn.Module, ABC):
         """
         return _Anchor.apply(h, *self.parameters()) if torch.is_grad_enabled() else h
 
-    @abstractmethod
+    @property
+    def senses(self) -> Senses:
+        """Embeddings, θ, table and kernel, as input of the likelihood."""
+        return Senses(self.weight, self.theta, self.table, self.kernel)
+
     def _log_probs(self, h: Tensor) -> Tensor:
         """Implementation of :meth:`log_probs` with gradients."""
+        return word_log_probs(h, self.senses)
 
-    @abstractmethod
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         """Implementation of :meth:`log_probs` without gradients, and a cache for the next call."""
+        return score_words(h, self.senses, prepared)
 
-    @abstractmethod
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         """Implementation of :meth:`nll_with_evidence` for [N, d] and [N]."""
+        return nll_with_evidence(h, self.senses, target, options)
 
     def _check(self, h: Tensor) -> None:
         if not h.dim() or h.shape[-1] != self.embed_dim:
@@ -260,6 +271,10 @@ class OutputLayer(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_prepared": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        kernel_key(self.kernel)
 
     @torch.no_grad()
     def predict(self, h: Tensor) -> Tensor:
@@ -334,53 +349,14 @@ class OutputLayer(nn.Module, ABC):
         return f"embed_dim={self.embed_dim}, kernel={self.kernel_name}"
 
 
-class KernelOutputLayer(OutputLayer):
-    """Output layer with one kernel for all senses (Eq. 5)."""
-
-    kernel: Kernel
-
-    def _bind(self, kernel: str | Kernel) -> None:
-        self.kernel = build_kernel(kernel).bind(self.embed_dim)
-        self.kernel_name, self.has_theta = self.kernel.name, self.kernel.has_theta
-        kernel_key(self.kernel)  # registered before torch.compile traces the layer
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        kernel_key(self.kernel)
-
-    @property
-    def senses(self) -> Senses:
-        """Embeddings, θ, table and kernel, as input of the likelihood."""
-        return Senses(self.weight, self.theta, self.table, self.kernel)
-
-    def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
-        """See :meth:`OutputLayer.sense_logits`."""
-        weight, theta = self.weight[senses].float(), self.theta[senses].float()
-        return kernel_logits(contexts, weight, theta, self.kernel)
-
-    def _log_probs(self, h: Tensor) -> Tensor:
-        return word_log_probs(h, self.senses)
-
-    def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
-        return score_words(h, self.senses, prepared)
-
-    def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
-        return nll_with_evidence(h, self.senses, target, options)
-
-
-class SoftmaxOutputLayer(KernelOutputLayer):
+class SoftmaxOutputLayer(OutputLayer):
     """Softmax baseline: P(word i) = softmax_i(h · w_i) (Eq. 3), by the same code as KerBS.
 
-    Args:
-        embed_dim: size d of context vectors and word embeddings.
-        vocab_size: number of words V.
-        biased: the last coordinate of context vectors is 1, so that words have biases.
-        init_scale: standard deviation of initial embeddings, in units of d^−½.
+    The arguments are those of :class:`OutputLayer`.
     """
 
     def __init__(
         self, embed_dim: int, vocab_size: int, *, biased: bool = False, init_scale: float = 1.0
     ) -> None:
         super().__init__(embed_dim, vocab_size, biased=biased, init_scale=init_scale)
-        self._bind("lin")
         self.reset_parameters()

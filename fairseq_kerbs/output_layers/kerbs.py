@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_kerbs import reallocation
 from fairseq_kerbs.clusters import LEAST_CONTEXTS, ContextSample
-from fairseq_kerbs.kernels import Kernel, apply_kernel, build_kernel, compute_dtype, safe_norm
+from fairseq_kerbs.kernels import Kernel, apply_kernel, compute_dtype, safe_norm
 from fairseq_kerbs.likelihood.compilation import call, worthwhile
 from fairseq_kerbs.likelihood.nll import NllOptions
-from fairseq_kerbs.output_layers.base import KernelOutputLayer, LookedUp, Losses
+from fairseq_kerbs.output_layers.base import LookedUp, Losses, OutputLayer
+from fairseq_kerbs.reallocation import MOVED_THETA, Moves, ReallocationSettings, policies
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS, SPARE_NATS, place_on_clusters
 from fairseq_kerbs.reallocation.moves import NEW_SENSES, check_choice, new_vectors
 from fairseq_kerbs.senses import SenseInventory, SenseTable
@@ -68,7 +68,7 @@ def posterior_weights(
         return logits.masked_fill(~mask, -torch.inf).softmax(-1)
 
 
-class KerbsOutputLayer(KernelOutputLayer):
+class KerbsOutputLayer(OutputLayer):
     """Kernelized Bayesian softmax, with several senses per word and a learned kernel parameter θ.
 
     With the senses S_i of word i, the layer computes (Eq. 4–5)
@@ -105,13 +105,12 @@ class KerbsOutputLayer(KernelOutputLayer):
     ) -> None:
         check_choice("new_sense", new_sense, NEW_SENSES)
         check_choice("sense_init", sense_init, SENSE_INITS)
-        bound = build_kernel(kernel).bind(embed_dim)
-        if sense_init == "spare":
-            check_biased(biased, bound)
         inventory = SenseInventory(vocab_size, total_senses, max_senses)
-        super().__init__(embed_dim, vocab_size, total_senses, biased=biased, init_scale=init_scale)
+        options: Any = {"kernel": kernel, "biased": biased, "init_scale": init_scale}
+        super().__init__(embed_dim, vocab_size, total_senses, **options)
+        if sense_init == "spare":
+            check_biased(biased, self.kernel)
         self.sense_init, self.new_sense, self.max_senses = sense_init, new_sense, max_senses
-        self._bind(bound)
         self.inventory = inventory  # allocation of senses to words, and its statistics
         self.sample: ContextSample | None = None  # sampled contexts for the policy "clusters"
         if self.has_theta:
@@ -222,26 +221,24 @@ class KerbsOutputLayer(KernelOutputLayer):
         self.sample = ContextSample(counts, dim, SAMPLED_CONTEXTS, memory, special)
 
     @torch.no_grad()
-    def propose_moves(
-        self, policy: str, settings: reallocation.ReallocationSettings | None = None
-    ) -> reallocation.Moves:
+    def propose_moves(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
         """The moves of :meth:`reallocate`. The layer does not change, except that "clusters" clears
         :attr:`sample`. In a parallel training only one process has a sample."""
         if policy != "clusters":
-            moves = reallocation.propose_moves(self.inventory, policy, settings)
+            moves = policies.propose_moves(self.inventory, policy, settings)
             if moves.vectors is None:
                 vectors = new_vectors(self.inventory, self.weight, moves, self.new_sense)
                 moves = replace(moves, vectors=vectors)
             return moves
         if self.sample is None:
             raise ValueError("`policy` clusters reads contexts: call start_sampling() before.")
-        gap = (settings or reallocation.ReallocationSettings()).gap
+        gap = (settings or ReallocationSettings()).gap
         sample, self.sample = self.sample, None
         senses = self.inventory, self.weight, self.theta, self.kernel
         return place_on_clusters(*senses, sample, gap)
 
     @torch.no_grad()
-    def apply_moves(self, moves: reallocation.Moves) -> list[tuple[Tensor, Tensor | None]]:
+    def apply_moves(self, moves: Moves) -> list[tuple[Tensor, Tensor | None]]:
         """Apply the moves of :meth:`propose_moves`.
 
         Returns:
@@ -253,19 +250,17 @@ class KerbsOutputLayer(KernelOutputLayer):
                 "The senses of a layer whose parameters are sharded by `fully_shard` cannot move: "
                 "leave the layer out of it, or reallocate no senses."
             )
-        reallocation.apply_moves(self.inventory, moves)
+        policies.apply_moves(self.inventory, moves)
         written: list[tuple[Tensor, Tensor | None]] = [(self.weight, moves.vectors)]
         if self.has_theta:
-            theta = torch.full((len(moves),), reallocation.MOVED_THETA)
+            theta = torch.full((len(moves),), MOVED_THETA)
             written.append((self.theta, theta if moves.reset_theta else None))
         for parameter, values in written:
             if values is not None:
                 parameter[moves.senses.to(parameter.device)] = values.to(parameter)
         return written
 
-    def reallocate(
-        self, policy: str, settings: reallocation.ReallocationSettings | None = None
-    ) -> reallocation.Moves:
+    def reallocate(self, policy: str, settings: ReallocationSettings | None = None) -> Moves:
         """Move senses between words.
 
         Then reset the optimizer's moments of the moved senses by

@@ -122,13 +122,8 @@ def leading_senses(inventory: SenseInventory, words: Tensor) -> Tensor:
 def _beside(base: Tensor, senses: list[int]) -> Tensor:
     """Rows of ``base`` [K, d], rotated by arcsin η in a random direction per sense."""
     noise = torch.empty(base.shape, dtype=base.dtype)
-    for row, sense in enumerate(senses):
-        torch.randn(
-            base.shape[1],
-            generator=torch.Generator().manual_seed(sense),
-            dtype=base.dtype,
-            out=noise[row],
-        )
+    for row, sense in zip(noise, senses):
+        row.normal_(generator=torch.Generator().manual_seed(sense))
     noise = nn.functional.normalize(noise.to(base.device), dim=1)
     unit = nn.functional.normalize(base, dim=1)
     across = noise - (noise * unit).sum(1, keepdim=True) * unit
