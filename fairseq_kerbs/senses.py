@@ -231,14 +231,12 @@ class SenseInventory(nn.Module):
         log_prob = torch.where(valid, evidence.log_prob, 0.0).to(counted.dtype)
         joint = torch.where(valid.unsqueeze(1), evidence.sense_prob, 0.0).to(counted.dtype)
         share = joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
-        for name, values in (
-            ("log_prob", log_prob),
-            ("prob", log_prob.exp() * counted),
-            ("count", counted),
-        ):
-            sums[name].index_add_(0, words, values)
-        for name, values in (("joint", joint), ("usage", share)):
-            sums[name].index_add_(0, evidence.senses.flatten(), values.flatten())
+        sums["log_prob"].index_add_(0, words, log_prob)
+        sums["prob"].index_add_(0, words, log_prob.exp() * counted)
+        sums["count"].index_add_(0, words, counted)
+        senses = evidence.senses.flatten()
+        sums["joint"].index_add_(0, senses, joint.flatten())
+        sums["usage"].index_add_(0, senses, share.flatten())
 
     @torch.no_grad()
     def update(self, decay: float) -> Tensor:

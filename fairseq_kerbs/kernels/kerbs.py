@@ -21,22 +21,13 @@ float32 up to |h||w| = 1e9."""
 _PHI2 = [1 / math.factorial(k + 2) for k in range(22)]  # φ2(z) = Σ z^k/(k+2)!
 _PHI2_SLOPE = [k / math.factorial(k + 2) for k in range(1, 22)]
 
+# the power series of B: c_k = B_2k+2/(2k + 2)! of the Bernoulli numbers
+_BERNOULLI = [1 / n for n in (12, -720, 30240, -1209600, 47900160)]
+_BERNOULLI += [-5.284190139e-10, 1.338253653e-11]
 _LOG_SLOPE = {  # up to which |z|, and the coefficients c of B(z) = ½ + z Σ_k c_k z^2k
     # the polynomial through the Chebyshev nodes, relative error 6e-8
     torch.float32: (1.0, [0.08333330845, -0.0013884403565, 3.186304691e-05]),
-    # the power series, c_k = B_2k+2/(2k + 2)! of the Bernoulli numbers B
-    torch.float64: (
-        0.5,
-        [
-            1 / 12,
-            -1 / 720,
-            1 / 30240,
-            -1 / 1209600,
-            1 / 47900160,
-            -5.284190139e-10,
-            1.338253653e-11,
-        ],
-    ),
+    torch.float64: (0.5, _BERNOULLI),
 }
 
 

@@ -49,6 +49,7 @@ def _transformer(embed: int, ffn: int, layers: int, heads: int, *sides: str) -> 
 _BOTH = ("encoder", "decoder")
 _DIALOG = {"hidden_size": 1024, "embed_dim": 512}  # the paper's sizes for dialog
 _SMALL_LM = {"hidden_size": 256, "embed_dim": 192}  # half an hour on a CPU
+_SMALL_CLOZE = {"hidden_size": 192, "embed_dim": 192}
 
 PRESETS: dict[type[KerbsModel], dict[str, dict[str, Any]]] = {
     TransformerKerbsModel: {
@@ -68,10 +69,7 @@ PRESETS: dict[type[KerbsModel], dict[str, dict[str, Any]]] = {
     GruKerbsModel: {"gru_kerbs": _CLUSTERS, "gru_kerbs_dialog": _DIALOG | _CLUSTERS},
     LstmLanguageModel: {"lstm_lm_kerbs": {}, "lstm_lm_kerbs_small": _SMALL_LM},
     GruLanguageModel: {"gru_lm_kerbs": {}, "gru_lm_kerbs_small": _SMALL_LM},
-    BilstmLanguageModel: {
-        "bilstm_lm_kerbs": {},
-        "bilstm_lm_kerbs_small": {"hidden_size": 192, "embed_dim": 192},
-    },
+    BilstmLanguageModel: {"bilstm_lm_kerbs": {}, "bilstm_lm_kerbs_small": _SMALL_CLOZE},
     FairseqLstmModel: {"fairseq_lstm_kerbs": {}},
     FairseqLstmLanguageModel: {"fairseq_lstm_lm_kerbs": {}},
 }

@@ -133,7 +133,8 @@ class OutputLayer(nn.Module):
     def table(self) -> SenseTable:
         """Senses of every word, [V, K]."""
         words = self.word_of_sense
-        return SenseTable(words.unsqueeze(1), torch.ones_like(words).bool().unsqueeze(1), words)
+        mask = torch.ones_like(words, dtype=torch.bool)
+        return SenseTable(words.unsqueeze(1), mask.unsqueeze(1), words)
 
     @property
     def usage(self) -> Tensor:

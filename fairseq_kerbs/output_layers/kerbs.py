@@ -287,11 +287,9 @@ class KerbsOutputLayer(OutputLayer):
         destination.update({f"{prefix}{SAMPLE}{name}": value for name, value in state.items()})
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        state = {
-            key.removeprefix(f"{prefix}{SAMPLE}"): state_dict.pop(key)
-            for key in [*state_dict]
-            if key.startswith(f"{prefix}{SAMPLE}")
-        }
+        start = f"{prefix}{SAMPLE}"
+        keys = [key for key in state_dict if key.startswith(start)]
+        state = {key.removeprefix(start): state_dict.pop(key) for key in keys}
         self.sample = ContextSample.from_state(state) if state else None
         super()._load_from_state_dict(state_dict, prefix, *args)
 

@@ -45,8 +45,8 @@ SPARE_NATS = 30.0
 def spare_senses(weight: Tensor, word_of_sense: Tensor, vocab_size: int) -> Tensor:
     """Mask of spare senses, [M]. The last column of ``weight`` [M, d] has the biases."""
     bias = weight[:, -1].double()
-    highest = torch.full((vocab_size,), -torch.inf, dtype=bias.dtype, device=bias.device)
-    highest = highest.scatter_reduce(0, word_of_sense, bias, "amax")
+    lowest = bias.new_full((vocab_size,), -torch.inf)
+    highest = lowest.scatter_reduce(0, word_of_sense, bias, "amax")
     return bias < highest[word_of_sense] - SPARE_NATS / 2
 
 
@@ -140,13 +140,8 @@ def place_on_clusters(
     weight[spare_rows] = weight[first[spare_words]]
     weight[spare_rows, -1] -= SPARE_NATS
     share = torch.cat([placement.share[placed], torch.zeros(len(spare_rows))])
-    return Moves(
-        senses=rows,
-        sources=owners[rows],
-        words=new_words,
-        usage=usage[new_words] * share,
-        vectors=weight[rows].float(),
-    )
+    new_usage, vectors = usage[new_words] * share, weight[rows].float()
+    return Moves(rows, owners[rows], new_words, new_usage, vectors=vectors)
 
 
 def _places(rows: Tensor, spare: Tensor, owners: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
