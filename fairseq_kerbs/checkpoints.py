@@ -56,13 +56,9 @@ _REPLACED = {
 def read_checkpoint(path: Path, trust: bool = False) -> dict[str, Any]:
     """Read a checkpoint of fairseq-train onto the CPU, without settings that open files.
 
-    Args:
-        path: the checkpoint.
-        trust: load objects that can execute code, too.
-
-    Raises:
-        UserError: the file is missing, damaged or no checkpoint, has parameters that are not
-            finite, or, without ``trust``, has content that could execute code.
+    With ``trust``, objects that can execute code are loaded, too. A UserError is raised if the file
+    is missing, damaged or no checkpoint, has parameters that are not finite, or, without ``trust``,
+    has content that could execute code.
     """
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # no sizes of dictionaries and the like
     state = _load(path, trust)
@@ -210,15 +206,9 @@ def load_model_and_task(
 ) -> tuple[Any, Any]:
     """Load the model of a checkpoint in evaluation mode, and its task, by fairseq's functions.
 
-    Args:
-        path: the checkpoint.
-        data: folder of binarized data with the dictionaries of the training. By default the task
-            has dictionaries of placeholder words.
-        trust: see :func:`read_checkpoint`.
-        any_model: also load models of fairseq.
-
-    Raises:
-        UserError: the checkpoint cannot be read, or the model cannot be built, see :func:`build`.
+    ``data`` is a folder of binarized data with the dictionaries of the training. By default the
+    task has dictionaries of placeholder words. With ``any_model``, models of fairseq are loaded,
+    too. For ``trust`` and UserErrors see :func:`read_checkpoint` and :func:`build`.
     """
     state = read_checkpoint(path, trust)
     return build(path, state, settings_of(path, state, data), data, trust, any_model)
@@ -227,16 +217,10 @@ def load_model_and_task(
 def build(
     path: Path, state: Any, config: Any, data: Path | None, trust: bool, any_model: bool
 ) -> tuple[Any, Any]:
-    """Build the model and task of a checkpoint as :func:`load_model_and_task`.
+    """As :func:`load_model_and_task`, from :func:`read_checkpoint` and :func:`settings_of`.
 
-    Args:
-        path, data, trust, any_model: see :func:`load_model_and_task`.
-        state: result of :func:`read_checkpoint`.
-        config: result of :func:`settings_of`.
-
-    Raises:
-        UserError: the folder has no data, the kind of model or task is refused, or the parameters
-            do not fit the data or the settings.
+    A UserError is raised if the folder has no data, the kind of model or task is refused, or the
+    parameters do not fit the data or the settings.
     """
     from fairseq import models, tasks
 
@@ -309,13 +293,9 @@ def load_layer(
 ) -> tuple[OutputLayer, Any]:
     """Load the output layer and target dictionary of a checkpoint.
 
-    Args:
-        path: the checkpoint.
-        dictionary: a ``dict.LANGUAGE.txt``, by default that of :func:`remembered_dictionary`.
-        trust, any_model: see :func:`load_model_and_task`.
-
-    Raises:
-        UserError: the model or the dictionary cannot be read, or they do not match.
+    ``dictionary`` is a ``dict.LANGUAGE.txt``, by default that of :func:`remembered_dictionary`. For
+    ``trust`` and ``any_model`` see :func:`load_model_and_task`. A UserError is raised if the model
+    or the dictionary cannot be read, or they do not match.
     """
     state = read_checkpoint(path, trust)
     config = settings_of(path, state)

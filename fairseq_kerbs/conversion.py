@@ -65,15 +65,10 @@ class SoftmaxModel:
 def read_softmax_model(
     checkpoint: Path, data: Path | None = None, trust: bool = False
 ) -> SoftmaxModel:
-    """Rebuild the model of a checkpoint.
+    """Rebuild the model of a softmax model's checkpoint.
 
-    Args:
-        checkpoint: checkpoint of a softmax model.
-        data: folder of binarized data for the task, see :func:`.checkpoints.load_model_and_task`.
-        trust: see :func:`.checkpoints.read_checkpoint`.
-
-    Raises:
-        UserError: the checkpoint cannot be read, or the model cannot be converted.
+    For ``data`` and ``trust`` see :func:`.checkpoints.load_model_and_task`. A UserError is raised
+    if the checkpoint cannot be read, or the model cannot be converted.
     """
     state = checkpoints.read_checkpoint(checkpoint, trust)  # this silences fairseq's logs
     from fairseq_kerbs.models.config import as_namespace
@@ -146,16 +141,11 @@ class Converted:
 
 
 def convert(source: SoftmaxModel, max_senses: int, placement: Placement | None = None) -> Converted:
-    """Build a KerBS model from a softmax model.
+    """Build a KerBS model from a softmax model, with at most ``max_senses`` senses per word.
 
-    Args:
-        source: the softmax model.
-        max_senses: maximum number of senses of a word.
-        placement: senses on clusters of contexts. By default each word has one sense, and
-            predictions are equal to those of the softmax model.
-
-    Raises:
-        UserError: the settings cannot be converted, or predictions would differ.
+    ``placement`` has the senses on clusters of contexts. By default each word has one sense, and
+    predictions are equal to those of the softmax model. A UserError is raised if the settings
+    cannot be converted, or predictions would differ.
     """
     words = len(source.weight)
     word_of_sense, share = torch.arange(words), torch.ones(words)
@@ -259,12 +249,8 @@ def write_checkpoint(path: Path, source: SoftmaxModel, converted: Converted) -> 
 class PlacedSenses:
     """A placement of senses, and its statistics.
 
-    Args:
-        source: the model, read with data.
-        args: flags of ``fairseq-kerbs convert``.
-
-    Raises:
-        UserError: a split cannot be read, or ``--memory`` is too small.
+    ``source`` was read with data, and ``args`` are the flags of ``fairseq-kerbs convert``. A
+    UserError is raised if a split cannot be read, or ``--memory`` is too small.
     """
 
     def __init__(self, source: SoftmaxModel, args: argparse.Namespace) -> None:
@@ -324,15 +310,10 @@ _REPLACED = ("share_decoder_input_output_embed", "base_shuffle")
 
 
 def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Flags:
-    """Flags of fairseq-train for further training, where they differ from the defaults.
+    """Flags of fairseq-train to train the checkpoint ``out`` on, where they are not the defaults.
 
-    Args:
-        config: configuration of the softmax model's training.
-        settings: settings of the converted model.
-        out: checkpoint of the converted model.
-
-    Raises:
-        UserError: no flag sets one of the model's settings.
+    ``config`` is that of the softmax model's training, and ``settings`` are those of the converted
+    model. A UserError is raised if no flag sets one of these.
     """
     import fairseq.optim  # noqa: F401  (registers)
     from fairseq import options

@@ -36,15 +36,10 @@ class Evidence(NamedTuple):
 def build_sense_table(
     word_of_sense: Tensor, vocab_size: int, width: int | None = None
 ) -> SenseTable:
-    """Build the table of senses by word from the word of each sense.
+    """Build the table of senses by word from the word of each sense, [M].
 
-    Args:
-        word_of_sense: [M] word of each sense.
-        vocab_size: number of words V.
-        width: K of the table [the largest number of senses of a word].
-
-    Raises:
-        ValueError: a word has no sense, or more than ``width``, or a word number is outside [0, V).
+    Its ``width`` K is by default the largest number of senses of a word. Raises a ValueError if a
+    word has no sense, or more than ``width``, or a word number is outside [0, V).
     """
     if bool(((word_of_sense < 0) | (word_of_sense >= vocab_size)).any()):
         raise ValueError(
@@ -70,16 +65,10 @@ def build_sense_table(
 
 
 def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
-    """Number the senses of each word from 1, in order of falling usage.
+    """Number the senses of each word from 1, in order of falling usage, and then of their rows.
 
-    All commands use these numbers: ``seal#2`` is the second most used sense of *seal*.
-
-    Args:
-        word_of_sense: [M] word of each sense.
-        usage: [M] U of Eq. 13. Senses of equal usage are in order of their rows.
-
-    Returns:
-        [M] numbers.
+    All commands use these numbers: ``seal#2`` is the second most used sense of *seal*. The word of
+    each sense, U of Eq. 13 and the numbers are [M].
     """
     rows = usage.sort(descending=True, stable=True).indices
     rows = rows[word_of_sense[rows].sort(stable=True).indices]  # word by word, the most used first
@@ -93,7 +82,7 @@ def number_senses(word_of_sense: Tensor, usage: Tensor) -> Tensor:
 def random_allocation(
     vocab_size: int, total_senses: int, max_senses: int, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Allocate senses to words at random.
+    """Allocate senses to words at random, and return the word of each sense, [M].
 
     Sense i < V belongs to word i, like the rows of a softmax. The others are drawn uniformly from
     the free places of all words.
@@ -103,9 +92,6 @@ def random_allocation(
         total_senses: number of senses M.
         max_senses: maximum number of senses of a word.
         generator: random generator [torch's default].
-
-    Returns:
-        word_of_sense, [M].
 
     Raises:
         ValueError: M is below V or above ``max_senses`` · V.
@@ -184,14 +170,9 @@ class SenseInventory(nn.Module):
 
     @torch.no_grad()
     def move(self, senses: Tensor, words: Tensor) -> None:
-        """Assign sense ``senses[k]`` to word ``words[k]``, in order.
+        """Assign senses [K] to words [K], in order. A sense that occurs twice gets its last word.
 
-        Args:
-            senses: [K] sense numbers. A sense that occurs twice gets its last word.
-            words: [K] receiving words.
-
-        Raises:
-            ValueError: a word would have no sense or too many. Nothing changes then.
+        Raises a ValueError, and changes nothing, if a word would have no sense or too many.
         """
         allocation = self.word_of_sense.clone()
         last = dict(zip(senses.tolist(), words.tolist()))
@@ -213,14 +194,10 @@ class SenseInventory(nn.Module):
 
     @torch.no_grad()
     def record(self, target: Tensor, evidence: Evidence) -> None:
-        """Add a batch to :attr:`pending`, for the next :meth:`update`.
+        """Add a batch of targets [N] and their evidence to :attr:`pending`, for :meth:`update`.
 
         Targets whose log-probability is not finite are left out. Otherwise a single overflow in
         mixed precision would stay in the statistics.
-
-        Args:
-            target: [N] target words.
-            evidence: their responsibilities.
         """
         if not self.recording:
             return
@@ -249,16 +226,9 @@ class SenseInventory(nn.Module):
             U_m     ← (1 − β)^n U_m + γβ Σ_t P(s_t = m)
 
         For n = 1 it is the paper's recursion. With stationary targets the statistics do not depend
-        on the batch size.
+        on the batch size. β is ``decay``; a ValueError is raised if it is outside [0, 1).
 
-        Args:
-            decay: β, within [0, 1).
-
-        Returns:
-            number of recorded targets, a scalar tensor.
-
-        Raises:
-            ValueError: β is outside [0, 1).
+        Returns n, a scalar tensor.
         """
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"`decay` is {decay}, but it must be within [0, 1).")

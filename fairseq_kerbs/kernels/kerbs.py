@@ -48,11 +48,8 @@ def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
     where g = 1. The normalization makes the integral of the kernel over c ∈ [0, 1] independent of
     θ, and equal to that of the inner product.
 
-    Args:
-        theta: θ of any shape, within ±:data:`THETA_LIMIT`.
-
-    Returns:
-        g and g', with the shape and dtype of ``theta``. Both are computed in float64.
+    θ has any shape and is within ±:data:`THETA_LIMIT`. g and g' have its shape and dtype, and are
+    computed in float64.
     """
     z = -theta.double()
     small = z.abs() < 1.0

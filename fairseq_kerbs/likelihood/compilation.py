@@ -50,11 +50,7 @@ def call(function: Callable[..., Any], *arguments: Any, axes: Sequence[int] = ()
     """Call a function compiled, or in eager mode after a warning if compilation fails.
 
     The gradient of a function may be compiled in the backward pass, where a failure is an error.
-
-    Args:
-        function: the function.
-        arguments: its arguments.
-        axes: for each tensor among them, the axis of tokens [the last ones].
+    ``axes`` has the axis of tokens for each tensor among the arguments [the last ones].
     """
     global _works
     if not _works:

@@ -63,15 +63,9 @@ class _Anchor(torch.autograd.Function):
 
 
 def prior_weights(usage: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
-    """Usage of senses, normalized within each word, or uniform if none was used.
+    """Usage of some senses [..., K], normalized within each word, or uniform if none was used.
 
-    Args:
-        usage: U of all senses, [M].
-        senses: sense numbers of words, [..., K], as in a table of senses.
-        mask: False at padding, [..., K].
-
-    Returns:
-        [..., K], 0 at padding, sums to 1.
+    ``usage`` is U of all senses, [M]. Padding, where ``mask`` is False, gets 0. The sum is 1.
     """
     used = usage[senses].double() * mask  # [..., K]
     total = used.sum(-1, keepdim=True)
@@ -157,9 +151,7 @@ class OutputLayer(nn.Module):
     def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
         """Senses of words [...], with gradients of embeddings and θ.
 
-        Args:
-            words: [...].
-            prepare: also prepare θ, for several calls of :meth:`posterior`.
+        With ``prepare`` θ is prepared, too, for several calls of :meth:`posterior`.
         """
         table = self.table
         senses, mask = table.senses[words], table.mask[words]  # [..., K]
@@ -167,14 +159,9 @@ class OutputLayer(nn.Module):
         return LookedUp(F.embedding(senses, self.weight), self.theta[senses], prior, mask, senses)
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
-        """Posterior of the senses of known words [...] (Eq. 7).
+        """Posterior of the senses of known words (Eq. 7), [..., K], 0 at padding, sums to 1.
 
-        Args:
-            found: senses of the words, from :meth:`look_up`.
-            contexts: context vectors that predicted the words, [..., d].
-
-        Returns:
-            [..., K], 0 at padding, sums to 1.
+        The words [...] are ``found`` by :meth:`look_up`. ``contexts`` [..., d] predicted them.
         """
         return found.prior.new_ones(*contexts.shape[:-1], 1)
 
@@ -185,14 +172,9 @@ class OutputLayer(nn.Module):
         return torch.cat([rows[..., :-1], torch.ones_like(rows[..., -1:])], dim=-1)
 
     def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
-        """Logits of selected senses in float32, by the kernel or the inner product.
+        """Logits [n, k] of the senses with numbers [k], by the kernel in float32.
 
-        Args:
-            contexts: context vectors, or embeddings :meth:`as_contexts`, [n, d].
-            senses: sense numbers, [k].
-
-        Returns:
-            [n, k].
+        ``contexts`` [n, d] are context vectors, or embeddings :meth:`as_contexts`.
         """
         weight, theta = self.weight[senses].float(), self.theta[senses].float()
         return kernel_logits(contexts, weight, theta, self.kernel)

@@ -80,14 +80,9 @@ class ComposedEmbedding(nn.Module):
         return (weights.to(rows.dtype) @ rows).squeeze(-2)
 
     def forward(self, words: Tensor, contexts: Tensor | None = None) -> Tensor:
-        """Embed words.
+        """Embed words [...]: [..., e], with e = d, or d − 1 with a bias.
 
-        Args:
-            words: [...].
-            contexts: context vectors that predicted the words, [..., d] [the prior is used].
-
-        Returns:
-            [..., e], with e = d, or d − 1 with a bias.
+        ``contexts`` [..., d] are the context vectors that predicted the words [the prior is used].
         """
         layer = self.layer
         if layer.total_senses > layer.vocab_size:
@@ -97,17 +92,11 @@ class ComposedEmbedding(nn.Module):
         return embedded.masked_fill(words.eq(self.padding_idx).unsqueeze(-1), 0.0)
 
     def embed_sequence(self, words: Tensor, features: Tensor | None) -> Tensor:
-        """Embed an input sequence for a parallel decoder.
+        """Embed an input sequence for a parallel decoder, ŷ_{t−1} at position t: [batch, len, e].
 
-        The context vector of a word is the feature of the position before, from an earlier pass.
-        The first position and positions after padding use the prior.
-
-        Args:
-            words: [batch, len], ŷ_{t−1} at position t.
-            features: [batch, len, d] [the prior is used].
-
-        Returns:
-            [batch, len, e].
+        The context vector of a word is the feature of the position before, from an earlier pass
+        [batch, len, d]. The first position, positions after padding, and all positions without
+        ``features`` use the prior.
         """
         if features is None or not self.posterior:
             return self(words)

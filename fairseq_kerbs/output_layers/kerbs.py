@@ -192,13 +192,9 @@ class KerbsOutputLayer(OutputLayer):
         return loss, token_nll, evidence
 
     def update_statistics(self, decay: float) -> Tensor:
-        """Update log P and U with the recorded targets (Eq. 12–13).
+        """Update log P and U with the recorded targets (Eq. 12–13). β is ``decay``, within [0, 1).
 
-        Args:
-            decay: β, within [0, 1).
-
-        Returns:
-            number of targets, a scalar tensor.
+        Returns the number of targets, a scalar tensor.
         """
         return self.inventory.update(decay)
 

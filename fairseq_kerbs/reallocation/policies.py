@@ -63,14 +63,11 @@ class _LeastUsed:
 def paper_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
     """Algorithm 1: every badly predicted word receives the least used sense.
 
-    Words are visited in dictionary order. A word i with log P_i < ε and fewer than ``max_senses``
-    senses receives the least used among the senses of other words that have several. Of equally
-    used senses the lowest number moves. The sense gets θ = 1e-8, and the mean usage of all senses
-    at that moment. log P_i is not reset, so a word may receive another sense the next time.
-
-    Args:
-        inventory: allocation and statistics.
-        settings: ``log_prob_threshold`` is ε.
+    Words are visited in dictionary order. A word i with log P_i < ε (``log_prob_threshold``) and
+    fewer than ``max_senses`` senses receives the least used among the senses of other words that
+    have several. Of equally used senses the lowest number moves. The sense gets θ = 1e-8, and the
+    mean usage of all senses at that moment. log P_i is not reset, so a word may receive another
+    sense the next time.
     """
     pool = _LeastUsed(inventory, inventory.usage)
     badly_predicted = inventory.log_prob < settings.log_prob_threshold
@@ -89,14 +86,11 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     """The reallocation of the authors' released TensorFlow code.
 
     Since the last reallocation, word i was the target n_i times, with probabilities that sum to
-    p_i. Words with the lowest score (n_i/p_i)/√n_i receive one sense each. As in the released code,
-    these are frequent and well predicted words. They must be in the more frequent half and have
-    fewer than ``max_senses`` senses. Each receives the sense with the least use since the last
-    reallocation, of words with several senses. Embeddings, θ and usage stay.
-
-    Args:
-        inventory: allocation and statistics.
-        settings: ``max_moves`` · V is the maximum number of moves, at least 1.
+    p_i. The ``max_moves`` · V words, at least 1, with the lowest score (n_i/p_i)/√n_i receive one
+    sense each. As in the released code, these are frequent and well predicted words. They must be
+    in the more frequent half and have fewer than ``max_senses`` senses. Each receives the sense
+    with the least use since the last reallocation, of words with several senses. Embeddings, θ and
+    usage stay.
     """
     count, prob = inventory.interval_count.double(), inventory.interval_prob.double()
     half = torch.sort(count, descending=True, stable=True).indices[: inventory.vocab_size // 2]
