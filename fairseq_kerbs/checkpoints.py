@@ -50,6 +50,7 @@ _REPLACED = {
     "embed_path": None,  # the embeddings are in the checkpoint
     "eval_bleu": False,  # would build a tokenizer from the settings
     "use_plasma_view": False,  # would start a server
+    "job_logging_cfg": None,  # of fairseq-hydra-train; nothing reads it
 }
 
 

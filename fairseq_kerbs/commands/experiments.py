@@ -138,7 +138,8 @@ def give_senses(
     given = check_recipe(args, senses, flags)
     updates = max(1, round(senses.at * int(given.max_update)))
     softmax = Path(args.save_dir) / "softmax"
-    placed, total = softmax / "senses.pt", str(senses.total)
+    total = str(senses.total)
+    placed = softmax / f"senses_{total}_{given.max_senses}.pt"  # other limits, other senses
     first = {**flags, "output-layer": "softmax", "save-dir": str(softmax)}
     extra = [*args.extra, "--max-update", str(updates)]
     polynomial = given.lr_scheduler == "polynomial_decay"
@@ -183,7 +184,8 @@ def check_recipe(
     parser.add_argument("--max-senses", default="4")
     given = parser.parse_known_args(program_arguments(args.data, flags, args.extra))[0]
     used = {word.partition("=")[0] for word in args.extra}
-    used |= {f"--{n}" for n, value in flags.items() if n != "output-layer" and value is not False}
+    absent = {name for name, value in flags.items() if value is False or value is None}
+    used |= {f"--{name}" for name in flags.keys() - absent - {"output-layer"}}
     clash = sorted(flag for flag in used if flag in _OURS or flag.startswith("--reset-"))
     clash += ["--save-dir"] if given.save_dir != args.save_dir else []
     most, scheduler = given.max_senses, given.lr_scheduler
@@ -304,7 +306,7 @@ def translate(args: argparse.Namespace) -> int:
             words, rules = tokens.join_subwords(translated[number]), writing["language"]
             results[number] = tokens.detokenize(words, language=rules, unescape=writing["escape"])
             results[number] += f"\t{senses[number]}" if args.print_senses else ""
-        elif lines[number].strip():
+        elif text:
             long.append(str(number + 1))
     write_output(None, "".join(f"{result}\n" for result in results))
     if long:

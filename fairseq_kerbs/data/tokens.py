@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
 from fairseq_kerbs.utils.processes import progress
 
@@ -46,12 +48,24 @@ def run_parallel(
 
 
 def learn_bpe(texts: Sequence[Path], codes: Path, merges: int) -> None:
-    """Learn joint BPE merges on tokenized texts, as subword-nmt's ``learn-bpe``."""
+    """Learn joint BPE merges on tokenized texts, as subword-nmt's ``learn-bpe``.
+
+    A UserError is raised if no pair of symbols occurs twice.
+    """
     from subword_nmt import learn_bpe
 
     learn_bpe.tqdm = partial(progress, title="learn BPE", unit=" merges")
+    learned = StringIO()
+    try:
+        learn_bpe.learn_bpe(chain.from_iterable(map(iter_lines, texts)), learned, merges)
+    except ValueError:  # of the maximum of no pairs
+        if learned.getvalue().count("\n") > 1:
+            raise
+    if learned.getvalue().count("\n") < 2:  # the first line is the version
+        names = " and ".join(map(str, texts))
+        raise UserError(f"{names}: no pair of characters occurs twice in words; give --bpe none")
     with atomic_write(codes) as stream:
-        learn_bpe.learn_bpe(chain.from_iterable(map(iter_lines, texts)), stream, merges)
+        stream.write(learned.getvalue())
 
 
 def write_vocabulary(text: Path, codes: Path, vocabulary: Path) -> None:

@@ -86,8 +86,11 @@ def read_systems(
 
     Hypotheses are fairseq-generate's output, or tokenized text, and references raw text. For
     ``language`` and ``unescape`` see :func:`.detokenize`. A UserError is raised if a file cannot be
-    read, is empty or incomplete, or numbers of lines differ.
+    read, is empty or incomplete, or named twice, or numbers of lines differ.
     """
+    for flag, paths in (("--hypotheses", hypotheses), ("--reference", references)):
+        if len({*paths}) < len(paths):
+            raise UserError(f"{flag} names a file twice")
     systems = {}
     for path in hypotheses:
         lines, name = read_lines(path), str(path)

@@ -20,7 +20,6 @@ from omegaconf import OmegaConf
 
 from fairseq_kerbs import output_layers
 from fairseq_kerbs.kernels import KERNELS, Kernel, build_kernel
-from fairseq_kerbs.output_layers.kerbs import check_biased
 from fairseq_kerbs.reallocation import POLICIES, ReallocationSettings
 from fairseq_kerbs.reallocation.clusters import PLACED_KERNELS
 from fairseq_kerbs.reallocation.moves import NEW_SENSES
@@ -179,15 +178,17 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
 def fill_for_clusters(args: Any, preset: bool) -> None:
     """Set the flags that the policy "clusters" needs, --sense-bias and --sense-init.
 
-    If the policy is only the ``preset`` of the architecture and the kernel cannot place senses,
-    the policy becomes "paper".
+    With one sense per word the policy becomes "none". If it is only the ``preset`` of the
+    architecture and the kernel cannot place senses, the policy becomes "paper".
     """
-    clusters = args.output_layer == "kerbs" and args.reallocation == "clusters"
-    if clusters and preset and args.kernel not in PLACED_KERNELS:
-        args.reallocation = "paper"
-    elif clusters and float(args.total_senses) > 1.0:
-        args.sense_bias = True
-        args.sense_init = args.sense_init or "spare"
+    if args.output_layer == "kerbs" and args.reallocation == "clusters":
+        if float(args.total_senses) <= 1.0:
+            args.reallocation = "none"
+        elif preset and args.kernel not in PLACED_KERNELS:
+            args.reallocation = "paper"
+        else:
+            args.sense_bias = True
+            args.sense_init = args.sense_init or "spare"
     args.sense_init = args.sense_init or "random"
 
 
@@ -329,8 +330,12 @@ def kernels_from_flags(args: Any) -> list[Kernel]:
 def build_output_layer(args: Any, vocab_size: int, embed_dim: int) -> output_layers.OutputLayer:
     """Output layer that the flags describe; ``embed_dim`` includes the bias of ``--sense-bias``."""
     kernels, biased, kind = kernels_from_flags(args), bool(args.sense_bias), args.output_layer
-    if kind == "kerbs" and args.reallocation == "clusters" and float(args.total_senses) > 1.0:
-        check_biased(biased, kernels[0])
+    clusters = kind == "kerbs" and args.reallocation == "clusters"
+    if clusters and args.kernel not in PLACED_KERNELS:
+        raise ValueError(
+            f"--reallocation clusters places senses of --kernel {' or '.join(PLACED_KERNELS)}, not "
+            f"of {args.kernel}: give --reallocation paper, or another kernel."
+        )
     mixture = kind in ("mos", "mixture")
     if biased and (mixture or any(kernel.name not in BIASED_KERNELS for kernel in kernels)):
         other = f"--output-layer {kind}" if mixture else f"--kernel {args.kernel}"

@@ -294,6 +294,6 @@ def check_biased(biased: bool, kernel: Kernel) -> None:
     """Raise a ValueError if senses cannot be placed on clusters."""
     if not biased or kernel.name not in PLACED_KERNELS:
         raise ValueError(
-            f"`policy` clusters needs `sense_bias`, and `kernel` {' or '.join(PLACED_KERNELS)}, "
-            f"not {kernel.name}."
+            f"`policy` clusters needs `biased` True, not {biased}, and `kernel` "
+            f"{' or '.join(PLACED_KERNELS)}, not {kernel.name}."
         )

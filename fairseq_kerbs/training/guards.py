@@ -101,6 +101,8 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     file, reset = Path(settings.get("restore_file") or LAST), bool(settings.get("reset_optimizer"))
     if file == LAST:  # other names are not relative to the save folder
         file = Path(settings["save_dir"], file)
+        if not file.is_file() and settings.get("continue_once"):
+            file = Path(settings["continue_once"])
     if not file.is_file() and settings.get("finetune_from_model"):
         file, reset = Path(settings["finetune_from_model"]), True
     if not file.is_file():

@@ -97,6 +97,7 @@ MISUSES = [
     ("detokenize {work}/bad.de --lang en", "bad.de, line 2"),
     ("score --hypotheses {work}/two --reference {work}/one", "two has 2 lines"),
     ("score --hypotheses {work}/two --reference {work}/two --tokenize xx", "--tokenize xx"),
+    ("score --hypotheses {work}/two {work}/two --reference {work}/two", "--hypotheses"),
     (f"{EXAMPLES} --choose best", "needs --reference"),
     (f"{EXAMPLES} --system c={{work}}/one", "has 1"),
     (f"{EXAMPLES} --reference {{work}}/one", "--source has 2 lines but --reference has 1"),

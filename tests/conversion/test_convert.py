@@ -197,7 +197,8 @@ def test_our_biased_softmax_gets_senses(data: Path, tmp_path: Path, capsys: Caps
 RECIPE = """
 senses: {at: 0.4, total: 1.5, train: {lr: 0.002}}  # at update 10 of 25
 train: {arch: lstm_kerbs, hidden-size: 16, embed-dim: 16, criterion: kerbs_cross_entropy,
-        optimizer: adam, lr: 0.01, max-tokens: 1000, max-update: 25, cpu: true, num-workers: 0}
+        optimizer: adam, lr: 0.01, max-tokens: 1000, max-update: 25, cpu: true, num-workers: 0,
+        total-senses: null}
 """
 
 
@@ -219,10 +220,17 @@ def test_one_command_trains_softmax_and_senses(data: Path, tmp_path: Path, capsy
     assert "loss of split" not in train()
     assert read_checkpoint(save / "checkpoint_last.pt")["optimizer_history"][-1] == history
     # ended before the placement: only the softmax stays as it is
-    for path in (save / "softmax" / "senses.pt", *save.glob("checkpoint*")):
+    for path in (save / "softmax" / "senses_1.5_4.pt", *save.glob("checkpoint*")):
         path.unlink()
     assert "loss of split valid" in train()
     resumed = read_checkpoint(save / "checkpoint_last.pt")["model"]
     assert all(torch.equal(value, resumed[name]) for name, value in last["model"].items())
+    # other limits: other senses on the same softmax
+    command[1].write_text(RECIPE.replace("1.5", "1.2"))
+    for path in save.glob("checkpoint*"):
+        path.unlink()
+    assert "loss of split valid" in train()
+    placed = read_checkpoint(save / "checkpoint_last.pt")["model"]
+    assert len(first["model"][ROWS]) < len(placed[OWNERS]) < len(last["model"][OWNERS])
     refused = kerbs(capsys, *command, "--max-update", 50, status=2)
     assert "has 10 updates, but senses are to be placed after 20" in refused

@@ -10,6 +10,7 @@ import pytest
 from fairseq_kerbs.data import tokens
 from fairseq_kerbs.data.tokens import detokenize, join_subwords, learn_bpe, load_bpe, tokenize
 from fairseq_kerbs.data.toy import write_toy_corpus
+from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
 from fairseq_kerbs.utils.processes import find_program
 from tests.helpers.cli import Capsys
@@ -42,6 +43,14 @@ def test_escaping_and_lower_casing_are_off_unless_asked_for() -> None:
 def subword_nmt(*arguments: object) -> None:
     command = [find_program("subword-nmt"), *map(str, arguments)]
     subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("text", ["a b c d a b\n", "A house .\n", ""])
+def test_a_text_without_pairs_has_no_bpe(text: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text(text)
+    with pytest.raises(UserError, match="give --bpe none"):
+        learn_bpe([tmp_path / "text"], tmp_path / "codes", 10)
+    assert not (tmp_path / "codes").exists()
 
 
 def test_bpe_is_that_of_the_commands(tmp_path: Path, capsys: Capsys) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_kerbs.checkpoints import read_checkpoint
 from tests.end_to_end.conftest import Train
 from tests.helpers import tiny_trainings as tiny
 from tests.helpers.commands import ROOT, USER_DIR, run
@@ -105,5 +106,6 @@ def test_hydra_train_as_documented(data: Path, tmp_path: Path) -> None:
     assert tiny.figure(r"Loaded checkpoint .* @ (\d+) updates", output) == 2
     assert tiny.figure(r"num_updates (\d+)", output) == 3
     best = tmp_path / "hydra/checkpoint_best.pt"
+    read_checkpoint(best)  # without trust
     output = run("fairseq-generate", data, *USER_DIR, "--path", best, *tiny.DECODING)
     assert len(tiny.hypotheses(output)) == tiny.TEST_PAIRS

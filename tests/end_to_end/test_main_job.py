@@ -75,7 +75,7 @@ def test_translation_gives_bleu_and_a_command_to_paste(work: Path) -> None:
 
 def test_raw_text_is_translated_line_by_line(work: Path) -> None:
     raw = (work / "text" / "test.de").read_text(encoding="utf-8").splitlines()
-    strange = ["", "☃ \u2028 ☃", "und " * 1100]
+    strange = ["", "☃ \u2028 ☃", "und " * 1100, "\x01"]
     flags = ("--print-senses", "--max-len-b", 20)
     command = [str(part) for part in (TRANSLATE, CONFIG, "data/bin", "save dir", *flags)]
     text = "\n".join([*raw, *strange, raw[0]])  # the last line without its end
@@ -88,7 +88,7 @@ def test_raw_text_is_translated_line_by_line(work: Path) -> None:
     detokenized = run("fairseq-kerbs", "detokenize", "--lang", "en", work / TRANSLATED).splitlines()
     same = [a == b for a, b in zip(texts, detokenized, strict=False)]
     assert sum(same) >= 145  # another batch may round otherwise
-    assert lines[150] == lines[152] == end == ""
+    assert lines[150] == lines[152] == lines[153] == end == ""
     for line in [*lines[:150], lines[151], last]:
         assert re.fullmatch(r"[^\t@]*\t(\S+#[1-4]:[01]\.\d{4} )*</s>#[1-4]:[01]\.\d{4}", line)
     assert last.partition("\t")[0] == texts[0]

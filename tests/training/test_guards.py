@@ -108,7 +108,9 @@ def test_archives_that_torch_does_not_write_are_refused(tmp_path: Path) -> None:
             check_whole(path)
 
 
-@pytest.mark.parametrize("flag", [[], ["--restore-file"], ["--finetune-from-model"]])
+@pytest.mark.parametrize(
+    "flag", [[], ["--restore-file"], ["--finetune-from-model"], ["--continue-once"]]
+)
 def test_a_training_does_not_go_on_from_flipped_bits(
     flag: list[str], tiny_work: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,6 +185,13 @@ def test_contexts_are_sampled_in_the_interval_before_senses_are_placed(
     assert (~spare).sum() > layer.vocab_size
 
 
+def test_nothing_is_placed_where_every_word_has_one_sense() -> None:
+    parts = training(reallocation="clusters", reallocation_at=[2], total_senses=1.0)
+    for update in range(4):
+        one_update(parts, update)
+        assert parts[1].decoder.output.sample is None
+
+
 @pytest.mark.parametrize(("flags", "moments"), [
     ({"reallocation": "clusters", "max_update": 1000}, {200}),
     ({"reallocation": "clusters"}, {2}),  # after the first interval
