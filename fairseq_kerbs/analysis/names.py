@@ -13,7 +13,7 @@ neighbours, minus the value expected by chance (Vinh et al. 2010), in nats.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,14 +66,6 @@ NO_NAME = SenseName(0, 0.0, [], [], [])
 """Name of a sense without occurrences."""
 
 
-class Example(NamedTuple):
-    """An occurrence of a sense."""
-
-    posterior: float  # posterior of the sense (Eq. 7)
-    words: list[str]  # words of the line
-    place: int  # index of the word in the line
-
-
 def is_function_word(word: str) -> bool:
     """Whether a word has no letter, or is one of scikit-learn's English stop words."""
     return not has_letter(word) or word.lower() in ENGLISH_STOP_WORDS
@@ -94,6 +86,7 @@ class SenseNames:
 
     def __init__(self, text: Text, symbols: Sequence[str]) -> None:
         self._text, self._symbols, tokens = text, symbols, text.tokens
+        self.lines = len(text.words)  # number of lines in the text
         self._where: dict[int, Numbers] = tokens.groupby("entry").indices  # rows of each word
         self._line, self._sense, self._share = (
             tokens[column].to_numpy() for column in ("line", "sense", "posterior")
@@ -118,11 +111,6 @@ class SenseNames:
             # punctuation is no name
             self._cause = np.where((best >= 0) & letters[best], others[best], 0)
 
-    @property
-    def lines(self) -> int:
-        """Number of lines in the text."""
-        return len(self._text.words)
-
     def count(self, entry: int) -> int:
         """Number of occurrences of a word as a single token."""
         return len(self._where.get(entry, _NOWHERE))
@@ -132,17 +120,15 @@ class SenseNames:
 
         ``special`` is the number of special symbols at the start of the dictionary.
         """
-        by_count = sorted(self._where, key=lambda entry: -len(self._where[entry]))
-        shares = np.cumsum([len(self._where[entry]) for entry in by_count])
-        common = np.searchsorted(shares, COMMON * len(self._line), side="right")
-        frequent, clear = set(by_count[:common]), {}
-        for entry, where in self._where.items():
+        times = self._text.tokens.groupby("entry").size()
+        times = times.sort_values(ascending=False, kind="stable")
+        frequent = set(times.index[times.cumsum() <= COMMON * len(self._line)])
+        ranked = []
+        for entry in times.index[(times.index >= special) & (times >= LEAST_OCCURRENCES)]:
             word = self._symbols[entry]
-            if entry >= special and len(where) >= LEAST_OCCURRENCES:
-                function_word = entry in frequent or is_function_word(word)
-                if (value := self.clarity(entry)) > 0:
-                    clear[word] = (function_word, -value, word)
-        return sorted(clear, key=clear.__getitem__)[: most or None]
+            if (value := self.clarity(entry)) > 0:
+                ranked.append((entry in frequent or is_function_word(word), -value, word))
+        return [word for *_, word in sorted(ranked)[: most or None]]
 
     def clarity(self, entry: int) -> float:
         """Clarity of a word's senses in nats, as in the module's docstring. 0 for one sense."""
@@ -165,25 +151,30 @@ class SenseNames:
         turn = self._apart(repeated, np.concatenate([_NOWHERE, *turns]))
         for row, times in zip(*map(np.ndarray.tolist, np.unique(senses, return_counts=True))):
             sources = self._sources(where[senses == row])
-            best = best_words(beside, row), best_words(turn, row)
+            best = (
+                [text for sense, *_, text in sorted(ranked) if sense == row][:MOST]
+                for ranked in (beside, turn)
+            )
             names[row] = SenseName(times, times / len(where), sources, *best)
         return names
 
     def _apart(
         self, senses: Numbers, words: Numbers, before: str = "", after: str = ""
-    ) -> list[Association]:
-        """Words [n] that distinguish senses [n], with texts ``before`` and ``after`` them."""
+    ) -> list[tuple[int, bool, float, str]]:
+        """Words [n] with letters that distinguish senses [n]: row of the sense, whether it is a
+        function word, which are last, minus its z-score, and the word between two texts."""
         senses, words = senses[words > 0], words[words > 0]
         rows, kinds = np.unique(senses), np.unique(words)
         if not len(rows):
             return []
         z = log_odds(contingency_matrix(senses, words))
-        associations = []
+        found = []
         for row, column in np.argwhere(z > LEAST_Z).tolist():
             word = self._kinds[kinds[column]]
-            text = before + word + after
-            associations.append(Association(int(rows[row]), z[row, column], word, text))
-        return associations
+            if _may_be_name(word):
+                rank = is_function_word(word), -z[row, column]
+                found.append((int(rows[row]), *rank, before + word + after))
+        return found
 
     def _sources(self, where: Numbers) -> list[tuple[str, int]]:
         """Source words of occurrences [n], with counts."""
@@ -192,34 +183,14 @@ class SenseNames:
         counts = Counter(self._kinds[cause] for cause in sorted(causes.tolist()) if cause)
         return [pair for pair in counts.most_common(MOST) if pair[1] >= least]
 
-    def examples(self, row: int, entry: int, most: int) -> list[Example]:
-        """The ``most`` occurrences of a sense (``row``) of a word with the highest posteriors."""
+    def examples(self, row: int, entry: int, most: int) -> list[tuple[float, list[str], int]]:
+        """The ``most`` occurrences of a sense (``row``) of a word with the highest posteriors (Eq.
+        7): the posterior, the words of the line, and the index of the word in it."""
         where = self._where.get(entry, _NOWHERE)
         where = where[self._sense[where] == row]
         best = where[np.argsort(-self._share[where], kind="stable")[:most]]
         lines, place = self._text.words, self._text.tokens["place"]
-        return [
-            Example(float(self._share[at]), lines[self._line[at]], int(place[at])) for at in best
-        ]
-
-
-class Association(NamedTuple):
-    """A word that distinguishes a sense."""
-
-    row: int  # row of the sense
-    score: float  # z-score
-    word: str
-    text: str  # text for display
-
-
-def best_words(associations: Iterable[Association], row: int) -> list[str]:
-    """The :data:`MOST` best words with letters of a sense, with function words last."""
-    ranked = sorted(
-        (is_function_word(word), -score, text)
-        for sense, score, word, text in associations
-        if sense == row and _may_be_name(word)
-    )
-    return [text for _, _, text in ranked[:MOST]]
+        return [(float(self._share[at]), lines[self._line[at]], int(place[at])) for at in best]
 
 
 def log_odds(table: NDArray[np.int64]) -> NDArray[np.float64]:
