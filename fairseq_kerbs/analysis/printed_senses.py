@@ -8,9 +8,8 @@ after a tab: ``bank#1=Ufer; light#2=hellblau``.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -39,14 +38,6 @@ class Hypothesis(NamedTuple):
     words: list[str]
 
 
-class Entry(NamedTuple):
-    """A token of a hypothesis."""
-
-    word: str
-    sense: int  # number of the most probable sense
-    posterior: float
-
-
 def with_senses(
     lines: Sequence[str], model: Any, task: Any, name: str, names: SenseNames | None = None
 ) -> list[str]:
@@ -63,44 +54,37 @@ def with_senses(
     """
     lines = [line for line in lines if not line.startswith("K-")]
     hypotheses = sorted(read_hypotheses(lines, name), key=lambda h: len(h.words))
-    label = _labels(model.decoder.output, task.target_dictionary, names)
-    added: dict[int, str] = {}
+    numbers = {task.target_dictionary.index(word) for h in hypotheses for word in h.words}
+    labels = _labels(model.decoder.output, task.target_dictionary, names, numbers) if names else {}
+    added: dict[int, list[str]] = {}
     for start in progress(range(0, len(hypotheses), BATCH), "senses", " batches"):
         batch = hypotheses[start : start + BATCH]
         for hypothesis, entries in zip(batch, _entries(batch, model, task)):
             sentence = lines[hypothesis.line].partition("\t")[0][2:]
             senses = " ".join(f"{word}#{sense}:{share:.4f}" for word, sense, share in entries)
-            before = ["", *(entry.word for entry in entries)]
+            before = ["", *(word for word, *_ in entries)]
             whole = dict.fromkeys(  # without final pieces of words
-                entry[:2] for entry, word in zip(entries, before) if not word.endswith(BPE_MARK)
+                f"{word}#{sense}"
+                for (word, sense, _), previous in zip(entries, before)
+                if not previous.endswith(BPE_MARK)
             )
-            labels = [(f"{word}#{sense}", label(word).get(sense)) for word, sense in whole]
-            text = "; ".join(f"{sense}={short}" for sense, short in labels if short)
-            added[hypothesis.line] = f"K-{sentence}\t{senses}\t{text}".rstrip()
-    return [
-        text
-        for number, line in enumerate(lines)
-        for text in ([line, added[number]] if number in added else [line])
-    ]
+            text = "; ".join(f"{sense}={labels[sense]}" for sense in whole if labels.get(sense))
+            added[hypothesis.line] = [f"K-{sentence}\t{senses}\t{text}".rstrip()]
+    return [text for number, line in enumerate(lines) for text in (line, *added.get(number, ()))]
 
 
-def _labels(layer: OutputLayer, dictionary: Any, names: SenseNames | None) -> Any:
-    """Function from a content word to short names of its senses by number, if it has several."""
-    numbers = number_senses(layer.word_of_sense, layer.usage).tolist()
+def _labels(
+    layer: OutputLayer, dictionary: Any, names: SenseNames, words: Iterable[int]
+) -> dict[str, str]:
+    """Short names of senses such as ``bank#1``, of content words with several named senses."""
+    from fairseq_kerbs.analysis.names import is_function_word
 
-    @functools.cache
-    def label(word: str) -> dict[int, str]:
-        if names is None or word not in dictionary.indices:
-            return {}
-        from fairseq_kerbs.analysis.names import is_function_word
-
-        if is_function_word(word):
-            return {}
-        by_row = names.names(dictionary.indices[word])
-        short = {numbers[row]: sense.short for row, sense in by_row.items()}
-        return short if len(short) > 1 else {}
-
-    return label
+    numbers, labels = number_senses(layer.word_of_sense, layer.usage).tolist(), {}
+    for word in words:
+        by_row = {} if is_function_word(dictionary[word]) else names.names(word)
+        if len(by_row) > 1:
+            labels |= {f"{dictionary[word]}#{numbers[row]}": n.short for row, n in by_row.items()}
+    return labels
 
 
 def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
@@ -133,8 +117,8 @@ def read_hypotheses(lines: Sequence[str], name: str) -> list[Hypothesis]:
     return hypotheses
 
 
-def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[Entry]]:
-    """Tokens of each hypothesis with their senses."""
+def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[tuple[str, int, float]]]:
+    """Word, number of the sense and posterior of each token of each hypothesis."""
     dictionary = task.target_dictionary
     rows = [_numbers(hypothesis.words, dictionary) for hypothesis in batch]
     source, start = None, dictionary.eos()
@@ -146,7 +130,7 @@ def _entries(batch: list[Hypothesis], model: Any, task: Any) -> list[list[Entry]
         source = collate_tokens(sources, padding, left_pad=task.cfg.left_pad_source)
     senses = hypothesis_senses(model, source, rows, start, dictionary.pad())
     return [
-        [Entry(dictionary[token], *sense) for token, sense in zip(row.tolist(), of_row)]
+        [(dictionary[token], *sense) for token, sense in zip(row.tolist(), of_row)]
         for row, of_row in zip(rows, senses)
     ]
 
