@@ -16,12 +16,11 @@ read files and have no posteriors.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
+from pandas import factorize
 
 NULL = -1
 
@@ -49,9 +48,16 @@ def align(
     cause = np.arange(width.sum()) + np.repeat(start - begin, width)  # [pairs]
     if not len(words):
         return words
-    posterior = expectation_maximization(
-        np.repeat(words, width), causes[cause], begin, width, iterations
-    )  # [pairs]
+    kinds = causes.max() + 1
+    types, kind = np.unique(np.repeat(words, width) * kinds + causes[cause], return_inverse=True)
+    cause_of_type = types % kinds  # of pairs (e, f)
+    posterior = np.repeat(1 / width, width)  # [pairs]
+    for _ in range(iterations):
+        expected = np.bincount(kind, posterior, len(types))  # counts of e caused by f
+        totals = np.bincount(cause_of_type, expected)
+        translation = expected / totals[cause_of_type]  # t(e | f)
+        posterior = translation[kind]
+        posterior /= np.repeat(np.add.reduceat(posterior, begin), width)
     peaks = np.flatnonzero(posterior == np.repeat(np.maximum.reduceat(posterior, begin), width))
     word = np.repeat(np.arange(len(words)), width)[peaks]
     place = np.arange(len(words)) - (np.cumsum(lengths) - lengths)[line]  # [N] in the line
@@ -66,30 +72,5 @@ def align(
 
 def _numbered(lines: Sequence[Sequence[str]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """An integer for each word type, for all words, and the number of words of each line."""
-    numbers: defaultdict[str, int] = defaultdict(count().__next__)
-    words = [numbers[word] for line in lines for word in line]
-    return np.array(words, np.int64), np.array([len(line) for line in lines], np.int64)
-
-
-def expectation_maximization(
-    word: NDArray[np.int64],
-    cause: NDArray[np.int64],
-    begin: NDArray[np.int64],
-    width: NDArray[np.int64],
-    iterations: int,
-) -> NDArray[np.float64]:
-    """P(f | e) for pairs (e, f) of types ``word`` and ``cause``, [n].
-
-    Word k of the text has ``width[k]`` pairs from index ``begin[k]``.
-    """
-    posterior = np.repeat(1 / width, width)
-    kinds = cause.max() + 1
-    types, kind = np.unique(word * kinds + cause, return_inverse=True)  # of pairs (e, f)
-    cause_of_type = types % kinds
-    for _ in range(iterations):
-        expected = np.bincount(kind, posterior, len(types))  # counts of e caused by f
-        totals = np.bincount(cause_of_type, expected)
-        translation = expected / totals[cause_of_type]  # t(e | f)
-        posterior = translation[kind]
-        posterior /= np.repeat(np.add.reduceat(posterior, begin), width)
-    return posterior
+    words = np.array([word for line in lines for word in line], object)
+    return factorize(words)[0], np.array([len(line) for line in lines], np.int64)
