@@ -9,14 +9,14 @@ mean over words; where a sense is rare, they may do worse than senses on a singl
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pandas import DataFrame
+from pandas import DataFrame, factorize
 from scipy.stats import binomtest, bootstrap
 from sklearn.cluster import KMeans
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -104,28 +104,25 @@ def label_occurrences(
         UserError: no occurrence has a gold sense.
     """
     tokens = text.tokens[text.tokens["entry"].isin([*numbers.values()])]  # [C], as `text.contexts`
-    labels: dict[str, list[Any]] = defaultdict(list)
-    counts: dict[int, Counter[str]] = defaultdict(Counter)
     columns = (tokens[name].tolist() for name in ("line", "place", "sense"))
+    labels = []
     for context, (line, place, row) in enumerate(zip(*columns)):
         word = text.words[line][place]
         occurrence = text.words[line][:place].count(word)
         if sense := gold.get((text.number[line], occurrence, word)):
-            labels[word].append((sense, row, context))
-            counts[row][sense] += 1
+            labels.append((word, sense, row, context))
     if not labels:
         raise UserError(
             "--gold has no word of the split that is a single token of the model; give --split for "
             "the split that the file belongs to"
         )
-    labelled: dict[str, Labelled] = {}
-    for word, occurrences in sorted(labels.items()):
-        senses, rows, contexts = zip(*occurrences)
-        numbered = sense_numbers(layer, numbers[word])
-        induced, vectors = np.array([*map(numbered.index, rows)]), text.contexts[list(contexts)]
-        kinds = np.unique(senses, return_inverse=True)[1]
-        labelled[word] = Labelled(kinds, induced, vectors.numpy(), len(numbered))
-    return labelled, counts
+    table, labelled = DataFrame(labels, columns=["word", "gold", "row", "context"]), {}
+    for word, group in table.groupby("word"):
+        senses, kinds = sense_numbers(layer, numbers[word]), factorize(group["gold"], sort=True)[0]
+        induced = np.array([*map(senses.index, group["row"])])
+        vectors = text.contexts[group["context"].tolist()].numpy()
+        labelled[word] = Labelled(kinds, induced, vectors, len(senses))
+    return labelled, {row: Counter(group) for row, group in table.groupby("row")["gold"]}
 
 
 def compare_with_gold(
@@ -225,9 +222,8 @@ def comparison_as_text(comparison: Mapping[str, Any]) -> str:
     for measure, name in short.items():
         figures = [every[f"{partition}.{measure}"] for partition in PARTITIONS]
         cells = ["{mean:.3f} [{low:.3f}, {high:.3f}]".format(**figure) for figure in figures]
-        means.append(
-            [name, *cells, "{higher} of {of}, p = {p:.2g}".format(**every[f"sign.{measure}"])]
-        )
+        sign = "{higher} of {of}, p = {p:.2g}".format(**every[f"sign.{measure}"])
+        means.append([name, *cells, sign])
     head = [f"mean of {len(words)} words, {every['occurrences']} occurrences", "senses", "permuted"]
     head += ["k-means, training contexts", "linear probe (ceiling)", "senses above permuted"]
     means = DataFrame(means, columns=head)

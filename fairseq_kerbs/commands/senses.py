@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -102,19 +101,17 @@ def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tu
     whole = split == "train" and other is None  # contexts are from the split itself
     names = text = read_text(model, task, split, words=entries, sample=sample if whole else None)
     labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
-    training: dict[str, Any] = {"sample": sample, "flag": "--train-data"}
-    if other is None and not whole:
-        names = read_text(model, task, "train", TOKENS, **training)
-    elif other is not None:
+    if other is not None:
         if split != "train" and reading.has_split(task, "train"):
             names = read_text(model, task, "train", TOKENS)
         _, _, model, task = reading.read_model(args, data=other)
         gold_senses.lines_as_samples(task)
-        train = read_text(model, task, "train", TOKENS, **training)
+    if not whole:
+        train = read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
         names = train if names is text and split != "train" else names
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
-    most = (word for word, _ in labels.most_common() if word in numbers)
-    words = args.word or [*islice(most, args.top or None)]
+    most = [word for word, _ in labels.most_common() if word in numbers]
+    words = args.word or most[: args.top or None]
     comparison = gold_senses.compare_with_gold(labelled, contexts)
     return SenseNames(names, dictionary.symbols), words, met, comparison
 
