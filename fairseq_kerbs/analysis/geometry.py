@@ -41,14 +41,13 @@ class Clusters(NamedTuple):
     silhouette: float  # mean silhouette of the best k ≥ 2, even if number is 1
 
 
-def find_clusters(points: Points, most: int, seed: int = 1, samples: int = SAMPLES) -> Clusters:
+def find_clusters(points: Points, most: int, seed: int = 1) -> Clusters:
     """Find the clusters of points in their first 50 principal components.
 
     Args:
         points: [n, d].
         most: maximum number of clusters.
         seed: random seed.
-        samples: number of samples of the Gaussian. 0 omits the comparison.
     """
     whole = Clusters(1, np.zeros(len(points), np.int64), 0.0)
     if len(points) < 3 or points.std(0).max() <= 1e-9 * np.abs(points).max():
@@ -56,7 +55,7 @@ def find_clusters(points: Points, most: int, seed: int = 1, samples: int = SAMPL
     pca = PCA(min(_MOST_AXES, *points.shape), svd_solver="full")
     axes = pca.fit_transform(points)  # [n, r]
     best, draw = _best(axes, most, seed), np.random.default_rng(seed)
-    for _ in range(samples):
+    for _ in range(SAMPLES):
         noise = draw.normal(size=axes.shape) * np.sqrt(pca.explained_variance_)
         if _best(noise, most, seed).silhouette >= best.silhouette:
             return whole._replace(silhouette=best.silhouette)

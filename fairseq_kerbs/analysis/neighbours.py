@@ -40,9 +40,6 @@ _CONTEXT = 8  # words shown on either side
 _WORDS = 44  # letters of a cluster's words
 
 
-# --- similarity -----------------------------------------------------------------------------------
-
-
 def similarity_graph(layer: OutputLayer, words: Tensor) -> sparse.csr_matrix:
     """Similarity of each of the ``words`` [V] that are to be compared to its nearest ones, [V, V],
     symmetric; minutes for tens of thousands of senses."""
@@ -104,9 +101,6 @@ def cluster_words(
     return [words for words in members.values() if len(words) > 1]
 
 
-# --- clusters and their occurrences ---------------------------------------------------------------
-
-
 class Neighbours(NamedTuple):
     """Clusters of similar words, and what a model predicts where they occur."""
 
@@ -164,12 +158,10 @@ def find_neighbours(
             inside = seen[seen["cluster"] == number]
             rows[-1] |= _count(inside)
             shown.append(inside[inside["within"]].head(examples))
-    totals = []
-    if seen is not None:
+    totals, table = [], DataFrame(columns=["cluster"])
+    if text is not None and seen is not None:
         groups = {"(all clusters)": seen[seen["cluster"] >= 0], "(all words)": seen}
         totals = [{"words": name} | _count(group) for name, group in groups.items()]
-    table = DataFrame(columns=["cluster"])
-    if text is not None and shown:
         table = _as_examples(concat(shown, ignore_index=True), text, symbols)
     return Neighbours(found, DataFrame(rows), DataFrame(totals), table)
 

@@ -62,9 +62,9 @@ def _panels(
     return figure, panels
 
 
-def _draw_lines(axes: Axes, lines: dict[str, tuple[Tensor, Tensor]]) -> None:
-    """Draw lines (x, y) by label, with different dashes."""
-    for (label, (x, y)), color, dashes in zip(lines.items(), COLORS, DASHES):
+def _draw_lines(axes: Axes, x: Tensor, lines: dict[str, Tensor]) -> None:
+    """Draw lines by label, with different dashes."""
+    for (label, y), color, dashes in zip(lines.items(), COLORS, DASHES):
         axes.plot(x, y, label=label, color=color, linestyle=dashes)
     axes.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
     axes.legend(frameon=False, fontsize="small")
@@ -94,10 +94,10 @@ def plot_kernels() -> Figure:
     cosine = torch.linspace(-1.0, 1.0, 401, dtype=torch.float64)
     h = torch.stack([cosine, (1 - cosine.square()).sqrt()], 1)  # [401, 2]
     kernels, w = DISTANCE_KERNELS.items(), torch.eye(1, 2).to(h)
-    _draw_lines(panels[0], {name: (distance, k.of_distance(distance)) for name, k in kernels})
-    _draw_lines(panels[1], {name: (distance, k.slope(distance)) for name, k in kernels})
+    _draw_lines(panels[0], distance, {name: k.of_distance(distance) for name, k in kernels})
+    _draw_lines(panels[1], distance, {name: k.slope(distance) for name, k in kernels})
     logits = {name: kerbs_kernel(h, w, torch.full_like(w[:, 0], x))[:, 0] for name, x in THETAS}
-    _draw_lines(panels[2], {name: (cosine, logit) for name, logit in logits.items()})
+    _draw_lines(panels[2], cosine, logits)
     return figure
 
 

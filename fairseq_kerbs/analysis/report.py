@@ -202,20 +202,16 @@ def report_as_text(report: Figures) -> str:
     words, total = report["words"], max(1, sum(report["by_number"]))
     parts = [_word_lines(word, report["with_data"]) for word in words]
     if not words:
-        least = (
-            f" and {LEAST_OCCURRENCES} occurrences in these lines" if report["with_data"] else ""
-        )
+        least = f" and {LEAST_OCCURRENCES} occurrences in these lines" * report["with_data"]
         parts.append(f"no word has several senses{least}; select words by --word")
-    by_number = DataFrame({"words": report["by_number"]})
-    by_number.insert(0, "senses", range(1, len(by_number) + 1))
+    by_number = DataFrame(list(enumerate(report["by_number"], 1)), columns=["senses", "words"])
     by_number["share"] = [f"{number / total:.1%}" for number in by_number["words"]]
     parts.append(by_number.to_string(index=False))
     if report["deciles"]:
         deciles = DataFrame(report["deciles"])
         deciles.insert(0, "decile", range(1, len(deciles) + 1))
         deciles["most"] = deciles["most"].astype(str) + "–" + deciles.pop("fewest").astype(str)
-        titles = {"most": "occurrences", "senses": "senses per word"}
-        deciles = deciles.rename(columns=titles)
+        deciles = deciles.rename(columns={"most": "occurrences", "senses": "senses per word"})
         parts.append(deciles.to_string(index=False, float_format="%.3f"))
     if report["lines_read"] is not None:
         parts.append(f"shares and names from {report['lines_read']} lines")

@@ -165,16 +165,15 @@ def drawn_words(
 
     The text is Markdown, or CSV with a row per word: number of senses, size of the group, word.
     """
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
     draws = {n: Random(seed).sample(words, min(most, len(words))) for n, words in groups.items()}
     if csv:
         rows = [(n, len(groups[n]), word) for n, words in draws.items() for word in words]
         return csv_of(DataFrame(rows, columns=["senses", "words_in_all", "word"]))
-    columns = {"": Series(["words in all", "drawn at random"])} | {
-        f"{n} sense{'s' if n > 1 else ''}": Series(
-            [str(len(groups[n])), *map(escape_markdown, words)]
-        )
+    columns = {"": ["words in all", "drawn at random"]} | {
+        f"{n} sense{'s' if n > 1 else ''}": [str(len(groups[n])), *map(escape_markdown, words)]
         for n, words in draws.items()
     }
-    return f"{DataFrame(columns).fillna('').to_markdown(index=False, disable_numparse=True)}\n"
+    table = DataFrame.from_dict(columns, "index").T.fillna("")
+    return f"{table.to_markdown(index=False, disable_numparse=True)}\n"
