@@ -1,7 +1,5 @@
 """Fixtures shared by all tests."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
@@ -23,16 +21,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Derandomized: a run says the same today and tomorrow. No deadline: time decides nothing.
-hypothesis.settings.register_profile(
-    "project", deadline=None, derandomize=True, database=None, max_examples=60
-)
+fixed = hypothesis.settings(deadline=None, derandomize=True, database=None, max_examples=60)
+hypothesis.settings.register_profile("project", fixed)
 hypothesis.settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")
 def tiny_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Toy text in ``text``, binarized in ``bin``, and ``model.pt``, a model of two updates; to be
-    read alone."""
+    """Toy text in ``text`` and ``bin``, and a model of two updates; to be read alone."""
     from tests.helpers.tiny_checkpoint import make_work
 
     return make_work(tmp_path_factory.mktemp("tiny") / "work")

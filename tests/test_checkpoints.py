@@ -1,7 +1,5 @@
 """Commands that only read a model run nothing of a checkpoint, and find what is damaged."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools
@@ -21,7 +19,7 @@ from fairseq_kerbs.checkpoints import MODELS, read_checkpoint
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.utils.errors import UserError
 from tests.helpers import softmax_checkpoints as softmax
-from tests.helpers.cli import Capsys, Patch, kerbs
+from tests.helpers.cli import Capsys, Folders, Patch, kerbs
 from tests.helpers.fairseq_fixtures import dictionary
 
 CASES = {name: softmax.CASES[name] for name in MODELS} | {
@@ -30,7 +28,6 @@ CASES = {name: softmax.CASES[name] for name in MODELS} | {
     "bilstm_lm_kerbs": f"{softmax.LANGUAGE_MODEL} --self-target --arch bilstm_lm_kerbs "
     "--hidden-size 12 --embed-dim 8",
 }
-"""fairseq's models, and some of ours."""
 
 
 class Code:
@@ -44,7 +41,7 @@ class Code:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: Folders) -> Path:
     """Folders ``translation`` and ``language_modeling`` with a test split."""
     folder = tmp_path_factory.mktemp("data")
     _write_split(folder / "translation", "test.de-en.de", "dict.de.txt", softmax.SOURCE_WORDS)
@@ -131,8 +128,7 @@ def test_no_setting_runs_a_program(
     name: str, data: Path, evaluating: list[str], tmp_path: Path, capsys: Capsys
 ) -> None:
     """Each setting as an expression, alone for all commands, and within what fairseq expects."""
-    checkpoint = Checkpoint(name, tmp_path)
-    made = tmp_path / "made"
+    checkpoint, made = Checkpoint(name, tmp_path), tmp_path / "made"
     evaluating.clear()
     code = f"__import__('os').mkdir({str(made)!r})"
     for form in (code, f"[{code}]", f"{{'a': {code}}}", [code], f"[1 for _ in [{code}]]"):
@@ -146,9 +142,7 @@ def test_no_setting_runs_a_program(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_legitimate_model_is_read(
-    name: str, data: Path, evaluating: list[str], tmp_path: Path
-) -> None:
+def test_a_model_is_read(name: str, data: Path, evaluating: list[str], tmp_path: Path) -> None:
     """Also where it was trained with vectors from a file: they are in the checkpoint."""
     checkpoint = Checkpoint(name, tmp_path)
     vectors = {"encoder_embed_path": "absent"} if checkpoint.kind == "translation" else {}
@@ -168,8 +162,7 @@ def test_a_legitimate_model_is_read(
     ("task", {"_name": "translation_moe"}, "task 'translation_moe'"),
     ("task", {"task": "denoising"}, "task 'denoising'"),
     ("model", {"encoder": [["${oc.create:{embed_path: vectors}}"]]}, "setting encoder"),
-    ("", {"model": {"a": 1}}, ""),
-    ("", {"cfg": None}, ""),
+    ("", {"model": {"a": 1}}, ""), ("", {"cfg": None}, ""),
     ("", {"cfg": "model: {_name: lstm}"}, ""),
     ("", {"cfg": {"model": argparse.Namespace(_name="lstm")}}, ""),
     ("", {"cfg": {"model": "lstm", "task": None}}, ""),
@@ -189,8 +182,7 @@ def test_what_is_not_known_and_no_whole_model_is_one_sentence(
 
 
 def test_settings_of_an_old_fairseq_ask_for_trust(data: Path, tmp_path: Path) -> None:
-    checkpoint = Checkpoint("lstm", tmp_path)
-    args = softmax.arguments(CASES["lstm"])
+    checkpoint, args = Checkpoint("lstm", tmp_path), softmax.arguments(CASES["lstm"])
     torch.save({**checkpoint.state, "cfg": None, "args": args}, checkpoint.path)
     command = checkpoint.commands(data, tmp_path)["geometry"]
     assert run(command) == 2
@@ -227,8 +219,7 @@ def test_parameters_must_be_finite(data: Path, tmp_path: Path, capsys: Capsys) -
 
 def test_damage_is_found(tmp_path: Path) -> None:
     path = Checkpoint("lstm", tmp_path).path
-    content = bytearray(path.read_bytes())
-    state = read_checkpoint(path)
+    content, state = bytearray(path.read_bytes()), read_checkpoint(path)
     weights = state["model"]["decoder.fc_out.weight"].numpy().tobytes()
     content[content.index(weights) + len(weights) // 2] ^= 1
     for wrong in (content, content[:-100], b"", b"text"):

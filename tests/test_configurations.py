@@ -1,7 +1,5 @@
 """Configurations: what they hold as argument lists; fairseq takes them, their models train."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Iterator
@@ -16,15 +14,14 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fairseq_kerbs.criterions
-import fairseq_kerbs.models  # noqa: F401  (both register)
 from fairseq_kerbs import configurations
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.configurations import CONFIGS, Flags, load_experiment, program_arguments
 from fairseq_kerbs.evaluation.tables import TABLES, load_table, plan_runs
-from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
+from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
+from tests.helpers.cli import Capsys, Folders, Patch
 from tests.helpers.fairseq_fixtures import dictionary, make_batch, make_text
 
 WORDS = 40
@@ -37,11 +34,8 @@ SIZES = {
 }
 
 
-CONFIGURATIONS = [
-    path
-    for path in sorted(CONFIGS.glob("**/*.yaml"))
-    if path.relative_to(CONFIGS).parts[0] not in ("tables", "snakemake")
-]
+OTHERS = {*CONFIGS.glob("tables/**/*.yaml"), *CONFIGS.glob("snakemake/**/*.yaml")}
+CONFIGURATIONS = sorted({*CONFIGS.glob("**/*.yaml")} - OTHERS)
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -75,14 +69,11 @@ def test_kinds_of_values(tmp_path: Path) -> None:
 
 
 PLAIN = st.from_regex(r"[0-9a-zA-Z_.+]{1,12}", fullmatch=True)
-SPECIAL = {"true", "false", "null"}
 
 
 @settings(max_examples=40)
-@given(PLAIN.filter(lambda text: text not in SPECIAL))
-def test_plain_values_arrive_as_written(
-    tmp_path_factory: pytest.TempPathFactory, value: str
-) -> None:
+@given(PLAIN.filter(lambda text: text not in ("true", "false", "null")))
+def test_plain_values_arrive_as_written(tmp_path_factory: Folders, value: str) -> None:
     path = write(tmp_path_factory.mktemp("yaml"), "a.yaml", f"train:\n  key: {value}\n")
     assert train(path) == ["--key", value]
 
@@ -106,7 +97,7 @@ def test_command_line_replaces_the_file() -> None:
     assert program_arguments("data", flags, extra) == [*ours, *extra]
 
 
-def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configurations_have_names(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy").mkdir()  # as 'fairseq-kerbs toy toy' would
     toy = configurations.CONFIGS / "toy.yaml"
@@ -132,9 +123,7 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("extends: nowhere.yaml\n", "nowhere.yaml"),
     ("extends: [a.yaml]\n", "extends this file"),
 ])  # fmt: skip
-def test_mistakes_are_one_sentence_that_names_the_file(
-    tmp_path: Path, text: str, named: str
-) -> None:
+def test_mistakes_are_a_sentence_that_names_the_file(tmp_path: Path, text: str, named: str) -> None:
     path = write(tmp_path, "a.yaml", text)
     with pytest.raises(UserError, match=named) as caught:
         configurations.load_experiment(path)
@@ -154,8 +143,7 @@ NUMBERS = ("lr", "seed", "dropout", "decay", "updates", "update", "max-tokens", 
 
 
 def trainings() -> Iterator[Any]:
-    """Flags of all configurations but those that are only there to be extended, and of all rows of
-    tables that change one; those that differ in numbers alone once."""
+    """Of configurations, and of rows of tables, those that differ in more than numbers."""
     named: dict[str, Flags] = {}
     for path in CONFIGURATIONS:
         flags = load_experiment(path).train
@@ -181,7 +169,7 @@ def trainings() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: Folders) -> Path:
     """Dictionaries of :data:`WORDS` words, fairseq's four specials included."""
     folder = tmp_path_factory.mktemp("data")
     for name in ("dict.de.txt", "dict.en.txt", "dict.txt"):
@@ -190,9 +178,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def parse(train: Flags, data: Path) -> argparse.Namespace:
-    """The flags as fairseq-train reads them, with small sizes."""
-    arch = str(train["arch"])
-    kind = "recurrent"
+    arch, kind = str(train["arch"]), "recurrent"
     if arch.startswith("transformer"):
         kind = "transformer_lm" if arch.startswith("transformer_lm") else "transformer"
     extra = [part for name in SIZES[kind] for part in (f"--{name}", "16")]
@@ -202,46 +188,34 @@ def parse(train: Flags, data: Path) -> argparse.Namespace:
     return options.parse_args_and_arch(options.get_training_parser(), arguments)
 
 
-def batch_for(args: argparse.Namespace) -> dict[str, Any]:
-    batch = make_batch((5, 3, 6))
-    if args.task == "language_modeling":
-        batch = make_text((5, 3, 6), both_sides=getattr(args, "self_target", False))
-    return batch | {"id": torch.arange(3), "nsentences": 3}
-
-
 @pytest.mark.parametrize("train", trainings())
 def test_a_loss_and_its_gradient(train: Flags, data: Path) -> None:
     args = parse(train, data)
     task = tasks.setup_task(args)
     model, criterion = task.build_model(args), task.build_criterion(args)
-    batch = batch_for(args)
-    own = getattr(model.decoder, "output", None)
+    batch, own = make_batch((5, 3, 6)), getattr(model.decoder, "output", None)
+    if args.task == "language_modeling":
+        batch = make_text((5, 3, 6), both_sides=getattr(args, "self_target", False))
     layer = model.decoder.output_projection if own is None else own  # fairseq's own model
-    loss, size, _ = criterion(model, batch)
+    loss, size, _ = criterion(model, {**batch, "id": torch.arange(3), "nsentences": 3})
     loss.backward()
     assert loss.isfinite()
     assert size == 14
     assert layer.weight.grad.isfinite().all()
     assert layer.weight.grad.any()
-    if own is not None:
-        check_layer(own, args)
-
-
-def check_layer(layer: OutputLayer, args: argparse.Namespace) -> None:
-    """The output layer is what the flags say."""
-    components = {
-        "mos": getattr(args, "mixture_components", 0),
-        "mixture": len(str(args.mixture_kernels).split(",")),
-    }
+    if own is None:
+        return
+    kernels = str(args.mixture_kernels).split(",")
+    components = {"mos": getattr(args, "mixture_components", 0), "mixture": len(kernels)}
     if args.output_layer in components:
-        assert layer.components == components[args.output_layer]
+        assert own.components == components[args.output_layer]
     elif args.output_layer == "softmax":
-        assert (layer.kernel_name, layer.total_senses) == ("lin", WORDS)
+        assert (own.kernel_name, own.total_senses) == ("lin", WORDS)
     else:
-        assert isinstance(layer, KerbsOutputLayer)
-        assert layer.kernel.name == args.kernel
-        assert layer.new_sense == args.new_sense
-        assert layer.total_senses == round(args.total_senses * WORDS)
+        assert isinstance(own, KerbsOutputLayer)
+        assert own.kernel.name == args.kernel
+        assert own.new_sense == args.new_sense
+        assert own.total_senses == round(args.total_senses * WORDS)
 
 
 def test_generation_flags_are_fairseqs_own(data: Path) -> None:
@@ -250,14 +224,11 @@ def test_generation_flags_are_fairseqs_own(data: Path) -> None:
     assert different
     for flags in different.values():
         arguments = program_arguments(str(data), {"path": "x.pt", **flags})
-        args = options.parse_args_and_arch(options.get_generation_parser(), arguments)
-        assert args.beam == 5
+        assert options.parse_args_and_arch(options.get_generation_parser(), arguments).beam == 5
 
 
 @pytest.mark.parametrize(("name", "cards"), [("one_gpu", 1), ("several_gpus", 4)])
-def test_configurations_for_gpus_have_the_batches_of_the_paper(
-    name: str, cards: int, data: Path
-) -> None:
+def test_configurations_for_gpus_have_the_papers_batches(name: str, cards: int, data: Path) -> None:
     train = load_experiment(CONFIGS / f"iwslt16/transformer_{name}.yaml").train
     cfg = convert_namespace_to_omegaconf(parse(train, data))
     assert cfg.common.fp16
@@ -271,9 +242,7 @@ def test_configurations_for_gpus_have_the_batches_of_the_paper(
     assert differs == changed - (set() if cards > 1 else {"batch-size", "ddp-backend"})
 
 
-def test_every_configuration_with_senses_is_a_recipe(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_configurations_with_senses_are_recipes(data: Path, tmp_path: Path, capsys: Capsys) -> None:
     recipes = [c for c in CONFIGS.glob("*/*.yaml") if "\nsenses:" in c.read_text("utf-8")]
     assert len(recipes) >= 5
     for config in recipes:

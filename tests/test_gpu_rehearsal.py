@@ -4,9 +4,6 @@ On :class:`~tests.helpers.card.Card` all has to give what it gives on the CPU. W
 (kernels of CUDA and cuDNN, autocast to float16, compiled code) ``fairseq-kerbs self-check`` does.
 """
 
-from __future__ import annotations
-
-import functools
 import json
 import re
 from contextlib import nullcontext
@@ -24,15 +21,13 @@ from fairseq_kerbs import clusters
 from fairseq_kerbs.analysis import teacher_forcing
 from fairseq_kerbs.commands import self_check
 from fairseq_kerbs.kernels import KERNELS
-from fairseq_kerbs.likelihood import compilation, kerbs_nll
 from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.likelihood.mixture import Mixture, _chunks
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
-from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from tests.helpers.card import CARD, Card, on_card, values_of, waits
+from tests.helpers.cli import Folders, Patch
 from tests.helpers.commands import USER_DIR, Command, run_together
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task, make_text
-from tests.helpers.reference import make_problem
 from tests.helpers.tiny_trainings import FLAGS as TINY
 from tests.helpers.training_runs import binarize
 from tests.training.test_sense_updates import PlainOptimizer, training
@@ -61,7 +56,7 @@ SELDOM = {
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small(monkeypatch: Patch) -> None:
     with_memory(monkeypatch, 80 << 30)
     monkeypatch.setattr(clusters, "LEAST_CONTEXTS", 2)
     monkeypatch.setattr(clusters, "CONTEXTS_A_SENSE", 1)
@@ -90,8 +85,6 @@ def test_a_card_refuses_what_a_card_refuses_and_counts_what_it_is_asked() -> Non
                 assert sum(waits.values()) == count
 
 
-# ------------------------------------------------------------------ trainings
-
 SPLIT = {"reallocation": "released", "new_sense": "split", "max_moves": 0.5}
 CLUSTERS = {"reallocation": "clusters", "reallocation_at": [4], "sense_bias": True}
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -113,8 +106,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def updates(name: str, flags: dict[str, Any], on: bool) -> tuple[dict[str, Tensor], list[set[str]]]:
-    """What six updates make of a model, and where each has waited; senses move before the updates
-    2 and 4, and of "clusters" contexts of 2 and 3 are sampled."""
+    """What six updates make of a model, and where each waited; senses move before 2 and 4."""
     task, model, criterion, optimizer = training(name, **{"reallocation_interval": 2, **flags})
     results, asked = {}, []
     with Card() if on else nullcontext():
@@ -176,8 +168,7 @@ def test_a_checkpoint_is_loaded_onto_the_card() -> None:
 def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
     def beams(on: bool) -> list[Any]:
         task, batch = make_task(), make_batch((7, 6, 4))
-        model = make_model(name, task)
-        found = []
+        model, found = make_model(name, task), []
         with Card() if on else nullcontext():
             if on:
                 model, batch = model.to(CARD), tree_map(on_card, batch)
@@ -193,9 +184,7 @@ def test_a_beam_search_finds_the_same_and_waits_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
-def test_contexts_for_clusters_are_sampled_on_the_card(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contexts_for_clusters_are_sampled_on_the_card(name: str, monkeypatch: Patch) -> None:
     """As ``convert`` and ``senses`` do; sample, text and model are on the CPU at the end."""
     batch = {**make_batch((7, 6, 4)), "id": torch.arange(3)}
     monkeypatch.setattr(teacher_forcing, "batches", lambda *_: [batch])
@@ -219,8 +208,6 @@ def test_contexts_for_clusters_are_sampled_on_the_card(
 
     torch.testing.assert_close(results(True), results(False))
 
-
-# ------------------------------------------------------------------ layers
 
 LAYERS: dict[str, Any] = {
     **{name: lambda name=name: KerbsOutputLayer(8, 20, 50, kernel=name) for name in KERNELS},
@@ -262,21 +249,16 @@ def test_a_layer_computes_the_same(kind: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(results(True), results(False), equal_nan=True)
 
 
-def with_memory(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
+def with_memory(monkeypatch: Patch, memory: int) -> None:
     properties = SimpleNamespace(total_memory=memory)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
 
 
-@pytest.mark.parametrize(("compiled", "share"), [(True, 16), (False, 96)])
-def test_a_chunk_has_its_share_of_the_memory(
-    compiled: bool, share: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chunk_has_its_share_of_the_memory(monkeypatch: Patch) -> None:
     w = on_card(torch.empty(300, 8))
-    with_memory(monkeypatch, share * 4 * 300 * 640)
-    assert [chunk_size(tokens, w, compiled) for tokens in (100, 640, 10_000)] == [128, 640, 640]
-
-
-def test_a_mixture_has_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for compiled, share in ((True, 16), (False, 96)):
+        with_memory(monkeypatch, share * 4 * 300 * 640)
+        assert [chunk_size(tokens, w, compiled) for tokens in (100, 640, 10_000)] == [128, 640, 640]
     h, p = on_card(torch.empty(25, 3, 8)), on_card(torch.empty(25, 3))
     with_memory(monkeypatch, 96 * 4 * 3 * 20 * 10)
     with Card():
@@ -284,68 +266,8 @@ def test_a_mixture_has_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) 
     assert [len(part.contexts) for part in parts] == [10, 10, 5]
 
 
-@pytest.fixture
-def counters(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What torch.compile counts, where everything compiles and CPU tensors claim to be on a GPU."""
-    torch._dynamo.reset()
-    counted = torch._dynamo.utils.counters
-    counted.clear()
-    compiled = functools.cache(lambda f: torch.compile(f, backend="eager", dynamic=False))
-    monkeypatch.setattr(compilation, "_compiled", compiled)
-    monkeypatch.setattr(compilation, "_called", set())
-    monkeypatch.setattr(compilation, "_works", True)
-    monkeypatch.setenv(compilation.SWITCH, "1")
-    monkeypatch.setattr(torch, "_assert_async", lambda *_: None)
-    monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
-    return counted
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_compilation_serves_all_numbers_of_tokens(dtype: torch.dtype, counters: Any) -> None:
-    """But for chunks that fill the matrix of logits, which are another layout."""
-    for tokens in (40, 64, 41, 97, 16, 128, 333):
-        p = make_problem(tokens, 40, 110, 7, dtype=torch.float32)
-        h, w, theta = (leaf.detach().to(dtype).requires_grad_() for leaf in p.leaves)
-        kerbs_nll(h, w, theta, p.word_of_sense, p.target, label_smoothing=0.1).backward()
-    assert compilation._works
-    assert counters["stats"]["unique_graphs"] == 4
-    assert not counters["graph_break"]
-
-
-@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin", "log"])
-def test_one_compilation_composes_at_all_positions_of_all_batches(
-    kernel: str, counters: Any
-) -> None:
-    layer = KerbsOutputLayer(6, 20, 50, kernel=kernel)
-    embed = ComposedEmbedding(layer, padding_idx=1)
-    for batch, length in ((5, 4), (3, 7), (8, 2)):
-        words = torch.arange(batch * length).view(batch, -1)
-        contexts = torch.randn(batch, length, 6, requires_grad=True)
-        positions = embed.look_up(words % 20, prepare=True).by_position()
-        composed = [embed.compose(found, contexts[:, t]) for t, found in enumerate(positions)]
-        results = torch.stack(composed, 1), embed(words % 20, contexts)
-        leaves = contexts, *layer.parameters()
-        ours, right = (
-            torch.autograd.grad(value.square().sum(), leaves, allow_unused=True)
-            for value in results
-        )
-        torch.testing.assert_close(results[0], results[1])
-        torch.testing.assert_close(ours, right)
-    assert compilation._works
-    assert counters["stats"]["unique_graphs"] == 1
-    assert not counters["graph_break"]
-    counters.clear()
-    layer.compile = False  # type: ignore[method-assign, assignment]
-    with torch.no_grad():
-        embed.compose(next(embed.look_up(words, prepare=True).by_position()), contexts[:, 0])
-    embed.compose(next(embed.look_up(words, prepare=True).by_position()), contexts[:, 0])
-    assert not counters
-
-
 @pytest.mark.parametrize("benchmark", ["likelihood", "step"])
-def test_the_self_check_computes_on_the_card(
-    benchmark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_self_check_computes_on_the_card(benchmark: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     small = {**self_check.SIZES["small"], "dtype": "float32", "device": "cuda", "seed": 1}
@@ -356,11 +278,8 @@ def test_the_self_check_computes_on_the_card(
     assert "times a softmax" in outcome.value
 
 
-# ------------------------------------------------------------------ fairseq's programs
-
-
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: Folders) -> Path:
     return binarize(tmp_path_factory.mktemp("data"))
 
 
@@ -379,16 +298,13 @@ def command(data: Path, folder: Path, flags: str, updates: int = 6) -> Command:
 
 
 def trained(folder: Path) -> dict[str, Tensor]:
-    """Parameters and buffers at the end."""
     model = torch.load(folder / "checkpoint_last.pt", weights_only=False)["model"]
     return {name: value for name, value in model.items() if not name.endswith("._float_tensor")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("flags", "same"), [
-    ("", "--cpu"),
-    ("--amp", "resumed"),
-    ("--memory-efficient-fp16", "resumed"),
+    ("", "--cpu"), ("--amp", "resumed"), ("--memory-efficient-fp16", "resumed"),
     ("--fp16", "--fp16 --fp16-no-flatten-grads"),  # moved rows in one flat copy, and by name
     ("--bf16", "--bf16 --fp16-no-flatten-grads"),
 ])  # fmt: skip

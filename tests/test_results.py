@@ -1,7 +1,4 @@
-"""Every file of results/ belongs to a page, what pages name is there, and figures show what the raw
-files beside them say."""
-
-from __future__ import annotations
+"""Files of results/ belong to pages, and figures show them; Lemmas 4.1 and 4.2 on small scale."""
 
 import csv
 import gzip
@@ -12,6 +9,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+import torch
+
+from scripts import simulate_lemmas as lemmas
+from scripts.simulate_lemmas import Training, learn_senses, learn_theta
+from tests.helpers.cli import Capsys
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -29,11 +31,9 @@ def anchors(page: Path) -> set[str]:
 
 def test_the_manifest_covers_every_file_and_nothing_else() -> None:
     rows = list(csv.DictReader((RESULTS / "MANIFEST.tsv").open(), delimiter="\t"))
-    files = {
-        str(path.relative_to(RESULTS))
-        for path in RESULTS.rglob("*")
-        if path.is_file() and path.name not in ("README.md", "MANIFEST.tsv")
-    }
+    pages = ("README.md", "MANIFEST.tsv")
+    paths = (path for path in RESULTS.rglob("*") if path.is_file() and path.name not in pages)
+    files = {str(path.relative_to(RESULTS)) for path in paths}
     for row in rows:
         assert any(fnmatchcase(file, row["files"]) for file in files), row["files"]
         assert (RESULTS / row["page"]).is_file(), row["page"]
@@ -77,7 +77,6 @@ def raw(path: str) -> str:
 
 
 def test_figures_are_small_and_drawn_from_what_lies_here_now(tmp_path: Path) -> None:
-    """And the page has their values."""
     runpy.run_path(str(ROOT / "scripts/figures.py"))["main"]([str(tmp_path)])
     drawn = json.loads((FIGURES / "values.json").read_text())
     assert json.loads((tmp_path / "values.json").read_text()) == drawn
@@ -85,7 +84,6 @@ def test_figures_are_small_and_drawn_from_what_lies_here_now(tmp_path: Path) -> 
     assert {file.name for file in tmp_path.iterdir()} == names
     assert {file.name for file in FIGURES.iterdir()} == names
     assert all(file.stat().st_size < 150_000 for file in FIGURES.iterdir())
-
     page = (RESULTS / "README.md").read_text() + (RESULTS / "clusters/README.md").read_text()
     for shown in drawn["training"].values():
         assert f"{shown['loss'][-1]:.3f} ± " in page
@@ -101,3 +99,46 @@ def test_figures_are_small_and_drawn_from_what_lies_here_now(tmp_path: Path) -> 
     for policy, shown in drawn["lemma41"].items():
         row = next(line for line in lemma if line.startswith(policy))
         assert [float(x) for x in row.split()[2:6]] == pytest.approx(shown["senses"], abs=0.005)
+
+
+def test_words_end_with_as_many_senses_as_clusters() -> None:
+    """Lemma 4.1: 1 to 4 clusters a word; by chance every word has 2.5 senses."""
+    training = Training(dim=8, steps=300, lr=0.05)
+    found = learn_senses("clusters", "keep", training, words_each=2)
+    fixed = learn_senses("none", "keep", training, words_each=2)
+    assert found["exact"] == 1.0 > fixed["exact"]
+    assert [found[f"senses_{k}"] for k in (1, 2, 3, 4)] == pytest.approx([1, 2, 3, 4], abs=0.51)
+    assert found["correlation"] > 0.8 > fixed["correlation"] + 0.2
+    assert found["own"] >= 0.9 > fixed["own"]
+    assert found["used"] >= 0.9 > fixed["used"]
+    assert found["loss"] < fixed["loss"]
+    assert fixed["moves"] == 0 < found["moves"]
+
+
+def test_theta_grows_with_the_width_of_the_cluster() -> None:
+    """Lemma 4.2, in the sign of Eq. 9: from well below 0 to above it."""
+    found = learn_theta([0.6, 0.8, 1.0, 1.3], Training(steps=300, lr=0.06), words_each=5)
+    theta = [one["theta"] for one in found]
+    assert theta == sorted(theta)
+    assert theta[0] < -1.0
+    assert theta[-1] - theta[0] > 2.0
+    assert all(one["cosine"] > 0.95 for one in found)
+    certain = {"width": 0.1, "theta": 9.0, "unsure": 0.0}
+    assert lemmas.theta_correlation([certain, *found]) == pytest.approx(0.0)
+    assert lemmas.theta_correlation([certain, *found], lemmas.UNSURE) == pytest.approx(1.0)
+
+
+def test_directions_are_spread() -> None:
+    far = lemmas.spread_directions(12, 6, torch.Generator().manual_seed(0))
+    assert (far @ far.t() - torch.eye(12)).max() < 0.61
+
+
+def test_the_script_prints_tables_and_writes_a_file(tmp_path: Path, capsys: Capsys) -> None:
+    lemmas.main(["--steps", "3", "--seeds", "0", "-o", str(tmp_path / "r.json")])
+    assert "paper     split" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    recorded = [row for row in json.loads(raw("lemmas/lemmas.json"))["rows"] if row["seed"] == 0]
+    assert [list(row) for row in rows] == [list(row) for row in recorded]
+    expected = learn_senses("none", "keep", Training(steps=3))
+    assert rows[0]["loss"] == pytest.approx(expected["loss"])
+    assert (rows[-1]["lemma"], rows[-1]["width"]) == ("4.2", 1.4)

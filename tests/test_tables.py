@@ -1,7 +1,5 @@
 """The papers' tables: their descriptions, small ones made by the script, and one on SLURM."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -62,8 +60,7 @@ def test_tables_share_trainings() -> None:
     figures = {run.folder for run in runs_of("1", "2")}
     assert {run.folder for run in runs_of("3", "4", "6")} <= figures
     assert len({run.folder for run in runs_of("5")} - figures) == 3
-    seeds = [run.seed for run in runs_of("2")]
-    assert seeds == [1] * 3 + [2] * 3 + [3] * 3
+    assert [run.seed for run in runs_of("2")] == [1] * 3 + [2] * 3 + [3] * 3
     (kerbs_6,) = runs_of("6")
     assert kerbs_6.output.endswith("/words.md")
     assert [Path(run.output).name for run in runs_of("1")][3:6] == ["perplexity.txt"] * 3
@@ -145,9 +142,8 @@ def test_patterns_select_rows_and_runs(tmp_path: Path) -> None:
         return [run.label for run in runs]
 
     assert labels("kerbs/s2") == ["table2/mt/kerbs/s2"]
-    assert labels("s3", "*/mos/*") == [
-        f"table2/mt/{each}" for each in ("mos/s1", "mos/s2", "softmax/s3", "mos/s3", "kerbs/s3")
-    ]
+    found = ("mos/s1", "mos/s2", "softmax/s3", "mos/s3", "kerbs/s3")
+    assert labels("s3", "*/mos/*") == [f"table2/mt/{each}" for each in found]
     path = tmp_path / "own.yaml"
     wild = "      flags: {'[!a]': {lr: 2, cpu: true}}\n      minutes: {'*': 3, b: 5}\n"
     path.write_text(OWN.replace("data:", "flags: {'*': {lr: 1}}\ndata:", 1) + wild)
@@ -251,7 +247,6 @@ columns:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A corpus, and tables of figures, translations, and words."""
     sizes = ["--train", "300", "--valid", "20", "--test", "20"]
     assert kerbs(["toy", str(tmp_path / "raw" / "toy"), *sizes]) == 0
     texts = {"kerbs": TINY, "data": DATA, "pair": PAIR}
@@ -263,7 +258,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def script(folder: Path, *words: str, status: int = 0, environ: Any = os.environ) -> str:
-    """What the script prints in a folder."""
     how: Any = {"cwd": folder, "env": environ, "text": True, "capture_output": True}
     done = subprocess.run([*SCRIPT, *words], **how)
     assert done.returncode == status, done.stdout[-3000:] + done.stderr[-3000:]
@@ -281,7 +275,6 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     assert sorted(trained(planned)) == ["kerbs", "kerbs_softmax"]
     assert "fairseq-kerbs train " in planned
     assert not (folder / "results").exists()
-
     pair, cells = folder / "pair.yaml", folder / "runs" / "tables" / "cells" / "parallel"
     text = pair.read_text()
     pair.write_text(text.replace("flags: {", "flags: {kerbs: {arch: none}, "))
@@ -292,14 +285,12 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
             time.sleep(0.05)
         first.send_signal(signal.SIGINT)
         assert first.wait(HANGS) != 0
-    said = script(folder, "--table", "pair.yaml", status=1)
-    assert "Error in rule train" in said
+    assert "Error in rule train" in script(folder, "--table", "pair.yaml", status=1)
     (finished,) = cells.glob("kerbs_softmax-s1-*/generate-test.txt")
     assert "Loaded checkpoint" in (finished.parent / "train.log").read_text()
     script(folder, "--table", "pair.yaml", "--report-only")
     results = folder / "results" / "tables"
     assert re.search(r"\| KerBS +\| +\| +\| 26 ", (results / "pair_small.md").read_text())
-
     pair.write_text(text)
     made = script(folder, *tables_of)
     assert (trained(made), "%) done" in made) == (["kerbs"], True)
@@ -310,7 +301,6 @@ def test_stopped_it_goes_on_and_makes_what_is_missing_or_changed(folder: Path) -
     pair.write_text(text.replace("flags: {", "flags: {kerbs: {lr: 1e-3}, "))
     assert trained(script(folder, "--table", "pair.yaml", "--dry-run")) == ["kerbs_kerbs"]
     pair.write_text(text)
-
     # another text is other data: models of the former are not trained on
     for language in ("de", "en"):
         with (folder / "raw" / "toy" / f"train.{language}").open("a") as stream:

@@ -79,7 +79,8 @@ def _labels(
     """Short names of senses such as ``bank#1``, of content words with several named senses."""
     from fairseq_kerbs.analysis.names import is_function_word
 
-    numbers, labels = number_senses(layer.word_of_sense, layer.usage).tolist(), {}
+    numbers = number_senses(layer.word_of_sense, layer.usage).tolist()
+    labels: dict[str, str] = {}
     for word in words:
         by_row = {} if is_function_word(dictionary[word]) else names.names(word)
         if len(by_row) > 1:

@@ -76,7 +76,8 @@ def batches(
         raise UserError(f"{flag}: {error}; {remedy}") from error
     except (AssertionError, ValueError, struct.error) as error:
         raise UserError(
-            f"{flag} {split}: unusable data ({shorten(str(error), 200)}); prepare them again"
+            f"{flag} {split}: damaged data or a very long sentence "
+            f"({shorten(str(error), 200)}); prepare the data again"
         ) from error
 
 

@@ -1,7 +1,5 @@
 """A tiny trained model, its data and its training log, made once for all tests of this folder."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable
@@ -24,23 +22,20 @@ SIZES = """--encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decode
     --decoder-attention-heads 2"""
 TRAINING = """--optimizer adam --lr 3e-3 --max-tokens 1000 --max-update 12 --cpu --seed 1
     --num-workers 0 --no-epoch-checkpoints --log-format simple --log-interval 2 --no-progress-bar"""
+Lines = list[list[str]]
 KERBS = """--arch transformer_kerbs --criterion kerbs_cross_entropy --reallocation-interval 4
     --reallocation paper --log-prob-threshold -3"""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a user has after training."""
-
     data: Path  # binarized toy corpus, with BPE
     kerbs: Path  # checkpoint of transformer_kerbs
     softmax: Path  # checkpoint of fairseq's own transformer
     log: Path  # what fairseq-train logged of the first
 
 
-def text_of(
-    lines: list[list[str]], tokens: object, source: list[list[str]] | None = None, **more: Any
-) -> Text:
+def text_of(lines: Lines, tokens: object, source: Lines | None = None, **more: Any) -> Text:
     """A text with tokens of line, place, entry and row of the sense, all as sure."""
     table = DataFrame(np.array(tokens), columns=["line", "place", "entry", "sense"])
     return Text(lines, source, table.assign(posterior=0.9), **more)
@@ -48,7 +43,6 @@ def text_of(
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Two models after a few updates."""
     folder = tmp_path_factory.mktemp("trained")
     write_toy_corpus(folder / "text", train=250, valid=10, test=30)
     splits = [f"--{name}={folder / 'text' / name}" for name in ("train", "valid", "test")]

@@ -1,7 +1,5 @@
 """The HTML report: one file, no request, text stays text, the figures of `build_report`."""
 
-from __future__ import annotations
-
 import html
 import json
 import os
@@ -33,8 +31,6 @@ HOSTILE = [
 
 
 class _Parts(HTMLParser):
-    """Elements with their attributes, and the texts of scripts."""
-
     def __init__(self, page: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
@@ -53,14 +49,12 @@ class _Parts(HTMLParser):
 
 def words_of(page: str) -> dict[str, Any]:
     """The words of the page's own script, which comes last, by word."""
-    script = _Parts(page).scripts[-1]
-    words, _ = json.JSONDecoder().raw_decode(script.partition("words = ")[2])
+    words, _ = json.JSONDecoder().raw_decode(_Parts(page).scripts[-1].partition("words = ")[2])
     return {word["word"]: word for word in words}
 
 
 @pytest.fixture(scope="module")
 def hostile() -> str:
-    """The page of a model whose words and sentences would do harm."""
     torch.manual_seed(1)
     words = Dictionary()
     for word in HOSTILE:
@@ -124,9 +118,7 @@ def test_data_of_the_page_are_the_models(
     assert sum(sense["share"] for sense in expected["senses"]) == pytest.approx(1.0)
 
 
-def test_without_data_and_if_every_theta_is_0_these_are_left_out(
-    trained: Trained, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_without_data_and_with_theta_0(trained: Trained, tmp_path: Path, capsys: Capsys) -> None:
     state = torch.load(trained.kerbs, weights_only=False)
     state["model"]["decoder.output.theta"].zero_()
     torch.save(state, placed := tmp_path / "placed.pt")

@@ -1,7 +1,5 @@
 """Words that an output layer can hardly tell apart: similarity, clusters, predictions."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,8 +36,7 @@ def find(text: Text | None = FIRST, **flags: Any) -> analysis.Neighbours:
     rows = [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.1], [0.0, 0.0, -1.0]]
     layer.weight.data = torch.cat([torch.zeros(4, 3), torch.tensor(rows)])
     frequency = [0, 0, 0, 0, 5, 9, 3, 8, 50]
-    words = torch.arange(9) >= 4
-    return analysis.find_neighbours(layer, text, words, WORDS, frequency, **flags)
+    return analysis.find_neighbours(layer, text, torch.arange(9) >= 4, WORDS, frequency, **flags)
 
 
 def test_clusters_counts_and_examples_by_hand() -> None:
@@ -55,9 +52,8 @@ def test_clusters_counts_and_examples_by_hand() -> None:
             ("quickly", 0.6, "soon", 0.3, 1, "the red [soon]"),
         )
     ]  # fmt: skip
-    assert found.totals.to_numpy().tolist() == [
-        ["(all clusters)", 4, 1, 2], ["(all words)", 8, 4, 2]
-    ]  # fmt: skip
+    totals = [["(all clusters)", 4, 1, 2], ["(all words)", 8, 4, 2]]
+    assert found.totals.to_numpy().tolist() == totals
     text = analysis.neighbours_as_text(found)
     assert "       1  the red [soon]\n          quickly 0.60, soon 0.30" in text
     assert re.search(r"\nsoon quickly +[\d.]+ +4 +1 +2 *\n", text)
@@ -165,8 +161,7 @@ def test_clusters_are_those_of_average_linkage(seed: int) -> None:
     random = np.random.default_rng(seed)
     matrix = np.where(random.random((24, 24)) < 0.3, random.random((24, 24)), 0.0)
     matrix = np.triu(matrix, 1) + np.triu(matrix, 1).T
-    graph = sparse.csr_matrix(matrix)
-    nearest = [row.max() for row in matrix if row.max() > 0]
+    graph, nearest = sparse.csr_matrix(matrix), [row.max() for row in matrix if row.max() > 0]
     assert analysis.usual_similarity(graph) == np.median(nearest)
     for least, most in ((0.5, 8), (0.1, 4), (0.05, 24)):
         found = sorted(sorted(group) for group in analysis.cluster_words(graph, least, most))

@@ -1,7 +1,4 @@
-"""scripts/benchmark.py: every benchmark at tiny sizes, the order of calls, memory; what contestants
-compute, and the models and batches that they are measured on."""
-
-from __future__ import annotations
+"""scripts/benchmark.py at tiny sizes: order of calls, memory, and what contestants compute."""
 
 import gc
 import json
@@ -14,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq import utils
+from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
 from fairseq_kerbs.benchmarks import likelihood, translation
 from fairseq_kerbs.benchmarks.comparison import Workload, alternate, compare, peak_memory, tables
@@ -133,8 +132,6 @@ def test_peak_memory_of_known_allocations() -> None:
     assert peak == pytest.approx(130 * MEGABYTE, abs=4 * MEGABYTE)
 
 
-# --- the likelihood; ``self-check`` compares the naive one with ours
-
 LOSSES: dict[str, Any] = {name: loss for name, (_, loss) in likelihood.CONTESTANTS.items()}
 LOSSES.pop(likelihood.PRODUCTS)
 SIZES: dict[str, Any] = {"dim": 16, "vocab": 50, "senses_per_word": 2.5, "tokens": 70}
@@ -149,9 +146,6 @@ def inputs() -> Iterator[likelihood.Inputs]:
 
 
 def test_lean_softmax_is_fairseqs(inputs: likelihood.Inputs) -> None:
-    from fairseq import utils
-    from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
-
     inputs.target[::9] = 1  # padding
     leaves = (inputs.h, inputs.words)
     scores = utils.log_softmax(inputs.h @ inputs.words.t(), dim=-1)
@@ -190,8 +184,6 @@ def test_the_products_are_no_loss(inputs: likelihood.Inputs) -> None:
     assert one.run() is None
     assert (one.amount, one.reuses, inputs.h.grad) == (70, True, None)
 
-
-# --- steps and decoding
 
 MODEL: dict[str, Any] = {"dim": 16, "vocab": 60, "senses_per_word": 2.0}
 MODEL |= {"ffn": 24, "layers": 1, "heads": 2}

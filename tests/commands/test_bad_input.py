@@ -1,7 +1,5 @@
 """Wrong input to every command: status 2, one sentence with the flag or file, nothing written."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os
@@ -163,7 +161,6 @@ MISUSES = [
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Toy data, a tiny model trained on it, and all kinds of broken files."""
     importlib.import_module("matplotlib.font_manager")  # its first time logs that it lists fonts
     folder = tiny_checkpoint.make_work(tmp_path_factory.mktemp("bad") / "work")
     for name, content in FILES.items():
@@ -219,9 +216,8 @@ def files_below(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(("command", "named"), MISUSES, ids=[one[0][:80] for one in MISUSES])
-def test_a_misuse_is_one_sentence(
-    command: str, named: str, work: Path, out: Path, capsys: Capsys
-) -> None:
+def test_misuse(command: str, named: str, work: Path, out: Path, capsys: Capsys) -> None:
+    """Status 2, one sentence, nothing written."""
     before = files_below(work)
     capsys.readouterr()
     status, sentence = run(command, work, out)

@@ -1,6 +1,4 @@
-"""The command line and the scripts around it, run as a user runs them."""
-
-from __future__ import annotations
+"""The command line, the scripts around it, and the self-check, run as a user runs them."""
 
 import argparse
 import os
@@ -16,9 +14,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 from fairseq_kerbs import __version__
+from fairseq_kerbs.benchmarks.likelihood import make_inputs
 from fairseq_kerbs.cli import EXAMPLES, build_parser, main
+from fairseq_kerbs.commands import self_check
+from fairseq_kerbs.kernels import KerbsKernel
+from fairseq_kerbs.likelihood import compilation
+from fairseq_kerbs.models import PRESETS
+from fairseq_kerbs.models.config import FLAGS
 from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, find_program
 from tests.commands.test_bad_input import SUBCOMMANDS
@@ -27,9 +32,7 @@ from tests.helpers.cli import Capsys, Patch, kerbs
 from tests.helpers.commands import ROOT
 
 
-def run(
-    *command: object, cwd: Path, status: int = 0, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def run(*command: object, cwd: Path, status: int = 0, **variables: str) -> Any:
     env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=env, text=True, capture_output=True)
     assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
@@ -48,14 +51,11 @@ def test_every_command_has_help_with_examples(name: str, capsys: Capsys) -> None
 
 @pytest.mark.parametrize("example", EXAMPLES.split("\n")[1:-1])
 def test_examples_are_command_lines(example: str) -> None:
-    words = shlex.split(example.partition("<")[0])
-    args, extra = build_parser().parse_known_args(words)
+    args, extra = build_parser().parse_known_args(shlex.split(example.partition("<")[0]))
     assert extra == [] or args.passes_on
 
 
 def test_train_help_has_every_flag_of_the_plugin_with_its_default() -> None:
-    from fairseq_kerbs.models.config import FLAGS
-
     shown = commands.run("fairseq-kerbs", "train", "--help")
     pattern = r"^  (--[a-z-]+)[^-]*?(?: |\n)(.*?)(?=\n  --|\n\n)"
     flags = dict(re.findall(pattern, shown, re.S | re.M))
@@ -71,8 +71,6 @@ def test_train_help_has_every_flag_of_the_plugin_with_its_default() -> None:
 def test_architectures_are_the_registered_ones_with_their_sizes() -> None:
     lines = commands.run("fairseq-kerbs", "architectures").splitlines()
     rows = {line.split()[0]: line.split(maxsplit=7)[1:] for line in lines[-18:]}
-    from fairseq_kerbs.models import PRESETS
-
     assert list(rows) == [name for presets in PRESETS.values() for name in presets]
     paper = ["288", "-", "507", "5", "2", "0.1", "Transformer, sequence to sequence (Section 5.1)"]
     assert rows["transformer_kerbs_iwslt"] == paper
@@ -106,7 +104,6 @@ def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() ->
 
 
 def run_instead(monkeypatch: Patch, function: Callable[[Any], int]) -> None:
-    """Let every command run a function."""
     parser = argparse.ArgumentParser()
     parser.set_defaults(run=function)
     monkeypatch.setattr("fairseq_kerbs.cli.build_parser", lambda: parser)
@@ -196,3 +193,101 @@ def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
     python.chmod(0o755)
     done = run(scripts / "train.sh", "x", cwd=tmp_path, status=1, PATH=str(tools))
     assert done.stderr == f"train.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n"
+
+
+LINE = re.compile(r"(.{40}) (.{42}) (.{13}) (ok|OFF)$", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: Patch) -> None:
+    monkeypatch.setitem(self_check.SIZES["larger"], "vocab", 500)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    make_inputs.cache_clear()
+
+
+def lines(shown: str) -> dict[str, tuple[str, str]]:
+    """What was found and the verdict, by line."""
+    found = LINE.findall(shown)
+    return {what.strip(): (value.strip(), verdict) for what, value, _, verdict in found}
+
+
+@pytest.mark.slow
+def test_this_machine_is_in_order(capsys: Capsys) -> None:
+    shown = kerbs(capsys, "self-check", "--quick")
+    found = lines(shown)
+    assert {verdict for _, verdict in found.values()} == {"ok"}
+    assert found["likelihood, larger, bfloat16, eager"]
+    assert re.search(r"[1-9]\d* senses moved", found["training, 20 updates"][0])
+    assert found["training, 10 + 10 updates"][0].startswith("0 of ")
+    assert shown.startswith("Python")
+    assert shown.endswith("all is as it should be\n")
+    assert "time: " not in shown
+
+
+def test_a_wrong_gradient_is_named(monkeypatch: Patch, capsys: Capsys) -> None:
+    for name in ("_train", "_resume"):
+        monkeypatch.setattr(self_check, name, lambda *_, **__: self_check.Outcome(""))
+    stock = KerbsKernel.partials
+
+    def partials(*arguments: Any) -> Any:
+        found = stock(*arguments)
+        return found._replace(theta=1.001 * found.theta)
+
+    monkeypatch.setattr(KerbsKernel, "partials", partials)
+    shown = kerbs(capsys, "self-check", "--quick", status=1)
+    found = lines(shown)
+    for size in ("small", "larger"):
+        assert found[f"likelihood, {size}, float32, eager"] == ("1.0e-03 of dθ", "OFF")
+    assert shown.endswith("OFF: 2\n")  # float16 and bfloat16 round more coarsely
+
+
+def test_an_error_is_a_line_and_the_others_follow(monkeypatch: Patch, capsys: Capsys) -> None:
+    monkeypatch.setattr(self_check, "_train", mock.Mock(side_effect=RuntimeError("two\nlines")))
+    for name in ("_likelihood", "_resume"):
+        monkeypatch.setattr(self_check, name, lambda *_: self_check.Outcome(""))
+    monkeypatch.setattr(self_check, "_time", lambda *_: self_check.Outcome("1 s"))
+    shown = kerbs(capsys, "self-check", status=1)
+    assert lines(shown)["training, 20 updates"] == ("RuntimeError: two lines", "OFF")
+    assert "training, 10 + 10" in shown
+    assert len(re.findall("^time: .* 1 s", shown, re.MULTILINE)) == 3
+
+
+def test_compiled_passes_are_compared(monkeypatch: Patch) -> None:
+    """A wrong result of what is compiled is seen, and a compiler that fails."""
+    inputs = {**self_check.SIZES["small"], "dtype": "float32", "device": "cpu", "seed": 1}
+    monkeypatch.setenv(compilation.SWITCH, "0")
+    assert self_check._likelihood(inputs, True).right is None
+    monkeypatch.delenv(compilation.SWITCH)
+    monkeypatch.setattr(compilation, "_works", True)
+    monkeypatch.setattr(compilation, "_called", set())
+    monkeypatch.setattr(compilation, "_compiled", lambda function: function)
+    assert self_check._likelihood(inputs, True).right
+
+    def doubled(function: Any) -> Any:
+        return lambda *given: (
+            torch.zeros(given[0].shape[1]) if "log_sum" in str(function) else function(*given)
+        )
+
+    monkeypatch.setattr(compilation, "_compiled", doubled)
+    assert self_check._likelihood(inputs, True).right is False
+    monkeypatch.setattr(compilation, "_called", set())
+    monkeypatch.setattr(compilation, "_compiled", mock.Mock(side_effect=OSError("no compiler")))
+    assert self_check._likelihood(inputs, True).value == "torch.compile failed"
+    assert self_check._likelihood(inputs, True).right is None
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-7])
+def test_resuming_gives_the_same_bits(apart: float, monkeypatch: Patch, tmp_path: Path) -> None:
+    def train(folder: Path, device: str, name: str, updates: int = 20) -> None:
+        values = torch.ones(3, dtype=torch.float64) + apart * (name == "resumed")
+        state = {"state": {0: {"exp_avg": values, "step": 20}}}
+        (folder / name).mkdir(exist_ok=True)
+        saved = {"model": {"x._float_tensor": torch.rand(1)}, "last_optimizer_state": state}
+        torch.save(saved, folder / name / "checkpoint_last.pt")
+
+    train(tmp_path, "cpu", "straight")
+    monkeypatch.setattr(self_check, "_train", train)
+    differ = int(apart > 0)
+    assert self_check._resume(tmp_path, "cpu").right == (not differ)
+    found = self_check._resume(tmp_path, "cuda")
+    assert (found.right, found.value) == (True, f"{differ} of 1 tensors differ, by {apart:.1e}")

@@ -4,8 +4,6 @@ An environment takes minutes and gigabytes, so it stays in the cache folder:
 $XDG_CACHE_HOME/fairseq_kerbs/compatibility, by default in ~/.cache.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

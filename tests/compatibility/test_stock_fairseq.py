@@ -3,8 +3,6 @@
 ``make compatibility`` runs these tests, and nothing else does: see the head of ``conftest.py``.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

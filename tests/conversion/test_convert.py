@@ -1,7 +1,5 @@
 """fairseq-kerbs convert: same predictions, training on, refusals; with data and real trainings."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shlex
@@ -24,11 +22,8 @@ from tests.helpers.softmax_checkpoints import CASES
 from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
 
 Train = Callable[[str], Path]
-MODELS = {
-    "transformer_tiny": "--share-decoder-input-output-embed",
-    "lstm": "--encoder-embed-dim 16 --decoder-embed-dim 16 --decoder-out-embed-dim 16 "
-    "--encoder-bidirectional",
-}
+LSTM = " ".join(f"--{part}-embed-dim 16" for part in ("encoder", "decoder", "decoder-out"))
+MODELS = {"transformer_tiny": softmax.TIED, "lstm": f"{LSTM} --encoder-bidirectional"}
 PLAIN = ["--criterion", "cross_entropy", "--dropout", "0", "--lr", "0.01"]
 SIZES = {"train": 300, "valid": 20, "test": 6}
 OWNERS = "decoder.output.inventory.word_of_sense"
@@ -37,7 +32,6 @@ TRAINED = ["--max-update", 150, "--max-epoch", 150, "--max-tokens", 1000, "--lr"
 
 
 def batch(model: Any) -> dict[str, Any]:
-    """A batch as fairseq collates it for the task of a model."""
     made = make_batch((6, 5, 3), words=softmax.WORDS)
     if not hasattr(model, "encoder"):
         read, lengths = made["net_input"]["prev_output_tokens"], made["target"].ne(1).sum(1)
@@ -72,7 +66,6 @@ def test_predictions_and_losses_are_the_same(case: str, tmp_path: Path, capsys: 
         for mine, theirs in zip(*found, strict=True):
             assert mine["tokens"].tolist() == theirs["tokens"].tolist()
             torch.testing.assert_close(mine["score"], theirs["score"], rtol=1e-4, atol=1e-5)
-
     command = shlex.split(printed.partition("--user-dir")[2])[1:]
     assert command[-4:] == ["--max-update", "N", "--save-dir", "SAVE_DIR"]
     assert f"--finetune-from-model {out} " in printed
@@ -126,8 +119,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Trains a model of fairseq's own, once."""
-
     @functools.cache
     def train(arch: str) -> Path:
         folder = tmp_path_factory.mktemp("trained")
@@ -139,7 +130,6 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 
 def convert(checkpoint: Path, out: Path, data: Path, *flags: object) -> list[object]:
-    """The command that gives senses on clusters."""
     return ["convert", checkpoint, "-o", out, "--data", data, *flags]
 
 
@@ -159,7 +149,6 @@ def test_a_trained_model_gets_senses_at_an_unchanged_loss(
     assert words < len(owners) <= round(1.6 * words)
     assert (owners.bincount()[:4] == 1).all()
     assert last["cfg"]["model"].reallocation == "none"
-
     command = re.search(r"train on with: fairseq-train DATA (.*) --max-update N", printed)
     assert command is not None
     given = [part for part in command[1].split() if not part.endswith(("-dir", "fairseq_kerbs"))]
@@ -203,8 +192,9 @@ train: {arch: lstm_kerbs, hidden-size: 16, embed-dim: 16, criterion: kerbs_cross
 
 
 def test_one_command_trains_softmax_and_senses(data: Path, tmp_path: Path, capsys: Capsys) -> None:
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    command = ["train", tmp_path / "recipe.yaml", data, save := tmp_path / "save"]
+    recipe, save = tmp_path / "recipe.yaml", tmp_path / "save"
+    recipe.write_text(RECIPE)
+    command = ["train", recipe, data, save]
 
     def train() -> str:
         return run_program(sys.executable, "-m", "fairseq_kerbs.cli", *command)
@@ -212,8 +202,7 @@ def test_one_command_trains_softmax_and_senses(data: Path, tmp_path: Path, capsy
     assert "loss of split valid" in train()
     first, last = (read_checkpoint(save / name / "checkpoint_last.pt") for name in ("softmax", ""))
     history = last["optimizer_history"][-1]
-    updates = [state["optimizer_history"][-1]["num_updates"] for state in (first, last)]
-    assert updates == [10, 15]
+    assert [state["optimizer_history"][-1]["num_updates"] for state in (first, last)] == [10, 15]
     assert [state["cfg"]["optimization"]["lr"] for state in (first, last)] == [[0.01], [0.002]]
     assert len(last["model"][OWNERS]) > len(first["model"][ROWS])
     # once more: what is done stays
@@ -226,7 +215,7 @@ def test_one_command_trains_softmax_and_senses(data: Path, tmp_path: Path, capsy
     resumed = read_checkpoint(save / "checkpoint_last.pt")["model"]
     assert all(torch.equal(value, resumed[name]) for name, value in last["model"].items())
     # other limits: other senses on the same softmax
-    command[1].write_text(RECIPE.replace("1.5", "1.2"))
+    recipe.write_text(RECIPE.replace("1.5", "1.02"))
     for path in save.glob("checkpoint*"):
         path.unlink()
     assert "loss of split valid" in train()

@@ -1,7 +1,5 @@
 """fairseq-preprocess without its imports: starting it takes longer than what it does here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -26,6 +24,5 @@ def _run(command: Sequence[str], stdout: IO[str], stderr: int, folder: Path) -> 
 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop after the text was read."""
     monkeypatch.setattr(prepare, "parallel_steps", lambda *_: None)
     monkeypatch.setattr(prepare, "language_steps", lambda *_: None)

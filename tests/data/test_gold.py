@@ -1,7 +1,5 @@
 """Files of gold senses from other people's lists and texts, in their own formats."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random
@@ -31,7 +29,6 @@ def _in_a_folder(tmp_path: Path, monkeypatch: Patch) -> None:
 
 
 def gold(command: str) -> Rows:
-    """The rows that a command writes."""
     assert main([*command.split(), "-o", "gold.tsv"]) == 0
     return [tuple(row.split("\t")) for row in Path("gold.tsv").read_text().splitlines()]
 
@@ -122,8 +119,7 @@ def bank() -> Path:
         (folder := Path("wsd", word)).mkdir(parents=True)
         (folder / "train.data.txt").write_text(sentences)
         (folder / "train.gold.txt").write_text(senses)
-        names = {"0": f"{word}_a", "1": f"{word}_b"}
-        (folder / "classes_map.txt").write_text(json.dumps(names))
+        (folder / "classes_map.txt").write_text(json.dumps({"0": f"{word}_a", "1": f"{word}_b"}))
     return folder
 
 
@@ -141,7 +137,6 @@ def test_sentences_of_all_words_are_one_text() -> None:
 def test_wrong_content_is_named(file: str, content: str | None, bank: Path, capsys: Capsys) -> None:
     path = bank / file
     path.unlink() if content is None else path.write_text(content)
-    command = ("gold-coarsewsd", "wsd", "--text", "text", "-o", "gold.tsv")
-    error = kerbs(capsys, *command, status=2)
+    error = kerbs(capsys, *["gold-coarsewsd", "wsd", "--text", "text", "-o", "gold.tsv"], status=2)
     assert f"{path}: expected" in error or "train.data.txt, line " in error
     assert not Path("text").exists()

@@ -1,7 +1,5 @@
 """Parallel text and models for all tests of fairseq's commands."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +15,7 @@ Train = Callable[[str], Trained]
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Binarized parallel text: each target word is its source word in capitals."""
-    folder = tmp_path_factory.mktemp("parallel")
-    lines = sources()
+    folder, lines = tmp_path_factory.mktemp("parallel"), sources()
     splits = {"train": lines[:-40], "valid": lines[-40:-20], "test": lines[-TEST_PAIRS:]}
     for split, part in splits.items():
         write_lines(folder / f"{split}.de", part)
@@ -32,12 +29,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Trains an architecture, once."""
-
     @functools.cache
     def train(arch: str) -> Trained:
         folder = tmp_path_factory.mktemp(arch)
-        log = ("--tensorboard-logdir", folder / "log")
-        return Trained(folder, run("fairseq-train", *training(data, arch, folder), *log))
+        flags = (*training(data, arch, folder), "--tensorboard-logdir", folder / "log")
+        return Trained(folder, folder / "checkpoint_last.pt", run("fairseq-train", *flags))
 
     return train

@@ -1,13 +1,12 @@
 """The build of the fairseq wheel, and what the installed one does that the release gets wrong."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,13 +31,10 @@ from fairseq_edits import EDITS, VERSION, BuildError, Edit, _add_keyword, apply_
 
 
 @pytest.mark.parametrize(("before", "after"), [
-    ("load(f)", "load(f, k=0)"),
-    ("load(f,)", "load(f, k=0)"),
+    ("load(f)", "load(f, k=0)"), ("load(f,)", "load(f, k=0)"),
     ("load(g(1)(2), *a, x=(lambda s: (s))) + h(1)",
      "load(g(1)(2), *a, x=(lambda s: (s)), k=0) + h(1)"),
-    ("load(\n    f,\n)", "load(\n    f, k=0\n)"),
-    ("unload(f)", None),
-    ("loads(f)", None),
+    ("load(\n    f,\n)", "load(\n    f, k=0\n)"), ("unload(f)", None), ("loads(f)", None),
 ])  # fmt: skip
 def test_a_keyword_is_added(tmp_path: Path, before: str, after: str | None) -> None:
     (tmp_path / "a.py").write_text(before)
@@ -47,7 +43,6 @@ def test_a_keyword_is_added(tmp_path: Path, before: str, after: str | None) -> N
 
 
 def test_places_are_counted_over_all_files(tmp_path: Path) -> None:
-    """A wrong number of them stops the build."""
     files = [tmp_path / name for name in ("a.py", "b.py", "c.txt")]
     for file in files:
         file.write_text("Ä = np.int\n")
@@ -82,9 +77,8 @@ def test_a_refused_archive_ends_the_build_with_one_sentence(tmp_path: Path) -> N
     (given := tmp_path / "fairseq-0.12.2.tar.gz").write_bytes(b"another")
     code = "import fairseq_build; fairseq_build.build_wheel('.')"
     env = os.environ | {"PYTHONPATH": str(WHEEL_FOLDER), "FAIRSEQ_SDIST": str(given)}
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, cwd=tmp_path
-    )
+    how: Any = {"env": env, "capture_output": True, "text": True, "cwd": tmp_path}
+    result = subprocess.run([sys.executable, "-c", code], **how)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     start = f"fairseq_wheel: {given} has the sha256 {sha256(b'another').hexdigest()} instead of "
@@ -105,30 +99,17 @@ def test_nested_pip_is_freed_of_the_outer_build() -> None:
 PADDING, WORDS = 1, 7
 
 
-def forbidden(words: list[int], size: int) -> set[int]:
-    """Words that would end an n-gram that has occurred."""
-    return {
-        word
-        for word in range(WORDS)
-        if any([*words, word][-size:] == words[i : i + size] for i in range(len(words) - size + 1))
-    }
-
-
-@given(
-    hypotheses=st.integers(0, 9).flatmap(
-        lambda n: st.lists(
-            st.lists(st.integers(3, 5), min_size=n, max_size=n), min_size=1, max_size=4
-        )
-    ),
-    size=st.integers(1, 4),
-)
-def test_what_would_end_an_ngram_again_is_forbidden(hypotheses: list[list[int]], size: int) -> None:
-    step = len(hypotheses[0])
+@given(st.data(), st.integers(0, 9), st.integers(1, 4))
+def test_what_would_end_an_ngram_again_is_forbidden(data: Any, step: int, size: int) -> None:
+    words = st.lists(st.integers(3, 5), min_size=step, max_size=step)
+    hypotheses = data.draw(st.lists(words, min_size=1, max_size=4))
     tokens = torch.tensor([[2, *words] + [PADDING] * (11 - step) for words in hypotheses])
     lprobs = torch.zeros(len(hypotheses), WORDS)
     found = NGramRepeatBlock(size)(tokens, lprobs, len(hypotheses), 1, step)
     for words, row in zip(hypotheses, found, strict=True):
-        assert {word for word in range(WORDS) if row[word] == -math.inf} == forbidden(words, size)
+        met = [words[i : i + size] for i in range(len(words) - size + 1)]
+        for word in range(WORDS):
+            assert (row[word] == -math.inf) == ([*words, word][-size:] in met)
 
 
 def test_amp_divides_gradients_by_the_scale_of_the_loss_once() -> None:

@@ -1,6 +1,4 @@
-"""The main job as a user does it: corpus, training, translation, senses, by the scripts."""
-
-from __future__ import annotations
+"""The main job as a user does it, by the scripts: training, translation, senses; and perplexity."""
 
 import json
 import os
@@ -8,12 +6,20 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import eval_lm
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.helpers.commands import ENVIRONMENT, ROOT, Command, run, run_program, run_together
+import fairseq_kerbs.criterions
+import fairseq_kerbs.models  # noqa: F401  (registers)
+from fairseq_kerbs.data.toy import write_toy_corpus
+from tests.helpers import commands
+from tests.helpers.commands import ROOT, USER_DIR, Command, run, run_program, run_together
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +36,7 @@ TINY = """
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a toy corpus (text/), binarized (data/bin), a model and translations
-    (save dir/)."""
+    """A toy corpus (text/), binarized (data/bin), a model and translations (save dir/)."""
     folder = tmp_path_factory.mktemp("work")
     run("fairseq-kerbs", "toy", folder / "text", "--train", 800, "--valid", 40, "--test", 150)
     paths = ("--train", folder / "text/train", "--valid", "text/valid", "--test", "text/test")
@@ -79,7 +84,7 @@ def test_raw_text_is_translated_line_by_line(work: Path) -> None:
     flags = ("--print-senses", "--max-len-b", 20)
     command = [str(part) for part in (TRANSLATE, CONFIG, "data/bin", "save dir", *flags)]
     text = "\n".join([*raw, *strange, raw[0]])  # the last line without its end
-    env = os.environ | ENVIRONMENT
+    env = os.environ | commands.ENVIRONMENT
     done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=work, env=env)
     says = "fairseq-kerbs: too long for the model and left empty: line 153; divide the text\n"
     assert (done.returncode, done.stderr) == (1, says)
@@ -125,3 +130,65 @@ def test_a_refusal_of_fairseq_leaves_the_old_output(work: Path, tmp_path: Path) 
     run_program(GENERATE, CONFIG, "data/bin", tmp_path, cwd=work, succeeds=False)
     assert (tmp_path / "generate-test.txt").read_text() == "earlier output\n"
     assert {f.name for f in tmp_path.iterdir()} == {"checkpoint_best.pt", "generate-test.txt"}
+
+
+BLOCK = 12
+TASK = ("--task", "language_modeling", "--tokens-per-sample", BLOCK, "--cpu", "--num-workers", 0)
+TRAINING = (
+    *("--criterion", "kerbs_cross_entropy", "--optimizer", "adam", "--lr", 0.01),
+    *("--batch-size", 16, "--max-update", 30, "--reallocation-interval", 10, "--seed", 2),
+    *("--embed-dim", 16, "--hidden-size", 24, "--no-epoch-checkpoints", "--log-interval", 10),
+    *("--log-format", "simple"),
+)
+
+
+def fairseq(program: str, data: Path, *flags: object) -> str:
+    return run(f"fairseq-{program}", data, *USER_DIR, *TASK, *flags)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sentences of the toy corpus, binarized (bin), and a model."""
+    folder = tmp_path_factory.mktemp("texts")
+    write_toy_corpus(folder, train=400, valid=30, test=25)
+    (folder / "text").mkdir()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.en").rename(folder / "text" / f"toy.{split}.tokens")
+    flags = ("--dest", folder / "data", "--words", 22, "--workers", 1)
+    run_program(ROOT / "scripts" / "prepare_lm.sh", folder / "text", *flags)
+    kept = (folder / "data" / "bin" / "dict.txt").read_text().split()[::2]
+    assert len([word for word in kept if not word.startswith("madeupword")]) == 22
+    training = ("--arch", "gru_lm_kerbs", *TRAINING, "--save-dir", folder / "gru")
+    log = fairseq("train", folder / "data" / "bin", *training)
+    losses = [float(value) for value in re.findall(r"train_inner.* loss=([0-9.]+)", log)]
+    assert losses[-1] < losses[0] - 0.2
+    assert sum(map(int, re.findall(r"train_inner.* senses_moved=([0-9]+)", log))) > 0
+    return folder
+
+
+def evaluate(texts: Path, *flags: object) -> float:
+    """What fairseq-eval-lm finds, in bits for each word; in this process, with all its digits."""
+    parser = options.get_eval_lm_parser()
+    words = (*TASK, "--path", texts / "gru" / "checkpoint_best.pt", *flags)
+    arguments = [str(texts / "data" / "bin"), *map(str, words)]
+    parsed = options.parse_args_and_arch(parser, input_args=arguments)
+    results: dict[str, Any] = eval_lm.main(convert_namespace_to_omegaconf(parsed))
+    return float(results["loss"])
+
+
+def test_perplexity_is_that_of_validation(texts: Path) -> None:
+    path = ("--path", texts / "gru" / "checkpoint_best.pt", "--batch-size", 5)
+    validated = fairseq("validate", texts / "data" / "bin", *path, "--valid-subset", "test")
+    evaluated = fairseq("eval-lm", texts / "data" / "bin", *path, "--gen-subset", "test")
+    nll = float(re.findall(r"nll_loss ([0-9.]+)", validated)[-1])
+    (loss, perplexity), *_ = re.findall(r"2\): ([0-9.]+), Perplexity: ([0-9.]+)", evaluated)
+    assert abs(float(loss) - nll) < 1e-3
+    assert abs(float(perplexity) - 2**nll) < 0.02
+
+
+def test_context_window_gives_every_word_its_whole_past(texts: Path) -> None:
+    """Small blocks with a window over the whole text, in batches, are as good as one block."""
+    whole = evaluate(texts, "--tokens-per-sample", 400)
+    blocks = ("--tokens-per-sample", 420, "--context-window", 400, "--batch-size", 3)
+    assert evaluate(texts, *blocks, "--softmax-batch", 10) == pytest.approx(whole, rel=1e-5)
+    assert abs(evaluate(texts, "--tokens-per-sample", 4, "--batch-size", 3) - whole) > 1e-3

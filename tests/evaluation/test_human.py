@@ -1,7 +1,4 @@
-"""Human evaluation: what raters see, what comes back, what is refused, and figures of it that were
-worked by hand, and by SciPy called another way."""
-
-from __future__ import annotations
+"""Human evaluation: sheets, what is refused, and figures worked by hand and by SciPy."""
 
 import csv
 import io
@@ -23,7 +20,7 @@ from fairseq_kerbs.evaluation import human
 from fairseq_kerbs.evaluation.human import HEADER, Key, Sheet, evaluate, make_key, read_sheet
 from fairseq_kerbs.evaluation.texts import shown
 from fairseq_kerbs.utils.errors import UserError
-from tests.helpers.cli import Capsys, kerbs
+from tests.helpers.cli import Capsys, Folders, kerbs
 
 Rows = list[list[str]]
 SOURCES = ["how are you?", "=1+1", "", 'a "quoted", one; and\ttab', "1/2", "what's up?"]
@@ -40,7 +37,6 @@ def parsed(path: Path, delimiter: str = ",") -> Rows:
 
 
 def save(path: Path, rows: Rows, encoding: str = "utf-8", **how: Any) -> None:
-    """As a spreadsheet program would."""
     stream = io.StringIO(newline="")
     csv.writer(stream, **how).writerows(rows)
     path.write_bytes(stream.getvalue().encode(encoding))
@@ -81,9 +77,8 @@ def test_what_a_rater_sees(tmp_path: Path) -> None:
 def test_draw_is_seeded_and_letters_change_from_item_to_item() -> None:
     sources = [f"s{line}" for line in range(300)]
     systems = {name: [f"{name}{line}" for line in range(300)] for name in "xyz"}
-    key, again, other = (
-        make_key(sources, systems, items=200, raters=1, seed=seed) for seed in (4, 4, 5)
-    )
+    sizes = {"items": 200, "raters": 1}
+    key, again, other = (make_key(sources, systems, **sizes, seed=seed) for seed in (4, 4, 5))
     assert key == again
     assert key.answers != other.answers
     assert len({a.line for a in key.answers}) == 200
@@ -93,8 +88,7 @@ def test_draw_is_seeded_and_letters_change_from_item_to_item() -> None:
     # each system under each letter in about a third of the items: 66.7 ± 4 standard deviations
     for system in "xyz":
         for letter in "ABC":
-            share = sum(a.letter == letter for a in key.answers if a.system == system)
-            assert 40 < share < 94
+            assert 40 < sum(a.letter == letter for a in key.answers if a.system == system) < 94
 
 
 _text = st.text(max_size=12) | st.sampled_from(["=1", "-1", *'+@",;#', "[]", "\r"])
@@ -102,9 +96,7 @@ _text = st.text(max_size=12) | st.sampled_from(["=1", "-1", *'+@",;#', "[]", "\r
 
 @settings(max_examples=20)
 @given(st.data())
-def test_scores_come_back_through_any_program(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_scores_return_through_any_program(tmp_path_factory: Folders, data: st.DataObject) -> None:
     """Any text, saved again with another delimiter, encoding, line end and order of rows."""
     path = tmp_path_factory.getbasetemp() / "any.csv"
     lines, names = data.draw(st.integers(1, 5)), ["a", "b", "c"][: data.draw(st.integers(1, 3))]
@@ -112,8 +104,7 @@ def test_scores_come_back_through_any_program(
     sources = [f"{data.draw(_text)} {line}" for line in range(lines)]
     scores = {shown(own[i]): str(data.draw(st.integers(0, 2))) for own in systems.values()
               for i in range(lines)}  # fmt: skip
-    seed = data.draw(st.integers(0, 9))
-    key = make_key(sources, systems, items=lines, raters=3, seed=seed)
+    key = make_key(sources, systems, items=lines, raters=3, seed=data.draw(st.integers(0, 9)))
     path.write_bytes(human.sheet_text(key, 2, data.draw(st.sampled_from(",;\t"))).encode())
     delimiter = next(d for d in ",;\t" if list(HEADER) in parsed(path, d))
     rows = parsed(path, delimiter)
@@ -132,7 +123,10 @@ def test_scores_come_back_through_any_program(
     assert sheet.scores == {(a.item, a.letter): int(scores[a.text]) for a in key.answers}
 
 
-def _cell(column: int, text: str, row: int = 2) -> Callable[[Rows], object]:
+Spoil = Callable[[Rows], object]
+
+
+def _cell(column: int, text: str, row: int = 2) -> Spoil:
     return lambda rows: table(rows)[row].__setitem__(column, text)
 
 
@@ -141,16 +135,12 @@ def _cell(column: int, text: str, row: int = 2) -> Callable[[Rows], object]:
     *((_cell(column, "[other]"), "row 13 ") for column in (2, 3)),
     (_cell(3, "fine."), "row 13 "),
     (lambda rows: table(rows)[2].append("a note"), "row 13 "),
-    (_cell(1, "B"), "row 13 .*item 1, answer B"),
-    (_cell(0, ""), "row 13 .*item , answer C"),
+    (_cell(1, "B"), "row 13 .*item 1, answer B"), (_cell(0, ""), "row 13 .*item , answer C"),
     (lambda rows: rows.append(rows[11]), "row 26 .*item 1, answer B"),
     (lambda rows: rows.pop(), "item 5, answer C"),
-    (lambda rows: rows.pop(0), ""),
-    (lambda rows: rows.pop(9), ""),
+    (lambda rows: rows.pop(0), ""), (lambda rows: rows.pop(9), ""),
 ])  # fmt: skip
-def test_spoilt_sheets_are_refused(
-    tmp_path: Path, spoil: Callable[[Rows], object], message: str
-) -> None:
+def test_spoilt_sheets_are_refused(tmp_path: Path, spoil: Spoil, message: str) -> None:
     key, path = write_sheet(tmp_path, "1")
     assert set(read_sheet(path, key).scores.values()) == {1}
     rows = parsed(path)
@@ -182,7 +172,6 @@ def test_files_that_are_no_sheet_or_no_key(tmp_path: Path) -> None:
 
 
 def test_export_and_score_commands(tmp_path: Path, capsys: Capsys) -> None:
-    """One of the files is fairseq-generate's output."""
     texts = [f"S-{i}\tques@@ tion {i} ?\nH-{i}\t-1\tan@@ swer {i} .\n" for i in range(12)]
     Random(1).shuffle(texts)
     (generated := tmp_path / "generated").write_text("".join(texts))
@@ -197,8 +186,7 @@ def test_export_and_score_commands(tmp_path: Path, capsys: Capsys) -> None:
     )
     assert {p.name for p in sheets.iterdir()} == {"rater1.csv", "rater2.csv", "rater3.csv"}
     before = {path: path.read_bytes() for path in (*sheets.iterdir(), key)}
-    refused = kerbs(capsys, *export, status=2)
-    assert re.search(r"rater1\.csv.*exist already; use --force", refused)
+    assert re.search(r"rater1\.csv.*exist already; use --force", kerbs(capsys, *export, status=2))
     kerbs(capsys, *export, "--force")
     assert {path: path.read_bytes() for path in before} == before  # the seed decides
     for rater in (1, 2, 3):
@@ -224,8 +212,7 @@ def test_export_and_score_commands(tmp_path: Path, capsys: Capsys) -> None:
 
 
 def filled(given_scores: dict[str, list[list[int]]], seed: int = 3) -> tuple[Key, list[Sheet]]:
-    """A key, and the sheets of raters who give these scores, of each system [items, raters], to
-    what they read."""
+    """A key, and sheets of raters who give these scores, [items, raters] a system, to texts."""
     _, items, raters = np.array(list(given_scores.values())).shape
     sources = [f"input {line}" for line in range(items)]
     systems = {n: [f"{n} {line}" for line in range(items)] for n in given_scores}
@@ -251,8 +238,7 @@ def test_the_test_is_over_items_and_one_tailed() -> None:
         assert figures[name]["p"] == pytest.approx(two_sided / 2 if t > 0 else 1 - two_sided / 2)
         assert figures[name]["deviation"] == pytest.approx(np.std(scores[name], ddof=1))
         assert figures[name]["n"] == 60
-    swapped = evaluate(key, sheets, "b")["systems"][0]
-    assert swapped["p"] == pytest.approx(1 - figures["b"]["p"])
+    assert evaluate(key, sheets, "b")["systems"][0]["p"] == pytest.approx(1 - figures["b"]["p"])
     with pytest.raises(UserError, match="--baseline d is none of the systems a, b, c"):
         evaluate(key, sheets, "d")
 
@@ -270,8 +256,7 @@ def test_blinding_is_undone_whatever_the_seed_and_the_order_of_sheets(data: st.D
         assert figures["mean"] == pytest.approx(expected.mean())
         assert figures["twos"] == (expected == 2).sum()
         if figures["system"] != "a":
-            difference = expected.mean() - np.mean(scores["a"])
-            assert figures["difference"] == pytest.approx(difference)
+            assert figures["difference"] == pytest.approx(expected.mean() - np.mean(scores["a"]))
     assert result["rater_means"] == pytest.approx(np.mean(list(scores.values()), axis=(0, 1)))
 
 

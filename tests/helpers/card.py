@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 
+FAIRSEQ = Path(str(fairseq.__file__)).parent
 CARD, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount",
@@ -39,15 +41,12 @@ waits: Counter[str] = Counter()
 
 def note() -> None:
     """Count a wait for the innermost function of ours or of fairseq's."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         file, function = Path(frame.f_code.co_filename), frame.f_code.co_name
-        for folder in (PLUGIN_FOLDER, Path(str(fairseq.__file__)).parent):
+        for folder, start in ((PLUGIN_FOLDER, PLUGIN_FOLDER), (FAIRSEQ, FAIRSEQ.parent)):
             if folder in file.parents and not function.startswith("<"):  # no comprehension
-                start = folder if folder == PLUGIN_FOLDER else folder.parent
                 waits[f"{file.relative_to(start).as_posix()}:{function}"] += 1
                 return
-        frame = frame.f_back
     waits["elsewhere"] += 1
 
 
@@ -224,8 +223,7 @@ class Card(TorchFunctionMode):
 
 
 def insert(path: str) -> None:
-    """Put the card into this process, and write the waits of every update of a training to a file,
-    a line of JSON each."""
+    """Put the card into this process, and write the waits of each update to a line of a file."""
     answers: dict[str, Any] = {
         "is_available": True, "current_device": 0, "device_count": 1, "max_memory_allocated": 0,
         "get_device_properties": SimpleNamespace(total_memory=80 << 30, name="", major=9, minor=0),

@@ -5,8 +5,6 @@ folder, environment, output and exit status of its own, as a newly started one h
 it has imported nothing.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import functools
@@ -62,8 +60,6 @@ def run(program: str, *arguments: object, succeeds: bool = True, **more: Any) ->
 def run_together(*commands: Command) -> list[tuple[int, str]]:
     """Exit status and output of commands that run side by side."""
     server = _server()
-    assert server.stdin is not None
-    assert server.stdout is not None
     with tempfile.TemporaryDirectory() as folder:
         calls = []
         for number, command in enumerate(commands):
@@ -81,34 +77,21 @@ def run_together(*commands: Command) -> list[tuple[int, str]]:
     return list(zip(json.loads(answer), outputs, strict=True))
 
 
-def run_program(
-    *command: object, succeeds: bool = True, cwd: Path = ROOT, **environment: str
-) -> str:
+def run_program(*command: object, succeeds: bool = True, cwd: Path = ROOT, **more: str) -> str:
     """All that a newly started program prints, where a fork would not show the same."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=os.environ | ENVIRONMENT | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=HANGS,
-    )
+    how: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    how |= {"env": os.environ | ENVIRONMENT | more, "timeout": HANGS}
+    done = subprocess.run([*map(str, command)], cwd=cwd, **how)
     assert (done.returncode == 0) == succeeds, done.stdout[-6000:]
     return done.stdout
 
 
 @functools.cache
-def _server() -> subprocess.Popen[str]:
+def _server() -> Any:
     """It ends when this process does, and its standard input is closed."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.helpers.commands"],
-        cwd=ROOT,
-        env=os.environ | ENVIRONMENT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    how: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    command = [sys.executable, "-m", "tests.helpers.commands"]
+    server = subprocess.Popen(command, env=os.environ | ENVIRONMENT, **how)
     atexit.register(server.communicate)
     return server
 

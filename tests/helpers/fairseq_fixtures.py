@@ -1,7 +1,5 @@
 """Tiny fairseq tasks, models and batches, built in memory."""
 
-from __future__ import annotations
-
 import argparse
 from types import SimpleNamespace
 from typing import Any
@@ -13,18 +11,12 @@ from torch import Tensor
 import fairseq_kerbs.criterions  # noqa: F401  (registers)
 from fairseq_kerbs import models
 
-MODELS: dict[str, Any] = {
-    "transformer": models.TransformerKerbsModel,
-    "lstm": models.LstmKerbsModel,
-    "gru": models.GruKerbsModel,
-}
-LANGUAGE_MODELS: dict[str, Any] = {
-    "transformer_lm": models.TransformerLanguageModel,
-    "lstm_lm": models.LstmLanguageModel,
-    "gru_lm": models.GruLanguageModel,
-    "bilstm_lm": models.BilstmLanguageModel,
-    "fairseq_lstm_lm": models.FairseqLstmLanguageModel,
-}
+MODELS: dict[str, Any] = {"transformer": models.TransformerKerbsModel}
+MODELS |= {"lstm": models.LstmKerbsModel, "gru": models.GruKerbsModel}
+LANGUAGE_MODELS: dict[str, Any] = {"transformer_lm": models.TransformerLanguageModel}
+LANGUAGE_MODELS |= {"lstm_lm": models.LstmLanguageModel, "gru_lm": models.GruLanguageModel}
+LANGUAGE_MODELS |= {"bilstm_lm": models.BilstmLanguageModel}
+LANGUAGE_MODELS |= {"fairseq_lstm_lm": models.FairseqLstmLanguageModel}
 ALL_MODELS = MODELS | {"fairseq_lstm": models.FairseqLstmModel} | LANGUAGE_MODELS
 RECURRENT: dict[str, Any] = {"hidden_size": 12, "embed_dim": 10, "dropout": 0.0}
 FAIRSEQ_LSTM: dict[str, Any] = {
@@ -83,9 +75,7 @@ def make_task(words: int = 23, model: str = "") -> Any:
     return task
 
 
-def make_model(
-    name: str, task: Any = None, seed: int = 0, spread: float = 3.0, **flags: Any
-) -> Any:
+def make_model(name: str, task: Any = None, seed: int = 0, spread: float = 3, **flags: Any) -> Any:
     """A tiny model in evaluation mode, its θ spread so that the kernel matters."""
     torch.manual_seed(seed)
     args = argparse.Namespace(**(SIZES[name] | flags))
@@ -102,17 +92,13 @@ def make_model(
 
 
 def make_batch(
-    lengths: tuple[int, ...] = (6, 4, 7), words: int = 23, seed: int = 1, pad_to: int = 0,
-    same_source: bool = False,
-) -> dict[str, Any]:  # fmt: skip
-    """A batch as fairseq's translation task collates it: right-padded targets, left-padded sources;
-    with ``same_source`` of hypotheses of one sentence, as in a beam."""
-    generator = torch.Generator().manual_seed(seed)
-    longest = max(max(lengths), pad_to)
+    lengths: tuple[int, ...] = (6, 4, 7), words: int = 23, seed: int = 1, same_source: bool = False
+) -> dict[str, Any]:
+    """As fairseq collates it: targets padded on the right, sources on the left, or all the same."""
+    generator, longest = torch.Generator().manual_seed(seed), max(lengths)
     source, target, previous = (torch.full((len(lengths), longest), 1) for _ in range(3))
     for row, length in enumerate(lengths):
-        sentence = torch.randint(4, 19, (length,), generator=generator)
-        source[row, longest - length :] = sentence
+        source[row, longest - length :] = torch.randint(4, 19, (length,), generator=generator)
         answer = torch.randint(4, words, (length,), generator=generator)
         answer[-1] = 2
         target[row, :length] = answer
@@ -120,15 +106,9 @@ def make_batch(
         previous[row, 1:length] = answer[:-1]
     if same_source:
         source = source[:1].expand_as(source).contiguous()
-    return {
-        "net_input": {
-            "src_tokens": source,
-            "src_lengths": source.ne(1).sum(1),
-            "prev_output_tokens": previous,
-        },
-        "target": target,
-        "ntokens": sum(lengths),
-    }
+    net_input = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
+    net_input["prev_output_tokens"] = previous
+    return {"net_input": net_input, "target": target, "ntokens": sum(lengths)}
 
 
 def make_text(lengths: tuple[int, ...] = (7, 4, 6), both_sides: bool = False) -> dict[str, Any]:
@@ -147,15 +127,14 @@ def read_tokens(batch: dict[str, Any]) -> Tensor:
 
 
 def step_by_step(model: Any, batch: dict[str, Any], reorder_at: int = -1) -> Tensor:
-    """Log-probabilities from incremental decoding of the reference, [batch, len, V]; at one step
-    hypotheses are reversed, as a beam search reorders them, and their results are put back."""
+    """Log-probabilities by incremental decoding of the reference, [batch, len, V]; at one step
+    hypotheses are reversed, as in a beam search, and their results are put back."""
     tokens, encoder_out = read_tokens(batch), None
     if hasattr(model, "encoder"):
         source = batch["net_input"]["src_tokens"]
         encoder_out = model.encoder(source, src_lengths=source.ne(1).sum(1))
     state: dict[str, Any] = {}
-    rows = torch.arange(len(tokens))
-    results = []
+    rows, results = torch.arange(len(tokens)), []
     for step in range(tokens.shape[1]):
         if step == reorder_at:
             order = torch.arange(len(tokens) - 1, -1, -1)
@@ -163,9 +142,8 @@ def step_by_step(model: Any, batch: dict[str, Any], reorder_at: int = -1) -> Ten
             if encoder_out is not None:
                 encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
             tokens, rows = tokens[order], rows[order]
-        output = model.decoder(
-            tokens[:, : step + 1], encoder_out=encoder_out, incremental_state=state
-        )
+        read = tokens[:, : step + 1]
+        output = model.decoder(read, encoder_out=encoder_out, incremental_state=state)
         scores = model.get_normalized_probs(output, log_probs=True)[:, -1]
         output[0].mul_(7.0)  # as a generator divides by the temperature
         back = torch.empty_like(scores)

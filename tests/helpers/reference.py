@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import mpmath
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # ------------------------------------------------------------------------- Eq. 9 in mpmath
 
 Vector = tuple[float, ...]
+Numbers = Sequence[mpmath.mpf]
 
 
-def _parts(h: Sequence[mpmath.mpf], w: Sequence[mpmath.mpf]) -> tuple[mpmath.mpf, mpmath.mpf]:
+def _parts(h: Numbers, w: Numbers) -> tuple[mpmath.mpf, mpmath.mpf]:
     """|h||w| and cos(h, w)."""
     norms = mpmath.sqrt(sum(a * a for a in h)) * mpmath.sqrt(sum(b * b for b in w))
     return norms, sum(a * b for a, b in zip(h, w, strict=True)) / norms
 
 
-def _eq9(h: Sequence[mpmath.mpf], w: Sequence[mpmath.mpf], theta: mpmath.mpf) -> mpmath.mpf:
+def _eq9(h: Numbers, w: Numbers, theta: mpmath.mpf) -> mpmath.mpf:
     norms, cosine = _parts(h, w)
     if theta == 0:
         return norms * cosine
@@ -34,9 +37,7 @@ def _eq9(h: Sequence[mpmath.mpf], w: Sequence[mpmath.mpf], theta: mpmath.mpf) ->
     return norms * (a * mpmath.exp(-theta * cosine) - a)
 
 
-def _eq9_released(
-    h: Sequence[mpmath.mpf], w: Sequence[mpmath.mpf], theta: mpmath.mpf
-) -> mpmath.mpf:
+def _eq9_released(h: Numbers, w: Numbers, theta: mpmath.mpf) -> mpmath.mpf:
     norms, cosine = _parts(h, w)
     if cosine <= 0:
         return norms * cosine
@@ -44,30 +45,19 @@ def _eq9_released(
     return norms * t * (mpmath.exp(t * cosine) - 1) / (2 * (mpmath.exp(t) - t - 1))
 
 
-def value_and_slopes(
-    function: Callable[[list[mpmath.mpf]], mpmath.mpf], at: Sequence[float], step: mpmath.mpf
-) -> tuple[float, list[float]]:
-    """Value, and derivatives by all numbers as central differences, in mpmath's digits."""
-    exact = [mpmath.mpf(float(value)) for value in at]
-
-    def moved(i: int, change: mpmath.mpf) -> mpmath.mpf:
-        return function([*exact[:i], exact[i] + change, *exact[i + 1 :]])
-
-    slopes = [(moved(i, step) - moved(i, -step)) / (2 * step) for i in range(len(exact))]
-    return float(function(exact)), [float(slope) for slope in slopes]
-
-
 @functools.cache
 def kernel_reference(h: Vector, w: Vector, theta: float, name: str = "kerbs") -> list[list[float]]:
-    """Value, and derivatives by h, w and θ (central differences with step 1e-15), by mpmath in 70
-    digits, rounded to float64 at the very end."""
-    kernel = {"kerbs": _eq9, "kerbs_released": _eq9_released}[name]
+    """Value, and derivatives by h, w and θ as central differences, in 70 digits."""
+    kernel, d = {"kerbs": _eq9, "kerbs_released": _eq9_released}[name], len(h)
     with mpmath.workdps(70):
-        d = len(h)
-        value, by = value_and_slopes(
-            lambda v: kernel(v[:d], v[d : 2 * d], v[2 * d]), [*h, *w, theta], mpmath.mpf("1e-15")
-        )
-        return [[value], by[:d], by[d : 2 * d], by[2 * d :]]
+        exact, step = [mpmath.mpf(float(value)) for value in (*h, *w, theta)], mpmath.mpf("1e-15")
+
+        def moved(i: int, change: mpmath.mpf) -> mpmath.mpf:
+            v = [*exact[:i], exact[i] + change, *exact[i + 1 :]]
+            return kernel(v[:d], v[d : 2 * d], v[2 * d])
+
+        by = [float((moved(i, step) - moved(i, -step)) / (2 * step)) for i in range(2 * d + 1)]
+        return [[float(moved(0, mpmath.mpf(0)))], by[:d], by[d : 2 * d], by[2 * d :]]
 
 
 # ------------------------------------------------------------------------- naive torch
@@ -133,9 +123,7 @@ class Problem(NamedTuple):
 
     def to(self, dtype: torch.dtype) -> Problem:
         """Leaves with gradients, in ``dtype``."""
-        h, w, theta = (
-            value.detach().to(dtype).requires_grad_() for value in (self.h, self.w, self.theta)
-        )
+        h, w, theta = (value.detach().to(dtype).requires_grad_() for value in self.leaves)
         return self._replace(h=h, w=w, theta=theta)
 
     @property
@@ -162,33 +150,28 @@ def make_problem(
     theta = torch.randn(total_senses, generator=g, dtype=torch.float64) * theta_scale
     theta[:: max(2, total_senses // 4)] = 0.0
     theta[1 :: max(2, total_senses // 3)] = 1e-8
-    return Problem(
-        torch.randn(tokens, dim, generator=g, dtype=torch.float64),
-        torch.randn(total_senses, dim, generator=g, dtype=torch.float64),
-        theta,
-        owners,
-        torch.randint(vocab_size, (tokens,), generator=g),
-        vocab_size,
-    ).to(dtype)
+    h, w = (torch.randn(n, dim, generator=g, dtype=torch.float64) for n in (tokens, total_senses))
+    target = torch.randint(vocab_size, (tokens,), generator=g)
+    return Problem(h, w, theta, owners, target, vocab_size).to(dtype)
 
 
 # ------------------------------------------------------------------------- Eq. 12–13, per token
 
 
+Floats = list[float]
+Stream = list[tuple[int, Floats]]
+
+
 def printed_statistics(
-    log_prob: list[float],
-    usage: list[float],
-    word_of_sense: list[int],
-    stream: list[tuple[int, list[float]]],
-    decay: float,
-) -> tuple[list[float], list[float]]:
+    log_prob: Floats, usage: Floats, owners: list[int], stream: Stream, decay: float
+) -> tuple[Floats, Floats]:
     """Eq. 12 and 13 as printed; ``stream`` holds (ŷ_t, P(s_t = m) of every sense m) per token."""
     log_prob, usage = list(log_prob), list(usage)
     for target, senses in stream:
         for i in range(len(log_prob)):
-            word = sum(p for p, owner in zip(senses, word_of_sense, strict=True) if owner == i)
+            word = sum(p for p, owner in zip(senses, owners, strict=True) if owner == i)
             log_prob[i] = (1 - decay) * log_prob[i] + (math.log(word) if i == target else 0.0)
-        for m, owner in enumerate(word_of_sense):
+        for m, owner in enumerate(owners):
             usage[m] = (1 - decay) * usage[m] + decay * (senses[m] if owner == target else 0.0)
     return log_prob, usage
 
@@ -208,8 +191,8 @@ def _least_used(owners: list[int], usage: list[float], receiver: int) -> int | N
 
 
 def algorithm1(
-    owners: list[int], usage: list[float], log_prob: list[float], threshold: float, most: int
-) -> tuple[list[Move], list[int], list[float]]:
+    owners: list[int], usage: Floats, log_prob: Floats, threshold: float, most: int
+) -> tuple[list[Move], list[int], Floats]:
     """The allocation phase of Algorithm 1 in O(V·M) and more, words kept within 1 … ``most``."""
     owners, usage, moves = list(owners), list(usage), []
     for i in range(len(log_prob)):
@@ -223,15 +206,10 @@ def algorithm1(
 
 
 def released_reallocation(
-    owners: list[int],
-    counts: list[float],
-    probs: list[float],
-    interval_usage: list[float],
-    fraction: float,
-    most: int,
+    owners: list[int], counts: Floats, probs: Floats, usage: Floats, fraction: float, most: int
 ) -> list[Move]:
     """The released policy in words: rank the frequent words, each takes what is least used."""
-    owners, usage, moves = list(owners), list(interval_usage), []
+    owners, usage, moves = list(owners), list(usage), []
     by_count = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
     frequent = sorted(by_count[: len(counts) // 2])
     may = [i for i in frequent if counts[i] > 0 and owners.count(i) < most]
@@ -297,3 +275,33 @@ def naive_smoothed_losses(log_probs: Tensor, target: Tensor, label_smoothing: fl
     if label_smoothing == 0.0:
         return nll
     return (1.0 - label_smoothing - each) * nll - each * log_probs.sum(1)
+
+
+# ------------------------------------------------------------------------- memory
+
+
+class Memory(TorchDispatchMode):
+    """Largest tensor, peak of living storage in bytes, and products, of what is done inside.
+
+    Tensors under 1 KB are left out: they are many, and none is tokens × senses.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.peak = self.products = 0
+        self._living: list[weakref.ref[Tensor]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.products += str(func).split(".")[1] in ("mm", "_linear_pointwise")
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Tensor) and value.numel() >= 256:
+                self.largest = max(self.largest, value.numel())
+                self._living.append(weakref.ref(value))
+        tensors = [t for t in (ref() for ref in self._living) if t is not None]
+        self._living = [weakref.ref(t) for t in tensors]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        self.peak = max(self.peak, sum(storages.values()))
+        return result

@@ -1,7 +1,5 @@
 """Tiny archives in the layouts of the released corpora, and releases that expect them."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import zipfile
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fairseq.data.indexed_dataset import MMapIndexedDataset
 
 from fairseq_kerbs.data import released
 
@@ -41,13 +40,10 @@ def expect(
     counts: Mapping[str, int], *urls: str,
 ) -> None:  # fmt: skip
     """Let a corpus expect files, at addresses that end in their names."""
-    archives = {
-        file: [
-            f"sha256:{sha256(content).hexdigest()}",
-            *(f"{url}/{file}" for url in urls or ["http://127.0.0.1:1"]),
-        ]
-        for file, content in files.items()
-    }
+    archives: dict[str, list[str]] = {}
+    for file, content in files.items():
+        places = (f"{url}/{file}" for url in urls or ["http://127.0.0.1:1"])
+        archives[file] = [f"sha256:{sha256(content).hexdigest()}", *places]
     release = replace(released.release_of(name), archives=archives, counts=counts)
     monkeypatch.setattr(released, "release_of", lambda _: release)
 
@@ -58,8 +54,6 @@ def written(folder: Path) -> dict[str, bytes]:
 
 def size_of(prefix: Path) -> int:
     """Number of lines of a binarized text."""
-    from fairseq.data.indexed_dataset import MMapIndexedDataset
-
     return len(MMapIndexedDataset(str(prefix)))
 
 

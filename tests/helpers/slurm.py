@@ -1,7 +1,5 @@
 """A SLURM of one node, this machine, without systemd."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil
@@ -77,8 +75,7 @@ def running_slurm() -> Iterator[dict[str, str]]:
     try:
         flags = (["--foreground", "--force", *munge], ["-D"], ["-D", "-N", host])
         for name, own in zip(programs, flags, strict=True):
-            log = (folder / f"{name}.out").open("w")
-            command = [str(paths[name]), *own]
+            log, command = (folder / f"{name}.out").open("w"), [str(paths[name]), *own]
             daemons.append(subprocess.Popen(command, env=environ, stdout=log, stderr=log))
             time.sleep(1)
         deadline, state = time.monotonic() + HANGS, ""

@@ -1,7 +1,5 @@
 """Checkpoints of softmax models as fairseq-train would write them, from untrained models."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools
@@ -20,18 +18,13 @@ from fairseq_kerbs import checkpoints
 WORDS, SOURCE_WORDS = 31, 27
 TRANSLATION = "--task translation --source-lang de --target-lang en"
 LANGUAGE_MODEL = "--task language_modeling --tokens-per-sample 40"
-TINY = (
-    "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-layers 2 --decoder-layers 2 "
-    "--encoder-attention-heads 2 --decoder-attention-heads 2"
-)
 TINY_LSTM = (
     "--encoder-embed-dim 10 --decoder-embed-dim 12 --decoder-out-embed-dim 12 "
     "--encoder-hidden-size 8 --decoder-hidden-size 14"
 )
-TINY_LM = (
-    "--decoder-embed-dim 16 --decoder-ffn-embed-dim 24 --decoder-layers 2 "
-    "--decoder-attention-heads 2"
-)
+_LM = {"embed-dim": 16, "ffn-embed-dim": 24, "layers": 2, "attention-heads": 2}
+TINY_LM = " ".join(f"--decoder-{name} {size}" for name, size in _LM.items())
+TINY = f"{TINY_LM} {TINY_LM.replace('decoder', 'encoder')}"
 TINY_LSTM_LM = "--decoder-embed-dim 12 --decoder-out-embed-dim 12 --decoder-hidden-size 14"
 TIED = "--share-decoder-input-output-embed"
 CASES = {
@@ -96,16 +89,12 @@ def write_softmax(path: Any, flags: str) -> Any:
     model = models.build_model(copy.copy(args), building_task(args))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    history: dict[str, Any] = {"criterion_name": "CrossEntropyCriterion"}
-    history |= {"optimizer_name": "FairseqAdam", "num_updates": 7, "lr_scheduler_state": {}}
-    content = {
-        "args": None,
-        "cfg": settings(flags),
-        "model": dict(model.state_dict()),
-        "optimizer_history": [history],
-        "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}},
-        "last_optimizer_state": {"state": {0: torch.zeros(1000)}},
-    }
+    history: Any = [{"criterion_name": "CrossEntropyCriterion", "optimizer_name": "FairseqAdam"}]
+    history[0] |= {"num_updates": 7, "lr_scheduler_state": {}}
+    content = {"args": None, "cfg": settings(flags), "model": dict(model.state_dict())}
+    progress: Any = {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}}
+    content |= {"optimizer_history": history, "extra_state": progress}
+    content |= {"last_optimizer_state": {"state": {0: torch.zeros(1000)}}}
     torch.save(content, path)
     return model.eval()
 

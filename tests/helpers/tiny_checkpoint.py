@@ -1,7 +1,5 @@
 """Binarized toy text and a model trained on it for two updates, all in this process."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path
@@ -42,8 +40,7 @@ def fairseq_train(*arguments: object) -> None:
 
 
 def binarized_corpus(folder: Path, sizes: dict[str, int] = SIZES) -> Path:
-    """The synthetic corpus in ``text``; and in ``bin``, which is returned, what fairseq-preprocess
-    would make of it, words between spaces."""
+    """The synthetic corpus in ``text``; in ``bin``, which is returned, binarized by words."""
     text, data = folder / "text", folder / "bin"
     write_toy_corpus(text, **sizes)
     data.mkdir()

@@ -1,11 +1,9 @@
 """Tiny parallel text, models for it, and what fairseq's commands print of them."""
 
-from __future__ import annotations
-
 import random
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.helpers.commands import USER_DIR
 
@@ -70,13 +68,9 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model after its first updates: folder, checkpoint and what fairseq-train printed."""
+class Trained(NamedTuple):
+    """A model after its first updates, and what fairseq-train printed."""
 
     folder: Path
+    checkpoint: Path
     output: str
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint_last.pt"

@@ -1,7 +1,5 @@
 """Real trainings, one process each, some of which kill themselves or record their senses."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -15,9 +13,7 @@ from tests.helpers.commands import Command, run_together
 from tests.helpers.tiny_checkpoint import binarized_corpus
 
 Run = dict[str, Any]
-"""``arguments`` of fairseq-train, and perhaps ``log``, a file that its output is added to;
-``kill``, see `arm`; ``record``, see `record`; ``rank``, and ``port``, which both processes of one
-training share."""
+"""``arguments``, ``log``, `kill`, `record`, and ``rank`` and ``port`` of one of two processes."""
 
 
 def trainings(runs: list[Run]) -> list[int]:
@@ -38,17 +34,13 @@ def _command(run: Run) -> Command:
     if "rank" in run:  # what torchrun tells its processes
         environment |= {"RANK": str(run["rank"]), "LOCAL_RANK": "0", "WORLD_SIZE": "2"}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(run["port"])}
-    prepare = {
-        f"{__name__}:{function}": run[key]
-        for key, function in (("kill", "arm"), ("record", "record"))
-        if key in run
-    }
+    prepare = {f"{__name__}:{name}": run[name] for name in ("kill", "record") if name in run}
     return Command("fairseq-train", run["arguments"], environment=environment, prepare=prepare)
 
 
-def binarize(folder: Path, pairs: int = 60, valid: int = 8) -> Path:
+def binarize(folder: Path) -> Path:
     """The synthetic corpus in words, binarized; the folder for fairseq-train."""
-    return binarized_corpus(folder, {"train": pairs, "valid": valid, "test": 1})
+    return binarized_corpus(folder, {"train": 60, "valid": 8, "test": 1})
 
 
 # ------------------------------------------------------------------ inside the started process
@@ -58,12 +50,12 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(kill: str) -> None:
+def kill(when: str) -> None:
     """Die at a moment: ``save N`` (inside the N-th), ``copy NAME``, ``before save N``."""
     import torch
     from fairseq import checkpoint_utils
 
-    what, _, which = kill.rpartition(" ")
+    what, _, which = when.rpartition(" ")
     moments = count(1)
 
     def due() -> bool:

@@ -1,10 +1,10 @@
 """torch.compile inside the likelihood and around it, and the other transformations of torch."""
 
-from __future__ import annotations
-
+import functools
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +18,9 @@ from fairseq_kerbs.kernels import build_kernel
 from fairseq_kerbs.likelihood import compilation, kerbs_nll
 from fairseq_kerbs.likelihood.chunks import kernel_key
 from fairseq_kerbs.output_layers import KerbsOutputLayer, OutputLayer
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from fairseq_kerbs.senses import build_sense_table
+from tests.helpers.cli import Log, Patch
 from tests.helpers.reference import Problem, make_problem
 from tests.likelihood.test_nll import chunks_of
 from tests.output_layers.test_base import make
@@ -32,7 +34,7 @@ def loss_and_gradients(p: Problem, **options: Any) -> list[Tensor]:
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh(monkeypatch: Patch) -> Iterator[None]:
     """Nothing is compiled, logged or broken yet, and nothing will stay so."""
     torch._dynamo.reset()
     monkeypatch.setattr(compilation, "_works", True)
@@ -41,9 +43,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def test_one_compilation_serves_all_numbers_of_tokens_and_all_allocations(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_compilation_serves_all_sizes_and_allocations(monkeypatch: Patch, caplog: Log) -> None:
     def run(tokens: int, seed: int) -> None:
         p = make_problem(tokens, 40, 110, 7, seed=seed, dtype=torch.float32)
         options: dict[str, Any] = {"label_smoothing": 0.1, "reduction": "mean"}
@@ -65,10 +65,59 @@ def test_one_compilation_serves_all_numbers_of_tokens_and_all_allocations(
     assert names == ["write_logits", "log_sum", "write_word_masses", "write_gradients"]
 
 
+@pytest.fixture
+def counters(monkeypatch: Patch) -> Any:
+    """What torch.compile counts, where everything compiles and CPU tensors claim to be on a GPU."""
+    counted = torch._dynamo.utils.counters
+    counted.clear()
+    compiled = functools.cache(lambda f: torch.compile(f, backend="eager", dynamic=False))
+    monkeypatch.setattr(compilation, "_compiled", compiled)
+    monkeypatch.setenv(compilation.SWITCH, "1")
+    monkeypatch.setattr(torch, "_assert_async", lambda *_: None)
+    card = SimpleNamespace(total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    monkeypatch.setattr(Tensor, "is_cuda", property(lambda _: True))
+    return counted
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_compilation_serves_a_gpu(dtype: torch.dtype, counters: Any) -> None:
+    """But for chunks that fill the matrix of logits, which are another layout."""
+    for tokens in (40, 64, 41, 97, 16, 128, 333):
+        loss_and_gradients(make_problem(tokens, 40, 110, 7, dtype=dtype), label_smoothing=0.1)
+    assert compilation._works
+    assert counters["stats"]["unique_graphs"] == 4
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin", "log"])
+def test_one_compilation_composes_all_positions_of_all_batches(kernel: str, counters: Any) -> None:
+    layer = KerbsOutputLayer(6, 20, 50, kernel=kernel)
+    embed = ComposedEmbedding(layer, padding_idx=1)
+    for batch, length in ((5, 4), (3, 7), (8, 2)):
+        words = torch.arange(batch * length).view(batch, -1)
+        contexts = torch.randn(batch, length, 6, requires_grad=True)
+        positions = embed.look_up(words % 20, prepare=True).by_position()
+        composed = [embed.compose(found, contexts[:, t]) for t, found in enumerate(positions)]
+        results = torch.stack(composed, 1), embed(words % 20, contexts)
+        leaves = contexts, *layer.parameters()
+        losses = (value.square().sum() for value in results)
+        ours, right = (torch.autograd.grad(loss, leaves, allow_unused=True) for loss in losses)
+        torch.testing.assert_close(results[0], results[1])
+        torch.testing.assert_close(ours, right)
+    assert compilation._works
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    counters.clear()
+    layer.compile = False  # type: ignore[method-assign, assignment]
+    with torch.no_grad():
+        embed.compose(next(embed.look_up(words, prepare=True).by_position()), contexts[:, 0])
+    embed.compose(next(embed.look_up(words, prepare=True).by_position()), contexts[:, 0])
+    assert not counters
+
+
 @pytest.mark.parametrize("broken", ["write_logits", "write_gradients"])
-def test_a_failing_compilation_gives_one_warning_and_plain_results(
-    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_compilation_warns_once(broken: str, monkeypatch: Patch, caplog: Log) -> None:
     def backend(*_: Any) -> Any:
         raise OSError("no compiler here")
 
@@ -87,7 +136,7 @@ def test_a_failing_compilation_gives_one_warning_and_plain_results(
     assert not compilation.worthwhile(10**6)
 
 
-def test_passes_are_compiled_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_are_compiled_only_where_that_pays(monkeypatch: Patch) -> None:
     few, many = make_problem(20), make_problem(20, 3000, compilation.LEAST_SENSES, 4)
     asked, passes = list[str](), ["write_logits", "log_sum", "write_gradients"]
 
@@ -199,8 +248,7 @@ def test_a_compiled_model_is_the_model(case: tuple[str, str, float, str]) -> Non
 
 @pytest.mark.parametrize("kind", ["kerbs", "softmax", "mixture"])
 def test_scoring_is_exported(kind: str) -> None:
-    model = make_model(kind).eval()
-    tokens = torch.export.Dim("tokens", min=2, max=1000)
+    model, tokens = make_model(kind).eval(), torch.export.Dim("tokens", min=2, max=1000)
     with torch.no_grad():
         exported = torch.export.export(model, (batch(5)[0],), dynamic_shapes=({0: tokens},))
         for number in (5, 12):

@@ -1,7 +1,5 @@
 """Mixtures of softmaxes and of kernels: likelihood and output layer."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any
@@ -15,8 +13,7 @@ from fairseq_kerbs.likelihood import mixture
 from fairseq_kerbs.likelihood.mixture import Mixture, mixture_nll
 from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.mixture import MixtureOutputLayer
-from tests.helpers.memory import Memory
-from tests.helpers.reference import naive_mixture_log_probs, naive_smoothed_losses
+from tests.helpers.reference import Memory, naive_mixture_log_probs, naive_smoothed_losses
 
 KERNEL_LISTS = [["lin"], ["lin", "log", "lin"], ["kerbs", "lin", "kerbs", "kerbs_released", "log"]]
 
@@ -31,10 +28,8 @@ def make(kernels: list[str], dtype: torch.dtype = torch.float64, dim: int = 6) -
 
 
 def reference(layer: Any, h: Tensor) -> Tensor:
-    """Log-probabilities [N, V] of contexts [N, d], slowly."""
     count, dim = len(layer.kernels), h.shape[1]
-    maps = layer.projections.weight.view(count, dim, dim)
-    tanh_scale = layer.tanh_scale.item()
+    maps, tanh_scale = layer.projections.weight.view(count, dim, dim), layer.tanh_scale.item()
     contexts = torch.stack([tanh_scale * torch.tanh(h @ c.t() / tanh_scale) for c in maps], 1)
     log_weights = (h @ layer.mixing.weight.t()).log_softmax(1)
     thetas = [layer.thetas.get(str(k)) for k in range(count)]
@@ -54,8 +49,7 @@ def test_scores_loss_and_all_gradients_are_those_of_the_reference(
     h, target = torch.randn(37, 6, dtype=dtype, requires_grad=True), torch.randint(13, (37,))
     wide_h = h.detach().double().requires_grad_()
     counted = torch.arange(37) % 5 != 2
-    padded = target.masked_fill(~counted, 1000)
-    log_probs = reference(exact, wide_h)
+    padded, log_probs = target.masked_fill(~counted, 1000), reference(exact, wide_h)
     expected = naive_smoothed_losses(log_probs, target, smoothing) * counted
     factors = torch.rand(37, dtype=torch.float64)
     tolerance = 1e-10 if dtype == torch.float64 else 2e-5
@@ -81,8 +75,7 @@ def test_scores_loss_and_all_gradients_are_those_of_the_reference(
 def test_every_kernel_can_be_a_component(name: str) -> None:
     layer = make(["lin", name, name]).eval()
     h = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
-    target = torch.randint(13, (9,))
-    slow = layer.log_probs(h)
+    target, slow = torch.randint(13, (9,)), layer.log_probs(h)
     torch.testing.assert_close(slow.exp().sum(1), torch.ones(9).double())
     with torch.no_grad():
         torch.testing.assert_close(layer.log_probs(h), slow)
@@ -98,8 +91,7 @@ def test_every_kernel_can_be_a_component(name: str) -> None:
 @pytest.mark.parametrize("tokens", [0, 3])
 def test_no_token_gives_zero(tokens: int, reduction: str) -> None:
     layer, h = make(["lin", "lin", "log"]), torch.randn(tokens, 6, dtype=torch.float64)
-    target = torch.full((tokens,), -100)
-    loss = layer.nll(h, target, label_smoothing=0.1, reduction=reduction)
+    loss = layer.nll(h, torch.full((tokens,), -100), label_smoothing=0.1, reduction=reduction)
     loss.sum().backward()
     assert not loss.any()
     assert all(value.grad.eq(0).all() for value in layer.parameters())
@@ -113,8 +105,7 @@ def test_probabilities_below_the_least_float_keep_their_gradient(smoothing: floa
     log_weights = torch.tensor([[0.0, -500.0], [-1.0, math.log(1 - math.exp(-1))]])
     leaves = [x.requires_grad_() for x in (contexts, w, log_weights)]
     wide = [x.detach().double().requires_grad_() for x in leaves]
-    kernels = [build_kernel("lin")] * 2
-    sharp = Mixture(leaves[0], leaves[1], leaves[2], kernels, [w[:, 0]] * 2)
+    sharp = Mixture(leaves[0], leaves[1], leaves[2], [build_kernel("lin")] * 2, [w[:, 0]] * 2)
     target = torch.tensor([2, 0])
     loss, _ = mixture_nll(sharp, target, NllOptions(label_smoothing=smoothing))
     log_probs = naive_mixture_log_probs(wide[0], wide[1], wide[2], ["lin"] * 2, [w, w])

@@ -1,32 +1,27 @@
-"""Models: composition in training and in decoding, scores, padding, causality, wrong flags."""
+"""Models: composition in training and in decoding, beam search, the recursion, padding, flags."""
 
-from __future__ import annotations
-
+import argparse
+import itertools
 import math
 from typing import Any
 
 import pytest
 import torch
 from fairseq import options
-from fairseq.models import ARCH_CONFIG_REGISTRY, lstm
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, lstm
+from fairseq.search import DiverseBeamSearch, Sampling
+from fairseq.sequence_generator import SequenceGenerator
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf, ValidationError
+from torch import Tensor, nn
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
-from fairseq_kerbs.models import PRESETS
-from tests.helpers.fairseq_fixtures import (
-    ALL_MODELS,
-    LANGUAGE_MODELS,
-    MODELS,
-    dictionary,
-    make_batch,
-    make_model,
-    make_task,
-    make_text,
-    read_tokens,
-    step_by_step,
-    teacher_forced,
-)
+from fairseq_kerbs.models import PRESETS, GruKerbsModel, LstmKerbsModel, TransformerKerbsModel
+from fairseq_kerbs.models.config import in_flags, user_errors
+from fairseq_kerbs.output_layers.composition import ComposedEmbedding
+from fairseq_kerbs.utils.errors import UserError
+from tests.helpers import fairseq_fixtures as tiny
+from tests.helpers.fairseq_fixtures import ALL_MODELS, LANGUAGE_MODELS, MODELS, make_model
 
 Flags = dict[str, Any]
 SEPARATE: Flags = {"input_embedding": "separate", "decoder_out_embed_dim": 9}
@@ -57,36 +52,27 @@ SETTINGS: list[tuple[str, Flags]] = [
     ("fairseq_lstm_lm", {"residuals": True, "decoder_layers": 2, "sense_bias": True}),
     ("fairseq_lstm_lm", {**SEPARATE, "residuals": True}),
 ]
-SETTINGS += [
-    (name, flags)
-    for name in ("transformer_lm", "lstm_lm", "gru_lm")
-    for flags in (
-        {"composition": "prior"},
-        {"output_layer": "softmax"},
-        {"output_layer": "mos"},
-        {"composition_passes": -1, "sense_bias": True},
-    )
-]
+LAYERS: list[Flags] = [{"output_layer": "softmax"}, {"output_layer": "mos"}]
+LAYERS += [{"composition": "prior"}, {"composition_passes": -1, "sense_bias": True}]
+SETTINGS += itertools.product(("transformer_lm", "lstm_lm", "gru_lm"), LAYERS)
 LENGTHS = (7, 6, 4)  # fairseq's LSTM wants the longest sentence first
 
 
 def batch_of(name: str, lengths: tuple[int, ...] = LENGTHS, **options: Any) -> Flags:
     if name in LANGUAGE_MODELS:
-        return make_text(lengths, both_sides=name == "bilstm_lm")
-    return make_batch(lengths, **options)
+        return tiny.make_text(lengths, both_sides=name == "bilstm_lm")
+    return tiny.make_batch(lengths, **options)
 
 
 @pytest.mark.parametrize(("name", "flags"), SETTINGS)
-def test_teacher_forcing_and_step_by_step_decoding_give_the_same_scores(
-    name: str, flags: Flags
-) -> None:
+def test_teacher_forcing_and_decoding_give_the_same_scores(name: str, flags: Flags) -> None:
     model = make_model(name, **flags)
     for reorder_at in (-1, 3):
         batch = batch_of(name, (6, 6, 6) if reorder_at > 0 else LENGTHS, same_source=reorder_at > 0)
         real = batch["target"].ne(1)
         with torch.no_grad():
-            together = teacher_forced(model, batch)
-            single = step_by_step(model, batch, reorder_at)
+            together = tiny.teacher_forced(model, batch)
+            single = tiny.step_by_step(model, batch, reorder_at)
         torch.testing.assert_close(single[real], together[real], rtol=1e-4, atol=2e-5)
         torch.testing.assert_close(together.exp().sum(-1), torch.ones(together.shape[:2]))
 
@@ -96,8 +82,8 @@ def test_composition_reaches_the_scores(name: str) -> None:
     """The test above would pass as well if the posterior were never used."""
     batch = batch_of(name)
     with torch.no_grad():
-        posterior = teacher_forced(make_model(name), batch)
-        prior = teacher_forced(make_model(name, composition="prior"), batch)
+        posterior = tiny.teacher_forced(make_model(name), batch)
+        prior = tiny.teacher_forced(make_model(name, composition="prior"), batch)
     torch.testing.assert_close(posterior[:, 0], prior[:, 0])  # no previous word at position 0
     assert (posterior[:, 1:] - prior[:, 1:]).abs().max() > 1e-3
 
@@ -108,11 +94,10 @@ def test_enough_passes_are_the_sequential_recursion(name: str) -> None:
     model, batch = make_model(name), batch_of(name)
     real = batch["target"].ne(1)
     with torch.no_grad():
-        recursion = step_by_step(model, batch)
+        recursion = tiny.step_by_step(model, batch)
         for passes in (*range(real.shape[1] + 1), -1):
             model.decoder.passes = passes
-            scores = teacher_forced(model, batch)
-            near = real.clone()
+            scores, near = tiny.teacher_forced(model, batch), real.clone()
             if passes >= 0:
                 near[:, passes + 1 :] = False  # position p needs p passes
             torch.testing.assert_close(scores[near], recursion[near], rtol=1e-4, atol=2e-5)
@@ -125,7 +110,7 @@ def test_with_one_sense_a_word_it_is_fairseqs_lstm(language: bool) -> None:
     name = "fairseq_lstm_lm" if language else "fairseq_lstm"
     flags: Flags = {"decoder_layers": 2, "encoder_layers": 2, "residuals": language}
     model, batch = make_model(name, total_senses=1.0, **flags).double(), batch_of(name)
-    tokens, encoder_out = read_tokens(batch), None
+    tokens, encoder_out = tiny.read_tokens(batch), None
     real = tokens.ne(1)
     with torch.no_grad():
         features, extra = model(**batch["net_input"])
@@ -144,28 +129,28 @@ def test_padding_changes_nothing(name: str, side: str) -> None:
     """Also --left-pad-target: what is trained must be what decoding computes, which has none."""
     model, plain, padded = make_model(name), batch_of(name), batch_of(name)
     if name in MODELS:
-        padded = make_batch(LENGTHS, pad_to=11)  # sources, too, which fairseq's LSTM refuses
-    tokens = torch.nn.functional.pad(read_tokens(padded), (0, 3), value=1)
+        source = padded["net_input"]["src_tokens"]  # too, which fairseq's LSTM refuses
+        padded["net_input"]["src_tokens"] = torch.nn.functional.pad(source, (4, 0), value=1)
+    tokens = torch.nn.functional.pad(tiny.read_tokens(padded), (0, 7), value=1)
     if side == "left":
         tokens = torch.stack([row.roll(len(row) - int(row.ne(1).sum())) for row in tokens])
     padded["net_input"]["src_tokens" if name in LANGUAGE_MODELS else "prev_output_tokens"] = tokens
     with torch.no_grad():
-        expected = teacher_forced(model, plain)[read_tokens(plain).ne(1)]
-        padded_scores = teacher_forced(model, padded)[tokens.ne(1)]
+        expected = tiny.teacher_forced(model, plain)[tiny.read_tokens(plain).ne(1)]
+        padded_scores = tiny.teacher_forced(model, padded)[tokens.ne(1)]
     torch.testing.assert_close(padded_scores, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_attention_names_positions_of_the_source_as_given(name: str) -> None:
     """Alignments are read off it; fairseq pads sources on the left."""
-    model, batch = make_model(name), make_batch()
+    model, batch = make_model(name), tiny.make_batch()
     source = batch["net_input"]["src_tokens"]
     assert source[:, 0].eq(1).any()
     with torch.no_grad():
         _, extra = model(**batch["net_input"])
     attention = extra["attn"][0]  # [batch, len, src_len]
-    on_padding = source.eq(1).unsqueeze(1).expand_as(attention)
-    assert attention[on_padding].abs().sum() == 0
+    assert attention[source.eq(1).unsqueeze(1).expand_as(attention)].abs().sum() == 0
     torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
 
 
@@ -174,45 +159,42 @@ def test_attention_names_positions_of_the_source_as_given(name: str) -> None:
 def test_criterion_trains_all_parameters(name: str, layer: str) -> None:
     flags = SEPARATE | DEEP if name == "fairseq_lstm" and layer == "kerbs" else {}
     model, batch = make_model(name, output_layer=layer, **flags).train(), batch_of(name)
-    criterion = KerbsCrossEntropyCriterion(make_task(model=name), False, label_smoothing=0.0)
+    criterion = KerbsCrossEntropyCriterion(tiny.make_task(model=name), False, label_smoothing=0.0)
     loss, size, log = criterion(model, batch)
     loss.backward()
     assert [key for key, value in model.named_parameters() if value.grad is None] == []
     target = batch["target"]
-    scores = teacher_forced(model.eval(), batch).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    scores = tiny.teacher_forced(model.eval(), batch).gather(-1, target.unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(loss.detach(), -scores[target.ne(1)].sum().detach())
     assert log["ntokens"] == size == sum(LENGTHS)
 
 
+# each of these alone is wrong
+WRONG_ALONE: list[tuple[str, Flags]] = [
+    ("transformer", {"total_senses": 0.5, "sense_decay": 1.0, "composition_passes": -2}),
+    ("transformer", {"share_all_embeddings": True, "decoder_output_dim": 8}),
+    ("transformer_lm", {"adaptive_input": True, "decoder_output_dim": 8}),
+    ("fairseq_lstm", {"total_senses": 4.5, "share_all_embeddings": True}),
+    ("fairseq_lstm", {"adaptive_softmax_cutoff": "5,9", "decoder_freeze_embed": True}),
+    ("lstm", {"max_senses": 0, "kernel": "rfb", "sense_decay": -0.1, "log_prob_threshold": 0.5}),
+    ("lstm", {"reallocation_interval": 0, "hidden_size": 13, "embed_dim": 0, "layers": 0}),
+    ("lstm", {"cluster_gap": 0.0}),
+    ("gru_lm", {"hidden_size": -1}),
+    ("bilstm_lm", {"dropout": 1.5}),
+]
 WRONG_FLAGS: list[tuple[str, Flags, str]] = [
-    ("transformer", {"total_senses": 0.5}, "--total-senses"),
-    ("fairseq_lstm", {"total_senses": 4.5}, "--total-senses"),
-    ("lstm", {"max_senses": 0}, "--max-senses"),
-    ("lstm", {"kernel": "rfb"}, "--kernel"),
-    ("lstm", {"sense_decay": -0.1}, "--sense-decay"),
-    ("transformer", {"sense_decay": 1.0}, "--sense-decay"),
-    ("lstm", {"log_prob_threshold": 0.5}, "--log-prob-threshold"),
-    ("lstm", {"reallocation_interval": 0}, "--reallocation-interval"),
-    ("transformer", {"composition_passes": -2}, "--composition-passes"),
-    ("transformer", {"share_all_embeddings": True}, "--share-all-embeddings"),
-    ("transformer", {"decoder_output_dim": 8}, "--decoder-output-dim"),
-    ("lstm", {"hidden_size": 13}, "--hidden-size"),
-    ("gru_lm", {"hidden_size": -1}, "--hidden-size"),
-    ("lstm", {"embed_dim": 0}, "--embed-dim"),
-    ("lstm", {"layers": 0}, "--layers"),
-    ("bilstm_lm", {"dropout": 1.5}, "--dropout"),
+    *(
+        (model, {name: value}, f"--{name.replace('_', '-')}")
+        for model, flags in WRONG_ALONE
+        for name, value in flags.items()
+    ),
     ("bilstm_lm", {"targets": ["future"]}, "--self-target"),
     ("gru_lm", {"targets": ["self"]}, "--self-target"),
     ("transformer_lm", {"targets": ["self", "future"]}, "--self-target"),
     ("lstm_lm", {"targets": None}, "--task language_modeling"),
-    ("gru_lm", {"source_dictionary": dictionary(19)}, "--output-dictionary-size"),
-    ("transformer_lm", {"adaptive_input": True}, "--adaptive-input"),
-    ("transformer_lm", {"decoder_output_dim": 8}, "--decoder-output-dim"),
+    ("gru_lm", {"source_dictionary": tiny.dictionary(19)}, "--output-dictionary-size"),
     ("fairseq_lstm", {"decoder_out_embed_dim": 9}, "--decoder-embed-dim"),
     ("fairseq_lstm", {"decoder_layers": 2}, "--encoder-layers"),
-    ("fairseq_lstm", {"share_all_embeddings": True}, "--share-all-embeddings"),
-    ("fairseq_lstm", {"adaptive_softmax_cutoff": "5,9"}, "--adaptive-softmax-cutoff"),
-    ("fairseq_lstm", {"decoder_freeze_embed": True}, "--decoder-freeze-embed"),
     ("fairseq_lstm", {"sense_bias": True, "output_layer": "mos"}, "--sense-bias"),
     ("lstm", {"sense_bias": True, "kernel": "rbf"}, "--sense-bias"),
     ("lstm", {"output_layer": "mos", "mixture_components": 0}, "--mixture-components"),
@@ -233,13 +215,12 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
     ("lstm", {"kernel": "mog", "embed_dim": 7}, "--kernel mog halves its vectors, which have 7"),
     ("lstm", {"reallocation_at": [1.5], "max_update": 9}, "--reallocation-at 1.5: give a share"),
     ("lstm", {"reallocation_at": [0.5]}, "shares of --max-update: give that, too"),
-    ("lstm", {"cluster_gap": 0.0}, "--cluster-gap is 0.0"),
 ]
 
 
 @pytest.mark.parametrize(("name", "flags", "named"), WRONG_FLAGS)
 def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: Flags, named: str) -> None:
-    task = make_task(model=name)
+    task = tiny.make_task(model=name)
     of_task = {key: flags[key] for key in ("targets", "source_dictionary") if key in flags}
     vars(task).update(of_task)
     with pytest.raises(SystemExit) as ending:
@@ -249,17 +230,12 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: Flags, named: str
 
 
 @pytest.mark.parametrize(("saved", "flags", "named"), [
-    ({}, {"total_senses": 2.0}, "--total-senses"),
-    ({}, {"kernel": "lin"}, "--kernel"),
-    ({}, {"output_layer": "softmax"}, "--output-layer"),
-    ({}, {"max_senses": 3}, "--max-senses"),
+    ({}, {"total_senses": 2.0}, "--total-senses"), ({}, {"kernel": "lin"}, "--kernel"),
+    ({}, {"output_layer": "softmax"}, "--output-layer"), ({}, {"max_senses": 3}, "--max-senses"),
     ({"output_layer": "mos"}, {}, "--output-layer"),
     ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
-    (
-        {"output_layer": "mos", "mixture_components": 2},
-        {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"},
-        "--mixture-kernels",
-    ),
+    ({"output_layer": "mos", "mixture_components": 2},
+     {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"}, "--mixture-kernels"),
 ])  # fmt: skip
 def test_a_checkpoint_of_another_model_is_refused(saved: Flags, flags: Flags, named: str) -> None:
     for name in ("transformer", "gru_lm"):
@@ -288,3 +264,176 @@ def test_mos_reaches_farther_than_the_printed_tanh() -> None:
     for kind, scale in (("mos", 4.0), ("mixture", 1.0)):
         layer = make_model("lstm", output_layer=kind, mixture_kernels="lin").decoder.output
         assert layer.state_dict()["tanh_scale"] == scale
+
+
+CELLS: dict[str, Any] = {"gru_lm": torch.gru_cell, "lstm_lm": torch.lstm_cell}
+
+
+def recursion(model: Any, row: Tensor, name: str) -> Tensor:
+    """Eq. 2 and 6–7 word by word for one text [len], from torch's own cells: [len, d]."""
+    decoder = model.decoder
+    embed = ComposedEmbedding(decoder.output, 1, decoder.embed_tokens.posterior)
+    zeros = torch.zeros(1, 12, dtype=torch.float64)
+    states: list[Any] = [(zeros, zeros) if name == "lstm_lm" else zeros] * decoder.rnn.num_layers
+    context: Tensor | None = None
+    found = []
+    for word in row.unsqueeze(1):
+        below = embed(word, context)
+        for number, weights in enumerate(decoder.rnn.all_weights):
+            states[number] = CELLS[name](below, states[number], *weights)
+            below = states[number][0] if name == "lstm_lm" else states[number]
+        context = decoder.to_context(below)
+        found.append(context)
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(
+    "flags", [{}, {"composition": "prior"}, {"output_layer": "softmax"}, {"total_senses": 1.0}]
+)
+def test_contexts_and_all_gradients_follow_the_recursion(name: str, flags: dict[str, Any]) -> None:
+    """In steps where the posterior matters, and in one sequence where it does not."""
+    model, batch = make_model(name, **flags).double(), tiny.make_text()
+    assert model.decoder.embed_tokens.posterior == (not flags)
+    source, target = batch["net_input"]["src_tokens"], batch["target"]
+    features, _ = model(source)
+    losses = [model.decoder.output.nll(features, target, ignore_index=1)]
+    for row, words in enumerate(source):
+        length = int(target[row].ne(1).sum())
+        expected = recursion(model, words[:length], name)
+        torch.testing.assert_close(features[row, :length], expected, rtol=1e-10, atol=1e-10)
+        losses.append(model.decoder.output.nll(expected, target[row, :length]))
+    parameters = dict(model.named_parameters())
+    leaves = [*parameters.values()]
+    found, right = (torch.autograd.grad(x, leaves) for x in (losses[0], sum(losses[1:])))
+    for key, ours, theirs in zip(parameters, found, right, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11, msg=key)
+
+
+def cloze_gradients(model: Any, tokens: Tensor) -> Tensor:
+    """Size of d features[t] / d embedding[s], [len (t), len (s)], summed over the batch."""
+    embed = model.decoder.embed_tokens
+    seen: list[Tensor] = []
+
+    def remember(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        seen.append(output.detach().requires_grad_())
+        return seen[-1]
+
+    handle = embed.register_forward_hook(remember)
+    features, _ = model.decoder.extract_features(tokens)
+    handle.remove()
+    rows = []
+    for t in range(tokens.shape[1]):
+        (gradient,) = torch.autograd.grad(features[:, t].square().sum(), seen[0], retain_graph=True)
+        rows.append(gradient.abs().sum((0, 2)))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("direction", ["forwards", "backwards"])
+def test_each_direction_sees_its_side_alone(direction: str) -> None:
+    """One direction silenced: what is left has read t − 1 and before, or t + 1 and after."""
+    model = make_model("bilstm_lm").double()
+    silent = slice(12, None) if direction == "forwards" else slice(12)
+    model.decoder.to_context.weight.data[:, silent] = 0.0  # [d, 2 · hidden]
+    found = cloze_gradients(model, tiny.make_text((7,))["net_input"]["src_tokens"]) > 0.0
+    ones = torch.ones(7, 7, dtype=torch.bool)
+    assert torch.equal(found, ones.tril(-1) if direction == "forwards" else ones.triu(1))
+
+
+def test_a_cloze_model_refuses_to_generate() -> None:
+    with pytest.raises(SystemExit, match="cannot generate"):
+        make_model("bilstm_lm").decoder(torch.tensor([[2, 5]]), encoder_out=None)
+
+
+BEGIN = torch.tensor([2])
+DICTIONARY = tiny.make_task().target_dictionary
+
+
+def generate(models: list[Any], batch: Any, **settings: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Hypotheses of a beam search, as fairseq-generate runs it, with the rows of their sources."""
+    settings = {"beam_size": 4, "max_len_b": 9} | settings
+    found = SequenceGenerator(models, DICTIONARY, **settings).generate(models, batch)
+    assert all(len(hypotheses) == settings["beam_size"] for hypotheses in found)
+    return [(row, each) for row, hypotheses in enumerate(found) for each in hypotheses]
+
+
+def check_scores(models: list[Any], batch: Any, row: int, hypothesis: Any, heat: float = 1) -> None:
+    """Scores of a hypothesis are log-probabilities by teacher forcing, averaged over models."""
+    tokens = hypothesis["tokens"]
+    source, previous = batch["net_input"]["src_tokens"][[row]], torch.cat([BEGIN, tokens[:-1]])
+    probs = []
+    for model in models:
+        features, extra = model(source, source.ne(1).sum(1), previous.unsqueeze(0))
+        probs.append(model.get_normalized_probs((features / heat, extra), log_probs=False))
+    expected = torch.stack(probs).mean(0)[0].gather(1, tokens.unsqueeze(1)).log().squeeze(1)
+    torch.testing.assert_close(hypothesis["positional_scores"], expected, rtol=1e-4, atol=1e-4)
+
+
+SEARCHES: list[dict[str, Any]] = [
+    {"temperature": 1.5, "min_len": 5},
+    {"beam_size": 7},
+    {"search_strategy": Sampling(DICTIONARY, sampling_topk=5)},
+    {"search_strategy": DiverseBeamSearch(DICTIONARY, num_groups=2, diversity_strength=0.5)},
+]
+BEAMS = [*itertools.product(["transformer"], [-1, 0], SEARCHES)]
+BEAMS += [(names, -1, {}) for names in ("lstm", "gru", "transformer lstm")]
+
+
+@pytest.mark.parametrize(("names", "passes", "settings"), BEAMS)
+def test_beam_scores_are_those_of_teacher_forcing(names: str, passes: int, settings: Any) -> None:
+    """Sentences leave the batch at different steps; two of them are the same sentence."""
+    batch = tiny.make_batch(lengths=(6, 6, 4, 7))
+    batch["net_input"]["src_tokens"][1] = batch["net_input"]["src_tokens"][0]
+    models = [make_model(name, seed=seed) for seed, name in enumerate(names.split())]
+    models[0].decoder.passes = passes  # of the transformer
+    torch.manual_seed(4)
+    lengths = set()
+    with torch.no_grad():
+        for model in models:  # the end of a sentence has the mean context vector as its sense
+            layer, (features, _) = model.decoder.output, model(**batch["net_input"])
+            ends, mean = layer.inventory.word_of_sense == 2, features.flatten(0, 1).mean(0)
+            layer.weight[ends], layer.theta[ends] = 3.5 * mean / mean.norm(), 0.0
+        for row, hypothesis in generate(models, batch, max_len_b=12, **settings):
+            lengths.add(len(hypothesis["tokens"]))
+            if not isinstance(settings.get("search_strategy"), DiverseBeamSearch):  # has a penalty
+                check_scores(models, batch, row, hypothesis, settings.get("temperature", 1.0))
+    assert len(lengths) > 1 or names != "transformer"
+
+
+@pytest.mark.parametrize("passes", [-1, 0])
+def test_attention_of_hypotheses_is_that_of_the_last_pass(passes: int) -> None:
+    """What --print-alignment reads."""
+    model, batch = make_model("transformer", composition_passes=passes), tiny.make_batch()
+    with torch.no_grad():
+        for row, hypothesis in generate([model], batch):
+            source = batch["net_input"]["src_tokens"][[row]]
+            previous = torch.cat([BEGIN, hypothesis["tokens"][:-1]]).unsqueeze(0)
+            _, extra = model(source, source.ne(1).sum(1), previous)
+            # [src_len, len]; fairseq leaves out the last step's of hypotheses cut at max_len
+            expected = extra["attn"][0][0].t()
+            torch.testing.assert_close(hypothesis["attention"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("sentence", "expected"), [
+    ("`max_senses` is 0.", "--max-senses is 0."),
+    ("`decay` and `policy` differ.", "--sense-decay and --reallocation differ."),
+    ("`power` of `kernel` is 0.", "--kernel-power of --kernel is 0."),
+    ("--total-senses is 0, `h` has no rows.", "--total-senses is 0, `h` has no rows."),
+])  # fmt: skip
+def test_parameters_become_flags_at_the_boundary(sentence: str, expected: str) -> None:
+    with pytest.raises(UserError) as ended, user_errors():
+        raise ValueError(sentence)
+    assert str(ended.value) == expected == in_flags(sentence)
+    assert ended.value.code == f"fairseq_kerbs: error: {expected}"  # fairseq's programs end with 1
+
+
+def test_models_that_translate_have_clusters_where_no_flag_says_otherwise() -> None:
+    policies: dict[str, set[str]] = {}
+    for name, model in ARCH_MODEL_REGISTRY.items():
+        if model in PRESETS:
+            for given in (argparse.Namespace(), argparse.Namespace(reallocation="released")):
+                ARCH_CONFIG_REGISTRY[name](given)
+                policies.setdefault(given.reallocation, set()).add(name)
+    models = (TransformerKerbsModel, LstmKerbsModel, GruKerbsModel)
+    assert policies["clusters"] == {name for model in models for name in PRESETS[model]}
+    assert policies["paper"] == policies["released"] - policies["clusters"]

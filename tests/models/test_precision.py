@@ -1,7 +1,5 @@
 """Nothing becomes NaN or infinite, from extreme starts and in every precision that fairseq has."""
 
-from __future__ import annotations
-
 import os
 import re
 import statistics
@@ -24,11 +22,7 @@ from tests.helpers.tiny_trainings import FLAGS as TINY
 from tests.helpers.training_runs import binarize
 from tests.training.test_sense_updates import PlainOptimizer, move
 
-FLAGS: dict[str, Any] = {
-    "reallocation_interval": 10,
-    "log_prob_threshold": -5.0,
-    "sense_decay": 1e-3,
-}
+FLAGS = {"reallocation_interval": 10, "log_prob_threshold": -5.0, "sense_decay": 1e-3}
 ADAM = (
     "data --arch lstm --optimizer adam --use-old-adam --adam-betas (0.9,0.98) --lr 1e-3 "
     "--fp16-no-flatten-grads --fp16-init-scale 4 --fp16-scale-window 128"
@@ -101,8 +95,7 @@ def test_models_in_low_precision_under_fairseqs_optimizers(kind: Any, dtype: tor
     criterion = KerbsCrossEntropyCriterion(task, False, 0.1)
     moved, update = torch.zeros(layer.total_senses, dtype=torch.bool), 0
     for number in range(45):
-        before = layer.inventory.word_of_sense.clone()
-        weight = layer.weight.detach().clone()
+        before, weight = layer.inventory.word_of_sense.clone(), layer.weight.detach().clone()
         move((task, model, criterion, optimizer), update)
         now = layer.inventory.word_of_sense != before
         if now.any():
@@ -147,19 +140,13 @@ def check_moved_rows(optimizer: Any, layer: Any, moved: Tensor, weight: Tensor) 
             assert float((kept.detach().float() - weight.float())[moved].abs().amax()) > 0.05
 
 
-# -------------------------------------------------------------------------------- on a GPU
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a GPU: fairseq has these flags for CUDA only"
-)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="fairseq has these flags for GPUs only")
 @pytest.mark.parametrize(
     "flags", ["--fp16", "--memory-efficient-fp16", "--bf16", "--memory-efficient-bf16", "--amp", ""]
 )
 @pytest.mark.parametrize("arch", ["transformer_kerbs", "lstm_kerbs"])
 def test_500_updates_on_a_gpu(arch: str, flags: str, tmp_path: Path) -> None:
-    """The real command, from a checkpoint that has been made extreme."""
     data = binarize(tmp_path)
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "0")  # which the commands of others do not see
 
@@ -179,9 +166,8 @@ def test_500_updates_on_a_gpu(arch: str, flags: str, tmp_path: Path) -> None:
     state = torch.load(start, weights_only=False)
     make_extreme(state["model"], scale=30.0)
     torch.save(state, start)
-    log = train(
-        tmp_path / "run", *flags.split(), "--max-update", "500", "--finetune-from-model", start
-    )
+    end = ("--max-update", "500", "--finetune-from-model", start)
+    log = train(tmp_path / "run", *flags.split(), *end)
     assert re.findall(r"num_updates (\d+)", log)[-1] == "500"
     assert len(re.findall(r"reallocation after \d+ updates", log)) > 5
     final = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=False)

@@ -1,7 +1,5 @@
 """A layer in torch's own distributed tools: sharded training, and checkpoints."""
 
-from __future__ import annotations
-
 import copy
 import os
 from pathlib import Path
@@ -9,26 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.spawn import spawn
 
 from fairseq_kerbs import KerbsOutputLayer, ReallocationSettings
+from tests.likelihood.test_compilation import DIM, Model
 
 fsdp = pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP2")
-
-
-class Net(nn.Module):
-    """A linear model of words."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.out = nn.Linear(16, 16), KerbsOutputLayer(16, 50, 110)
-
-    def forward(self, h: Tensor, target: Tensor) -> Tensor:
-        return self.out.nll(self.body(h), target, reduction="mean")
 
 
 def train_sharded(rank: int, store: str) -> None:
@@ -36,15 +23,14 @@ def train_sharded(rank: int, store: str) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE="2")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     torch.manual_seed(0)
-    net = Net()
-    twin = copy.deepcopy(net)
-    mesh = init_device_mesh("cpu", (2,))
+    net = Model(KerbsOutputLayer(DIM, 50, 110), reduction="mean")
+    twin, mesh = copy.deepcopy(net), init_device_mesh("cpu", (2,))
     fsdp.fully_shard(net.out, mesh=mesh)
     fsdp.register_fsdp_forward_method(net.out, "nll")
     fsdp.fully_shard(net, mesh=mesh)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (net, twin)]
     for _ in range(3):
-        h, target = torch.randn(20, 16), torch.randint(0, 50, (20,))
+        h, target = torch.randn(20, DIM), torch.randint(0, 50, (20,))
         for optimizer in optimizers:
             optimizer.zero_grad()
         net(h[rank::2], target[rank::2]).backward()

@@ -1,7 +1,5 @@
 """Vectors that moved senses begin with: keep, split."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 from typing import Any
@@ -24,8 +22,7 @@ def moves_of(*pairs: tuple[int, int]) -> Moves:
 
 
 def test_the_most_used_sense_is_that_of_the_interval_then_of_usage_then_the_first() -> None:
-    words = torch.tensor([0, 1, 2, 0])
-    usage = [0.1, 0.2, 0.3, 0.9, 0.4, 0.5]
+    words, usage = torch.tensor([0, 1, 2, 0]), [0.1, 0.2, 0.3, 0.9, 0.4, 0.5]
     interval = [2.0, 0.0, 0.0, 1.0, 0.0, 2.0]
     used = leading_senses(inventory_of(interval_usage=interval, usage=usage), words)
     assert used.tolist() == [5, 4, 2, 5]

@@ -1,7 +1,5 @@
 """Reallocation: Algorithm 1 and the released policy against their literal forms."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -37,15 +35,13 @@ def test_algorithm_1_by_hand() -> None:
     of A's 0 (0.30), 1 (0.10) and 5 (0.14) it takes sense 1, with the new mean
     (0.98 − 0.02 + 0.14)/7 = 1.10/7. C takes B's sense 4 (0.03), with (1.10 − 0.10 + 1.10/7)/7.
     """
-    owners = [0, 0, 1, 2, 1, 1, 3]
-    usage = [0.30, 0.10, 0.40, 0.12, 0.03, 0.02, 0.01]
+    owners, usage = [0, 0, 1, 2, 1, 1, 3], [0.30, 0.10, 0.40, 0.12, 0.03, 0.02, 0.01]
     inventory = inventory_of(owners, 4, 3, usage=usage, log_prob=[-9.0, -7.0, -6.0, -5.0])
     moves = reallocate(inventory, "paper", ReallocationSettings(log_prob_threshold=-5.0))
     assert moves.senses.tolist() == [5, 1, 4]
     assert moves.sources.tolist() == [1, 0, 1]
     assert moves.words.tolist() == [0, 1, 2]
-    means = [0.14, 1.10 / 7, (1.00 + 1.10 / 7) / 7]
-    assert moves.usage.tolist() == pytest.approx(means, rel=1e-6)
+    assert moves.usage.tolist() == pytest.approx([0.14, 1.10 / 7, (1.00 + 1.10 / 7) / 7], rel=1e-6)
     assert inventory.word_of_sense.tolist() == [0, 1, 1, 2, 2, 0, 3]
     expected = [0.30, 1.10 / 7, 0.40, 0.12, (1.00 + 1.10 / 7) / 7, 0.14, 0.01]
     assert inventory.usage.tolist() == pytest.approx(expected, rel=1e-6)
@@ -94,9 +90,8 @@ def inventories(draw: st.DrawFn) -> list[Case]:
     g = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     power, ties = draw(st.sampled_from([0.0, 1.0, 8.0])), draw(st.booleans())
     occurrences = draw(st.sampled_from([1, 3, 50]))
-    settings = ReallocationSettings(
-        draw(st.sampled_from([-8.0, -5.0, -1.0, 1.0])), draw(st.sampled_from([0.005, 0.3, 1.0]))
-    )
+    threshold = draw(st.sampled_from([-8.0, -5.0, -1.0, 1.0]))
+    settings = ReallocationSettings(threshold, draw(st.sampled_from([0.005, 0.3, 1.0])))
     cases = list[Case]()
     for _ in range(CASES):
         owners = random_allocation(vocab_size, total, most, g)[torch.randperm(total, generator=g)]
@@ -138,8 +133,7 @@ def check_policy(policy: str, inventory: SenseInventory, options: ReallocationSe
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
     # a policy changes nothing
     torch.testing.assert_close(inventory.state_dict(), before, rtol=0, atol=0)
-    again = reallocate(inventory, policy, options)
-    assert torch.equal(again.senses, moves.senses)
+    assert torch.equal(reallocate(inventory, policy, options).senses, moves.senses)
     assert inventory.word_of_sense.tolist() == after
     assert inventory.usage.tolist() == pytest.approx(usage, rel=1e-6)
     counts = inventory.senses_per_word()
@@ -171,15 +165,13 @@ def test_moved_rows_begin_afresh_and_no_other(kind: str, policy: str) -> None:
     assert 0 < len(moves) < 60
     moved = torch.zeros(60, dtype=torch.bool)
     moved[moves.senses] = True
-
     assert torch.equal(layer.weight, weight)  # vectors stay
     assert torch.equal(layer.theta[~moved], theta[~moved])
     if policy == "paper":
         assert (layer.theta[moved] == 1e-8).all()
     else:
         assert torch.equal(layer.theta, theta)
-    after = optimizer.state_dict()["state"]
-    seen = 0
+    after, seen = optimizer.state_dict()["state"], 0
     for number, parameter in enumerate(parameters):
         for name, old in before.get(number, {}).items():
             new = after[number][name]

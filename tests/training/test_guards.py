@@ -1,17 +1,15 @@
-"""What keeps a training and its checkpoints from harm: refusals, each of one sentence."""
-
-from __future__ import annotations
+"""What keeps a training and its checkpoints from harm, other dictionaries too: refusals."""
 
 import ast
 import fcntl
 import os
 import random
 import re
+import shutil
 import subprocess
 import time
 import zipfile
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,20 +17,24 @@ from unittest import mock
 import pytest
 import torch
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+from omegaconf import OmegaConf
 from torch import nn
 
 import fairseq_kerbs
 from fairseq_kerbs.models.config import settings_of_program
 from fairseq_kerbs.training import guards
+from fairseq_kerbs.utils import dictionaries
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_whole, lock_folder
-from tests.helpers import HANGS
+from tests.helpers import HANGS, commands
+from tests.helpers.cli import Log, Patch
 from tests.helpers.commands import ENVIRONMENT, PROGRAMS
 from tests.helpers.fairseq_fixtures import make_model
 from tests.helpers.tiny_checkpoint import fairseq_train
 from tests.helpers.training_runs import binarize, trainings
 from tests.training.test_resume import load, run
 
+KEPT = dictionaries.STATE
 STATE = {"model": {"weight": torch.zeros(10_000)}, "args": None, "cfg": None}
 
 
@@ -47,23 +49,13 @@ def resume(tiny_work: Path, copy: Path, *flags: object) -> None:
     fairseq_train(tiny_work / "bin", "--save-dir", copy.parent, "--max-update", 4, *flags)
 
 
-def refusal(begin: Callable[..., Any], *arguments: Any) -> str:
-    """The sentence that ends a program."""
+def refusal(*arguments: Any) -> str:
     with pytest.raises(SystemExit) as refused:
-        begin(*arguments)
+        resume(*arguments)
     sentence = str(refused.value.code)
     assert sentence.startswith("fairseq_kerbs: error: ")
     assert "\n" not in sentence
     return sentence
-
-
-# ------------------------------------------------------------------------------- damaged files
-
-
-def changed(path: Path, change: Callable[[Any], None]) -> None:
-    state = load(path)
-    change(state)
-    torch.save(state, path)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -94,8 +86,7 @@ def test_a_flipped_bit_is_refused_or_means_nothing(tmp_path: Path, seed: int) ->
 
 
 def test_archives_that_torch_does_not_write_are_refused(tmp_path: Path) -> None:
-    """Of an entry that one bit marks as a folder it would leave a tensor uninitialized; and a small
-    compressed file could hold gigabytes."""
+    """An entry that a bit marks as a folder leaves a tensor uninitialized; a packed one grows."""
     folder, packed = tmp_path / "folder.pt", tmp_path / "packed.pt"
     torch.save(STATE, folder)
     content = bytearray(folder.read_bytes())
@@ -112,7 +103,7 @@ def test_archives_that_torch_does_not_write_are_refused(tmp_path: Path) -> None:
     "flag", [[], ["--restore-file"], ["--finetune-from-model"], ["--continue-once"]]
 )
 def test_a_training_does_not_go_on_from_flipped_bits(
-    flag: list[str], tiny_work: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+    flag: list[str], tiny_work: Path, copy: Path, monkeypatch: Patch
 ) -> None:
     content = bytearray(copy.read_bytes())
     state = load(copy)["last_optimizer_state"]["state"].values()
@@ -123,17 +114,15 @@ def test_a_training_does_not_go_on_from_flipped_bits(
         monkeypatch.chdir(copy.parent)
         copy = copy.rename("other.pt")
         flag = [*flag, copy.name, "--save-dir", "save"]
-    assert f"{copy.name} is no whole checkpoint" in refusal(resume, tiny_work, copy, *flag)
+    assert f"{copy.name} is no whole checkpoint" in refusal(tiny_work, copy, *flag)
     assert copy.read_bytes() == content
 
 
 def test_parameters_that_are_not_finite_are_refused(tiny_work: Path, copy: Path) -> None:
-    name = "decoder.output.weight"
-    changed(copy, lambda state: state["model"][name][3].fill_(torch.nan))
-    assert f"{name} of the checkpoint is not finite" in refusal(resume, tiny_work, copy)
-
-
-# ------------------------------------------------------------------------------ another training
+    state, name = load(copy), "decoder.output.weight"
+    state["model"][name][3] = torch.nan
+    torch.save(state, copy)
+    assert f"{name} of the checkpoint is not finite" in refusal(tiny_work, copy)
 
 
 MIXTURE = "--output-layer mixture --mixture-kernels"
@@ -151,13 +140,11 @@ def test_scores_of_another_kind_are_refused(
 ) -> None:
     """Kernels, mixtures and their tanh scale, whose parameters have the same names and shapes."""
     fairseq_train(tiny_work / "bin", "--save-dir", tmp_path, *first.split())
-    sentence = refusal(resume, tiny_work, tmp_path / "checkpoint_last.pt", *then.split())
+    sentence = refusal(tiny_work, tmp_path / "checkpoint_last.pt", *then.split())
     assert f"was trained with --{trained}, " in sentence
 
 
-def test_what_begins_anew_without_the_optimizer_is_said(
-    tiny_work: Path, copy: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_start_without_the_optimizer_is_said(tiny_work: Path, copy: Path, caplog: Log) -> None:
     resume(tiny_work, copy, "--reset-optimizer")
     assert "no state of the optimizer" not in caplog.text
     resume(tiny_work, copy, "--max-update", 5, "--no-save-optimizer-state")
@@ -167,9 +154,7 @@ def test_what_begins_anew_without_the_optimizer_is_said(
     assert load(copy)["optimizer_history"][-1]["num_updates"] == 3
 
 
-def test_a_finished_training_makes_no_update(
-    tiny_work: Path, copy: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_finished_training_makes_no_update(tiny_work: Path, copy: Path, caplog: Log) -> None:
     with pytest.raises(SystemExit) as ended, caplog.at_level("INFO"):
         resume(tiny_work, copy, "--max-update", 2)
     assert ended.value.code == 0
@@ -191,14 +176,9 @@ def test_updates_that_do_not_count_are_made_again(flag: str, tiny_work: Path, co
 
 
 def test_settings_come_from_a_command_line_and_from_hydra() -> None:
-    from omegaconf import OmegaConf
-
     whole = OmegaConf.create({"checkpoint": {"save_dir": "a"}, "model": {"kernel": "kerbs"}})
     assert settings_of_program(whole.model)["save_dir"] == "a"
     assert settings_of_program(Namespace(save_dir="b"))["save_dir"] == "b"
-
-
-# --------------------------------------------------------------------------------- one save folder
 
 
 @pytest.mark.slow
@@ -208,12 +188,9 @@ def test_one_training_has_the_folder_until_it_is_killed(tmp_path: Path) -> None:
     flags = ["--save-interval-updates", "1", "--keep-interval-updates", "1", "--disable-validation"]
     unsaved = ["--no-save", "--max-update", "1", "--restore-file", "none"]
     first = run(data, folder, "lstm_kerbs", *flags, "--max-update", "1000000")["arguments"]
-    holder = subprocess.Popen(
-        [PROGRAMS / "fairseq-train", *first],
-        env=os.environ | ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [PROGRAMS / "fairseq-train", *first]
+    holder = subprocess.Popen(command, env=os.environ | ENVIRONMENT, **silent)
     try:
         end = time.monotonic() + HANGS
         while not last.exists():
@@ -233,15 +210,10 @@ def test_one_training_has_the_folder_until_it_is_killed(tmp_path: Path) -> None:
     assert trainings([run(data, folder, "lstm_kerbs", *flags)]) == [0]
 
 
-def test_a_file_system_without_locks_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_system_without_locks_is_said(tmp_path: Path, caplog: Log) -> None:
     with mock.patch.object(fcntl, "lockf", side_effect=OSError(37, "No locks available")):
         lock_folder(tmp_path, "").close()
     assert "cannot be locked (No locks available)" in caplog.text
-
-
-# ----------------------------------------------------------------------------- unedited fairseq
 
 
 def test_the_encoder_of_an_unedited_fairseq_has_no_copies() -> None:
@@ -278,11 +250,28 @@ def test_nothing_of_fairseq_is_changed() -> None:
 def assigned(text: str) -> bool:
     """Whether a module assigns an attribute of what it imports from fairseq."""
     imports = (n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Import, ast.ImportFrom)))
-    names = "|".join(
-        alias.asname or alias.name.split(".")[0]
-        for node in imports
-        for alias in node.names
-        if re.match(r"fairseq(?!_kerbs)", getattr(node, "module", None) or alias.name)
-    )
+    pairs = ((getattr(node, "module", None), alias) for node in imports for alias in node.names)
+    theirs = (a for module, a in pairs if re.match(r"fairseq(?!_kerbs)", module or a.name))
+    names = "|".join(alias.asname or alias.name.split(".")[0] for alias in theirs)
     written = rf"^ *(setattr\(({names})\b|({names})\.[\w.]+ = )"
     return bool(names and re.search(written, text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("kept", [None, "abc", [1], {KEPT: [1]}, {KEPT: {"source": 5}}])
+def test_what_is_no_digest_is_none(kept: object) -> None:
+    assert dictionaries.digest_kept({"task_state": kept}, "source") is None
+
+
+@pytest.mark.parametrize(("language", "side"), [("de", "source"), ("en", "target")])
+def test_another_order_is_refused(language: str, side: str, tiny_work: Path, copy: Path) -> None:
+    says = f"the checkpoint has a {side} dictionary of .* in another order: use the data"
+    data, new = shutil.copytree(tiny_work / "bin", copy.parent / "bin"), copy.parent / "new"
+    words = (file := data / f"dict.{language}.txt").read_text().splitlines()
+    file.write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
+    flags = "--path", tiny_work / "model.pt", "--cpu", *commands.USER_DIR
+    assert re.search(says, commands.run("fairseq-generate", data, *flags, succeeds=False))
+    with pytest.raises(SystemExit, match=says):
+        fairseq_train(data, "--save-dir", copy.parent, "--max-update", 3)
+    with pytest.raises(SystemExit, match=says):
+        fairseq_train(data, "--save-dir", new, "--finetune-from-model", tiny_work / "model.pt")
+    assert not list(new.glob("*.pt"))

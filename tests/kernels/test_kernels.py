@@ -1,19 +1,28 @@
-"""The kernels against mpmath, at their limits, and in low precision."""
+"""The kernels against mpmath and equations, at their limits, and in low precision."""
 
-from __future__ import annotations
-
+import argparse
 import itertools
 import math
+from typing import Any
 
 import mpmath
 import pytest
 import torch
+from scipy import integrate, stats
 from torch import Tensor
 
 from fairseq_kerbs.kernels import KERNELS, apply_kernel, build_kernel, kerbs_kernel, kernel_logits
 from fairseq_kerbs.kernels import kerbs as kernels
 from fairseq_kerbs.kernels.base import safe_inverse
-from tests.helpers.reference import as_leaves, kernel_reference, naive_logits
+from fairseq_kerbs.kernels.gao import VARIANCE_FLOOR, squared_distance
+from fairseq_kerbs.likelihood import kerbs_log_probs, kerbs_nll
+from fairseq_kerbs.models.config import KERNEL_OPTIONS, KerbsConfig, kernels_from_flags
+from fairseq_kerbs.output_layers import KerbsOutputLayer
+from fairseq_kerbs.output_layers.ranked_senses import score_words
+from tests.helpers import reference
+from tests.helpers.gao_reference import plain_logits
+from tests.helpers.reference import as_leaves, kernel_reference, make_problem, naive_logits
+from tests.likelihood.test_nll import chunks_of, senses_of
 
 THETAS = [0.0, *(sign * size for size in (1e-8, 1e-4, 1e-2, 1, 10, 50) for sign in (1, -1))]
 COSINES = [-1.0, -0.999, -0.75, -0.3, -1e-2, -1e-5, 1e-7, 1e-3, 0.125, 0.4, 0.8, 0.9999, 1.0]
@@ -31,8 +40,7 @@ def pair(cosine: float, h_norm: float, w_norm: float, dtype: torch.dtype) -> tup
 
 
 def close(actual: Tensor, expected: list[float], tolerance: float) -> None:
-    """Every component within ``tolerance`` of itself; components that are 0 beside the largest
-    one within 1e-9 of that."""
+    """Every component within ``tolerance`` of itself, or 1e-9 of the largest one."""
     want = torch.tensor(expected, dtype=torch.float64)
     slack = tolerance * want.abs() + 1e-9 * want.abs().max()
     assert torch.all((actual.double() - want).abs() <= slack), (actual, want)
@@ -42,8 +50,7 @@ Case = tuple[float, list[list[float]], list[Tensor]]
 
 
 def cases(theta: float, kernel: str, dtype: torch.dtype) -> list[Case]:
-    """|h||w|, what is right, and value and gradients by ``kernel_logits``, or by ``kerbs_kernel``
-    for the kernel "front"; for pairs of vectors at many cosines."""
+    """|h||w|, what is right, and value and gradients, at many cosines; "front" is the function."""
     found: list[Case] = []
     for cosine, (h_norm, w_norm) in itertools.product(COSINES, NORMS):
         h, w = pair(cosine, h_norm, w_norm, dtype)
@@ -104,8 +111,7 @@ def test_torch_reference_is_the_mpmath_reference() -> None:
 
 def units_in_the_last_place(actual: Tensor, exact: list[mpmath.mpf]) -> list[float]:
     """Relative errors in units of the dtype's epsilon."""
-    epsilon = torch.finfo(actual.dtype).eps
-    pairs = zip(actual.tolist(), exact, strict=True)
+    epsilon, pairs = torch.finfo(actual.dtype).eps, zip(actual.tolist(), exact, strict=True)
     return [float(abs(mpmath.mpf(a) / b - 1)) / epsilon for a, b in pairs]
 
 
@@ -134,8 +140,7 @@ def test_series_and_quotients_are_right_to_the_last_places(dtype: torch.dtype) -
 
 def test_theta_zero_is_the_inner_product() -> None:
     h, w = torch.randn(40, 6), torch.randn(30, 6)
-    logits = kerbs_kernel(h, w, torch.zeros(30))
-    exact = (h.double() @ w.double().t()).float()
+    logits, exact = kerbs_kernel(h, w, torch.zeros(30)), (h.double() @ w.double().t()).float()
     assert torch.equal(logits, exact)
     for tiny in (1e-8, -1e-8, 1e-12):
         near = kerbs_kernel(h, w, torch.full((30,), tiny))
@@ -150,8 +155,7 @@ def test_nothing_is_nan_or_infinite(dtype: torch.dtype, scale: float) -> None:
     sizes = [0.0, 1e-8, 0.04, 0.3, 1.0, 10.0, 50.0, 63.99, 64.0, 64.01, 88.0, 100.0]
     for theta in (sign * size for size in sizes for sign in (1, -1)):
         for name in ("kerbs", "kerbs_released", "lin", "front"):
-            parameter = torch.full((25,), theta, dtype=dtype)
-            leaves = as_leaves(h, w, parameter)
+            leaves = as_leaves(h, w, torch.full((25,), theta, dtype=dtype))
             if name == "front":
                 logits = kerbs_kernel(*leaves)
                 assert logits.dtype == dtype
@@ -205,8 +209,7 @@ def test_a_norm_without_a_finite_inverse_counts_as_zero() -> None:
 
 
 def test_the_released_kernel_is_the_inner_product_at_right_angles_too() -> None:
-    zero, one = torch.zeros(1), torch.ones(1)
-    kernel = build_kernel("kerbs_released")
+    zero, one, kernel = torch.zeros(1), torch.ones(1), build_kernel("kerbs_released")
     partials = kernel.partials(zero, one, one, kernel.prepare(3.0 * one))
     assert [float(value) for value in partials] == [1.0, 0.0, 0.0, 0.0]
 
@@ -235,8 +238,7 @@ def test_logits_are_as_wide_as_the_inputs_and_at_least_float32(name: str) -> Non
     for wide in ((h.double(), w, theta), (h, w.double(), theta), (h, w, theta.double())):
         assert kernel_logits(*wide, kernel).dtype == torch.float64
     parts = [torch.randn(3, 4), torch.rand(3, 1) + 9, torch.rand(4) + 9, theta]
-    bound = kernel.bind(8)
-    narrow = [part.bfloat16() for part in parts]
+    bound, narrow = kernel.bind(8), [part.bfloat16() for part in parts]
     value = apply_kernel(bound, *narrow)
     assert value.dtype == torch.float32
     assert torch.equal(value, apply_kernel(bound, *(part.float() for part in narrow)))
@@ -253,3 +255,198 @@ def test_shapes_and_names_are_checked() -> None:
         kerbs_kernel(torch.randn(2, 5), torch.randn(4, 5), torch.randn(3))
     with pytest.raises(ValueError, match=r"`kernel`.*'cosine'.*kerbs, kerbs_released, lin"):
         build_kernel("cosine")
+
+
+NINE = ["lin", "log", "pow", "pol", "rbf", "ssg", "mog", "hpb", "wav"]
+
+# name and options: the defaults, and what takes another branch
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in NINE),
+    ("log", {"power": 1.0}),
+    ("log", {"power": 3.5}),
+    ("pow", {"power": 0.7}),
+    ("pow", {"power": 3.0}),
+    ("pol", {"power": 2, "alpha": 0.5, "offset": -0.3}),
+    ("rbf", {"gamma": 0.7}),
+    ("wav", {"a": 1.3, "b": 4.0}),
+]
+every_case = pytest.mark.parametrize(("name", "options"), CASES)
+
+
+def vectors(dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Pairs that are apart, opposite, short, near to each other, and of different lengths."""
+    g = torch.Generator().manual_seed(3)
+    h, w = (torch.randn(4, generator=g, dtype=torch.float64) for _ in range(2))
+    pairs = [(h, w), (h, -h), (1e-2 * h, 3e-2 * w), (h, h + 0.05 * w), (5 * h, 0.3 * w)]
+    pairs.append((torch.zeros(4, dtype=torch.float64), w))
+    return [(a.to(dtype), b.to(dtype)) for a, b in pairs]
+
+
+@every_case
+def test_values_and_gradients_are_those_of_equations(name: str, options: dict[str, Any]) -> None:
+    kernel = build_kernel(name, **options)
+    for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
+        for h, w in vectors(dtype):
+            leaves = [v[None].clone().requires_grad_() for v in (h, w)]
+            wide = [v[None].double().clone().requires_grad_() for v in (h, w)]
+            value = kernel_logits(leaves[0], leaves[1], torch.zeros(1, dtype=dtype), kernel)
+            right = plain_logits(wide[0], wide[1], name, options)
+            assert value.item() == pytest.approx(right.item(), rel=tolerance, abs=tolerance)
+            pairs = ((value, leaves), (right, wide))
+            found, expected = (torch.cat(torch.autograd.grad(a.sum(), b)) for a, b in pairs)
+            error = (found.double() - expected).abs().max()
+            # a short difference of long vectors, cancelled: wrong on the scale of the long ones
+            nearness = (h.norm() + w.norm()) / (h - w).norm()
+            bound = tolerance * (1 + nearness.item()) * expected.abs().max().item()
+            assert error.item() <= bound + 1e-300, (h, w)
+
+
+def test_the_gaussian_kernels_are_integrals() -> None:
+    """Eq. 9 in two dimensions, and Eq. 10 of means in one, by quadrature."""
+    w, h = [0.8, -1.1], [0.3, 1.9]
+    s, t = (math.sqrt(sum(p * p for p in v) / 2 + VARIANCE_FLOOR) for v in (w, h))
+
+    def log_integral(a: float, b: float) -> float:
+        def product(z: float) -> float:
+            return float(stats.norm.pdf(z, a, s) * stats.norm.pdf(z, b, t))
+
+        return math.log(integrate.quad(product, -30, 30, points=[a, b], limit=200)[0])
+
+    pair = torch.tensor([h, w], dtype=torch.float64)
+    for name, pairs in (("ssg", zip(w, h, strict=True)), ("mog", itertools.product(w, h))):
+        value = kernel_logits(pair[0], pair[1:], torch.zeros(1).double(), name).item()
+        assert value == pytest.approx(sum(log_integral(*means) for means in pairs), rel=1e-9)
+
+
+@every_case
+def test_losses_and_scores_are_those_of_plain_autograd(name: str, options: dict[str, Any]) -> None:
+    wide, kernel = make_problem(33, 19, 50, 14), build_kernel(name, **options)
+    logits = plain_logits(wide.h, wide.w, name, options)
+    log_probs = reference.naive_word_log_probs(logits, wide.word_of_sense, 19)
+    with_gradient = kerbs_log_probs(*wide[:4], 19, kernel=kernel)
+    assert with_gradient.requires_grad
+    for scores in (with_gradient, score_words(wide.h, senses_of(wide, kernel))[0]):
+        torch.testing.assert_close(scores, log_probs, rtol=1e-10, atol=1e-10)
+        assert (scores.exp().sum(1) - 1).abs().max() <= 1e-12
+    wide.target[4] = -100
+    for smoothing in (0.0, 0.1):
+        losses = reference.naive_smoothed_losses(log_probs, wide.target.clamp_min(0), smoothing)
+        truth = (losses * (wide.target != -100)).sum()
+        expected = torch.autograd.grad(truth, (wide.h, wide.w), retain_graph=True)
+        for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-5)):
+            p = wide.to(dtype)
+            arguments = (p.h, p.w, p.theta, p.word_of_sense, p.target)
+            with chunks_of(10):
+                loss = kerbs_nll(*arguments, kernel=kernel, label_smoothing=smoothing)
+            assert loss.item() == pytest.approx(truth.item(), rel=tolerance)
+            each = kerbs_nll(*arguments, kernel=kernel, label_smoothing=smoothing, reduction="none")
+            for result in (loss, each.sum()):
+                actual = torch.autograd.grad(result, (p.h, p.w))
+                for ours, right in zip(actual, expected, strict=True):
+                    error = (ours.double() - right).norm() / right.norm()
+                    assert error.item() <= tolerance, dtype
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_low_precision_and_autocast(name: str) -> None:
+    p = make_problem(40, 20, 50, 16)
+    p = p._replace(h=0.5 * p.h, w=0.5 * p.w).to(torch.float32)
+    for dtype, bits in ((torch.float16, 11), (torch.bfloat16, 8)):
+        low = p.to(dtype)
+        wide = low.to(torch.float64)
+        truth = kerbs_nll(*wide[:5], kernel=name)
+        expected = torch.autograd.grad(truth, (wide.h, wide.w))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast = kerbs_nll(*p[:5], kernel=name)
+        assert cast.item() == pytest.approx(kerbs_nll(*p[:5], kernel=name).item(), rel=0.01)
+        loss = kerbs_nll(*low[:5], kernel=name)
+        assert loss.item() == pytest.approx(truth.item(), rel=2 * 2.0**-bits)
+        for ours, right in zip(torch.autograd.grad(loss, (low.h, low.w)), expected, strict=True):
+            assert ((ours.double() - right).norm() / right.norm()).item() <= 16 * 2.0**-bits
+
+
+@every_case
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-12, 1.0, 1e3])
+def test_gaos_kernels_are_finite(name: str, options: dict[str, Any], scale: float) -> None:
+    base = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.6, 0.8], [0.0, 0.0], [1e-3, -1.0]])
+    h, w = ((base * scale).requires_grad_() for _ in range(2))
+    theta, kernel = torch.zeros(5), build_kernel(name, **options)
+    owners, target = torch.tensor([0, 1, 2, 0, 1]), torch.tensor([0, 1, 2, 1, 0])
+    logits = kernel_logits(h, w, theta, kernel)
+    loss = kerbs_nll(h, w, theta, owners, target, kernel=kernel, label_smoothing=0.1)
+    assert torch.isfinite(logits).all()
+    assert torch.isfinite(loss)
+    for result in (logits.sum(), loss):
+        gradients = torch.autograd.grad(result, (h, w), retain_graph=True)
+        assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(("name", "power"), [("pow", 40.0), ("log", 40.0), ("pol", 15)])
+def test_high_powers_of_long_vectors_stay_finite(name: str, power: float) -> None:
+    h = torch.tensor([[900.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    w = torch.tensor([[-900.0, 0.0], [900.0, 1.0], [0.0, 2.0]], requires_grad=True)
+    kernel = build_kernel(name, power=power)
+    logits = kernel_logits(h, w, torch.zeros(3), kernel)
+    assert torch.isfinite(logits).all()
+    loss = kerbs_nll(h, w, torch.zeros(3), torch.arange(3), torch.tensor([1, 2]), kernel=kernel)
+    for gradient in torch.autograd.grad(loss, (h, w)):
+        assert torch.isfinite(gradient).all()
+    if name == "log":  # −p log of the distance, which no power saturates
+        assert logits[0, 0].item() == pytest.approx(-40 * math.log(1800.0), rel=1e-5)
+
+
+def test_distances_in_float32_are_right_to_the_last_places_of_the_squares() -> None:
+    g = torch.Generator().manual_seed(0)
+    h = torch.randn(200, 123, generator=g) * 3
+    w = h + 10.0 ** torch.linspace(-6, 0, 200)[:, None] * torch.randn(200, 123, generator=g)
+    norms = h.norm(dim=1), w.norm(dim=1)
+    distance = squared_distance((h * w).sum(1), *norms)
+    right = (h.double() - w.double()).square().sum(1)
+    scale = norms[0].square() + norms[1].square()
+    assert (distance >= 0).all()
+    assert ((distance.double() - right).abs() <= 4 * 2.0**-23 * scale).all()
+
+
+@pytest.mark.parametrize("case", [("pow", {"power": 1.0}), ("pow", {"power": 0.5}), ("hpb", {})])
+def test_steep_kernels_have_no_gradient_at_their_top_and_a_bounded_one_beside_it(case: Any) -> None:
+    kernel, start = build_kernel(case[0], **case[1]), torch.tensor([3.0, -4.0, 1.5, 0.5])
+    for offset in (0.0, 1e-7, 1e-5, 1e-3, 1e-2):
+        h, w = start.clone().requires_grad_(), (start + offset).requires_grad_()
+        value = kernel_logits(h, w[None], torch.zeros(1), kernel)
+        by_h, by_w = torch.autograd.grad(value.sum(), (h, w))
+        if offset == 0.0:
+            assert value.item() == pytest.approx(0.0, abs=0.05)
+            assert (by_h.abs().max(), by_w.abs().max()) == (0.0, 0.0)
+        # cones have slope p·|w − h|^(p − 1), at the resolution of float32 for p < 1
+        assert max(by_h.norm().item(), by_w.norm().item()) <= 10.0
+
+
+@pytest.mark.parametrize("name", ["pow", "ssg", "mog"])
+def test_at_equal_vectors_smooth_kernels_are_at_rest(name: str) -> None:
+    start = make_problem(1, 1, 1, 6).h.detach()
+    if name == "mog":  # its distance is least at equal halves
+        start = start[:, :3].repeat(1, 2)
+    pair = [start.clone().requires_grad_() for _ in range(2)]
+    theta, kernel = torch.zeros(1).double(), build_kernel(name)
+
+    def logits(h: Tensor, w: Tensor) -> Tensor:
+        return kernel_logits(h, w, theta, kernel)
+
+    assert torch.autograd.gradcheck(logits, pair, eps=1e-6, atol=1e-5)
+
+
+def test_flags_reach_the_kernels_that_read_them_and_that_learn_nothing() -> None:
+    read = {"power": 5.0, "alpha": 0.2, "offset": -1.0, "gamma": 0.3, "a": 2.0, "b": 3.0}
+    flags = argparse.Namespace(**{f"kernel_{key}": value for key, value in read.items()})
+    flags.output_layer, flags.mixture_kernels = "mixture", ", ".join(NINE)
+    for name, kernel in zip(NINE, kernels_from_flags(flags), strict=True):
+        assert kernel.name == name
+        options = KERNELS[name].options
+        assert {key: getattr(kernel, key) for key in options} == {key: read[key] for key in options}
+        layer = KerbsOutputLayer(10, 31, 31, max_senses=1, kernel=kernel)
+        assert [value.shape for value in layer.parameters()] == [(31, 10)]
+    every = {key[7:] for key in KerbsConfig.__dataclass_fields__ if key.startswith("kernel_")}
+    assert every == set(KERNEL_OPTIONS) == set(read)
+    assert {option for name in NINE for option in KERNELS[name].options} == every
+    alone = argparse.Namespace(output_layer="kerbs", kernel="pow")
+    assert kernels_from_flags(alone) == [build_kernel("pow")]
