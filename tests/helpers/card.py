@@ -219,9 +219,6 @@ class Card(TorchFunctionMode):
         return moved
 
 
-# ------------------------------------------------------------------ in programs of fairseq's
-
-
 def insert(path: str) -> None:
     """Put the card into this process, and write the waits of each update to a line of a file."""
     answers: dict[str, Any] = {

@@ -96,9 +96,6 @@ def _server() -> Any:
     return server
 
 
-# ---------------------------------------------------------------------------- inside the server
-
-
 def _serve() -> None:
     """Answer every line of commands by a line of their exit statuses."""
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")

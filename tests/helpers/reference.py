@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# ------------------------------------------------------------------------- Eq. 9 in mpmath
-
 Vector = tuple[float, ...]
 Numbers = Sequence[mpmath.mpf]
 
@@ -58,9 +56,6 @@ def kernel_reference(h: Vector, w: Vector, theta: float, name: str = "kerbs") ->
 
         by = [float((moved(i, step) - moved(i, -step)) / (2 * step)) for i in range(2 * d + 1)]
         return [[float(moved(0, mpmath.mpf(0)))], by[:d], by[d : 2 * d], by[2 * d :]]
-
-
-# ------------------------------------------------------------------------- naive torch
 
 
 def as_leaves(h: Tensor, w: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,9 +150,6 @@ def make_problem(
     return Problem(h, w, theta, owners, target, vocab_size).to(dtype)
 
 
-# ------------------------------------------------------------------------- Eq. 12–13, per token
-
-
 Floats = list[float]
 Stream = list[tuple[int, Floats]]
 
@@ -175,8 +167,6 @@ def printed_statistics(
             usage[m] = (1 - decay) * usage[m] + decay * (senses[m] if owner == target else 0.0)
     return log_prob, usage
 
-
-# ------------------------------------------------------------------------- reallocation
 
 Move = tuple[int, int, int]  # sense, from, to
 
@@ -223,9 +213,6 @@ def released_reallocation(
     return moves
 
 
-# ------------------------------------------------------------------------- Eq. 6–7
-
-
 def composed_sequence(
     problem: Problem, usage: Tensor, words: list[int], features: Tensor, padding: int
 ) -> Tensor:
@@ -250,9 +237,6 @@ def composed_sequence(
     return torch.stack(rows)
 
 
-# ------------------------------------------------------------------------- mixtures
-
-
 def naive_mixture_log_probs(
     contexts: Tensor, w: Tensor, log_weights: Tensor, kernels: Sequence[str], thetas: list[Tensor]
 ) -> Tensor:
@@ -275,9 +259,6 @@ def naive_smoothed_losses(log_probs: Tensor, target: Tensor, label_smoothing: fl
     if label_smoothing == 0.0:
         return nll
     return (1.0 - label_smoothing - each) * nll - each * log_probs.sum(1)
-
-
-# ------------------------------------------------------------------------- memory
 
 
 class Memory(TorchDispatchMode):

@@ -43,9 +43,6 @@ def binarize(folder: Path) -> Path:
     return binarized_corpus(folder, {"train": 60, "valid": 8, "test": 1})
 
 
-# ------------------------------------------------------------------ inside the started process
-
-
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
