@@ -35,10 +35,15 @@ _MAX_TOKENS = 4000  # per batch, and so per sentence
 Numbers = NDArray[np.int64]
 
 
+def _lengths(dataset: Any) -> Numbers:
+    """Number of tokens of the longer side of each sentence."""
+    sizes = np.asarray(dataset.sizes)
+    return sizes.reshape(len(sizes), -1).max(1)
+
+
 def _step(dataset: Any, most: int) -> int:
-    """Step between batches that selects about ``most`` tokens of the longer side, or all with 0."""
-    sizes = np.asarray(dataset.sizes)  # [sentences] or [sentences, 2]
-    return max(1, round(sizes.reshape(len(sizes), -1).max(1).sum() / most)) if most else 1
+    """Step between batches that selects about ``most`` tokens, or all with 0."""
+    return max(1, round(_lengths(dataset).sum() / most)) if most else 1
 
 
 def batches(
@@ -61,6 +66,12 @@ def batches(
             raise _no_words(split, flag)
         task.load_dataset(split)
         dataset = task.dataset(split)
+        lengths = _lengths(dataset)
+        if lengths.max(initial=0) > _MAX_TOKENS:
+            raise UserError(
+                f"{flag} {split}: sentence {lengths.argmax() + 1} has {lengths.max()} tokens, "
+                f"more than {_MAX_TOKENS}; divide it, or name another split"
+            )
         epoch = task.get_batch_iterator(
             dataset, max_tokens=_MAX_TOKENS, max_positions=None
         ).next_epoch_itr(shuffle=False)
@@ -70,14 +81,15 @@ def batches(
                 raise UserError(f"{flag} {split}: it has no target side; prepare the data again")
             yield batch
     except FileNotFoundError as error:
-        there = ", ".join(sorted({path.stem for path in _files(task, f"{split}.*-*.*")}))
-        remedy = f"it has only {there}: a side is missing; prepare the data again"
+        there = {path.stem for path in _files(task, f"{split}.*-*.*")}
+        remedy = (
+            f"it has only {', '.join(sorted(there))}: a side is missing; prepare the data again"
+        )
         remedy = remedy if there else "name a split of the data"
         raise UserError(f"{flag}: {error}; {remedy}") from error
     except (AssertionError, ValueError, struct.error) as error:
         raise UserError(
-            f"{flag} {split}: damaged data or a very long sentence "
-            f"({shorten(str(error), 200)}); prepare the data again"
+            f"{flag} {split}: the data are damaged ({shorten(str(error), 200)}); prepare them again"
         ) from error
 
 

@@ -117,7 +117,8 @@ def train(args: argparse.Namespace) -> None:
 
 
 _OURS = (
-    *("--total-senses", "--output-layer", "--restore-file", "--finetune-from-model"),
+    *("--total-senses", "--output-layer"),
+    *("--restore-file", "--finetune-from-model", "--continue-once"),
     *("--max-epoch", "--stop-time-hours", "--patience", "--stop-min-lr"),
 )
 _TWO_PARTS = (
@@ -139,7 +140,12 @@ def give_senses(
     updates = max(1, round(senses.at * int(given.max_update)))
     softmax = Path(args.save_dir) / "softmax"
     total = str(senses.total)
-    placed = softmax / f"senses_{total}_{given.max_senses}.pt"  # other limits, other senses
+    placed = softmax / f"senses_{total}_{given.max_senses}.pt"
+    if others := [path.name for path in softmax.glob("senses_*.pt") if path != placed]:
+        raise UserError(
+            f"{softmax} has {others[0]}, with another total or --max-senses; name another "
+            "SAVE_DIR, or the former limits"
+        )
     first = {**flags, "output-layer": "softmax", "save-dir": str(softmax)}
     extra = [*args.extra, "--max-update", str(updates)]
     polynomial = given.lr_scheduler == "polynomial_decay"

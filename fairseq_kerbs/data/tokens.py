@@ -34,7 +34,8 @@ def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool 
 
 
 def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
-    """Raw text of a line of tokens. Use ``unescape`` for text tokenized with ``escape``."""
+    """Raw text of a line of tokens, by Moses' rules for a ``language``. ``unescape`` undoes XML
+    entities of text tokenized with ``escape``."""
     return _moses("MosesDetokenizer", language).detokenize(line.split(), unescape=unescape)
 
 

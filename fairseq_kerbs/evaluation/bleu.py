@@ -89,8 +89,8 @@ def read_systems(
     read, is empty or incomplete, or named twice, or numbers of lines differ.
     """
     for flag, paths in (("--hypotheses", hypotheses), ("--reference", references)):
-        if len({*paths}) < len(paths):
-            raise UserError(f"{flag} names a file twice")
+        if twice := [path for path in paths if paths.count(path) > 1]:
+            raise UserError(f"{flag} names {twice[0]} twice; leave one out")
     systems = {}
     for path in hypotheses:
         lines, name = read_lines(path), str(path)

@@ -251,6 +251,7 @@ FLAGS = {
     **{option: flag(f"kernel_{option}") for option in KERNEL_OPTIONS},
     "label_smoothing": flag("label_smoothing"),
     "policy": "--reallocation",
+    "biased": "--sense-bias",
     "decay": "--sense-decay",
     "kernels": "--mixture-kernels",
 }

@@ -335,7 +335,7 @@ class OutputLayer(nn.Module):
 class SoftmaxOutputLayer(OutputLayer):
     """Softmax baseline: P(word i) = softmax_i(h · w_i) (Eq. 3), by the same code as KerBS.
 
-    The arguments are those of :class:`OutputLayer`.
+    The arguments are those of :class:`OutputLayer`, without ``total_senses`` and ``kernel``.
     """
 
     def __init__(

@@ -292,8 +292,8 @@ class KerbsOutputLayer(OutputLayer):
 
 def check_biased(biased: bool, kernel: Kernel) -> None:
     """Raise a ValueError if senses cannot be placed on clusters."""
-    if not biased or kernel.name not in PLACED_KERNELS:
-        raise ValueError(
-            f"`policy` clusters needs `biased` True, not {biased}, and `kernel` "
-            f"{' or '.join(PLACED_KERNELS)}, not {kernel.name}."
-        )
+    if not biased:
+        raise ValueError("Senses on clusters need biases: give `biased`.")
+    if kernel.name not in PLACED_KERNELS:
+        names = " or ".join(PLACED_KERNELS)
+        raise ValueError(f"Senses on clusters need `kernel` {names}, not {kernel.name}.")

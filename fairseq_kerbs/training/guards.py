@@ -103,6 +103,8 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
         file = Path(settings["save_dir"], file)
         if not file.is_file() and settings.get("continue_once"):
             file = Path(settings["continue_once"])
+            if not file.is_file():  # fairseq would begin anew
+                raise UserError(f"--continue-once {file}: there is no such file.")
     if not file.is_file() and settings.get("finetune_from_model"):
         file, reset = Path(settings["finetune_from_model"]), True
     if not file.is_file():

@@ -76,8 +76,8 @@ MISUSES = [
     (f"train {{work}}/flag.yaml {SAVE}", "write the flag without leading dashes"),
     (f"train {{work}}/many.yaml {SAVE}", "total is 5.0, more than --max-senses 4"),
     (
-        f"{RECIPE} --total-senses 2 --restore-file x --max-epoch 3 --patience 3 --reset-optimizer",
-        "error: --max-epoch, --patience, --reset-optimizer, --restore-file, --total-senses does",
+        f"{RECIPE} --total-senses 2 --continue-once x --max-epoch 3 --patience 3 --reset-optimizer",
+        "error: --continue-once, --max-epoch, --patience, --reset-optimizer, --total-senses does",
     ),
     (f"{RECIPE} --max-update x", "needs --max-update"),
     (f"{RECIPE} --max-update=0", "needs --max-update"),
@@ -154,6 +154,7 @@ MISUSES = [
     (f"{CONVERT} --total-senses 9", "--total-senses is 9.0, more than --max-senses"),
     ("fairseq-train --sense-decay=-1e-5", "--sense-decay"),
     ("fairseq-train --store-ema", "--store-ema"),
+    ("fairseq-train --continue-once {work}/none.pt", "none.pt: there is no such file"),
     (f"fairseq-train --finetune-from-model {MODEL} --total-senses 2", "--total-senses"),
 ]
 """``{work}`` is what `work` made, ``{out}`` an empty folder with nothing but ``{out}/file``."""

@@ -214,12 +214,6 @@ def test_one_command_trains_softmax_and_senses(data: Path, tmp_path: Path, capsy
     assert "loss of split valid" in train()
     resumed = read_checkpoint(save / "checkpoint_last.pt")["model"]
     assert all(torch.equal(value, resumed[name]) for name, value in last["model"].items())
-    # other limits: other senses on the same softmax
-    recipe.write_text(RECIPE.replace("1.5", "1.02"))
-    for path in save.glob("checkpoint*"):
-        path.unlink()
-    assert "loss of split valid" in train()
-    placed = read_checkpoint(save / "checkpoint_last.pt")["model"]
-    assert len(first["model"][ROWS]) < len(placed[OWNERS]) < len(last["model"][OWNERS])
+    assert "senses_1.5_4.pt, with another" in kerbs(capsys, *command, "--max-senses", 3, status=2)
     refused = kerbs(capsys, *command, "--max-update", 50, status=2)
     assert "has 10 updates, but senses are to be placed after 20" in refused

@@ -189,6 +189,7 @@ WRONG_FLAGS: list[tuple[str, Flags, str]] = [
         for name, value in flags.items()
     ),
     ("bilstm_lm", {"targets": ["future"]}, "--self-target"),
+    ("transformer", {"sense_init": "spare", "reallocation": "paper"}, "--sense-bias"),
     ("gru_lm", {"targets": ["self"]}, "--self-target"),
     ("transformer_lm", {"targets": ["self", "future"]}, "--self-target"),
     ("lstm_lm", {"targets": None}, "--task language_modeling"),

@@ -105,6 +105,15 @@ def test_gradients_reach_rows_theta_and_context(kernel: str) -> None:
     assert [bool(part.any()) for part in by_theta] == [True] * (kernel != "lin")
 
 
+def test_one_sense_a_word_is_a_plain_embedding() -> None:
+    for layer in (SoftmaxOutputLayer(7, 11), KerbsOutputLayer(7, 11, 11)):
+        embedding = ComposedEmbedding(layer, PAD)
+        plain = torch.nn.functional.embedding(WORDS, layer.weight)
+        plain[WORDS == PAD] = 0.0
+        assert torch.equal(embedding(WORDS), plain)
+        assert torch.equal(embedding.embed_sequence(WORDS, torch.randn(3, 7, 7)), plain)
+
+
 def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
     """Against the embedding that keeps the last coordinate: values and every gradient."""
     found: list[list[Tensor]] = []

@@ -191,7 +191,7 @@ def test_a_larger_gap_parts_senses_more() -> None:
 
 
 def test_bad_use() -> None:
-    with pytest.raises(ValueError, match=r"needs `biased` True, not False"):
+    with pytest.raises(ValueError, match=r"need biases: give `biased`"):
         KerbsOutputLayer(DIM, WORDS, 12, sense_init="spare")
     with pytest.raises(ValueError, match=r"kerbs or lin, not rbf"):
         KerbsOutputLayer(DIM, WORDS, 12, biased=True, kernel="rbf").start_sampling()

@@ -63,6 +63,8 @@ def test_table_inverts_the_allocation(size: tuple[int, int, int], seed: int, pad
 
 def test_errors_name_the_parameter() -> None:
     for call, message in (
+        (lambda: SenseInventory(10, 9, 4), "`total_senses`.*9 senses for 10 words"),
+        (lambda: SenseInventory(10, 10, 0), "`max_senses` is 0"),
         (lambda: SenseInventory(2, 3).update(1.0), "`decay` is 1"),
         (lambda: build_sense_table(torch.tensor([0, 3]), 3), "outside the vocabulary of 3"),
         (lambda: build_sense_table(torch.tensor([-1, 0]), 1), "outside the vocabulary"),
