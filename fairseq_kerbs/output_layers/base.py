@@ -192,21 +192,21 @@ class OutputLayer(nn.Module):
         return _Anchor.apply(h, *self.parameters()) if torch.is_grad_enabled() else h
 
     @property
-    def senses(self) -> Senses:
+    def _senses(self) -> Senses:
         """Embeddings, θ, table and kernel, as input of the likelihood."""
         return Senses(self.weight, self.theta, self.table, self.kernel)
 
     def _log_probs(self, h: Tensor) -> Tensor:
         """Implementation of :meth:`log_probs` with gradients."""
-        return word_log_probs(h, self.senses)
+        return word_log_probs(h, self._senses)
 
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         """Implementation of :meth:`log_probs` without gradients, and a cache for the next call."""
-        return score_words(h, self.senses, prepared)
+        return score_words(h, self._senses, prepared)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         """Implementation of :meth:`nll_with_evidence` for [N, d] and [N]."""
-        return nll_with_evidence(h, self.senses, target, options)
+        return nll_with_evidence(h, self._senses, target, options)
 
     def _check(self, h: Tensor) -> None:
         if not h.dim() or h.shape[-1] != self.embed_dim:

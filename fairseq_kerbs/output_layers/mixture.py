@@ -18,7 +18,7 @@ from torch.nn.utils import skip_init
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype
 from fairseq_kerbs.likelihood import mixture
-from fairseq_kerbs.likelihood.nll import NllOptions, Senses
+from fairseq_kerbs.likelihood.nll import NllOptions
 from fairseq_kerbs.output_layers.base import OutputLayer
 from fairseq_kerbs.senses import Evidence
 
@@ -84,10 +84,6 @@ class MixtureOutputLayer(OutputLayer):
         for number, theta in self.thetas.items():
             kernel = self.kernels[int(number)]
             nn.init.normal_(theta, kernel.theta_mean, kernel.theta_std)
-
-    @property
-    def senses(self) -> Senses:
-        raise AttributeError("a mixture has several kernels: see `kernels` and `thetas`")
 
     def sense_parameters(self) -> list[nn.Parameter]:
         """Parameters with a row per word, [V, ...]."""
