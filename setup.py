@@ -75,7 +75,7 @@ setup(
             "pytest",
             "pytest-timeout",
             "pytest-cov",
-            "pytest-xdist",
+            "pytest-xdist>=3.7",
             "ruff",
             "setuptools",
             "transformers",

@@ -23,8 +23,8 @@ RUNS = {
     "softmax": "softmax",
     "softmax, 4,350 updates": "longer",
     "softmax, widened": "widened",
-    "KerBS from the start, clusters v0": "clusters_3v",
 }
+POLICY = "KerBS from the start, policy clusters"
 PLACED, PLACED_AT = "senses placed after 1,200 updates", 1200
 POLICIES = {
     "none": "no moves",
@@ -65,8 +65,9 @@ def prices() -> list[dict[str, str]]:
 def training() -> Values:
     """Loss over processor minutes, and BLEU at the end, mean and deviation of three seeds.
 
-    Senses on the way take the softmax's minutes until they are placed. An update after that takes
-    as much longer as makes the time of price.tsv.
+    With the policy clusters all updates take as much longer as price.tsv says. With placed senses
+    they take the softmax's minutes until the placement, and as much longer afterwards as makes the
+    time of price.tsv.
     """
     figures = {run["run"]: run["figures"] for run in json.loads(read("tables/layers_small.json"))}
     log = "tables/layers_small/transformer_{}_s{{}}.train.log"
@@ -77,11 +78,15 @@ def training() -> Values:
         pace = mean(run["cpu_minutes"] for run in runs) / max(curve)
         curves[label] = {update * pace: loss for update, loss in curve.items()}
         scores[label] = [run["value"] for run in runs]
+    pace = round(max(curves["softmax"]), 2) / max(validation(log.format("softmax")))
+    times = {row["meanings"].partition("_s1")[0]: float(row["time"]) for row in prices()}
+    policy = validation("clusters/policy_s{}.train.log")
+    curves[POLICY] = {update * pace * times["policy"]: loss for update, loss in policy.items()}
+    found = re.findall(r"^policy_s\d .*? = (\S+)", read("clusters/bleu.txt"), re.MULTILINE)
+    scores[POLICY] = [float(bleu) for bleu in found]
     before, after = validation(log.format("softmax")), validation("clusters/at0.4_s{}.train.log")
     total = PLACED_AT + max(after)
-    pace = round(max(curves["softmax"]), 2) / total
-    time = next(float(row["time"]) for row in prices() if row["meanings"].startswith("at0.4"))
-    slower = (time * total - PLACED_AT) / max(after)
+    slower = (times["at0.4"] * total - PLACED_AT) / max(after)
     curve = {pace * update: loss for update, loss in before.items() if update <= PLACED_AT}
     curve.update({pace * (PLACED_AT + slower * u): loss for u, loss in after.items()})
     section = read("clusters/paired.txt").split("# senses after 1,200 updates")[1]

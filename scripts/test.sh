@@ -18,4 +18,4 @@ set -x
 .venv/bin/ruff format --check .
 .venv/bin/mypy
 .venv/bin/lint-imports --no-logo
-exec .venv/bin/python -m pytest -n auto --dist loadfile "$@"
+exec .venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"

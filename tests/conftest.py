@@ -26,6 +26,12 @@ hypothesis.settings.register_profile("project", fixed)
 hypothesis.settings.load_profile("project")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first, so that no worker of xdist is left with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def tiny_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Toy text in ``text`` and ``bin``, and a model of two updates; to be read alone."""

@@ -3,7 +3,6 @@
 import functools
 import re
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 from fairseq_kerbs.checkpoints import read_checkpoint
 from tests.helpers import softmax_checkpoints as softmax
 from tests.helpers.cli import Capsys, kerbs
-from tests.helpers.commands import run_program
+from tests.helpers.commands import run
 from tests.helpers.fairseq_fixtures import make_batch, teacher_forced
 from tests.helpers.softmax_checkpoints import CASES
 from tests.helpers.tiny_checkpoint import binarized_corpus, fairseq_train
@@ -191,13 +190,14 @@ train: {arch: lstm_kerbs, hidden-size: 16, embed-dim: 16, criterion: kerbs_cross
 """
 
 
+@pytest.mark.slow
 def test_one_command_trains_softmax_and_senses(data: Path, tmp_path: Path, capsys: Capsys) -> None:
     recipe, save = tmp_path / "recipe.yaml", tmp_path / "save"
     recipe.write_text(RECIPE)
     command = ["train", recipe, data, save]
 
     def train() -> str:
-        return run_program(sys.executable, "-m", "fairseq_kerbs.cli", *command)
+        return run("fairseq-kerbs", *command)
 
     assert "loss of split valid" in train()
     first, last = (read_checkpoint(save / name / "checkpoint_last.pt") for name in ("softmax", ""))
