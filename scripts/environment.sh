@@ -1,5 +1,5 @@
 # Sourced by the scripts that run the plugin: finds the checkout and a Python that has fairseq.
-# Sets CHECKOUT and PYTHON, and defines usage, kerbs, kerbs_or_usage and logged.
+# Sets CHECKOUT and PYTHON, and defines usage, kerbs and logged.
 
 set -euo pipefail
 unset CDPATH  # cd would look there first, and print where it went
@@ -39,13 +39,4 @@ logged() {
     *) tail -n 20 "$LOG"; echo "$(basename -- "$0"): that is the end of $LOG" ;;
   esac >&2
   exit "$status"
-}
-
-# As kerbs for COMMAND and its arguments; without any, or with --help, the script's usage instead.
-kerbs_or_usage() {
-  case ${2:-} in
-    -h | --help) usage; exit 0 ;;
-    '') usage >&2; exit 2 ;;
-  esac
-  kerbs "$@"
 }

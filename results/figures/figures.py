@@ -1,6 +1,6 @@
 """The figures of results/README.md, drawn from the raw files that lie in results/.
 
-    python scripts/figures.py [FOLDER]
+    python results/figures/figures.py [FOLDER]
 
 writes training.svg, price.svg and lemma41.svg, and values.json with every value that they show,
 into FOLDER (results/figures).
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+RESULTS = Path(__file__).resolve().parents[1]
 SEEDS = (1, 2, 3)
 RUNS = {
     "softmax": "softmax",
