@@ -304,7 +304,7 @@ _KEPT = {
 """Settings to keep, by section of the configuration, beside all of the optimizer and schedule."""
 
 # of an optimizer or schedule, but set elsewhere; the user sets the length of training
-_ELSEWHERE = ("_name", "lr", "tpu", "max_update", "total_num_update")
+_ELSEWHERE = ("lr", "tpu", "max_update", "total_num_update")
 # --input-embedding replaces the first; the second belongs to models that cannot be converted
 _REPLACED = ("share_decoder_input_output_embed", "base_shuffle")
 
@@ -315,8 +315,9 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
     ``config`` is that of the softmax model's training, and ``settings`` are those of the converted
     model. A UserError is raised if no flag sets one of these.
     """
-    import fairseq.optim  # noqa: F401  (registers)
     from fairseq import options
+    from fairseq.optim import OPTIMIZER_REGISTRY
+    from fairseq.optim.lr_scheduler import LR_SCHEDULER_REGISTRY
 
     from fairseq_kerbs.models.config import as_namespace
 
@@ -326,11 +327,16 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
     wanted: dict[str, Any] = {}
     for part, names in _KEPT.items():
         wanted |= {name: getattr(getattr(config, part), name, None) for name in names}
-    for part in ("optimizer", "lr_scheduler"):
+    parts = {"optimizer": OPTIMIZER_REGISTRY, "lr_scheduler": LR_SCHEDULER_REGISTRY}
+    for part, registry in parts.items():
         values = vars(as_namespace(getattr(config, part, None) or argparse.Namespace()))
         if values.get("_name"):
             flags[part.replace("_", "-")] = str(values["_name"])
-            wanted |= {name: value for name, value in values.items() if name not in _ELSEWHERE}
+            parser = argparse.ArgumentParser(allow_abbrev=False)
+            registry[values["_name"]].add_args(parser)
+            # without a dataclass, as SGD, values has all flags of the training
+            defined = {action.dest for action in parser._actions} - {*_ELSEWHERE}
+            wanted |= {name: value for name, value in values.items() if name in defined}
     wanted = {name: value for name, value in wanted.items() if value is not None}
     settings_of_arch, defaults = _model_flags(str(settings.arch))
     wanted |= {name: value for name, value in vars(settings).items() if name in settings_of_arch}

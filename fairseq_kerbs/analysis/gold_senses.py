@@ -197,7 +197,7 @@ def _over_words(rows: Sequence[Mapping[str, int | float]]) -> dict[str, Any]:
     figures = DataFrame({"mean": mean, "low": low, "high": high}, scores.columns)
     summary |= figures.to_dict("index")
     for name in MEASURES:
-        difference = table[f"senses.{name}"] - table[f"permuted.{name}"]
+        difference = (table[f"senses.{name}"] - table[f"permuted.{name}"]).round(9)
         higher, differ = int((difference > 0).sum()), int((difference != 0).sum())
         p = float(binomtest(higher, differ).pvalue) if differ else 1.0
         summary[f"sign.{name}"] = {"higher": higher, "of": differ, "p": p}

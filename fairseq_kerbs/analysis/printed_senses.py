@@ -160,8 +160,9 @@ def hypothesis_senses(
     previous = torch.nn.functional.pad(words[:, :-1], (1, 0), value=start)
     encoded: dict[str, Any] = {}
     if source is not None:
-        lengths = source.ne(padding).sum(1)
-        encoded["encoder_out"] = model.encoder(source, src_lengths=lengths)
+        lengths, order = source.ne(padding).sum(1).sort(descending=True)  # fairseq's LSTM needs it
+        sentences = model.encoder(source[order], src_lengths=lengths)
+        encoded["encoder_out"] = model.encoder.reorder_encoder_out(sentences, order.argsort())
     state: dict[str, Any] = {}
     contexts = [
         model.decoder(previous[:, :step], incremental_state=state, **encoded)[0][:, -1]

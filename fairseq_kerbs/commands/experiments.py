@@ -120,6 +120,7 @@ _OURS = (
     *("--total-senses", "--output-layer"),
     *("--restore-file", "--finetune-from-model", "--continue-once"),
     *("--max-epoch", "--stop-time-hours", "--patience", "--stop-min-lr"),
+    *("--no-save", "--no-last-checkpoints"),
 )
 _TWO_PARTS = (
     "goes by --max-update, which a training with senses reaches in two parts; take "
@@ -131,21 +132,33 @@ def give_senses(
     args: argparse.Namespace, senses: SensesOnClusters, flags: Flags, files: tuple[Path, ...]
 ) -> Flags:
     """Train a softmax in SAVE_DIR/softmax and give it senses, unless that has been done. Return the
-    flags of the training that follows. Raises as `check_recipe`.
+    flags of the training that follows.
+
+    Raises a UserError as `check_recipe`, or if the softmax has another number of updates.
     """
     from fairseq_kerbs.checkpoints import read_checkpoint
     from fairseq_kerbs.configurations import program_arguments
 
+    def check_updates(few: bool) -> None:
+        done = read_checkpoint(last, trust=True)["optimizer_history"][-1]["num_updates"]
+        if done > updates or (done < updates and not few):
+            raise UserError(
+                f"{softmax} has {done} updates, but senses are to be placed after {updates}; "
+                "name another SAVE_DIR, or the former flags"
+            )
+
     given = check_recipe(args, senses, flags)
     updates = max(1, round(senses.at * int(given.max_update)))
     softmax = Path(args.save_dir) / "softmax"
-    total = str(senses.total)
+    last, total = softmax / "checkpoint_last.pt", str(senses.total)
     placed = softmax / f"senses_{total}_{given.max_senses}.pt"
     if others := [path.name for path in softmax.glob("senses_*.pt") if path != placed]:
         raise UserError(
             f"{softmax} has {others[0]}, with another total or --max-senses; name another "
             "SAVE_DIR, or the former limits"
         )
+    if last.exists():
+        check_updates(few=not placed.exists())
     first = {**flags, "output-layer": "softmax", "save-dir": str(softmax)}
     extra = [*args.extra, "--max-update", str(updates)]
     polynomial = given.lr_scheduler == "polynomial_decay"
@@ -153,20 +166,16 @@ def give_senses(
         extra += ["--total-num-update", given.max_update]  # of the whole training
     train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
     convert = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
-    convert += [str(softmax / "checkpoint_last.pt"), "-o", str(placed), "--data", args.data]
-    convert += ["--total-senses", total, "--max-senses", given.max_senses, "--trust-checkpoint"]
+    convert += [str(last), "-o", str(placed), "--data", args.data, "--total-senses", total]
+    convert += ["--max-senses", given.max_senses, "--trust-checkpoint"]
+    for flag, subset in (("--split", given.train_subset), ("--valid-split", given.valid_subset)):
+        convert += [flag, subset.split(",")[0]] if subset else []
     for step in (train, convert) if args.dry_run or not placed.exists() else ():
         announce(files, quoted(step))
         if not args.dry_run and (status := run_program(step)) != 0:
             raise SystemExit(status)
-    last = softmax / "checkpoint_last.pt"
-    if placed.exists() and last.exists():
-        done = read_checkpoint(last, trust=True)["optimizer_history"][-1]["num_updates"]
-        if done != updates:
-            raise UserError(
-                f"{softmax} has {done} updates, but senses are to be placed after {updates}; "
-                "name another SAVE_DIR, or the former flags"
-            )
+        if not args.dry_run:
+            check_updates(few=False)
     if placed.exists():
         total = str(read_checkpoint(placed, trust=True)["cfg"]["model"].total_senses)
     rest = str(int(given.max_update) - updates)
@@ -187,13 +196,20 @@ def check_recipe(
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("max-update", "save-dir", "lr-scheduler", "total-num-update"):
         parser.add_argument(f"--{name}")
+    for name in ("train-subset", "valid-subset"):
+        parser.add_argument(f"--{name}")
     parser.add_argument("--max-senses", default="4")
+    parser.add_argument("--kernel", default="kerbs")
     given = parser.parse_known_args(program_arguments(args.data, flags, args.extra))[0]
     used = {word.partition("=")[0] for word in args.extra}
-    absent = {name for name, value in flags.items() if value is False or value is None}
-    used |= {f"--{name}" for name in flags.keys() - absent - {"output-layer"}}
+    for part in ({**flags, "output-layer": None}, senses.train):
+        absent = {name for name, value in part.items() if value is False or value is None}
+        used |= {f"--{name}" for name in part.keys() - absent}
     clash = sorted(flag for flag in used if flag in _OURS or flag.startswith("--reset-"))
     clash += ["--save-dir"] if given.save_dir != args.save_dir else []
+    clash += [f"--kernel {given.kernel}"] if given.kernel != "kerbs" else []
+    later = {"kernel", "max-update", "save-dir"} & senses.train.keys()
+    clash += [f"--{name} (senses: train)" for name in sorted(later)]
     most, scheduler = given.max_senses, given.lr_scheduler
     for wrong, sentence in (
         (clash, f"{', '.join(clash)} does not go with a configuration that has senses"),

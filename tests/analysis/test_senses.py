@@ -286,7 +286,7 @@ def test_intervals_and_the_sign_test_are_over_words() -> None:
     rows: list[dict[str, Any]] = []
     for row in [bad] * 10 + [good] * 30:
         each = ((f"{who}.{name}", row[name]) for who in gold_senses.PARTITIONS for name in row)
-        rows.append({**dict(each), **counts})
+        rows.append({**dict(each), **counts, "permuted.purity": row["purity"] - 1e-16})
     every = gold_senses._over_words(rows)
     mean, low, high = every["senses.ari"].values()
     deviation = (1 - bad["ari"]) * (0.25 * 0.75 / 40) ** 0.5  # of a mean of 40 words
@@ -295,6 +295,7 @@ def test_intervals_and_the_sign_test_are_over_words() -> None:
     assert high == pytest.approx(mean + 1.96 * deviation, abs=0.03)
     assert (every["sign.ari"]["of"], every["sign.ari"]["higher"]) == (40, 30)
     assert every["sign.ari"]["p"] == pytest.approx(0.00222, rel=0.01)  # 2 P(at most 10 of 40)
+    assert every["sign.purity"] == {"higher": 0, "of": 0, "p": 1.0}  # up to rounding
     single = gold_senses._over_words(rows[:1])["senses.ari"]
     assert single == dict.fromkeys(("mean", "low", "high"), bad["ari"])
 

@@ -35,6 +35,7 @@ FILES = {
     "number.yaml": b"senses: 0.2", "many.yaml": b"senses: {at: 0.2, total: 5}",
     "flag.yaml": b"senses: {at: 0.2, total: 3, train: {--lr: 1}}",
     "senses.yaml": b"senses: {at: 0.2, total: 3}",
+    "later.yaml": b"senses: {at: 0.2, total: 3, train: {max-update: 9, output-layer: softmax}}",
 }  # fmt: skip
 PREPARE = "prepare --source-lang de --target-lang en --dest {out}/dest --workers 1 --bpe none"
 TEXT = "--train {work}/text/train --valid {work}/text/valid --test {work}/text/test"
@@ -79,6 +80,8 @@ MISUSES = [
         f"{RECIPE} --total-senses 2 --continue-once x --max-epoch 3 --patience 3 --reset-optimizer",
         "error: --continue-once, --max-epoch, --patience, --reset-optimizer, --total-senses does",
     ),
+    (f"{RECIPE} --kernel lin --no-save", "--no-save, --kernel lin does not go"),
+    (f"train {{work}}/later.yaml {SAVE}", "--output-layer, --max-update (senses: train) does not"),
     (f"{RECIPE} --max-update x", "needs --max-update"),
     (f"{RECIPE} --max-update=0", "needs --max-update"),
     (f"{RECIPE} --max-senses 2", "more than --max-senses 2"),

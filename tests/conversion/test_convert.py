@@ -78,6 +78,19 @@ def test_predictions_and_losses_are_the_same(case: str, tmp_path: Path, capsys: 
     assert [key for key, value in model.named_parameters() if value.grad is None] == []
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adafactor"])
+def test_optimizers_whose_settings_are_all_flags(
+    optimizer: str, tmp_path: Path, capsys: Capsys
+) -> None:
+    flags = f"{CASES['transformer_lm']} --optimizer {optimizer} --weight-decay 0.125"
+    softmax.write_softmax(tmp_path / "softmax.pt", flags)
+    printed = kerbs(capsys, "convert", tmp_path / "softmax.pt", "-o", tmp_path / "kerbs.pt")
+    assert f" --optimizer {optimizer} " in printed
+    assert " --weight-decay 0.125 " in printed
+    assert " --lr 0.002 " in printed
+    assert "--log-interval" not in printed
+
+
 def refusal(capsys: Capsys, *command: object) -> str:
     (line,) = kerbs(capsys, *command, status=2).splitlines()
     return line
@@ -215,5 +228,9 @@ def test_one_command_trains_softmax_and_senses(data: Path, tmp_path: Path, capsy
     resumed = read_checkpoint(save / "checkpoint_last.pt")["model"]
     assert all(torch.equal(value, resumed[name]) for name, value in last["model"].items())
     assert "senses_1.5_4.pt, with another" in kerbs(capsys, *command, "--max-senses", 3, status=2)
-    refused = kerbs(capsys, *command, "--max-update", 50, status=2)
-    assert "has 10 updates, but senses are to be placed after 20" in refused
+    placed = save / "softmax" / "senses_1.5_4.pt"
+    for most, at in ((50, 20), (20, 8)):
+        refused = kerbs(capsys, *command, "--max-update", most, status=2)
+        assert f"has 10 updates, but senses are to be placed after {at}" in refused
+        placed.unlink(missing_ok=True)
+    assert not placed.exists()

@@ -53,7 +53,7 @@ CASES = {
 
 def arguments(flags: str) -> Any:
     """What fairseq-train makes of flags."""
-    command = ["data", *flags.split(), "--optimizer", "adam", "--lr", "0.002", "--dropout", "0"]
+    command = ["data", "--optimizer", "adam", "--lr", "0.002", "--dropout", "0", *flags.split()]
     return options.parse_args_and_arch(options.get_training_parser(), command)
 
 
