@@ -179,12 +179,6 @@ def test_a_call_leaves_gradients_and_reset_drops_them(name: str, dtype: str) -> 
     assert float(loss) == pytest.approx(mean, rel=0.02)
 
 
-def test_the_products_are_no_loss(inputs: likelihood.Inputs) -> None:
-    one = likelihood.workload(likelihood.PRODUCTS, **EXACT)
-    assert one.run() is None
-    assert (one.amount, one.reuses, inputs.h.grad) == (70, True, None)
-
-
 MODEL: dict[str, Any] = {"dim": 16, "vocab": 60, "senses_per_word": 2.0}
 MODEL |= {"ffn": 24, "layers": 1, "heads": 2}
 HERE: dict[str, Any] = {"dtype": "float32", "device": "cpu", "seed": 1}

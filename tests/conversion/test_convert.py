@@ -78,19 +78,6 @@ def test_predictions_and_losses_are_the_same(case: str, tmp_path: Path, capsys: 
     assert [key for key, value in model.named_parameters() if value.grad is None] == []
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adafactor"])
-def test_optimizers_whose_settings_are_all_flags(
-    optimizer: str, tmp_path: Path, capsys: Capsys
-) -> None:
-    flags = f"{CASES['transformer_lm']} --optimizer {optimizer} --weight-decay 0.125"
-    softmax.write_softmax(tmp_path / "softmax.pt", flags)
-    printed = kerbs(capsys, "convert", tmp_path / "softmax.pt", "-o", tmp_path / "kerbs.pt")
-    assert f" --optimizer {optimizer} " in printed
-    assert " --weight-decay 0.125 " in printed
-    assert " --lr 0.002 " in printed
-    assert "--log-interval" not in printed
-
-
 def refusal(capsys: Capsys, *command: object) -> str:
     (line,) = kerbs(capsys, *command, status=2).splitlines()
     return line
@@ -208,10 +195,7 @@ def test_one_command_trains_softmax_and_senses(data: Path, tmp_path: Path, capsy
     recipe, save = tmp_path / "recipe.yaml", tmp_path / "save"
     recipe.write_text(RECIPE)
     command = ["train", recipe, data, save]
-
-    def train() -> str:
-        return run("fairseq-kerbs", *command)
-
+    train = functools.partial(run, "fairseq-kerbs", *command)
     assert "loss of split valid" in train()
     first, last = (read_checkpoint(save / name / "checkpoint_last.pt") for name in ("softmax", ""))
     history = last["optimizer_history"][-1]
