@@ -143,9 +143,8 @@ def check(model: Any, source: torch.Tensor, tokens: list[int], senses: Any) -> i
 @pytest.mark.parametrize("beam", [1, 3])
 def test_senses_are_those_of_the_sequential_recursion(name: str, beam: int) -> None:
     """Of sentences in an order by length that fairseq's LSTM does not read."""
-    model, dictionary = make_model(name), make_task().target_dictionary
-    batch = make_batch((7, 6, 4))
-    generator = SequenceGenerator([model], dictionary, beam_size=beam, max_len_b=7)
+    model, batch, words = make_model(name), make_batch((7, 6, 4)), make_task().target_dictionary
+    generator = SequenceGenerator([model], words, beam_size=beam, max_len_b=7)
     uncertain, source = 0, batch["net_input"]["src_tokens"]
     for rank in range(beam):
         rows = [hypotheses[rank]["tokens"] for hypotheses in generator.generate([model], batch)]
