@@ -330,10 +330,10 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
     parts = {"optimizer": OPTIMIZER_REGISTRY, "lr_scheduler": LR_SCHEDULER_REGISTRY}
     for part, registry in parts.items():
         values = vars(as_namespace(getattr(config, part, None) or argparse.Namespace()))
-        if values.get("_name"):
-            flags[part.replace("_", "-")] = str(values["_name"])
+        if (name := values.get("_name")) in registry:
+            flags[part.replace("_", "-")] = name
             parser = argparse.ArgumentParser(allow_abbrev=False)
-            registry[values["_name"]].add_args(parser)
+            registry[name].add_args(parser)
             # without a dataclass, as SGD, values has all flags of the training
             defined = {action.dest for action in parser._actions} - {*_ELSEWHERE}
             wanted |= {name: value for name, value in values.items() if name in defined}

@@ -120,8 +120,10 @@ _OURS = (
     *("--total-senses", "--output-layer"),
     *("--restore-file", "--finetune-from-model", "--continue-once"),
     *("--max-epoch", "--stop-time-hours", "--patience", "--stop-min-lr"),
-    *("--no-save", "--no-last-checkpoints"),
+    *("--no-save", "--no-last-checkpoints", "--checkpoint-suffix"),
 )
+_LATER = {"arch", "kernel", "lr-scheduler", "max-senses", "max-update", "save-dir"}
+_LATER |= {"total-num-update"}  # flags that senses: train cannot change
 _TWO_PARTS = (
     "goes by --max-update, which a training with senses reaches in two parts; take "
     "polynomial_decay, inverse_sqrt or fixed"
@@ -139,13 +141,11 @@ def give_senses(
     from fairseq_kerbs.checkpoints import read_checkpoint
     from fairseq_kerbs.configurations import program_arguments
 
-    def check_updates(few: bool) -> None:
+    def check_updates(ended: bool, advice: str) -> None:
         done = read_checkpoint(last, trust=True)["optimizer_history"][-1]["num_updates"]
-        if done > updates or (done < updates and not few):
-            raise UserError(
-                f"{softmax} has {done} updates, but senses are to be placed after {updates}; "
-                "name another SAVE_DIR, or the former flags"
-            )
+        if done > updates or (done < updates and ended):
+            what = f"{softmax} has {done} updates, but senses are to be placed after {updates}"
+            raise UserError(f"{what}; {advice}")
 
     given = check_recipe(args, senses, flags)
     updates = max(1, round(senses.at * int(given.max_update)))
@@ -158,7 +158,7 @@ def give_senses(
             "SAVE_DIR, or the former limits"
         )
     if last.exists():
-        check_updates(few=not placed.exists())
+        check_updates(placed.exists(), "name another SAVE_DIR, or the former flags")
     first = {**flags, "output-layer": "softmax", "save-dir": str(softmax)}
     extra = [*args.extra, "--max-update", str(updates)]
     polynomial = given.lr_scheduler == "polynomial_decay"
@@ -175,7 +175,7 @@ def give_senses(
         if not args.dry_run and (status := run_program(step)) != 0:
             raise SystemExit(status)
         if not args.dry_run:
-            check_updates(few=False)
+            check_updates(True, "see above why fairseq-train ended")
     if placed.exists():
         total = str(read_checkpoint(placed, trust=True)["cfg"]["model"].total_senses)
     rest = str(int(given.max_update) - updates)
@@ -208,8 +208,7 @@ def check_recipe(
     clash = sorted(flag for flag in used if flag in _OURS or flag.startswith("--reset-"))
     clash += ["--save-dir"] if given.save_dir != args.save_dir else []
     clash += [f"--kernel {given.kernel}"] if given.kernel != "kerbs" else []
-    later = {"kernel", "max-update", "save-dir"} & senses.train.keys()
-    clash += [f"--{name} (senses: train)" for name in sorted(later)]
+    clash += [f"--{name} (senses: train)" for name in sorted(_LATER & senses.train.keys())]
     most, scheduler = given.max_senses, given.lr_scheduler
     for wrong, sentence in (
         (clash, f"{', '.join(clash)} does not go with a configuration that has senses"),

@@ -158,6 +158,7 @@ def test_lean_softmax_is_fairseqs(inputs: likelihood.Inputs) -> None:
 
 
 def test_smoothing_and_theta_of_a_contestant_take_effect(inputs: likelihood.Inputs) -> None:
+    assert likelihood.workload(likelihood.PRODUCTS, **EXACT).run() is None
     losses = {name: float(loss(inputs).detach()) for name, loss in LOSSES.items()}
     for other in ("kerbs-smoothed", "kerbs-trained"):
         assert abs(losses["kerbs"] - losses[other]) > 1e-4 * losses["kerbs"]

@@ -32,10 +32,10 @@ FILES = {
     "good.yaml": b"train:\n  arch: lstm_kerbs\n", "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
     "late.yaml": b"senses: {at: 2, total: 3}", "half.yaml": b"senses: {at: half, total: 3}",
-    "number.yaml": b"senses: 0.2", "many.yaml": b"senses: {at: 0.2, total: 5}",
+    "many.yaml": b"senses: {at: 0.2, total: 5}",
     "flag.yaml": b"senses: {at: 0.2, total: 3, train: {--lr: 1}}",
     "senses.yaml": b"senses: {at: 0.2, total: 3}",
-    "later.yaml": b"senses: {at: 0.2, total: 3, train: {max-update: 9, output-layer: softmax}}",
+    "later.yaml": b"senses: {at: 0.2, total: 3, train: {arch: x, output-layer: softmax}}",
 }  # fmt: skip
 PREPARE = "prepare --source-lang de --target-lang en --dest {out}/dest --workers 1 --bpe none"
 TEXT = "--train {work}/text/train --valid {work}/text/valid --test {work}/text/test"
@@ -73,7 +73,6 @@ MISUSES = [
     ("train {work}/good.yaml {work}/bin:{out}/no {out}/save", "no does not exist"),
     (f"train {{work}}/late.yaml {SAVE}", "at must be between 0 and 1"),
     (f"train {{work}}/half.yaml {SAVE}", "senses must have two numbers"),
-    (f"train {{work}}/number.yaml {SAVE}", "senses must have two numbers"),
     (f"train {{work}}/flag.yaml {SAVE}", "write the flag without leading dashes"),
     (f"train {{work}}/many.yaml {SAVE}", "total is 5.0, more than --max-senses 4"),
     (
@@ -81,7 +80,7 @@ MISUSES = [
         "error: --continue-once, --max-epoch, --patience, --reset-optimizer, --total-senses does",
     ),
     (f"{RECIPE} --kernel lin --no-save", "--no-save, --kernel lin does not go"),
-    (f"train {{work}}/later.yaml {SAVE}", "--output-layer, --max-update (senses: train) does not"),
+    (f"train {{work}}/later.yaml {SAVE}", "--output-layer, --arch (senses: train) does not"),
     (f"{RECIPE} --max-update x", "needs --max-update"),
     (f"{RECIPE} --max-update=0", "needs --max-update"),
     (f"{RECIPE} --max-senses 2", "more than --max-senses 2"),

@@ -69,6 +69,8 @@ def test_predictions_and_losses_are_the_same(case: str, tmp_path: Path, capsys: 
     assert command[-4:] == ["--max-update", "N", "--save-dir", "SAVE_DIR"]
     assert f"--finetune-from-model {out} " in printed
     assert "--lr 0.002 " in printed
+    for flag in ("--optimizer sgd", "--optimizer adafactor", "--weight-decay 0.1"):
+        assert (flag in CASES[case]) == (flag in printed)
     model = softmax.load(out, shlex.join(command[:-4]))
     inputs, target = batch(model)["net_input"], batch(model)["target"]
     loss = model.decoder.output.nll(model(**inputs)[0], target, ignore_index=1)
@@ -206,13 +208,12 @@ def test_one_command_trains_softmax_and_senses(data: Path, tmp_path: Path, capsy
     assert "loss of split" not in train()
     assert read_checkpoint(save / "checkpoint_last.pt")["optimizer_history"][-1] == history
     # ended before the placement: only the softmax stays as it is
-    for path in (save / "softmax" / "senses_1.5_4.pt", *save.glob("checkpoint*")):
+    for path in (placed := save / "softmax" / "senses_1.5_4.pt", *save.glob("checkpoint*")):
         path.unlink()
     assert "loss of split valid" in train()
     resumed = read_checkpoint(save / "checkpoint_last.pt")["model"]
     assert all(torch.equal(value, resumed[name]) for name, value in last["model"].items())
     assert "senses_1.5_4.pt, with another" in kerbs(capsys, *command, "--max-senses", 3, status=2)
-    placed = save / "softmax" / "senses_1.5_4.pt"
     for most, at in ((50, 20), (20, 8)):
         refused = kerbs(capsys, *command, "--max-update", most, status=2)
         assert f"has 10 updates, but senses are to be placed after {at}" in refused
