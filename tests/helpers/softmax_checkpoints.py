@@ -34,8 +34,7 @@ CASES = {
     "--layernorm-embedding --no-scale-embedding --activation-fn gelu",
     "transformer_shared": f"{TRANSLATION} --arch transformer --share-all-embeddings {TINY}",
     "transformer_output": f"{TRANSLATION} --arch transformer --decoder-output-dim 20 {TINY}",
-    "transformer_lm": f"{LANGUAGE_MODEL} --arch transformer_lm {TINY_LM} --decoder-output-dim 8 "
-    "--optimizer sgd",
+    "transformer_lm": f"{LANGUAGE_MODEL} --arch transformer_lm {TINY_LM} --decoder-output-dim 8",
     "transformer_lm_tied": f"{LANGUAGE_MODEL} --arch transformer_lm_gpt {TIED} {TINY_LM} "
     "--decoder-input-dim 8 --decoder-output-dim 8 --optimizer adafactor --weight-decay 0.1",
     "lstm": f"{TRANSLATION} --arch lstm {TINY_LSTM}",
