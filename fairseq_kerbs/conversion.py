@@ -330,7 +330,9 @@ def finetuning_flags(config: Any, settings: argparse.Namespace, out: Path) -> Fl
     parts = {"optimizer": OPTIMIZER_REGISTRY, "lr_scheduler": LR_SCHEDULER_REGISTRY}
     for part, registry in parts.items():
         values = vars(as_namespace(getattr(config, part, None) or argparse.Namespace()))
-        if (name := values.get("_name")) in registry:
+        if name := values.get("_name"):
+            if name not in registry:
+                raise UserError(f"fairseq has no {part} {name}, which this model was trained with")
             flags[part.replace("_", "-")] = name
             parser = argparse.ArgumentParser(allow_abbrev=False)
             registry[name].add_args(parser)

@@ -245,10 +245,9 @@ def test_configurations_for_gpus_have_the_papers_batches(name: str, cards: int, 
 def test_configurations_with_senses_are_recipes(data: Path, tmp_path: Path, capsys: Capsys) -> None:
     recipes = [c for c in CONFIGS.glob("*/*.yaml") if "\nsenses:" in c.read_text("utf-8")]
     assert len(recipes) >= 5
-    splits = ["--train-subset", "train,more", "--valid-subset", "dev"]
+    flags = ["--dry-run", "--train-subset", "train,more", "--valid-subset", "dev"]
     for config in recipes:
-        command = ["train", str(config), str(data), str(tmp_path / "save"), "--dry-run", *splits]
-        assert main(command) == 0
+        assert main(["train", str(config), str(data), str(tmp_path / "save"), *flags]) == 0
         commands = [line for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
         programs = [shlex.split(line)[0] for line in commands]
         assert [Path(program).name for program in programs][::2] == ["fairseq-train"] * 2

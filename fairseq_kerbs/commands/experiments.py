@@ -122,8 +122,10 @@ _OURS = (
     *("--max-epoch", "--stop-time-hours", "--patience", "--stop-min-lr"),
     *("--no-save", "--no-last-checkpoints", "--checkpoint-suffix"),
 )
-_LATER = {"arch", "kernel", "lr-scheduler", "max-senses", "max-update", "save-dir"}
-_LATER |= {"total-num-update"}  # flags that senses: train cannot change
+_FIXED = {  # flags that senses: train cannot change
+    *("arch", "kernel", "max-senses", "save-dir"),
+    *("lr-scheduler", "max-update", "total-num-update"),
+}
 _TWO_PARTS = (
     "goes by --max-update, which a training with senses reaches in two parts; take "
     "polynomial_decay, inverse_sqrt or fixed"
@@ -174,7 +176,7 @@ def give_senses(
         announce(files, quoted(step))
         if not args.dry_run and (status := run_program(step)) != 0:
             raise SystemExit(status)
-        if not args.dry_run:
+        if step is train and not args.dry_run:
             check_updates(True, "see above why fairseq-train ended")
     if placed.exists():
         total = str(read_checkpoint(placed, trust=True)["cfg"]["model"].total_senses)
@@ -194,9 +196,8 @@ def check_recipe(
     from fairseq_kerbs.configurations import program_arguments
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("max-update", "save-dir", "lr-scheduler", "total-num-update"):
-        parser.add_argument(f"--{name}")
-    for name in ("train-subset", "valid-subset"):
+    schedule = ("max-update", "lr-scheduler", "total-num-update")
+    for name in ("save-dir", "train-subset", "valid-subset", *schedule):
         parser.add_argument(f"--{name}")
     parser.add_argument("--max-senses", default="4")
     parser.add_argument("--kernel", default="kerbs")
@@ -208,7 +209,7 @@ def check_recipe(
     clash = sorted(flag for flag in used if flag in _OURS or flag.startswith("--reset-"))
     clash += ["--save-dir"] if given.save_dir != args.save_dir else []
     clash += [f"--kernel {given.kernel}"] if given.kernel != "kerbs" else []
-    clash += [f"--{name} (senses: train)" for name in sorted(_LATER & senses.train.keys())]
+    clash += [f"--{name} (senses: train)" for name in sorted(_FIXED & senses.train.keys())]
     most, scheduler = given.max_senses, given.lr_scheduler
     for wrong, sentence in (
         (clash, f"{', '.join(clash)} does not go with a configuration that has senses"),

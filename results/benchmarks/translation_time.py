@@ -28,7 +28,8 @@ def load(path: str, data: str, cuda: bool) -> Any:
     task.load_dataset("test")
     for model in models:
         model.make_generation_fast_(beamable_mm_beam_size=None, need_attn=False)
-        model.eval().to("cuda" if cuda else "cpu")
+        model.to("cuda" if cuda else "cpu")
+        model.eval()  # returns None after make_generation_fast_
     iterator = task.get_batch_iterator(task.dataset("test"), max_sentences=64)
     batches = list(iterator.next_epoch_itr(shuffle=False))
     batches = [utils.move_to_cuda(batch) for batch in batches] if cuda else batches

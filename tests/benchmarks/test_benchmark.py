@@ -158,7 +158,8 @@ def test_lean_softmax_is_fairseqs(inputs: likelihood.Inputs) -> None:
 
 
 def test_smoothing_and_theta_of_a_contestant_take_effect(inputs: likelihood.Inputs) -> None:
-    assert likelihood.workload(likelihood.PRODUCTS, **EXACT).run() is None
+    one = likelihood.workload(likelihood.PRODUCTS, **EXACT)
+    assert (one.run(), one.amount, one.reuses, inputs.h.grad) == (None, 70, True, None)
     losses = {name: float(loss(inputs).detach()) for name, loss in LOSSES.items()}
     for other in ("kerbs-smoothed", "kerbs-trained"):
         assert abs(losses["kerbs"] - losses[other]) > 1e-4 * losses["kerbs"]

@@ -32,7 +32,7 @@ FILES = {
     "good.yaml": b"train:\n  arch: lstm_kerbs\n", "key.yaml": b"trian:\n  arch: lstm_kerbs\n",
     "code.yaml": b"train: !!python/object/apply:os.system ['touch ran']\n",
     "late.yaml": b"senses: {at: 2, total: 3}", "half.yaml": b"senses: {at: half, total: 3}",
-    "many.yaml": b"senses: {at: 0.2, total: 5}",
+    "number.yaml": b"senses: 0.2", "many.yaml": b"senses: {at: 0.2, total: 5}",
     "flag.yaml": b"senses: {at: 0.2, total: 3, train: {--lr: 1}}",
     "senses.yaml": b"senses: {at: 0.2, total: 3}",
     "later.yaml": b"senses: {at: 0.2, total: 3, train: {arch: x, output-layer: softmax}}",
@@ -73,6 +73,7 @@ MISUSES = [
     ("train {work}/good.yaml {work}/bin:{out}/no {out}/save", "no does not exist"),
     (f"train {{work}}/late.yaml {SAVE}", "at must be between 0 and 1"),
     (f"train {{work}}/half.yaml {SAVE}", "senses must have two numbers"),
+    (f"train {{work}}/number.yaml {SAVE}", "senses must have two numbers"),
     (f"train {{work}}/flag.yaml {SAVE}", "write the flag without leading dashes"),
     (f"train {{work}}/many.yaml {SAVE}", "total is 5.0, more than --max-senses 4"),
     (
