@@ -94,6 +94,15 @@ class KerbsKernel(Kernel):
         z = self._exponent(x, h_norm, w_norm, safe)
         return expm1(z).mul_(a * w_norm).mul_(h_norm)  # in place: new memory is slow to touch
 
+    @staticmethod
+    def fold(w: Tensor, w_norm: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows r = −θ w/|w| and factors f = a(θ)|w| of senses, so that K = |h| f (e^{r·h/|h|} − 1).
+
+        w is [M, d] and |w| [M]. ``theta`` is the result of :meth:`prepare`, [5, M].
+        """
+        safe, a, *_ = theta
+        return w * (-safe * safe_inverse(w_norm)).unsqueeze(1), a * w_norm
+
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
         safe, a, gain, log_slope, inside = theta
         z = self._exponent(x, h_norm, w_norm, safe)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,25 +13,39 @@ from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 
 
 @functools.cache
-def _onednn() -> Callable[..., Tensor] | None:
-    """oneDNN's operator for a bᵀ, or None if torch has none.
+def _has_onednn() -> bool:
+    """Whether torch has oneDNN's operators for a bᵀ.
 
-    On an AMD CPU it takes half the time of torch.mm.
+    On an AMD CPU they take half the time of torch.mm.
     """
+    some = torch.ones(2, 3, device="cpu", dtype=torch.float32)
     try:
-        operator: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
-        some = torch.ones(2, 3, device="cpu", dtype=torch.float32)
-        operator(some, some, None, "none", [], "")
+        _onednn(some, torch.ops.mkldnn._reorder_linear_weight(some))
     except (AttributeError, RuntimeError, TypeError):
-        return None
-    return operator
+        return False
+    return True
+
+
+def _onednn(a: Tensor, b: Tensor) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(a, b, None, "none", [], "")
+    return product
+
+
+def _onednn_reads(matrix: Tensor) -> bool:
+    on_cpu = matrix.device.type == "cpu" and matrix.dtype == torch.float32 and matrix.numel() > 0
+    return on_cpu and not is_compiling() and _has_onednn()
+
+
+def pack(b: Tensor) -> Tensor:
+    """b for many products by :func:`multiply`, in the order in which oneDNN reads it."""
+    return torch.ops.mkldnn._reorder_linear_weight(b) if _onednn_reads(b) else b
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a bᵀ of [m, k] and [n, k]."""
-    plain = a.device.type == "cpu" and a.dtype == torch.float32 and a.numel() and b.numel()
-    operator = _onednn() if plain and not is_compiling() else None
-    return a @ b.t() if operator is None else operator(a, b, None, "none", [], "")
+    """a bᵀ of [m, k] and [n, k]. b may be the result of :func:`pack`."""
+    if b.is_mkldnn:
+        return _onednn(a, b) if a.numel() else a.new_empty(a.shape[0], b.shape[0])
+    return _onednn(a, b) if _onednn_reads(a) and _onednn_reads(b) else a @ b.t()
 
 
 def product_dtype(h: Tensor, w: Tensor) -> torch.dtype:

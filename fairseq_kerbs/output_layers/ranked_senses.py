@@ -7,11 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel, safe_norm
-from fairseq_kerbs.kernels.prepared import PreparedSenses, product_dtype
+from fairseq_kerbs.kernels import InnerProductKernel, KerbsKernel, Kernel, safe_inverse, safe_norm
+from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, pack, product_dtype, widen
 from fairseq_kerbs.likelihood.chunks import chunk_size, row_blocks
 from fairseq_kerbs.likelihood.nll import Senses
-from fairseq_kerbs.likelihood.passes import write_logits
 
 CPU_TOKENS = 1024  # more than in training, where gradients of all senses meet every chunk
 
@@ -20,7 +19,11 @@ class RankedSenses(NamedTuple):
     """Senses in an order in which words are summed without a gather: the first sense of every word,
     then the second ones, and so on; words with more senses come first."""
 
-    senses: PreparedSenses
+    kernel: Kernel
+    w: Tensor  # [M, d] in the dtype of products, or the rows of KerbsKernel.fold()
+    w_norm: Tensor  # [M] in the compute dtype
+    theta: Tensor  # Kernel.prepare(θ), [..., M]
+    factors: Tensor | None  # [M], those of KerbsKernel.fold()
     counts: list[int]  # number of words with more than k senses, for k = 0, 1, …
     rows: Tensor  # where each word is among the first senses, [V]
     places: Tensor  # where each sense is, [M]
@@ -35,30 +38,46 @@ class RankedSenses(NamedTuple):
         bound = kernel.bind(w.shape[1])
         if type(bound) is KerbsKernel and not theta.any():
             bound = InnerProductKernel()  # the same to the last bit
-        prepared = PreparedSenses.of(h, w[order], theta[order], bound, product_dtype(h, w))
-        return cls(prepared, mask.sum(1).tolist(), words.argsort(), order.argsort())
+        products, factors = product_dtype(h, w), None
+        _, w, w_norm, theta = PreparedSenses.of(h, w[order], theta[order], bound, products)
+        w_norm, theta = w_norm.squeeze(-1), theta.squeeze(-1)
+        if type(bound) is KerbsKernel and w.dtype == w_norm.dtype:  # else w would be rounded twice
+            w, factors = bound.fold(w, w_norm, theta)
+        counts = mask.sum(1).tolist()
+        return cls(bound, pack(w), w_norm, theta, factors, counts, words.argsort(), order.argsort())
 
     def log_probs(self, h: Tensor) -> Tensor:
         """Log-probabilities of all words for a few context vectors, [n, d] -> [n, V]."""
-        contexts, h_norm = self.senses.contexts(h)
-        x = self.senses.products(contexts)
-        for rows in row_blocks(x):
-            write_logits(*self.senses.inputs(x, h_norm, rows), x[rows])
-        words, *others = x.split(self.counts)
+        words, *others = self._logits(h).split(self.counts, 1)
         for part in others:
-            torch.logaddexp(words[: len(part)], part, out=words[: len(part)])
-        axis = int(h.is_cuda)  # log_softmax over rows is slow on a GPU
-        scores = (words.t().contiguous() if axis else words).log_softmax(axis)
-        scores = scores.index_select(axis, self.rows) if others else scores
-        return scores if axis else scores.t()
+            some = words[:, : part.shape[1]]
+            torch.logaddexp(some, part, out=some)
+        scores = words.log_softmax(1)
+        return scores.index_select(1, self.rows) if others else scores
+
+    def _logits(self, h: Tensor) -> Tensor:
+        """Logits of all senses, [n, d] -> [n, M]."""
+        h = h.to(self.w_norm.dtype)
+        h_norm = safe_norm(h)
+        if self.factors is not None:
+            x = multiply(h * safe_inverse(h_norm), self.w)
+        else:
+            x = widen(multiply(self.kernel.map_contexts(h).to(self.w.dtype), self.w), h.dtype)
+        for block in row_blocks(x.t()):  # a block of senses fits into a CPU's cache
+            part = x[:, block]
+            if self.factors is not None:
+                torch.expm1(part, out=part).mul_(self.factors[block]).mul_(h_norm)
+            else:
+                norms = h_norm, self.w_norm[block]
+                part.copy_(self.kernel.value(part, *norms, self.theta[..., block]))
+        return x
 
     def logits_of(self, senses: Tensor, vectors: Tensor, h: Tensor) -> Tensor:
         """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
         and vectors [..., K, d]."""
-        (kernel, _, w_norm, theta), places = self.senses, self.places[senses]
-        h = h.to(w_norm.dtype)
-        x = torch.einsum("...d,...kd->...k", kernel.map_contexts(h), vectors.to(h.dtype))
-        return kernel.value(x, safe_norm(h), w_norm[places, 0], theta[..., places, 0])
+        places, h = self.places[senses], h.to(self.w_norm.dtype)
+        x = torch.einsum("...d,...kd->...k", self.kernel.map_contexts(h), vectors.to(h.dtype))
+        return self.kernel.value(x, safe_norm(h), self.w_norm[places], self.theta[..., places])
 
 
 @torch.no_grad()
