@@ -212,40 +212,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     args = parser.parse_args(argv)
     training = Training(steps=args.steps)
-    tables = [DataFrame(_senses(training, args)), DataFrame(_theta(training, args))]
-    if args.output is not None:
-        settings = {"seeds": args.seeds, "steps": args.steps}
-        rows = [row for table in tables for row in records(table)]
-        write_json(args.output, {"settings": settings, "torch": torch.__version__, "rows": rows})
-
-
-def _senses(training: Training, args: argparse.Namespace) -> list[Row]:
-    """Lemma 4.1, shown as means over seeds."""
-    rows = [
+    senses = [
         {"lemma": "4.1", "policy": policy, "new_sense": new_sense, "seed": seed}
         | learn_senses(policy, new_sense, training, seed=seed)
         for policy, new_sense in VARIANTS
         for seed in args.seeds
     ]
     print("Lemma 4.1: senses of words with 1, 2, 3, 4 clusters; means over words and seeds\n")
-    print(f"{_means(rows, 'policy', 'new_sense')}\n\n{LEGEND}", flush=True)
-    return rows
-
-
-def _theta(training: Training, args: argparse.Namespace) -> list[Row]:
-    """Lemma 4.2, shown as means over seeds."""
+    print(f"{_means(senses, 'policy', 'new_sense')}\n\n{LEGEND}", flush=True)
     runs = {seed: learn_theta(WIDTHS, training, seed=seed) for seed in args.seeds}
-    rows = [{"lemma": "4.2", "seed": seed} | row for seed, run in runs.items() for row in run]
+    thetas = [{"lemma": "4.2", "seed": seed} | row for seed, run in runs.items() for row in run]
     correlations = [[theta_correlation(run, u) for u in (-1.0, UNSURE)] for run in runs.values()]
     every, unsure = np.mean(correlations, axis=0)
     print(
         f"Lemma 4.2: theta (Eq. 9) by the width of a word's one cluster\n\n"
-        f"{_means(rows, 'width')}\n\n"
+        f"{_means(thetas, 'width')}\n\n"
         "cosine: of sense vector and cluster. unsure: 1 - P(y). Spearman between width and theta: "
         f"{every:.2f};\nwhere unsure is {UNSURE} or more (below, theta has no gradient): "
         f"{unsure:.2f}"
     )
-    return rows
+    if args.output is not None:
+        settings = {"seeds": args.seeds, "steps": args.steps}
+        rows = [*records(DataFrame(senses)), *records(DataFrame(thetas))]
+        write_json(args.output, {"settings": settings, "torch": torch.__version__, "rows": rows})
 
 
 def _means(rows: list[Row], *by: str) -> str:

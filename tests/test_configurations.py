@@ -147,7 +147,7 @@ def trainings() -> Iterator[Any]:
     named: dict[str, Flags] = {}
     for path in CONFIGURATIONS:
         flags = load_experiment(path).train
-        if "arch" in flags and path.stem not in ("base", "small_base"):
+        if "arch" in flags and path.stem != "base":
             named[str(path.relative_to(CONFIGS).with_suffix(""))] = flags
     tables = sorted(TABLES.glob("*.yaml")) if find_spec("jsonschema") else []  # extra tables
     for path in (path for path in tables if path.stem not in ("data", "schema")):

@@ -64,12 +64,7 @@ def all_metrics(order: int = 4, **options: Any) -> dict[str, Metric]:
 def corpus_scores(
     hypotheses: Texts, references: Sequence[Texts], metrics: Mapping[str, Metric]
 ) -> list[CorpusScore]:
-    """Scores of raw hypotheses against one or several raw references, by metrics with names.
-
-    A UserError is raised if the numbers of sentences differ.
-    """
-    for reference in references:
-        check_parallel({"--hypotheses": hypotheses, "--reference": reference})
+    """Scores of raw hypotheses against one or several parallel references, by named metrics."""
     scores = []
     for name, metric in metrics.items():
         score = metric.corpus_score(list(hypotheses), [list(r) for r in references])

@@ -27,7 +27,7 @@ from fairseq_kerbs.evaluation import examples
 from fairseq_kerbs.evaluation.bleu import SAMPLES, bleu_metric, corpus_scores, paired_bootstrap
 from fairseq_kerbs.evaluation.texts import read_texts
 from fairseq_kerbs.utils.errors import UserError, sentence_of
-from fairseq_kerbs.utils.files import read_lines
+from fairseq_kerbs.utils.files import check_parallel, read_lines
 from fairseq_kerbs.utils.machine import describe_machine, describe_versions
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, run_program, usable_cores
 
@@ -119,7 +119,7 @@ def plan_runs(table: Mapping[str, Any], scale_name: str) -> Iterator[Run]:
         for seed, row in product(scale.get("seeds", ["1"]), table["rows"] if scale else ()):
             files = [scale.get("config"), *_fitting(row, scale.get("configs", {}))]
             if files[-1]:
-                yield _plan_run(table, name, row, int(seed), scale, files[-1])
+                yield _plan_run(table, name, row, int(seed), scale, files[-1].replace("{row}", row))
 
 
 def _fitting(row: str, values: Mapping[str, Any]) -> list[Any]:
@@ -223,8 +223,9 @@ def _figures(run: Run) -> dict[str, Any]:
         printed = _PERPLEXITY.findall(Path(run.output).read_text("utf-8"))
         value = float(printed[-1]) if printed else None
     elif run.metric in _ORDERS:
-        reference, bleu = _reference(run)
-        (score,) = corpus_scores(_texts(run), [reference], bleu)
+        (reference, bleu), texts = _reference(run), _texts(run)
+        check_parallel({run.output: texts, f"{run.prepared}/reference": reference})
+        (score,) = corpus_scores(texts, [reference], bleu)
         value, signature = score.score, f"{score.signature}|order:{_ORDERS[run.metric]}"
     if value is None:
         raise UserError(f"{run.output} has no figure; see the logs beside it")
