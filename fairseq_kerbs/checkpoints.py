@@ -44,7 +44,8 @@ STOCK_WEIGHTS = (
 """Output embeddings of fairseq's decoders. The last is for tied embeddings."""
 
 _OBJECT = re.compile(r"(?:GLOBAL|class) ([\w.]+)")  # in torch's message on an unsafe object
-_PATH = re.compile(r".*(data|dir|file|path)")  # settings with a path, which may have brackets
+# settings with a path, which may have brackets
+_PATH = re.compile(r".*(data|dir|file|path|from_model|continue_once)")
 # replaced settings, by the end of their name
 _REPLACED = {
     "embed_path": None,  # the embeddings are in the checkpoint

@@ -47,33 +47,33 @@ def _step(dataset: Any, most: int) -> int:
 
 
 def batches(
-    task: Any, split: str, flag: str = "--split", most: int = 0
+    task: Any, split: str, flag: str = "--split", most: int = 0, longest: Any = None
 ) -> Iterator[dict[str, Any]]:
-    """Batches of a split, in no particular order.
+    """Batches of a split, in no particular order. Longer sentences than in training are skipped.
 
     Args:
         task: fairseq's task.
         split: name of the split.
         flag: flag that names the split, for messages.
         most: approximate number of tokens. Every n-th batch of a larger split is used. 0 uses all.
+        longest: maximum lengths that the model reads, besides those of the task.
 
     Raises:
-        UserError: the split is missing or damaged, has no target side, or a sentence is too long.
+        UserError: the split is missing or damaged, or has no target side.
     """
+    from fairseq.utils import resolve_max_positions
+
     try:
         # mapping an empty file into memory fails
         if any(not path.stat().st_size for path in _files(task, f"{split}.*bin")):
             raise _no_words(split, flag)
         task.load_dataset(split)
         dataset = task.dataset(split)
-        lengths = _lengths(dataset)
-        if lengths.max(initial=0) > _MAX_TOKENS:
-            raise UserError(
-                f"{flag} {split}: sentence {lengths.argmax() + 1} has {lengths.max()} tokens, "
-                f"more than {_MAX_TOKENS}; divide it, or name another split"
-            )
         epoch = task.get_batch_iterator(
-            dataset, max_tokens=_MAX_TOKENS, max_positions=None
+            dataset,
+            max_tokens=_MAX_TOKENS,
+            max_positions=resolve_max_positions(task.max_positions(), longest, _MAX_TOKENS),
+            ignore_invalid_inputs=True,
         ).next_epoch_itr(shuffle=False)
         bar = progress(epoch, f"split {split}", " batches")
         for batch in islice(bar, 0, None, _step(dataset, most)):
@@ -136,7 +136,7 @@ def teacher_forced(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         model.to(device)
-        for batch in batches(task, split, flag, most):
+        for batch in batches(task, split, flag, most, model.max_positions()):
             batch = apply_to_sample(lambda value: value.to(device), batch)
             yield Step(batch, batch["target"], model(**batch["net_input"])[0], log_probs)
     finally:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_kerbs.commands import announce, arg, command, write_output
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write, read_lines
+from fairseq_kerbs.utils.files import STDIN, atomic_write, read_lines
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, SAFE, find_program, quoted, run_program
 
 if TYPE_CHECKING:
@@ -262,7 +262,10 @@ def generate(args: argparse.Namespace) -> None:
     named, _ = parser.parse_known_args(arguments)
     if args.reference is not None and not args.reference.is_file():
         raise UserError(f"--reference {args.reference}: no such file")
-    language = named.target_lang or experiments.language_pair(args.data)[1]
+    if silent := {"--quiet", "--results-path"} & {word.partition("=")[0] for word in arguments}:
+        raise UserError(f"{silent.pop()} leaves no translations for the output: leave it out")
+    scored = args.reference is not None
+    language = (named.target_lang or experiments.language_pair(args.data)[1]) if scored else ""
     output = args.output or Path(args.save_dir) / f"generate-{named.gen_subset}.txt"
     command = [find_program("fairseq-generate"), *arguments]
     announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
@@ -285,7 +288,7 @@ def generate(args: argparse.Namespace) -> None:
         text = text_with_senses(model, output)
         with atomic_write(output) as stream:
             stream.write(text)
-    if args.reference is not None:
+    if scored:
         how = {"language": language, "unescape": args.unescape}
         systems, references = bleu.read_systems([output], [args.reference], **how)
         metrics = {"BLEU": bleu.bleu_metric(language=language)}
@@ -317,9 +320,9 @@ def translate(args: argparse.Namespace) -> int:
     source, target = language_pair(args.data)
     reading, segment = preparation_of(Path(args.data), source)
     writing, _ = preparation_of(Path(args.data), target)
-    if sys.stdin.isatty():
+    if os.isatty(0):
         _say("type text, one sentence a line; Ctrl-D ends it")
-    lines = read_lines("/dev/stdin")
+    lines = read_lines(STDIN)
     texts = [segment(tokens.tokenize(line, **reading)) for line in lines]
     translated, senses = _generated(args, source, target, texts)
     results, long = [""] * len(lines), []
@@ -340,7 +343,7 @@ def _generated(
     args: argparse.Namespace, source: str, target: str, texts: list[str]
 ) -> tuple[dict[int, str], dict[int, str]]:
     """What fairseq-generate makes of lines of subwords, and its senses, by number from 0. Raises
-    SystemExit if it has failed, as it has said, and a UserError if it was told to print nothing."""
+    SystemExit if it has failed, as it has said."""
     with tempfile.TemporaryDirectory(prefix="fairseq-kerbs-") as folder:
         # the training split names senses
         for kind in ("dict.*.txt", *["train.*"] * args.print_senses):
@@ -366,8 +369,6 @@ def _generated(
         best: dict[str, dict[int, str]] = {"H": {}, "K": {}}  # the first of each sentence
         for match in filter(None, map(_BEST.fullmatch, read_lines(output))):
             best[match[1]].setdefault(int(match[2]), match[3])
-    if len(texts) not in best["H"]:
-        raise UserError("fairseq-generate printed nothing: leave out --quiet and --results-path")
     return best["H"], best["K"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,9 @@ FILES = (
     arg.file("--json", "also write the result as JSON"),
     arg.file("--csv", "also write the result as CSV"),
 )
+
+# control characters but the end of a line, and those that change the direction of all that follows
+_CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def split(default: str) -> arg.Part:
@@ -87,7 +91,7 @@ def read_names(trained: Trained, split: str) -> SenseNames:
 
 def show(text: str) -> None:
     """Print a text with words of a corpus, with U+FFFD for what could control a terminal."""
-    print("".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text))
+    print(_CONTROLS.sub("\ufffd", text))
 
 
 def write_files(args: argparse.Namespace, result: Any, csv: str) -> None:

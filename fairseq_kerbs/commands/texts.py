@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairseq_kerbs.commands import arg, command, nested, reading, say_written, write_output
 from fairseq_kerbs.evaluation.texts import detokenize_lines, read_texts
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import atomic_write, read_lines
+from fairseq_kerbs.utils.files import STDIN, atomic_write, read_lines
 
 if TYPE_CHECKING:
     from sacrebleu.significance import Result
@@ -33,7 +33,7 @@ def detokenize(args: argparse.Namespace) -> None:
     Join subwords and undo Moses tokenization: of fairseq-generate's output (best hypotheses, in the
     order of the corpus) or of tokenized text.
     """
-    path = "/dev/stdin" if str(args.input) == "-" else str(args.input)
+    path = STDIN if str(args.input) == "-" else str(args.input)
     lines = read_lines(path)
     texts = detokenize_lines(lines, language=args.lang, name=path, unescape=args.unescape)
     write_output(args.output, "".join(text + "\n" for text in texts))

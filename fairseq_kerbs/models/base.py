@@ -208,7 +208,12 @@ def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: 
             f"--sense-bias or size than this model (it has {', '.join(sorted(held))})."
         )
     senses, words = len(held["weight"]), len(held.get("inventory.log_prob", held["weight"]))
-    if senses != layer.total_senses and words == layer.vocab_size:
+    if words != layer.vocab_size:
+        raise UserError(
+            f"the checkpoint has {words} words, and the dictionary of the data {layer.vocab_size}: "
+            "give the data that it was trained with."
+        )
+    if senses != layer.total_senses:
         raise UserError(
             f"the checkpoint has {senses} senses, this model {layer.total_senses}: give the "
             f"--total-senses that it was trained with ({senses / words:.6g})."

@@ -24,6 +24,7 @@ from fairseq.models import (
     lstm_lm,
 )
 from fairseq.models.transformer import Embedding
+from fairseq.modules import FairseqDropout
 from fairseq.utils import apply_to_sample
 from torch import Tensor, nn
 
@@ -165,7 +166,7 @@ class RecurrentEncoder(FairseqEncoder):
         self.padding_idx, self.layers = dictionary.pad(), args.layers
         self.embed_tokens = Embedding(len(dictionary), args.embed_dim, self.padding_idx)
         self.rnn = build_rnn(cell, args.embed_dim, args.hidden_size // 2, args, bidirectional=True)
-        self.dropout = nn.Dropout(args.dropout)
+        self.dropout = FairseqDropout(args.dropout, type(self).__name__)
 
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor | None = None, **unused: Any
@@ -210,7 +211,7 @@ class RecurrentKerbsDecoder(SteppingDecoder):
         self.rnn = build_rnn(cell, inputs, hidden, args, batch_first=True)
         self.attention = lstm.AttentionLayer(hidden, hidden, hidden) if self.attends else None
         self.to_context = nn.Linear(hidden, args.embed_dim)
-        self.dropout = nn.Dropout(args.dropout)
+        self.dropout = FairseqDropout(args.dropout, type(self).__name__)
 
     def first_memory(self, batch: int, encoder_out: EncoderOut | None) -> Memory:
         zero = self.output.weight.new_zeros(batch, self.rnn.hidden_size)

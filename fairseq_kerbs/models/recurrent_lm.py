@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fairseq.models import FairseqDecoder, FairseqLanguageModel
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from fairseq_kerbs.models import recurrent
@@ -92,7 +93,7 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
             for _ in range(2)
         )
         self.to_context = nn.Linear(2 * args.hidden_size, args.embed_dim)
-        self.dropout = nn.Dropout(args.dropout)
+        self.dropout = FairseqDropout(args.dropout, type(self).__name__)
 
     def forward(
         self, prev_output_tokens: Tensor, src_lengths: Tensor | None = None, **others: Any

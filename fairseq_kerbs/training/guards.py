@@ -25,7 +25,7 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_whole, lock_folder
 
 logger = logging.getLogger(__name__)
-LAST = Path("checkpoint_last.pt")
+LAST = "checkpoint_last.pt"
 SCORING = ("output_layer", "kernel", "mixture_kernels", "kernel_power", "kernel_alpha",
            "kernel_offset", "kernel_gamma", "kernel_a", "kernel_b")  # fmt: skip
 """Settings that change scores without changing the names and shapes of parameters."""
@@ -98,8 +98,9 @@ def check_resumed(settings: dict[str, Any], task: Any, args: Any) -> int:
     Raises a UserError if it is damaged, or was trained with other dictionaries, another output
     layer or another kernel.
     """
-    file, reset = Path(settings.get("restore_file") or LAST), bool(settings.get("reset_optimizer"))
-    if file == LAST:  # other names are not relative to the save folder
+    named, suffix = settings.get("restore_file") or LAST, settings.get("checkpoint_suffix") or ""
+    file, reset = Path(named.replace(".pt", f"{suffix}.pt")), bool(settings.get("reset_optimizer"))
+    if named == LAST:  # other names are not relative to the save folder
         file = Path(settings["save_dir"], file)
         if not file.is_file() and settings.get("continue_once"):
             file = Path(settings["continue_once"])

@@ -18,6 +18,7 @@ from fairseq import metrics
 from fairseq.distributed import utils as distributed_utils
 from torch import Tensor, nn
 
+from fairseq_kerbs.clusters import LEAST_CONTEXTS
 from fairseq_kerbs.output_layers import KerbsOutputLayer
 from fairseq_kerbs.reallocation import Moves, ReallocationSettings, reset_moments
 from fairseq_kerbs.torch_compat import OUT_OF_MEMORY
@@ -189,6 +190,11 @@ class SenseUpdates:
             group = distributed_utils.get_data_parallel_group()
             moves = distributed_utils.broadcast_object(moves, 0, group, layer.weight.device)
         if moves is None or not len(moves):
+            if moves is not None and policy == "clusters":
+                logger.warning(
+                    f"reallocation after {updates} updates: no word has {LEAST_CONTEXTS} sampled "
+                    "contexts, so no sense is placed; give a larger --reallocation-interval."
+                )
             return 0
         for parameter, values in layer.apply_moves(moves):
             renew(optimizer, parameter, moves.senses, values)

@@ -26,6 +26,10 @@ PARTIAL = ".partial-"
 """Prefix of the temporary name of a file or folder during writing."""
 
 
+STDIN = "/dev/stdin"
+"""Name of standard input for :func:`iter_lines`."""
+
+
 def iter_lines(path: Path | str) -> Iterator[str]:
     r"""Iterate over the lines of UTF-8 text (also .gz), without line ends and byte order mark.
 
@@ -35,7 +39,9 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     """
     number = 0
     try:
-        with (gzip.open if str(path).endswith(".gz") else open)(path, "rb") as stream:
+        # opened by name, standard input would start at its beginning again
+        source: Any = os.dup(0) if path == STDIN else path
+        with (gzip.open if str(path).endswith(".gz") else open)(source, "rb") as stream:
             for number, raw in enumerate(stream, start=1):
                 line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
                 yield line.removeprefix("\ufeff") if number == 1 else line

@@ -159,8 +159,8 @@ def test_comparison_with_gold_senses(trained: Trained, tmp_path: Path, reported:
 
 
 def test_no_control_character_of_a_word_reaches_the_terminal(capsys: Capsys) -> None:
-    reading.show("bank\x1b[2J\x9b\rü ▲\nspring")
-    assert capsys.readouterr().out == "bank\ufffd[2J\ufffd\ufffdü ▲\nspring\n"
+    reading.show("bank\x1b[2J\x9b\r\u202eü\u200c ▲\nspring")
+    assert capsys.readouterr().out == "bank\ufffd[2J\ufffd\ufffd\ufffdü\u200c ▲\nspring\n"
 
 
 SYMBOLS = [

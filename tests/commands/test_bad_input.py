@@ -89,6 +89,7 @@ MISUSES = [
     ("generate {work}/good.yaml {work}/bin {out}/save --reference {out}/no", "no: no such file"),
     ("generate {work}/good.yaml {work}/bin {out}/save", "--path"),
     ("generate {work}/good.yaml {work}/bin {out}/a:b", "SAVE_DIR"),
+    ("generate {work}/good.yaml {work}/bin {out}/save --results-path=x", "--results-path leaves"),
     ("translate toy {work}/text {out}/save", "text"),
     (f"print-senses {MODEL} {{work}}/two --data {{work}}/bin", "two has no hypotheses"),
     ("architectures --sizes", "--sizes"),

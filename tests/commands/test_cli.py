@@ -147,7 +147,7 @@ def test_detokenize_command(tmp_path: Path, capsys: Capsys) -> None:
 def test_dry_run_prints_the_command_and_its_sources(tmp_path: Path, capsys: Capsys) -> None:
     """A preset is put over the configuration, and the command line over both."""
     (base := tmp_path / "base.yaml").write_text("train:\n  adam-betas: (0.9, 0.98)\n  lr: 1\n")
-    text = "extends: base.yaml\ntrain: {reallocation: clusters, total-senses: 1.25}\n"
+    text = "extends: base.yaml\ntrain: {reallocation-at: 0.5, total-senses: 1.25}\n"
     (config := tmp_path / "a.yaml").write_text(text)
     (tmp_path / "dict.en.txt").touch()
     arguments = ["train", config, tmp_path, "save dir", "--dry-run"]
@@ -156,14 +156,16 @@ def test_dry_run_prints_the_command_and_its_sources(tmp_path: Path, capsys: Caps
     assert shlex.split(command) == [
         find_program("fairseq-train"), str(tmp_path), "--user-dir", str(ROOT / "fairseq_kerbs"),
         "--save-dir", "save dir", "--adam-betas", "(0.9, 0.98)", "--lr", "1",
-        "--reallocation", "clusters", "--total-senses", "1.25", "--seed", "2",
+        "--reallocation-at", "0.5", "--total-senses", "1.25", "--seed", "2",
     ]  # fmt: skip
     more = ("--preset", "paper", "--total-senses", 2)
     source, command = kerbs(capsys, *arguments, *more).splitlines()
     assert source == f"# flags: {config}, {base}, {ROOT / 'configs' / 'paper.yaml'}; command line"
     for part in ("--lr 1 ", "--reallocation paper ", "--init-scale 1.0 ", "--total-senses 2"):
         assert command.count(part) == 1
-    assert command.count("--reallocation ") == command.count("--total-senses ") == 1
+    assert command.count("--reallocation-at") == 0
+    command = kerbs(capsys, "generate", *arguments[1:]).splitlines()[1]  # names no language
+    assert command.endswith(" > 'save dir/generate-test.txt'")
 
 
 def test_scripts_are_commands() -> None:

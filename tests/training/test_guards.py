@@ -159,6 +159,8 @@ def test_a_finished_training_makes_no_update(tiny_work: Path, copy: Path, caplog
         resume(tiny_work, copy, "--max-update", 2)
     assert ended.value.code == 0
     assert "nothing to do: 2 updates are done and --max-update is 2" in caplog.text
+    resume(tiny_work, copy, "--max-update", 2, "--checkpoint-suffix", "_b")  # another training
+    assert load(copy.with_name("checkpoint_last_b.pt"))["optimizer_history"][-1]["num_updates"] == 2
     assert copy.read_bytes() == (tiny_work / "model.pt").read_bytes()
 
 
