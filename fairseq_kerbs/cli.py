@@ -76,19 +76,13 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser, and its subparsers, with examples, which knows what goes to fairseq."""
+    """A parser, and its subparsers, with examples."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=_Formatter, **options)
         known = [f"fairseq-kerbs {line}" for line in EXAMPLES.split("\n")]
         lines = [line for line in known if f"{line} ".startswith(f"{self.prog} ")]
         self.epilog = "\n  ".join(["examples:", *lines]) if lines else None
-
-    def parse_known_args(self, *given: Any, **options: Any) -> Any:
-        args, unknown = super().parse_known_args(*given, **options)
-        if unknown and not getattr(args, "passes_on", False):
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return args, unknown
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -109,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser = build_parser()
         args, extra = parser.parse_known_args(argv)
+        if extra and not args.passes_on:
+            args.error(f"unrecognized arguments: {' '.join(extra)}")
         args.extra = extra
         status: int = args.run(args) or 0
         sys.stdout.flush()

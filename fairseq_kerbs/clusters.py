@@ -221,15 +221,10 @@ def place_senses(
 
     Args:
         sample: contexts of each word.
-        total_senses, max_senses: maximum number of senses, and of those of a word.
+        total_senses, max_senses: maximum number of senses, at least V, and of those of a word.
         gap: see :func:`place_word`, a number or [V].
-
-    Raises:
-        ValueError: ``total_senses`` is below V.
     """
     words, basis = len(sample.size), whiten(sample)
-    if total_senses < words:
-        raise ValueError(f"`total_senses` is {total_senses}; {words} words need a sense each.")
     labels, falls = dict[int, list[NDArray[Any]]](), dict[int, NDArray[Any]]()
     moments = torch.zeros(len(basis) + 1, len(basis) + 1).double()
     for word in progress(sample.enough.nonzero().squeeze(1).tolist(), "clusters", " words"):

@@ -147,6 +147,8 @@ def convert(source: SoftmaxModel, max_senses: int, placement: Placement | None =
     predictions are equal to those of the softmax model. A UserError is raised if the settings
     cannot be converted, or predictions would differ.
     """
+    from fairseq.models import build_model
+
     words = len(source.weight)
     word_of_sense, share = torch.arange(words), torch.ones(words)
     if placement is not None:
@@ -159,7 +161,22 @@ def convert(source: SoftmaxModel, max_senses: int, placement: Placement | None =
     settings.total_senses, settings.max_senses = len(rows) / words, max_senses
     settings.sense_bias = rows.shape[1] > source.weight.shape[1]
     settings.reallocation, settings.reallocation_at = "none", None
-    model = _build(source, settings, rows, {"word_of_sense": word_of_sense, "usage": usage.float()})
+    fault = f"fits no --arch {settings.arch}"
+    with checkpoints.as_user_error(source.checkpoint, fault, "take another model"):
+        model = build_model(copy.copy(settings), copy.copy(source.task))
+    old, new = source.model.state_dict(), model.state_dict()
+    copied = {key for key in new if not key.startswith(_OUTPUT)}
+    if unmatched := (old.keys() - source.replaced - new.keys()) | (copied - old.keys()):
+        raise UserError(
+            f"{source.checkpoint} cannot be converted: only one of the two models has "
+            f"{min(unmatched)}; fairseq_kerbs does not support some of its settings"
+        )
+    new |= {key: old[key] for key in copied}
+    new[f"{_OUTPUT}weight"], new[f"{_OUTPUT}theta"] = rows, torch.zeros(len(rows))
+    new[f"{_OUTPUT}inventory.word_of_sense"] = word_of_sense
+    new[f"{_OUTPUT}inventory.usage"] = usage.float()
+    model.load_state_dict(new, strict=True)
+    model.eval()
     difference = largest_difference(source.model, model, source.task)
     if not difference <= ALLOWED:
         raise UserError(
@@ -184,29 +201,6 @@ def sense_rows(source: SoftmaxModel, word_of_sense: Tensor, bias: Tensor) -> Ten
         return rows
     column = bias.double() + (0.0 if source.bias is None else source.bias.double()[word_of_sense])
     return torch.cat([rows, column.float().unsqueeze(1)], dim=1)
-
-
-def _build(
-    source: SoftmaxModel, settings: argparse.Namespace, rows: Tensor, statistics: dict[str, Tensor]
-) -> Any:
-    """Build the converted model with the softmax model's parameters, which must match."""
-    from fairseq.models import build_model
-
-    fault = f"fits no --arch {settings.arch}"
-    with checkpoints.as_user_error(source.checkpoint, fault, "take another model"):
-        model = build_model(copy.copy(settings), copy.copy(source.task))
-    old, new = source.model.state_dict(), model.state_dict()
-    copied = {key for key in new if not key.startswith(_OUTPUT)}
-    if unmatched := (old.keys() - source.replaced - new.keys()) | (copied - old.keys()):
-        raise UserError(
-            f"{source.checkpoint} cannot be converted: only one of the two models has "
-            f"{min(unmatched)}; fairseq_kerbs does not support some of its settings"
-        )
-    new |= {key: old[key] for key in copied}
-    new[f"{_OUTPUT}weight"], new[f"{_OUTPUT}theta"] = rows, torch.zeros(len(rows))
-    new |= {f"{_OUTPUT}inventory.{name}": value for name, value in statistics.items()}
-    model.load_state_dict(new, strict=True)
-    return model.eval()
 
 
 @torch.no_grad()

@@ -164,10 +164,6 @@ class SenseInventory(nn.Module):
             self._table = build_sense_table(self.word_of_sense, self.vocab_size, self.max_senses)
         return self._table
 
-    def senses_per_word(self) -> Tensor:
-        """Number of senses of every word, [V]."""
-        return torch.bincount(self.word_of_sense, minlength=self.vocab_size)
-
     @torch.no_grad()
     def move(self, senses: Tensor, words: Tensor) -> None:
         """Assign senses [K] to words [K], in order. A sense that occurs twice gets its last word.

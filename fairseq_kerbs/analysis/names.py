@@ -111,10 +111,6 @@ class SenseNames:
             # punctuation is no name
             self._cause = np.where((best >= 0) & letters[best], others[best], 0)
 
-    def count(self, entry: int) -> int:
-        """Number of occurrences of a word as a single token."""
-        return len(self._where.get(entry, _NOWHERE))
-
     def clearest(self, most: int, special: int = 0) -> list[str]:
         """The ``most`` words with the highest clarity, or all with 0. Function words come last.
 

@@ -38,6 +38,7 @@ NEAREST = 16  # senses kept beside each, times the most senses of a word
 MOST_WORDS = 8  # of a cluster: Gao et al. show five
 _CONTEXT = 8  # words shown on either side
 _WORDS = 44  # letters of a cluster's words
+_COUNTS = ["times", "right", "within"]
 
 
 def similarity_graph(layer: OutputLayer, words: Tensor) -> sparse.csr_matrix:
@@ -146,51 +147,45 @@ def find_neighbours(
     if not chosen:
         raise UserError("no two words have similar output vectors")
     found = f"{len(clusters)} with {sum(map(len, clusters))} words, {len(chosen)} shown"
-    seen = None if text is None else _occurrences(text, clusters, len(symbols))
-    rows: list[dict[str, Any]] = []
-    shown = []
-    for number, members in enumerate(chosen):
+    rows = []
+    for number, members in enumerate(chosen, start=1):
         members.sort(key=lambda word: (-frequency[word], word))
         alike = graph[members][:, members].sum() / (len(members) * (len(members) - 1))
-        rows.append({"cluster": number + 1, "words": " ".join(symbols[word] for word in members)})
-        rows[-1]["similarity"] = alike
-        if seen is not None:
-            inside = seen[seen["cluster"] == number]
-            rows[-1] |= _count(inside)
-            shown.append(inside[inside["within"]].head(examples))
-    totals, table = [], DataFrame(columns=["cluster"])
-    if text is not None and seen is not None:
-        groups = {"(all clusters)": seen[seen["cluster"] >= 0], "(all words)": seen}
-        totals = [{"words": name} | _count(group) for name, group in groups.items()]
-        table = _as_examples(concat(shown, ignore_index=True), text, symbols)
-    return Neighbours(found, DataFrame(rows), DataFrame(totals), table)
+        listed = " ".join(symbols[word] for word in members)
+        rows.append({"cluster": number, "words": listed, "similarity": alike})
+    table = DataFrame(rows)
+    if text is None:
+        return Neighbours(found, table, DataFrame(), DataFrame(columns=["cluster"]))
+    seen = _occurrences(text, clusters, len(symbols))
+    counts = seen.groupby("cluster")[_COUNTS].sum().reindex(table["cluster"], fill_value=0)
+    groups = {"(all clusters)": seen[seen["cluster"] > 0], "(all words)": seen}
+    totals = [{"words": name, **group[_COUNTS].sum()} for name, group in groups.items()]
+    inside = seen[seen["within"] & (seen["cluster"] <= len(chosen))]
+    shown = inside.groupby("cluster").head(examples).sort_values("cluster", kind="stable")
+    table = table.join(counts, on="cluster")
+    return Neighbours(found, table, DataFrame(totals), _as_examples(shown, text, symbols))
 
 
 def _occurrences(text: Text, clusters: list[list[int]], words: int) -> DataFrame:
-    """Tokens of a text, each with the number of its ``cluster``, −1 for none, sorted by how much
+    """Tokens of a text, each with the number of its ``cluster``, 0 for none, sorted by how much
     more probable the guess is than the word."""
-    cluster_of = np.full(words, -1)
-    for number, members in enumerate(clusters):
+    cluster_of = np.zeros(words, np.int64)
+    for number, members in enumerate(clusters, start=1):
         cluster_of[members] = number
     seen = text.tokens[["line", "place", "entry", "guess"]].copy()
     seen["cluster"] = cluster_of[seen["entry"]]
     seen["probability"], seen["truth"] = text.tokens["guessed"], text.tokens["probability"]
-    seen["right"] = seen["guess"] == seen["entry"]
-    same = (cluster_of[seen["guess"]] == seen["cluster"]) & (seen["cluster"] >= 0)
+    seen["times"], seen["right"] = 1, seen["guess"] == seen["entry"]
+    same = (cluster_of[seen["guess"]] == seen["cluster"]) & (seen["cluster"] > 0)
     seen["within"] = same & ~seen["right"]
     margin = seen["probability"] - seen["truth"]
     return seen.loc[margin.sort_values(ascending=False, kind="stable").index]
-
-
-def _count(seen: DataFrame) -> dict[str, int]:
-    return {"times": len(seen), **seen[["right", "within"]].sum().to_dict()}
 
 
 def _as_examples(table: DataFrame, text: Text, symbols: Sequence[str]) -> DataFrame:
     """Occurrences as `Neighbours.examples` has them."""
     places = zip(table["line"], table["place"])
     return table.assign(
-        cluster=table["cluster"] + 1,
         sentence=table["line"] + 1,
         word=[symbols[entry] for entry in table["entry"]],
         text=[in_context(text.words[line], place, _CONTEXT) for line, place in places],

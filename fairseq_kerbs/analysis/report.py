@@ -136,16 +136,13 @@ def _add_nearest(
     words: list[Figures], layer: OutputLayer, symbols: Sequence[str], most: int, proper: list[int]
 ) -> None:
     """Add the nearest senses with ``name``, ``row`` and ``score`` to each sense."""
-    word_of_sense: list[int] = layer.word_of_sense.tolist()
-    numbers: list[int] = number_senses(layer.word_of_sense, layer.usage).tolist()
+    numbers = number_senses(layer.word_of_sense, layer.usage).tolist()
+    names = [f"{symbols[w]}#{n}" for w, n in zip(layer.word_of_sense.tolist(), numbers)]
     ignored = sorted(set(range(len(symbols))) - set(proper))
     senses = [sense for word in words for sense in word["senses"]]
     nearest = nearest_senses(layer, [sense["row"] for sense in senses], most, ignored)
     for sense, near in zip(senses, nearest if most else ()):
-        sense["nearest"] = [
-            {"name": f"{symbols[word_of_sense[row]]}#{numbers[row]}", "row": row, "score": score}
-            for row, score in near
-        ]
+        sense["nearest"] = [{"name": names[row], "row": row, "score": score} for row, score in near]
 
 
 @torch.no_grad()

@@ -35,15 +35,11 @@ _MAX_TOKENS = 4000  # per batch, and so per sentence
 Numbers = NDArray[np.int64]
 
 
-def _lengths(dataset: Any) -> Numbers:
-    """Number of tokens of the longer side of each sentence."""
-    sizes = np.asarray(dataset.sizes)
-    return sizes.reshape(len(sizes), -1).max(1)
-
-
 def _step(dataset: Any, most: int) -> int:
     """Step between batches that selects about ``most`` tokens, or all with 0."""
-    return max(1, round(_lengths(dataset).sum() / most)) if most else 1
+    sizes = np.asarray(dataset.sizes)  # [sentences], with a source [sentences, 2]
+    tokens = (sizes if sizes.ndim == 1 else sizes.max(1)).sum()
+    return max(1, round(tokens / most)) if most else 1
 
 
 def batches(
@@ -64,9 +60,6 @@ def batches(
     from fairseq.utils import resolve_max_positions
 
     try:
-        # mapping an empty file into memory fails
-        if any(not path.stat().st_size for path in _files(task, f"{split}.*bin")):
-            raise _no_words(split, flag)
         task.load_dataset(split)
         dataset = task.dataset(split)
         epoch = task.get_batch_iterator(
@@ -81,21 +74,15 @@ def batches(
                 raise UserError(f"{flag} {split}: it has no target side; prepare the data again")
             yield batch
     except FileNotFoundError as error:
-        there = {path.stem for path in _files(task, f"{split}.*-*.*")}
-        remedy = (
-            f"it has only {', '.join(sorted(there))}: a side is missing; prepare the data again"
-        )
+        folder = Path((task.cfg or task.args).data.split(":")[0])
+        there = sorted({path.stem for path in folder.glob(f"{split}.*-*.*")})
+        remedy = f"it has only {', '.join(there)}: a side is missing; prepare the data again"
         remedy = remedy if there else "name a split of the data"
         raise UserError(f"{flag}: {error}; {remedy}") from error
     except (AssertionError, ValueError, struct.error) as error:
         raise UserError(
-            f"{flag} {split}: the data are damaged ({shorten(str(error), 200)}); prepare them again"
+            f"{flag} {split}: damaged or empty ({shorten(str(error), 200)}); prepare the data again"
         ) from error
-
-
-def _files(task: Any, pattern: str) -> Iterator[Path]:
-    """Files of the task's data."""
-    return Path((task.cfg or task.args).data.split(":")[0]).glob(pattern)
 
 
 class Step(NamedTuple):

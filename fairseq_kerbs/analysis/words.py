@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fairseq_kerbs.evaluation.texts import escape_markdown
 from fairseq_kerbs.output_layers import OutputLayer
-from fairseq_kerbs.senses import number_senses
 from fairseq_kerbs.utils.errors import UserError
 
 if TYPE_CHECKING:  # print-senses does not need pandas
@@ -41,13 +40,6 @@ def word_numbers(dictionary: Any, words: Sequence[str]) -> list[int]:
             "that BPE splits"
         )
     return [dictionary.indices[word] for word in words]
-
-
-def frequent_words(dictionary: Any, most: int) -> list[int]:
-    """Indices of the ``most`` words that are most frequent in the training data."""
-    counts, special = dictionary.count, dictionary.nspecial
-    words = [i for i, word in enumerate(dictionary.symbols) if is_word(word, i, special)]
-    return sorted(words, key=lambda word: (-counts[word], word))[:most]
 
 
 def joined_words(pieces: Sequence[str]) -> tuple[list[str], list[int | None]]:
@@ -89,10 +81,8 @@ def csv_of(frame: DataFrame, digits: int | None = None) -> str:
 
 def sense_numbers(layer: OutputLayer, word: int) -> list[int]:
     """Rows of a word's senses in the order of their numbers (:func:`.number_senses`)."""
-    table, mask = layer.table[:2]
-    rows = table[word][mask[word]]
-    order = number_senses(torch.zeros_like(rows), layer.usage[rows]).argsort()
-    return rows[order].tolist()
+    rows = layer.table.senses[word][layer.table.mask[word]]  # ascending
+    return rows[layer.usage[rows].sort(descending=True, stable=True).indices].tolist()
 
 
 def usage_shares(layer: OutputLayer, senses: list[int]) -> Tensor:

@@ -34,7 +34,7 @@ def command(
             # a flag passed on to fairseq must not be taken for the beginning of one of ours
             parser = commands.add_parser(name, allow_abbrev=False, **text_of, **options)
             add(parser, *parts)
-            parser.set_defaults(run=run, passes_on=passes_on)
+            parser.set_defaults(run=run, passes_on=passes_on, error=parser.error)
 
         return add_command
 

@@ -65,7 +65,7 @@ def _preparation(name: str, prepare: Callable[..., None], *parts: arg.Part) -> a
     )
 
     def run(args: argparse.Namespace) -> None:
-        ours = ("run", "passes_on", "extra")
+        ours = ("run", "passes_on", "error", "extra")
         prepare(**{name: value for name, value in vars(args).items() if name not in ours})
 
     text, description = (inspect.getdoc(prepare) or "").split("\n\n")[:2]

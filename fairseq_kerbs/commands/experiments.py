@@ -150,7 +150,7 @@ def give_senses(
             raise UserError(f"{what}; {advice}")
 
     given = check_recipe(args, senses, flags)
-    updates = max(1, round(senses.at * int(given.max_update)))
+    updates = max(1, round(senses.at * given.max_update))
     softmax = Path(args.save_dir) / "softmax"
     last, total = softmax / "checkpoint_last.pt", str(senses.total)
     placed = softmax / f"senses_{total}_{given.max_senses}.pt"
@@ -165,11 +165,11 @@ def give_senses(
     extra = [*args.extra, "--max-update", str(updates)]
     polynomial = given.lr_scheduler == "polynomial_decay"
     if polynomial and given.total_num_update is None:
-        extra += ["--total-num-update", given.max_update]  # of the whole training
+        extra += ["--total-num-update", str(given.max_update)]  # of the whole training
     train = [find_program("fairseq-train"), *program_arguments(args.data, first, extra)]
     convert = [sys.executable, *SAFE, "-m", "fairseq_kerbs.cli", "convert"]
     convert += [str(last), "-o", str(placed), "--data", args.data, "--total-senses", total]
-    convert += ["--max-senses", given.max_senses, "--trust-checkpoint"]
+    convert += ["--max-senses", str(given.max_senses), "--trust-checkpoint"]
     for flag, subset in (("--split", given.train_subset), ("--valid-split", given.valid_subset)):
         convert += [flag, subset.split(",")[0]] if subset else []
     for step in (train, convert) if args.dry_run or not placed.exists() else ():
@@ -180,7 +180,7 @@ def give_senses(
             check_updates(True, "see above why fairseq-train ended")
     if placed.exists():
         total = str(read_checkpoint(placed, trust=True)["cfg"]["model"].total_senses)
-    rest = str(int(given.max_update) - updates)
+    rest = str(given.max_update - updates)
     args.extra = [*args.extra, "--max-update", rest, "--finetune-from-model", str(placed)]
     if polynomial:
         args.extra += ["--total-num-update", rest]
@@ -193,19 +193,18 @@ def check_recipe(
 ) -> argparse.Namespace:
     """What a training with senses has to know of its flags; a UserError if it cannot go with
     them, before anything is trained."""
-    from fairseq_kerbs.configurations import program_arguments
+    from fairseq_kerbs.configurations import flag_arguments, program_arguments
 
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    schedule = ("max-update", "lr-scheduler", "total-num-update")
-    for name in ("save-dir", "train-subset", "valid-subset", *schedule):
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
+    for name in ("save-dir", "train-subset", "valid-subset", "lr-scheduler", "total-num-update"):
         parser.add_argument(f"--{name}")
-    parser.add_argument("--max-senses", default="4")
+    parser.add_argument("--max-update", type=int, default=0)
+    parser.add_argument("--max-senses", type=int, default=4)
     parser.add_argument("--kernel", default="kerbs")
     given = parser.parse_known_args(program_arguments(args.data, flags, args.extra))[0]
-    used = {word.partition("=")[0] for word in args.extra}
-    for part in ({**flags, "output-layer": None}, senses.train):
-        absent = {name for name, value in part.items() if value is False or value is None}
-        used |= {f"--{name}" for name in part.keys() - absent}
+    parts = ({**flags, "output-layer": None}, senses.train)
+    words = [*args.extra, *(word for part in parts for word in flag_arguments(part))]
+    used = {word.partition("=")[0] for word in words}
     clash = sorted(flag for flag in used if flag in _OURS or flag.startswith("--reset-"))
     clash += ["--save-dir"] if given.save_dir != args.save_dir else []
     clash += [f"--kernel {given.kernel}"] if given.kernel != "kerbs" else []
@@ -213,15 +212,9 @@ def check_recipe(
     most, scheduler = given.max_senses, given.lr_scheduler
     for wrong, sentence in (
         (clash, f"{', '.join(clash)} does not go with a configuration that has senses"),
-        (
-            not (given.max_update or "").isdecimal() or int(given.max_update) < 2,
-            "a configuration with senses needs --max-update, 2 or more",
-        ),
+        (given.max_update < 2, "a configuration with senses needs --max-update, 2 or more"),
         (scheduler in ("cosine", "tri_stage"), f"--lr-scheduler {scheduler} {_TWO_PARTS}"),
-        (
-            not most.isdecimal() or senses.total > int(most),
-            f"senses: total is {senses.total}, more than --max-senses {most}",
-        ),
+        (senses.total > most, f"senses: total is {senses.total}, more than --max-senses {most}"),
         (":" in args.data, f"{args.data}: a training with senses takes one folder of data"),
     ):
         if wrong:

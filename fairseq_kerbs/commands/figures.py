@@ -67,7 +67,7 @@ def contexts(args: argparse.Namespace) -> Any:
         plane = geometry.project(points, weight.numpy())
     else:
         plane = geometry.discriminate(points, of_context, len(senses))
-    split = "train" if reading.has_split(task, "train") else args.split
+    split = "train" if any(args.data.glob("train.*")) else args.split
     by_row = reading.read_names(trained, split).names(word)
     names = [by_row.get(row, NO_NAME) for row in senses]
     legend = ["\n".join(filter(None, (name.translates, name.beside))) for name in names]
@@ -153,13 +153,16 @@ def geometry(args: argparse.Namespace) -> None:
 
     from fairseq_kerbs.analysis.geometry import geometry_as_text, measure_word
     from fairseq_kerbs.analysis.teacher_forcing import contexts_of
-    from fairseq_kerbs.analysis.words import csv_of, frequent_words, word_numbers
+    from fairseq_kerbs.analysis.words import csv_of, is_word, word_numbers
     from fairseq_kerbs.utils.processes import progress
 
     if args.most < args.least:
         raise UserError(f"--most is {args.most}, but must be at least --least, {args.least}")
     layer, dictionary, model, task = reading.read_model(args, any_model=True)
-    words = word_numbers(dictionary, args.word) or frequent_words(dictionary, args.top)
+    symbols, special = dictionary.symbols, dictionary.nspecial
+    entries = [number for number, word in enumerate(symbols) if is_word(word, number, special)]
+    entries.sort(key=lambda number: -dictionary.count[number])
+    words = word_numbers(dictionary, args.word) or entries[: args.top]
     vectors = contexts_of(model, task, args.split, words, args.most)
     times = {word: len(vectors.get(word, ())) for word in words}
     measured = [

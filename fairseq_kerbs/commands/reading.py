@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,17 +66,6 @@ def read_model(
     layer = getattr(model.decoder, "output", None)
     layer = layer if isinstance(layer, OutputLayer) else None
     return Trained(layer, task.target_dictionary, model, task)
-
-
-def has_split(task: Any, split: str) -> bool:
-    """Whether the data have a split, damaged or not."""
-    try:
-        task.load_dataset(split)
-    except FileNotFoundError:
-        return False
-    except (AssertionError, ValueError, struct.error):
-        pass  # who reads it says what is wrong with it
-    return True
 
 
 def read_names(trained: Trained, split: str) -> SenseNames:

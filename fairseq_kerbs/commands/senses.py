@@ -63,7 +63,7 @@ def senses(args: argparse.Namespace) -> None:
     elif trained.task is not None:
         split = args.split or "train"
         names = reading.read_names(trained, split)
-        if words and not any(names.count(trained.dictionary.indices[word]) for word in words):
+        if words and not any(names.names(trained.dictionary.indices[word]) for word in words):
             raise UserError(
                 f"--word: split {split} has no occurrence of {', '.join(words)} as a whole word; "
                 "name other words or another split"
@@ -85,7 +85,7 @@ def senses(args: argparse.Namespace) -> None:
 
 def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tuple[Any, ...]:
     """Names of senses, words to report, true senses by row, and the comparison, by one pass over
-    the split and one over the training data, which may be the same."""
+    the split and one over the training data."""
     from fairseq_kerbs.analysis import gold_senses
     from fairseq_kerbs.analysis.names import SenseNames
     from fairseq_kerbs.analysis.teacher_forcing import TOKENS, read_text, sample_of
@@ -94,21 +94,17 @@ def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tu
     labels = Counter(word for _, _, word in gold)
     layer, dictionary, model, task = trained
     numbers = {word: dictionary.indices[word] for word in labels if word in dictionary.indices}
-    entries, split, other = numbers.values(), args.split or "test", args.train_data
+    entries, split = numbers.values(), args.split or "test"
     dim = layer.weight.shape[1]
     sample = sample_of(entries, layer.vocab_size, dim, gold_senses.CONTEXTS)
     gold_senses.lines_as_samples(task)
-    whole = split == "train" and other is None  # contexts are from the split itself
-    names = text = read_text(model, task, split, words=entries, sample=sample if whole else None)
+    text = read_text(model, task, split, words=entries)
     labelled, met = gold_senses.label_occurrences(text, gold, layer, numbers)
-    if other is not None:
-        if split != "train" and reading.has_split(task, "train"):
-            names = read_text(model, task, "train", TOKENS)
-        _, _, model, task = reading.read_model(args, data=other)
+    if args.train_data is not None:
+        _, _, model, task = reading.read_model(args, data=args.train_data)
         gold_senses.lines_as_samples(task)
-    if not whole:
-        train = read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
-        names = train if names is text and split != "train" else names
+    train = read_text(model, task, "train", TOKENS, sample=sample, flag="--train-data")
+    names = text if split == "train" else train
     contexts = {word: sample.contexts(numbers[word]).numpy() for word in labelled}
     most = [word for word, _ in labels.most_common() if word in numbers]
     words = args.word or most[: args.top or None]
@@ -118,19 +114,15 @@ def _compare_with_gold(args: argparse.Namespace, trained: reading.Trained) -> tu
 
 def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
     """Table 6; where there are data, of words that stand alone in the training data."""
-    from fairseq_kerbs.analysis.teacher_forcing import real_words
+    from fairseq_kerbs.analysis.teacher_forcing import batches, real_words
     from fairseq_kerbs.analysis.words import drawn_words, words_by_number_of_senses
 
     layer, dictionary, _, task = trained
     known = None
-    if task is not None:
-        if not reading.has_split(task, "train"):
-            raise UserError(
-                f"--by-number-of-senses: {args.data} has no training data, which tell words from "
-                "pieces"
-            )
-        train = task.dataset("train")
-        lines = (real_words(train[at]["target"].tolist(), dictionary) for at in range(len(train)))
+    if task is not None:  # its training data tell words from pieces
+        read = batches(task, "train", "--by-number-of-senses")
+        rows = (row for batch in read for row in batch["target"].tolist())
+        lines = (real_words(row, dictionary) for row in rows)
         known = {words[place] for words, single in lines for _, place in single}
     groups = words_by_number_of_senses(
         *(layer.senses_per_word().tolist(), dictionary.symbols, dictionary.nspecial, known),
@@ -217,7 +209,7 @@ def text_with_senses(args: argparse.Namespace, generated: Path, named: bool = Tr
 
     lines, trained = read_lines(generated), reading.read_model(args)
     names = None
-    if named and reading.has_split(trained.task, "train"):
+    if named and any(args.data.glob("train.*")):
         names = reading.read_names(trained, "train")
     lines = with_senses(lines, trained.model, trained.task, str(generated), names)
     return "".join(f"{line}\n" for line in lines)

@@ -79,15 +79,6 @@ class PreparedSenses(NamedTuple):
         theta = kernel.prepare(theta.to(dtype)).unsqueeze(-1)
         return cls(kernel, w.to(products), safe_norm(w.to(dtype)), theta)
 
-    def contexts(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Input of :meth:`products` for context vectors [n, d], and their norms [n]."""
-        wide = h.to(self.w_norm.dtype)
-        return self.kernel.map_contexts(wide).to(self.w.dtype), safe_norm(wide).squeeze(-1)
-
-    def products(self, contexts: Tensor, rows: slice = slice(None)) -> Tensor:
-        """X [M, n] of contexts [n, d], or some rows of it, in the compute dtype."""
-        return widen(multiply(self.w[rows], contexts), self.w_norm.dtype)
-
     def inputs(
         self, x: Tensor, h_norm: Tensor, rows: slice
     ) -> tuple[Kernel, Tensor, Tensor, Tensor, Tensor]:

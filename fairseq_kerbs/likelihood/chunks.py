@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_kerbs.kernels import Kernel, safe_inverse
-from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply
+from fairseq_kerbs.kernels import Kernel, safe_inverse, safe_norm
+from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, widen
 from fairseq_kerbs.likelihood import compilation, passes
 from fairseq_kerbs.senses import SenseTable
 from fairseq_kerbs.torch_compat import assert_later
@@ -89,7 +89,10 @@ def run_chunks(
         compiled = compiled and gradients and compilation.worthwhile(len(w))
         size = chunk_size(len(h), w, compiled)
         chunks = _Chunks(senses, SenseTable(*table), smoothing, gradients, compiled, size)
-        splits = (value.split(size) for value in (h, *senses.contexts(h), target, weight))
+        wide = h.to(senses.w_norm.dtype)
+        contexts = senses.kernel.map_contexts(wide).to(senses.w.dtype)
+        inputs = h, contexts, safe_norm(wide).squeeze(-1), target, weight
+        splits = (value.split(size) for value in inputs)
         *losses, dh = map(torch.cat, zip(*(chunks.run(*part) for part in zip(*splits))))
         for loss in losses:
             loss[weight == 0.0] = 0.0
@@ -130,7 +133,7 @@ class _Chunks:
             h_norm, target, weight = (F.pad(v, padding) for v in (h_norm, target, weight))
             x = self.x[: len(self.senses.w) * len(target)].view(len(self.senses.w), len(target))
             for rows in row_blocks(x):
-                x[rows, :tokens] = self.senses.products(contexts, rows)
+                x[rows, :tokens] = widen(multiply(self.senses.w[rows], contexts), x.dtype)
         logits = self.logits[: x.numel()].view_as(x)
         for rows in row_blocks(x, self.compiled):
             self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])

@@ -9,7 +9,7 @@ computes each chunk again, so that only one of tokens × words × components is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -91,23 +91,22 @@ def _chunk_losses(
         log_probs = _log_probs(mixture, products)
         nll = -log_probs.gather(1, index).squeeze(1).clamp_max(0.0)
         return weights[0] * nll - weights[1] * log_probs.sum(1).clamp_max(0.0), nll
-    logits = (_logits(mixture, k, products) for k in range(len(mixture.kernels)))
-    joint = [part.gather(1, index).squeeze(1) - part.logsumexp(1) for part in logits]
+    parts = _logits(mixture, products)
+    joint = [part.gather(1, index).squeeze(1) - part.logsumexp(1) for part in parts]
     nll = -(torch.stack(joint, 1) + mixture.log_weights).logsumexp(1).clamp_max(0.0)
     return nll, nll
 
 
-def _logits(mixture: Mixture, k: int, products: torch.dtype) -> Tensor:
-    """Logits of component k, [n, V], with matrix products in the dtype ``products``."""
-    contexts, theta, kernel = mixture.contexts[:, k], mixture.thetas[k], mixture.kernels[k]
-    return kernel_logits(contexts, mixture.w, theta, kernel, products)
+def _logits(mixture: Mixture, products: torch.dtype) -> Iterator[Tensor]:
+    """Logits of each component, [n, V], with matrix products in the dtype ``products``."""
+    parts = zip(mixture.contexts.unbind(1), mixture.thetas, mixture.kernels)
+    return (kernel_logits(h, mixture.w, theta, kernel, products) for h, theta, kernel in parts)
 
 
 def _log_probs(mixture: Mixture, products: torch.dtype) -> Tensor:
     """Log-probabilities of all words, [n, V]."""
-    weights = mixture.log_weights.unsqueeze(2).unbind(1)
-    logits = (_logits(mixture, k, products) for k in range(len(weights)))
-    return torch.stack([part.log_softmax(1) + p for part, p in zip(logits, weights)]).logsumexp(0)
+    parts = zip(_logits(mixture, products), mixture.log_weights.unsqueeze(2).unbind(1))
+    return torch.stack([part.log_softmax(1) + p for part, p in parts]).logsumexp(0)
 
 
 def mixture_log_probs(mixture: Mixture) -> Tensor:

@@ -7,7 +7,6 @@ words, so no other part of fairseq sees senses.
 from __future__ import annotations
 
 import argparse
-from abc import ABC, abstractmethod
 from dataclasses import fields, make_dataclass
 from typing import Any, ClassVar
 
@@ -28,7 +27,7 @@ from fairseq_kerbs.training.sense_updates import install_hook
 from fairseq_kerbs.utils.errors import UserError
 
 
-class KerbsModel(BaseFairseqModel, ABC):
+class KerbsModel(BaseFairseqModel):
     """Mixin for fairseq models: flags, construction, and checks of loaded checkpoints."""
 
     arch: ClassVar[str]  # its name in fairseq
@@ -102,14 +101,15 @@ class KerbsModel(BaseFairseqModel, ABC):
         """Raise a ValueError that names the flag if flags exclude each other."""
 
     @classmethod
-    @abstractmethod
     def build(cls, args: Any, task: Any) -> Any:
-        """Build the model from checked flags."""
+        """Build the model from checked flags, by default as the fairseq model does."""
+        return super().build_model(args, task)
 
     def upgrade_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Refuse parameters that are missing or not finite, with a UserError; fairseq calls this
         before it loads them."""
         super().upgrade_state_dict(state_dict)
+        check_checkpoint(self.decoder.output, state_dict)
         if missing := self.state_dict().keys() - state_dict.keys():
             raise UserError(
                 f"the checkpoint has no {min(missing)}: give the architecture, the numbers "
@@ -186,20 +186,13 @@ class ScoredByOutputLayer:
         scores = self.output.log_probs(net_output[0])
         return scores if log_probs else scores.exp()
 
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> dict[str, Any]:
-        """Refuse checkpoints of another output layer, with one sentence."""
-        check_checkpoint(self.output, state_dict, f"{name}.output.")
-        stock = getattr(super(), "upgrade_state_dict_named", None)
-        return state_dict if stock is None else stock(state_dict, name)
 
-
-def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor], prefix: str) -> None:
+def check_checkpoint(layer: OutputLayer, state_dict: dict[str, Tensor]) -> None:
     """Raise a UserError if a checkpoint does not fit the output layer.
 
-    ``prefix`` is the path of the layer in ``state_dict``, with a final dot. The error names the
-    flags or the data that differ, or the damage.
+    The error names the flags or the data that differ, or the damage.
     """
-    expected = layer.state_dict()
+    expected, prefix = layer.state_dict(), "decoder.output."
     held = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
     held = {key: value for key, value in held.items() if not key.startswith(SAMPLE)}
     if held.keys() != expected.keys() or held["weight"].shape[1] != expected["weight"].shape[1]:

@@ -194,12 +194,9 @@ def fill_for_clusters(args: Any, preset: bool) -> None:
 
 def as_namespace(args: Any) -> argparse.Namespace:
     """Arguments as a plain namespace, also where fairseq-hydra-train passes a configuration."""
-    if isinstance(args, argparse.Namespace):
-        return args
-    values: Any = (
-        OmegaConf.to_container(args, resolve=True) if OmegaConf.is_config(args) else vars(args)
-    )
-    return argparse.Namespace(**values)
+    if OmegaConf.is_config(args):
+        args = argparse.Namespace(**OmegaConf.to_container(args, resolve=True))
+    return args
 
 
 def settings_of_program(args: Any) -> dict[str, Any]:
@@ -270,21 +267,16 @@ def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
 
 
 def build_schedule(args: Any) -> SenseSchedule:
-    """Read the schedule from flags."""
+    """Read the schedule from flags.
+
+    By default "clusters" places senses once, because training must recover from each placement.
+    """
     settings = ReallocationSettings(
         log_prob_threshold=float(args.log_prob_threshold),
         max_moves=float(args.max_moves),
         gap=float(args.cluster_gap),
     )
     interval, decay = int(args.reallocation_interval), float(args.sense_decay)
-    return SenseSchedule(str(args.reallocation), interval, decay, settings, _moments(args))
-
-
-def _moments(args: Any) -> frozenset[int]:
-    """Updates after which senses move. Empty means after every interval.
-
-    By default "clusters" places senses once, because training must recover from each placement.
-    """
     given = [float(share) for share in args.reallocation_at or ()]
     updates = int(getattr(args, "max_update", None) or 0)
     if args.reallocation == "clusters" and not given:
@@ -297,7 +289,8 @@ def _moments(args: Any) -> frozenset[int]:
             )
         if share < 1.0 and not updates:
             raise ValueError("--reallocation-at takes shares of --max-update: give that, too.")
-    return frozenset(max(1, round(share * updates if share < 1.0 else share)) for share in given)
+    at = frozenset(max(1, round(share * updates if share < 1.0 else share)) for share in given)
+    return SenseSchedule(str(args.reallocation), interval, decay, settings, at)
 
 
 def kernels_from_flags(args: Any) -> list[Kernel]:

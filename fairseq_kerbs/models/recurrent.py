@@ -31,8 +31,6 @@ from torch import Tensor, nn
 from fairseq_kerbs.models.base import KerbsModel, ScoredByOutputLayer, build_input_embedding
 from fairseq_kerbs.models.config import RecurrentKerbsConfig, SeparableKerbsConfig, refuse_flags
 
-MAX_POSITIONS = 100_000
-
 
 def right_padded(tokens: Tensor, padding_idx: int) -> tuple[Tensor, Tensor | None]:
     """Rows of tokens [batch, len] with the padding on their left moved to the right; and the place
@@ -129,9 +127,6 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
         attended = None if attentions[0] is None else torch.stack(attentions, 1)
         return torch.stack(contexts, 1), attended
 
-    def max_positions(self) -> int:
-        return int(getattr(self, "max_target_positions", MAX_POSITIONS))
-
     def reorder_incremental_state(
         self, incremental_state: dict[str, Any], new_order: Tensor
     ) -> None:
@@ -194,7 +189,7 @@ class RecurrentEncoder(FairseqEncoder):
         )
 
     def max_positions(self) -> int:
-        return MAX_POSITIONS
+        return 100_000
 
 
 class RecurrentKerbsDecoder(SteppingDecoder):
@@ -346,9 +341,9 @@ class _FairseqLstm(KerbsModel):
         """fairseq's model, with our embedding and output layer in its decoder."""
         # fairseq freezes an embedding from a file alone, and asks which criterion there is
         stock = {"criterion": None, **vars(args), "decoder_freeze_embed": False}
-        model: Any = super(KerbsModel, cls).build_model(argparse.Namespace(**stock), task)
+        model: Any = super().build(argparse.Namespace(**stock), task)
         sizes = args.decoder_embed_dim, args.decoder_out_embed_dim
-        embed = build_input_embedding(args, task.target_dictionary, *sizes)
+        embed: Any = build_input_embedding(args, task.target_dictionary, *sizes)
         if getattr(args, "decoder_freeze_embed", False):
             embed.weight.requires_grad = False
         decoder = model.decoder

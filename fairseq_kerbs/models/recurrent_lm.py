@@ -59,17 +59,6 @@ class GruLanguageModel(LstmLanguageModel):
 # ------------------------------------------------------------------ cloze model
 
 
-def reversal(tokens: Tensor, padding_idx: int) -> Tensor:
-    """Places that turn the words of each row around and leave its padding where it is.
-
-    For tokens [batch, len], padded on the right, the place that each word of the turned row has in
-    the row, [batch, len]; the same places turn it back.
-    """
-    lengths = tokens.ne(padding_idx).sum(1, keepdim=True)  # [batch, 1]
-    place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    return torch.where(place < lengths, lengths - 1 - place, place)
-
-
 class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
     """Two LSTMs, one in each direction; their projected states are the context vectors.
 
@@ -114,7 +103,10 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         tokens, places = recurrent.right_padded(prev_output_tokens, padding)
         embedded = self.dropout(self.embed_tokens(tokens))  # [batch, len, d]
         after, _state = self.forwards(embedded)  # after reading word t, [batch, len, hidden]
-        turned = reversal(tokens, padding)
+        # places that turn the words of each row around, and back, and leave padding where it is
+        lengths = tokens.ne(padding).sum(1, keepdim=True)  # [batch, 1]
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        turned = torch.where(place < lengths, lengths - 1 - place, place)  # [batch, len]
         read_back, _state = self.backwards(recurrent.at_places(embedded, turned))
         # both directions have read one word less than there is in front of them: the state before
         # the first word is zero, and padding comes after the words in either direction
@@ -123,17 +115,11 @@ class ClozeDecoder(ScoredByOutputLayer, FairseqDecoder):
         both = self.dropout(torch.cat([before, behind], dim=-1))  # [batch, len, 2 · hidden]
         return recurrent.at_places(self.contexts(self.to_context(both)), places), {"attn": [None]}
 
-    def max_positions(self) -> int:
-        return recurrent.MAX_POSITIONS
-
 
 class BilstmLanguageModel(recurrent.RecurrentModel, FairseqLanguageModel):
     """Two-sided LSTM cloze model, for --task language_modeling --self-target."""
 
     arch, target = "bilstm_lm_kerbs", "self"
+    supported_targets = frozenset({"self"})
     flags = RecurrentLanguageModelConfig
     decoder_class = ClozeDecoder
-
-    @property
-    def supported_targets(self) -> set[str]:
-        return {"self"}

@@ -138,11 +138,6 @@ class TransformerKerbsModel(_Transformer, transformer.TransformerModel):
         args.decoder_input_dim = int(args.decoder_input_dim)
         args.decoder_output_dim = int(args.decoder_output_dim)
 
-    @classmethod
-    def build(cls, args: Any, task: Any) -> Any:
-        """As fairseq does."""
-        return super(KerbsModel, cls).build_model(args, task)
-
 
 class TransformerLanguageModel(_Transformer, FairseqLanguageModel):
     """Transformer language model."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
+from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype, kernel_logits
 from fairseq_kerbs.likelihood.chunks import kernel_key
 from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence, word_log_probs
 from fairseq_kerbs.output_layers.ranked_senses import score_words
@@ -155,8 +155,10 @@ class OutputLayer(nn.Module):
         """
         table = self.table
         senses, mask = table.senses[words], table.mask[words]  # [..., K]
-        prior = prior_weights(self.usage, senses, mask)
-        return LookedUp(F.embedding(senses, self.weight), self.theta[senses], prior, mask, senses)
+        prior, theta = prior_weights(self.usage, senses, mask), self.theta[senses]
+        wide = theta.detach().to(compute_dtype(theta))
+        prepared = self.kernel.prepare(wide) if prepare else None
+        return LookedUp(F.embedding(senses, self.weight), theta, prior, mask, senses, prepared)
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         """Posterior of the senses of known words (Eq. 7), [..., K], 0 at padding, sums to 1.
@@ -167,9 +169,7 @@ class OutputLayer(nn.Module):
 
     def as_contexts(self, rows: Tensor) -> Tensor:
         """Use sense embeddings [..., d] as context vectors: a bias is replaced by 1."""
-        if not self.biased:
-            return rows
-        return torch.cat([rows[..., :-1], torch.ones_like(rows[..., -1:])], dim=-1)
+        return F.pad(rows[..., :-1], (0, 1), value=1.0) if self.biased else rows
 
     def sense_logits(self, contexts: Tensor, senses: Tensor) -> Tensor:
         """Logits [n, k] of the senses with numbers [k], by the kernel in float32.

@@ -22,8 +22,7 @@ from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
 class ComposedEmbedding(nn.Module):
     """Word embeddings as mixtures of sense embeddings of the output layer (Eq. 6).
 
-    It has the attributes of an embedding that fairseq uses: ``embedding_dim``, ``padding_idx`` and
-    ``weight``.
+    It has the attributes of an embedding that fairseq uses: ``embedding_dim``, ``padding_idx``.
 
     Args:
         layer: the output layer.
@@ -41,14 +40,8 @@ class ComposedEmbedding(nn.Module):
         self.__dict__["layer"] = layer
         self.padding_idx = padding_idx
         self.embedding_dim = layer.embed_dim - int(sense_bias)
-        self.num_embeddings = layer.vocab_size
         # with one sense per word both weights are 1
         self.posterior = posterior and layer.total_senses > layer.vocab_size
-
-    @property
-    def weight(self) -> Tensor:
-        """Embeddings of all senses, [M, d]."""
-        return self.layer.weight
 
     def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
         """As :meth:`.OutputLayer.look_up`, with an empty mask for the padding word."""
@@ -91,15 +84,12 @@ class ComposedEmbedding(nn.Module):
         embedded = single[..., : self.embedding_dim]
         return embedded.masked_fill(words.eq(self.padding_idx).unsqueeze(-1), 0.0)
 
-    def embed_sequence(self, words: Tensor, features: Tensor | None) -> Tensor:
+    def embed_sequence(self, words: Tensor, features: Tensor) -> Tensor:
         """Embed an input sequence for a parallel decoder, ŷ_{t−1} at position t: [batch, len, e].
 
         The context vector of a word is the feature of the position before, from an earlier pass
-        [batch, len, d]. The first position, positions after padding, and all positions without
-        ``features`` use the prior.
+        [batch, len, d]. The first position and positions after padding use the prior.
         """
-        if features is None or not self.posterior:
-            return self(words)
         before = F.pad(features[:, :-1], (0, 0, 1, 0))  # [batch, len, d]
         alone = F.pad(words[:, :-1].eq(self.padding_idx), (1, 0), value=True)
         return self.compose(self.look_up(words), before, alone)

@@ -157,29 +157,19 @@ class KerbsOutputLayer(OutputLayer):
     def log_prob(self) -> Tensor:
         return self.inventory.log_prob
 
-    def look_up(self, words: Tensor, prepare: bool = False) -> LookedUp:
-        found = super().look_up(words)
-        if not prepare:
-            return found
-        theta = found.theta.detach().to(compute_dtype(found.theta))
-        return found._replace(prepared=self.kernel.prepare(theta))
-
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         prepared = None if torch.is_grad_enabled() else self._known(contexts.dtype)[1]
         if prepared is None:
             inputs = contexts, found.rows, found.theta, found.mask, self.kernel, found.prepared
-            if found.prepared is None or not (contexts.is_cuda and self._compiles()):
-                return posterior_weights(*inputs)
-            # for a single position, starting a hundred operations takes longer than running them
-            return call(posterior_weights, *inputs, axes=(0, 0, 0, 0, -2))
+            training = torch.is_grad_enabled() and self._may_compile and not is_compiling()
+            stepping = training and contexts.is_cuda and found.prepared is not None
+            if stepping and worthwhile(self.total_senses):
+                # for one position, starting a hundred operations takes longer than running them
+                return call(posterior_weights, *inputs, axes=(0, 0, 0, 0, -2))
+            return posterior_weights(*inputs)
         with torch.autocast(contexts.device.type, enabled=False):
             logits = prepared.logits_of(found.senses, found.rows, contexts)
             return logits.masked_fill(~found.mask, -torch.inf).softmax(-1)
-
-    def _compiles(self) -> bool:
-        """Whether a training compiles the posterior."""
-        training = torch.is_grad_enabled() and not is_compiling()
-        return training and self._may_compile and worthwhile(self.total_senses)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         loss, token_nll, evidence = super()._nll(h, target, options)

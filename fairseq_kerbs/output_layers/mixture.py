@@ -19,8 +19,7 @@ from torch.nn.utils import skip_init
 from fairseq_kerbs.kernels import Kernel, build_kernel, compute_dtype
 from fairseq_kerbs.likelihood import mixture
 from fairseq_kerbs.likelihood.nll import NllOptions
-from fairseq_kerbs.output_layers.base import OutputLayer
-from fairseq_kerbs.senses import Evidence
+from fairseq_kerbs.output_layers.base import Losses, OutputLayer
 
 
 def weight_variance(weights: Tensor) -> Tensor:
@@ -85,10 +84,6 @@ class MixtureOutputLayer(OutputLayer):
             kernel = self.kernels[int(number)]
             nn.init.normal_(theta, kernel.theta_mean, kernel.theta_std)
 
-    def sense_parameters(self) -> list[nn.Parameter]:
-        """Parameters with a row per word, [V, ...]."""
-        return [self.weight, *self.thetas.values()]
-
     def contexts(self, h: Tensor) -> Tensor:
         """h̃_k = r tanh(C_k h / r) of every component (Eq. 3), [..., d] -> [..., K, d]."""
         bounded: Tensor = self.tanh_scale * torch.tanh(self.projections(h) / self.tanh_scale)
@@ -117,7 +112,5 @@ class MixtureOutputLayer(OutputLayer):
     def _score(self, h: Tensor, prepared: Any) -> tuple[Tensor, Any]:
         return self._log_probs(h), None
 
-    def _nll(
-        self, h: Tensor, target: Tensor, options: NllOptions
-    ) -> tuple[Tensor, Tensor, Evidence | None]:
+    def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         return *mixture.mixture_nll(self._mixture(h), target, options), None

@@ -15,7 +15,7 @@ usage U, then by the lowest number. All values are from before the moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
@@ -57,20 +57,6 @@ class Moves:
         """Number of moves to another word."""
         return int((self.sources != self.words).sum())
 
-    @classmethod
-    def from_lists(
-        cls,
-        senses: Sequence[int],
-        sources: Sequence[int],
-        words: Sequence[int],
-        usage: Sequence[float],
-        reset_theta: bool = True,
-    ) -> Moves:
-        """Build moves from lists of equal length."""
-        numbers = [torch.tensor(values, dtype=torch.long) for values in (senses, sources, words)]
-        begin = torch.tensor(usage, dtype=torch.float64)
-        return cls(numbers[0], numbers[1], numbers[2], begin, reset_theta)
-
 
 Policy = Callable[[SenseInventory, ReallocationSettings], Moves]
 
@@ -93,36 +79,15 @@ def new_vectors(inventory: SenseInventory, weight: Tensor, moves: Moves, how: st
 
     Returns:
         [K, d] in float32, or float64 like ``weight``, or None if embeddings do not change.
-
-    Raises:
-        ValueError: ``how`` is not in :data:`NEW_SENSES`.
     """
-    check_choice("new_sense", how, NEW_SENSES)
     if how == "keep" or not len(moves):
         return None
     last = dict(zip(moves.senses.tolist(), moves.words.tolist()))
     words = torch.tensor([last[sense] for sense in moves.senses.tolist()], device=weight.device)
     base = weight[leading_senses(inventory, words)]  # [K, d]
     base = base if base.dtype == torch.float64 else base.float()
-    return _beside(base, moves.senses.tolist())
-
-
-def leading_senses(inventory: SenseInventory, words: Tensor) -> Tensor:
-    """Leading sense of each word, [K] -> [K]."""
-    table = inventory.table
-    senses, mask = table.senses[words], table.mask[words]  # [K, max_senses]
-    mass = inventory.interval_usage[senses].masked_fill(~mask, -1.0)
-    leading = mass == mass.amax(1, keepdim=True)
-    usage = inventory.usage[senses].masked_fill(~leading, -1.0)
-    # argmax may return any of several equal ones: ask for the first True explicitly
-    first = (usage == usage.amax(1, keepdim=True)).to(torch.int8).cumsum(1).eq(0).sum(1)
-    return senses.gather(1, first.unsqueeze(1)).squeeze(1)
-
-
-def _beside(base: Tensor, senses: list[int]) -> Tensor:
-    """Rows of ``base`` [K, d], rotated by arcsin η in a random direction per sense."""
     noise = torch.empty(base.shape, dtype=base.dtype)
-    for row, sense in zip(noise, senses):
+    for row, sense in zip(noise, moves.senses.tolist()):
         row.normal_(generator=torch.Generator().manual_seed(sense))
     noise = nn.functional.normalize(noise.to(base.device), dim=1)
     unit = nn.functional.normalize(base, dim=1)
@@ -132,3 +97,14 @@ def _beside(base: Tensor, senses: list[int]) -> Tensor:
     across = torch.where(length > 1e-3, across / length.clamp_min(1e-30), 0.0)
     turned = (1.0 - SPLIT_SINE**2) ** 0.5 * unit + SPLIT_SINE * across
     return base.norm(dim=1, keepdim=True) * turned
+
+
+def leading_senses(inventory: SenseInventory, words: Tensor) -> Tensor:
+    """Leading sense of each word, [K] -> [K]."""
+    table = inventory.table
+    senses, mask = table.senses[words], table.mask[words]  # [K, max_senses]
+    mass = inventory.interval_usage[senses].masked_fill(~mask, -1.0)
+    usage = inventory.usage[senses].masked_fill(mass < mass.amax(1, keepdim=True), -1.0)
+    # stable: argmax may return any of several equal ones
+    first = usage.sort(dim=1, descending=True, stable=True).indices[:, :1]
+    return senses.gather(1, first).squeeze(1)

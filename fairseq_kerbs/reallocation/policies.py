@@ -21,7 +21,7 @@ class _LeastUsed:
     """Priority queue of senses by usage [M], for successive moves of the least used sense."""
 
     def __init__(self, inventory: SenseInventory, usage: Tensor) -> None:
-        self.counts: list[int] = inventory.senses_per_word().tolist()  # of every word, at present
+        self.counts: list[int] = inventory.table.mask.sum(1).tolist()  # of every word, at present
         # moved senses, their sources and their receivers, in order
         self.moves: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._word: list[int] = inventory.word_of_sense.tolist()
@@ -79,7 +79,8 @@ def paper_policy(inventory: SenseInventory, settings: ReallocationSettings) -> M
             if used is not None:
                 total += mean - used
                 new_usage.append(mean)
-    return Moves.from_lists(*pool.moves, new_usage)
+    senses, sources, words = torch.tensor(pool.moves, dtype=torch.long)
+    return Moves(senses, sources, words, torch.tensor(new_usage, dtype=torch.float64))
 
 
 def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -> Moves:
@@ -96,7 +97,7 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
     half = torch.sort(count, descending=True, stable=True).indices[: inventory.vocab_size // 2]
     may_receive = torch.zeros_like(count, dtype=torch.bool)
     may_receive[half] = True
-    may_receive &= (count > 0) & (inventory.senses_per_word() < inventory.max_senses)
+    may_receive &= (count > 0) & (inventory.table.mask.sum(1) < inventory.max_senses)
     score = (count / prob.clamp_min(1e-300)) / count.clamp_min(1.0).sqrt()
     score = torch.where(may_receive, score, torch.inf)
     most = max(1, int(settings.max_moves * inventory.vocab_size))
@@ -106,8 +107,9 @@ def released_policy(inventory: SenseInventory, settings: ReallocationSettings) -
         # infinite usage, so that no sense moves twice
         if pool.give(word, float("inf")) is None:
             break
-    usage = inventory.usage.double().cpu()[torch.tensor(pool.moves[0], dtype=torch.long)]
-    return Moves.from_lists(*pool.moves, usage.tolist(), reset_theta=False)
+    senses, sources, words = torch.tensor(pool.moves, dtype=torch.long)
+    usage = inventory.usage.double().cpu()[senses]
+    return Moves(senses, sources, words, usage, reset_theta=False)
 
 
 POLICIES: dict[str, Policy] = {"paper": paper_policy, "released": released_policy}

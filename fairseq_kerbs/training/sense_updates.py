@@ -56,7 +56,7 @@ def install_hook(task: Any, schedule: SenseSchedule) -> None:
     """
     remember_dictionaries(task)
     wrapped = hasattr(task, "_kerbs_updates")
-    task._kerbs_updates = SenseUpdates(schedule, getattr(task, "target_dictionary", None))
+    task._kerbs_updates = SenseUpdates(schedule, task.target_dictionary)
     if wrapped:
         return
     stock_step, stock_train = task.optimizer_step, task.train_step
@@ -100,14 +100,11 @@ def kerbs_layers(model: nn.Module) -> Iterator[KerbsOutputLayer]:
 class SenseUpdates:
     """Statistics, reallocation and their logging for one training."""
 
-    def __init__(self, schedule: SenseSchedule, dictionary: Any = None) -> None:
-        self.schedule = schedule
-        self._counts: Tensor | None = None
-        self._special = 0
-        if dictionary is not None:
-            self._special = dictionary.nspecial
-            if max(dictionary.count) > 1:  # all are 1 in a dictionary without counts
-                self._counts = torch.tensor(dictionary.count)
+    def __init__(self, schedule: SenseSchedule, dictionary: Any) -> None:
+        self.schedule, self._special = schedule, dictionary.nspecial
+        counts = torch.tensor(dictionary.count)
+        # all are 1 in a dictionary without counts
+        self._counts: Tensor | None = counts if counts.max() > 1 else None
         self._last_update = -1
         self._last_begun = -1
         self._summary: dict[str, float] = {}
@@ -129,14 +126,11 @@ class SenseUpdates:
         if update_num == self._last_begun:
             return
         self._last_begun = update_num
-        if update_num == 0 and self._last_update < 0:  # drop statistics of another training
-            for layer in kerbs_layers(model):
-                layer.sample = None
-                if layer.inventory.interval_count.any():
-                    layer.inventory.start_interval()
-        moves_now = update_num > 0 and self.schedule.moves_after(update_num)
         for layer in kerbs_layers(model):
-            if moves_now:
+            if update_num == 0 and self._last_update < 0:  # drop statistics of another training
+                layer.sample = None
+                layer.inventory.start_interval()
+            elif update_num > 0 and self.schedule.moves_after(update_num):
                 try:
                     moved = self._reallocate(optimizer, layer, update_num)
                 except OUT_OF_MEMORY as error:  # fairseq would continue after incomplete moves
@@ -226,30 +220,22 @@ def renew(optimizer: Any, parameter: Tensor, rows: Tensor, values: Tensor | None
     """Zero an optimizer's moments of rows [K] of a parameter, and write the rows' values [K, ...]
     into its float32 master copy.
 
-    The copy keeps a θ of 1e-8, which underflows in a float16 parameter.
+    fairseq's FP16 optimizers update this copy and write it over the parameters. It is one flat
+    tensor per device, or with ``--fp16-no-flatten-grads`` one tensor per parameter. It keeps a θ of
+    1e-8, which underflows in a float16 parameter.
     """
-    master, places = _master_rows(optimizer, parameter, rows)
-    reset_moments(getattr(optimizer, "optimizer", optimizer), [master], places)
-    if values is not None and master is not parameter:
-        shape = (len(places), *master.shape[1:])
-        master.data[places.to(master.device)] = values.to(master).reshape(shape)
-
-
-def _master_rows(optimizer: Any, parameter: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The tensor that an optimizer updates for a parameter, and the indices of rows in it.
-
-    fairseq's FP16 optimizers update a float32 copy and write it over the parameters. The copy is
-    one flat tensor per device, or with ``--fp16-no-flatten-grads`` one tensor per parameter.
-    """
-    masters = getattr(optimizer, "fp32_params", None)
-    if masters is None:
-        return parameter, rows
-    if not isinstance(masters, dict):
+    master, masters = parameter, getattr(optimizer, "fp32_params", None)
+    if isinstance(masters, dict):
+        flat = [copied for copied in optimizer.fp16_params if copied.device == parameter.device]
+        number = next(n for n, copied in enumerate(flat) if copied is parameter)
+        before = sum(copied.numel() for copied in flat[:number])
+        width = parameter[0].numel()
+        rows = (before + rows.cpu().unsqueeze(1) * width + torch.arange(width)).flatten()
+        master = masters[parameter.device.index]
+    elif masters is not None:
         pairs = zip(optimizer.fp16_params, masters)
-        return next(master for copied, master in pairs if copied is parameter), rows
-    flat = [copied for copied in optimizer.fp16_params if copied.device == parameter.device]
-    number = next(n for n, copied in enumerate(flat) if copied is parameter)
-    before = sum(copied.numel() for copied in flat[:number])
-    width = parameter[0].numel()
-    places = before + rows.cpu().unsqueeze(1) * width + torch.arange(width)
-    return masters[parameter.device.index], places.flatten()
+        master = next(master for copied, master in pairs if copied is parameter)
+    reset_moments(getattr(optimizer, "optimizer", optimizer), [master], rows)
+    if values is not None and master is not parameter:
+        shape = (len(rows), *master.shape[1:])
+        master.data[rows.to(master.device)] = values.to(master).reshape(shape)

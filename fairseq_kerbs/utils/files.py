@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gzip
 import hashlib
@@ -90,8 +89,6 @@ def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     path, name = Path(path), None
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         places = (path.absolute(), path.readlink() if path.is_symlink() else path)
         special = any(str(place).startswith(("/dev/", "/proc/")) for place in places)
         if path.exists() and (special or not path.is_file()):

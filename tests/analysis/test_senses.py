@@ -455,7 +455,6 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     assert (money.share, money.turn) == (0.5, [])
     assert (river.translates, river.short) == ("Ufer 79", "Ufer")
     assert names.clarity(4) == pytest.approx(np.log(2), rel=0.02)
-    assert (names.count(4), names.count(6)) == (4 * LEAST_OCCURRENCES, 0)
     unknown = [["<unk>" if word == "river" else word for word in line] for line in text.words]
     nothing = SenseNames(text._replace(words=unknown), NAMED).names(4)[41]
     assert (nothing.neighbours, nothing.share) == ([], 0.5)

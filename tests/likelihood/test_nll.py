@@ -268,6 +268,7 @@ def test_scores_for_decoding_in_chunks_and_blocks(kernel: str) -> None:
         first, prepared = score_words(h[0, 3], senses)
         second, same = score_words(h.transpose(0, 1), senses, prepared)
         assert score_words(h[:0], senses)[0].shape == (0, 12, 12)
+        assert score_words(h[:0].float(), senses_of(p.to(torch.float32), kernel))[0].numel() == 0
     assert same is prepared
     assert not first.requires_grad
     torch.testing.assert_close(first, right[0, 3], rtol=1e-9, atol=1e-9)

@@ -3,7 +3,6 @@
 import copy
 import pickle
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -256,8 +255,9 @@ def test_scores_follow_every_change_of_the_senses() -> None:
 def test_embeddings_that_a_policy_computes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = KerbsOutputLayer(4, 3, 5, max_senses=3, new_sense="split")
     giver = int(layer.word_of_sense[4])
-    moves = Moves.from_lists([4], [giver], [(giver + 1) % 3], [0.1])
-    moves = replace(moves, vectors=torch.full((1, 4), 7.0))
+    sense, source, word = torch.tensor([[4], [giver], [(giver + 1) % 3]])
+    vectors = torch.full((1, 4), 7.0)
+    moves = Moves(sense, source, word, torch.tensor([0.1]), vectors=vectors)
     monkeypatch.setitem(POLICIES, "own", lambda *_: moves)
     layer.reallocate("own")
     assert layer.weight[4].tolist() == [7.0] * 4

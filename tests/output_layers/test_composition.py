@@ -70,7 +70,6 @@ def test_sequence_equals_the_recursion_position_by_position() -> None:
         # usage, and so the prior, is float32
         torch.testing.assert_close(composed[row], expected, rtol=1e-6, atol=1e-6)
     assert (composed[WORDS == PAD] == 0).all()
-    assert torch.equal(embedding(WORDS), embedding.embed_sequence(WORDS, None))
     single = embedding.embed_sequence(WORDS[:, :1], features[:, :1])
     assert torch.equal(single, embedding(WORDS[:, :1]))
     prior = ComposedEmbedding(layer, PAD, posterior=False)
@@ -136,7 +135,7 @@ def test_a_bias_counts_in_the_weights_but_is_not_embedded() -> None:
         assert gradients[0][:, 6].abs().max() > 0  # by way of the weights
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)
     one = ComposedEmbedding(SoftmaxOutputLayer(7, 11), PAD, True, True)
-    assert torch.equal(one(WORDS)[0], one.weight[WORDS[0], :6])
+    assert torch.equal(one(WORDS)[0], one.layer.weight[WORDS[0], :6])
 
 
 def test_layer_is_shared_not_owned() -> None:
@@ -146,8 +145,8 @@ def test_layer_is_shared_not_owned() -> None:
     assert not any(name.startswith("embed") for name in model.state_dict())
     twin = copy.deepcopy(model)
     assert twin["embed"].layer is twin["output"]
-    assert twin["embed"].weight is not layer.weight
-    assert (embedding.embedding_dim, embedding.num_embeddings, embedding.padding_idx) == (7, 11, 1)
+    assert twin["embed"].layer.weight is not layer.weight
+    assert (embedding.embedding_dim, embedding.padding_idx) == (7, 1)
 
 
 def test_posterior_of_narrow_inputs_is_that_of_the_same_numbers_in_float32() -> None:
