@@ -97,9 +97,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; return its exit status (2 for wrong input, with one sentence on stderr)."""
     stop_on_signals()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")  # as the texts that we read
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):  # in UTF-8, as the texts that we read
+            stream.reconfigure(encoding="utf-8", errors=errors)
     try:
         parser = build_parser()
         args, extra = parser.parse_known_args(argv)

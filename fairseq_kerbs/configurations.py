@@ -28,11 +28,7 @@ Flags = dict[str, Value]
 
 
 class _Loader(yaml.BaseLoader):
-    """Keeps scalars as text, except true, false and null, and refuses duplicate keys."""
-
-    def construct_scalar(self, node: Any) -> Any:
-        text = super().construct_scalar(node)
-        return {"true": True, "false": False, "null": None}.get(text, text)
+    """Keeps scalars as text, and refuses duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep)
@@ -56,7 +52,15 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         raise UserError(f"{place}: not valid YAML: {problem}") from None
     if not isinstance(content, (dict, type(None))):
         raise UserError(f"{path}: the top level must be a mapping, with one 'name: value' per line")
-    return content or {}
+    return dict(_with_constants(content or {}))
+
+
+def _with_constants(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_constants(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_constants(item) for item in value]
+    return {"true": True, "false": False, "null": None}.get(value, value)
 
 
 class SensesOnClusters(NamedTuple):

@@ -50,15 +50,13 @@ def train(path: Path) -> list[str]:
 
 
 KINDS = {
-    "seed: 010": ["--seed", "010"],
-    "adam-betas: (0.9, 0.98)": ["--adam-betas", "(0.9, 0.98)"],
-    "share-all-embeddings: true": ["--share-all-embeddings"],
-    "fp16: false": [], "restore-file: null": [], "patience:": [],
+    "seed: 010": ["--seed", "010"], "adam-betas: (0.9, 0.98)": ["--adam-betas", "(0.9, 0.98)"],
+    "share-all-embeddings: true": ["--share-all-embeddings"], "fp16: false": [],
+    "restore-file: null": [], "patience:": [],
     "log-prob-threshold: -1e-5": ["--log-prob-threshold=-1e-5"],
     "list: [a, 2, 1.50]": ["--list", "a", "2", "1.50"],
     "eval-bleu-args: '{\"beam\": 5}'": ["--eval-bleu-args", '{"beam": 5}'],
-    'flag: "true"': ["--flag"],
-    "word: True": ["--word", "True"],
+    'flag: "true"': ["--flag"], "word: True": ["--word", "True"],
 }  # fmt: skip
 
 

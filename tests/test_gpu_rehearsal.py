@@ -39,15 +39,15 @@ DECODING = {"output_layers/ranked_senses.py:of"}  # the order of senses: once a 
 SELDOM = {
     f"{file}.py:{function}"
     for file, functions in {
-        # the first update: does an old interval hang over? And what is logged of moves
-        "training/sense_updates": "before_update _reallocate renew summarize",
+        # the first update: what is logged of moves
+        "training/sense_updates": "_reallocate renew summarize",
         # the first update: the sums go to the card; a new table is checked and made after moves
-        "senses": "pending senses_per_word move build_sense_table",
+        "senses": "pending move build_sense_table",
         "output_layers/base": "senses_per_word",
         "output_layers/kerbs": "apply_moves",
         # policies count on the CPU; Algorithm 1 is a loop over words, with a heap
         "reallocation/policies": "__init__ paper_policy released_policy apply_moves reset_moments",
-        "reallocation/moves": "new_vectors _beside",  # random numbers, the same on every card
+        "reallocation/moves": "new_vectors",  # random numbers, the same on every card
         "reallocation/clusters": "place_on_clusters",  # k-means and discriminants are of the CPU
     }.items()
     for function in functions.split()

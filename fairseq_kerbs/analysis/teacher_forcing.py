@@ -45,7 +45,7 @@ def _step(dataset: Any, most: int) -> int:
 def batches(
     task: Any, split: str, flag: str = "--split", most: int = 0, longest: Any = None
 ) -> Iterator[dict[str, Any]]:
-    """Batches of a split, in no particular order. Longer sentences than in training are skipped.
+    """Batches of a split, in no particular order, without sentences that the model cannot read.
 
     Args:
         task: fairseq's task.
@@ -59,13 +59,19 @@ def batches(
     """
     from fairseq.utils import resolve_max_positions
 
+    settings = task.cfg or task.args
+    folder = Path(settings.data.split(":")[0])
+    tokens = max(_MAX_TOKENS, getattr(settings, "tokens_per_sample", None) or 0)
     try:
+        # mapping an empty file into memory fails
+        if any(not path.stat().st_size for path in folder.glob(f"{split}.*bin")):
+            raise _no_words(split, flag)
         task.load_dataset(split)
         dataset = task.dataset(split)
         epoch = task.get_batch_iterator(
             dataset,
-            max_tokens=_MAX_TOKENS,
-            max_positions=resolve_max_positions(task.max_positions(), longest, _MAX_TOKENS),
+            max_tokens=tokens,
+            max_positions=resolve_max_positions(task.max_positions(), longest, tokens),
             ignore_invalid_inputs=True,
         ).next_epoch_itr(shuffle=False)
         bar = progress(epoch, f"split {split}", " batches")
@@ -74,14 +80,13 @@ def batches(
                 raise UserError(f"{flag} {split}: it has no target side; prepare the data again")
             yield batch
     except FileNotFoundError as error:
-        folder = Path((task.cfg or task.args).data.split(":")[0])
         there = sorted({path.stem for path in folder.glob(f"{split}.*-*.*")})
         remedy = f"it has only {', '.join(there)}: a side is missing; prepare the data again"
         remedy = remedy if there else "name a split of the data"
         raise UserError(f"{flag}: {error}; {remedy}") from error
     except (AssertionError, ValueError, struct.error) as error:
         raise UserError(
-            f"{flag} {split}: damaged or empty ({shorten(str(error), 200)}); prepare the data again"
+            f"{flag} {split}: the data are damaged ({shorten(str(error), 200)}); prepare them again"
         ) from error
 
 
@@ -234,7 +239,7 @@ def _guesses(log_probs: Any, h: Tensor, entry: Tensor, words: int) -> dict[str, 
 
 
 def _no_words(split: str, flag: str = "--split") -> UserError:
-    return UserError(f"{flag} {split}: it has no words; name another split")
+    return UserError(f"{flag} {split}: it has no words that the model can read; name another split")
 
 
 def contexts_of(

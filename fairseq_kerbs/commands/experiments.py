@@ -93,14 +93,13 @@ class _TrainHelp(argparse.Action):
     passes_on=True,
     add_help=False,
 )  # fmt: skip
-def train(args: argparse.Namespace) -> None:
+def train(args: argparse.Namespace) -> int:
     """fairseq-train with the flags of a configuration.
 
     Print and run fairseq-train with the flags of CONFIG. Other flags are passed to fairseq-train,
     and override CONFIG and the preset.
     """
     from fairseq_kerbs.configurations import CONFIGS, load_experiment, program_arguments
-    from fairseq_kerbs.utils.processes import replace_process
 
     experiment = _load_experiment(args)
     flags, files = {"save-dir": args.save_dir, **experiment.train}, experiment.files
@@ -112,8 +111,8 @@ def train(args: argparse.Namespace) -> None:
     arguments = program_arguments(args.data, flags, args.extra)
     command = [find_program("fairseq-train"), *arguments]
     announce(files, quoted(command))
-    if not args.dry_run:
-        replace_process(command)
+    status = 0 if args.dry_run else run_program(command)
+    return status if status >= 0 else 128 - status  # as a shell says that a signal ended it
 
 
 _OURS = (
@@ -195,7 +194,9 @@ def check_recipe(
     them, before anything is trained."""
     from fairseq_kerbs.configurations import flag_arguments, program_arguments
 
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(
+        "fairseq-kerbs train", argparse.SUPPRESS, add_help=False, allow_abbrev=False
+    )
     for name in ("save-dir", "train-subset", "valid-subset", "lr-scheduler", "total-num-update"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--max-update", type=int, default=0)

@@ -67,7 +67,7 @@ def contexts(args: argparse.Namespace) -> Any:
         plane = geometry.project(points, weight.numpy())
     else:
         plane = geometry.discriminate(points, of_context, len(senses))
-    split = "train" if any(args.data.glob("train.*")) else args.split
+    split = "train" if any(args.data.glob("train*.idx")) else args.split
     by_row = reading.read_names(trained, split).names(word)
     names = [by_row.get(row, NO_NAME) for row in senses]
     legend = ["\n".join(filter(None, (name.translates, name.beside))) for name in names]

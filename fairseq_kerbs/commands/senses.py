@@ -21,7 +21,8 @@ _EXAMPLES = arg.number("--examples", 1, "number of example contexts per sense")
     reading.words("words to show [the clearest ones]", default=[]),
     arg.file("--gold", "gold senses: line, occurrence, word and sense per line, separated by tabs",
              "GOLD.tsv"),
-    arg.file("--train-data", "for --gold: training data of the model, for k-means [--data]", "BIN"),
+    arg.file("--train-data", "for --gold: training data of the model, for k-means and names of "
+             "senses [--data]", "BIN"),
     arg.number("--top", 20, "number of words if --word is not given: the clearest words, with "
                "--gold those with most labels, without --data those with most senses. 0 shows all"),
     *(_EXAMPLES, arg.number("--nearest", 0, "number of nearest senses by kernel"), *reading.FILES),
@@ -119,7 +120,10 @@ def _draw_words(args: argparse.Namespace, trained: reading.Trained) -> None:
 
     layer, dictionary, _, task = trained
     known = None
-    if task is not None:  # its training data tell words from pieces
+    if task is not None:
+        if not any(args.data.glob("train*.idx")):
+            raise UserError(f"--by-number-of-senses and --table: {args.data} has no training data, "
+                            "which tell words from pieces")  # fmt: skip
         read = batches(task, "train", "--by-number-of-senses")
         rows = (row for batch in read for row in batch["target"].tolist())
         lines = (real_words(row, dictionary) for row in rows)
@@ -209,7 +213,7 @@ def text_with_senses(args: argparse.Namespace, generated: Path, named: bool = Tr
 
     lines, trained = read_lines(generated), reading.read_model(args)
     names = None
-    if named and any(args.data.glob("train.*")):
+    if named and any(args.data.glob("train*.idx")):
         names = reading.read_names(trained, "train")
     lines = with_senses(lines, trained.model, trained.task, str(generated), names)
     return "".join(f"{line}\n" for line in lines)

@@ -22,7 +22,7 @@ from fairseq_kerbs.output_layers.base import LookedUp, OutputLayer
 class ComposedEmbedding(nn.Module):
     """Word embeddings as mixtures of sense embeddings of the output layer (Eq. 6).
 
-    It has the attributes of an embedding that fairseq uses: ``embedding_dim``, ``padding_idx``.
+    It has the attributes of an embedding that fairseq uses, ``embedding_dim`` and ``padding_idx``.
 
     Args:
         layer: the output layer.

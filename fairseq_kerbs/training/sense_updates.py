@@ -186,8 +186,8 @@ class SenseUpdates:
         if moves is None or not len(moves):
             if moves is not None and policy == "clusters":
                 logger.warning(
-                    f"reallocation after {updates} updates: no word has {LEAST_CONTEXTS} sampled "
-                    "contexts, so no sense is placed; give a larger --reallocation-interval."
+                    f"reallocation after {updates} updates: no word receives a second sense; words "
+                    f"need {LEAST_CONTEXTS} sampled contexts, in --reallocation-interval updates."
                 )
             return 0
         for parameter, values in layer.apply_moves(moves):

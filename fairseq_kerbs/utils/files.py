@@ -39,7 +39,7 @@ def iter_lines(path: Path | str) -> Iterator[str]:
     number = 0
     try:
         # opened by name, standard input would start at its beginning again
-        source: Any = os.dup(0) if path == STDIN else path
+        source: Any = os.dup(0) if str(path) == STDIN else path
         with (gzip.open if str(path).endswith(".gz") else open)(source, "rb") as stream:
             for number, raw in enumerate(stream, start=1):
                 line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")

@@ -50,14 +50,6 @@ def quoted(command: Sequence[str | Path]) -> str:
     return shlex.join(str(part) for part in command)
 
 
-def replace_process(command: Sequence[str]) -> None:
-    """Replace this process by a command, which keeps the terminal. Does not return."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.environ.update(UTF8)
-    os.execv(command[0], list(command))
-
-
 def run_program(
     command: Sequence[str], stdout: IO[str] | None = None, stderr: int | None = None,
     folder: Path | None = None,

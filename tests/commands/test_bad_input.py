@@ -119,7 +119,7 @@ MISUSES = [
     (f"{SENSES} {{work}}/negative.pt", "inventory.usage"),
     (f"{SENSES} {MODEL} --split tset", "--split"),
     (f"senses {MODEL} --data {{work}}/no_training", "not found: train"),
-    (f"senses {MODEL} --data {{work}}/no_training --split test --table {{out}}/t", "--by-number"),
+    (f"senses {MODEL} --data {{work}}/no_training --split test --table {{out}}/t", "no training"),
     (f"senses {MODEL} --data {{work}}/one_side --split test", "test.de-en.en: a side is missing"),
     (f"senses {MODEL} --gold {{work}}/two", "give --data BIN"),
     (f"{SENSES} {MODEL} --train-data {{work}}/bin", "--train-data"),
@@ -151,7 +151,7 @@ MISUSES = [
     (f"{CONVERT} --split nothing", "error: --split: Dataset not found"),
     (f"{CONVERT} --valid-split nothing", "error: --valid-split: Dataset not found"),
     (f"{CONVERT} --split blank", "--split blank: it has no words"),
-    (f"{CONVERT} --split empty", "--split empty: damaged or empty"),
+    (f"{CONVERT} --split empty", "--split empty: it has no words"),
     (f"{CONVERT} --split test", "--split test: no word occurs 40 times"),
     (f"{CONVERT} --memory 1e-9", "--memory 1e-09: 1e-09 GB are not enough"),
     (f"{CONVERT} --gap 0", "--gap: must be"),
@@ -248,11 +248,15 @@ def _run_into(stdout: int, *arguments: object) -> subprocess.CompletedProcess[st
 
 def test_nothing_but_the_sentence_is_printed(work: Path, out: Path) -> None:
     """No logs and no warnings of fairseq and torch beside it; also where the output is full."""
-    done = _run_into(subprocess.PIPE, "senses", work / "model.pt", "--data", work / "turned")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith(f"fairseq-kerbs: error: {work / 'model.pt'}: the checkpoint has")
-    if not Path("/dev/full").exists():
-        pytest.skip("this system has no /dev/full")
+    read = ("senses", work / "model.pt", "--data")
+    for *arguments, said in (
+        (*read, work / "turned", f"{read[1]}: the checkpoint has"),
+        (*read, work / "bin", "--split", "empty", "--split empty: it has no words"),
+        ("detokenize", "--lang", "en", out / "\udcff", f"{out}/\\udcff: no such file"),
+    ):
+        done = _run_into(subprocess.PIPE, *arguments)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert done.stderr.startswith(f"fairseq-kerbs: error: {said}")
     with open("/dev/full", "w") as full:
         done = _run_into(full.fileno(), "toy", out / "corpus", "--train", 5)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

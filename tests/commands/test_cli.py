@@ -163,7 +163,7 @@ def test_dry_run_prints_the_command_and_its_sources(tmp_path: Path, capsys: Caps
     assert source == f"# flags: {config}, {base}, {ROOT / 'configs' / 'paper.yaml'}; command line"
     for part in ("--lr 1 ", "--reallocation paper ", "--init-scale 1.0 ", "--total-senses 2"):
         assert command.count(part) == 1
-    assert command.count("--reallocation-at") == 0
+    assert command.count("--reallocation-at") == 0 < command.count("--total-senses ") == 1
     command = kerbs(capsys, "generate", *arguments[1:]).splitlines()[1]  # names no language
     assert command.endswith(" > 'save dir/generate-test.txt'")
 

@@ -141,6 +141,13 @@ def test_padding_changes_nothing(name: str, side: str) -> None:
     torch.testing.assert_close(padded_scores, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["transformer", "lstm", "gru", "gru_lm"])
+def test_dropout_is_retained_where_it_is_asked_for(name: str) -> None:
+    model, batch = make_model(name, dropout=0.5), batch_of(name)
+    model.make_generation_fast_(retain_dropout=True)
+    assert not torch.equal(*(tiny.teacher_forced(model, batch) for _ in range(2)))
+
+
 @pytest.mark.parametrize("name", list(MODELS))
 def test_attention_names_positions_of_the_source_as_given(name: str) -> None:
     """Alignments are read off it; fairseq pads sources on the left."""
@@ -242,6 +249,9 @@ def test_a_checkpoint_of_another_model_is_refused(saved: Flags, flags: Flags, na
     for name in ("transformer", "gru_lm"):
         with pytest.raises(SystemExit, match=named):
             make_model(name, **flags).load_state_dict(make_model(name, **saved).state_dict())
+        other = make_model(name, tiny.make_task(24, name))
+        with pytest.raises(SystemExit, match=r"has 23 words, .* of the data 24"):
+            other.load_state_dict(make_model(name).state_dict())
 
 
 @pytest.mark.parametrize("arch", [arch for presets in PRESETS.values() for arch in presets])

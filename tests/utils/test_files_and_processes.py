@@ -15,17 +15,20 @@ from hypothesis import strategies as st
 
 from fairseq_kerbs.utils import processes
 from fairseq_kerbs.utils.errors import UserError, sentence_of
-from fairseq_kerbs.utils.files import PARTIAL, atomic_write, read_lines, sha256_of
+from fairseq_kerbs.utils.files import PARTIAL, STDIN, atomic_write, read_lines, sha256_of
 from fairseq_kerbs.utils.processes import find_program, progress
 from tests.helpers import HANGS
 from tests.helpers.cli import Patch
 from tests.helpers.commands import ROOT, run_program
 
 
-def test_lines_end_at_newlines_alone(tmp_path: Path) -> None:
+def test_lines_end_at_newlines_alone(tmp_path: Path, monkeypatch: Patch) -> None:
     path = tmp_path / "text"
     path.write_bytes("\ufeffa\u2028b\x0bc\r\n\r\nd\re\n\ufefflast".encode())
     assert read_lines(path) == ["a\u2028b\x0bc", "", "d\re", "\ufefflast"]
+    os.read(place := os.open(path, os.O_RDONLY), len("\ufeffa\u2028b\x0bc\r\n".encode()))
+    monkeypatch.setattr(os, "dup", lambda _: place)  # standard input, of which a line is read
+    assert read_lines(STDIN) == ["", "d\re", "\ufefflast"]
 
 
 LINE = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]))
@@ -179,21 +182,6 @@ def test_a_program_ends_with_us(how: signal.Signals) -> None:
     while _alive(started) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _alive(started)
-
-
-def test_we_become_a_program(tmp_path: Path) -> None:
-    program = tmp_path / "fairseq-train"
-    program.write_text('#!/bin/sh\necho "$@" $PYTHONUTF8 $$; kill -TERM $$\n')
-    program.chmod(0o755)
-    code = (
-        "import os, sys; from fairseq_kerbs.utils.processes import replace_process\n"
-        "print(os.getpid()); replace_process([sys.argv[1], 'a', 'b'])"
-    )
-    command = [sys.executable, "-c", code, str(program)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
-    number, said = done.stdout.splitlines()
-    assert said == f"a b 1 {number}"
-    assert done.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("terminal", [True, False])
