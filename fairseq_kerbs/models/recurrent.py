@@ -138,7 +138,8 @@ class SteppingDecoder(ScoredByOutputLayer, FairseqIncrementalDecoder, ABC):
 
 
 def build_rnn(cell: str, inputs: int, hidden: int, args: Any, **options: bool) -> nn.RNNBase:
-    """torch's LSTM or GRU of ``inputs`` numbers a step, with ``--layers`` and ``--dropout``."""
+    """torch's LSTM or GRU of ``inputs`` numbers a step, with ``--layers`` and ``--dropout``, which
+    between layers is off in evaluation mode also with ``--retain-dropout``."""
     between = args.dropout if args.layers > 1 else 0.0
     kind: Any = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
     rnn: nn.RNNBase = kind(inputs, hidden, args.layers, dropout=between, **options)

@@ -35,9 +35,12 @@ def check_named_checkpoints() -> None:
     """Raise a UserError if a file of ``--path`` is damaged. torch itself verifies no checksum."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--path", default="")
+    parser.add_argument("--checkpoint-suffix", default="")
     program = Path(sys.argv[0])
     if program.name.startswith("fairseq-") or program.parent.name == "fairseq_cli":
-        for path in map(Path, parser.parse_known_args()[0].path.split(os.pathsep)):
+        given, _ = parser.parse_known_args()
+        named = given.path.replace(".pt", f"{given.checkpoint_suffix}.pt")
+        for path in map(Path, named.split(os.pathsep)):
             if path.is_file():
                 check_whole(path)
 
