@@ -52,8 +52,7 @@ class RankedSenses(NamedTuple):
         for part in others:
             some = words[:, : part.shape[1]]
             torch.logaddexp(some, part, out=some)
-        scores = words.log_softmax(1)
-        return scores.index_select(1, self.rows) if others else scores
+        return (words.index_select(1, self.rows) if others else words).log_softmax(1)
 
     def _logits(self, h: Tensor) -> Tensor:
         """Logits of all senses, [n, d] -> [n, M]."""
@@ -90,5 +89,6 @@ def score_words(
     flat = h.reshape(-1, h.shape[-1])
     with torch.autocast(h.device.type, enabled=False):
         size = chunk_size(len(flat), senses.w, compiled=False, cpu_tokens=CPU_TOKENS)
-        scores = torch.cat([ranked.log_probs(part) for part in flat.split(size)])
+        parts = [ranked.log_probs(part) for part in flat.split(size)]
+    scores = torch.cat(parts) if len(parts) > 1 else parts[0]
     return scores.view(*h.shape[:-1], len(ranked.rows)), ranked
