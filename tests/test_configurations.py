@@ -52,9 +52,8 @@ def train(path: Path) -> list[str]:
 KINDS = {
     "seed: 010": ["--seed", "010"], "adam-betas: (0.9, 0.98)": ["--adam-betas", "(0.9, 0.98)"],
     "share-all-embeddings: true": ["--share-all-embeddings"], "fp16: false": [],
-    "restore-file: null": [], "patience:": [],
+    "restore-file: null": [], "patience:": [], "list: [a, 2, 1.50]": ["--list", "a", "2", "1.50"],
     "log-prob-threshold: -1e-5": ["--log-prob-threshold=-1e-5"],
-    "list: [a, 2, 1.50]": ["--list", "a", "2", "1.50"],
     "eval-bleu-args: '{\"beam\": 5}'": ["--eval-bleu-args", '{"beam": 5}'],
     'flag: "true"': ["--flag"], "word: True": ["--word", "True"],
 }  # fmt: skip

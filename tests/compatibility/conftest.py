@@ -23,6 +23,9 @@ TINY = (
     *("--num-workers", 0, "--log-format", "simple", "--log-interval", 1, "--no-epoch-checkpoints"),
     *("--criterion", "kerbs_cross_entropy"),
 )
+# with these, and not with AVX-512, two versions of torch round alike
+PLAIN = {"OMP_NUM_THREADS": "1", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+         "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}  # fmt: skip
 
 
 class Environment(NamedTuple):
@@ -35,7 +38,7 @@ class Environment(NamedTuple):
     def run(self, program: str, *arguments: object, stdin: str = "", succeeds: bool = True) -> str:
         """All that a program prints; fairseq's get ``--user-dir``."""
         plugin = ("--user-dir", PLUGIN_FOLDER) if program.startswith("fairseq-") else ()
-        variables = {name: os.environ[name] for name in ("HOME", "PATH")} | {"OMP_NUM_THREADS": "1"}
+        variables = {name: os.environ[name] for name in ("HOME", "PATH")} | PLAIN
         command = [self.programs / program, *arguments, *plugin]
         done = subprocess.run(
             list(map(str, command)), cwd=self.folder, env=variables, input=stdin, text=True,

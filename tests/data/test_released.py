@@ -310,10 +310,9 @@ def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Caps
 @pytest.mark.parametrize(("text", "natural"), [
     ("I ’ m sure he ’ ll say it ’ s Tom ’ s .", "I'm sure he'll say it's Tom's."),
     ("I ’ Ve been , you ' ve not , I'Ve too .", "I've been, you've not, I've too."),
-    ("I'm sure you don't .", "I'm sure you don't."),
+    ("I'm sure you don't .", "I'm sure you don't."), ("Say “ cheese ” !", 'Say "cheese"!'),
     ("Let ‘ s go , don ′ t stay .", "Let's go, don't stay."),
     ("At 6 o ’ clock , ma ’ am , Mr . O ’ Neil .", "At 6 o'clock, ma'am, Mr. O'Neil."),
-    ("Say “ cheese ” !", 'Say "cheese"!'),
     ("It is three minutes ' walk .", "It is three minutes' walk."),
     ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
 ])  # fmt: skip
