@@ -12,6 +12,7 @@ from fairseq_kerbs.kernels.prepared import PreparedSenses, multiply, pack, produ
 from fairseq_kerbs.likelihood.chunks import chunk_size, row_blocks
 from fairseq_kerbs.likelihood.nll import Senses
 
+SMALLEST, LARGEST = 1e-30, 1e30  # no sum of exp() between them lost a part that matters
 CPU_TOKENS = 1024  # more than in training, where gradients of all senses meet every chunk
 
 
@@ -48,11 +49,20 @@ class RankedSenses(NamedTuple):
 
     def log_probs(self, h: Tensor) -> Tensor:
         """Log-probabilities of all words for a few context vectors, [n, d] -> [n, V]."""
-        words, *others = self._logits(h).split(self.counts, 1)
+        if len(self.counts) == 1:
+            return self._logits(h).log_softmax(1)
+        if h.device.type == "cpu" and len(h):  # elsewhere the comparisons would wait for a GPU
+            words, *others = self._logits(h).exp_().split(self.counts, 1)
+            for part in others:
+                words[:, : part.shape[1]] += part
+            total = words.sum(1, keepdim=True)
+            if words.amin() > SMALLEST and total.amax() < LARGEST:
+                return words.index_select(1, self.rows).log_().sub_(total.log_())
+        words, *others = self._logits(h).split(self.counts, 1)  # slower, for every range
         for part in others:
             some = words[:, : part.shape[1]]
             torch.logaddexp(some, part, out=some)
-        return (words.index_select(1, self.rows) if others else words).log_softmax(1)
+        return words.index_select(1, self.rows).log_softmax(1)
 
     def _logits(self, h: Tensor) -> Tensor:
         """Logits of all senses, [n, d] -> [n, M]."""

@@ -275,6 +275,15 @@ def test_scores_for_decoding_in_chunks_and_blocks(kernel: str) -> None:
     torch.testing.assert_close(second, right.transpose(0, 1), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("shift", [-200.0, 0.0, 200.0])
+def test_scores_do_not_depend_on_a_shift_of_all_logits(shift: float) -> None:
+    p = make_problem(24, 12, 30, dtype=torch.float32)
+    h, biases = torch.nn.functional.pad(p.h, (0, 1), value=1.0), torch.full((30, 1), shift)
+    scores, _ = score_words(h, senses_of(p._replace(w=torch.cat([p.w, biases], 1)), "lin"))
+    right = naive_words(naive_logits(*p.to(torch.float64).leaves, "lin"), p.word_of_sense, 12)
+    torch.testing.assert_close(scores.double(), right, rtol=0, atol=1e-4 if shift else 3e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("smoothing", SMOOTHING)
 @pytest.mark.parametrize("sizes", [(200, 60, 150, 16), (12, 60_000, 90_000, 8)])
