@@ -38,7 +38,7 @@ def _log_slope(z: Tensor, e: Tensor) -> Tensor:
     """
     limit, coefficients = _LOG_SLOPE[z.dtype]
     series = z * polynomial(z.square(), coefficients) + 0.5
-    return torch.where(z.abs() < limit, series, (e + 1.0) / e - 1.0 / z)
+    return torch.where(z.abs() < limit, series, (z * (e + 1.0) - e) / (z * e))
 
 
 def kerbs_gain(theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,14 +84,13 @@ class KerbsKernel(Kernel):
         return torch.stack([safe, -gain / safe, gain, slope / gain, inside]).to(theta.dtype)
 
     @staticmethod
-    def _exponent(x: Tensor, h_norm: Tensor, w_norm: Tensor, safe: Tensor) -> Tensor:
-        """z = −θc with c in [−1, 1], or 0 if h or w is the zero vector."""
-        cosine = (x * safe_inverse(w_norm)).mul_(safe_inverse(h_norm)).clamp_(-1.0, 1.0)
-        return cosine.mul_(-safe)
+    def _cosine(x: Tensor, h_norm: Tensor, w_norm: Tensor) -> Tensor:
+        """c in [−1, 1], or 0 if h or w is the zero vector."""
+        return (x * safe_inverse(w_norm)).mul_(safe_inverse(h_norm)).clamp_(-1.0, 1.0)
 
     def value(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Tensor:
         safe, a, *_ = theta
-        z = self._exponent(x, h_norm, w_norm, safe)
+        z = self._cosine(x, h_norm, w_norm).mul_(-safe)
         return expm1(z).mul_(a * w_norm).mul_(h_norm)  # in place: new memory is slow to touch
 
     @staticmethod
@@ -105,10 +104,11 @@ class KerbsKernel(Kernel):
 
     def partials(self, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor) -> Partials:
         safe, a, gain, log_slope, inside = theta
-        z = self._exponent(x, h_norm, w_norm, safe)
+        cosine = self._cosine(x, h_norm, w_norm)
+        z = cosine * -safe
         e = expm1(z)
-        # K = x g(θ) φ1(z), so ∂ log K/∂θ = g'/g + B(z) z/θ
-        by_theta = (_log_slope(z, e) * (z / safe) + log_slope) * e * (a * inside * w_norm) * h_norm
+        # K = x g(θ) φ1(z), so ∂ log K/∂θ = g'/g + B(z) z/θ, and z/θ = −c
+        by_theta = (log_slope - _log_slope(z, e) * cosine) * e * (a * inside * w_norm) * h_norm
         return Partials(e * gain + gain, theta=by_theta)
 
 

@@ -115,8 +115,8 @@ class _Chunks:
         new, count = senses.w_norm, len(senses.w)
         masses = len(table.senses) if smoothing[1] and len(table.senses) < count else 0
         # all chunks reuse these, as the first access to new memory is slow on a CPU
-        rows = (0 if senses.w.is_cuda else count, count, masses)
-        self.x, self.logits, self.masses = (new.new_zeros(number * size) for number in rows)
+        rows = (0 if senses.w.is_cuda else count, count, masses, masses)
+        self.x, self.logits, *self.by_words = (new.new_zeros(number * size) for number in rows)
         shapes = (senses.w.shape, count, count) if gradients else (0, 0, 0)
         self.by_senses = [new.new_zeros(shape) for shape in shapes]  # dW, by |w|, by θ
 
@@ -125,7 +125,8 @@ class _Chunks:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Loss [n], nll [n], P of the target's senses [n, K], and the gradient by h, [n, d]."""
         (by_nll, by_each), tokens, table = self.smoothing, len(h), self.table
-        words, dh, masses, sums = len(table.senses), h_norm.new_empty(0), None, []
+        words, dh, masses = len(table.senses), h_norm.new_empty(0), None
+        with_mean, sums = self.gradients and self.senses.kernel.homogeneous, []
         if h.is_cuda:
             x = multiply(self.senses.w, contexts)  # the passes widen it
         else:  # compiled functions need a fixed size: pad with tokens of weight 0
@@ -137,8 +138,10 @@ class _Chunks:
         logits = self.logits[: x.numel()].view_as(x)
         for rows in row_blocks(x, self.compiled):
             self.call(passes.write_logits, *self.senses.inputs(x, h_norm, rows), logits[rows])
-            sums.append(self.call(passes.log_sum, logits[rows]))
-        log_z = torch.stack(sums).logsumexp(0)
+            sums.append(self.call(passes.log_sum, logits[rows], with_mean))
+        by_block, of_blocks = map(torch.stack, zip(*sums))  # [blocks, n] each
+        log_z = by_block.logsumexp(0)
+        mean = ((by_block - log_z).exp() * of_blocks).sum(0)
         columns = torch.arange(len(target), device=h.device).unsqueeze(1)
         by_target = logits[table.senses[target], columns]  # [n, K]
         by_target = by_target.masked_fill(~table.mask[target], -torch.inf)
@@ -147,34 +150,69 @@ class _Chunks:
         loss = nll = (log_z - log_target).clamp_min(0.0)
         joint = (by_target - log_z.unsqueeze(1)).exp().clamp_max(1.0)
         if by_each:
-            if len(self.masses):
-                masses = self.masses[: words * x.shape[1]].view(words, x.shape[1])
+            if len(self.by_words[0]):
+                size = words * x.shape[1]
+                masses, means = (value[:size].view(words, -1) for value in self.by_words)
                 for i in row_blocks(masses, self.compiled):
-                    args = logits, table.senses[i], table.mask[i], masses[i]
+                    args = logits, table.senses[i], table.mask[i], masses[i], means[i]
                     self.call(passes.write_word_masses, *args)
             total = (logits if masses is None else masses).sum(0)  # equal with one sense per word
             loss = by_nll * nll + by_each * (words * log_z - total)
         if self.gradients:
-            dh = self._gradients(
-                h, contexts, h_norm, x, logits, target, log_z, log_target,
-                (by_nll + words * by_each) * weight, by_nll * weight,
-                by_each * weight if by_each else None, masses,
-            )  # fmt: skip
+            by_all, by_word = (by_nll + words * by_each) * weight, by_each * weight
+            along_h = by_all * mean
+            if by_each and with_mean:
+                along_h -= by_word * (total if masses is None else means.sum(0))
+            factors = log_z, log_target, by_all, by_nll * weight, by_word
+            at_targets = self._target_gradients(x, h_norm, logits, target, *factors)
+            rest = log_z, by_all, by_word if by_each else None, masses
+            dh = self._gradients(h, contexts, h_norm, x, logits, along_h, at_targets, *rest)
         return loss[:tokens], nll[:tokens], joint[:tokens], dh
 
+    def _target_gradients(
+        self, x: Tensor, h_norm: Tensor, logits: Tensor, target: Tensor, log_z: Tensor,
+        log_target: Tensor, by_all: Tensor, by_target: Tensor, by_word: Tensor,
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
+        """For the senses of the targets y, what :func:`.write_gradients` leaves out.
+
+        Returns:
+            their numbers, G·∂s/∂x for the whole gradient G, and G·∂s/∂|h|, G·∂s/∂|w| and G·∂s/∂θ
+            for G = −by_target·P(m | y), [K, n] each. For a homogeneous kernel G·s replaces the
+            second and third.
+        """
+        kernel, _, w_norm, theta = self.senses
+        senses, mask = self.table.senses[target].t(), self.table.mask[target].t()
+        columns = torch.arange(len(target), device=x.device)
+        s = logits[senses, columns]
+        share = torch.exp((s - log_target).clamp_max(0.0))
+        inputs = widen(x[senses, columns], s.dtype), h_norm, w_norm[senses, 0]
+        by_x, *others = kernel.partials(*inputs, theta[..., senses, 0])
+        if kernel.homogeneous:
+            others[:2] = s, s
+        whole = torch.exp(s - log_z) * by_all - share * (by_word + by_target)
+        part = (share * -by_target).masked_fill(~mask, 0.0)  # padding repeats a word's first sense
+        return senses, whole * by_x, [part * partial for partial in others]
+
     def _gradients(
-        self, h: Tensor, contexts: Tensor, h_norm: Tensor, x: Tensor, logits: Tensor, *rest: Any
-    ) -> Tensor:
+        self, h: Tensor, contexts: Tensor, h_norm: Tensor, x: Tensor, logits: Tensor,
+        along_h: Tensor, at_targets: tuple[Tensor, Tensor, list[Tensor]], *rest: Any,
+    ) -> Tensor:  # fmt: skip
         """Add to the gradients by the senses, and return the gradient by h, [n, d]."""
         dw, by_norm, by_theta = self.by_senses
-        along_h = torch.zeros_like(h_norm)
         for rows in row_blocks(x, self.compiled):
             inputs = *self.senses.inputs(x, h_norm, rows), self.table.words[rows], *rest
             sums = self.call(passes.write_gradients, *inputs, logits[rows])
             for total, part in zip((along_h, by_norm[rows], by_theta[rows]), sums):
                 total += part
-        at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, h_norm.new_ones(())
-        p = (x if x.dtype == torch.bfloat16 else logits)[:, at]
+        senses, whole, (of_h, *of_senses) = at_targets
+        along_h += of_h.sum(0)
+        for total, part in zip((by_norm, by_theta), of_senses):
+            total.index_add_(0, senses.reshape(-1), part.reshape(-1))
+        written = x if x.dtype == torch.bfloat16 else logits
+        written.scatter_(0, senses, whole.to(written.dtype))
+        at, w, dtype = slice(len(h)), self.senses.w, h_norm.dtype
+        scale: Tensor | None = None
+        p = written[:, at]
         if w.dtype == torch.float16 and p.numel():
             # Most entries are tiny. At this scale no sum over senses or tokens overflows.
             factors = ((0, w), (1, contexts))
@@ -183,8 +221,10 @@ class _Chunks:
             p = p * scale
         p = p.to(w.dtype)
         for rows in row_blocks(p):  # a product of all rows would allocate memory, which is slow
-            dw[rows] += multiply(p[rows], contexts.t()).to(dtype) / scale
-        by_h = self.senses.kernel.map_contexts(multiply(p.t(), w.t()).to(dtype) / scale)
+            part = multiply(p[rows], contexts.t()).to(dtype)
+            dw[rows] += part if scale is None else part / scale
+        part = multiply(p.t(), w.t()).to(dtype)
+        by_h = self.senses.kernel.map_contexts(part if scale is None else part / scale)
         return _with_norms(self.senses.kernel, by_h, h, h_norm[at], along_h[at])
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from fairseq_kerbs.kernels import Kernel
 from fairseq_kerbs.kernels.base import exp
 from fairseq_kerbs.kernels.prepared import widen
-from fairseq_kerbs.torch_compat import is_compiling
+
+ROWS = 64  # senses whose sums are added to the others' sums: a CPU's cache holds their logits
 
 
 def write_logits(
@@ -25,12 +26,21 @@ def write_logits(
     logits.copy_(kernel.value(widen(x, h_norm.dtype), h_norm, w_norm, theta))
 
 
-def log_sum(logits: Tensor) -> Tensor:
-    """Log of the denominator of Eq. 5, logsumexp over senses, [M, n] -> [n]."""
-    if not is_compiling():
-        return logits.logsumexp(0)
-    peak = logits.amax(0)
-    return peak + exp(logits - peak).sum(0).log()
+def log_sum(logits: Tensor, with_mean: bool) -> tuple[Tensor, Tensor]:
+    """Log of the denominator of Eq. 5, logsumexp over senses, and the mean logit Σ_m P(m) s_m if it
+    is needed, else 0: [M, n] -> [n], [n]."""
+    size = len(logits) // ROWS * ROWS
+    parts, sums = [logits[:size].unflatten(0, (-1, ROWS)), logits[size:].unsqueeze(0)], []
+    for part in (part for part in parts if part.shape[0] * part.shape[1]):
+        peak = part.amax(1)
+        shares = exp(part - peak.unsqueeze(1))
+        moment = (shares * part).sum(1) if with_mean else torch.zeros_like(peak)
+        sums.append((peak, shares.sum(1), moment))
+    peaks, totals, moments = (torch.cat(values) for values in zip(*sums))  # [M / ROWS, n]
+    peak = peaks.amax(0)
+    factors = exp(peaks - peak)
+    total = (factors * totals).sum(0)
+    return peak + total.log(), (factors * moments).sum(0) / total
 
 
 def word_masses(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
@@ -40,50 +50,62 @@ def word_masses(logits: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
     rows = [logits[number] for number in senses.t()]
     if len(rows) == 1:
         return rows[0]
-    real = mask.t().unsqueeze(2).to(logits.dtype)  # [K, V, 1]
-    peak = functools.reduce(torch.maximum, rows)
-    # torch.exp, as torch.compile needs minutes for the exp of the kernels here
-    shares = [torch.exp(row - peak) * is_real for row, is_real in zip(rows, real)]
+    peak, shares = _shares(rows, mask)
     return peak + functools.reduce(torch.add, shares).log()
 
 
-def write_word_masses(logits: Tensor, senses: Tensor, mask: Tensor, masses: Tensor) -> None:
-    """Write :func:`word_masses` into ``masses``, [V, n]."""
-    masses.copy_(word_masses(logits, senses, mask))
+def _shares(rows: list[Tensor], mask: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Largest logit of each word [V, n], and e to the power of the differences, 0 at padding."""
+    real = mask.t().unsqueeze(2).to(rows[0].dtype)  # [K, V, 1]
+    peak = functools.reduce(torch.maximum, rows)
+    return peak, [torch.exp(row - peak) * is_real for row, is_real in zip(rows, real)]
+
+
+def write_word_masses(
+    logits: Tensor, senses: Tensor, mask: Tensor, masses: Tensor, means: Tensor
+) -> None:
+    """Write :func:`word_masses` into ``masses``, and the mean logits Σ_m P(m | word) s_m of the
+    senses of each word into ``means``, [V, n] each."""
+    rows = [logits[number] for number in senses.t()]
+    peak, shares = _shares(rows, mask)
+    total = functools.reduce(torch.add, shares)
+    masses.copy_(peak + total.log())
+    weighted = [share * row for share, row in zip(shares, rows)]
+    means.copy_(functools.reduce(torch.add, weighted) / total)
 
 
 def write_gradients(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, words: Tensor,
-    target: Tensor, log_z: Tensor, log_target: Tensor, weight: Tensor, by_target: Tensor,
-    by_word: Tensor | None, masses: Tensor | None, logits: Tensor,
+    log_z: Tensor, weight: Tensor, by_word: Tensor | None, masses: Tensor | None, logits: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Overwrite logits s, or bfloat16 X, by G·∂s/∂x, where G is the gradient by the logits:
+    """Overwrite logits s, or bfloat16 X, by G·∂s/∂x, where G is the gradient by the logits without
+    the part of the target's senses:
 
-        G = weight·P(m) − by_target·P(m | y)·[L(m) = y] − by_word·P(m | L(m))
+        G = weight·P(m) − by_word·P(m | L(m))
 
     Args:
         kernel, x, h_norm, w_norm, theta: see :func:`write_logits`.
-        words, target: word L(m) of each sense, [M], and target words y, [n].
-        log_z, log_target: logsumexp of all logits, and of those of the target's senses, [n].
-        weight, by_target, by_word: factors of G, [n]. None stands for 0.
-        masses: :func:`word_masses`, [V, n], or None if every word has one sense.
+        words: word L(m) of each sense, [M].
+        log_z: logsumexp of all logits, [n].
+        weight, by_word: factors of G, [n]. None stands for 0.
+        masses: the first of :func:`word_masses`, [V, n], or None if every word has one sense.
         logits: logits of X, [M, n].
 
     Returns:
-        sums of G·∂s/∂|h| over senses [n], and of G·∂s/∂|w| and G·∂s/∂θ over tokens [M]. For a
-        homogeneous kernel, G·s replaces the first two terms.
+        sums of G·∂s/∂|h| over senses [n], or 0 for a homogeneous kernel, and of G·∂s/∂|w| and
+        G·∂s/∂θ over tokens [M]. For a homogeneous kernel, G·s replaces the second term.
     """
     grad = exp(logits - log_z) * weight
     if by_word is not None:
-        grad = grad - (by_word if masses is None else by_word * exp(logits - masses[words]))
-    share = exp((logits - log_target).clamp_max(0.0)) * by_target
-    grad = grad - torch.where(words.unsqueeze(1) == target, share, 0.0)
+        shares = 1.0 if masses is None else exp(logits - masses[words])
+        grad = grad - by_word * shares
     by_x, by_h, by_w, by_theta = kernel.partials(widen(x, h_norm.dtype), h_norm, w_norm, theta)
     if kernel.homogeneous:
-        by_h = by_w = logits
+        by_w = logits
     zeros = torch.zeros_like(w_norm[:, 0])
+    dense = kernel.reads_norms and not kernel.homogeneous
     sums = (
-        (grad * by_h).sum(0) if kernel.reads_norms else torch.zeros_like(log_z),
+        (grad * by_h).sum(0) if dense else torch.zeros_like(log_z),
         (grad * by_w).sum(1) if kernel.reads_norms else zeros,
         (grad * by_theta).sum(1) if kernel.has_theta else zeros,
     )
