@@ -106,8 +106,7 @@ columns:
     ("data:", "flags: {a: {--lr: 1}}\ndata:", r"flags: a: --lr: write the flag without"),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(tmp_path: Path, old: str, new: str, message: str) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_text(OWN)
+    (path := tmp_path / "own.yaml").write_text(OWN)
     assert len(runs_of(str(path))) == 2
     path.write_text(OWN.replace(old, new, 1))
     with pytest.raises(UserError, match=message) as caught:

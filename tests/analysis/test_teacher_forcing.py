@@ -129,8 +129,7 @@ def check(model: Any, source: torch.Tensor, tokens: list[int], senses: Any) -> i
     """Compare senses with those by the recursion of Eq. 6; how many of them are not certain."""
     layer, uncertain = model.decoder.output, 0
     model.decoder.passes = -1
-    previous = torch.tensor([[2, *tokens[:-1]]])
-    contexts = model(source, source.ne(1).sum(1), previous)[0][0].double()
+    contexts = model(source, source.ne(1).sum(1), torch.tensor([[2, *tokens[:-1]]]))[0][0].double()
     logits = naive_logits(contexts, layer.weight.double(), layer.theta.double())  # [len, M]
     for token, (sense, share), joint in zip(tokens, senses, logits, strict=True):
         own = layer.inventory.word_of_sense.eq(token).nonzero().flatten().tolist()

@@ -172,11 +172,9 @@ def test_a_call_leaves_gradients_and_reset_drops_them(name: str, dtype: str) -> 
     one, inputs = likelihood.workload(name, **arguments), likelihood.make_inputs(**arguments)
     one.reset()
     assert inputs.h.grad is None
-    loss = one.run()
-    assert loss is not None
+    assert (loss := one.run()) is not None
     assert inputs.h.grad is not None
-    weights = inputs.words if name in ("stock", "lean") else inputs.w
-    assert weights.grad is not None
+    assert (inputs.words if name in ("stock", "lean") else inputs.w).grad is not None
     mean = float(LOSSES[name](likelihood.make_inputs(**EXACT)).detach()) / SIZES["tokens"]
     assert float(loss) == pytest.approx(mean, rel=0.02)
 

@@ -129,8 +129,7 @@ def test_a_terminated_command_leaves_nothing(tmp_path: Path, monkeypatch: Patch)
 def test_an_interrupted_command(monkeypatch: Patch, capsys: Capsys) -> None:
     run_instead(monkeypatch, mock.Mock(side_effect=KeyboardInterrupt))
     assert main([]) == 130
-    error = "fairseq-kerbs: interrupted; run the same command again\n"
-    assert capsys.readouterr().err == error
+    assert capsys.readouterr().err == "fairseq-kerbs: interrupted; run the same command again\n"
 
 
 def test_detokenize_command(tmp_path: Path, capsys: Capsys) -> None:

@@ -25,8 +25,7 @@ LSTM = " ".join(f"--{part}-embed-dim 16" for part in ("encoder", "decoder", "dec
 MODELS = {"transformer_tiny": softmax.TIED, "lstm": f"{LSTM} --encoder-bidirectional"}
 PLAIN = ["--criterion", "cross_entropy", "--dropout", "0", "--lr", "0.01"]
 SIZES = {"train": 300, "valid": 20, "test": 6}
-OWNERS = "decoder.output.inventory.word_of_sense"
-ROWS = "decoder.output.weight"
+OWNERS, ROWS = "decoder.output.inventory.word_of_sense", "decoder.output.weight"
 TRAINED = ["--max-update", 150, "--max-epoch", 150, "--max-tokens", 1000, "--lr", 0.004]
 
 
@@ -46,8 +45,7 @@ def log_probs(model: Any) -> Tensor:
 
 def translations(model: Any, dictionary: Any) -> list[dict[str, Any]]:
     generator = SequenceGenerator([model], dictionary, beam_size=3, max_len_b=7)
-    beams = generator.generate([model], batch(model))
-    return [hypothesis for beam in beams for hypothesis in beam]
+    return [hypothesis for beam in generator.generate([model], batch(model)) for hypothesis in beam]
 
 
 @pytest.mark.parametrize("case", list(CASES))

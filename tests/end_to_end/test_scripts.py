@@ -44,8 +44,7 @@ def test_quickstart_shows_what_matters_and_logs_all(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     folder = checkout / "quickstart"
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("[quickstart] ")]
-    assert lines == [
+    assert [line for line in done.stdout.splitlines() if not line.startswith("[quickstart] ")] == [
         *("[install]", "much of toy", "wrote text: 9 pairs", "171 updates: validation loss 4.8"),
         *("200 updates: loss 5.6", "BLEU|nrefs:1 = 94.74", "bank: 2 senses", "  bank#1", ""),
         *("word  n  gold", "all 26", ""),

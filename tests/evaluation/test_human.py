@@ -70,8 +70,7 @@ def test_what_a_rater_sees(tmp_path: Path) -> None:
         assert item.isdecimal()
         assert letter in "ABC"
         assert score == ""
-    text = path.read_text(encoding="utf-8")
-    assert not any(name in text for name in ("softmax", "MoS", "kerbs"))
+    assert not any(name in path.read_text(encoding="utf-8") for name in ("softmax", "MoS", "kerbs"))
 
 
 def test_draw_is_seeded_and_letters_change_from_item_to_item() -> None:

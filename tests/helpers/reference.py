@@ -200,8 +200,7 @@ def released_reallocation(
 ) -> list[Move]:
     """The released policy in words: rank the frequent words, each takes what is least used."""
     owners, usage, moves = list(owners), list(usage), []
-    by_count = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
-    frequent = sorted(by_count[: len(counts) // 2])
+    frequent = sorted(sorted(range(len(counts)), key=lambda i: (-counts[i], i))[: len(counts) // 2])
     may = [i for i in frequent if counts[i] > 0 and owners.count(i) < most]
     may.sort(key=lambda i: (counts[i] / max(probs[i], 1e-300)) / math.sqrt(counts[i]))
     for i in may[: max(1, int(fraction * len(counts)))]:

@@ -90,8 +90,7 @@ def test_models_in_low_precision_under_fairseqs_optimizers(kind: Any, dtype: tor
     (layer,) = kerbs_layers(model)
     command = [*ADAM.split(), "--bf16" if dtype == torch.bfloat16 else "--fp16"]
     args = options.parse_args_and_arch(options.get_training_parser(), command)
-    config = convert_namespace_to_omegaconf(args)
-    optimizer = kind.build_optimizer(config, list(model.parameters()))
+    optimizer = kind.build_optimizer(convert_namespace_to_omegaconf(args), list(model.parameters()))
     criterion = KerbsCrossEntropyCriterion(task, False, 0.1)
     moved, update = torch.zeros(layer.total_senses, dtype=torch.bool), 0
     for number in range(45):

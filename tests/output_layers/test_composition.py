@@ -39,13 +39,11 @@ def test_prior_is_uniform_for_words_that_never_occurred_and_is_rounded_once() ->
     expected = torch.tensor([[0.5, 0.5, 0, 0], [third, third, third, 0], [1.0, 0, 0, 0]])
     torch.testing.assert_close(weights, expected)
     words = torch.tensor([[0, 2], [1, 1]])
-    some = prior_weights(usage, table.senses[words], table.mask[words])
-    assert torch.equal(some, weights[words])
+    assert torch.equal(prior_weights(usage, table.senses[words], table.mask[words]), weights[words])
     table = build_sense_table(torch.arange(300) % 100, 100)
     usage = torch.rand(300) ** 8
     used = usage[table.senses].double()
-    exact = (used / used.sum(1, keepdim=True)).float()
-    assert torch.equal(prior_weights(usage, *table[:2]), exact)
+    assert torch.equal(prior_weights(usage, *table[:2]), (used / used.sum(1, keepdim=True)).float())
 
 
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
