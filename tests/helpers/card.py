@@ -75,8 +75,7 @@ class CardTensor(Tensor):
         made.content = content
         return made
 
-    device = property(lambda _: CARD)
-    is_cuda = property(lambda _: True)
+    device, is_cuda = property(lambda _: CARD), property(lambda _: True)
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]

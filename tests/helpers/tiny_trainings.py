@@ -8,8 +8,7 @@ from typing import NamedTuple
 from tests.helpers.commands import USER_DIR
 
 WORDS = [f"{a}{b}" for a in "bdfgk" for b in "aeiou"]
-TEST_PAIRS = 20
-UPDATES = 2
+TEST_PAIRS, UPDATES = 20, 2
 
 TRANSFORMER = """
     --encoder-layers 1 --decoder-layers 1 --encoder-embed-dim 16 --decoder-embed-dim 16

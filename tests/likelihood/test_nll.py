@@ -22,8 +22,7 @@ from tests.helpers.cli import Patch
 from tests.helpers.reference import Memory, Problem, make_problem, naive_logits, naive_token_losses
 from tests.helpers.reference import naive_word_log_probs as naive_words
 
-KERNELS = ["kerbs", "kerbs_released", "lin"]
-SMOOTHING = [0.0, 0.1]
+KERNELS, SMOOTHING = ["kerbs", "kerbs_released", "lin"], [0.0, 0.1]
 COMPILED = [  # the case, then the scales of θ that its one compilation serves
     ("kerbs", 0.0, torch.float32, (0.0, 1e-8, 1e-3, 1.0, 8.0)),
     ("kerbs", 0.1, torch.float32, (0.0, 1e-8, 1e-3, 1.0, 8.0)),
@@ -276,12 +275,15 @@ def test_scores_for_decoding_in_chunks_and_blocks(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("shift", [-200.0, 0.0, 200.0])
-def test_scores_do_not_depend_on_a_shift_of_all_logits(shift: float) -> None:
-    p = make_problem(24, 12, 30, dtype=torch.float32)
-    h, biases = torch.nn.functional.pad(p.h, (0, 1), value=1.0), torch.full((30, 1), shift)
-    scores, _ = score_words(h, senses_of(p._replace(w=torch.cat([p.w, biases], 1)), "lin"))
-    right = naive_words(naive_logits(*p.to(torch.float64).leaves, "lin"), p.word_of_sense, 12)
-    torch.testing.assert_close(scores.double(), right, rtol=0, atol=1e-4 if shift else 3e-6)
+def test_words_of_two_senses_with_logits_of_any_size(shift: float) -> None:
+    p = make_problem(24, 12, 24, dtype=torch.float32)._replace(word_of_sense=torch.arange(24) % 12)
+    with torch.no_grad():
+        p.h[:, -1], p.w[:] = 1.0, 0.1 * p.w
+        p.w[:, -1] = shift - 2.0 * (torch.arange(24) >= 12)  # biases
+    right = naive_words(naive_logits(*p.leaves, "lin").double(), p.word_of_sense, 12)
+    found = kerbs_log_probs(*p.leaves, p.word_of_sense, 12, kernel="lin")
+    for scores in (found, score_words(p.h, senses_of(p, "lin"))[0]):
+        torch.testing.assert_close(scores.double(), right, rtol=0, atol=1e-4 if shift else 3e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
