@@ -356,8 +356,7 @@ def test_a_cloze_model_refuses_to_generate() -> None:
         make_model("bilstm_lm").decoder(torch.tensor([[2, 5]]), encoder_out=None)
 
 
-BEGIN = torch.tensor([2])
-DICTIONARY = tiny.make_task().target_dictionary
+BEGIN, DICTIONARY = torch.tensor([2]), tiny.make_task().target_dictionary
 
 
 def generate(models: list[Any], batch: Any, **settings: Any) -> list[tuple[int, dict[str, Any]]]:
