@@ -120,7 +120,7 @@ def expm1(z: Tensor) -> Tensor:
 
 
 def exp(z: Tensor) -> Tensor:
-    """e^z, with a relative error of up to |z| units in the last place under torch.compile.
+    """e^z, with a relative error of about 1 + |z| units in the last place under torch.compile.
 
     For a CPU torch.compile stores the result of torch.exp in memory if it is used twice, but
     recomputes this.

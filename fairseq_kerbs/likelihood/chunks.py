@@ -173,12 +173,12 @@ class _Chunks:
         self, x: Tensor, h_norm: Tensor, logits: Tensor, target: Tensor, log_z: Tensor,
         log_target: Tensor, by_all: Tensor, by_target: Tensor, by_word: Tensor,
     ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
-        """For the senses of the targets y, what :func:`.write_gradients` leaves out.
+        """Gradients by the senses of the targets y, whose logits become the lowest number, so that
+        :func:`.write_gradients` leaves them out: sums of both parts of G would cancel.
 
         Returns:
-            their numbers, G·∂s/∂x for the whole gradient G, and G·∂s/∂|h|, G·∂s/∂|w| and G·∂s/∂θ
-            for G = −by_target·P(m | y), [K, n] each. For a homogeneous kernel G·s replaces the
-            second and third.
+            their numbers, and G·∂s/∂x, G·∂s/∂|h|, G·∂s/∂|w| and G·∂s/∂θ, [K, n] each. For a
+            homogeneous kernel, G·s replaces the third, and −by_target·P(m | y)·s the second.
         """
         kernel, _, w_norm, theta = self.senses
         senses, mask = self.table.senses[target].t(), self.table.mask[target].t()
@@ -190,8 +190,10 @@ class _Chunks:
         if kernel.homogeneous:
             others[:2] = s, s
         whole = torch.exp(s - log_z) * by_all - share * (by_word + by_target)
-        part = (share * -by_target).masked_fill(~mask, 0.0)  # padding repeats a word's first sense
-        return senses, whole * by_x, [part * partial for partial in others]
+        once = whole.masked_fill(~mask, 0.0)  # padding repeats a word's first sense
+        of_h = (share * -by_target).masked_fill(~mask, 0.0) if kernel.homogeneous else once
+        logits.scatter_(0, senses, torch.full_like(s, torch.finfo(s.dtype).min))
+        return senses, whole * by_x, [g * by for g, by in zip((of_h, once, once), others)]
 
     def _gradients(
         self, h: Tensor, contexts: Tensor, h_norm: Tensor, x: Tensor, logits: Tensor,
@@ -207,7 +209,7 @@ class _Chunks:
         senses, whole, (of_h, *of_senses) = at_targets
         along_h += of_h.sum(0)
         for total, part in zip((by_norm, by_theta), of_senses):
-            total.index_add_(0, senses.reshape(-1), part.reshape(-1))
+            total.index_put_((senses,), part, accumulate=True)  # in a fixed order, also on a GPU
         written = x if x.dtype == torch.bfloat16 else logits
         written.scatter_(0, senses, whole.to(written.dtype))
         at, w, dtype = slice(len(h)), self.senses.w, h_norm.dtype

@@ -78,17 +78,16 @@ def write_gradients(
     kernel: Kernel, x: Tensor, h_norm: Tensor, w_norm: Tensor, theta: Tensor, words: Tensor,
     log_z: Tensor, weight: Tensor, by_word: Tensor | None, masses: Tensor | None, logits: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Overwrite logits s, or bfloat16 X, by G·∂s/∂x, where G is the gradient by the logits without
-    the part of the target's senses:
+    """Overwrite logits s, or bfloat16 X, by G·∂s/∂x, where G is the gradient by the logits:
 
-        G = weight·P(m) − by_word·P(m | L(m))
+        G = weight·P(m) − by_word·P(m | L(m)), or 0 if s is the lowest number of its dtype
 
     Args:
         kernel, x, h_norm, w_norm, theta: see :func:`write_logits`.
         words: word L(m) of each sense, [M].
         log_z: logsumexp of all logits, [n].
         weight, by_word: factors of G, [n]. None stands for 0.
-        masses: the first of :func:`word_masses`, [V, n], or None if every word has one sense.
+        masses: :func:`word_masses`, [V, n], or None if every word has one sense.
         logits: logits of X, [M, n].
 
     Returns:
@@ -97,7 +96,8 @@ def write_gradients(
     """
     grad = exp(logits - log_z) * weight
     if by_word is not None:
-        shares = 1.0 if masses is None else exp(logits - masses[words])
+        lowest = torch.finfo(logits.dtype).min
+        shares = logits.gt(lowest) if masses is None else exp(logits - masses[words])
         grad = grad - by_word * shares
     by_x, by_h, by_w, by_theta = kernel.partials(widen(x, h_norm.dtype), h_norm, w_norm, theta)
     if kernel.homogeneous:
