@@ -24,8 +24,7 @@ from fairseq_kerbs.utils.processes import PLUGIN_FOLDER
 from tests.helpers.cli import Capsys, Folders, Patch
 from tests.helpers.fairseq_fixtures import dictionary, make_batch, make_text
 
-WORDS = 40
-WIDTHS = ("embed-dim", "ffn-embed-dim")
+WORDS, WIDTHS = 40, ("embed-dim", "ffn-embed-dim")
 # sizes alone: layers, heads and what the configuration is about stay as they are
 SIZES = {
     "transformer": [f"{side}-{name}" for side in ("encoder", "decoder") for name in WIDTHS],

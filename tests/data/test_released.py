@@ -34,8 +34,7 @@ def test_entries_are_complete() -> None:
 
 TOKENS = {"train": " \n = a <unk> = \n b c , b\n" * 3, "valid": " \n a c\n", "test": " b b a\n"}
 WIKI = {f"wikitext-2/wiki.{split}.tokens": text.encode() for split, text in TOKENS.items()}
-WIKI_COUNTS = {"train": 9, "valid": 2, "test": 1}
-ARCHIVE = zipped(WIKI)
+WIKI_COUNTS, ARCHIVE = {"train": 9, "valid": 2, "test": 1}, zipped(WIKI)
 
 
 class Handler(BaseHTTPRequestHandler):

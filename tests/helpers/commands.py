@@ -26,8 +26,7 @@ from typing import Any
 
 from tests.helpers import HANGS
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(sys.executable).parent
+ROOT, PROGRAMS = Path(__file__).resolve().parents[2], Path(sys.executable).parent
 USER_DIR = ("--user-dir", ROOT / "fairseq_kerbs")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
 # the second line for the first optimizer, and for its flag

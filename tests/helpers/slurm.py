@@ -64,8 +64,7 @@ def running_slurm() -> Iterator[dict[str, str]]:
     (folder / "key").chmod(0o400)
     # a device that every machine has stands for its GPUs
     (folder / "gres.conf").write_text(f"NodeName={host} Name=gpu File=/dev/null,/dev/zero\n")
-    config = folder / "slurm.conf"
-    ports = (free_port(), free_port())
+    config, ports = folder / "slurm.conf", (free_port(), free_port())
     config.write_text(SLURM.format(host=host, folder=folder, user=getpass.getuser(), ports=ports))
     environ = {**os.environ, "SLURM_CONF": str(config)}
     files = [("key-file", "key"), ("socket", "munge.socket"), ("pid-file", "munge.pid")]

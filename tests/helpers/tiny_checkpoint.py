@@ -14,8 +14,7 @@ import fairseq_kerbs.models  # noqa: F401  (registers)
 from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.files import read_lines
 
-LANGUAGES = ("de", "en")
-SIZES = {"train": 40, "valid": 6, "test": 6}
+LANGUAGES, SIZES = ("de", "en"), {"train": 40, "valid": 6, "test": 6}
 ARCHITECTURE = ["--arch", "lstm_kerbs", "--hidden-size", "6", "--embed-dim", "4"]
 FLAGS = [
     *("--task", "translation", "--criterion", "kerbs_cross_entropy"),

@@ -320,6 +320,14 @@ def test_float16_gradients_are_scaled_before_they_are_rounded() -> None:
         assert actual.isinf().any()
 
 
+def test_gradients_of_a_frequent_word_that_is_certain_do_not_cancel() -> None:
+    p = make_problem(600, 30, 60, dtype=torch.float32)
+    with torch.no_grad():
+        p.w[0], p.target[:], p.h[:] = 3.0, p.word_of_sense[0], 3.0 + 0.1 * p.h
+    for gradient in gradients(nll(p), p)[1:]:  # of w and θ, in float64 below 1e-12
+        assert gradient[0].abs().max() < 1e-6
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_extreme_inputs_stay_finite(dtype: torch.dtype, kernel: str) -> None:

@@ -40,8 +40,7 @@ def test_prior_is_uniform_for_words_that_never_occurred_and_is_rounded_once() ->
     torch.testing.assert_close(weights, expected)
     words = torch.tensor([[0, 2], [1, 1]])
     assert torch.equal(prior_weights(usage, table.senses[words], table.mask[words]), weights[words])
-    table = build_sense_table(torch.arange(300) % 100, 100)
-    usage = torch.rand(300) ** 8
+    table, usage = build_sense_table(torch.arange(300) % 100, 100), torch.rand(300) ** 8
     used = usage[table.senses].double()
     assert torch.equal(prior_weights(usage, *table[:2]), (used / used.sum(1, keepdim=True)).float())
 
