@@ -116,7 +116,7 @@ class _Chunks:
         masses = len(table.senses) if smoothing[1] and len(table.senses) < count else 0
         # all chunks reuse these, as the first access to new memory is slow on a CPU
         rows = (0 if senses.w.is_cuda else count, count, masses, masses)
-        self.x, self.logits, *self.by_words = (new.new_zeros(number * size) for number in rows)
+        self.x, self.logits, *self.of_words = (new.new_zeros(number * size) for number in rows)
         shapes = (senses.w.shape, count, count) if gradients else (0, 0, 0)
         self.by_senses = [new.new_zeros(shape) for shape in shapes]  # dW, by |w|, by θ
 
@@ -142,17 +142,16 @@ class _Chunks:
         by_block, of_blocks = map(torch.stack, zip(*sums))  # [blocks, n] each
         log_z = by_block.logsumexp(0)
         mean = ((by_block - log_z).exp() * of_blocks).sum(0)
-        columns = torch.arange(len(target), device=h.device).unsqueeze(1)
-        by_target = logits[table.senses[target], columns]  # [n, K]
-        by_target = by_target.masked_fill(~table.mask[target], -torch.inf)
-        log_target = by_target.logsumexp(1)
+        senses, unused = table.senses[target].t(), ~table.mask[target].t()  # [K, n]
+        s = logits.gather(0, senses)
+        log_target = s.masked_fill(unused, -torch.inf).logsumexp(0)
         # by rounding errors alone, a probability could exceed 1
         loss = nll = (log_z - log_target).clamp_min(0.0)
-        joint = (by_target - log_z.unsqueeze(1)).exp().clamp_max(1.0)
+        joint = (s - log_z).exp().clamp_max(1.0).masked_fill(unused, 0.0).t()
         if by_each:
-            if len(self.by_words[0]):
+            if len(self.of_words[0]):
                 size = words * x.shape[1]
-                masses, means = (value[:size].view(words, -1) for value in self.by_words)
+                masses, means = (value[:size].view(words, -1) for value in self.of_words)
                 for i in row_blocks(masses, self.compiled):
                     args = logits, table.senses[i], table.mask[i], masses[i], means[i]
                     self.call(passes.write_word_masses, *args)
@@ -164,34 +163,32 @@ class _Chunks:
             if by_each and with_mean:
                 along_h -= by_word * (total if masses is None else means.sum(0))
             factors = log_z, log_target, by_all, by_nll * weight, by_word
-            at_targets = self._target_gradients(x, h_norm, logits, target, *factors)
+            at_targets = self._target_gradients(x, h_norm, logits, senses, s, unused, *factors)
             rest = log_z, by_all, by_word if by_each else None, masses
             dh = self._gradients(h, contexts, h_norm, x, logits, along_h, at_targets, *rest)
         return loss[:tokens], nll[:tokens], joint[:tokens], dh
 
     def _target_gradients(
-        self, x: Tensor, h_norm: Tensor, logits: Tensor, target: Tensor, log_z: Tensor,
-        log_target: Tensor, by_all: Tensor, by_target: Tensor, by_word: Tensor,
+        self, x: Tensor, h_norm: Tensor, logits: Tensor, senses: Tensor, s: Tensor, unused: Tensor,
+        log_z: Tensor, log_target: Tensor, by_all: Tensor, by_target: Tensor, by_word: Tensor,
     ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
-        """Gradients by the senses of the targets y, whose logits become the lowest number, so that
-        :func:`.write_gradients` leaves them out: sums of both parts of G would cancel.
+        """Gradients by the senses of the targets y, with logits s. These logits become the lowest
+        number, so that :func:`.write_gradients` leaves them out: sums of both parts of G would
+        cancel.
 
         Returns:
             their numbers, and G·∂s/∂x, G·∂s/∂|h|, G·∂s/∂|w| and G·∂s/∂θ, [K, n] each. For a
             homogeneous kernel, G·s replaces the third, and −by_target·P(m | y)·s the second.
         """
         kernel, _, w_norm, theta = self.senses
-        senses, mask = self.table.senses[target].t(), self.table.mask[target].t()
-        columns = torch.arange(len(target), device=x.device)
-        s = logits[senses, columns]
         share = torch.exp((s - log_target).clamp_max(0.0))
-        inputs = widen(x[senses, columns], s.dtype), h_norm, w_norm[senses, 0]
+        inputs = widen(x.gather(0, senses), s.dtype), h_norm, w_norm[senses, 0]
         by_x, *others = kernel.partials(*inputs, theta[..., senses, 0])
         if kernel.homogeneous:
             others[:2] = s, s
         whole = torch.exp(s - log_z) * by_all - share * (by_word + by_target)
-        once = whole.masked_fill(~mask, 0.0)  # padding repeats a word's first sense
-        of_h = (share * -by_target).masked_fill(~mask, 0.0) if kernel.homogeneous else once
+        once = whole.masked_fill(unused, 0.0)  # padding repeats a word's first sense
+        of_h = (share * -by_target).masked_fill(unused, 0.0) if kernel.homogeneous else once
         logits.scatter_(0, senses, torch.full_like(s, torch.finfo(s.dtype).min))
         return senses, whole * by_x, [g * by for g, by in zip((of_h, once, once), others)]
 
@@ -212,8 +209,7 @@ class _Chunks:
             total.index_put_((senses,), part, accumulate=True)  # in a fixed order, also on a GPU
         written = x if x.dtype == torch.bfloat16 else logits
         written.scatter_(0, senses, whole.to(written.dtype))
-        at, w, dtype = slice(len(h)), self.senses.w, h_norm.dtype
-        scale: Tensor | None = None
+        at, w, dtype, scale = slice(len(h)), self.senses.w, h_norm.dtype, h_norm.new_ones(())
         p = written[:, at]
         if w.dtype == torch.float16 and p.numel():
             # Most entries are tiny. At this scale no sum over senses or tokens overflows.
@@ -223,10 +219,8 @@ class _Chunks:
             p = p * scale
         p = p.to(w.dtype)
         for rows in row_blocks(p):  # a product of all rows would allocate memory, which is slow
-            part = multiply(p[rows], contexts.t()).to(dtype)
-            dw[rows] += part if scale is None else part / scale
-        part = multiply(p.t(), w.t()).to(dtype)
-        by_h = self.senses.kernel.map_contexts(part if scale is None else part / scale)
+            dw[rows] += multiply(p[rows], contexts.t()).to(dtype) / scale
+        by_h = self.senses.kernel.map_contexts(multiply(p.t(), w.t()).to(dtype) / scale)
         return _with_norms(self.senses.kernel, by_h, h, h_norm[at], along_h[at])
 
 
