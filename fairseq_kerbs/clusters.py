@@ -21,13 +21,14 @@ it limits changes in other words' contexts. The last term of b_k preserves the m
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_kerbs.utils.processes import progress
 
@@ -35,6 +36,7 @@ SHRINKAGE = 0.3  # of the scatter within clusters towards a multiple of the iden
 LEAST_CONTEXTS = 40  # words with fewer contexts, and special symbols, keep one sense
 CONTEXTS_A_SENSE = 20  # minimum number of contexts per sense
 STARTS = 5  # initializations of k-means; with 2, some words had a worse optimum
+BATCH = 32  # words whose contexts are clustered together on a GPU
 WHITENING = 0.5  # shrinkage of the scatter in whiten()
 
 
@@ -65,30 +67,24 @@ class ContextSample:
         if words and most < LEAST_CONTEXTS:
             need = f"{2e-9 * dim * LEAST_CONTEXTS * words:.2g} GB for {LEAST_CONTEXTS} contexts"
             raise ValueError(f"{memory / 1e9:.3g} GB are not enough: {words} words need {need}.")
-        self._reset(counts.clamp_max(most), dim, seed)
+        size = counts.clamp_max(most)
+        kept = torch.zeros(int(size.sum()), dim, dtype=torch.float16)
+        self._set(size, torch.zeros_like(size), kept, torch.tensor(seed))
 
-    def _reset(self, size: Tensor, dim: int, seed: int) -> None:
-        self.size, self.seen = size, torch.zeros_like(size)  # maximum and added contexts, [V] each
-        self.seed, self.start = seed, size.cumsum(0) - size  # start: first row of each word, [V]
-        self.kept = torch.empty(int(size.sum()), dim, dtype=torch.float16)
-
-    def _filled(self) -> Tensor:
-        """Mask of the rows of :attr:`kept` that have a context."""
-        place = torch.arange(len(self.kept)) - self.start.repeat_interleave(self.size)
-        return place < self.seen.repeat_interleave(self.size)
+    def _set(self, size: Tensor, seen: Tensor, kept: Tensor, seed: Tensor) -> None:
+        self.size, self.seen = size, seen  # maximum and added contexts, [V] each
+        self.kept, self.start = kept, size.cumsum(0) - size  # start: first row of each word, [V]
+        self.seed, self.device = seed, kept.device  # device: of added contexts, for k-means
 
     def state(self) -> dict[str, Tensor]:
         """State for a checkpoint, see :meth:`from_state`."""
-        kept, seed = self.kept[self._filled()], torch.tensor(self.seed)
-        return {"size": self.size, "seen": self.seen, "kept": kept, "seed": seed}
+        return {name: getattr(self, name) for name in ("size", "seen", "kept", "seed")}
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor]) -> ContextSample:
         """Restore a sample from :meth:`state`. Sampling continues identically."""
-        sample = cls.__new__(cls)
-        sample._reset(state["size"].cpu(), state["kept"].shape[1], int(state["seed"]))
-        sample.seen += state["seen"].cpu()
-        sample.kept[sample._filled()] = state["kept"].cpu().half()
+        sample, state = cls.__new__(cls), {name: state[name].cpu().clone() for name in state}
+        sample._set(**state | {"kept": state["kept"].half()})
         return sample
 
     @property
@@ -98,7 +94,7 @@ class ContextSample:
 
     def add(self, words: Tensor, contexts: Tensor) -> None:
         """Add contexts [n, d] of words [n]."""
-        generator = torch.Generator().manual_seed(self.seed + int(self.seen.sum()))
+        generator = torch.Generator().manual_seed(int(self.seed + self.seen.sum()))
         words, order = torch.sort(words.cpu(), stable=True)
         # number of each context among those of its word
         number = torch.arange(len(words)) - torch.searchsorted(words, words) + self.seen[words]
@@ -108,8 +104,8 @@ class ContextSample:
         taken = (place < size).nonzero().squeeze(1)
         filled, which = (self.start[words] + place)[taken].unique(return_inverse=True)
         last = torch.zeros_like(filled).scatter_reduce(0, which, taken, "amax")  # of each slot
-        rows = contexts[order[last].to(contexts.device)]
-        self.kept[filled] = rows.clamp(-65504, 65504).to(self.kept)  # the range of float16
+        rows = contexts[order[last].to(contexts.device)].clamp(-65504, 65504)  # for float16
+        self.kept[filled], self.device = rows.to(self.kept), contexts.device
 
     def contexts(self, word: int) -> Tensor:
         """Sampled contexts of a word, [n, d] in float32."""
@@ -117,67 +113,75 @@ class ContextSample:
         return self.kept[start : start + size].float()
 
 
-def whiten(sample: ContextSample) -> Tensor:
+def whiten(sample: ContextSample) -> tuple[Tensor, Tensor]:
     """Whitening matrix A [d, d] for contexts x -> x A, with AᵀCA = I. C is the scatter of contexts
-    around the mean of their word, shrunk towards a multiple of the identity."""
+    around the mean of their word, shrunk. Also returns the moments of :func:`place_word`."""
     eye = torch.eye(sample.kept.shape[1], dtype=torch.float64)
-    scatter = torch.zeros_like(eye)
+    scatter, moments = torch.zeros_like(eye), torch.zeros(len(eye) + 1, len(eye) + 1).double()
     for word in sample.enough.nonzero().squeeze(1).tolist():
-        contexts = sample.contexts(word).double()
-        contexts -= contexts.mean(0)
+        contexts = F.pad(sample.contexts(word).double(), (0, 1), value=1.0)
+        moments += contexts.t() @ contexts * (int(sample.seen[word]) / len(contexts))
+        contexts = (contexts - contexts.mean(0))[:, :-1]
         scatter += contexts.t() @ contexts
     level = (scatter.trace() / len(eye)).clamp_min(1e-30)
     values, vectors = torch.linalg.eigh(torch.lerp(scatter / level, eye, WHITENING))
-    return (vectors * values.rsqrt()).float()
+    return (vectors * values.rsqrt()).float(), moments
 
 
-def cluster(contexts: Tensor, most: int) -> tuple[list[NDArray[Any]], list[float]]:
-    """Cluster contexts [n, d] of a word, for k = 1 … ``most``, or fewer with few contexts. For each
-    k, return the cluster of each context, [n], and the mean squared distance from the centers."""
-    points = contexts.numpy() - contexts.numpy().mean(0)
-    rounding = 1e-10 * float(contexts.square().sum(1).mean())
-    labels, distortions = [np.zeros(len(points), int)], [float(np.square(points).sum(1).mean())]
-    for k in range(2, min(most, len(points) // CONTEXTS_A_SENSE) + 1):
-        draw = np.random.RandomState(1)  # equal in all versions of numpy
-        best, distortion = min(
-            (_k_means(points, k, draw) for _ in range(STARTS)), key=lambda s: s[1]
-        )
-        if distortions[-1] <= rounding or len(np.unique(best)) < k:
-            break
-        labels, distortions = [*labels, best], [*distortions, distortion]
-    return labels, distortions
+def cluster(contexts: Sequence[Tensor], most: int) -> list[list[tuple[Tensor, float]]]:
+    """Cluster contexts [n, d] of each word, for k = 1 … ``most``, or fewer with few contexts. For
+    each k, return the cluster of each context, [n], and the mean squared distance from the centers.
+    """
+    points = pad_sequence([of_word - of_word.mean(0) for of_word in contexts], batch_first=True)
+    mask = pad_sequence([of_word.new_ones(len(of_word)) for of_word in contexts], batch_first=True)
+    found: list[list[tuple[Tensor, float]]] = [[] for _ in contexts]
+    for k in range(1, most + 1):
+        labels, means = (result.cpu() for result in _k_means(points, mask, k))
+        for i, of_word in enumerate(contexts):
+            several = len(of_word) >= k * CONTEXTS_A_SENSE and len(found[i]) == k - 1
+            clusters = labels[i, : len(of_word)]
+            if several and len(clusters.unique()) == k:
+                found[i].append((clusters, float(means[i])))
+    return found
 
 
-def _k_means(points: NDArray[Any], k: int, draw: np.random.RandomState) -> tuple[Any, float]:
-    """Lloyd's algorithm for centered points [n, d], from k-means++; training needs no sklearn."""
-    squares, centers = np.square(points).sum(1), points[[draw.randint(len(points))]]
-    before = np.full(len(points), -1)
+def _k_means(points: Tensor, mask: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Lloyd's algorithm from k-means++ for centered points [B, n, d] of B words, of which those
+    with ``mask`` [B, n] 1 count. Returns clusters, [B, n], and mean squared distances, [B]."""
+    draws = torch.rand(k, STARTS, 1, generator=torch.Generator().manual_seed(k)).to(points)
+    draws = draws.repeat(1, len(points), 1)  # [k, B · STARTS, 1]
+    points, mask = points.repeat_interleave(STARTS, 0), mask.repeat_interleave(STARTS, 0)
+    squares, centers = points.square().sum(2), points[:, :0]  # [B · STARTS, j, d]
+    distances, labels = mask, torch.full_like(mask, -1)
     for _ in range(300):
-        distances = np.square(centers).sum(1) - 2 * (points @ centers.T)  # [n, k], minus squares
-        labels = distances.argmin(1)
-        nearest = (distances.min(1) + squares).clip(1e-30).astype(float)
-        if len(centers) < k:
-            place = draw.choice(len(points), p=nearest / nearest.sum())
-            centers = np.concatenate([centers, points[[place]]])
-        elif np.array_equal(labels, before):
+        if (j := centers.shape[1]) < k:  # a new center, with a probability by squared distance
+            sums = distances.cumsum(1)
+            places = torch.searchsorted(sums, draws[j] * sums[:, -1:]).unsqueeze(2)
+            centers = torch.cat([centers, points.take_along_dim(places, 1)], 1)
+        else:  # a cluster without members keeps its center
+            members = torch.stack([labels == i for i in range(k)], 1) * mask.unsqueeze(1)
+            counts = members.sum(2, keepdim=True)
+            centers = torch.where(counts > 0, members @ points / counts.clamp_min(1), centers)
+        before, offsets = labels, centers.square().sum(2, keepdim=True)
+        nearest, labels = torch.baddbmm(offsets, centers, points.transpose(1, 2), alpha=-2).min(1)
+        distances = (nearest + squares).clamp_min(1e-30) * mask
+        if j >= k and torch.equal(labels, before):
             break
-        else:
-            before, members = labels, (labels == np.arange(k)[:, None]).astype(points.dtype)
-            count = members.sum(1, keepdims=True)  # a cluster without members keeps its center
-            centers = np.where(count, members @ points / count.clip(1), centers)
-    return labels, float(nearest.mean())
+    means, best = (distances.sum(1) / mask.sum(1)).view(-1, STARTS).min(1)
+    labels = labels.view(len(best), STARTS, -1).take_along_dim(best.view(-1, 1, 1), 1)
+    return labels.squeeze(1), means
 
 
-def allocate(falls: dict[int, Any], extra: int) -> Counter[int]:
+def allocate(falls: dict[int, list[float]], extra: int) -> Counter[int]:
     """Number of extra senses of each word, at most ``extra`` in total. Each goes to the word whose
     distortion decreases most, by ``falls[word][j]`` for extra sense j."""
     # the running minimum keeps the senses of a word in order
-    minima = ((word, low) for word, fall in falls.items() for low in np.minimum.accumulate(fall))
+    minima = ((word, low) for word, fall in falls.items() for low in accumulate(fall, min))
     steps = sorted((-low, word) for word, low in minima if low > 0)
     return Counter(word for _, word in steps[: max(0, extra)])
 
 
-def place_word(contexts: Tensor, labels: NDArray[Any], gap: float, moments: Tensor) -> list[Tensor]:
+def place_word(contexts: Tensor, labels: Tensor, gap: float, moments: Tensor) -> list[Tensor]:
     """Senses of a word, relative to its embedding and bias, by the equations above.
 
     Args:
@@ -185,10 +189,9 @@ def place_word(contexts: Tensor, labels: NDArray[Any], gap: float, moments: Tens
         gap: maximum of f·(c_k − m)ᵀP(c_k − m) in nats, the preference of a sense for its cluster.
         moments: sum of [x, 1]ᵀ[x, 1] over contexts x of all words, [d + 1, d + 1].
 
-    Returns:
-        w_k − w [k, d], b_k − b [k] and π_k [k], in float64.
+    Returns w_k − w [k, d], b_k − b [k] and π_k [k], in float64.
     """
-    points, members = contexts.double(), F.one_hot(torch.from_numpy(labels).long()).double()
+    points, members = contexts.double(), F.one_hot(labels).double()
     share, mean = members.mean(0), points.mean(0)
     centers = members.t() @ points / members.sum(0).unsqueeze(1)
     within, offsets = points - members @ centers, centers - mean
@@ -224,21 +227,23 @@ def place_senses(
         total_senses, max_senses: maximum number of senses, at least V, and of those of a word.
         gap: see :func:`place_word`, a number or [V].
     """
-    words, basis = len(sample.size), whiten(sample)
-    labels, falls = dict[int, list[NDArray[Any]]](), dict[int, NDArray[Any]]()
-    moments = torch.zeros(len(basis) + 1, len(basis) + 1).double()
-    for word in progress(sample.enough.nonzero().squeeze(1).tolist(), "clusters", " words"):
-        contexts, seen = sample.contexts(word), int(sample.seen[word])
-        labels[word], distortions = cluster(contexts @ basis, max_senses)
-        falls[word] = -np.diff(distortions) * seen
-        contexts = F.pad(contexts.double(), (0, 1), value=1.0)
-        moments += contexts.t() @ contexts * (seen / len(contexts))
+    words, (basis, moments) = len(sample.size), whiten(sample)
+    rounding = 1e-10 * float(moments[:-1, :-1].trace() / moments[-1, -1])
+    found, falls = dict[int, list[tuple[Tensor, float]]](), dict[int, list[float]]()
+    order = sample.seen.minimum(sample.size).argsort(stable=True)  # similar sizes: little padding
+    batches = order[sample.enough[order]].split(1 if sample.device.type == "cpu" else BATCH)
+    for batch in progress(batches, "clusters", " batches"):
+        several = [(sample.contexts(word) @ basis).to(sample.device) for word in batch.tolist()]
+        found.update(zip(batch.tolist(), cluster(several, max_senses)))
+        for word in batch.tolist():
+            pairs, seen = zip(found[word], found[word][1:]), int(sample.seen[word])
+            falls[word] = [seen * (before - after - rounding) for (_, before), (_, after) in pairs]
     extra, gaps = allocate(falls, total_senses - words), torch.as_tensor(gap).expand(words).tolist()
     word_of_sense = torch.tensor([*range(words), *sorted(extra.elements())])
     rows = torch.zeros(len(word_of_sense), sample.kept.shape[1])
     bias, share = rows.new_zeros(len(rows)), rows.new_ones(len(rows))
     for word, number in extra.items():
-        placed = place_word(sample.contexts(word), labels[word][number], gaps[word], moments)
+        placed = place_word(sample.contexts(word), found[word][number][0], gaps[word], moments)
         senses = word_of_sense == word
         rows[senses], bias[senses], share[senses] = (value.float() for value in placed)
     return Placement(rows, bias, word_of_sense, share)

@@ -305,9 +305,9 @@ def second_moments(contexts: Tensor) -> Tensor:
 @settings(deadline=None, max_examples=27)
 def test_a_placement_is_the_formula(seed: int, senses: int, gap: float, scale: float) -> None:
     points, others = blobs(seed), scale * blobs(seed + 1)
-    labels = cluster(points, 4)[0][senses - 1]
+    labels = cluster([points], 4)[0][senses - 1][0]
     rows, bias, share = place_word(points, labels, gap, second_moments(others))
-    right = by_hand(points.double().numpy(), labels, gap, others.double().numpy())
+    right = by_hand(points.double().numpy(), labels.numpy(), gap, others.double().numpy())
     np.testing.assert_allclose(rows.numpy(), right[0], rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(bias.numpy(), right[1], rtol=1e-6, atol=1e-7)
     logits = points.double() @ rows.t() + bias
@@ -318,11 +318,11 @@ def test_a_placement_is_the_formula(seed: int, senses: int, gap: float, scale: f
 
 
 def test_equal_contexts_get_one_sense() -> None:
-    assert len(cluster(torch.ones(90, 3), 4)[0]) == 1
+    assert len(cluster([torch.ones(90, 3)], 4)[0]) == 1
     twice = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(50, 1)
-    labels, _ = cluster(twice, 4)
-    assert len(labels) == 2
-    rows, bias, _ = place_word(twice, labels[1], 1.0, second_moments(twice))
+    (found,) = cluster([twice], 4)
+    assert len(found) == 2
+    rows, bias, _ = place_word(twice, found[1][0], 1.0, second_moments(twice))
     assert torch.isfinite(rows).all()
     assert (twice.double() @ rows.t() + bias).argmax(1).unique().tolist() == [0, 1]
 
@@ -333,8 +333,10 @@ def test_directions_in_which_all_words_vary_part_no_senses() -> None:
     contexts = {word: torch.randn(100, 4, generator=draw) * noise for word in range(4, 9)}
     contexts[4][:50, 0] += 4.0
     sample = sample_of(contexts, 9)
-    basis = whiten(sample)
-    aside = torch.cat([x - x.mean(0) for x in map(sample.contexts, contexts)]).double()
+    basis, moments = whiten(sample)
+    kept = list(map(sample.contexts, contexts))
+    torch.testing.assert_close(moments / 500, second_moments(torch.cat(kept)))
+    aside = torch.cat([x - x.mean(0) for x in kept]).double()
     scatter = aside.t() @ aside
     level = scatter.trace() / 4 * torch.eye(4, dtype=torch.float64)
     shrunk = (1 - clusters.WHITENING) * scatter + clusters.WHITENING * level
@@ -342,12 +344,12 @@ def test_directions_in_which_all_words_vary_part_no_senses() -> None:
     torch.testing.assert_close(met / met[0, 0], torch.eye(4).double(), rtol=1e-4, atol=1e-4)
 
     def parted(points: Tensor) -> bool:
-        labels = cluster(points, 2)[0][1]
+        labels = cluster([points], 2)[0][1][0]
         return bool((labels[:50] == labels[0]).all() and (labels[50:] != labels[0]).all())
 
     assert parted(sample.contexts(4) @ basis)
     assert not parted(sample.contexts(4))
-    assert torch.allclose(whiten(sample_of({4: torch.ones(60, 3)}, 9)), 2**0.5 * torch.eye(3))
+    assert torch.allclose(whiten(sample_of({4: torch.ones(60, 3)}, 9))[0], 2**0.5 * torch.eye(3))
     placed = place_senses(sample, 10)
     assert placed.word_of_sense[-1] == 4
     logits = sample.contexts(4) @ placed.rows[[4, 9]].t() + placed.bias[[4, 9]]
