@@ -36,7 +36,7 @@ SHRINKAGE = 0.3  # of the scatter within clusters towards a multiple of the iden
 LEAST_CONTEXTS = 40  # words with fewer contexts, and special symbols, keep one sense
 CONTEXTS_A_SENSE = 20  # minimum number of contexts per sense
 STARTS = 5  # initializations of k-means; with 2, some words had a worse optimum
-BATCH = 32  # words whose contexts are clustered together on a GPU
+BATCH = 20_000  # maximum number of contexts that are clustered together on a GPU
 WHITENING = 0.5  # shrinkage of the scatter in whiten()
 
 
@@ -49,7 +49,6 @@ class ContextSample:
         most: maximum number of contexts of a word.
         memory: maximum size of the sample in bytes.
         special: number of special symbols at the start of the vocabulary, which are not sampled.
-        seed: random seed.
 
     Raises:
         ValueError: ``memory`` is too small for :data:`LEAST_CONTEXTS` contexts of each word.
@@ -67,24 +66,31 @@ class ContextSample:
         if words and most < LEAST_CONTEXTS:
             need = f"{2e-9 * dim * LEAST_CONTEXTS * words:.2g} GB for {LEAST_CONTEXTS} contexts"
             raise ValueError(f"{memory / 1e9:.3g} GB are not enough: {words} words need {need}.")
-        size = counts.clamp_max(most)
-        kept = torch.zeros(int(size.sum()), dim, dtype=torch.float16)
-        self._set(size, torch.zeros_like(size), kept, torch.tensor(seed))
+        self._reset(counts.clamp_max(most), dim, seed)
 
-    def _set(self, size: Tensor, seen: Tensor, kept: Tensor, seed: Tensor) -> None:
-        self.size, self.seen = size, seen  # maximum and added contexts, [V] each
-        self.kept, self.start = kept, size.cumsum(0) - size  # start: first row of each word, [V]
-        self.seed, self.device = seed, kept.device  # device: of added contexts, for k-means
+    def _reset(self, size: Tensor, dim: int, seed: int) -> None:
+        self.size, self.seen = size, torch.zeros_like(size)  # maximum and added contexts, [V] each
+        self.seed, self.start = seed, size.cumsum(0) - size  # start: first row of each word, [V]
+        self.kept = torch.empty(int(size.sum()), dim, dtype=torch.float16)
+        self.device = self.kept.device  # of the contexts added last, where k-means runs
+
+    def _filled(self) -> Tensor:
+        """Mask of the rows of :attr:`kept` that have a context."""
+        place = torch.arange(len(self.kept)) - self.start.repeat_interleave(self.size)
+        return place < self.seen.repeat_interleave(self.size)
 
     def state(self) -> dict[str, Tensor]:
         """State for a checkpoint, see :meth:`from_state`."""
-        return {name: getattr(self, name) for name in ("size", "seen", "kept", "seed")}
+        kept, seed = self.kept[self._filled()], torch.tensor(self.seed)
+        return {"size": self.size, "seen": self.seen, "kept": kept, "seed": seed}
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor]) -> ContextSample:
         """Restore a sample from :meth:`state`. Sampling continues identically."""
-        sample, state = cls.__new__(cls), {name: state[name].cpu().clone() for name in state}
-        sample._set(**state | {"kept": state["kept"].half()})
+        sample = cls.__new__(cls)
+        sample._reset(state["size"].cpu(), state["kept"].shape[1], int(state["seed"]))
+        sample.seen += state["seen"].cpu()
+        sample.kept[sample._filled()] = state["kept"].cpu().half()
         return sample
 
     @property
@@ -94,7 +100,7 @@ class ContextSample:
 
     def add(self, words: Tensor, contexts: Tensor) -> None:
         """Add contexts [n, d] of words [n]."""
-        generator = torch.Generator().manual_seed(int(self.seed + self.seen.sum()))
+        generator = torch.Generator().manual_seed(self.seed + int(self.seen.sum()))
         words, order = torch.sort(words.cpu(), stable=True)
         # number of each context among those of its word
         number = torch.arange(len(words)) - torch.searchsorted(words, words) + self.seen[words]
@@ -130,8 +136,7 @@ def whiten(sample: ContextSample) -> tuple[Tensor, Tensor]:
 
 def cluster(contexts: Sequence[Tensor], most: int) -> list[list[tuple[Tensor, float]]]:
     """Cluster contexts [n, d] of each word, for k = 1 … ``most``, or fewer with few contexts. For
-    each k, return the cluster of each context, [n], and the mean squared distance from the centers.
-    """
+    each k, return the cluster of each context, [n], and the mean squared distance from centers."""
     points = pad_sequence([of_word - of_word.mean(0) for of_word in contexts], batch_first=True)
     mask = pad_sequence([of_word.new_ones(len(of_word)) for of_word in contexts], batch_first=True)
     found: list[list[tuple[Tensor, float]]] = [[] for _ in contexts]
@@ -165,7 +170,7 @@ def _k_means(points: Tensor, mask: Tensor, k: int) -> tuple[Tensor, Tensor]:
         before, offsets = labels, centers.square().sum(2, keepdim=True)
         nearest, labels = torch.baddbmm(offsets, centers, points.transpose(1, 2), alpha=-2).min(1)
         distances = (nearest + squares).clamp_min(1e-30) * mask
-        if j >= k and torch.equal(labels, before):
+        if torch.equal(labels, before):
             break
     means, best = (distances.sum(1) / mask.sum(1)).view(-1, STARTS).min(1)
     labels = labels.view(len(best), STARTS, -1).take_along_dim(best.view(-1, 1, 1), 1)
@@ -220,24 +225,19 @@ class Placement(NamedTuple):
 def place_senses(
     sample: ContextSample, total_senses: int, max_senses: int = 4, gap: float | Tensor = 1.0
 ) -> Placement:
-    """Place senses on the clusters of each word's contexts.
-
-    Args:
-        sample: contexts of each word.
-        total_senses, max_senses: maximum number of senses, at least V, and of those of a word.
-        gap: see :func:`place_word`, a number or [V].
-    """
+    """Place senses on the clusters of each word's contexts: at most ``total_senses``, which is V or
+    more, and ``max_senses`` of a word. ``gap``, a number or [V], is that of :func:`place_word`."""
     words, (basis, moments) = len(sample.size), whiten(sample)
-    rounding = 1e-10 * float(moments[:-1, :-1].trace() / moments[-1, -1])
     found, falls = dict[int, list[tuple[Tensor, float]]](), dict[int, list[float]]()
     order = sample.seen.minimum(sample.size).argsort(stable=True)  # similar sizes: little padding
-    batches = order[sample.enough[order]].split(1 if sample.device.type == "cpu" else BATCH)
+    several = 1 if sample.device.type == "cpu" else max(1, BATCH // int(sample.size.max()))
+    batches = order[sample.enough[order]].split(several)
     for batch in progress(batches, "clusters", " batches"):
-        several = [(sample.contexts(word) @ basis).to(sample.device) for word in batch.tolist()]
-        found.update(zip(batch.tolist(), cluster(several, max_senses)))
+        whitened = [(sample.contexts(word) @ basis).to(sample.device) for word in batch.tolist()]
+        found.update(zip(batch.tolist(), cluster(whitened, max_senses)))
         for word in batch.tolist():
             pairs, seen = zip(found[word], found[word][1:]), int(sample.seen[word])
-            falls[word] = [seen * (before - after - rounding) for (_, before), (_, after) in pairs]
+            falls[word] = [seen * (before - after) for (_, before), (_, after) in pairs]
     extra, gaps = allocate(falls, total_senses - words), torch.as_tensor(gap).expand(words).tolist()
     word_of_sense = torch.tensor([*range(words), *sorted(extra.elements())])
     rows = torch.zeros(len(word_of_sense), sample.kept.shape[1])

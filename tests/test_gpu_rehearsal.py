@@ -48,7 +48,8 @@ SELDOM = {
         # policies count on the CPU; Algorithm 1 is a loop over words, with a heap
         "reallocation/policies": "__init__ paper_policy released_policy apply_moves reset_moments",
         "reallocation/moves": "new_vectors",  # random numbers, the same on every card
-        "reallocation/clusters": "place_on_clusters",  # k-means and discriminants are of the CPU
+        "reallocation/clusters": "place_on_clusters",  # discriminants are of the CPU
+        "clusters": "place_senses cluster _k_means",
     }.items()
     for function in functions.split()
 }

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.cluster import KMeans
 from torch import Tensor
 
 from fairseq_kerbs import clusters
@@ -315,6 +316,22 @@ def test_a_placement_is_the_formula(seed: int, senses: int, gap: float, scale: f
     assert share.sum().item() == pytest.approx(1.0)
     whole = place_word(points, labels, 1e9, second_moments(others))
     assert torch.equal(logits.argmax(1), (points.double() @ whole[0].t() + whole[1]).argmax(1))
+
+
+def test_words_of_other_sizes_beside_it_do_not_change_the_clusters_of_a_word() -> None:
+    """Clusters are those of the nearest center, nearly as compact as those of scikit-learn."""
+    sizes: list[tuple[int, ...]] = [(70, 40, 30), (25, 20), (30,), (90, 90)]
+    contexts = [blobs(seed, each) for seed, each in enumerate(sizes)]
+    for points, found in zip(contexts, cluster(contexts, 4), strict=True):
+        assert len(found) == min(4, len(points) // clusters.CONTEXTS_A_SENSE)
+        for k, (labels, mean) in enumerate(found, 1):
+            assert torch.equal(labels, cluster([points], 4)[0][k - 1][0])
+            best = KMeans(k, n_init=20, random_state=0).fit(points.numpy()).inertia_ / len(points)
+            assert best * 0.9999 < mean < best * 1.02
+            centers = torch.stack([points[labels == i].mean(0) for i in range(k)])
+            distances = torch.cdist(points.double(), centers.double())
+            assert torch.equal(distances.argmin(1), labels)
+            assert distances.square().amin(1).mean().item() == pytest.approx(mean, rel=1e-5)
 
 
 def test_equal_contexts_get_one_sense() -> None:
