@@ -253,6 +253,7 @@ def generate(args: argparse.Namespace) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for names in (("--path",), ("--gen-subset",), ("--target-lang", "-t")):
         parser.add_argument(*names)
+    parser.add_argument("--checkpoint-suffix", default="")
     named, _ = parser.parse_known_args(arguments)
     if args.reference is not None and not args.reference.is_file():
         raise UserError(f"--reference {args.reference}: no such file")
@@ -263,7 +264,8 @@ def generate(args: argparse.Namespace) -> None:
     output = args.output or Path(args.save_dir) / f"generate-{named.gen_subset}.txt"
     command = [find_program("fairseq-generate"), *arguments]
     announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
-    checkpoints = [Path(path) for path in named.path.split(":")]
+    paths = named.path.replace(".pt", f"{named.checkpoint_suffix}.pt")  # as fairseq does
+    checkpoints = [Path(path) for path in paths.split(":")]
     if args.print_senses and len(checkpoints) > 1:
         raise UserError("--print-senses needs one model, but --path names several: name one")
     if args.dry_run:

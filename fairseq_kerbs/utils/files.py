@@ -153,7 +153,10 @@ def lock_folder(folder: Path, refusal: str) -> TextIO:
     ``refusal`` is raised.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = (folder / ".lock").open("a")
+    try:
+        lock = (folder / ".lock").open("a")
+    except PermissionError:
+        raise UserError(f"{folder}/.lock cannot be written to; name another folder") from None
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
