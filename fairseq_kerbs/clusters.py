@@ -231,7 +231,7 @@ def place_senses(
     found, falls = dict[int, list[tuple[Tensor, float]]](), dict[int, list[float]]()
     order = sample.seen.minimum(sample.size).argsort(stable=True)  # similar sizes: little padding
     several = 1 if sample.device.type == "cpu" else max(1, BATCH // int(sample.size.max()))
-    batches = order[sample.enough[order]].split(several)
+    batches = [some for some in order[sample.enough[order]].split(several) if len(some)]
     for batch in progress(batches, "clusters", " batches"):
         whitened = [(sample.contexts(word) @ basis).to(sample.device) for word in batch.tolist()]
         found.update(zip(batch.tolist(), cluster(whitened, max_senses)))

@@ -40,6 +40,14 @@ def tiny_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_work(tmp_path_factory.mktemp("tiny") / "work")
 
 
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The synthetic corpus in words, binarized for real trainings; to be read alone."""
+    from tests.helpers.tiny_checkpoint import binarized_corpus
+
+    return binarized_corpus(tmp_path_factory.mktemp("data"), {"train": 60, "valid": 8, "test": 1})
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Every test begins with the same state of torch's generator."""

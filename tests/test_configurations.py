@@ -44,10 +44,6 @@ def write(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def train(path: Path) -> list[str]:
-    return configurations.flag_arguments(load_experiment(path).train)
-
-
 KINDS = {
     "seed: 010": ["--seed", "010"], "adam-betas: (0.9, 0.98)": ["--adam-betas", "(0.9, 0.98)"],
     "share-all-embeddings: true": ["--share-all-embeddings"], "fp16: false": [],
@@ -61,7 +57,8 @@ KINDS = {
 def test_kinds_of_values(tmp_path: Path) -> None:
     lines = ["description: all kinds", "train:", *(f"  {line}" for line in KINDS)]
     path = write(tmp_path, "a.yaml", "\n".join(lines))
-    assert train(path) == [part for arguments in KINDS.values() for part in arguments]
+    expected = [part for arguments in KINDS.values() for part in arguments]
+    assert configurations.flag_arguments(load_experiment(path).train) == expected
 
 
 PLAIN = st.from_regex(r"[0-9a-zA-Z_.+]{1,12}", fullmatch=True)
@@ -71,7 +68,7 @@ PLAIN = st.from_regex(r"[0-9a-zA-Z_.+]{1,12}", fullmatch=True)
 @given(PLAIN.filter(lambda text: text not in ("true", "false", "null")))
 def test_plain_values_arrive_as_written(tmp_path_factory: Folders, value: str) -> None:
     path = write(tmp_path_factory.mktemp("yaml"), "a.yaml", f"train:\n  key: {value}\n")
-    assert train(path) == ["--key", value]
+    assert configurations.flag_arguments(load_experiment(path).train) == ["--key", value]
 
 
 def test_extending_file_wins_and_may_take_away(tmp_path: Path) -> None:
@@ -120,9 +117,8 @@ def test_configurations_have_names(tmp_path: Path, monkeypatch: Patch) -> None:
     ("extends: [a.yaml]\n", "extends this file"),
 ])  # fmt: skip
 def test_mistakes_are_a_sentence_that_names_the_file(tmp_path: Path, text: str, named: str) -> None:
-    path = write(tmp_path, "a.yaml", text)
     with pytest.raises(UserError, match=named) as caught:
-        configurations.load_experiment(path)
+        configurations.load_experiment(write(tmp_path, "a.yaml", text))
     assert "\n" not in str(caught.value)
 
 

@@ -25,11 +25,10 @@ from fairseq_kerbs.likelihood.chunks import chunk_size
 from fairseq_kerbs.likelihood.mixture import Mixture, _chunks
 from fairseq_kerbs.output_layers import KerbsOutputLayer, MixtureOutputLayer, SoftmaxOutputLayer
 from tests.helpers.card import CARD, Card, on_card, values_of, waits
-from tests.helpers.cli import Folders, Patch
+from tests.helpers.cli import Patch
 from tests.helpers.commands import USER_DIR, Command, run_together
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task, make_text
 from tests.helpers.tiny_trainings import FLAGS as TINY
-from tests.helpers.training_runs import binarize
 from tests.training.test_sense_updates import PlainOptimizer, training
 
 EVERY_UPDATE = {"models/recurrent.py:forward"}  # cuDNN wants lengths on the CPU; so does fairseq
@@ -277,11 +276,6 @@ def test_the_self_check_computes_on_the_card(benchmark: str, monkeypatch: Patch)
         assert benchmark != "likelihood" or self_check._likelihood(small, compiled=False).right
         outcome = self_check._time(benchmark, {**small, **sizes.get(benchmark, {})})
     assert "times a softmax" in outcome.value
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: Folders) -> Path:
-    return binarize(tmp_path_factory.mktemp("data"))
 
 
 def command(data: Path, folder: Path, flags: str, updates: int = 6) -> Command:

@@ -54,9 +54,8 @@ def test_options_of_load(monkeypatch: Patch, tmp_path: Path, version: str, known
 
 def test_before_2_5_no_file_is_read_without_trust(monkeypatch: Patch, tmp_path: Path) -> None:
     torch.save({"model": {}}, path := tmp_path / "model.pt")
-    load_plain = compat(monkeypatch, "2.4.1")["load_plain"]
     with pytest.raises(UserError, match="--trust-checkpoint"):
-        load_plain(path, [])
+        compat(monkeypatch, "2.4.1")["load_plain"](path, [])
     assert compat(monkeypatch, "2.5.1")["load_plain"](path, [(dict, "some.name")]) == {"model": {}}
 
 

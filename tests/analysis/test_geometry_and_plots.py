@@ -17,7 +17,6 @@ from torch.utils.tensorboard import SummaryWriter
 
 from fairseq_kerbs.analysis import geometry, plots
 from fairseq_kerbs.analysis.geometry import Projection, discriminate, find_clusters, project
-from fairseq_kerbs.analysis.plots import read_history
 from fairseq_kerbs.checkpoints import load_layer
 from fairseq_kerbs.utils.errors import UserError
 from tests.analysis.conftest import Reported, Trained
@@ -46,19 +45,19 @@ def test_history_from_a_log(tmp_path: Path, kind: str) -> None:
         lines.append(f"2026-01-01 | INFO | {name} | {text}")
     lines += ["2026-01-01 | INFO | train_inner | {broken", ""]
     (log := tmp_path / "train.log").write_text("\n".join(lines))
-    assert_frame_equal(read_history(log), HISTORY, check_like=True)
+    assert_frame_equal(plots.read_history(log), HISTORY, check_like=True)
 
 
 def test_history_from_tensorboard(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no statistics of senses"):
-        read_history(tmp_path)
+        plots.read_history(tmp_path)
     for kind in ("train", "train_inner"):  # the finer one counts
         with SummaryWriter(str(tmp_path / kind)) as writer:
             writer.add_scalar("loss", 1.0, 10)
             for name, values in HISTORY.items() if kind == "train_inner" else ():
                 for update, value in values.dropna().items():
                     writer.add_scalar(str(name), value, update)
-    assert_frame_equal(read_history(tmp_path), HISTORY, check_like=True)
+    assert_frame_equal(plots.read_history(tmp_path), HISTORY, check_like=True)
 
 
 def labelled(figure: Any) -> Any:

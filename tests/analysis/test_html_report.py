@@ -61,9 +61,8 @@ def hostile() -> str:
         words.add_symbol(word)
     layer = KerbsOutputLayer(3, len(words), 4 * len(words))
     entries = [number for number in range(4, len(words)) for _ in range(5)]
-    sentences = [["a", words[number], "b", *HOSTILE] for number in entries]
     tokens = [(line, 1, n, sense_numbers(layer, n)[0]) for line, n in enumerate(entries)]
-    text = text_of(sentences, tokens)
+    text = text_of([["a", words[number], "b", *HOSTILE] for number in entries], tokens)
     report = build_report(SenseNames(text, words.symbols), layer, words, HOSTILE, nearest=2)
     title = "</title><script>document.title='caught'</script>"
     facts = {"checkpoint": "</script><b>.pt"}

@@ -95,9 +95,8 @@ def test_the_command_by_vectors(trained: Trained, reported: Reported) -> None:
 def test_vectors_of_fairseqs_own_models(trained: Trained) -> None:
     model, _ = load_model_and_task(trained.softmax, trained.data, any_model=True)
     layer, dictionary = load_layer(trained.softmax, any_model=True)
-    expected = model.decoder.output_projection.weight
     for found in (layer, model_layer(model, trained.softmax)):
-        torch.testing.assert_close(found.weight, expected)
+        torch.testing.assert_close(found.weight, model.decoder.output_projection.weight)
         assert found.word_of_sense.tolist() == list(range(len(dictionary)))
 
     def stock(tensors: dict[str, Tensor], tied: bool = False) -> OutputLayer:

@@ -24,7 +24,6 @@ from fairseq_kerbs.analysis.gold_senses import Labelled, compare_with_gold
 from fairseq_kerbs.analysis.names import LEAST_OCCURRENCES, SenseNames, log_odds
 from fairseq_kerbs.analysis.report import build_report, nearest_senses, report_as_text
 from fairseq_kerbs.analysis.teacher_forcing import Text, read_text
-from fairseq_kerbs.analysis.words import sense_numbers
 from fairseq_kerbs.checkpoints import load_layer, load_model_and_task
 from fairseq_kerbs.commands import reading
 from fairseq_kerbs.kernels import kerbs_kernel
@@ -323,11 +322,11 @@ def test_words_without_two_attested_senses_are_left_out() -> None:
 
 def test_occurrences_are_found_by_line_place_and_word() -> None:
     layer = make_model("lstm").decoder.output
-    first, second, *_ = rows = sense_numbers(layer, 7)
+    first, second, *_ = rows = entries.sense_numbers(layer, 7)
     seal, capital = 7, 8
     # lines 0 and 2 of the split; "a" is no word of the gold senses
     tokens = [(0, 0, seal, second), (0, 1, 9, 1), (0, 2, seal, first), (0, 3, seal, first)]
-    tokens += [(1, 1, capital, sense_numbers(layer, capital)[0])]
+    tokens += [(1, 1, capital, entries.sense_numbers(layer, capital)[0])]
     lines = [["seal", "a", "seal", "seal"], ["seal", "Seal"]]
     contexts = torch.arange(4.0)[:, None]  # of the words that were asked for
     text = text_of(lines, tokens, number=[0, 2], contexts=contexts)
@@ -432,10 +431,9 @@ def bank_text(sides: str, same: bool = False) -> Text:
         river = number % 2
         lines.append(["the", "river" if river else "money", "bank", ".", "dog"])
         shore = "Ufer" if number != 7 else "Flussufer"  # once is chance
-        foreign = ["das", shore if river else "Geldhaus", "Hund"]
         asked = ["the", "dog", "river", "money", "bank", "."]
         asked += ["swim", "wet"] if river else ["pay"]
-        source.append(asked if same else foreign)
+        source.append(asked if same else ["das", shore if river else "Geldhaus", "Hund"])
         tokens += [(number, 2, 4, 40 + river), (number, 4, 8, 50 + int(draw.integers(2)))]
         tokens += [(number, 0, 5, 60 + river), (number, 3, 9, 70 + river)]
     tokens += [(len(lines) + n, 1, 8, 50 + int(draw.integers(2))) for n in range(len(lines))]

@@ -46,8 +46,7 @@ def check(document: dict[str, Any], name: str) -> dict[str, Any]:
         assert len(expected) == 2
         assert ratio["per_repetition"] == pytest.approx(expected)
         assert min(expected) == ratio["lowest"] <= ratio["median"] <= ratio["highest"]
-    contestants: dict[str, Any] = document["contestants"]
-    return contestants
+    return document["contestants"]
 
 
 def run(name: str, *flags: str) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """The command line, the scripts around it, and the self-check, run as a user runs them."""
 
 import argparse
-import os
 import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,16 +25,8 @@ from fairseq_kerbs.models.config import FLAGS
 from fairseq_kerbs.utils.files import atomic_write
 from fairseq_kerbs.utils.processes import PLUGIN_FOLDER, find_program
 from tests.commands.test_bad_input import SUBCOMMANDS
-from tests.helpers import commands
 from tests.helpers.cli import Capsys, Patch, kerbs
-from tests.helpers.commands import ROOT
-
-
-def run(*command: object, cwd: Path, status: int = 0, **variables: str) -> Any:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=env, text=True, capture_output=True)
-    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-2000:]
-    return done
+from tests.helpers.commands import ROOT, run, run_program
 
 
 @pytest.mark.parametrize("name", SUBCOMMANDS)
@@ -56,7 +46,7 @@ def test_examples_are_command_lines(example: str) -> None:
 
 
 def test_train_help_has_every_flag_of_the_plugin_with_its_default() -> None:
-    shown = commands.run("fairseq-kerbs", "train", "--help")
+    shown = run("fairseq-kerbs", "train", "--help")
     pattern = r"^  (--[a-z-]+)[^-]*?(?: |\n)(.*?)(?=\n  --|\n\n)"
     flags = dict(re.findall(pattern, shown, re.S | re.M))
     assert set(FLAGS.values()) - {"---name"} <= flags.keys()
@@ -69,7 +59,7 @@ def test_train_help_has_every_flag_of_the_plugin_with_its_default() -> None:
 
 
 def test_architectures_are_the_registered_ones_with_their_sizes() -> None:
-    lines = commands.run("fairseq-kerbs", "architectures").splitlines()
+    lines = run("fairseq-kerbs", "architectures").splitlines()
     rows = {line.split()[0]: line.split(maxsplit=7)[1:] for line in lines[-18:]}
     assert list(rows) == [name for presets in PRESETS.values() for name in presets]
     paper = ["288", "-", "507", "5", "2", "0.1", "Transformer, sequence to sequence (Section 5.1)"]
@@ -81,19 +71,19 @@ def test_packages_are_imported_where_they_are_needed(tmp_path: Path) -> None:
     """One that is missing there is told in one sentence."""
     start = "import sys; from fairseq_kerbs.cli import main; "
     told = f"{start}main(sys.argv[1:]); assert not {{'fairseq', 'torch'}} & sys.modules.keys()"
-    done = run(sys.executable, "-c", told, "user-dir", cwd=tmp_path)
-    assert done.stdout == f"{PLUGIN_FOLDER}\n"
-    done = run(sys.executable, "-m", "fairseq_kerbs.cli", "--version", cwd=tmp_path)
-    assert done.stdout == f"fairseq-kerbs {__version__}\n"
+    shown = run_program(sys.executable, "-c", told, "user-dir", cwd=tmp_path)
+    assert shown == f"{PLUGIN_FOLDER}\n"
+    shown = run_program(sys.executable, "-m", "fairseq_kerbs.cli", "--version", cwd=tmp_path)
+    assert shown == f"fairseq-kerbs {__version__}\n"
     told = f"import sys; sys.modules['yaml'] = None; {start}sys.exit(main(sys.argv[1:]))"
     arguments = ("train", "toy", "data", "save", "--dry-run")
-    done = run(sys.executable, "-c", told, *arguments, cwd=tmp_path, status=2)
+    shown = run_program(sys.executable, "-c", told, *arguments, cwd=tmp_path, status=2)
     said = "yaml is not installed; run pip install 'fairseq_kerbs[fairseq,analysis,tables]'"
-    assert done.stderr == f"fairseq-kerbs: error: {said}\n"
+    assert shown == f"fairseq-kerbs: error: {said}\n"
     # generated text and conversions need fairseq alone
     code = "import sys; sys.modules.update(dict.fromkeys(('pandas', 'sklearn', 'scipy'))); "
     code += "import fairseq_kerbs.analysis.printed_senses, fairseq_kerbs.conversion"
-    run(sys.executable, "-c", code, cwd=tmp_path)
+    run_program(sys.executable, "-c", code, cwd=tmp_path)
 
 
 def test_flags_passed_on_keep_their_order_and_are_not_abbreviations_of_ours() -> None:
@@ -139,7 +129,7 @@ def test_detokenize_command(tmp_path: Path, capsys: Capsys) -> None:
     assert out.read_text() == "Good morning, all of you!\nIt is Anna's.\n"
     assert shown == f"wrote {out}\n"
     flags = ("detokenize", "--lang", "de")
-    raw = commands.run("fairseq-kerbs", *flags, stdin="Schöne Grüße , Anna !\n")
+    raw = run("fairseq-kerbs", *flags, stdin="Schöne Grüße , Anna !\n")
     assert raw == "Schöne Grüße, Anna!\n"
 
 
@@ -184,11 +174,8 @@ def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
     python = tools / "python3"
     python.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
     python.chmod(0o755)
-    done = run(scripts / "train.sh", "x", cwd=tmp_path, status=1, PATH=str(tools))
-    assert done.stderr == f"train.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n"
-
-
-LINE = re.compile(r"(.{40}) (.{42}) (.{13}) (ok|OFF)$", re.MULTILINE)
+    said = run_program(scripts / "train.sh", "x", cwd=tmp_path, status=1, PATH=str(tools))
+    assert said == f"train.sh: no fairseq found; run {tmp_path}/scripts/install.sh first\n"
 
 
 @pytest.fixture(autouse=True)
@@ -200,7 +187,7 @@ def _small(monkeypatch: Patch) -> None:
 
 def lines(shown: str) -> dict[str, tuple[str, str]]:
     """What was found and the verdict, by line."""
-    found = LINE.findall(shown)
+    found = re.findall(r"(.{40}) (.{42}) (.{13}) (ok|OFF)$", shown, re.MULTILINE)
     return {what.strip(): (value.strip(), verdict) for what, value, _, verdict in found}
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from fairseq.data import Dictionary, data_utils
 
 from fairseq_kerbs.data import prepare, tokens, toy
 from fairseq_kerbs.data.tokens import detokenize, join_subwords, learn_bpe, load_bpe, tokenize
-from fairseq_kerbs.data.toy import write_toy_corpus
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import PARTIAL, lock_folder, read_lines
 from fairseq_kerbs.utils.processes import find_program
@@ -32,7 +30,7 @@ def texts_of(prefix: Path) -> list[str]:
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A raw corpus with lines that the filter must drop."""
     folder = tmp_path_factory.mktemp("raw")
-    write_toy_corpus(folder, train=600, valid=60, test=50)
+    toy.write_toy_corpus(folder, train=600, valid=60, test=50)
     for language, lines in (
         ("de", "\n  \nEin Wort.\n" + "lang " * 80 + ".\n" + "lang " * 80 + "\n"),
         ("en", "Empty source.\nBlank source.\n\nToo long.\nJust right.\n"),
@@ -167,9 +165,8 @@ def test_folder_in_use_or_of_other_things_is_untouched(tmp_path: Path, monkeypat
 
 
 def test_binarization_that_went_wrong_is_said_and_leaves_nothing(tmp_path: Path) -> None:
-    flags = ["--only-source", "--trainpref", "nothing", "--workers", "1"]
     with pytest.raises(UserError, match=r"failed with status 1; see .*preprocess\.log"):
-        prepare.binarize(tmp_path, flags)
+        prepare.binarize(tmp_path, ["--only-source", "--trainpref", "nothing", "--workers", "1"])
     assert not (tmp_path / "bin").exists()
 
 
@@ -206,8 +203,7 @@ def test_binarized_text_is_the_clean_text(wiki: Path, capsys: Capsys) -> None:
     assert read_lines(dest / "text" / "train") == ["= A title =", "b a <unk> b", "c b a d"]
     assert len(read_lines(dest / "bin" / "dict.txt")) == 3  # nothing is filled up
     # words kept: b (3), = and a (2); a word of the text that is <unk> is fairseq's own
-    kept = ["= <unk> <unk> =", "b a <unk> b", "<unk> b a <unk>"]
-    assert texts_of(dest / "bin" / "train") == kept
+    assert texts_of(dest / "bin" / "train") == ["= <unk> <unk> =", "b a <unk> b", "<unk> b a <unk>"]
     assert texts_of(dest / "bin" / "test") == ["b <unk>", "<unk> a"]
     prepare.prepare_language(dest, folder=wiki, words=3)
     assert not steps(capsys.readouterr().out)
@@ -229,11 +225,11 @@ def test_splits_are_found_by_name_or_named(wiki: Path, tmp_path: Path) -> None:
 
 def test_published_figures_are_of_this_text(tmp_path: Path) -> None:
     """The test set does not change with the training size."""
-    write_toy_corpus(tmp_path)
+    toy.write_toy_corpus(tmp_path)
     files = sorted(file for file in tmp_path.iterdir() if file.name != ".lock")
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     assert digest == "9e3800af3c0c0375020241d11fcdf91f66382eaf3e7e51263dccfbc24c8cc7ab"
-    write_toy_corpus(tmp_path / "small", train=50)
+    toy.write_toy_corpus(tmp_path / "small", train=50)
     for name in (f"{s}.{e}" for s in ("valid", "test") for e in ("de", "en", "senses.tsv")):
         assert (tmp_path / "small" / name).read_bytes() == (tmp_path / name).read_bytes()
 
@@ -247,7 +243,7 @@ def test_more_than_the_templates_can_make_is_refused(monkeypatch: Patch) -> None
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     with lock_folder(tmp_path, ""):
         command = (sys.executable, "-m", "fairseq_kerbs.cli", "toy", tmp_path, "--train", "5")
-        said = run_program(*command, succeeds=False)
+        said = run_program(*command, status=2)
     assert f"another run is writing to {tmp_path}; wait for its end" in said
     assert [file.name for file in tmp_path.iterdir()] == [".lock"]
 
@@ -256,7 +252,7 @@ def test_gold_senses_of_training_get_their_name_last(tmp_path: Path, monkeypatch
     """Interrupted before, the corpus does not look whole."""
     renamed: list[Path] = []
     monkeypatch.setattr(os, "replace", lambda _, target: renamed.append(target))
-    write_toy_corpus(tmp_path, train=5, valid=5, test=5)
+    toy.write_toy_corpus(tmp_path, train=5, valid=5, test=5)
     assert (len(renamed), renamed[-1]) == (9, tmp_path / "train.senses.tsv")
 
 
@@ -283,11 +279,6 @@ def test_escaping_and_lower_casing_are_off_unless_asked_for() -> None:
     assert tokenize(raw.lower(), language="en") == "he left. then mr. smith came ."
 
 
-def subword_nmt(*arguments: object) -> None:
-    command = [find_program("subword-nmt"), *map(str, arguments)]
-    subprocess.run(command, check=True, capture_output=True)
-
-
 @pytest.mark.parametrize("text", ["a b c d a b\n", "A house .\n", ""])
 def test_a_text_without_pairs_has_no_bpe(text: str, tmp_path: Path) -> None:
     (tmp_path / "text").write_text(text)
@@ -297,20 +288,21 @@ def test_a_text_without_pairs_has_no_bpe(text: str, tmp_path: Path) -> None:
 
 
 def test_bpe_is_that_of_the_commands(tmp_path: Path, capsys: Capsys) -> None:
-    write_toy_corpus(tmp_path, train=800, valid=100, test=10)
+    toy.write_toy_corpus(tmp_path, train=800, valid=100, test=10)
     texts, ours, theirs = sorted(tmp_path.glob("train.??")), tmp_path / "ours", tmp_path / "theirs"
     learn_bpe(texts, ours, 400)
     assert capsys.readouterr().err == ""  # no bar into a file
     vocabularies = [tmp_path / "theirs.de", tmp_path / "theirs.en"]
+    program = find_program("subword-nmt")
     learning = ("learn-joint-bpe-and-vocab", "--input", *texts, "-s", "400", "-o", theirs)
-    subword_nmt(*learning, "--write-vocabulary", *vocabularies)
+    run_program(program, *learning, "--write-vocabulary", *vocabularies)
     assert ours.read_bytes() == theirs.read_bytes()
     for text, vocabulary in zip(texts, vocabularies, strict=True):
         own, applied = tmp_path / f"ours{text.suffix}", tmp_path / "applied"
         tokens.write_vocabulary(text, ours, own)
         assert sorted(read_lines(own)) == sorted(read_lines(vocabulary))
         limits = ("--vocabulary", vocabulary, "--vocabulary-threshold", "20")
-        subword_nmt("apply-bpe", "-i", text, "-o", applied, "-c", theirs, *limits)
+        run_program(program, "apply-bpe", "-i", text, "-o", applied, "-c", theirs, *limits)
         lines, segment = read_lines(text), load_bpe(ours).segment
         assert [*map(load_bpe(ours, own, 20).segment, lines)] == read_lines(applied)
         assert [*map(segment, lines)] not in (lines, read_lines(applied))  # both did something

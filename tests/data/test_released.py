@@ -13,7 +13,6 @@ import pytest
 
 from fairseq_kerbs.cli import main
 from fairseq_kerbs.data import prepare, released
-from fairseq_kerbs.data.released import natural_text, read_sentences, release_of
 from fairseq_kerbs.evaluation.bleu import read_systems
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import read_lines
@@ -23,7 +22,7 @@ from tests.helpers.release_fixtures import expect, raw_of, size_of, tgz, write_t
 
 def test_entries_are_complete() -> None:
     for name in ("iwslt16", "dailydialog", "lm1b", "multi30k", "wikitext2"):
-        release = release_of(name)
+        release = released.release_of(name)
         assert min(release.counts.values()) > 0
         for file, (checksum, *urls) in release.archives.items():
             assert re.fullmatch(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", checksum)
@@ -121,8 +120,7 @@ PACKED = {f"{name}.gz": gzip.compress(text.encode()) for name, text in TEXTS.ite
 def packed(server: str, tmp_path: Path, monkeypatch: Patch) -> Path:
     """A checkout of Multi30k that is expected, and can be downloaded."""
     monkeypatch.setattr(Handler, "files", PACKED)
-    counts = {"train": 30, "valid": 3, "test": 4}
-    expect(monkeypatch, "multi30k", PACKED, counts, f"{server}/whole")
+    expect(monkeypatch, "multi30k", PACKED, {"train": 30, "valid": 3, "test": 4}, f"{server}/whole")
     files = {f"data/task1/raw/{name}": content for name, content in PACKED.items()}
     return write_tree(tmp_path / "dataset", files)
 
@@ -252,7 +250,7 @@ def test_folder_of_plain_text(tmp_path: Path, monkeypatch: Patch, capsys: Capsys
 def test_only_lines_that_begin_with_a_tag_are_left_out(tmp_path: Path) -> None:
     lines = "<title>x</title>\n a <title> b\n<i>c</i> d\n</doc>\n<urls> e\n\n <talkid>\n"
     (tmp_path / "train.tags.de-en.de").write_text(lines)
-    sentences = read_sentences(tmp_path / "train.tags.de-en.de")
+    sentences = released.read_sentences(tmp_path / "train.tags.de-en.de")
     assert sentences == ["a <title> b", "<i>c</i> d", "<urls> e", ""]
 
 
@@ -286,8 +284,7 @@ def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Caps
     printed = kerbs(capsys, "prepare-dailydialog", archive, "--dest", dest, "--merges", 10)
     assert "  2 training pairs removed that also occur" in printed
     raw = dest / "raw"
-    pairs = list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en")))
-    assert pairs[:3] == [
+    assert list(zip(read_lines(raw / "train.context"), read_lines(raw / "train.en")))[:3] == [
         ("Hello, Jim.", "I'm fine."), ("I'm fine.", "I've heard."), ("Hello, Jim.", "I'm fine."),
     ]  # fmt: skip
     assert read_lines(raw / "test.context") == ["How much?", "Don't go!"]
@@ -316,8 +313,8 @@ def test_dialog_archive_to_data(tmp_path: Path, monkeypatch: Patch, capsys: Caps
     ("Is the shop ' Things ' open ?", "Is the shop 'Things' open?"),
 ])  # fmt: skip
 def test_natural_text(text: str, natural: str) -> None:
-    assert natural_text(text) == natural
-    assert natural_text(natural) == natural
+    assert released.natural_text(text) == natural
+    assert released.natural_text(natural) == natural
 
 
 ROOT = "1-billion-word-language-modeling-benchmark-r13output"

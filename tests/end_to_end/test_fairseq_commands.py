@@ -51,8 +51,7 @@ def test_checkpoint_of_an_unedited_fairseq(trained: Train, data: Path, tmp_path:
     weights, layer = state["model"], "encoder.layers.0."
     for part in ("weight", "bias"):
         for name in ("self_attn.out_proj", "fc1", "fc2"):
-            copy = f"{layer}{name.rpartition('.')[2]}_{part}"
-            weights[copy] = weights[f"{layer}{name}.{part}"]
+            weights[f"{layer}{name.rpartition('.')[2]}_{part}"] = weights[f"{layer}{name}.{part}"]
         parts = [weights[f"{layer}self_attn.{name}_proj.{part}"] for name in "qkv"]
         weights[f"{layer}in_proj_{part}"] = torch.cat(parts)
     torch.save(state, old)

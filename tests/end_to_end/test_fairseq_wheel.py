@@ -2,7 +2,6 @@
 
 import math
 import os
-import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +19,7 @@ from omegaconf import OmegaConf
 from packaging.specifiers import SpecifierSet
 
 from tests.helpers.cli import Patch
-from tests.helpers.commands import ROOT
+from tests.helpers.commands import ROOT, run_program
 from tests.helpers.release_fixtures import tgz
 
 WHEEL_FOLDER = ROOT / "scripts" / "fairseq_wheel"
@@ -76,13 +75,11 @@ def test_a_given_archive_is_checked_and_unpacked(tmp_path: Path, monkeypatch: Pa
 def test_a_refused_archive_ends_the_build_with_one_sentence(tmp_path: Path) -> None:
     (given := tmp_path / "fairseq-0.12.2.tar.gz").write_bytes(b"another")
     code = "import fairseq_build; fairseq_build.build_wheel('.')"
-    env = os.environ | {"PYTHONPATH": str(WHEEL_FOLDER), "FAIRSEQ_SDIST": str(given)}
-    how: Any = {"env": env, "capture_output": True, "text": True, "cwd": tmp_path}
-    result = subprocess.run([sys.executable, "-c", code], **how)
-    assert result.returncode == 1
-    assert "Traceback" not in result.stderr
+    env = {"PYTHONPATH": str(WHEEL_FOLDER), "FAIRSEQ_SDIST": str(given)}
+    said = run_program(sys.executable, "-c", code, cwd=tmp_path, status=1, **env)
+    assert "Traceback" not in said
     start = f"fairseq_wheel: {given} has the sha256 {sha256(b'another').hexdigest()} instead of "
-    assert result.stderr.splitlines()[-1].startswith(f"{start}{fairseq_build.SHA256}")
+    assert said.splitlines()[-1].startswith(f"{start}{fairseq_build.SHA256}")
 
 
 def test_nested_pip_is_freed_of_the_outer_build() -> None:

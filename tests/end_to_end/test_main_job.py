@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -18,8 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fairseq_kerbs.criterions
 import fairseq_kerbs.models  # noqa: F401  (registers)
 from fairseq_kerbs.data.toy import write_toy_corpus
-from tests.helpers import commands
-from tests.helpers.commands import ROOT, USER_DIR, Command, run, run_program, run_together
+from tests.helpers.commands import ENVIRONMENT, ROOT, USER_DIR, run, run_program
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +82,7 @@ def test_raw_text_is_translated_line_by_line(work: Path) -> None:
     flags = ("--print-senses", "--max-len-b", 20)
     command = [str(part) for part in (TRANSLATE, CONFIG, "data/bin", "save dir", *flags)]
     text = "\n".join([*raw, *strange, raw[0]])  # the last line without its end
-    env = os.environ | commands.ENVIRONMENT
+    env = os.environ | ENVIRONMENT
     done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=work, env=env)
     says = "fairseq-kerbs: too long for the model and left empty: line 153; divide the text\n"
     assert (done.returncode, done.stderr) == (1, says)
@@ -103,9 +101,7 @@ def test_a_misspelt_flag_of_a_configuration_is_named(work: Path, tmp_path: Path)
     config = tmp_path / "own.yaml"
     config.write_text(f"extends: {CONFIG}\ngenerate:\n  baem: 3\n")
     more = ("data/bin", "save dir", "--refrence", "x", "--output", tmp_path / "output")
-    command = Command("fairseq-kerbs", ("generate", config, *more), cwd=work)
-    ((status, said),) = run_together(command)
-    assert status == 2
+    said = run("fairseq-kerbs", "generate", config, *more, cwd=work, status=2)
     wrong = "error: unrecognized arguments: --baem 3 --refrence x"
     assert said.splitlines()[-1] == f"fairseq-generate: {wrong}"
     assert {file.name for file in tmp_path.iterdir()} == {"own.yaml"}
@@ -127,13 +123,12 @@ def test_senses_of_ambiguous_words_are_reported(work: Path) -> None:
 def test_a_refusal_of_fairseq_leaves_the_old_output(work: Path, tmp_path: Path) -> None:
     ZipFile(tmp_path / "checkpoint_best.pt", "w").close()  # whole, but without a model
     (tmp_path / "generate-test.txt").write_text("earlier output\n")
-    run_program(GENERATE, CONFIG, "data/bin", tmp_path, cwd=work, succeeds=False)
+    run_program(GENERATE, CONFIG, "data/bin", tmp_path, cwd=work, status=1)
     assert (tmp_path / "generate-test.txt").read_text() == "earlier output\n"
     assert {f.name for f in tmp_path.iterdir()} == {"checkpoint_best.pt", "generate-test.txt"}
 
 
-BLOCK = 12
-TASK = ("--task", "language_modeling", "--tokens-per-sample", BLOCK, "--cpu", "--num-workers", 0)
+TASK = ("--task", "language_modeling", "--tokens-per-sample", 12, "--cpu", "--num-workers", 0)
 TRAINING = (
     *("--criterion", "kerbs_cross_entropy", "--optimizer", "adam", "--lr", 0.01),
     *("--batch-size", 16, "--max-update", 30, "--reallocation-interval", 10, "--seed", 2),
@@ -168,12 +163,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate(texts: Path, *flags: object) -> float:
     """What fairseq-eval-lm finds, in bits for each word; in this process, with all its digits."""
-    parser = options.get_eval_lm_parser()
-    words = (*TASK, "--path", texts / "gru" / "checkpoint_best.pt", *flags)
-    arguments = [str(texts / "data" / "bin"), *map(str, words)]
-    parsed = options.parse_args_and_arch(parser, input_args=arguments)
-    results: dict[str, Any] = eval_lm.main(convert_namespace_to_omegaconf(parsed))
-    return float(results["loss"])
+    words = (texts / "data" / "bin", *TASK, "--path", texts / "gru" / "checkpoint_best.pt", *flags)
+    parsed = options.parse_args_and_arch(options.get_eval_lm_parser(), [*map(str, words)])
+    return float(eval_lm.main(convert_namespace_to_omegaconf(parsed))["loss"])
 
 
 def test_perplexity_is_that_of_validation(texts: Path) -> None:

@@ -105,8 +105,7 @@ def test_scores_return_through_any_program(tmp_path_factory: Folders, data: st.D
               for i in range(lines)}  # fmt: skip
     key = make_key(sources, systems, items=lines, raters=3, seed=data.draw(st.integers(0, 9)))
     path.write_bytes(human.sheet_text(key, 2, data.draw(st.sampled_from(",;\t"))).encode())
-    delimiter = next(d for d in ",;\t" if list(HEADER) in parsed(path, d))
-    rows = parsed(path, delimiter)
+    rows = parsed(path, next(d for d in ",;\t" if list(HEADER) in parsed(path, d)))
     for row in table(rows):
         row[4] = f" {scores[row[3][1:-1]]} "
     start = rows.index(list(HEADER)) + 1
@@ -151,9 +150,8 @@ def test_spoilt_sheets_are_refused(tmp_path: Path, spoil: Spoil, message: str) -
 
 def test_files_that_are_no_sheet_or_no_key(tmp_path: Path) -> None:
     key, path = write_sheet(tmp_path, "1")
-    elsewhere = make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=2)
     with pytest.raises(UserError, match="or the sheet belongs to another key"):
-        read_sheet(path, elsewhere)
+        read_sheet(path, make_key(SOURCES, SYSTEMS, items=5, raters=2, seed=2))
     for content, message in (
         (b"PK\x03\x04\xff...", "not valid UTF-8"),
         (b"", "is no sheet of"),
@@ -246,9 +244,8 @@ def test_the_test_is_over_items_and_one_tailed() -> None:
 def test_blinding_is_undone_whatever_the_seed_and_the_order_of_sheets(data: st.DataObject) -> None:
     items, raters = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
     score = st.lists(st.integers(0, 2), min_size=raters, max_size=raters)
-    rows = st.lists(score, min_size=items, max_size=items)
     names = ("a", "b", "c", "d")[: data.draw(st.integers(1, 4))]
-    scores = {name: data.draw(rows) for name in names}
+    scores = {name: data.draw(st.lists(score, min_size=items, max_size=items)) for name in names}
     key, sheets = filled(scores, seed=data.draw(st.integers(0, 99)))
     result = evaluate(key, data.draw(st.permutations(sheets)), "a")
     for figures, expected in zip(result["systems"], map(np.array, scores.values()), strict=True):

@@ -134,9 +134,8 @@ def test_equals_the_sacrebleu_command_with_the_same_signature(tmp_path: Path) ->
     command = [sys.executable, "-m", "sacrebleu", *files, "-w", "6", "-m", "bleu", "chrf", "ter"]
     theirs = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     metrics = all_metrics(language="en")
-    ours = corpus_scores(HYPOTHESES, [REFERENCE], metrics)
     assert [one["name"] for one in theirs] == list(metrics) == ["BLEU", "chrF2", "TER"]
-    for result, expected in zip(ours, theirs):
+    for result, expected in zip(corpus_scores(HYPOTHESES, [REFERENCE], metrics), theirs):
         assert result.score == pytest.approx(expected["score"], abs=1e-5)
         assert result.signature == expected["signature"]
         assert result.details.startswith(f"{expected['name']}|{result.signature} = ")

@@ -214,8 +214,7 @@ class Card(TorchFunctionMode):
             return given.to(dtype, copy=copy)
         if not asynchronous:
             note()
-        moved: Tensor = _Across.apply(given, device.type == "cuda", dtype)
-        return moved
+        return _Across.apply(given, device.type == "cuda", dtype)
 
 
 def insert(path: str) -> None:

@@ -49,10 +49,10 @@ class Command:
     prepare: Mapping[str, str] = field(default_factory=dict)  # ``module:function``: its argument
 
 
-def run(program: str, *arguments: object, succeeds: bool = True, **more: Any) -> str:
-    """All that a command prints; `more` is of `Command`. It must end with 0, or must not."""
-    ((status, output),) = run_together(Command(program, arguments, **more))
-    assert (status == 0) == succeeds, output[-6000:]
+def run(program: str, *arguments: object, status: int = 0, **more: Any) -> str:
+    """All that a command prints; `more` is of `Command`. It must end with this exit status."""
+    ((ended, output),) = run_together(Command(program, arguments, **more))
+    assert ended == status, output[-6000:]
     return output
 
 
@@ -76,12 +76,12 @@ def run_together(*commands: Command) -> list[tuple[int, str]]:
     return list(zip(json.loads(answer), outputs, strict=True))
 
 
-def run_program(*command: object, succeeds: bool = True, cwd: Path = ROOT, **more: str) -> str:
+def run_program(*command: object, status: int = 0, cwd: Path = ROOT, **more: str) -> str:
     """All that a newly started program prints, where a fork would not show the same."""
     how: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     how |= {"env": os.environ | ENVIRONMENT | more, "timeout": HANGS}
     done = subprocess.run([*map(str, command)], cwd=cwd, **how)
-    assert (done.returncode == 0) == succeeds, done.stdout[-6000:]
+    assert done.returncode == status, done.stdout[-6000:]
     return done.stdout
 
 

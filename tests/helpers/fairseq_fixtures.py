@@ -122,8 +122,7 @@ def make_text(lengths: tuple[int, ...] = (7, 4, 6), both_sides: bool = False) ->
 def read_tokens(batch: dict[str, Any]) -> Tensor:
     """The words that a decoder reads, [batch, len]."""
     net_input = batch["net_input"]
-    tokens: Tensor = net_input.get("prev_output_tokens", net_input["src_tokens"])
-    return tokens
+    return net_input.get("prev_output_tokens", net_input["src_tokens"])
 
 
 def step_by_step(model: Any, batch: dict[str, Any], reorder_at: int = -1) -> Tensor:

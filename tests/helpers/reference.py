@@ -243,8 +243,7 @@ def naive_mixture_log_probs(
     parts = []
     for k, name in enumerate(kernels):
         if name == "log":  # their Eq. 5 with p = 2, from differences of vectors
-            difference = contexts[:, k, None, :] - w
-            logits = -torch.log(difference.square().sum(2) + 1.0)
+            logits = -torch.log((contexts[:, k, None, :] - w).square().sum(2) + 1.0)
         else:
             logits = naive_logits(contexts[:, k], w, thetas[k], name)
         parts.append(log_weights[:, k, None] + logits.log_softmax(1))

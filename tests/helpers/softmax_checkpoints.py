@@ -60,8 +60,7 @@ def arguments(flags: str) -> Any:
 @functools.cache
 def _configured(flags: str) -> dict[str, Any]:
     config = convert_namespace_to_omegaconf(arguments(flags))
-    container: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
-    return container
+    return OmegaConf.to_container(config, resolve=True, enum_to_str=True)
 
 
 def settings(flags: str) -> dict[str, Any]:

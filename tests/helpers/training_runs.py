@@ -5,12 +5,9 @@ import os
 import shutil
 import signal
 from itertools import count, groupby
-from pathlib import Path
 from typing import Any
 
-from tests.helpers.commands import ROOT as ROOT
 from tests.helpers.commands import Command, run_together
-from tests.helpers.tiny_checkpoint import binarized_corpus
 
 Run = dict[str, Any]
 """``arguments``, ``log``, `kill`, `record`, and ``rank`` and ``port`` of one of two processes."""
@@ -36,11 +33,6 @@ def _command(run: Run) -> Command:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(run["port"])}
     prepare = {f"{__name__}:{name}": run[name] for name in ("kill", "record") if name in run}
     return Command("fairseq-train", run["arguments"], environment=environment, prepare=prepare)
-
-
-def binarize(folder: Path) -> Path:
-    """The synthetic corpus in words, binarized; the folder for fairseq-train."""
-    return binarized_corpus(folder, {"train": 60, "valid": 8, "test": 1})
 
 
 def _die() -> None:

@@ -19,7 +19,6 @@ from fairseq_kerbs.training.sense_updates import kerbs_layers
 from tests.helpers.commands import PROGRAMS, USER_DIR, run_program
 from tests.helpers.fairseq_fixtures import make_batch, make_model, make_task
 from tests.helpers.tiny_trainings import FLAGS as TINY
-from tests.helpers.training_runs import binarize
 from tests.training.test_sense_updates import PlainOptimizer, move
 
 FLAGS = {"reallocation_interval": 10, "log_prob_threshold": -5.0, "sense_decay": 1e-3}
@@ -145,8 +144,7 @@ def check_moved_rows(optimizer: Any, layer: Any, moved: Tensor, weight: Tensor) 
     "flags", ["--fp16", "--memory-efficient-fp16", "--bf16", "--memory-efficient-bf16", "--amp", ""]
 )
 @pytest.mark.parametrize("arch", ["transformer_kerbs", "lstm_kerbs"])
-def test_500_updates_on_a_gpu(arch: str, flags: str, tmp_path: Path) -> None:
-    data = binarize(tmp_path)
+def test_500_updates_on_a_gpu(arch: str, flags: str, data: Path, tmp_path: Path) -> None:
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "0")  # which the commands of others do not see
 
     def train(folder: Path, *more: object) -> str:

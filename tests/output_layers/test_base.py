@@ -256,8 +256,7 @@ def test_embeddings_that_a_policy_computes_are_kept(monkeypatch: pytest.MonkeyPa
     layer = KerbsOutputLayer(4, 3, 5, max_senses=3, new_sense="split")
     giver = int(layer.word_of_sense[4])
     sense, source, word = torch.tensor([[4], [giver], [(giver + 1) % 3]])
-    vectors = torch.full((1, 4), 7.0)
-    moves = Moves(sense, source, word, torch.tensor([0.1]), vectors=vectors)
+    moves = Moves(sense, source, word, torch.tensor([0.1]), vectors=torch.full((1, 4), 7.0))
     monkeypatch.setitem(POLICIES, "own", lambda *_: moves)
     layer.reallocate("own")
     assert layer.weight[4].tolist() == [7.0] * 4

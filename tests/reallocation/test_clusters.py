@@ -34,9 +34,8 @@ def contexts_of(number: int = 600, seed: int = 1) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     words = torch.tensor([4, 5, 6])[torch.arange(number) % 3]
     words[:20] = 7
-    numbers = torch.tensor([1, 1, 1, 1, 2, 3, 1, 1])
     centers = 5.0 * F.normalize(torch.randn(WORDS, 3, DIM, generator=g), dim=2)
-    which = (torch.rand(number, generator=g) * numbers[words]).long()
+    which = (torch.rand(number, generator=g) * torch.tensor([1, 1, 1, 1, 2, 3, 1, 1])[words]).long()
     points = centers[words, which] + 0.3 * torch.randn(number, DIM, generator=g)
     return F.pad(points, (0, 1), value=1.0), words
 
@@ -155,9 +154,8 @@ def test_many_placements_keep_every_number(seed: int, monkeypatch: pytest.Monkey
     layer = layer_of(WORDS + 2 * seed, seed, max_senses=most)
     for number in range(5):
         words = torch.randint(number % 3, WORDS, (90,))
-        h = F.pad(4 * torch.randn(90, DIM), (0, 1), value=1.0)
         before = layer.weight.detach()[layer.word_of_sense == 0].clone()
-        place(layer, h, words)
+        place(layer, F.pad(4 * torch.randn(90, DIM), (0, 1), value=1.0), words)
         counts = layer.senses_per_word()
         assert int(counts.sum()) == WORDS + 2 * seed
         assert 1 <= int(counts.min()) <= int(counts.max()) <= most
@@ -397,3 +395,6 @@ def test_the_limit_holds_and_words_that_need_no_sense_get_none() -> None:
         torch.testing.assert_close(shares, torch.ones(12))
     sample.seen[6] = 2000  # of which the sample holds a part
     assert place_senses(sample, 14).word_of_sense[12:].tolist() == [6, 6]
+    few = place_senses(sample_of({4: blobs(4, (30,))}, 9), 12)
+    assert few.word_of_sense.tolist() == [*range(9)]
+    assert not few.rows.any()

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_kerbs.kernels import build_kernel
-from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
+from fairseq_kerbs.likelihood.nll import NllOptions, nll_with_evidence
 from fairseq_kerbs.senses import SenseInventory, build_sense_table, number_senses, random_allocation
 from tests.helpers.reference import Problem, make_problem, naive_logits, printed_statistics
+from tests.likelihood.test_nll import senses_of
+from tests.reallocation.test_policies import inventory_of
 
 
 @st.composite
@@ -74,9 +75,7 @@ def test_errors_name_the_parameter() -> None:
 
 
 def test_move_checks_the_result_before_anything_changes() -> None:
-    inventory = SenseInventory(3, 6, 3)
-    inventory.word_of_sense.copy_(torch.tensor([0, 1, 2, 0, 0, 1]))
-    inventory._table = None
+    inventory = inventory_of([0, 1, 2, 0, 0, 1], 3, 3)
     before = inventory.word_of_sense.clone()
     for senses, words, message in (
         ([2], [0], "Word 2 has no sense"),
@@ -97,15 +96,7 @@ def test_move_checks_the_result_before_anything_changes() -> None:
 
 def evidence_of(p: Problem, rows: list[int]) -> tuple[Tensor, Any]:
     part = p.target[rows]
-    table = build_sense_table(p.word_of_sense, p.vocab_size, 4)
-    senses = Senses(p.w, p.theta, table, build_kernel("kerbs"))
-    return part, nll_with_evidence(p.h[rows], senses, part, NllOptions(ignore_index=-1))[2]
-
-
-def inventory_for(p: Problem) -> SenseInventory:
-    inventory = SenseInventory(p.vocab_size, len(p.word_of_sense), 4)
-    inventory.load_state_dict({**inventory.state_dict(), "word_of_sense": p.word_of_sense})
-    return inventory
+    return part, nll_with_evidence(p.h[rows], senses_of(p), part, NllOptions(ignore_index=-1))[2]
 
 
 def stream_of(p: Problem) -> list[tuple[int, list[float]]]:
@@ -115,7 +106,7 @@ def stream_of(p: Problem) -> list[tuple[int, list[float]]]:
 @pytest.mark.parametrize("decay", [0.0, 1e-3, 0.2])
 def test_one_token_at_a_time_is_the_printed_recursion(decay: float) -> None:
     p = make_problem(60, theta_scale=0.5)
-    inventory = inventory_for(p)
+    inventory = inventory_of(p.word_of_sense, p.vocab_size)
     for t in range(60):
         inventory.record(*evidence_of(p, [t]))
         assert inventory.update(decay).item() == 1
@@ -127,7 +118,7 @@ def test_one_token_at_a_time_is_the_printed_recursion(decay: float) -> None:
 
 def test_targets_of_one_update_enter_as_the_mean_over_their_orders() -> None:
     p = make_problem(4, theta_scale=0.5)
-    inventory = inventory_for(p)
+    inventory = inventory_of(p.word_of_sense, p.vocab_size)
     inventory.log_prob.copy_(-torch.arange(11.0))
     inventory.record(*evidence_of(p, [0, 1]))
     inventory.record(*evidence_of(p, [2, 3]))  # two batches, one update
@@ -151,7 +142,7 @@ def test_tiny_decay_over_many_tokens_keeps_its_digits() -> None:
 
 def test_ignored_tokens_and_silence_change_nothing() -> None:
     p = make_problem(6)
-    inventory = inventory_for(p)
+    inventory = inventory_of(p.word_of_sense, p.vocab_size)
     before = copy.deepcopy(inventory.state_dict())
     p.target[:] = -1
     inventory.record(*evidence_of(p, [0, 1, 2]))
@@ -167,7 +158,7 @@ def test_ignored_tokens_and_silence_change_nothing() -> None:
 def test_interval_sums_count_words_probabilities_and_posteriors() -> None:
     p = make_problem(40, theta_scale=0.5)
     p.target[5] = -1
-    inventory = inventory_for(p)
+    inventory = inventory_of(p.word_of_sense, p.vocab_size)
     for rows in (range(20), range(20, 40)):
         inventory.record(*evidence_of(p, list(rows)))
         inventory.update(0.01)
@@ -186,7 +177,8 @@ def test_interval_sums_count_words_probabilities_and_posteriors() -> None:
 
 def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
     p = make_problem(4)
-    inventory, (target, evidence) = inventory_for(p), evidence_of(p, [0, 1, 2, 3])
+    inventory = inventory_of(p.word_of_sense, p.vocab_size)
+    target, evidence = evidence_of(p, [0, 1, 2, 3])
     none = torch.zeros_like(evidence.sense_prob)
     inventory.record(target, evidence._replace(log_prob=none[:, 0] - 300.0, sense_prob=none))
     inventory.update(0.0)
@@ -196,7 +188,7 @@ def test_a_word_whose_probability_underflows_has_finite_sums() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_conversion_leaves_the_statistics_exact(dtype: torch.dtype) -> None:
     p = make_problem()
-    inventory = inventory_for(p)
+    inventory = inventory_of(p.word_of_sense, p.vocab_size)
     inventory.record(*evidence_of(p, [0, 1]))
     inventory.update(1e-3)
     inventory.record(*evidence_of(p, [2, 3]))
@@ -212,7 +204,7 @@ def test_conversion_leaves_the_statistics_exact(dtype: torch.dtype) -> None:
 
 def test_state_dict_carries_everything_that_lasts() -> None:
     p = make_problem()
-    source = inventory_for(p)
+    source = inventory_of(p.word_of_sense, p.vocab_size)
     source.record(*evidence_of(p, list(range(23))))
     source.update(1e-2)
     copy_of = SenseInventory(11, 29, 4)

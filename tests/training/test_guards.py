@@ -31,7 +31,7 @@ from tests.helpers.cli import Log, Patch
 from tests.helpers.commands import ENVIRONMENT, PROGRAMS
 from tests.helpers.fairseq_fixtures import make_model
 from tests.helpers.tiny_checkpoint import fairseq_train
-from tests.helpers.training_runs import binarize, trainings
+from tests.helpers.training_runs import trainings
 from tests.training.test_resume import load, run
 
 KEPT = dictionaries.STATE
@@ -184,9 +184,9 @@ def test_settings_come_from_a_command_line_and_from_hydra() -> None:
 
 
 @pytest.mark.slow
-def test_one_training_has_the_folder_until_it_is_killed(tmp_path: Path) -> None:
-    data, folder = binarize(tmp_path), tmp_path / "save"
-    last, log = folder / "checkpoint_last.pt", tmp_path / "second.log"
+def test_one_training_has_the_folder_until_it_is_killed(data: Path, tmp_path: Path) -> None:
+    folder, log = tmp_path / "save", tmp_path / "second.log"
+    last = folder / "checkpoint_last.pt"
     flags = ["--save-interval-updates", "1", "--keep-interval-updates", "1", "--disable-validation"]
     unsaved = ["--no-save", "--max-update", "1", "--restore-file", "none"]
     first = run(data, folder, "lstm_kerbs", *flags, "--max-update", "1000000")["arguments"]
@@ -244,9 +244,8 @@ def test_nothing_of_fairseq_is_changed() -> None:
     """What the package imports from fairseq keeps its attributes."""
     for path in Path(fairseq_kerbs.__file__).parent.rglob("*.py"):
         assert not assigned(path.read_text(encoding="utf-8")), path
-    text = "import fairseq.utils\nfrom fairseq import trainer as t\n{}"
     for line in ("t.Trainer.x = 1", "setattr(t, 'x', 1)", "fairseq.utils.x = 1"):
-        assert assigned(text.format(line))
+        assert assigned(f"import fairseq.utils\nfrom fairseq import trainer as t\n{line}")
 
 
 def assigned(text: str) -> bool:
@@ -271,7 +270,7 @@ def test_another_order_is_refused(language: str, side: str, tiny_work: Path, cop
     words = (file := data / f"dict.{language}.txt").read_text().splitlines()
     file.write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
     flags = "--path", tiny_work / "model.pt", "--cpu", *commands.USER_DIR
-    assert re.search(says, commands.run("fairseq-generate", data, *flags, succeeds=False))
+    assert re.search(says, commands.run("fairseq-generate", data, *flags, status=1))
     with pytest.raises(SystemExit, match=says):
         fairseq_train(data, "--save-dir", copy.parent, "--max-update", 3)
     with pytest.raises(SystemExit, match=says):

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.commands import ENVIRONMENT, PROGRAMS
+from tests.helpers.commands import ENVIRONMENT, PROGRAMS, ROOT
 from tests.helpers.slurm import free_port
 from tests.helpers.tiny_trainings import TRANSFORMER
-from tests.helpers.training_runs import ROOT, Run, binarize, trainings
+from tests.helpers.training_runs import Run, trainings
 
 pytestmark = pytest.mark.slow
 
@@ -59,8 +59,7 @@ def run(data: Path, folder: Path, arch: str, *flags: str, **more: Any) -> Run:
 
 
 def load(path: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=False)
-    return state
+    return torch.load(path, map_location="cpu", weights_only=False)
 
 
 def assert_same(found: Any, expected: Any, name: str = "") -> int:
@@ -101,10 +100,10 @@ def loaded(folder: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all trainings: of each architecture straight, resumed and killed."""
     folder = tmp_path_factory.mktemp("resume")
-    data, runs = binarize(folder), []
+    runs: list[Run] = []
     for arch, kills in KILLS.items():
         (folder / arch).mkdir()
         plan: list[Any] = [("straight", WHOLE, {}), ("resumed", HALF, {}), ("resumed", WHOLE, {})]
@@ -168,11 +167,6 @@ TRAININGS = {
 UPDATES = 7
 # dropout of two processes is not that of one
 FLAGS = ["--dropout", "0.0", "--max-update", str(UPDATES), "--distributed-backend", "gloo"]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return binarize(tmp_path_factory.mktemp("data"))
 
 
 def two(data: Path, folder: Path, *flags: str, arch: str = ARCH) -> list[Run]:
@@ -248,7 +242,7 @@ def test_a_process_ends_with_an_error_when_another_one_has_died(both: Path) -> N
     assert not list((both / "cut").glob("*.tmp"))
 
 
-def test_torchrun_ends_all_when_one_is_killed(data: Path, tmp_path: Path) -> None:
+def test_torchrun_ends_all_when_one_is_killed(data: Path) -> None:
     """The real commands; the second process is killed from outside after its fourth update."""
     command: list[Any] = [PROGRAMS / "torchrun", "--standalone", "--nproc_per_node", "2"]
     command += [PROGRAMS / "fairseq-train", data, *COMMON, "--arch", ARCH, *MODELS[ARCH], *FLAGS]

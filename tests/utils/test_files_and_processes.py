@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from fairseq_kerbs.utils import processes
 from fairseq_kerbs.utils.errors import UserError, sentence_of
 from fairseq_kerbs.utils.files import PARTIAL, STDIN, atomic_write, read_lines, sha256_of
-from fairseq_kerbs.utils.processes import find_program, progress
 from tests.helpers import HANGS
 from tests.helpers.cli import Patch
 from tests.helpers.commands import ROOT, run_program
@@ -65,7 +64,7 @@ def test_a_failed_or_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
         "with atomic_write(sys.argv[1]) as stream:\n"
         "    stream.write('new\\n' * 100000); stream.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    run_program(sys.executable, "-c", code, path, succeeds=False)
+    run_program(sys.executable, "-c", code, path, status=-signal.SIGKILL)
     assert path.read_text() == "old\n"
     assert [f.name for f in tmp_path.iterdir() if not f.name.startswith(PARTIAL)] == ["text"]
 
@@ -118,9 +117,6 @@ def test_sha256(tmp_path: Path) -> None:
     assert sha256_of(tmp_path) != whole
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
 def test_programs_beside_python_come_first(monkeypatch: Patch, tmp_path: Path) -> None:
     program, other = tmp_path / "bin" / "fairseq-train", tmp_path / "path" / "fairseq-train"
     for file in (program, other):
@@ -128,12 +124,12 @@ def test_programs_beside_python_come_first(monkeypatch: Patch, tmp_path: Path) -
         file.touch(mode=0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     monkeypatch.setenv("PATH", str(other.parent))
-    assert find_program("fairseq-train") == str(program)
+    assert processes.find_program("fairseq-train") == str(program)
     program.unlink()
-    assert find_program("fairseq-train") == str(other)
+    assert processes.find_program("fairseq-train") == str(other)
     other.unlink()
     with pytest.raises(UserError, match="fairseq-train"):
-        find_program("fairseq-train")
+        processes.find_program("fairseq-train")
 
 
 def test_status_folder_and_output_in_utf8(tmp_path: Path, monkeypatch: Patch) -> None:
@@ -169,7 +165,7 @@ def test_a_program_ends_with_us(how: signal.Signals) -> None:
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env=ENVIRONMENT, text=True, start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, start_new_session=True,
     ) as parent:  # fmt: skip
         assert parent.stdout is not None
         started = int(parent.stdout.readline())
@@ -189,6 +185,6 @@ def test_a_bar_is_shown_to_a_terminal_alone(terminal: bool, monkeypatch: Patch) 
     stderr = io.StringIO()
     monkeypatch.setattr(stderr, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stderr", stderr)
-    assert list(progress(iter("abc"), "reading", " letters", 3)) == ["a", "b", "c"]
+    assert list(processes.progress(iter("abc"), "reading", " letters", 3)) == ["a", "b", "c"]
     assert ("reading" in stderr.getvalue()) == terminal
     assert "\n" not in stderr.getvalue()
