@@ -226,6 +226,7 @@ def test_a_sample_with_room_keeps_everything() -> None:
         right = right.clamp(-65504, 65504)
         torch.testing.assert_close(sample.contexts(word), right, rtol=1e-3, atol=1e-2)
     assert len(sample.contexts(5)) == 0
+    assert len(sample.state()["kept"]) == 120
 
 
 def test_every_context_is_as_likely_to_be_kept() -> None:
@@ -332,6 +333,16 @@ def test_words_of_other_sizes_beside_it_do_not_change_the_clusters_of_a_word() -
             assert distances.square().amin(1).mean().item() == pytest.approx(mean, rel=1e-5)
 
 
+def test_a_sense_goes_to_the_word_whose_distortion_falls_most_and_not_to_the_widest() -> None:
+    wide, parted = torch.randn(140, 5, generator=torch.Generator().manual_seed(1)), torch.eye(5)[:2]
+    contexts = {4: wide, 5: 2.0 * parted.repeat(70, 1) + 0.1 * wide}
+    assert place_senses(sample_of(contexts, 9), 10).word_of_sense[-1] == 5
+    for scale in (1.0, 0.01):
+        basis, _ = whiten(sample_of({4: scale * wide}, 9))
+        shrunk = torch.linalg.inv(basis @ basis.t())  # the scatter, over its mean
+        assert shrunk.trace().item() == pytest.approx(5, rel=1e-3)
+
+
 def test_equal_contexts_get_one_sense() -> None:
     assert len(cluster([torch.ones(90, 3)], 4)[0]) == 1
     twice = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(50, 1)
@@ -395,6 +406,8 @@ def test_the_limit_holds_and_words_that_need_no_sense_get_none() -> None:
         torch.testing.assert_close(shares, torch.ones(12))
     sample.seen[6] = 2000  # of which the sample holds a part
     assert place_senses(sample, 14).word_of_sense[12:].tolist() == [6, 6]
+    assert whiten(sample)[1][-1, -1].item() == pytest.approx(int(sample.seen.sum()))
+    assert place_senses(sample, 40).word_of_sense.bincount().max() == 4
     few = place_senses(sample_of({4: blobs(4, (30,))}, 9), 12)
     assert few.word_of_sense.tolist() == [*range(9)]
     assert not few.rows.any()
