@@ -21,7 +21,6 @@ it limits changes in other words' contexts. The last term of b_k preserves the m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -36,7 +35,7 @@ SHRINKAGE = 0.3  # of the scatter within clusters towards a multiple of the iden
 LEAST_CONTEXTS = 40  # words with fewer contexts, and special symbols, keep one sense
 CONTEXTS_A_SENSE = 20  # minimum number of contexts per sense
 STARTS = 5  # initializations of k-means; with 2, some words had a worse optimum
-BATCH = 20_000  # maximum number of contexts that are clustered together on a GPU
+BATCH = 20_000  # contexts that are clustered together on a GPU, more if one word has more
 WHITENING = 0.5  # shrinkage of the scatter in whiten()
 
 
@@ -49,6 +48,7 @@ class ContextSample:
         most: maximum number of contexts of a word.
         memory: maximum size of the sample in bytes.
         special: number of special symbols at the start of the vocabulary, which are not sampled.
+        seed: random seed.
 
     Raises:
         ValueError: ``memory`` is too small for :data:`LEAST_CONTEXTS` contexts of each word.
@@ -110,7 +110,7 @@ class ContextSample:
         taken = (place < size).nonzero().squeeze(1)
         filled, which = (self.start[words] + place)[taken].unique(return_inverse=True)
         last = torch.zeros_like(filled).scatter_reduce(0, which, taken, "amax")  # of each slot
-        rows = contexts[order[last].to(contexts.device)].clamp(-65504, 65504)  # for float16
+        rows = contexts[order[last].to(contexts.device)].float().clamp(-65504, 65504)  # of float16
         self.kept[filled], self.device = rows.to(self.kept), contexts.device
 
     def contexts(self, word: int) -> Tensor:
@@ -134,19 +134,19 @@ def whiten(sample: ContextSample) -> tuple[Tensor, Tensor]:
     return (vectors * values.rsqrt()).float(), moments
 
 
-def cluster(contexts: Sequence[Tensor], most: int) -> list[list[tuple[Tensor, float]]]:
+def cluster(contexts: list[Tensor], most: int) -> list[list[tuple[Tensor, float]]]:
     """Cluster contexts [n, d] of each word, for k = 1 … ``most``, or fewer with few contexts. For
     each k, return the cluster of each context, [n], and the mean squared distance from centers."""
     points = pad_sequence([of_word - of_word.mean(0) for of_word in contexts], batch_first=True)
     mask = pad_sequence([of_word.new_ones(len(of_word)) for of_word in contexts], batch_first=True)
     found: list[list[tuple[Tensor, float]]] = [[] for _ in contexts]
-    for k in range(1, most + 1):
+    for k in range(1, min(most, points.shape[1] // CONTEXTS_A_SENSE) + 1):
         labels, means = (result.cpu() for result in _k_means(points, mask, k))
-        for i, of_word in enumerate(contexts):
-            several = len(of_word) >= k * CONTEXTS_A_SENSE and len(found[i]) == k - 1
-            clusters = labels[i, : len(of_word)]
-            if several and len(clusters.unique()) == k:
-                found[i].append((clusters, float(means[i])))
+        for several, of_word, clusters, mean in zip(found, contexts, labels, means.tolist()):
+            clusters, rounding = clusters[: len(of_word)], 1e-10 * of_word.square().sum(1).mean()
+            enough = len(of_word) >= k * CONTEXTS_A_SENSE and len(several) == k - 1
+            if enough and (k == 1 or several[-1][1] > rounding) and len(clusters.unique()) == k:
+                several.append((clusters, mean))
     return found
 
 
@@ -154,27 +154,28 @@ def _k_means(points: Tensor, mask: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Lloyd's algorithm from k-means++ for centered points [B, n, d] of B words, of which those
     with ``mask`` [B, n] 1 count. Returns clusters, [B, n], and mean squared distances, [B]."""
     draws = torch.rand(k, STARTS, 1, generator=torch.Generator().manual_seed(k)).to(points)
-    draws = draws.repeat(1, len(points), 1)  # [k, B · STARTS, 1]
-    points, mask = points.repeat_interleave(STARTS, 0), mask.repeat_interleave(STARTS, 0)
-    squares, centers = points.square().sum(2), points[:, :0]  # [B · STARTS, j, d]
-    distances, labels = mask, torch.full_like(mask, -1)
+    mask, squares = mask.unsqueeze(1), points.square().sum(2).unsqueeze(1)  # [B, 1, n]
+    centers = points.new_empty(len(points), STARTS, 0, points.shape[2])  # [B, STARTS, j, d]
+    distances, labels = mask.repeat(1, STARTS, 1), -mask.repeat(1, STARTS, 1).long()
     for _ in range(300):
-        if (j := centers.shape[1]) < k:  # a new center, with a probability by squared distance
-            sums = distances.cumsum(1)
-            places = torch.searchsorted(sums, draws[j] * sums[:, -1:]).unsqueeze(2)
-            centers = torch.cat([centers, points.take_along_dim(places, 1)], 1)
+        if (j := centers.shape[2]) < k:  # a new center, with a probability by squared distance
+            sums = distances.cumsum(2)
+            places = torch.searchsorted(sums, draws[j] * sums[:, :, -1:])  # [B, STARTS, 1]
+            centers = torch.cat([centers, points.take_along_dim(places, 1).unsqueeze(2)], 2)
         else:  # a cluster without members keeps its center
-            members = torch.stack([labels == i for i in range(k)], 1) * mask.unsqueeze(1)
-            counts = members.sum(2, keepdim=True)
-            centers = torch.where(counts > 0, members @ points / counts.clamp_min(1), centers)
-        before, offsets = labels, centers.square().sum(2, keepdim=True)
-        nearest, labels = torch.baddbmm(offsets, centers, points.transpose(1, 2), alpha=-2).min(1)
+            members = torch.stack([labels == i for i in range(k)], 2) * mask.unsqueeze(1)
+            counts = members.sum(3, keepdim=True)
+            means = (members.flatten(1, 2) @ points).view_as(centers) / counts.clamp_min(1)
+            centers = torch.where(counts > 0, means, centers)
+        before, rows = labels, centers.flatten(1, 2)
+        offsets = rows.square().sum(2, keepdim=True)
+        apart = torch.baddbmm(offsets, rows, points.transpose(1, 2), alpha=-2)
+        nearest, labels = apart.unflatten(1, (STARTS, -1)).min(2)
         distances = (nearest + squares).clamp_min(1e-30) * mask
         if torch.equal(labels, before):
             break
-    means, best = (distances.sum(1) / mask.sum(1)).view(-1, STARTS).min(1)
-    labels = labels.view(len(best), STARTS, -1).take_along_dim(best.view(-1, 1, 1), 1)
-    return labels.squeeze(1), means
+    mean, best = (distances.sum(2) / mask.sum(2)).min(1)
+    return labels.take_along_dim(best.view(-1, 1, 1), 1).squeeze(1), mean
 
 
 def allocate(falls: dict[int, list[float]], extra: int) -> Counter[int]:
@@ -229,15 +230,14 @@ def place_senses(
     more, and ``max_senses`` of a word. ``gap``, a number or [V], is that of :func:`place_word`."""
     words, (basis, moments) = len(sample.size), whiten(sample)
     found, falls = dict[int, list[tuple[Tensor, float]]](), dict[int, list[float]]()
-    order = sample.seen.minimum(sample.size).argsort(stable=True)  # similar sizes: little padding
-    several = 1 if sample.device.type == "cpu" else max(1, BATCH // int(sample.size.max()))
-    batches = [some for some in order[sample.enough[order]].split(several) if len(some)]
+    sizes, order = sample.seen.minimum(sample.size).sort(stable=True)  # similar: little padding
+    number = 1 if sample.device.type == "cpu" else max(1, BATCH // int(sizes[-1]))
+    batches = [some for some in order[sample.enough[order]].split(number) if len(some)]
     for batch in progress(batches, "clusters", " batches"):
         whitened = [(sample.contexts(word) @ basis).to(sample.device) for word in batch.tolist()]
-        found.update(zip(batch.tolist(), cluster(whitened, max_senses)))
-        for word in batch.tolist():
-            pairs, seen = zip(found[word], found[word][1:]), int(sample.seen[word])
-            falls[word] = [seen * (before - after) for (_, before), (_, after) in pairs]
+        for word, several in zip(batch.tolist(), cluster(whitened, max_senses)):
+            found[word], seen = several, int(sample.seen[word])
+            falls[word] = [seen * (a - b) for (_, a), (_, b) in zip(several, several[1:])]
     extra, gaps = allocate(falls, total_senses - words), torch.as_tensor(gap).expand(words).tolist()
     word_of_sense = torch.tensor([*range(words), *sorted(extra.elements())])
     rows = torch.zeros(len(word_of_sense), sample.kept.shape[1])

@@ -101,6 +101,7 @@ def place_on_clusters(
         all senses with a new embedding. Spare senses move to words with a free place.
     """
     owners, words = inventory.word_of_sense.cpu(), inventory.vocab_size
+    sample.device = weight.device  # also if the sample is from a checkpoint
     table = build_sense_table(owners, words)
     weight, theta = weight.detach().double().cpu(), theta.detach().double().cpu()
     live = ~spare_senses(weight, owners, words)

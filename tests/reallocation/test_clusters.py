@@ -345,6 +345,7 @@ def test_a_sense_goes_to_the_word_whose_distortion_falls_most_and_not_to_the_wid
 
 def test_equal_contexts_get_one_sense() -> None:
     assert len(cluster([torch.ones(90, 3)], 4)[0]) == 1
+    assert len(cluster([1.0 + 1e-7 * blobs(0)], 4)[0]) == 1  # equal but for rounding
     twice = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(50, 1)
     (found,) = cluster([twice], 4)
     assert len(found) == 2
