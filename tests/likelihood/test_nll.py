@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
-from fairseq_kerbs.likelihood import chunks, compilation, kerbs_log_probs, kerbs_nll
+from fairseq_kerbs.likelihood import chunks, compilation, kerbs_log_probs, kerbs_nll, passes
 from fairseq_kerbs.likelihood import nll as module
 from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
 from fairseq_kerbs.output_layers import ranked_senses
@@ -468,6 +468,17 @@ def test_probabilities_and_losses_are_the_naive_ones(p: Problem, kernel: str, sm
     each = kerbs_nll(*p.leaves, p.word_of_sense, p.target, reduction="none", **options)
     truth = naive_token_losses(exact, kernel, smoothing)
     torch.testing.assert_close(each.double(), truth, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("senses", [1, 63, 64, 65, 128, 200])
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_sums_over_blocks_of_64_senses_are_those_over_all(senses: int, scale: float) -> None:
+    generator = torch.Generator().manual_seed(senses)
+    logits = scale * torch.randn(senses, 5, generator=generator, dtype=torch.float64)
+    log_z, mean = passes.log_sum(logits, True)
+    torch.testing.assert_close(log_z, logits.logsumexp(0))
+    torch.testing.assert_close(mean, (logits.softmax(0) * logits).sum(0))
+    assert passes.ROWS == 64
 
 
 ANY = problems(torch.float64, torch.float32, torch.bfloat16, torch.float16)
