@@ -48,8 +48,13 @@ def _onednn_reads(matrix: Tensor) -> bool:
 
 
 def pack(b: Tensor) -> Tensor:
-    """b for many products by :func:`multiply`, in the order in which oneDNN reads it."""
-    return torch.ops.mkldnn._reorder_linear_weight(b) if _onednn_reads(b) else b
+    """b for many products by :func:`multiply`, in the order in which oneDNN or MKL reads it."""
+    if not _onednn_reads(b):
+        return b
+    if _mkl_is_faster():
+        return b.t().contiguous().t()
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(b)
+    return packed
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:

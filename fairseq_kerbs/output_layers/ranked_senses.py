@@ -13,7 +13,7 @@ from fairseq_kerbs.likelihood.chunks import chunk_size, row_blocks
 from fairseq_kerbs.likelihood.nll import Senses
 
 SMALLEST, LARGEST = 1e-30, 1e30  # no sum of exp() between them lost a part that matters
-CPU_TOKENS = 1024  # more than in training, where gradients of all senses meet every chunk
+CPU_TOKENS = 128  # logits of a chunk stay in the cache, and their memory is used again
 
 
 class RankedSenses(NamedTuple):
@@ -47,22 +47,25 @@ class RankedSenses(NamedTuple):
         counts = mask.sum(1).tolist()
         return cls(bound, pack(w), w_norm, theta, factors, counts, words.argsort(), order.argsort())
 
-    def log_probs(self, h: Tensor) -> Tensor:
-        """Log-probabilities of all words for a few context vectors, [n, d] -> [n, V]."""
+    def write_log_probs(self, h: Tensor, scores: Tensor) -> None:
+        """Write log-probabilities of all words for a few context vectors, [n, d], to [n, V]."""
         if len(self.counts) == 1:
-            return self._logits(h).log_softmax(1)
+            torch.log_softmax(self._logits(h), 1, out=scores)
+            return
         if h.device.type == "cpu" and len(h):  # elsewhere the comparisons would wait for a GPU
             words, *others = self._logits(h).exp_().split(self.counts, 1)
             for part in others:
-                words[:, : part.shape[1]] += part
+                words[:, : part.shape[1]].add_(part)
             total = words.sum(1, keepdim=True)
             if words.amin() > SMALLEST and total.amax() < LARGEST:
-                return words.index_select(1, self.rows).log_().sub_(total.log_())
+                torch.index_select(words, 1, self.rows, out=scores)
+                scores.log_().sub_(total.log_())
+                return
         words, *others = self._logits(h).split(self.counts, 1)  # slower, for every range
         for part in others:
             some = words[:, : part.shape[1]]
             torch.logaddexp(some, part, out=some)
-        return words.index_select(1, self.rows).log_softmax(1)
+        torch.log_softmax(words.index_select(1, self.rows), 1, out=scores)
 
     def _logits(self, h: Tensor) -> Tensor:
         """Logits of all senses, [n, d] -> [n, M]."""
@@ -76,7 +79,7 @@ class RankedSenses(NamedTuple):
             part = x[:, block]
             if self.factors is not None:
                 torch.expm1(part, out=part).mul_(self.factors[block]).mul_(h_norm)
-            else:
+            elif type(self.kernel) is not InnerProductKernel:
                 norms = h_norm, self.w_norm[block]
                 part.copy_(self.kernel.value(part, *norms, self.theta[..., block]))
         return x
@@ -85,7 +88,7 @@ class RankedSenses(NamedTuple):
         """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
         and vectors [..., K, d]."""
         places, h = self.places[senses], h.to(self.w_norm.dtype)
-        x = torch.einsum("...d,...kd->...k", self.kernel.map_contexts(h), vectors.to(h.dtype))
+        x = (vectors.to(h.dtype) @ self.kernel.map_contexts(h).unsqueeze(-1)).squeeze(-1)
         return self.kernel.value(x, safe_norm(h), self.w_norm[places], self.theta[..., places])
 
 
@@ -99,6 +102,7 @@ def score_words(
     flat = h.reshape(-1, h.shape[-1])
     with torch.autocast(h.device.type, enabled=False):
         size = chunk_size(len(flat), senses.w, compiled=False, cpu_tokens=CPU_TOKENS)
-        parts = [ranked.log_probs(part) for part in flat.split(size)]
-    scores = torch.cat(parts) if len(parts) > 1 else parts[0]
+        scores = ranked.w_norm.new_empty(len(flat), len(ranked.rows))
+        for part, some in zip(flat.split(size), scores.split(size)):
+            ranked.write_log_probs(part, some)
     return scores.view(*h.shape[:-1], len(ranked.rows)), ranked
