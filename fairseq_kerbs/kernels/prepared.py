@@ -12,6 +12,8 @@ from torch import Tensor
 from fairseq_kerbs.kernels.base import Kernel, compute_dtype, safe_norm
 from fairseq_kerbs.torch_compat import autocast_dtype, is_compiling
 
+MKL_NUMBERS = 2**22  # in a larger matrix MKL takes longer than oneDNN for a few rows
+
 
 @functools.cache
 def _has_onednn() -> bool:
@@ -51,7 +53,7 @@ def pack(b: Tensor) -> Tensor:
     """b for many products by :func:`multiply`, in the order in which oneDNN or MKL reads it."""
     if not _onednn_reads(b):
         return b
-    if _mkl_is_faster():
+    if _mkl_is_faster() and b.numel() < MKL_NUMBERS:
         return b.t().contiguous().t()
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(b)
     return packed

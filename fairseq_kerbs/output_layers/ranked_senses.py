@@ -88,7 +88,8 @@ class RankedSenses(NamedTuple):
         """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
         and vectors [..., K, d]."""
         places, h = self.places[senses], h.to(self.w_norm.dtype)
-        x = (vectors.to(h.dtype) @ self.kernel.map_contexts(h).unsqueeze(-1)).squeeze(-1)
+        x = self.kernel.map_contexts(h).unsqueeze(-2) @ vectors.to(h.dtype).transpose(-1, -2)
+        x = x.squeeze(-2)
         return self.kernel.value(x, safe_norm(h), self.w_norm[places], self.theta[..., places])
 
 
