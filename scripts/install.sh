@@ -13,7 +13,7 @@
 # FAIRSEQ_SDIST=FILE   use this copy of fairseq-0.12.2.tar.gz instead of downloading it
 # INSTALL_LOG=FILE     where all that pip prints goes (default: .venv/install.log)
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/environment.sh"
 
 say() { printf '[install] %s\n' "$*"; }
 fail() { say "$@" >&2; exit 1; }

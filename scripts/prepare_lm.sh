@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
 # Tokenized text to data for language models. Flags: --help
-source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/environment.sh"
 kerbs prepare-lm "$@"

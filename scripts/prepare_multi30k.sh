@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
 # Multi30k De-En; downloaded if not named. Flags: --help
-source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/environment.sh"
 kerbs prepare-multi30k "$@"

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
 # Raw parallel text to data for fairseq-train: Moses, length filter, BPE, binarization. Flags: --help
-source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/environment.sh"
 kerbs prepare "$@"

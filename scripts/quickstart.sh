@@ -7,7 +7,7 @@
 #
 # Results go to FOLDER [quickstart/ in the checkout]. May be repeated: a step whose result is there
 # is not run again; remove FOLDER to start afresh.
-source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/environment.sh"
 
 case "${1:-}" in
   -h | --help) usage; exit ;;

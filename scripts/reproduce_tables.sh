@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Reproduce the papers' tables with Snakemake: see scripts/reproduce_tables.sh --help.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/environment.sh"
 find_python
 export CHECKOUT  # the profile of SLURM names files in it
 export PYTHONPATH="$CHECKOUT${PYTHONPATH:+:$PYTHONPATH}"

@@ -4,7 +4,7 @@
 # With --coverage as the first one, the lines of the package that no test runs are listed at the end.
 # As many processes run tests as there are cores; -n 0 for one that a debugger can enter.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/environment.sh"
+source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/environment.sh"
 case ${1:-} in
   -h | --help) usage; exit ;;
   --coverage) shift; set -- --cov --cov-report=term-missing:skip-covered "$@" ;;

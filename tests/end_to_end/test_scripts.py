@@ -54,6 +54,9 @@ def test_quickstart_shows_what_matters_and_logs_all(tmp_path: Path) -> None:
     assert logs[1].startswith("much of train\n")
     assert "bat: 3 senses" in logs[2]
 
+    (link := tmp_path / "elsewhere").symlink_to("a checkout/scripts/generate.sh")
+    assert "BLEU|nrefs:1 = 94.74\n" in run_program("bash", link, cwd="/")
+
 
 @pytest.mark.slow
 def test_an_installed_package_has_the_configurations_and_the_page(tmp_path: Path) -> None:
