@@ -55,7 +55,7 @@ def test_quickstart_shows_what_matters_and_logs_all(tmp_path: Path) -> None:
     assert "bat: 3 senses" in logs[2]
 
     (link := tmp_path / "elsewhere").symlink_to("a checkout/scripts/generate.sh")
-    assert "BLEU|nrefs:1 = 94.74\n" in run_program("bash", link, cwd="/")
+    assert "BLEU|nrefs:1 = 94.74\n" in run_program("bash", link, cwd=Path("/"))
 
 
 @pytest.mark.slow

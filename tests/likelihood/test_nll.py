@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits
+from fairseq_kerbs.kernels import Kernel, build_kernel, kernel_logits, prepared
 from fairseq_kerbs.likelihood import chunks, compilation, kerbs_log_probs, kerbs_nll, passes
 from fairseq_kerbs.likelihood import nll as module
 from fairseq_kerbs.likelihood.nll import NllOptions, Senses, nll_with_evidence
@@ -272,6 +272,18 @@ def test_scores_for_decoding_in_chunks_and_blocks(kernel: str) -> None:
     assert not first.requires_grad
     torch.testing.assert_close(first, right[0, 3], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(second, right.transpose(0, 1), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("total", [12, 30])
+@pytest.mark.parametrize("mkl", [False, True])
+def test_scores_for_decoding_by_each_library(mkl: bool, total: int) -> None:
+    p = make_problem(24, 12, total, dtype=torch.float32)
+    right = naive_words(naive_logits(*p.leaves).double(), p.word_of_sense, 12)
+    chunks_of_five = mock.patch.object(ranked_senses, "chunk_size", return_value=5)
+    with chunks_of_five, mock.patch.object(prepared, "_mkl_is_faster", return_value=mkl):
+        scores, ranked = score_words(p.h, senses_of(p))
+    assert ranked.w.is_mkldnn == (prepared._has_onednn() and not mkl)
+    torch.testing.assert_close(scores.double(), right, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("shift", [-200.0, 0.0, 200.0])
