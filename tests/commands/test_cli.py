@@ -169,7 +169,7 @@ def test_scripts_without_fairseq_say_what_to_run(tmp_path: Path) -> None:
     """A copy of the scripts without .venv, under a Python without fairseq."""
     scripts, tools = shutil.copytree(ROOT / "scripts", tmp_path / "scripts"), tmp_path / "tools"
     tools.mkdir()
-    for tool in ("bash", "basename", "dirname", "sed"):
+    for tool in ("bash", "basename", "dirname", "readlink", "sed"):
         (tools / tool).symlink_to(f"/usr/bin/{tool}")
     python = tools / "python3"
     python.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
