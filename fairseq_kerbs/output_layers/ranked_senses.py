@@ -13,7 +13,7 @@ from fairseq_kerbs.likelihood.chunks import chunk_size, row_blocks
 from fairseq_kerbs.likelihood.nll import Senses
 
 SMALLEST, LARGEST = 1e-30, 1e30  # no sum of exp() between them lost a part that matters
-CPU_TOKENS = 128  # logits of a chunk stay in the cache, and their memory is used again
+CPU_TOKENS = 128  # with few senses the logits of a chunk stay in the cache
 
 
 class RankedSenses(NamedTuple):
@@ -79,7 +79,7 @@ class RankedSenses(NamedTuple):
             part = x[:, block]
             if self.factors is not None:
                 torch.expm1(part, out=part).mul_(self.factors[block]).mul_(h_norm)
-            elif type(self.kernel) is not InnerProductKernel:
+            else:
                 norms = h_norm, self.w_norm[block]
                 part.copy_(self.kernel.value(part, *norms, self.theta[..., block]))
         return x
