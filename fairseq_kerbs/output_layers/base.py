@@ -29,10 +29,15 @@ class LookedUp(NamedTuple):
 
     rows: Tensor  # sense embeddings, [..., K, d]
     theta: Tensor  # kernel parameters, [..., K]
-    prior: Tensor  # usage of senses within the word, [..., K], sums to 1
+    usage: Tensor  # usage U of the senses, [..., K]
     mask: Tensor  # False at padding, [..., K]
     senses: Tensor  # sense numbers, [..., K]
     prepared: Tensor | None = None  # Kernel.prepare(θ), [..., K] or [C, ..., K] [when needed]
+
+    @property
+    def prior(self) -> Tensor:
+        """Usage of the senses within their word, [..., K]."""
+        return prior_weights(self.usage, self.mask)
 
     def by_position(self) -> Iterator[LookedUp]:
         """Senses of words [batch, len], position by position."""
@@ -62,14 +67,14 @@ class _Anchor(torch.autograd.Function):
         return (grad, *[None] * ctx.others)
 
 
-def prior_weights(usage: Tensor, senses: Tensor, mask: Tensor) -> Tensor:
-    """Usage of some senses [..., K], normalized within each word, or uniform if none was used.
+def prior_weights(usage: Tensor, mask: Tensor) -> Tensor:
+    """Usage U of senses [..., K], normalized within each word, or uniform if none was used.
 
-    ``usage`` is U of all senses, [M]. Padding, where ``mask`` is False, gets 0. The sum is 1.
+    Padding, where ``mask`` is False, gets 0. The sum is 1, or 0 if all is padding.
     """
-    used = usage[senses].double() * mask  # [..., K]
+    used = usage.double() * mask  # [..., K]
     total = used.sum(-1, keepdim=True)
-    uniform = mask / mask.sum(-1, keepdim=True)
+    uniform = mask / mask.sum(-1, keepdim=True).clamp_min(1)
     # far below float32's range a quotient of decayed usages carries no information
     seen = total > 1e-30
     return torch.where(seen, used / torch.where(seen, total, 1.0), uniform).to(usage.dtype)
@@ -155,17 +160,17 @@ class OutputLayer(nn.Module):
         """
         table = self.table
         senses, mask = table.senses[words], table.mask[words]  # [..., K]
-        prior, theta = prior_weights(self.usage, senses, mask), self.theta[senses]
-        wide = theta.detach().to(compute_dtype(theta))
-        prepared = self.kernel.prepare(wide) if prepare else None
-        return LookedUp(F.embedding(senses, self.weight), theta, prior, mask, senses, prepared)
+        usage, theta, prepared = self.usage[senses], self.theta[senses], None
+        if prepare:
+            prepared = self.kernel.prepare(theta.detach().to(compute_dtype(theta)))
+        return LookedUp(F.embedding(senses, self.weight), theta, usage, mask, senses, prepared)
 
     def posterior(self, found: LookedUp, contexts: Tensor) -> Tensor:
         """Posterior of the senses of known words (Eq. 7), [..., K], 0 at padding, sums to 1.
 
         The words [...] are ``found`` by :meth:`look_up`. ``contexts`` [..., d] predicted them.
         """
-        return found.prior.new_ones(*contexts.shape[:-1], 1)
+        return found.usage.new_ones(*contexts.shape[:-1], 1)
 
     def as_contexts(self, rows: Tensor) -> Tensor:
         """Use sense embeddings [..., d] as context vectors: a bias is replaced by 1."""

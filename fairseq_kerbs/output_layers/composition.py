@@ -61,11 +61,10 @@ class ComposedEmbedding(nn.Module):
         Returns:
             [..., e], with e = d, or d − 1 with a bias.
         """
-        weights = found.prior
-        if contexts is not None and self.posterior:
-            # the padding word has an empty mask; unmask it, so that its weights are finite
-            some = found.mask | ~found.mask.any(-1, keepdim=True)
-            weights = self.layer.posterior(found._replace(mask=some), contexts)
+        if contexts is None or not self.posterior:
+            weights = found.prior
+        else:
+            weights = self.layer.posterior(found, contexts)
             if alone is not None:
                 weights = torch.where(alone.unsqueeze(-1), found.prior, weights)
         rows = found.rows[..., : self.embedding_dim]

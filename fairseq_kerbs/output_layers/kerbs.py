@@ -56,7 +56,7 @@ def posterior_weights(
         prepared: ``kernel.prepare(theta)`` if it is known.
 
     Returns:
-        [..., K], 0 at padding, sums to 1.
+        [..., K], 0 at padding, sums to 1. Uniform if all is padding.
     """
     dtype = compute_dtype(h, rows, theta)
     with torch.autocast(h.device.type, enabled=False):
@@ -65,7 +65,12 @@ def posterior_weights(
         x = torch.einsum("...d,...kd->...k", bound.map_contexts(wide_h), wide_rows)
         row_norm = safe_norm(wide_rows).squeeze(-1)  # [..., K]
         logits = apply_kernel(bound, x, safe_norm(wide_h), row_norm, theta, prepared)
-        return logits.masked_fill(~mask, -torch.inf).softmax(-1)
+        return _masked_softmax(logits, mask)
+
+
+def _masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the last axis where ``mask`` is True, or uniform weights if it is nowhere."""
+    return logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(-1)
 
 
 class KerbsOutputLayer(OutputLayer):
@@ -169,7 +174,7 @@ class KerbsOutputLayer(OutputLayer):
             return posterior_weights(*inputs)
         with torch.autocast(contexts.device.type, enabled=False):
             logits = prepared.logits_of(found.senses, found.rows, contexts)
-            return logits.masked_fill(~found.mask, -torch.inf).softmax(-1)
+            return _masked_softmax(logits, found.mask)
 
     def _nll(self, h: Tensor, target: Tensor, options: NllOptions) -> Losses:
         loss, token_nll, evidence = super()._nll(h, target, options)

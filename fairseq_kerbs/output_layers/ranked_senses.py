@@ -87,9 +87,12 @@ class RankedSenses(NamedTuple):
     def logits_of(self, senses: Tensor, vectors: Tensor, h: Tensor) -> Tensor:
         """Logits [..., K] of some senses for each context vector h [..., d]: their numbers [..., K]
         and vectors [..., K, d]."""
-        places, h = self.places[senses], h.to(self.w_norm.dtype)
+        h = h.to(self.w_norm.dtype)
         x = self.kernel.map_contexts(h).unsqueeze(-2) @ vectors.to(h.dtype).transpose(-1, -2)
         x = x.squeeze(-2)
+        if isinstance(self.kernel, InnerProductKernel):
+            return x
+        places = self.places[senses]
         return self.kernel.value(x, safe_norm(h), self.w_norm[places], self.theta[..., places])
 
 

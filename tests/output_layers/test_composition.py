@@ -35,14 +35,16 @@ def make_layer(kernel: str = "kerbs") -> tuple[KerbsOutputLayer, Problem]:
 def test_prior_is_uniform_for_words_that_never_occurred_and_is_rounded_once() -> None:
     table = build_sense_table(torch.tensor([0, 0, 1, 1, 1, 2]), 3, 4)
     usage, third = torch.tensor([0.0, 0.0, 1e-40, 1e-41, 0.0, 0.5]), 1 / 3
-    weights = prior_weights(usage, *table[:2])
+    weights = prior_weights(usage[table.senses], table.mask)
     expected = torch.tensor([[0.5, 0.5, 0, 0], [third, third, third, 0], [1.0, 0, 0, 0]])
     torch.testing.assert_close(weights, expected)
     words = torch.tensor([[0, 2], [1, 1]])
-    assert torch.equal(prior_weights(usage, table.senses[words], table.mask[words]), weights[words])
+    assert torch.equal(prior_weights(usage[table.senses[words]], table.mask[words]), weights[words])
     table, usage = build_sense_table(torch.arange(300) % 100, 100), torch.rand(300) ** 8
     used = usage[table.senses].double()
-    assert torch.equal(prior_weights(usage, *table[:2]), (used / used.sum(1, keepdim=True)).float())
+    assert torch.equal(
+        prior_weights(usage[table.senses], table.mask), (used / used.sum(1, keepdim=True)).float()
+    )
 
 
 @pytest.mark.parametrize("kernel", ["kerbs", "kerbs_released", "lin"])
