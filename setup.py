@@ -50,10 +50,12 @@ setup(
             "Jinja2",
             "matplotlib>=3.8",
             "pandas>=2.2",
+            "regex",
             "scikit-learn>=1.4",
             "scipy",
             "snowballstemmer",
             "tabulate",
+            "wcwidth",  # tabulate aligns Chinese and Japanese by it
         ],
         # the papers' tables; beside "fairseq"
         "tables": [

@@ -94,14 +94,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("transformer", {"composition": "prior", "reallocation": "none"}),
     ("transformer", {"input_embedding": "separate"}),
     ("transformer", {"output_layer": "mos", "kernel": "lin"}),
-    ("lstm", CLUSTERS),
-    ("gru", SPLIT),
+    *(("lstm", CLUSTERS), ("gru", SPLIT), ("transformer_lm", SPLIT)),
+    *((name, {}) for name in ("lstm_lm", "bilstm_lm")),
     ("gru", {"output_layer": "softmax", "kernel": "lin"}),
     ("fairseq_lstm", {"kernel": "kerbs_released"}),
-    ("transformer_lm", SPLIT),
-    ("lstm_lm", {}),
     ("gru_lm", {"composition": "prior"}),
-    ("bilstm_lm", {}),
 ]
 
 

@@ -9,6 +9,7 @@ mean over words; where a sense is rare, they may do worse than senses on a singl
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,11 +71,12 @@ def read_gold_senses(path: Path) -> GoldSenses:
     gold: dict[tuple[int, int, str], str] = {}
     for number, row in enumerate(read_lines(path), start=1):
         fields = row.split("\t")
-        if len(fields) != 4 or not (fields[0].isdigit() and fields[1].isdigit()):
+        if not (len(fields) == 4 and all(fields) and all(map(str.isdecimal, fields[:2]))):
             raise UserError(
                 f"{path}, line {number}: expected line, occurrence, word and sense between tabs"
             )
-        gold[int(fields[0]), int(fields[1]), fields[2]] = fields[3]
+        if gold.setdefault((int(fields[0]), int(fields[1]), fields[2]), fields[3]) != fields[3]:
+            raise UserError(f"{path}, line {number}: this occurrence has another sense above")
     if not gold:
         raise UserError(f"{path} is empty")
     return gold
@@ -98,10 +100,11 @@ def label_occurrences(
         numbers: index in the dictionary of each word.
 
     Returns:
-        occurrences by word, and counts of gold senses by row of the model's sense.
+        occurrences by word, and counts of gold senses by row of the model's sense. A message
+        says how many labels are missing in the text.
 
     Raises:
-        UserError: no occurrence has a gold sense.
+        UserError: no occurrence has a gold sense, or most labels of the words are missing.
     """
     tokens = text.tokens[text.tokens["entry"].isin([*numbers.values()])]  # [C], as `text.contexts`
     columns = (tokens[name].tolist() for name in ("line", "place", "sense"))
@@ -116,6 +119,12 @@ def label_occurrences(
             "--gold has no word of the split that is a single token of the model; give --split for "
             "the split that the file belongs to"
         )
+    named = sum(word in numbers for _, _, word in gold)
+    where = f"--gold: the split has {len(labels)} of {named} labels of the model's words"
+    if len(labels) < named / 2:
+        raise UserError(f"{where}; lines and occurrences count from 0, and --split names the split")
+    if len(labels) < named:
+        print(f"fairseq-kerbs: {where}", file=sys.stderr)
     table, labelled = DataFrame(labels, columns=["word", "gold", "row", "context"]), {}
     for word, group in table.groupby("word"):
         senses, kinds = sense_numbers(layer, numbers[word]), factorize(group["gold"], sort=True)[0]

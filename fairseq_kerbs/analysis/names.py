@@ -4,7 +4,8 @@ The text has the most probable sense of each word that is a single token. If the
 side, IBM Model 1 aligns each word with a source word. The neighbours of a sense are the adjacent
 words that are more frequent than with the other senses of the word, by z-scores of log odds (Monroe
 et al. 2008, "Fightin' Words", Section 3.3.1). In dialog, with both sides in the same language,
-nothing is aligned, and the words of the previous turn are treated as neighbours are.
+nothing is aligned, and the words of the previous turn are treated as neighbours are. The first word
+of a source line is written as it most often is within lines.
 
 The clarity of a word is the mutual information of its senses with source words, or else with
 neighbours, minus the value expected by chance (Vinh et al. 2010), in nats.
@@ -34,7 +35,15 @@ LEAST_Z = 1.96
 MOST = 3  # maximum number of source words, of neighbours, and of words of the previous turn
 SAME_LANGUAGE = 0.5  # both sides are one language if the source has this share of target words
 COMMON = 0.25  # share of tokens of the most frequent words, which are ranked as function words
+LINES = 10_000  # maximum number of lines by which dialog is told from translation
 _NOWHERE: Numbers = np.empty(0, np.int64)
+_CONTENT = frozenset(  # of scikit-learn's stop words
+    [
+        *("amount", "back", "bill", "bottom", "call", "cry", "describe", "detail", "fill", "find"),
+        *("fire", "found", "front", "full", "interest", "mill", "mine", "move", "name", "part"),
+        *("put", "see", "serious", "show", "side", "sincere", "system", "thick", "thin", "top"),
+    ]
+)
 
 
 class SenseName(NamedTuple):
@@ -67,8 +76,8 @@ NO_NAME = SenseName(0, 0.0, [], [], [])
 
 
 def is_function_word(word: str) -> bool:
-    """Whether a word has no letter, or is one of scikit-learn's English stop words."""
-    return not has_letter(word) or word.lower() in ENGLISH_STOP_WORDS
+    """Whether a word has no letter, or is an English function word."""
+    return not has_letter(word) or word.lower() in ENGLISH_STOP_WORDS - _CONTENT
 
 
 def _may_be_name(word: str) -> bool:
@@ -93,7 +102,9 @@ class SenseNames:
         )
         # integers for words; 0 stands for "" before, between and after lines
         words = ["", *(word for line in text.words for word in (*line, ""))]
-        source = [word for line in text.source or [] for word in line]
+        turns = is_dialog(text.words, text.source) if text.source else False
+        lines = text.source or [] if turns else _truecased(text.source or [])
+        source = [word for line in lines for word in line]
         numbers, kinds = pandas.factorize(np.array([*words, *source], object), sort=True)
         self._kinds: list[str] = kinds.tolist()
         starts = np.cumsum([0, *map(len, text.words)])[self._line]  # [N] words in earlier lines
@@ -101,12 +112,12 @@ class SenseNames:
         self._before, self._after = numbers[at - 1], numbers[at + 1]  # [N]
         self._cause: Numbers | None = None  # [N] aligned source word
         self._turns: list[Numbers] = []  # in dialog, words of the turn before each line
-        target, others = np.unique(numbers[: len(words)]), numbers[len(words) :]
-        if len(np.intersect1d(target, others)) > SAME_LANGUAGE * (len(target) - 1):
-            ends = np.cumsum([len(line) for line in text.source or []])[:-1]
+        others = numbers[len(words) :]
+        if turns:
+            ends = np.cumsum([len(line) for line in lines])[:-1]
             self._turns = [np.unique(line) for line in np.split(others, ends)]
         elif source:
-            best = align(text.words, text.source or [])[starts + tokens["place"].to_numpy()]
+            best = align(text.words, lines)[starts + tokens["place"].to_numpy()]
             letters = np.array(list(map(_may_be_name, source)))
             # punctuation is no name
             self._cause = np.where((best >= 0) & letters[best], others[best], 0)
@@ -187,6 +198,30 @@ class SenseNames:
         best = where[np.argsort(-self._share[where], kind="stable")[:most]]
         lines, place = self._text.words, self._text.tokens["place"]
         return [(float(self._share[at]), lines[self._line[at]], int(place[at])) for at in best]
+
+
+def is_dialog(target: Sequence[Sequence[str]], source: Sequence[Sequence[str]]) -> bool:
+    """Whether parallel lines are turns of a dialog, not translations.
+
+    Both sides of a dialog have the same words. So do closely related languages. But in a
+    translation, the words of a line are far more frequent in its source than in the next line.
+    """
+    known = {word for line in source for word in line}
+    words = {word for line in target for word in line}
+    if len(known & words) <= SAME_LANGUAGE * len(words):
+        return False
+    lines = list(zip(target, source, [*source[1:], source[0]]))[:LINES]
+    own, other = (
+        sum(len({*line[0]} & {*line[side]}) for line in lines if line[0]) for side in (1, 2)
+    )
+    return own < 2 * other
+
+
+def _truecased(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Lines whose first word is spelled as it most often is at other places, if it is there."""
+    spellings = Counter(word for line in lines for word in line[1:])
+    usual = {word.lower(): word for word, _ in reversed(spellings.most_common())}
+    return [[*(usual.get(word.lower(), word) for word in line[:1]), *line[1:]] for line in lines]
 
 
 def log_odds(table: NDArray[np.int64]) -> NDArray[np.float64]:

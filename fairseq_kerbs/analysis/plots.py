@@ -7,6 +7,8 @@ and are identical in every run.
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,10 +46,15 @@ def check_figure_path(path: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the suffix."""
+    """Write a figure in the format of the suffix. Letters that the font lacks are reported."""
     suffix = path.suffix.lower()
-    with rc_context({"svg.hashsalt": "fairseq_kerbs"}), atomic_write(path, "wb") as stream:
+    salt = rc_context({"svg.hashsalt": "fairseq_kerbs"})
+    caught = warnings.catch_warnings(record=True)
+    with salt, caught as messages, atomic_write(path, "wb") as stream:
         figure.savefig(stream, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
+    if any("Glyph" in str(message.message) for message in messages or ()):
+        print("fairseq-kerbs: the font has no letters of this language, and the figure has boxes; "
+              "set font.family in a matplotlibrc file", file=sys.stderr)  # fmt: skip
 
 
 def _panels(

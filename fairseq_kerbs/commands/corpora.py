@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from fairseq_kerbs.commands import arg, command, say_written, write_output
 from fairseq_kerbs.data import prepare, released
@@ -135,30 +136,46 @@ def _gold_file(least_count: int = 1, least_share: float = 0.0) -> tuple[arg.Part
     )
 
 
+def _stemmer(flag: str) -> arg.Part:
+    text = f"Snowball stemmer for {flag}, such as czech, or none [by the suffix]"
+    return arg.value("--stemmer", text, "LANGUAGE")
+
+
+def _stemmer_of(args: argparse.Namespace, flag: str, path: Path) -> str:
+    """Name of the stemmer of a text with a suffix such as .de or .de.gz."""
+    from fairseq_kerbs.data.gold import STEMMERS
+
+    suffix = Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
+    if (stemmer := args.stemmer or STEMMERS.get(suffix)) is None:
+        raise UserError(f"{flag}: there is no stemmer for .{suffix}; give --stemmer, or none")
+    return str(stemmer)
+
+
 @command(
     "gold-mlt",
     arg.file("list", "list of MLT, such as ende_test2016.txt", "LIST"),
     arg.file("--text", TEXT, required=True),
-    arg.file("--source", "its tokenized German source, such as tok/test.de", required=True),
+    arg.file("--source", "its tokenized source, such as tok/test.de", required=True),
+    _stemmer("--source"),
     *_gold_file(),
 )
 def mlt(args: argparse.Namespace) -> None:
     """gold senses of English words by the translations in a list of MLT
 
-    The sense of an English word is the one of its German translations in a list of Multimodal
-    Lexical Translation whose stem is found in the source sentence.
+    The sense of an English word is the one of its translations in a list of Multimodal Lexical
+    Translation whose stem is found in the source sentence.
     """
     from fairseq_kerbs.data.gold import gold_of_mlt
 
-    _write_gold(args, (), gold_of_mlt(args.list, args.text, args.source))
+    stemmer = _stemmer_of(args, "--source", args.source)
+    _write_gold(args, (), gold_of_mlt(args.list, args.text, args.source, stemmer))
 
 
 @command(
     "gold-translations",
     arg.file("--text", TEXT, required=True),
     arg.file("--other", "the same lines in another language", required=True),
-    arg.value("--stemmer", "Snowball stemmer for --other, such as czech, or none [by the suffix]",
-              "LANGUAGE"),
+    _stemmer("--other"),
     arg.file("--more-text", "further lines for the alignment alone, such as the training text"),
     arg.file("--more-other", "the same lines in the language of --other"),
     arg.switch("--function-words", "also label English function words, whose translations differ "
@@ -173,11 +190,9 @@ def translations(args: argparse.Namespace) -> None:
     """
     from fairseq_kerbs.analysis.alignment import align
     from fairseq_kerbs.analysis.names import is_function_word
-    from fairseq_kerbs.data.gold import STEMMERS, gold_of_translations, parallel_words
+    from fairseq_kerbs.data.gold import gold_of_translations, parallel_words
 
-    suffix = args.other.suffix.removeprefix(".")
-    if (stemmer := args.stemmer or STEMMERS.get(suffix)) is None:
-        raise UserError(f"--other: there is no stemmer for .{suffix}; give --stemmer, or none")
+    stemmer = _stemmer_of(args, "--other", args.other)
     if (args.more_text is None) != (args.more_other is None):
         raise UserError("--more-text and --more-other go together")
     lines, others = parallel_words(args.text, args.other, stemmer)

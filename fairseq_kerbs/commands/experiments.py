@@ -239,6 +239,7 @@ def generate(args: argparse.Namespace) -> None:
     """
     from fairseq_kerbs import configurations as experiments
     from fairseq_kerbs.commands.senses import text_with_senses
+    from fairseq_kerbs.data.prepare import target_rules
     from fairseq_kerbs.evaluation import bleu
 
     experiment = _load_experiment(args)
@@ -260,7 +261,10 @@ def generate(args: argparse.Namespace) -> None:
     if silent := {"--quiet", "--results-path"} & {word.partition("=")[0] for word in arguments}:
         raise UserError(f"{silent.pop()} leaves no translations for the output: leave it out")
     scored = args.reference is not None
-    language = (named.target_lang or experiments.language_pair(args.data)[1]) if scored else ""
+    if scored:
+        language = named.target_lang or experiments.language_pair(args.data)[1]
+        language = target_rules(Path(args.data.split(":")[0]), language)
+        metrics = {"BLEU": bleu.bleu_metric(language=language)}  # which may refuse the language
     output = args.output or Path(args.save_dir) / f"generate-{named.gen_subset}.txt"
     command = [find_program("fairseq-generate"), *arguments]
     announce(experiment.files, f"{quoted(command)} > {quoted([output])}")
@@ -287,7 +291,6 @@ def generate(args: argparse.Namespace) -> None:
     if scored:
         how = {"language": language, "unescape": args.unescape}
         systems, references = bleu.read_systems([output], [args.reference], **how)
-        metrics = {"BLEU": bleu.bleu_metric(language=language)}
         print(bleu.corpus_scores(systems[str(output)], references, metrics)[0].details)
 
 

@@ -6,13 +6,14 @@ Lines and occurrences count from 0. An occurrence counts the same word form in a
 from __future__ import annotations
 
 import json
-import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import regex
 import snowballstemmer
 
 from fairseq_kerbs.utils.errors import UserError
@@ -20,41 +21,47 @@ from fairseq_kerbs.utils.files import check_parallel, read_lines
 
 GoldRow = tuple[int, int, str, str]
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+# combining marks and joiners are parts of words
+_TOKEN = regex.compile(r"[\w\p{M}\u200c\u200d]+|[^\w\s]")
+_LETTERS = regex.compile(r"[\p{L}\p{M}\u200c\u200d]+")
 
-_CODES = "cs da de en es et fi fr hu it nl no pl pt ro ru sv tr"
+_CODES = "ar ca cs da de el en es et fi fr hi hu hy id it lt nl no pl pt ro ru sr sv ta tr yi"
 _NAMES = (
-    "czech danish german english spanish estonian finnish french hungarian italian dutch norwegian "
-    "polish portuguese romanian russian swedish turkish"
+    "arabic catalan czech danish german greek english spanish estonian finnish french hindi "
+    "hungarian armenian indonesian italian lithuanian dutch norwegian polish portuguese romanian "
+    "russian serbian swedish tamil turkish yiddish"
 )
 STEMMERS = dict(zip(_CODES.split(), _NAMES.split()))
-"""Snowball's stemmers of frequent languages, by the suffix of a text."""
+"""Snowball's stemmers, by the suffix of a text."""
 
 
-def gold_of_mlt(lists: Path, text: Path, source: Path) -> list[GoldRow]:
-    """Gold senses of English text with its German source, from translations of ambiguous words.
+def gold_of_mlt(lists: Path, text: Path, source: Path, language: str = "german") -> list[GoldRow]:
+    """Gold senses of English text with its source, from translations of ambiguous words.
 
-    The sense of a word is the stem of its German translation. It must be a prefix of the stem of a
+    The sense of a word is the stem of its translation. It must be a prefix of the stem of a
     source word (which includes compounds), and the only one among the word's translations.
 
     Args:
         lists: a list of Multimodal Lexical Translation (Lala and Specia 2018). A line has English
-            word | German translation | English sentence | German sentence | image.
+            word | translation | English sentence | its translation | image.
         text, source: tokenized text, such as ``clean/train.en`` and ``clean/train.de`` of a
             prepared folder.
+        language: Snowball's stemmer of the source.
 
     Raises:
         UserError: the texts differ in length, or a line of the list has another form.
     """
-    stem = stemmer("german")
+    stem = stemmer(language)
     senses: defaultdict[str, set[str]] = defaultdict(set)
     for number, row in enumerate(read_lines(lists), start=1):
         with _expecting("five fields between vertical bars", lists, number):
-            english, german, *_ = (field.strip().lower() for field in row.split("|"))
-            senses[english].add(stem(german))
+            english, other, *context = (field.strip().lower() for field in row.split("|"))
+            if not english or not other or len(context) != 3:
+                raise ValueError
+            senses[english].add(stem(other))
     rows = []
-    for line, (english, german) in enumerate(_parallel(text, source)):
-        stems = [stem(word.lower()) for word in german.split()]
+    for line, (english, other) in enumerate(_parallel(text, source)):
+        stems = [stem(word.lower()) for word in other.split()]
         for occurrence, word in _numbered(english.split()):
             candidates = senses.get(word.lower(), ())
             present = [sense for sense in candidates if any(s.startswith(sense) for s in stems)]
@@ -71,9 +78,10 @@ def parallel_words(
     The other text is split at punctuation, and stemmed unless its ``language`` is "none". A
     UserError is raised if the texts differ in length, or Snowball has no such stemmer.
     """
-    stem = str if language == "none" else stemmer(language)
+    stem = stemmer(language)
     pairs = _parallel(text, other)
-    others = [[stem(word) for word in _TOKEN.findall(line.lower())] for _, line in pairs]
+    normal = (unicodedata.normalize("NFC", line.lower()) for _, line in pairs)
+    others = [[stem(word) for word in _TOKEN.findall(line)] for line in normal]
     return [line.split() for line, _ in pairs], others
 
 
@@ -93,7 +101,7 @@ def gold_of_translations(
     return [
         (*place, senses[number])
         for place, number in zip(places, aligned)
-        if number >= 0 and senses[number].isalpha() and any(map(str.isalpha, place[2]))
+        if number >= 0 and _LETTERS.fullmatch(senses[number]) and any(map(str.isalpha, place[2]))
     ]
 
 
@@ -132,7 +140,10 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
             with _expecting(form, data, number + 1):
                 place, sentence = row.split("\t", 1)
                 word = _numbered(sentence.split())[int(place)]
-                gold.append((len(sentences), *word, names[senses[number].strip()]))
+                sense = " ".join(names[senses[number].strip()].split())
+                if int(place) < 0:
+                    raise ValueError
+                gold.append((len(sentences), *word, sense))
                 sentences.append(sentence)
     if not sentences:
         raise UserError(f"{folder} has no WORD/{part}.data.txt; name the folder of CoarseWSD-20")
@@ -174,7 +185,9 @@ def gold_text(rows: Iterable[GoldRow]) -> str:
 
 
 def stemmer(language: str) -> Callable[[str], str]:
-    """Snowball's stemmer for a language. An unknown language raises a UserError."""
+    """Snowball's stemmer for a language, or "none". An unknown language raises a UserError."""
+    if language == "none":
+        return str
     if language not in snowballstemmer.algorithms():
         known = ", ".join(snowballstemmer.algorithms())
         raise UserError(f"Snowball has no stemmer for {language!r}; choose one of {known}")

@@ -21,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import regex
+
 from fairseq_kerbs.data import tokens
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
@@ -40,6 +42,11 @@ NAME = "preparation.json"
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
 """fairseq's name of each split, and its names in files."""
 
+# more than a word of languages that are written without spaces
+_UNSPACED = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{9}"
+)
+LONGEST = 1022  # subwords of a line that fairseq's models take by default
 _SPECIALS = 4  # special symbols at the start of fairseq's dictionaries
 _FOLDERS = ("raw", "tok", "clean", "bpe", "text", "bin")
 
@@ -149,9 +156,16 @@ class ParallelText:
         return {key: value for key, value in asdict(self).items() if key not in SPLITS}
 
     def check(self) -> None:
-        """Raise a UserError for equal suffixes, an unreadable file, or different line counts."""
+        """Raise a UserError for suffixes that are equal or that fairseq cannot read, an unreadable
+        file, or different line counts."""
         if self.source_lang == self.target_lang:
             raise UserError("--source-lang and --target-lang must differ: they name the two files")
+        for side, language in (("source", self.source_lang), ("target", self.target_lang)):
+            if not re.fullmatch(r"\w+", language):  # fairseq splits names of files at - and .
+                raise UserError(
+                    f"--{side}-lang {language}: fairseq takes letters, digits and _ alone; rename "
+                    f"the files, such as to zh_CN, and give --{side}-moses zh"
+                )
         paths = list(self.raw.values())
         for pair in zip(paths[::2], paths[1::2]):
             check_parallel({str(path): read_lines(path) for path in pair})
@@ -223,6 +237,10 @@ def filter_pairs(sources: Sequence[Path], longest: int, target: Path) -> None:
         for source, side in zip(sources, zip(*fitting)):
             write_lines(folder / source.name, side)
     empty = sum(least == 0 for least, _ in sizes)
+    for source, side in zip(sources, zip(*fitting)):
+        if 2 * sum(_UNSPACED.search(line) is not None for line in side) > len(side):
+            report(f"  {source.name} has no spaces between words; segment raw text into words, or "
+                   "senses will be those of pieces")  # fmt: skip
     report(
         f"  {len(fitting)} of {len(pairs)} training pairs kept; dropped {empty} with an empty "
         f"side, {len(pairs) - len(fitting) - empty} longer than {longest} words"
@@ -249,7 +267,19 @@ def subwords(
             processes = workers if sum(1 for _ in iter_lines(source)) > tokens.SMALL else 1
             with atomic_write(codes.with_name(name)) as stream:
                 segmenter.process_lines(str(source), stream, num_workers=processes)
+            if long := sum(
+                line.count(" ") >= LONGEST for line in iter_lines(codes.with_name(name))
+            ):
+                report(f"  {long} lines have over {LONGEST} subwords, which models refuse unless "
+                       "--max-source-positions and --max-target-positions are larger")  # fmt: skip
     return {name: codes.with_name(name) for name in texts}
+
+
+def target_rules(data: Path, language: str) -> str:
+    """Language of Moses' rules for the target side of a ``bin`` folder: that of its preparation, if
+    it has one, or else ``language``."""
+    flags = read_object(data.resolve().parent / NAME)
+    return str((flags.get("target_lang") == language and flags["target_moses"]) or language)
 
 
 def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[[str], str]]:

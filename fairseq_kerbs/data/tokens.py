@@ -5,6 +5,8 @@ XML entities are not escaped by default, as fairseq does not need this.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from io import StringIO
@@ -15,6 +17,9 @@ from typing import Any
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
 from fairseq_kerbs.utils.processes import progress
+
+_JOINER = re.compile(" ?([\u200c\u200d]) ?")  # is within words, where Moses' rules split
+_SPACE_BEFORE = re.compile(r" (?=[।॥،؛؟۔։።](?:\s|$))")  # marks that Moses' rules do not know
 
 SMALL = 5000
 """Maximum number of lines that one process handles faster than several processes start."""
@@ -28,15 +33,21 @@ def _moses(kind: str, language: str) -> Any:
 
 
 def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
-    """Tokens of a raw line, joined by spaces. Lower-casing follows tokenization."""
+    """Tokens of a raw line, joined by spaces, in Unicode's normal form C. Lower-casing follows
+    tokenization."""
+    line = unicodedata.normalize("NFC", line).replace("\ufeff", "")
     text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
+    text = _JOINER.sub(r"\1", text)
+    if lowercase and language in ("tr", "az"):  # other languages have no dotless i
+        text = text.replace("İ", "i").replace("I", "ı")
     return text.lower() if lowercase else text
 
 
 def detokenize(line: str, *, language: str, unescape: bool = False) -> str:
     """Raw text of a line of tokens, by Moses' rules for a ``language``. ``unescape`` undoes XML
     entities of text tokenized with ``escape``."""
-    return _moses("MosesDetokenizer", language).detokenize(line.split(), unescape=unescape)
+    text = _moses("MosesDetokenizer", language).detokenize(line.split(), unescape=unescape)
+    return _SPACE_BEFORE.sub("", text)
 
 
 def run_parallel(

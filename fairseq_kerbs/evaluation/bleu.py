@@ -49,8 +49,9 @@ def bleu_metric(
     try:
         return BLEU(lowercase, tokenize=tokenize, trg_lang=language, max_ngram_order=order)
     except (KeyError, ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"no tokenizer for --tokenize {tokenize}, --lang {language}: {error}"
+            f"no tokenizer for --tokenize {tokenize}, --lang {language}: {reason}"
         ) from None
 
 

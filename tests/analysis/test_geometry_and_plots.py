@@ -68,8 +68,8 @@ def labelled(figure: Any) -> Any:
     return figure
 
 
-def test_contexts_have_a_mark_for_each_sense() -> None:
-    draw = np.random.default_rng(1)
+def test_contexts_have_a_mark_for_each_sense(tmp_path: Path, capsys: Capsys) -> None:
+    draw, path = np.random.default_rng(1), tmp_path / "figure.png"
     plane = Projection(draw.normal(size=(12, 2)), draw.normal(size=(4, 2)), ("first", "second"))
     names = ["Dollar 3", "", "Geld 2\nin US$", ""]
     (axes,) = labelled(plots.plot_contexts("US$", plane, np.array([0, 1, 2] * 4), names)).axes
@@ -82,6 +82,8 @@ def test_contexts_have_a_mark_for_each_sense() -> None:
         filled = [len(c.get_facecolors()) for c in (one, other)]
         assert shapes[0] != shapes[1] or filled[0] != filled[1]
     np.testing.assert_allclose(drawn[1].get_offsets(), plane.contexts[1::3])
+    plots.save_figure(plots.plot_contexts("草", plane, np.array([0, 1, 2] * 4), names), path)
+    assert "the font has no letters" in capsys.readouterr().err
 
 
 def test_theta_frequency_usage_and_history_show_their_data() -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pandas import DataFrame
 
 from fairseq_kerbs.analysis import gold_senses, plots
+from fairseq_kerbs.analysis import names as naming
 from fairseq_kerbs.analysis import words as entries
 from fairseq_kerbs.analysis.alignment import NULL, align
 from fairseq_kerbs.analysis.gold_senses import Labelled, compare_with_gold
@@ -320,7 +321,7 @@ def test_words_without_two_attested_senses_are_left_out() -> None:
     assert gold_senses.comparison_as_text(nothing)
 
 
-def test_occurrences_are_found_by_line_place_and_word() -> None:
+def test_occurrences_are_found_by_line_place_and_word(capsys: Capsys) -> None:
     layer = make_model("lstm").decoder.output
     first, second, *_ = rows = entries.sense_numbers(layer, 7)
     seal, capital = 7, 8
@@ -339,8 +340,11 @@ def test_occurrences_are_found_by_line_place_and_word() -> None:
     assert (gold_sense.tolist(), induced.tolist()) == ([0, 1], [1, 0])
     assert (context.tolist(), senses) == ([[0.0], [1.0]], len(rows))
     assert (met[first], met[second]) == ({"stamp": 1}, {"animal": 1})
-    with pytest.raises(UserError, match="--split"):
-        gold_senses.label_occurrences(text, {(9, 0, "seal"): "x"}, layer, numbers)
+    assert "the split has 3 of 4 labels" in capsys.readouterr().err
+    for others, named in (({}, "--split"), (gold, "has 3 of 9 labels")):
+        later = {(9, n, "seal"): "x" for n in range(5)}
+        with pytest.raises(UserError, match=named):
+            gold_senses.label_occurrences(text, {**others, **later}, layer, numbers)
 
 
 def test_lines_of_a_language_model_are_samples() -> None:
@@ -351,7 +355,11 @@ def test_lines_of_a_language_model_are_samples() -> None:
 
 def test_files_of_another_form_are_refused(tmp_path: Path) -> None:
     second = "0\t0\tbank\tBank\nx\t0\tbank\tUfer\n"
-    for text, named in (("", "empty"), ("0\t0\tbank\n", "line 1"), (second, "line 2")):
+    again = "0\t0\tbank\tBank\n0\t0\tbank\tUfer\n"
+    for text, named in (
+        *(("", "empty"), ("0\t0\tbank\n", "line 1"), ("²\t0\tbank\tBank\n", "line 1")),
+        *((second, "line 2"), (again, "line 2: this occurrence has another sense above")),
+    ):
         (path := tmp_path / "gold.tsv").write_text(text)
         with pytest.raises(UserError, match=f"{path}.*{named}"):
             gold_senses.read_gold_senses(path)
@@ -462,6 +470,16 @@ def test_a_sense_is_named_by_what_it_translates_and_its_neighbours() -> None:
     posteriors = sorted(text.tokens["posterior"][text.tokens["sense"] == 40], reverse=True)
     for example, posterior in zip(names.examples(40, 4, 3), posteriors[:3], strict=True):
         assert example == (posterior, ["the", "money", "bank", ".", "dog"], 2)
+
+
+def test_related_languages_are_aligned_and_first_words_have_their_usual_case() -> None:
+    text = bank_text("two")
+    ours = {"das": "the", "Hund": "dog", "Geldhaus": "money"}  # most words are the same
+    lines = [[ours.get(word, word) for word in line] for line in text.source or []]
+    source = [[b.capitalize(), a] if n % 4 > 1 else [a, b] for n, (a, b, *_) in enumerate(lines)]
+    assert not naming.is_dialog(text.words, source)
+    assert SenseNames(text._replace(source=source), NAMED).names(4)[40].sources == [("money", 80)]
+    assert [naming.is_function_word(word) for word in ("The", "fire")] == [True, False]
 
 
 def test_the_clearest_words_come_first_and_those_without_content_last() -> None:

@@ -47,6 +47,7 @@ CONVERT = "convert {work}/softmax.pt -o {out}/k.pt --data {work}/bin"
 EXPORT = "human-eval export --source {work}/two --system a={work}/two --sheets {out}/sheets"
 ITEM = f"{EXPORT} --key {{out}}/key.json --items 1"
 TRANSLATIONS = "gold-translations --text {work}/two -o {out}/gold --other {work}"
+MLT = "gold-mlt {work}/two --text {work}/two --source {work}/two -o {out}/gold"
 EXAMPLES = "examples --source {work}/two --system a={work}/two"
 BEST = "--system c={work}/two --choose best --reference {work}/two"
 
@@ -54,6 +55,7 @@ MISUSES = [
     ("toy {out}/file", "file"),
     (f"{PREPARE} {TEXT} --train {{work}}/unequal", "unequal.de"),
     (f"{PREPARE} {TEXT} --max-word 9", "--max-word"),
+    (f"{PREPARE} {TEXT} --target-lang zh-CN", "--target-moses zh"),
     (f"{LANGUAGE} --train {{work}}/empty", "empty"),
     (f"{LANGUAGE} --train {{work}}/bad.de", "bad.de, line 2"),
     (f"{PREPARE} {TEXT} --valid {{work}}/none", "has 0 lines"),
@@ -129,7 +131,8 @@ MISUSES = [
     (f"{SENSES} {MODEL} --word the nosuch", "nosuch"),
     (f"senses {MODEL} --dict {{work}}/turned/dict.en.txt", "dict.en.txt"),
     (f"{SENSES} {MODEL} --json {{out}}/file/r", "file/r"),
-    ("gold-mlt {work}/two --text {work}/two --source {work}/two -o {out}/gold", "two, line 1"),
+    (f"{MLT} --stemmer german", "two, line 1"),
+    (MLT, "--source: there is no stemmer"),
     (f"{TRANSLATIONS}/one --stemmer none", "has 2 lines"),
     (f"{TRANSLATIONS}/blank --stemmer none", "has no words"),
     (f"{TRANSLATIONS}/two --stemmer none", "--least-count 60"),

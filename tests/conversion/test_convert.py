@@ -99,10 +99,8 @@ def test_outputs_that_cannot_be_written(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "dict.en.txt").write_text("one 1\n")
     before = path.read_bytes()
     for says, *flags in (
-        ("is the checkpoint itself", path),
-        ("Is a directory", tmp_path),
-        ("give --data", tmp_path, "--total-senses", 2),
-        ("cannot be written", path / "x"),
+        *(("is the checkpoint itself", path), ("Is a directory", tmp_path)),
+        *(("cannot be written", path / "x"), ("give --data", tmp_path, "--total-senses", 2)),
         ("does not fit --data", tmp_path / "k.pt", "--data", tmp_path),
     ):
         assert says in refusal(capsys, "convert", path, "-o", *flags)

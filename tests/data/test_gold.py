@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from fairseq_kerbs.cli import main
-from fairseq_kerbs.data.gold import gold_of_translations, with_several_senses
+from fairseq_kerbs.data.gold import gold_of_translations, parallel_words, with_several_senses
 from tests.helpers.cli import Capsys, Patch, kerbs
 
 Rows = list[tuple[str, ...]]
@@ -16,10 +16,8 @@ PAIRS = [
     ("A man in a hat and a hat .", "Ein Mann mit einem Hut und einem Hut ."),
     ("hat and rock", "Mützen und Hüte auf Steinen"),
     ("White cats and a white hat", "Weiße Katzen und eine Mütze"),
-    ("a rock", "Eine Felswand"),
-    ("a rock", "ein Steinchen auf einem Fels"),
-    ("a rock", "Gestein"),
-    ("nothing", "Hut"),
+    *(("a rock", "Eine Felswand"), ("a rock", "ein Steinchen auf einem Fels")),
+    *(("a rock", "Gestein"), ("nothing", "Hut")),
 ]
 
 
@@ -37,12 +35,17 @@ def test_translations_in_the_source_are_senses() -> None:
     """Inflected forms and compounds count; two translations at once, or none, leave a word out."""
     rows = (f"{pair.replace('|', ' | ')} | two . | zwei . | 1.jpg\n" for pair in SENSES)
     Path("list").write_text("".join(rows))
-    for language, lines in zip(("en", "de"), zip(*PAIRS)):
-        Path(language).write_text("".join(f"{line}\n" for line in lines))
-    assert gold("gold-mlt list --text en --source de") == [
+    for name, lines in zip(("text.en", "text.de"), zip(*PAIRS)):
+        Path(name).write_text("".join(f"{line}\n" for line in lines))
+    command = "gold-mlt list --text text.en --source text.de"
+    assert gold(command) == [
         ("0", "0", "hat", "hut"), ("0", "1", "hat", "hut"), ("1", "0", "rock", "stein"),
         ("2", "0", "hat", "mutz"), ("3", "0", "rock", "fel"),
     ]  # fmt: skip
+    plain = gold(f"{command} --stemmer none")  # which does not find "Mütze"
+    assert [row[3] for row in plain] == ["hut", "hut", "mützen", "stein", "fels"]
+    Path("list").write_text("hat | | two . | zwei . | 1.jpg\n")
+    assert main(f"{command} -o gold.tsv".split()) == 2
 
 
 LEXICON = {"bank": ("banka", "banky", "břeh"), "seal": ("tuleň",), "tree": ("strom", "stromy")}
@@ -86,6 +89,14 @@ def test_words_aligned_with_none_or_with_punctuation_have_no_sense() -> None:
     lines, others = [["the", "bank", ".", "bank"], []], [[".", "banka"], ["břeh"]]
     assert gold_of_translations(lines, others, [-1, 1, 1, 0]) == [(0, 0, "bank", "banka")]
     assert gold_of_translations(lines, others, [0, -1, 0, 2]) == [(0, 1, "bank", "břeh")]
+
+
+def test_combining_marks_are_parts_of_words() -> None:
+    Path("a.en").write_text("I king\n")
+    Path("a.xx").write_text("मैं kra\u0301l.\n")
+    lines, others = parallel_words(Path("a.en"), Path("a.xx"))
+    assert others == [["मैं", "král", "."]]
+    assert [row[3] for row in gold_of_translations(lines, others, [0, 1])] == ["मैं", "král"]
 
 
 def test_rare_words_and_senses_are_left_out() -> None:
@@ -132,7 +143,7 @@ def test_sentences_of_all_words_are_one_text() -> None:
 
 @pytest.mark.parametrize(("file", "content"), [
     ("classes_map.txt", None), ("classes_map.txt", '{"1": "bank_b"}'), ("train.gold.txt", "0\n"),
-    ("train.data.txt", "6\tmoney at the bank .\n0\tbank\n"),
+    ("train.data.txt", "6\tmoney at the bank .\n0\tbank\n"), ("train.data.txt", "-1\ta bank\n"),
 ])  # fmt: skip
 def test_wrong_content_is_named(file: str, content: str | None, bank: Path, capsys: Capsys) -> None:
     path = bank / file

@@ -14,7 +14,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq_kerbs.data import prepare, tokens, toy
 from fairseq_kerbs.data.tokens import detokenize, join_subwords, learn_bpe, load_bpe, tokenize
 from fairseq_kerbs.utils.errors import UserError
-from fairseq_kerbs.utils.files import PARTIAL, lock_folder, read_lines
+from fairseq_kerbs.utils.files import PARTIAL, lock_folder, read_lines, write_json
 from fairseq_kerbs.utils.processes import find_program
 from tests.helpers.cli import Capsys, Patch
 from tests.helpers.commands import run_program
@@ -260,6 +260,8 @@ def test_gold_senses_of_training_get_their_name_last(tmp_path: Path, monkeypatch
     ("en", "Anna's dog didn't bark, Mr. Smith.", "Anna 's dog didn 't bark , Mr. Smith ."),
     ("de", "Das ist z. B. der 3. Versuch.", "Das ist z. B. der 3. Versuch ."),
     ("de", "Der Mann, der „Ja“ sagt.", "Der Mann , der „ Ja “ sagt ."),
+    ("fa", "می\u200cخواهم، بله؟", "می\u200cخواهم ، بله ؟"),
+    ("hi", "यह घर है। हाँ।", "यह घर है । हाँ ।"),
 ])  # fmt: skip
 def test_tokens_and_round_trip(language: str, raw: str, words: str) -> None:
     assert tokenize(raw, language=language) == words
@@ -277,6 +279,26 @@ def test_escaping_and_lower_casing_are_off_unless_asked_for() -> None:
     assert tokenize(raw, language="en", lowercase=True) == "he left . then mr. smith came ."
     # Case tells where sentences end, so lower-casing first would lose a full stop.
     assert tokenize(raw.lower(), language="en") == "he left. then mr. smith came ."
+
+
+def test_characters_are_normalized() -> None:
+    assert tokenize("\ufeffKra\u0301l", language="cs", lowercase=True) == "král"
+    assert tokenize("İstanbul IŞIK", language="tr", lowercase=True) == "istanbul ışık"
+
+
+def test_text_that_models_cannot_use_is_reported(tmp_path: Path, capsys: Capsys) -> None:
+    texts = {f"train.{language}": tmp_path / f"train.{language}" for language in ("zh", "en")}
+    for file, line in zip(texts.values(), ("一个男人在街上行走 。", "a man walks .")):
+        file.write_text(f"{line}\n" * 3 + "b " * 1100 + "\n")
+    prepare.filter_pairs([*texts.values()], 80, tmp_path / "clean")
+    assert "train.zh has no spaces" in (printed := capsys.readouterr().out)
+    assert "train.en has" not in printed
+    text = prepare.ParallelText("", "", (), "zh", "en", "", "xx", merges=5)
+    prepare.subwords(texts, tmp_path / "bpe" / "codes", text, 1)
+    assert capsys.readouterr().out.count("1 lines have over 1022 subwords") == 2
+    write_json(tmp_path / prepare.NAME, text.flags)
+    rules = [prepare.target_rules(tmp_path / "bin", language) for language in ("en", "de")]
+    assert rules == ["xx", "de"]
 
 
 @pytest.mark.parametrize("text", ["a b c d a b\n", "A house .\n", ""])

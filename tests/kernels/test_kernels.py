@@ -257,10 +257,8 @@ NINE = ["lin", "log", "pow", "pol", "rbf", "ssg", "mog", "hpb", "wav"]
 # name and options: the defaults, and what takes another branch
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in NINE),
-    ("log", {"power": 1.0}),
-    ("log", {"power": 3.5}),
-    ("pow", {"power": 0.7}),
-    ("pow", {"power": 3.0}),
+    *(("log", {"power": power}) for power in (1.0, 3.5)),
+    *(("pow", {"power": power}) for power in (0.7, 3.0)),
     ("pol", {"power": 2, "alpha": 0.5, "offset": -0.3}),
     ("rbf", {"gamma": 0.7}),
     ("wav", {"a": 1.3, "b": 4.0}),

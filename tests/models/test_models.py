@@ -27,28 +27,22 @@ Flags = dict[str, Any]
 SEPARATE: Flags = {"input_embedding": "separate", "decoder_out_embed_dim": 9}
 DEEP: Flags = {"encoder_layers": 2, "decoder_layers": 2, "encoder_bidirectional": True}
 SETTINGS: list[tuple[str, Flags]] = [
-    ("transformer", {"composition_passes": -1}),
-    ("transformer", {"composition_passes": 0}),
-    ("transformer", {"composition": "prior"}),
-    ("transformer", {"output_layer": "softmax"}),
+    *(("transformer", {"composition_passes": passes}) for passes in (-1, 0)),
+    *((name, {"composition": "prior"}) for name in ("transformer", "lstm")),
+    *((name, {"output_layer": "softmax"}) for name in ("transformer", "lstm", "fairseq_lstm")),
+    *((name, {"sense_bias": True}) for name in ("lstm", "fairseq_lstm")),
     ("transformer", {"kernel": "kerbs_released", "total_senses": 2.0, "composition_passes": -1}),
     ("transformer", {"sense_bias": True, "composition_passes": -1}),
     ("transformer", {"input_embedding": "separate", "decoder_output_dim": 20}),
     ("transformer", {"output_layer": "mos"}),
     ("lstm", {}),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin, log"}),
-    ("lstm", {"sense_bias": True}),
-    ("lstm", {"composition": "prior"}),
-    ("lstm", {"output_layer": "softmax"}),
-    ("gru", {}),
-    ("gru", {"kernel": "lin"}),
-    ("fairseq_lstm", {"sense_bias": True}),
+    *(("gru", flags) for flags in ({}, {"kernel": "lin"})),
     # no additional_fc
     ("fairseq_lstm", {**DEEP, "decoder_out_embed_dim": 14, "decoder_embed_dim": 14}),
     ("fairseq_lstm", {"decoder_attention": "0"}),
     ("fairseq_lstm", {"composition": "prior", "encoder_bidirectional": True}),
     ("fairseq_lstm", {**SEPARATE, **DEEP, "sense_bias": True}),
-    ("fairseq_lstm", {"output_layer": "softmax"}),
     ("fairseq_lstm_lm", {"residuals": True, "decoder_layers": 2, "sense_bias": True}),
     ("fairseq_lstm_lm", {**SEPARATE, "residuals": True}),
 ]
