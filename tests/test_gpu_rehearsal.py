@@ -92,13 +92,12 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("transformer", SPLIT),
     ("transformer", CLUSTERS),
     ("transformer", {"composition": "prior", "reallocation": "none"}),
-    ("transformer", {"input_embedding": "separate"}),
+    *(("transformer", {"input_embedding": "separate"}), ("gru_lm", {"composition": "prior"})),
     ("transformer", {"output_layer": "mos", "kernel": "lin"}),
     *(("lstm", CLUSTERS), ("gru", SPLIT), ("transformer_lm", SPLIT)),
     *((name, {}) for name in ("lstm_lm", "bilstm_lm")),
     ("gru", {"output_layer": "softmax", "kernel": "lin"}),
     ("fairseq_lstm", {"kernel": "kerbs_released"}),
-    ("gru_lm", {"composition": "prior"}),
 ]
 
 

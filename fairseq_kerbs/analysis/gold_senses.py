@@ -122,7 +122,7 @@ def label_occurrences(
     named = sum(word in numbers for _, _, word in gold)
     where = f"--gold: the split has {len(labels)} of {named} labels of the model's words"
     if len(labels) < named / 2:
-        raise UserError(f"{where}; lines and occurrences count from 0, and --split names the split")
+        raise UserError(f"{where}; see that both count from 0, and which --split they belong to")
     if len(labels) < named:
         print(f"fairseq-kerbs: {where}", file=sys.stderr)
     table, labelled = DataFrame(labels, columns=["word", "gold", "row", "context"]), {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ SAME_LANGUAGE = 0.5  # both sides are one language if the source has this share 
 COMMON = 0.25  # share of tokens of the most frequent words, which are ranked as function words
 LINES = 10_000  # maximum number of lines by which dialog is told from translation
 _NOWHERE: Numbers = np.empty(0, np.int64)
-_CONTENT = frozenset(  # of scikit-learn's stop words
+_FUNCTION_WORDS = ENGLISH_STOP_WORDS - frozenset(  # which are content words
     [
         *("amount", "back", "bill", "bottom", "call", "cry", "describe", "detail", "fill", "find"),
         *("fire", "found", "front", "full", "interest", "mill", "mine", "move", "name", "part"),
@@ -77,7 +78,7 @@ NO_NAME = SenseName(0, 0.0, [], [], [])
 
 def is_function_word(word: str) -> bool:
     """Whether a word has no letter, or is an English function word."""
-    return not has_letter(word) or word.lower() in ENGLISH_STOP_WORDS - _CONTENT
+    return not has_letter(word) or word.lower() in _FUNCTION_WORDS
 
 
 def _may_be_name(word: str) -> bool:
@@ -210,7 +211,7 @@ def is_dialog(target: Sequence[Sequence[str]], source: Sequence[Sequence[str]]) 
     words = {word for line in target for word in line}
     if len(known & words) <= SAME_LANGUAGE * len(words):
         return False
-    lines = list(zip(target, source, [*source[1:], source[0]]))[:LINES]
+    lines = list(islice(zip(target, source, [*source[1:], source[0]]), LINES))
     own, other = (
         sum(len({*line[0]} & {*line[side]}) for line in lines if line[0]) for side in (1, 2)
     )

@@ -52,7 +52,11 @@ def save_figure(figure: Figure, path: Path) -> None:
     caught = warnings.catch_warnings(record=True)
     with salt, caught as messages, atomic_write(path, "wb") as stream:
         figure.savefig(stream, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
-    if any("Glyph" in str(message.message) for message in messages or ()):
+    texts = [str(message.message) for message in messages or ()]
+    for text in texts:
+        if "Glyph" not in text:
+            warnings.warn(text, stacklevel=2)
+    if any("Glyph" in text for text in texts):
         print("fairseq-kerbs: the font has no letters of this language, and the figure has boxes; "
               "set font.family in a matplotlibrc file", file=sys.stderr)  # fmt: skip
 

@@ -262,9 +262,10 @@ def generate(args: argparse.Namespace) -> None:
         raise UserError(f"{silent.pop()} leaves no translations for the output: leave it out")
     scored = args.reference is not None
     if scored:
-        language = named.target_lang or experiments.language_pair(args.data)[1]
-        language = target_rules(Path(args.data.split(":")[0]), language)
-        metrics = {"BLEU": bleu.bleu_metric(language=language)}  # which may refuse the language
+        suffix = named.target_lang or experiments.language_pair(args.data)[1]
+        language = target_rules(Path(args.data.split(":")[0]), suffix)
+        scored_as = suffix if suffix in bleu.TOKENIZED else language
+        metrics = {"BLEU": bleu.bleu_metric(language=scored_as)}  # which may refuse the language
     output = args.output or Path(args.save_dir) / f"generate-{named.gen_subset}.txt"
     command = [find_program("fairseq-generate"), *arguments]
     announce(experiment.files, f"{quoted(command)} > {quoted([output])}")

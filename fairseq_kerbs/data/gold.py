@@ -6,7 +6,6 @@ Lines and occurrences count from 0. An occurrence counts the same word form in a
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 import regex
 import snowballstemmer
 
+from fairseq_kerbs.data.tokens import composed, lower
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
 
@@ -55,13 +55,13 @@ def gold_of_mlt(lists: Path, text: Path, source: Path, language: str = "german")
     senses: defaultdict[str, set[str]] = defaultdict(set)
     for number, row in enumerate(read_lines(lists), start=1):
         with _expecting("five fields between vertical bars", lists, number):
-            english, other, *context = (field.strip().lower() for field in row.split("|"))
+            english, other, *context = (field.strip() for field in row.split("|"))
             if not english or not other or len(context) != 3:
                 raise ValueError
-            senses[english].add(stem(other))
+            senses[english.lower()].add(stem(lower(composed(other), language)))
     rows = []
     for line, (english, other) in enumerate(_parallel(text, source)):
-        stems = [stem(word.lower()) for word in other.split()]
+        stems = [stem(word) for word in lower(composed(other), language).split()]
         for occurrence, word in _numbered(english.split()):
             candidates = senses.get(word.lower(), ())
             present = [sense for sense in candidates if any(s.startswith(sense) for s in stems)]
@@ -80,8 +80,8 @@ def parallel_words(
     """
     stem = stemmer(language)
     pairs = _parallel(text, other)
-    normal = (unicodedata.normalize("NFC", line.lower()) for _, line in pairs)
-    others = [[stem(word) for word in _TOKEN.findall(line)] for line in normal]
+    plain = (lower(composed(line), language) for _, line in pairs)
+    others = [[stem(word) for word in _TOKEN.findall(line)] for line in plain]
     return [line.split() for line, _ in pairs], others
 
 
@@ -115,9 +115,9 @@ def gold_of_noad(path: Path) -> tuple[list[str], list[GoldRow]]:
     for number, row in enumerate(read_lines(path), start=1):
         with _expecting("source, tokens and labels PLACE:SENSE between tabs", path, number):
             _, tokens, labels = row.split("\t")
-            words = _numbered(tokens.split())
+            words, senses = _numbered(tokens.split()), dict[str, str]()
             for place, sense in (label.split(":", 1) for label in labels.split()):
-                if int(place) < 0:
+                if int(place) < 0 or not sense or senses.setdefault(place, sense) != sense:
                     raise ValueError
                 gold.append((len(sentences), *words[int(place)], sense))
             sentences.append(" ".join(word for _, word in words))
@@ -140,8 +140,8 @@ def gold_of_coarsewsd(folder: Path, part: str = "train") -> tuple[list[str], lis
             with _expecting(form, data, number + 1):
                 place, sentence = row.split("\t", 1)
                 word = _numbered(sentence.split())[int(place)]
-                sense = " ".join(names[senses[number].strip()].split())
-                if int(place) < 0:
+                sense = " ".join(str(names[senses[number].strip()]).split())
+                if int(place) < 0 or not sense:
                     raise ValueError
                 gold.append((len(sentences), *word, sense))
                 sentences.append(sentence)

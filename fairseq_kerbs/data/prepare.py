@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import regex
-
 from fairseq_kerbs.data import tokens
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import (
@@ -42,11 +40,9 @@ NAME = "preparation.json"
 SPLITS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
 """fairseq's name of each split, and its names in files."""
 
-# more than a word of languages that are written without spaces
-_UNSPACED = regex.compile(
-    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{9}"
-)
-LONGEST = 1022  # subwords of a line that fairseq's models take by default
+# more than a word of Chinese, Japanese, Thai, Lao, Burmese or Khmer, which have no spaces
+_UNSPACED = re.compile("[\u3400-\u9fff\u3040-\u30ff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]{9}")
+LONGEST = 1023  # subwords of a line that fairseq's Transformers take by default
 _SPECIALS = 4  # special symbols at the start of fairseq's dictionaries
 _FOLDERS = ("raw", "tok", "clean", "bpe", "text", "bin")
 
@@ -267,11 +263,10 @@ def subwords(
             processes = workers if sum(1 for _ in iter_lines(source)) > tokens.SMALL else 1
             with atomic_write(codes.with_name(name)) as stream:
                 segmenter.process_lines(str(source), stream, num_workers=processes)
-            if long := sum(
-                line.count(" ") >= LONGEST for line in iter_lines(codes.with_name(name))
-            ):
-                report(f"  {long} lines have over {LONGEST} subwords, which models refuse unless "
-                       "--max-source-positions and --max-target-positions are larger")  # fmt: skip
+            lines = iter_lines(codes.with_name(name))
+            if long := sum(line.count(" ") >= LONGEST for line in lines):
+                report(f"  {long} lines have over {LONGEST} subwords: too long for Transformers "
+                       "without --max-source-positions, --max-target-positions")  # fmt: skip
     return {name: codes.with_name(name) for name in texts}
 
 

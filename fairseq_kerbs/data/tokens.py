@@ -18,7 +18,9 @@ from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import atomic_write, iter_lines
 from fairseq_kerbs.utils.processes import progress
 
-_JOINER = re.compile(" ?([\u200c\u200d]) ?")  # is within words, where Moses' rules split
+_ACCENTED = re.compile("\\w[\u0300-\u036f]+")
+_OUTER_JOINER = re.compile("\\s[\u200c\u200d]+|[\u200c\u200d]+(?=\\s|$)")
+_INNER_JOINER = re.compile(" ?([\u200c\u200d]) ?")  # is within words, where Moses' rules split
 _SPACE_BEFORE = re.compile(r" (?=[।॥،؛؟۔։።](?:\s|$))")  # marks that Moses' rules do not know
 
 SMALL = 5000
@@ -33,14 +35,25 @@ def _moses(kind: str, language: str) -> Any:
 
 
 def tokenize(line: str, *, language: str, lowercase: bool = False, escape: bool = False) -> str:
-    """Tokens of a raw line, joined by spaces, in Unicode's normal form C. Lower-casing follows
+    """Tokens of a raw line, :func:`composed` and joined by spaces. Lower-casing follows
     tokenization."""
-    line = unicodedata.normalize("NFC", line).replace("\ufeff", "")
+    line = _OUTER_JOINER.sub(" ", composed(line))
     text = _moses("MosesTokenizer", language).tokenize(line, return_str=True, escape=escape)
-    text = _JOINER.sub(r"\1", text)
-    if lowercase and language in ("tr", "az"):  # other languages have no dotless i
+    text = _INNER_JOINER.sub(r"\1", text)
+    return lower(text, language) if lowercase else text
+
+
+def composed(text: str) -> str:
+    """Text without byte order marks, where a letter and its accents are one character."""
+    text = text.replace("\ufeff", "")
+    return _ACCENTED.sub(lambda letter: unicodedata.normalize("NFC", letter[0]), text)
+
+
+def lower(text: str, language: str) -> str:
+    """Lower-case text, in Turkish and Azerbaijani with a dotless i."""
+    if language in ("tr", "turkish", "az"):
         text = text.replace("İ", "i").replace("I", "ı")
-    return text.lower() if lowercase else text
+    return text.lower()
 
 
 def detokenize(line: str, *, language: str, unescape: bool = False) -> str:

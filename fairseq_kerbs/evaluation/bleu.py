@@ -14,11 +14,13 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
+from fairseq_kerbs.data.tokens import composed
 from fairseq_kerbs.evaluation.texts import detokenize_lines
 from fairseq_kerbs.utils.errors import UserError
 from fairseq_kerbs.utils.files import check_parallel, read_lines
 
 Texts = Sequence[str]
+TOKENIZED = ("zh", "ja", "ko")  # languages with tokenizers of their own in sacreBLEU
 SAMPLES, SEED = 1000, 12345  # of the bootstrap
 
 
@@ -78,7 +80,7 @@ def corpus_scores(
 def read_systems(
     hypotheses: Sequence[Path], references: Sequence[Path], *, language: str, unescape: bool = False
 ) -> tuple[dict[str, list[str]], list[list[str]]]:
-    """Raw text of hypotheses by file, and of references.
+    """Raw text of hypotheses by file, and of references, all of it :func:`.composed`.
 
     Hypotheses are fairseq-generate's output, or tokenized text, and references raw text. For
     ``language`` and ``unescape`` see :func:`.detokenize`. A UserError is raised if a file cannot be
@@ -90,8 +92,9 @@ def read_systems(
     systems = {}
     for path in hypotheses:
         lines, name = read_lines(path), str(path)
-        systems[name] = detokenize_lines(lines, language=language, name=name, unescape=unescape)
-    loaded = {str(path): read_lines(path) for path in references}
+        raw = detokenize_lines(lines, language=language, name=name, unescape=unescape)
+        systems[name] = [*map(composed, raw)]
+    loaded = {str(path): [*map(composed, read_lines(path))] for path in references}
     check_parallel(systems | loaded)
     return systems, list(loaded.values())
 

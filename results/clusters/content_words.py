@@ -2,7 +2,8 @@
 
     python results/clusters/content_words.py FILE.cs.txt.gz...
 
-Most files also have function words, whose Czech translations differ by grammar. For each file: the
+Most files also have function words, whose Czech translations differ by grammar. These are
+scikit-learn's stop words, as in ``gold-translations`` before revision aa78357. For each file: the
 number of content words and their occurrences, and the means of senses, k-means and linear
 classifier with 95 % bootstrap intervals over words.
 """
@@ -16,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.stats import bootstrap
-
-from fairseq_kerbs.analysis.names import is_function_word
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
 
 def main(files: list[Path]) -> None:
@@ -26,7 +26,7 @@ def main(files: list[Path]) -> None:
         text = gzip.decompress(file.read_bytes()).decode()
         table = re.split(r"^word +n .*\n-.*\n", text, flags=re.M)[-1].partition("\n\n")[0]
         rows = [row.split() for row in table.splitlines()]
-        values = np.array([row[1:] for row in rows if not is_function_word(row[0])], float)
+        values = np.array([row[1:] for row in rows if row[0].lower() not in ENGLISH_STOP_WORDS], float)
         cells = []
         for column in values[:, -3:].T:
             low, high = bootstrap(

@@ -93,9 +93,10 @@ def test_words_aligned_with_none_or_with_punctuation_have_no_sense() -> None:
 
 def test_combining_marks_are_parts_of_words() -> None:
     Path("a.en").write_text("I king\n")
-    Path("a.xx").write_text("मैं kra\u0301l.\n")
+    Path("a.xx").write_text("मैं kra\u0301l. Işık\n")
+    assert parallel_words(Path("a.en"), Path("a.xx"), "turkish")[1][0][-1] == "ışık"
     lines, others = parallel_words(Path("a.en"), Path("a.xx"))
-    assert others == [["मैं", "král", "."]]
+    assert others == [["मैं", "král", ".", "işık"]]
     assert [row[3] for row in gold_of_translations(lines, others, [0, 1])] == ["मैं", "král"]
 
 
@@ -116,8 +117,9 @@ def test_labelled_words_of_a_dictionary() -> None:
         ("0", "0", "bank", "shore"), ("0", "1", "bank", "money"), ("1", "0", "bank", "money")
     ]  # fmt: skip
     assert Path("text").read_text() == "the bank of the bank\na bank\n"
-    labels.write_text("s\ta bank\t2:money\n")  # no word has this position
-    assert main(["gold-noad", "noad", "--text", "text", "-o", "gold.tsv"]) == 2
+    for wrong in ("2:money", "1:money 1:shore", "1:"):  # no word has the first position
+        labels.write_text(f"s\ta bank\t{wrong}\n")
+        assert main(["gold-noad", "noad", "--text", "text", "-o", "gold.tsv"]) == 2
 
 
 @pytest.fixture
@@ -130,13 +132,13 @@ def bank() -> Path:
         (folder := Path("wsd", word)).mkdir(parents=True)
         (folder / "train.data.txt").write_text(sentences)
         (folder / "train.gold.txt").write_text(senses)
-        (folder / "classes_map.txt").write_text(json.dumps({"0": f"{word}_a", "1": f"{word}_b"}))
+        (folder / "classes_map.txt").write_text(json.dumps({"0": f"{word} \ta", "1": 7}))
     return folder
 
 
 @pytest.mark.usefixtures("bank")
 def test_sentences_of_all_words_are_one_text() -> None:
-    rows = [("0", "0", "bank", "bank_a"), ("1", "1", "bank", "bank_b")]
+    rows = [("0", "0", "bank", "bank a"), ("1", "1", "bank", "7")]
     assert gold("gold-coarsewsd wsd --text text") == rows
     assert Path("text").read_text() == "money at the bank .\nbank of the river bank .\nseal it .\n"
 

@@ -283,6 +283,7 @@ def test_escaping_and_lower_casing_are_off_unless_asked_for() -> None:
 
 def test_characters_are_normalized() -> None:
     assert tokenize("\ufeffKra\u0301l", language="cs", lowercase=True) == "král"
+    assert tokenize("बड़ा \u200cघर\u200c है", language="hi") == "बड़ा घर है"  # ड़ is one character
     assert tokenize("İstanbul IŞIK", language="tr", lowercase=True) == "istanbul ışık"
 
 
@@ -295,7 +296,7 @@ def test_text_that_models_cannot_use_is_reported(tmp_path: Path, capsys: Capsys)
     assert "train.en has" not in printed
     text = prepare.ParallelText("", "", (), "zh", "en", "", "xx", merges=5)
     prepare.subwords(texts, tmp_path / "bpe" / "codes", text, 1)
-    assert capsys.readouterr().out.count("1 lines have over 1022 subwords") == 2
+    assert capsys.readouterr().out.count("1 lines have over 1023 subwords") == 2
     write_json(tmp_path / prepare.NAME, text.flags)
     rules = [prepare.target_rules(tmp_path / "bin", language) for language in ("en", "de")]
     assert rules == ["xx", "de"]

@@ -34,12 +34,10 @@ SETTINGS: list[tuple[str, Flags]] = [
     ("transformer", {"kernel": "kerbs_released", "total_senses": 2.0, "composition_passes": -1}),
     ("transformer", {"sense_bias": True, "composition_passes": -1}),
     ("transformer", {"input_embedding": "separate", "decoder_output_dim": 20}),
-    ("transformer", {"output_layer": "mos"}),
-    ("lstm", {}),
+    *(("lstm", {}), ("transformer", {"output_layer": "mos"})),
     ("lstm", {"output_layer": "mixture", "mixture_kernels": "lin, log"}),
     *(("gru", flags) for flags in ({}, {"kernel": "lin"})),
-    # no additional_fc
-    ("fairseq_lstm", {**DEEP, "decoder_out_embed_dim": 14, "decoder_embed_dim": 14}),
+    ("fairseq_lstm", {**DEEP, "decoder_out_embed_dim": 14, "decoder_embed_dim": 14}),  # no fc
     ("fairseq_lstm", {"decoder_attention": "0"}),
     ("fairseq_lstm", {"composition": "prior", "encoder_bidirectional": True}),
     ("fairseq_lstm", {**SEPARATE, **DEEP, "sense_bias": True}),
