@@ -103,8 +103,9 @@ class SenseNames:
         )
         # integers for words; 0 stands for "" before, between and after lines
         words = ["", *(word for line in text.words for word in (*line, ""))]
-        turns = is_dialog(text.words, text.source) if text.source else False
-        lines = text.source or [] if turns else _truecased(text.source or [])
+        lines = text.source or []
+        if not (turns := is_dialog(text.words, lines)):
+            lines = _truecased(lines)
         source = [word for line in lines for word in line]
         numbers, kinds = pandas.factorize(np.array([*words, *source], object), sort=True)
         self._kinds: list[str] = kinds.tolist()

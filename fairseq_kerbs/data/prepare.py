@@ -274,7 +274,8 @@ def target_rules(data: Path, language: str) -> str:
     """Language of Moses' rules for the target side of a ``bin`` folder: that of its preparation, if
     it has one, or else ``language``."""
     flags = read_object(data.resolve().parent / NAME)
-    return str((flags.get("target_lang") == language and flags["target_moses"]) or language)
+    known = flags.get("target_lang") == language
+    return str(rules_of(flags, language)["language"]) if known else language
 
 
 def preparation_of(data: Path, language: str) -> tuple[dict[str, Any], Callable[[str], str]]:
