@@ -8,10 +8,6 @@ NULL, f_0. t(e | f) is estimated by expectation maximization from a uniform star
 
 If source words are equally probable, as words that always occur together are, e is aligned with the
 one at the nearest relative position. NULL has priority.
-
-NLTK's Python loops need 2.4 s for 2,000 pairs of lines and five iterations. This implementation
-needs 1 s for 29,000 pairs and ten iterations. eflomal and fast_align are programs of their own that
-read files and have no posteriors.
 """
 
 from __future__ import annotations

@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from sklearn.metrics import mutual_info_score
@@ -37,6 +36,7 @@ MOST = 3  # maximum number of source words, of neighbours, and of words of the p
 SAME_LANGUAGE = 0.5  # both sides are one language if the source has this share of target words
 COMMON = 0.25  # share of tokens of the most frequent words, which are ranked as function words
 LINES = 10_000  # maximum number of lines by which dialog is told from translation
+Words = NDArray[Any]  # strings
 _NOWHERE: Numbers = np.empty(0, np.int64)
 _FUNCTION_WORDS = ENGLISH_STOP_WORDS - frozenset(  # which are content words
     [
@@ -101,28 +101,19 @@ class SenseNames:
         self._line, self._sense, self._share = (
             tokens[column].to_numpy() for column in ("line", "sense", "posterior")
         )
-        # integers for words; 0 stands for "" before, between and after lines
-        words = ["", *(word for line in text.words for word in (*line, ""))]
+        # with "" before, between and after lines
+        words = np.array(["", *(word for line in text.words for word in (*line, ""))], object)
+        at = np.cumsum([0, *map(len, text.words)])[self._line] + tokens["place"].to_numpy()
+        self._before, self._after = words[at + self._line], words[at + self._line + 2]  # [N]
+        self._cause: Words | None = None  # [N] aligned source word, "" for punctuation
         lines = text.source or []
-        if not (turns := is_dialog(text.words, lines)):
+        # in dialog, words of the turn before each line
+        self._turns = [sorted({*line}) for line in lines] if is_dialog(text.words, lines) else []
+        if any(lines) and not self._turns:
             lines = _truecased(lines)
-        source = [word for line in lines for word in line]
-        numbers, kinds = pandas.factorize(np.array([*words, *source], object), sort=True)
-        self._kinds: list[str] = kinds.tolist()
-        starts = np.cumsum([0, *map(len, text.words)])[self._line]  # [N] words in earlier lines
-        at = 1 + starts + self._line + tokens["place"].to_numpy()
-        self._before, self._after = numbers[at - 1], numbers[at + 1]  # [N]
-        self._cause: Numbers | None = None  # [N] aligned source word
-        self._turns: list[Numbers] = []  # in dialog, words of the turn before each line
-        others = numbers[len(words) :]
-        if turns:
-            ends = np.cumsum([len(line) for line in lines])[:-1]
-            self._turns = [np.unique(line) for line in np.split(others, ends)]
-        elif source:
-            best = align(text.words, lines)[starts + tokens["place"].to_numpy()]
-            letters = np.array(list(map(_may_be_name, source)))
-            # punctuation is no name
-            self._cause = np.where((best >= 0) & letters[best], others[best], 0)
+            names = [word if _may_be_name(word) else "" for line in lines for word in line]
+            best = align(text.words, lines)[at]
+            self._cause = np.where(best >= 0, np.array(names, object)[best], "")
 
     def clearest(self, most: int, special: int = 0) -> list[str]:
         """The ``most`` words with the highest clarity, or all with 0. Function words come last.
@@ -156,8 +147,8 @@ class SenseNames:
         beside = self._apart(senses, self._before[where], "", f" {word}")
         beside += self._apart(senses, self._after[where], f"{word} ", "")
         turns = [self._turns[line] for line in self._line[where]] if self._turns else []
-        repeated = np.repeat(senses, list(map(len, turns))) if turns else _NOWHERE
-        turn = self._apart(repeated, np.concatenate([_NOWHERE, *turns]))
+        pairs = [(sense, word) for sense, line in zip(senses, turns) for word in line]
+        turn = self._apart(*np.array([(0, ""), *pairs], object).T)
         for row, times in zip(*map(np.ndarray.tolist, np.unique(senses, return_counts=True))):
             sources = self._sources(where[senses == row])
             best = (
@@ -168,28 +159,27 @@ class SenseNames:
         return names
 
     def _apart(
-        self, senses: Numbers, words: Numbers, before: str = "", after: str = ""
+        self, senses: Words, words: Words, before: str = "", after: str = ""
     ) -> list[tuple[int, bool, float, str]]:
         """Words [n] with letters that distinguish senses [n]: row of the sense, whether it is a
         function word, which are last, minus its z-score, and the word between two texts."""
-        senses, words = senses[words > 0], words[words > 0]
+        senses, words = senses[words != ""], words[words != ""]
         rows, kinds = np.unique(senses), np.unique(words)
         if not len(rows):
             return []
         z = log_odds(contingency_matrix(senses, words))
         found = []
         for row, column in np.argwhere(z > LEAST_Z).tolist():
-            word = self._kinds[kinds[column]]
-            if _may_be_name(word):
+            if _may_be_name(word := kinds[column]):
                 rank = is_function_word(word), -z[row, column]
                 found.append((int(rows[row]), *rank, before + word + after))
         return found
 
     def _sources(self, where: Numbers) -> list[tuple[str, int]]:
         """Source words of occurrences [n], with counts."""
-        causes = _NOWHERE if self._cause is None else self._cause[where]
+        causes: Sequence[str] = [] if self._cause is None else self._cause[where].tolist()
         least = max(LEAST_TIMES, LEAST_SHARE * len(where))
-        counts = Counter(self._kinds[cause] for cause in sorted(causes.tolist()) if cause)
+        counts = Counter(filter(None, sorted(causes)))
         return [pair for pair in counts.most_common(MOST) if pair[1] >= least]
 
     def examples(self, row: int, entry: int, most: int) -> list[tuple[float, list[str], int]]:

@@ -53,12 +53,9 @@ def build_report(
 
     Args:
         names: names of senses, or None without data.
-        layer: output layer of the model.
-        dictionary: target dictionary.
         words: words of the dictionary, by default the ``top`` clearest words (all with 0), or
             without data those with most senses.
         gold: counts of gold senses, by row of the model's sense.
-        top: number of words.
         examples, nearest: numbers of contexts and of nearest senses of each sense.
 
     Returns:
@@ -151,14 +148,8 @@ def nearest_senses(
 ) -> Iterator[list[tuple[int, float]]]:
     """Senses with the highest logits K(w, w'; θ') if the embedding w of a sense is the context.
 
-    Args:
-        layer: output layer.
-        senses: rows of the senses.
-        number: number of nearest senses.
-        ignored: words whose senses are left out, such as special symbols.
-
-    Yields:
-        for each sense, rows and logits of the nearest other senses in descending order.
+    Yields for each of the ``senses`` rows and logits of the nearest other ones in descending order.
+    Senses of ``ignored`` words, such as special symbols, are left out.
     """
     excluded = torch.isin(layer.word_of_sense, torch.tensor([*ignored], dtype=torch.long))  # [M]
     number = max(0, min(number, int((~excluded).sum()) - 1))
@@ -247,10 +238,8 @@ def html_page(
     """The report as an HTML page. Jinja escapes text from corpora, also in scripts.
 
     Args:
-        title: title of the page.
         facts: names and values at the top.
         report: result of :func:`build_report` for all words.
-        layer: output layer of the model.
         counts: occurrences of words in the training data, [V].
         clearest: words for the gallery.
         history: result of :func:`.read_history`.

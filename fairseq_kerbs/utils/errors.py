@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from textwrap import shorten
 
 
@@ -18,15 +17,8 @@ class UserError(SystemExit):
         self.code = f"fairseq_kerbs: error: {sentence}"
 
 
-_REFUSALS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS),
-    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-)
-"""Errors of the operating system that are not bugs of the program."""
-
-
 def sentence_of(error: BaseException) -> str | None:
-    """Sentence of a UserError, or about a missing package or an output that cannot be written.
+    """Sentence of a UserError, or about a missing package or a refusal of the operating system.
 
     Returns None for a bug, which should end with its traceback.
     """
@@ -37,9 +29,9 @@ def sentence_of(error: BaseException) -> str | None:
         if package not in ("", "fairseq_kerbs"):
             extras = "fairseq_kerbs[fairseq,analysis,tables]"
             return f"{package} is not installed; run pip install '{extras}'"
-    if isinstance(error, OSError) and error.errno in _REFUSALS:
+    if isinstance(error, OSError) and error.strerror:
         path = error.filename or "the output"
-        return f"{path} cannot be written ({error.strerror}); name another place"
+        return f"{path} cannot be used ({error.strerror}); name another place"
     return None
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from fairseq_kerbs.utils.errors import UserError, sentence_of
+from fairseq_kerbs.utils.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -76,42 +76,27 @@ def check_parallel(texts: Mapping[str, Sequence[str]]) -> None:
 def atomic_write(path: Path | str, mode: str = "w") -> Iterator[Any]:
     r"""Open a file that appears under its name only when it is complete.
 
-    After an exception, an existing file of that name is unchanged. A symbolic link is replaced. A
+    After an exception, an existing file of that name is unchanged. A symbolic link is followed. A
     device or a named pipe, such as /dev/stdout, is written to directly.
 
     Args:
         path: path of the file. Its folder is created.
         mode: "w" for UTF-8 text with line ends ``\n``, or "wb".
-
-    Raises:
-        UserError: the disk is full, or the path cannot be written to.
     """
-    path, name = Path(path), None
+    path = Path(path)
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
-    try:
-        places = (path.absolute(), path.readlink() if path.is_symlink() else path)
-        special = any(str(place).startswith(("/dev/", "/proc/")) for place in places)
-        if path.exists() and (special or not path.is_file()):
-            with path.open(mode, **text) as stream:
-                yield stream
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # random names, as processes in different containers can have the same process number
-        handle, name = tempfile.mkstemp(prefix=PARTIAL, suffix=f"-{path.name}", dir=path.parent)
-        os.umask(mask := os.umask(0))
-        os.fchmod(handle, 0o666 & ~mask)
-        with open(handle, mode, **text) as stream:
+    places = (path.absolute(), path.readlink() if path.is_symlink() else path)
+    special = any(str(place).startswith(("/dev/", "/proc/")) for place in places)
+    if path.exists() and (special or not path.is_file()):
+        with path.open(mode, **text) as stream:
             yield stream
-        os.replace(name, path)
-    except BaseException as error:
-        if name is not None:
-            Path(name).unlink(missing_ok=True)
-        # an error with another file's name comes from a file that the caller reads
-        if isinstance(error, OSError) and (name is None or error.filename in (None, name)):
-            error.filename = str(path)
-            if sentence := sentence_of(error):
-                raise UserError(sentence) from None
-        raise
+        return
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=path.parent) as folder:
+        with Path(folder, path.name).open(mode, **text) as stream:
+            yield stream
+        os.replace(stream.name, path)
 
 
 def sha256_of(path: Path | str) -> str:

@@ -113,7 +113,7 @@ MISUSES = [
     (f"{ITEM} --system a=f", "--system a is there twice"),
     (f"{ITEM} --system b", "write NAME=FILE"),
     # the sheets could be written, but would be of no use without their key
-    (f"{EXPORT} --key {{out}}/file/key.json --items 1", "file/key.json"),
+    (f"{EXPORT} --key {{out}}/file/key.json --items 1", "file cannot be"),
     ("human-eval score --key {work}/two {work}/two", "--key"),
     (f"{SENSES} {{out}}/absent.pt", "absent.pt"),
     (f"{SENSES} {{work}}/senses.pt", "--total-senses"),
@@ -130,7 +130,7 @@ MISUSES = [
     (f"{SENSES} {{work}}/stock.pt", "no model of fairseq_kerbs"),
     (f"{SENSES} {MODEL} --word the nosuch", "nosuch"),
     (f"senses {MODEL} --dict {{work}}/turned/dict.en.txt", "dict.en.txt"),
-    (f"{SENSES} {MODEL} --json {{out}}/file/r", "file/r"),
+    (f"{SENSES} {MODEL} --json {{out}}/file/r", "file cannot be"),
     (f"{MLT} --stemmer german", "two, line 1"),
     (MLT, "--source: there is no stemmer"),
     (f"{TRANSLATIONS}/one --stemmer none", "has 2 lines"),
@@ -262,7 +262,7 @@ def test_nothing_but_the_sentence_is_printed(work: Path, out: Path) -> None:
     with open("/dev/full", "w") as full:
         done = _run_into(full.fileno(), "toy", out / "corpus", "--train", 5)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("fairseq-kerbs: error: the output cannot be written (No space")
+    assert done.stderr.startswith("fairseq-kerbs: error: the output cannot be used (No space")
 
 
 def test_a_reader_that_goes_away_is_no_error(out: Path) -> None:
