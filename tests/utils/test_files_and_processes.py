@@ -76,11 +76,11 @@ def test_a_device_or_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None
     assert os.read(reader, 99) == b"text\n"
     assert pipe.is_fifo()
     (link := tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
-    code = "import sys; from fairseq_kerbs.utils.files import atomic_write\n"
-    code += "with atomic_write(sys.argv[1]) as stream: stream.write('text')"
+    code = "import fairseq_kerbs.utils.files as f\nwith f.atomic_write('stdout') as s: s.write('a')"
     with (tmp_path / "redirected").open("w") as output:
-        subprocess.run([sys.executable, "-c", code, link], stdout=output, check=True)
-    assert (link.is_symlink(), (tmp_path / "redirected").read_text()) == (True, "text")
+        subprocess.run([sys.executable, "-c", code], stdout=output, check=True, cwd=tmp_path)
+        assert os.path.samestat(os.fstat(output.fileno()), (tmp_path / "redirected").stat())
+    assert (link.is_symlink(), (tmp_path / "redirected").read_text()) == (True, "a")
     (link := tmp_path / "link").symlink_to("later")  # to a file of another folder, say
     with atomic_write(link) as stream:
         stream.write("text")
