@@ -29,7 +29,8 @@ def sentence_of(error: BaseException) -> str | None:
         if package not in ("", "fairseq_kerbs"):
             extras = "fairseq_kerbs[fairseq,analysis,tables]"
             return f"{package} is not installed; run pip install '{extras}'"
-    if isinstance(error, OSError) and error.strerror:
+    # that a file is not there should have been noticed before
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, FileNotFoundError):
         path = error.filename or "the output"
         return f"{path} cannot be used ({error.strerror}); name another place"
     return None
