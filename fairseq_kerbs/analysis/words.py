@@ -111,14 +111,18 @@ def senses_by_frequency(
         for each group, from frequent to rare: number of ``words``, occurrences of the ``most`` and
         ``fewest`` frequent word, and mean number of ``senses``.
     """
-    from pandas import DataFrame
-
-    table = DataFrame({"senses": senses, "times": counts}).query("times > 0")
-    table = table.sort_values("times", ascending=False, kind="stable")
-    parts = table.groupby(np.arange(len(table)) * groups // max(1, len(table)))
-    times = {"words": ("times", "size"), "most": ("times", "first"), "fewest": ("times", "last")}
-    rows: list[dict[str, Any]] = parts.agg(**times, senses=("senses", "mean")).to_dict("records")
-    return rows
+    times = np.asarray(counts)
+    order = np.argsort(-times, kind="stable")[: np.count_nonzero(times)]
+    return [
+        {
+            "words": len(part),
+            "most": int(times[part[0]]),
+            "fewest": int(times[part[-1]]),
+            "senses": float(np.asarray(senses)[part].mean()),
+        }
+        for part in np.array_split(order, groups)
+        if len(part)
+    ]
 
 
 def words_by_number_of_senses(
