@@ -25,7 +25,6 @@ prepare-lm1b --dest data/lm1b --train 300000
 prepare-multi30k --dest data/m30k
 prepare-wikitext2 --dest data/wt2
 train toy data/bin runs/toy --max-update 500
-train toy data/bin runs/toy --preset paper
 train multi30k/lstm_kerbs data/bin runs/lstm --reallocation clusters --dry-run
 generate toy data/bin runs/toy --reference test.en
 generate toy data/bin runs/toy --gen-subset valid --beam 1 --print-senses

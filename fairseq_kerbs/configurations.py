@@ -153,7 +153,7 @@ def find_configuration(name: Path) -> Path:
 def configuration_names() -> list[str]:
     """Names of the package's experiments, such as ``toy`` and ``multi30k/lstm_kerbs``."""
     paths = [path.relative_to(CONFIGS).with_suffix("") for path in CONFIGS.glob("**/*.yaml")]
-    other = ("tables", "paper", "snakemake")  # lists of experiments, and presets of their flags
+    other = ("tables", "snakemake")  # lists of experiments, and profiles of clusters
     return sorted(str(p) for p in paths if "base" not in p.name and p.parts[0] not in other)
 
 

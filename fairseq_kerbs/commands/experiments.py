@@ -50,6 +50,17 @@ def _load_experiment(args: argparse.Namespace) -> Experiment:
     return experiment
 
 
+class _Gone(argparse.Action):
+    """A flag of former revisions, which ends with a sentence about its successor."""
+
+    def __init__(self, successor: str, **options: Any) -> None:
+        super().__init__(nargs="?", **options)
+        self.successor = successor
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.error(f"{self.option_strings[0]} is gone: {self.successor}")
+
+
 class _WithDefaults(argparse.HelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         default = action.default is not None and action.default is not False
@@ -86,8 +97,8 @@ class _TrainHelp(argparse.Action):
 
 @command(
     *("train", *_EXPERIMENT, _DRY_RUN),
-    arg.value("--preset", "use the settings of the paper, where CONFIG or a default differs",
-              choices=("paper",)),
+    arg.value("--preset", argparse.SUPPRESS, action=_Gone,
+              successor="the paper's setting is the default of every architecture: leave it out"),
     arg.flag("-h", "--help", action=_TrainHelp, nargs=0, help="show this help message, all flags "
              "of fairseq_kerbs and its configurations, and exit"),
     passes_on=True,
@@ -97,15 +108,12 @@ def train(args: argparse.Namespace) -> int:
     """fairseq-train with the flags of a configuration.
 
     Print and run fairseq-train with the flags of CONFIG. Other flags are passed to fairseq-train,
-    and override CONFIG and the preset.
+    and override CONFIG.
     """
-    from fairseq_kerbs.configurations import CONFIGS, load_experiment, program_arguments
+    from fairseq_kerbs.configurations import program_arguments
 
     experiment = _load_experiment(args)
     flags, files = {"save-dir": args.save_dir, **experiment.train}, experiment.files
-    if args.preset:
-        preset = load_experiment(CONFIGS / f"{args.preset}.yaml")
-        flags, files = {**flags, **preset.train}, (*files, *preset.files)
     if experiment.senses is not None:
         flags = give_senses(args, experiment.senses, flags, files)
     arguments = program_arguments(args.data, flags, args.extra)
@@ -378,24 +386,41 @@ def _say(sentence: str) -> None:
 
 @command("architectures")
 def architectures(_: argparse.Namespace) -> None:
-    """list the architectures for --arch, with the default sizes of their decoders"""
+    """list the architectures for --arch, with the default sizes of their decoders
+
+    Print the architectures, with the default sizes of their decoders, and the flags of the output
+    layer that ``--arch`` alone sets. Numbers without a published value are ours.
+    """
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # it recommends needless packages
     from fairseq.models import ARCH_CONFIG_REGISTRY
     from tabulate import tabulate
 
     from fairseq_kerbs.models import PRESETS
+    from fairseq_kerbs.models.config import flag, output_layer_flags
 
     names = ("embed_dim", "hidden_size", "ffn_embed_dim", "layers", "attention_heads", "dropout")
     rows = []
+    settings: dict[str, dict[str, str]] = {}  # of every architecture, by flag
     for model, presets in PRESETS.items():
         for arch in presets:
-            ARCH_CONFIG_REGISTRY[arch](flags := argparse.Namespace())
+            flags = argparse.Namespace()
+            ARCH_CONFIG_REGISTRY[arch](flags)
             sizes = [getattr(flags, n, getattr(flags, f"decoder_{n}", "-")) for n in names]
             what = (inspect.getdoc(model) or "").splitlines()[0].rstrip(".")
             rows.append([arch, *map(str, sizes), what])
+            settings[arch] = {name: str(value) for name, value in output_layer_flags(flags).items()}
     head = ["--arch", "embedding", "hidden", "feed-forward", "layers", "heads", "dropout", "what"]
     sides = ["left", *["right"] * len(names), "left"]
     print(tabulate(rows, head, "plain", disable_numparse=True, colalign=sides))
+
+    every = list(settings.values())
+    known = {name for chosen in every for name in chosen}
+    varying = sorted(name for name in known if len({of.get(name) for of in every}) > 1)
+    common = {name: value for name, value in every[0].items() if name not in varying}
+    print("\nThe output layer of all:", *(f"{flag(n)} {value}" for n, value in common.items()))
+    print()
+    varied = [[arch, *(of.get(name, "-") for name in varying)] for arch, of in settings.items()]
+    print(tabulate(varied, ["--arch", *map(flag, varying)], "plain", disable_numparse=True))
 
 
 @command("user-dir")

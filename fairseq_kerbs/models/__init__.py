@@ -34,10 +34,7 @@ __all__ = [
 for _notice in ("'pin_memory'", "`torch.cuda.amp", "Support for mismatched key_padding_mask"):
     warnings.filterwarnings("ignore", message=_notice)
 
-# lower loss, and senses that follow meanings (results/README.md: transformer_kerbs_small and
-# lstm_kerbs, Multi30k)
-_CLUSTERS = {"reallocation": "clusters"}
-_SIZED = {"dropout": 0.1} | _CLUSTERS
+_SIZED = {"dropout": 0.1}
 
 
 def _transformer(embed: int, ffn: int, layers: int, heads: int, *sides: str) -> dict[str, Any]:
@@ -53,7 +50,7 @@ _SMALL_CLOZE = {"hidden_size": 192, "embed_dim": 192}
 
 PRESETS: dict[type[KerbsModel], dict[str, dict[str, Any]]] = {
     TransformerKerbsModel: {
-        "transformer_kerbs": _CLUSTERS,
+        "transformer_kerbs": {},
         # sizes of Section 5.1
         "transformer_kerbs_iwslt": _transformer(288, 507, 5, 2, *_BOTH) | _SIZED,
         "transformer_kerbs_small": _transformer(128, 256, 3, 4, *_BOTH) | _SIZED,
@@ -65,8 +62,8 @@ PRESETS: dict[type[KerbsModel], dict[str, dict[str, Any]]] = {
         "fairseq_transformer_lm_kerbs": {"decoder_normalize_before": False},
         "transformer_lm_kerbs_small": _transformer(128, 512, 3, 4, "decoder"),
     },
-    LstmKerbsModel: {"lstm_kerbs": _CLUSTERS, "lstm_kerbs_dialog": _DIALOG | _CLUSTERS},
-    GruKerbsModel: {"gru_kerbs": _CLUSTERS, "gru_kerbs_dialog": _DIALOG | _CLUSTERS},
+    LstmKerbsModel: {"lstm_kerbs": {}, "lstm_kerbs_dialog": _DIALOG},
+    GruKerbsModel: {"gru_kerbs": {}, "gru_kerbs_dialog": _DIALOG},
     LstmLanguageModel: {"lstm_lm_kerbs": {}, "lstm_lm_kerbs_small": _SMALL_LM},
     GruLanguageModel: {"gru_lm_kerbs": {}, "gru_lm_kerbs_small": _SMALL_LM},
     BilstmLanguageModel: {"bilstm_lm_kerbs": {}, "bilstm_lm_kerbs_small": _SMALL_CLOZE},

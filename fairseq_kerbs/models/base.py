@@ -61,12 +61,11 @@ class KerbsModel(BaseFairseqModel):
         if OmegaConf.is_config(args):  # fairseq-hydra-train's, where null is left open
             for name in [name for name, value in args.items() if value is None]:
                 del args[name]
-        policy = getattr(args, "reallocation", None)
         values = {item.name: item.default for item in fields(cls.flags)} | (sizes or {})
         for name, value in ({"reallocation_at": None} | values).items():
             if getattr(args, name, None) is None:
                 setattr(args, name, value)
-        config.fill_for_clusters(args, preset=policy is None)
+        config.fill_for_clusters(args)
         if hasattr(args, "input_embedding"):
             # whether input and output embeddings are the same rows is for another flag to say
             args.share_decoder_input_output_embed = args.input_embedding == "composed"
@@ -89,6 +88,7 @@ class KerbsModel(BaseFairseqModel):
                 _check_task(task, cls.arch, cls.target)
             config.check_ranges(args, cls.flags)
             cls.check(args)
+            config.check_policy_flags(args)
             schedule = config.build_schedule(args)
             model = cls.build(args, task)
         guards.leave_out_copies(model)

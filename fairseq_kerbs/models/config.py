@@ -85,8 +85,7 @@ class KerbsConfig(FairseqDataclass):
     reallocation: ChoiceEnum([*POLICIES, "clusters", "none"]) = _flag(
         "paper",
         "policy that moves senses between words: Algorithm 1 (paper), the authors' code "
-        "(released), clusters of each word's contexts (clusters), or no moves (none). By default "
-        "transformer_kerbs*, lstm_kerbs* and gru_kerbs* use clusters, others",
+        "(released), clusters of each word's contexts (clusters, ours), or no moves (none)",
     )
     new_sense: ChoiceEnum(NEW_SENSES) = _flag(
         "keep",
@@ -175,17 +174,14 @@ class RecurrentLanguageModelConfig(RecurrentKerbsConfig):
     init_scale: float = _flag(1.73, INIT_SCALE, "(0, inf)")
 
 
-def fill_for_clusters(args: Any, preset: bool) -> None:
+def fill_for_clusters(args: Any) -> None:
     """Set the flags that the policy "clusters" needs, --sense-bias and --sense-init.
 
-    With one sense per word the policy becomes "none". If it is only the ``preset`` of the
-    architecture and the kernel cannot place senses, the policy becomes "paper".
+    With one sense per word there is nothing to place, and the policy becomes "none".
     """
     if args.output_layer == "kerbs" and args.reallocation == "clusters":
         if float(args.total_senses) <= 1.0:
             args.reallocation = "none"
-        elif preset and args.kernel not in PLACED_KERNELS:
-            args.reallocation = "paper"
         else:
             args.sense_bias = True
             args.sense_init = args.sense_init or "spare"
@@ -264,6 +260,39 @@ def check_ranges(args: Any, flags: type[FairseqDataclass]) -> None:
             value = float(getattr(args, item.name))
             if not (low < value < high or ends.get(value)):
                 raise ValueError(f"{flag(item.name)} is {value}, but must be within {interval}.")
+
+
+POLICY_FLAGS = {"log_prob_threshold": "paper", "max_moves": "released", "cluster_gap": "clusters"}
+"""Flags that a single policy reads, and its name."""
+
+
+def check_policy_flags(args: Any) -> None:
+    """Raise a ValueError for a flag that only another reallocation policy reads.
+
+    Values that equal the default pass, because a checkpoint has the values of all flags.
+    """
+    if args.output_layer != "kerbs" or args.reallocation == "none":
+        return
+    for name, reader in POLICY_FLAGS.items():
+        default = KerbsConfig.__dataclass_fields__[name].default
+        if reader != args.reallocation and float(getattr(args, name)) != default:
+            raise ValueError(
+                f"{flag(name)} is for --reallocation {reader} and not read by --reallocation "
+                f"{args.reallocation}: leave it out."
+            )
+
+
+def output_layer_flags(args: Any) -> dict[str, Any]:
+    """The flags that describe KerBS in ``args``, by name, without those that it does not read.
+
+    Flags of mixtures and of other policies than the one of ``args`` are left out, and so are flags
+    without a value. Flags of the model that the paper has a say in are included.
+    """
+    names = [item.name for item in fields(KerbsConfig)] + ["attention", "input_embedding"]
+    unread = {name for name, reader in POLICY_FLAGS.items() if reader != args.reallocation}
+    unread |= {name for name in names if name.startswith("mixture")}
+    values = {name: getattr(args, name, None) for name in names if name not in unread}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def build_schedule(args: Any) -> SenseSchedule:

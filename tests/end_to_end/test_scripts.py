@@ -81,7 +81,7 @@ def test_an_installed_package_has_the_configurations_and_the_page(tmp_path: Path
     for name in ("multi30k/lstm_kerbs", "configs/multi30k/lstm_kerbs.yaml"):
         command = (*program, "train", name, ".", "save", "--dry-run")
         said = run_program(*command, cwd=tmp_path, PYTHONPATH=str(installed))
-        parts = ("multi30k/lstm_kerbs.yaml", "multi30k/base.yaml", "base.yaml", "paper.yaml")
+        parts = ("multi30k/lstm_kerbs.yaml", "multi30k/base.yaml", "base.yaml")
         files = ", ".join(f"{inside}/{name}" for name in parts)
         assert said.splitlines()[0] == f"# flags: {files}; command line"
         assert f"--user-dir {installed}/fairseq_kerbs " in said

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from fairseq import options
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, lstm
+from fairseq.models import ARCH_CONFIG_REGISTRY, lstm
 from fairseq.search import DiverseBeamSearch, Sampling
 from fairseq.sequence_generator import SequenceGenerator
 from hydra.core.config_store import ConfigStore
@@ -16,7 +16,7 @@ from omegaconf import OmegaConf, ValidationError
 from torch import Tensor, nn
 
 from fairseq_kerbs.criterions import KerbsCrossEntropyCriterion
-from fairseq_kerbs.models import PRESETS, GruKerbsModel, LstmKerbsModel, TransformerKerbsModel
+from fairseq_kerbs.models import PRESETS
 from fairseq_kerbs.models.config import in_flags, user_errors
 from fairseq_kerbs.output_layers.composition import ComposedEmbedding
 from fairseq_kerbs.utils.errors import UserError
@@ -429,13 +429,43 @@ def test_parameters_become_flags_at_the_boundary(sentence: str, expected: str) -
     assert ended.value.code == f"fairseq_kerbs: error: {expected}"  # fairseq's programs end with 1
 
 
-def test_models_that_translate_have_clusters_where_no_flag_says_otherwise() -> None:
-    policies: dict[str, set[str]] = {}
-    for name, model in ARCH_MODEL_REGISTRY.items():
-        if model in PRESETS:
-            for given in (argparse.Namespace(), argparse.Namespace(reallocation="released")):
-                ARCH_CONFIG_REGISTRY[name](given)
-                policies.setdefault(given.reallocation, set()).add(name)
-    models = (TransformerKerbsModel, LstmKerbsModel, GruKerbsModel)
-    assert policies["clusters"] == {name for model in models for name in PRESETS[model]}
-    assert policies["paper"] == policies["released"] - policies["clusters"]
+PUBLISHED = {  # Section 4 and 5.1 of the paper, and Q of the authors' slides
+    "output_layer": "kerbs",
+    "kernel": "kerbs",
+    "total_senses": 3.0,
+    "max_senses": 4,
+    "reallocation": "paper",
+    "reallocation_interval": 200,
+    "reallocation_at": None,
+    "sense_init": "random",
+    "new_sense": "keep",
+    "sense_bias": False,
+    "composition": "posterior",
+}
+
+
+@pytest.mark.parametrize("arch", [arch for presets in PRESETS.values() for arch in presets])
+def test_a_bare_architecture_is_the_method_of_the_paper(arch: str) -> None:
+    given = argparse.Namespace()
+    ARCH_CONFIG_REGISTRY[arch](given)
+    assert {name: getattr(given, name) for name in PUBLISHED} == PUBLISHED
+    ours = argparse.Namespace(reallocation="clusters")
+    ARCH_CONFIG_REGISTRY[arch](ours)  # asked for by name, it turns on what it needs
+    assert (ours.sense_bias, ours.sense_init) == (True, "spare")
+
+
+@pytest.mark.parametrize(
+    ("policy", "flag", "value"),
+    [
+        ("clusters", "--log-prob-threshold", -50.0),
+        ("released", "--log-prob-threshold", -50.0),
+        ("paper", "--max-moves", 0.1),
+        ("paper", "--cluster-gap", 2.0),
+    ],
+)
+def test_flags_of_another_policy_are_refused(policy: str, flag: str, value: Any) -> None:
+    name = flag[2:].replace("-", "_")
+    with pytest.raises(UserError, match=f"^{flag} is for --reallocation .*by .* {policy}: leave"):
+        make_model("lstm", reallocation=policy, **{name: value})
+    make_model("lstm", reallocation="none", **{name: value})  # an ablation
+    make_model("lstm", output_layer="softmax", **{name: value})  # a baseline
