@@ -88,7 +88,7 @@ class KerbsModel(BaseFairseqModel):
                 _check_task(task, cls.arch, cls.target)
             config.check_ranges(args, cls.flags)
             cls.check(args)
-            config.check_policy_flags(args)
+            config.check_read(args)
             schedule = config.build_schedule(args)
             model = cls.build(args, task)
         guards.leave_out_copies(model)

@@ -266,19 +266,26 @@ POLICY_FLAGS = {"log_prob_threshold": "paper", "max_moves": "released", "cluster
 """Flags that a single policy reads, and its name."""
 
 
-def check_policy_flags(args: Any) -> None:
-    """Raise a ValueError for a flag that only another reallocation policy reads.
+MIXTURE_FLAGS = {"mixture_components": "mos", "mixture_kernels": "mixture"}
+"""Flags that a single output layer reads, and its name."""
 
-    Values that equal the default pass, because a checkpoint has the values of all flags.
+
+def check_read(args: Any) -> None:
+    """Raise a ValueError for a flag that only another output layer or policy reads.
+
+    Values that equal the default pass, because a checkpoint has the values of all flags. Flags of
+    policies pass without KerBS or moves, so that one flag makes a baseline of a configuration.
     """
-    if args.output_layer != "kerbs" or args.reallocation == "none":
-        return
-    for name, reader in POLICY_FLAGS.items():
+    readers = [(name, "--output-layer", layer) for name, layer in MIXTURE_FLAGS.items()]
+    if args.output_layer == "kerbs" and args.reallocation != "none":
+        readers += [(name, "--reallocation", policy) for name, policy in POLICY_FLAGS.items()]
+    for name, chosen_by, reader in readers:
+        chosen = getattr(args, chosen_by[2:].replace("-", "_"))
         default = KerbsConfig.__dataclass_fields__[name].default
-        if reader != args.reallocation and float(getattr(args, name)) != default:
+        if reader != chosen and getattr(args, name) != default:
             raise ValueError(
-                f"{flag(name)} is for --reallocation {reader} and not read by --reallocation "
-                f"{args.reallocation}: leave it out."
+                f"{flag(name)} is for {chosen_by} {reader} and not read by {chosen_by} {chosen}: "
+                "leave it out."
             )
 
 

@@ -455,6 +455,21 @@ def test_a_bare_architecture_is_the_method_of_the_paper(arch: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("layer", "flag", "value"),
+    [
+        ("kerbs", "--mixture-components", 5),
+        ("mixture", "--mixture-components", 5),
+        ("mos", "--mixture-kernels", "lin,pow"),
+        ("softmax", "--mixture-kernels", "lin,pow"),
+    ],
+)
+def test_flags_of_another_output_layer_are_refused(layer: str, flag: str, value: Any) -> None:
+    name = flag[2:].replace("-", "_")
+    with pytest.raises(UserError, match=f"^{flag} is for --output-layer .* not read by .* {layer}"):
+        make_model("lstm", output_layer=layer, **{name: value})
+
+
+@pytest.mark.parametrize(
     ("policy", "flag", "value"),
     [
         ("clusters", "--log-prob-threshold", -50.0),
