@@ -29,7 +29,7 @@ def make(kernels: list[str], dtype: torch.dtype = torch.float64, dim: int = 6) -
 
 def reference(layer: Any, h: Tensor) -> Tensor:
     count, dim = len(layer.kernels), h.shape[1]
-    maps, tanh_scale = layer.projections.weight.view(count, dim, dim), layer.tanh_scale.item()
+    maps, tanh_scale = layer.projections.weight.view(count, dim, dim), layer.tanh_scale
     contexts = torch.stack([tanh_scale * torch.tanh(h @ c.t() / tanh_scale) for c in maps], 1)
     log_weights = (h @ layer.mixing.weight.t()).log_softmax(1)
     thetas = [layer.thetas.get(str(k)) for k in range(count)]
