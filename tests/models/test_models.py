@@ -241,6 +241,8 @@ def test_a_wrong_flag_ends_with_one_sentence(name: str, flags: Flags, named: str
     ({"output_layer": "softmax"}, {"output_layer": "mos"}, "--output-layer"),
     ({"output_layer": "mos", "mixture_components": 2},
      {"output_layer": "mixture", "mixture_kernels": "lin,kerbs"}, "--mixture-kernels"),
+    ({"output_layer": "mos", "mixture_components": 2},
+     {"output_layer": "mixture", "mixture_kernels": "lin,lin"}, "has bias, mixing.weight"),
 ])  # fmt: skip
 def test_a_checkpoint_of_another_model_is_refused(saved: Flags, flags: Flags, named: str) -> None:
     for name in ("transformer", "gru_lm"):

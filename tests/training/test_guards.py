@@ -133,7 +133,6 @@ MOS = "--output-layer mos --mixture-tanh-scale"
 @pytest.mark.parametrize(("first", "then", "trained"), [
     ("--reallocation paper", "--kernel kerbs_released", "kernel kerbs"),
     (f"{MIXTURE} lin,rbf", f"{MIXTURE} lin,lin", "mixture-kernels lin,rbf"),
-    ("--output-layer mos --mixture-components 2", f"{MIXTURE} lin,lin", "output-layer mos"),
     (f"{RBF} 0.5", f"{RBF} 0.25", "kernel-gamma 0.5"),
     (f"{MOS} 4", f"{MOS} 2", "mixture-tanh-scale 4.0"),
     (f"{MOS} 4", "--output-layer mos", "mixture-tanh-scale 4.0"),
